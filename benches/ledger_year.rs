@@ -18,14 +18,16 @@ use anyhow::Context as _;
 use chrono::{DateTime, TimeDelta, Utc};
 use wattune::clock::{Clock, SystemClock};
 use wattune::http::report::{ReportView, page};
-use wattune::store::{Checkpoint, FILE_NAME, Settling, SourceKey, Store, StoreError, StoredJob, StoredProgress, Why};
+use wattune::store::{
+    Checkpoint, DueReason, FILE_NAME, SettlementInput, SourceKey, Store, StoreError, StoredJob, StoredProgress,
+};
 use wattune_core::domain::{
     CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
     Provenance, SignalKind, SignalScope, Slot, Unit, Work, Zone,
 };
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Control, Entry};
-use wattune_core::ledger::report::{FunctionalUnit, Wanted};
+use wattune_core::ledger::report::{FunctionalUnit, ReportRequest};
 use wattune_core::ledger::verify::Verifier;
 use wattune_core::ledger::{Interval, Settings, Share};
 use wattune_core::profile::ProgressAccount;
@@ -101,7 +103,7 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         embodied_source: Some("manufacturer".into()),
         ..Settings::default()
     };
-    store.note(&Entry::Terms(books.terms(start(), "node", Digest::of("settings")))).await?;
+    store.append_entry(&Entry::Terms(books.terms(start(), "node", Digest::of("settings")))).await?;
     let signals = [(SignalKind::Average, "energy_charts", 15), (SignalKind::Marginal, "watttime", 5)];
     let (mut most, mut steady) = (0, None);
     let mut counters = [0u64; BOARDS];
@@ -146,12 +148,14 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         store.append(&rows, &checkpoints).await?;
         let now = begin + HOUR;
         for index in 0..BOARDS {
-            store.note(&Entry::Control(change(index, hour, begin)?)).await?;
+            store.append_entry(&Entry::Control(change(index, hour, begin)?)).await?;
         }
         let settle = async |hour: DateTime<Utc>, why| {
             for (kind, source, _) in signals {
                 let sources = [SourceKey::of(&answer(kind, source, now))];
-                store.settle_hour(hour, &Settling { book: kind, sources: &sources, silent: &[], at: now, why }).await?;
+                store
+                    .settle_hour(hour, &SettlementInput { kind, sources: &sources, silent: &[], at: now, why })
+                    .await?;
             }
             Ok::<_, StoreError>(())
         };
@@ -161,19 +165,19 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
             if hour > 0 {
                 store.append_intensities(&answer, &points(begin - HOUR, minutes, Origin::Measured)).await?;
             }
-            store.settle(&SourceKey::of(&answer), begin - HOUR * 48).await?;
+            store.set_final_until(&SourceKey::of(&answer), begin - HOUR * 48).await?;
         }
         if hour + 1 == days * 24 {
             // The last one is in progress.
             break;
         }
         store.close_block(now).await?;
-        settle(begin, Why::Energy).await?;
+        settle(begin, DueReason::Energy).await?;
         if hour > 0 {
-            settle(begin - HOUR, Why::Intensity).await?;
+            settle(begin - HOUR, DueReason::Intensity).await?;
         }
         if hour >= 49 {
-            settle(begin - HOUR * 49, Why::Intensity).await?;
+            settle(begin - HOUR * 49, DueReason::Intensity).await?;
         }
         store.roll_up(now - TimeDelta::days(KEPT), 24, now).await?;
         if hour % 24 == 22 {
@@ -259,7 +263,7 @@ async fn reports(store: &Store, days: i64, clock: &SystemClock) -> anyhow::Resul
             for _ in 0..TIMES {
                 let span = Slot::new(from, to).context("a span")?;
                 let unit = Some(FunctionalUnit::Run);
-                let wanted = Wanted { by: by.parse()?, span, unit, restated_by_pct: 5.0, now: to };
+                let wanted = ReportRequest { by: by.parse()?, span, unit, restated_by_pct: 5.0, now: to };
                 let mut begun = clock.monotonic();
                 let mut lap = || {
                     let now = clock.monotonic();
@@ -295,7 +299,7 @@ async fn verify(store: &Store, clock: &SystemClock) -> anyhow::Result<()> {
     let mut bytes = 0;
     let take = |line: &str| {
         bytes += line.len() + 1;
-        verifier.take(line.as_bytes()).map_err(anyhow::Error::from)
+        verifier.check_line(line.as_bytes()).map_err(anyhow::Error::from)
     };
     store.export(take).await?;
     let found = verifier.finish()?;
@@ -335,7 +339,7 @@ async fn main() -> anyhow::Result<()> {
         }
         most = most.max(bytes(&dir)?);
         println!("files: {:.1} MB, at most {:.1} MB", bytes(&dir)? as f64 / 1e6, most as f64 / 1e6);
-        let store = Store::look(&dir).await?;
+        let store = Store::open_read_only(&dir).await?;
         let longest = reports(&store, days, &clock).await?;
         verify(&store, &clock).await?;
         anyhow::ensure!(most <= LARGEST, "the files take more than {} MB", LARGEST / 1_000_000);

@@ -401,13 +401,13 @@ async fn what_was_left_open_is_booked_once_however_often_a_start_fails() {
     let id = register(&mut controller, job("live", 30.0, true)).await;
     world.run(&mut controller, 47, &[&id]).await;
     drop(controller);
-    let store = Store::look(world.state.path()).await.expect("opens");
+    let store = Store::open_read_only(world.state.path()).await.expect("opens");
     store.verify(Verifier::default()).await.expect("read").expect("in order with what is open beside it");
     store.close().await;
     let mut booked = Vec::new();
     for _ in 0..3 {
         let store = Store::open(world.state.path()).await.expect("opens");
-        let taken = store.take_up_open().await.expect("taken up");
+        let taken = store.recover_open_intervals().await.expect("taken up");
         assert!(taken.last_seen.is_some_and(|seen| seen.leases.contains_key(&id)));
         store.close().await;
         booked.push(world.booked(id.as_str()).await);
@@ -496,7 +496,7 @@ async fn a_kill_while_a_checkpoint_is_written_leaves_the_one_before_or_all_of_it
     for round in 0..8_u64 {
         tokio::time::sleep(Duration::from_millis(250 + 137 * round % 500)).await;
         daemon.kill();
-        let store = Store::look(state.path()).await.expect("opens");
+        let store = Store::open_read_only(state.path()).await.expect("opens");
         store.verify(Verifier::default()).await.expect("read").expect("in order");
         store.close().await;
         daemon = Daemon::start(start(), state.path()).await;

@@ -15,12 +15,12 @@ use wattune::controller::{Controller, Parts, RankBoard, Settings as ControlSetti
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, FeedState, Provider, ProviderError, Ranks, SourceState};
-use wattune::store::{Store, StoreError, Why};
+use wattune::store::{DueReason, Store, StoreError};
 use wattune_core::domain::{
     CarbonSeries, Forecast, Intensity, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,
 };
 use wattune_core::ledger::entry::Settlement;
-use wattune_core::ledger::verify::{Broken, Verified, Verifier};
+use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 use wattune_core::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
 
 use crate::nvml::board;
@@ -212,7 +212,7 @@ pub(crate) async fn export(state: &std::path::Path) -> Vec<u8> {
     text
 }
 
-pub(crate) fn verify(text: &[u8]) -> Result<Verified, Broken> {
+pub(crate) fn verify(text: &[u8]) -> Result<VerifiedLedger, Inconsistency> {
     let mut verifier = Verifier::default();
     verifier.feed(text)?;
     verifier.finish()
@@ -413,8 +413,8 @@ async fn a_daemon_ends_with_hours_to_settle_and_the_next_one_settles_them() {
     let store = Store::open(node.state.path()).await.expect("opens");
     let at_the_end = settled(&store).await;
     assert_eq!(at_the_end.len(), 2 * in_one_step.len(), "one step more");
-    let left: Vec<(DateTime<Utc>, Why)> =
-        (0..HOURS).filter(|hour| !at_the_end.contains(hour)).map(|hour| (at(hour), Why::Intensity)).collect();
+    let left: Vec<(DateTime<Utc>, DueReason)> =
+        (0..HOURS).filter(|hour| !at_the_end.contains(hour)).map(|hour| (at(hour), DueReason::Intensity)).collect();
     assert_eq!(store.due_hours().await.expect("read"), left);
     store.close().await;
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use wattune::controller::{Controller, NewJob};
 use wattune::providers::{FeedState, Ranks, SourceState};
-use wattune::store::{Store, ToCorrect};
+use wattune::store::{CorrectionRequest, Store};
 use wattune_core::domain::{Forecast, Intensity, JobId, JobName, Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune_core::ledger::Share;
 use wattune_core::ledger::entry::Settlement;
-use wattune_core::ledger::report::{By, Key, Wanted};
+use wattune_core::ledger::report::{Grouping, ReportRequest, RowKey};
 use wattune_core::units::GramsPerKwh;
 
 use crate::ledger::{Node, Source, at, forecast, half_hours, reproduce, told, verify};
@@ -34,7 +34,7 @@ async fn holding(store: &Store, hours: i64) -> BTreeMap<i64, Settlement> {
     let mut found = BTreeMap::new();
     for hour in 0..hours {
         let versions = store.settlements_of(at(hour)).await.expect("read");
-        let averages = versions.into_iter().rfind(|s| s.book == SignalKind::Average);
+        let averages = versions.into_iter().rfind(|s| s.kind == SignalKind::Average);
         found.insert(hour, averages.expect("settled"));
     }
     found
@@ -201,7 +201,7 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
     let store = controller.store();
     let before = holding(&store, HOURS).await;
     assert!(before[&0].is_final() && !before[&11].is_final(), "both kinds of hours");
-    let wish = |from: Share, to: Share| ToCorrect {
+    let wish = |from: Share, to: Share| CorrectionRequest {
         device: None,
         span: Slot::new(at(0), at(HOURS)).expect("from < to"),
         from,
@@ -212,7 +212,7 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
     };
     store.correct(&wish(Share::Unattributed, Share::Job(id.clone()))).await.expect("corrected");
     // Its own time is later: in these hours it has energy all the same, with its name.
-    let wanted = |by| Wanted {
+    let wanted = |by| ReportRequest {
         by,
         span: Slot::new(at(0), at(9)).expect("from < to"),
         unit: None,
@@ -248,9 +248,9 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
     assert_eq!(corrected.expect("a version of its own").factors, before[&0].factors, "{first:#?}");
     assert_eq!(store.due_hours().await.expect("read"), []);
     for (by, key) in [
-        (By::Name, Key::Name(JobName::new("kept").expect("a name"))),
-        (By::Job, Key::Job(JobName::new("kept").expect("a name"), id.clone())),
-        (By::Tag("team".into()), Key::Tag("x".into())),
+        (Grouping::Name, RowKey::Name(JobName::new("kept").expect("a name"))),
+        (Grouping::Job, RowKey::Job(JobName::new("kept").expect("a name"), id.clone())),
+        (Grouping::Tag("team".into()), RowKey::Tag("x".into())),
     ] {
         let report = store.report(wanted(by.clone())).await.expect("read");
         let row = report.rows.iter().find(|row| row.key == key);
@@ -258,8 +258,8 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
         assert_eq!((row.jobs, row.ended, row.total.unknown.get()), (1, 0, 0), "{by}");
         assert!(row.total.energy.get() > 0 && row.held.get() == 0.0, "{by}");
     }
-    let by_job = store.report(wanted(By::Job)).await.expect("read").total.jobs;
-    for by in [By::Name, By::Device, By::Day, By::Month] {
+    let by_job = store.report(wanted(Grouping::Job)).await.expect("read").total.jobs;
+    for by in [Grouping::Name, Grouping::Device, Grouping::Day, Grouping::Month] {
         assert_eq!(store.report(wanted(by.clone())).await.expect("read").total.jobs, by_job, "{by}");
     }
     let text = node.export().await;

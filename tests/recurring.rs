@@ -98,7 +98,7 @@ async fn a_trial_from_beginning_to_end() {
     let late = daemon.post(&progress, &later).await.expect(200);
     assert_eq!((&late["stop"], &late["reached"], &late["max_epochs"]), (&json!(true), &json!(true), &json!(6)));
     assert!(
-        late["reason"].as_str().expect("text").ends_with("this report came after that and is not counted"),
+        late["reason"].as_str().expect("text").ends_with("this report came later and is not counted"),
         "{late}"
     );
     let other = daemon.post(&progress, &report(1, 64, 5)).await.problem(409);

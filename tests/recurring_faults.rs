@@ -135,7 +135,7 @@ async fn trials_that_contradict_themselves_are_not_imported() {
             "a trial 1 with a time that is outside the years 1970 to 9999",
         ),
         (2, "lease_until", json!("+262000-01-01T00:00:00Z"), "outside the years"),
-        (2, "cost_j", json!(5), "a trial 3 with cost_j 5, where 0 is what"),
+        (2, "cost_j", json!(5), "a trial 3 with cost_j 5, but 0 follows from"),
     ] {
         let mut wrong = document.clone();
         wrong["trials"][place][field] = value;

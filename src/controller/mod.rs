@@ -162,7 +162,7 @@ impl Controller {
             let id = gpu.id().clone();
             let device = DeviceId::from(&id);
             if gpu.handle.capabilities().energy_counter.is_err() {
-                match self.store.booked_until(&device).await {
+                match self.store.recorded_until(&device).await {
                     Ok(Some(until)) => self.accounting.know_booked_until(device, until),
                     Ok(None) => {}
                     Err(error) => self.accounting.note_store_fault(&error),

@@ -137,22 +137,22 @@ impl Controller {
         let (store, cap) = caps?;
         let gpus = Gpus::new(journal, handles, parts.sampling, parts.problems);
         // First of all: what follows is read from the books as they are with it.
-        let taken = store.take_up_open().await?;
+        let taken = store.recover_open_intervals().await?;
         let recovered = store.checkpoints().await?;
         let gone = gone_since(&store, &recovered).await?;
         let open_jobs = store.open_jobs().await?;
         let heard =
             |job: &StoredJob| job.progress.last.map_or(job.registered_at, |l| l.received.max(job.registered_at));
         let heard = open_jobs.iter().map(|job| (job.id.clone(), heard(job))).collect();
-        let mut booked_until = BTreeMap::new();
+        let mut recorded_until = BTreeMap::new();
         for gpu in gpus.iter().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
             let device = DeviceId::from(gpu.id());
-            if let Some(until) = store.booked_until(&device).await?.max(taken.known_until.get(&device).copied()) {
-                booked_until.insert(device, until);
+            if let Some(until) = store.recorded_until(&device).await?.max(taken.known_until.get(&device).copied()) {
+                recorded_until.insert(device, until);
             }
         }
         let away = taken.last_seen.map(|seen| Downtime::until_now(seen, &*parts.clock));
-        let backlog = Backlog { recovered, booked_until, heard, gone, away, ..Backlog::default() };
+        let backlog = Backlog { recovered, recorded_until, heard, gone, away, ..Backlog::default() };
         let fallback = parts.carbon.fallback_g_per_kwh;
         let signal = Signal::new(parts.signal, parts.price, fallback, parts.ranks, parts.clock.utc());
         let mut controller = Self {

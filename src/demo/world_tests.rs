@@ -201,7 +201,7 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     };
     store.export(take).await.expect("readable");
     let mut verifier = Verifier::default();
-    lines.iter().try_for_each(|line| verifier.take(line.as_bytes())).expect("sound");
+    lines.iter().try_for_each(|line| verifier.check_line(line.as_bytes())).expect("sound");
     verifier.finish().expect("complete");
     world.end().await;
 }

@@ -1,4 +1,4 @@
-//! A recurring job as one document: to be kept, or carried to another daemon.
+//! Export format of a recurring job, for backup or transfer to another daemon.
 
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,102 +10,102 @@ use wattune_core::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run
 use wattune_core::domain::{JobId, JobName};
 use wattune_core::units::{Joules, Seconds};
 
-/// Imported trials have numbers up to this; those after it go on from there.
+/// Highest number of an imported trial; later trials continue from there.
 const LAST: u32 = 1_000_000_000;
-/// More joules or seconds than any trial can have.
+/// Upper bound of a trial's energy in joules and of its time in seconds.
 const MOST: f64 = Cost::MOST.get();
 
-/// The shape that this version writes and reads.
+/// Version of the format that this program writes and reads.
 const VERSION: u32 = 1;
 
-/// All of a recurring job: what `export` answers and `import` takes.
+/// All data of a recurring job, as `export` returns and `import` accepts it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecurringDocument {
-    /// The version of this shape: 1.
+    /// Version of the format: 1.
     pub wattune_recurring: u32,
-    /// Its name where it was exported.
+    /// Name of the job at the time of export.
     pub name: String,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// What it is.
+    /// Specification.
     pub spec: RecurringSpec,
-    /// Where its randomness stands.
+    /// State of the random generator.
     #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
     pub generator: Generator,
     /// All trials by number.
     pub trials: Vec<TrialDocument>,
 }
 
-/// A trial with all that is kept of it.
+/// All data of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrialDocument {
-    /// From 1.
+    /// Number, from 1.
     pub number: u32,
-    /// Its batch size.
+    /// Batch size.
     pub batch_size: u64,
-    /// Why that.
+    /// Reason for the batch size.
     pub kind: TrialKind,
-    /// How it stands.
+    /// State.
     pub state: TrialState,
-    /// Whole epochs done.
+    /// Completed epochs.
     pub epochs: u32,
-    /// What it has cost.
+    /// Cost so far.
     pub cost_j: f64,
-    /// What one of its epochs costs, without finding the limit.
+    /// Cost of an epoch, without the search for the power limit.
     pub epoch_cost_j: Option<f64>,
-    /// Its energy.
+    /// Energy.
     pub energy_j: f64,
-    /// Its time.
+    /// Time.
     pub time_s: f64,
-    /// Its last metric.
+    /// Last metric.
     pub metric: Option<f64>,
-    /// Epochs by its first report with an epoch.
+    /// Epochs at the first report with an epoch.
     pub first_epochs: Option<u32>,
-    /// Its cost then.
+    /// Cost at that report.
     pub first_cost_j: Option<f64>,
-    /// The key that it was asked for with.
+    /// Key of the request that began the trial.
     pub key: Option<String>,
-    /// The training run whose books know its energy.
+    /// Training run whose ledger account supplies the energy.
     pub job_id: Option<String>,
-    /// When it began.
+    /// Start.
     pub begun_at: DateTime<Utc>,
-    /// Until when its client may be silent.
+    /// End of the client's lease.
     pub lease_until: DateTime<Utc>,
-    /// When it ended.
+    /// End.
     pub ended_at: Option<DateTime<Utc>>,
-    /// How it stands, in words.
+    /// Explanation of the state.
     pub reason: String,
 }
 
-/// Why a batch size was chosen.
+/// Reason for a batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialKind {
     /// To learn about it.
     Exploration,
-    /// Because it is the best known, while an exploration is under way.
+    /// It is the best known one while an exploration is in progress.
     Concurrent,
-    /// By what was learnt.
+    /// Chosen by the estimates.
     Regular,
 }
 
-/// How a trial stands.
+/// State of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialState {
-    /// It goes on.
+    /// In progress.
     Running,
-    /// It ended at its target.
+    /// Ended at the target.
     Reached,
-    /// It had all its epochs, or could not get there.
+    /// Ended without the target: all epochs used, or the target is out of reach.
     NotReached,
-    /// It was given up because it had become too dear.
+    /// Stopped because its cost was too high.
     Stopped,
-    /// Its client took it back, and it counts as if it had not been.
+    /// Withdrawn by its client; it is ignored.
     Withdrawn,
-    /// It fell silent, and counts as if it had not been.
+    /// Its lease expired; it is ignored.
     Lost,
 }
 
@@ -195,21 +195,22 @@ impl From<&StoredRecurring> for RecurringDocument {
 }
 
 impl RecurringDocument {
-    /// What it says, under this name.
+    /// Validates the document and returns the job under a name.
     ///
     /// # Errors
-    /// Says which field is wrong, and what would be right.
+    ///
+    /// Returns the invalid field and the valid values.
     pub(super) fn read(self, name: JobName) -> Result<StoredRecurring, InvalidSpec> {
         if self.wattune_recurring != VERSION {
             let why = format!("is {}; this version reads {VERSION}", self.wattune_recurring);
             return Err(InvalidSpec { field: "wattune_recurring", why });
         }
         let terms = Terms::try_from(self.spec)?;
-        if !is_of_these_times(&self.created_at) {
-            return Err(InvalidSpec { field: "created_at", why: LATER_TIMES.into() });
+        if !is_plausible_time(&self.created_at) {
+            return Err(InvalidSpec { field: "created_at", why: IMPLAUSIBLE_TIME.into() });
         }
         if !self.generator.is_sound() {
-            let why = "is even; that of PCG64 is odd: give the generator as export answered it".into();
+            let why = "is even, but odd for PCG64; give the generator as exported".into();
             return Err(InvalidSpec { field: "generator.increment", why });
         }
         let mut runs: Vec<Run> = Vec::with_capacity(self.trials.len());
@@ -217,10 +218,10 @@ impl RecurringDocument {
             let number = trial.number;
             let wrong = |why: String| InvalidSpec { field: "trials", why: format!("has a trial {number} {why}") };
             if runs.last().map_or(0, |r| r.trial.number) >= number {
-                return Err(wrong("out of order; numbers begin at 1 and rise".into()));
+                return Err(wrong("out of order; numbers start at 1 and increase".into()));
             }
             if number > LAST {
-                return Err(wrong(format!("beyond {LAST}, the last number that an import may have")));
+                return Err(wrong(format!("above {LAST}, the highest number that an import may have")));
             }
             if trial.epochs > terms.spec.max_epochs {
                 return Err(wrong(format!("with {} epochs, more than max_epochs", trial.epochs)));
@@ -229,7 +230,7 @@ impl RecurringDocument {
                 return Err(wrong(format!("of batch size {}, which is not among batch_sizes", trial.batch_size)));
             }
             if trial.key.is_some() && runs.iter().any(|r| r.key == trial.key) {
-                return Err(wrong("whose key another one has".into()));
+                return Err(wrong("with the key of another trial".into()));
             }
             let run = trial.read().map_err(wrong)?;
             run.check(&terms.spec.knob).map_err(wrong)?;
@@ -240,10 +241,10 @@ impl RecurringDocument {
     }
 }
 
-const LATER_TIMES: &str = "is outside the years 1970 to 9999";
+const IMPLAUSIBLE_TIME: &str = "is outside the years 1970 to 9999";
 
-/// RFC 3339 has no later years, and no trial an earlier one.
-fn is_of_these_times(at: &DateTime<Utc>) -> bool {
+/// Returns true if a time can be that of a trial: RFC 3339 has no later years, and no trial is older.
+fn is_plausible_time(at: &DateTime<Utc>) -> bool {
     (1970..=9999).contains(&at.year())
 }
 
@@ -255,20 +256,23 @@ impl TrialDocument {
             return Err("with a negative cost, energy or time".into());
         }
         if quantities.into_iter().flatten().any(|q| q > MOST) {
-            return Err(format!("with a cost, energy or time beyond {MOST:e}"));
+            return Err(format!("with a cost, energy or time above {MOST:e}"));
         }
         let times = [Some(self.begun_at), Some(self.lease_until), self.ended_at];
-        if times.iter().flatten().any(|at| !is_of_these_times(at)) {
-            return Err(format!("with a time that {LATER_TIMES}"));
+        if times.iter().flatten().any(|at| !is_plausible_time(at)) {
+            return Err(format!("with a time that {IMPLAUSIBLE_TIME}"));
         }
         if (self.state == TrialState::Running) != self.ended_at.is_none() {
-            return Err("that runs and has ended; ended_at is null exactly while state is running".into());
+            return Err(
+                "whose state and ended_at contradict each other; ended_at is null exactly while state is running"
+                    .into(),
+            );
         }
         if let Some(key) = &self.key
             && !(1..=LONGEST_KEY).contains(&key.chars().count())
         {
             let characters = key.chars().count();
-            return Err(format!("whose key has {characters} characters; give from 1 to {LONGEST_KEY}, or null"));
+            return Err(format!("whose key has {characters} characters; give 1 to {LONGEST_KEY}, or null"));
         }
         let first = self.first_epochs.zip(self.first_cost_j.map(Cost::new));
         let job = self.job_id.map(JobId::new).transpose().map_err(|e| format!("with a wrong job_id: {e}"))?;

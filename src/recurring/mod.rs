@@ -1,7 +1,7 @@
-//! Recurring jobs as a service: which batch size the next run takes, over restarts and for any number of clients.
+//! Recurring jobs as a service: selects the batch size of the next run, across restarts and for any number of clients.
 //!
-//! Each request is one transaction of the store, and nothing is kept in memory: whatever kills the daemon between two
-//! requests, the next one goes on from what was answered. The control loop is not asked and does not wait.
+//! Each request is one transaction of the store, and no state is kept in memory: if the daemon dies between two
+//! requests, the next request continues from the last answer. The control loop is not involved.
 
 mod document;
 mod spec;
@@ -13,7 +13,7 @@ use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::store::{Created, InFull, Page, Store, StoreError, StoredRecurring};
+use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
 use wattune_core::bandit::{self, Boards, Ending, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
 use wattune_core::domain::{JobId, JobName, ProfileKey};
 
@@ -21,41 +21,41 @@ pub use document::{RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
 pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView, VerdictView};
 
-/// Between two looks for trials that fell silent.
+/// Interval between searches for trials with an expired lease.
 const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// No more recurring jobs are kept: beyond that, each run has made one of its own.
-const MOST_JOBS: u32 = 10_000;
+/// Maximum number of recurring jobs: a larger number means that each run created its own.
+const MAX_JOBS: u32 = 10_000;
 
-/// So many characters a trial's key may have.
+/// Maximum length of a trial's key, in characters.
 pub const LONGEST_KEY: usize = 200;
 
-/// Why a request is not carried out. Each says what would be right.
+/// Reason why a request was rejected. Each message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RecurringError {
-    /// There is no such job.
-    #[error("no recurring job {0:?}; PUT /v1/recurring/{{name}} makes one")]
+    /// The recurring job does not exist.
+    #[error("no recurring job {0:?}; PUT /v1/recurring/{{name}} creates one")]
     NotFound(String),
-    /// There is one already.
+    /// The recurring job exists already.
     #[error("{0}")]
     Conflict(String),
-    /// What it is to be makes no sense.
+    /// The specification is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidSpec),
-    /// The trial cannot do that.
+    /// The trial is in a state that does not permit the request.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The database failed; nothing was changed.
-    #[error("the books cannot be read or written now: {0}")]
+    #[error("the database cannot be read or written now: {0}")]
     Store(#[from] StoreError),
 }
 
-/// What a trial's client says.
+/// Message of a trial's client.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
-    /// How far it is.
+pub struct TrialMessage {
+    /// Progress of the trial.
     pub report: Report,
-    /// The training run whose books its energy was taken from.
+    /// Training run whose ledger account supplied the energy.
     pub job: Option<JobId>,
 }
 
@@ -67,65 +67,66 @@ pub struct Recurring {
 }
 
 impl Recurring {
-    /// Over this store.
+    /// Returns a service on a store.
     pub fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock }
     }
 
-    /// Gives running trials their leases anew, since nobody could report while the daemon was away. To be done before
-    /// the first request: that would end them.
+    /// Renews the leases of running trials, because clients could not report while the daemon was down. Must run before
+    /// the first request, which would end such trials.
     pub async fn renew(&self) {
         if let Err(error) = self.store.renew_recurring_leases(self.now()).await {
-            tracing::error!("leases of trials could not be renewed after the start: {error}");
+            tracing::error!(%error, "renewal of trial leases failed");
         }
     }
 
-    /// Ends trials that fall silent, until `cancel`.
+    /// Ends trials with an expired lease, until `cancel`.
     pub async fn watch(self, cancel: CancellationToken) {
         while cancel.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
             if let Err(error) = self.sweep().await {
-                tracing::error!("silent trials could not be ended: {error}");
+                tracing::error!(%error, "expiry of trial leases failed");
             }
         }
     }
 
-    /// Ends the trials that have fallen silent.
+    /// Ends the trials whose lease has expired.
     ///
     /// # Errors
     /// If the store fails.
     pub async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.now();
         for name in self.store.overdue_recurring(now).await? {
-            self.store.change_recurring(&name, InFull::default(), move |job| job.expire(now)).await?;
+            self.store.change_recurring(&name, FullRuns::default(), move |job| job.expire(now)).await?;
         }
         Ok(())
     }
 
-    /// Makes a recurring job, or finds it made already. Says whether it is new.
+    /// Creates a recurring job, or finds an equal existing one. Returns true if it is new.
     ///
     /// # Errors
-    /// For a specification that makes no sense, and where there is another of that name.
+    ///
+    /// If the specification is invalid, or a different job with that name exists.
     pub async fn put(&self, name: JobName, spec: RecurringSpec) -> Result<(RecurringView, bool), RecurringError> {
         let terms = Terms::try_from(spec)?;
         let wanted = RecurringSpec::from(&terms);
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
         let new = StoredRecurring { name, created_at: self.now(), job: Job::new(terms, seed) };
         if self.create(&new).await? {
-            tracing::info!("recurring job {} made", new.name);
+            tracing::info!(name = %new.name, "recurring job created");
             return Ok(((&new).into(), true));
         }
-        let known = self.outline(&new.name, InFull::default()).await?;
+        let known = self.outline(&new.name, FullRuns::default()).await?;
         let has = RecurringSpec::from(&known.job.terms);
         match wanted.differs_in(&has) {
             None => Ok(((&known).into(), false)),
             Some(field) => Err(RecurringError::Conflict(format!(
-                "there is a recurring job {:?} with another {field}; GET it to see which, or take another name",
+                "there is a recurring job {:?} with a different {field}; GET it to see which, or use another name",
                 known.name.as_str()
             ))),
         }
     }
 
-    /// Recurring jobs by name, those after `after`.
+    /// Returns up to `limit` recurring jobs by name, after `after`.
     ///
     /// # Errors
     /// If the store fails.
@@ -133,7 +134,7 @@ impl Recurring {
         Ok(self.store.list_recurring(after, limit, self.now()).await?.into_iter().map(RecurringEntry::from).collect())
     }
 
-    /// The recurring jobs that were tried last, at most `limit` and the newest first; and how many there are in all.
+    /// Returns up to `limit` recurring jobs with the newest trials, newest first, and the total number of jobs.
     ///
     /// # Errors
     /// If the store fails.
@@ -144,38 +145,39 @@ impl Recurring {
         Ok((latest.iter().map(RecurringView::from).collect(), all))
     }
 
-    /// A recurring job, with what is believed of its batch sizes.
+    /// Returns a recurring job with the estimates for its batch sizes.
     ///
     /// # Errors
     /// If there is none of that name.
     pub async fn show(&self, name: &JobName) -> Result<RecurringView, RecurringError> {
-        Ok((&self.present(name, InFull::default()).await?).into())
+        Ok((&self.present(name, FullRuns::default()).await?).into())
     }
 
-    /// Forgets a recurring job with all its trials; answers with what it was.
+    /// Deletes a recurring job with all its trials, and returns its last state.
     ///
     /// # Errors
     /// If there is none of that name.
     pub async fn delete(&self, name: &JobName) -> Result<RecurringView, RecurringError> {
-        let was = self.present(name, InFull::default()).await?;
+        let was = self.present(name, FullRuns::default()).await?;
         self.store.delete_recurring(name).await?;
-        tracing::info!("recurring job {name} forgotten");
-        // What is wrong with a job must not keep it from being forgotten, so policies are asked about it only now.
+        tracing::info!(%name, "recurring job deleted");
+        // The policy runs after the deletion, so that a defective job can be deleted.
         Ok((&was).into())
     }
 
-    /// Begins a trial. Says whether it is new: with a `key` that a trial has, it is that one.
+    /// Begins a trial. Returns false if `key` belongs to an existing trial, which is returned.
     ///
     /// # Errors
-    /// If there is no such job, nothing is left to choose from, or the key's trial fell silent or was withdrawn.
+    ///
+    /// If the job does not exist, no batch size is left, or the key's trial was lost or withdrawn.
     pub async fn begin(&self, name: &JobName, key: Option<String>) -> Result<(TrialView, bool), RecurringError> {
         let now = self.now();
-        let in_full = InFull { key: key.clone(), ..InFull::default() };
-        let (begun, stored) = self.change(name, in_full, move |job| job.begin(key.as_deref(), now)).await?;
+        let full_runs = FullRuns { key: key.clone(), ..FullRuns::default() };
+        let (begun, stored) = self.change(name, full_runs, move |job| job.begin(key.as_deref(), now)).await?;
         Ok((self.with_hint(&stored, begun.number).await?, !begun.again))
     }
 
-    /// One trial.
+    /// Returns a trial.
     ///
     /// # Errors
     /// If there is no such job or trial.
@@ -184,17 +186,17 @@ impl Recurring {
         self.with_hint(&stored, number).await
     }
 
-    /// The trials on this page, in its order.
+    /// Returns the trials on a page, in its order.
     ///
     /// # Errors
     /// If there is no such job.
     pub async fn trials(&self, name: &JobName, page: Page) -> Result<Vec<TrialView>, RecurringError> {
-        let stored = self.present(name, InFull { page: Some(page), ..InFull::default() }).await?;
+        let stored = self.present(name, FullRuns { page: Some(page), ..FullRuns::default() }).await?;
         let on_page = page.of(&stored.job.runs).into_iter();
         Ok(on_page.map(|run| TrialView::of(&stored.job, run, None)).collect())
     }
 
-    /// The batch size of a trial that `job` reports for.
+    /// Returns the batch size of a trial.
     ///
     /// # Errors
     /// If there is no such job or trial.
@@ -203,40 +205,48 @@ impl Recurring {
         Ok(find(&stored, number)?.trial.batch_size)
     }
 
-    /// Takes a trial's report.
+    /// Processes a trial's report.
     ///
     /// # Errors
-    /// If there is no such job or trial, it is lost or withdrawn, or the report contradicts the one before.
-    pub async fn report(&self, name: &JobName, number: u32, told: Told) -> Result<VerdictView, RecurringError> {
+    ///
+    /// If the job or the trial does not exist, the trial is lost or withdrawn, or the report contradicts the previous
+    /// one.
+    pub async fn report(
+        &self,
+        name: &JobName,
+        number: u32,
+        message: TrialMessage,
+    ) -> Result<VerdictView, RecurringError> {
         let now = self.now();
-        let in_full = InFull { run: told.job.clone(), ..one(number) };
-        let report = move |job: &mut Job| job.report(number, &told.report, told.job.as_ref(), now);
-        let (verdict, stored) = self.change(name, in_full, report).await?;
+        let full_runs = FullRuns { run: message.job.clone(), ..one(number) };
+        let report = move |job: &mut Job| job.report(number, &message.report, message.job.as_ref(), now);
+        let (verdict, stored) = self.change(name, full_runs, report).await?;
         Ok(VerdictView::of(&stored.job, find(&stored, number)?, verdict))
     }
 
-    /// Ends a trial, after a last report if there is one.
+    /// Ends a trial, after an optional last report.
     ///
     /// # Errors
-    /// As [`Self::report`].
+    ///
+    /// Those of [`Self::report`].
     pub async fn end(
         &self,
         name: &JobName,
         number: u32,
-        last: Option<Told>,
+        last: Option<TrialMessage>,
         ending: Ending,
     ) -> Result<TrialView, RecurringError> {
         let now = self.now();
-        let in_full = InFull { run: last.as_ref().and_then(|t| t.job.clone()), ..one(number) };
+        let full_runs = FullRuns { run: last.as_ref().and_then(|t| t.job.clone()), ..one(number) };
         let end = move |job: &mut Job| {
             let last = last.as_ref();
             job.end(number, last.map(|t| &t.report), last.and_then(|t| t.job.as_ref()), ending, now)
         };
-        let ((), stored) = self.change(name, in_full, end).await?;
+        let ((), stored) = self.change(name, full_runs, end).await?;
         Ok(TrialView::of(&stored.job, find(&stored, number)?, None))
     }
 
-    /// All of a recurring job.
+    /// Returns all data of a recurring job.
     ///
     /// # Errors
     /// If there is none of that name.
@@ -244,13 +254,14 @@ impl Recurring {
         Ok((&self.known(name).await?).into())
     }
 
-    /// Takes an exported job in under this name.
+    /// Creates a recurring job from an exported document.
     ///
     /// # Errors
-    /// If the document contradicts itself, or there is a job of that name.
+    ///
+    /// If the document is inconsistent, or a job with that name exists.
     pub async fn import(&self, name: JobName, document: RecurringDocument) -> Result<RecurringView, RecurringError> {
         let mut stored = document.read(name)?;
-        // Nobody is waited for longer than for a trial that begins now.
+        // No lease is longer than that of a trial that begins now.
         let latest = self.now() + stored.job.terms.lease.to_delta();
         let running = stored.job.runs.iter_mut().filter(|run| run.trial.is_running());
         running.for_each(|run| run.lease_until = run.lease_until.min(latest));
@@ -258,23 +269,23 @@ impl Recurring {
             return Ok((&stored).into());
         }
         let why =
-            format!("there is a recurring job {:?} already; DELETE it, or take another name", stored.name.as_str());
+            format!("there is already a recurring job {:?}; DELETE it, or use another name", stored.name.as_str());
         Err(RecurringError::Conflict(why))
     }
 
-    /// Writes a new recurring job; `false` if there is one of that name.
+    /// Stores a new recurring job; returns false if the name exists.
     async fn create(&self, new: &StoredRecurring) -> Result<bool, RecurringError> {
-        match self.store.create_recurring(new, MOST_JOBS).await? {
+        match self.store.create_recurring(new, MAX_JOBS).await? {
             Created::New => Ok(true),
-            Created::Known => Ok(false),
+            Created::Exists => Ok(false),
             Created::TooMany => Err(RecurringError::Conflict(format!(
-                "there are {MOST_JOBS} recurring jobs already, and no more are kept: runs of one training share one name; \
-                 DELETE those that are done with"
+                "there are {MAX_JOBS} recurring jobs, which is the maximum: runs of one training share one name; \
+                 DELETE finished jobs"
             ))),
         }
     }
 
-    /// The present, as finely as the store knows it.
+    /// Returns the current time at the resolution of the store.
     fn now(&self) -> DateTime<Utc> {
         let now = self.clock.utc();
         now.duration_trunc(TimeDelta::microseconds(1)).unwrap_or(now)
@@ -283,10 +294,10 @@ impl Recurring {
     async fn change<T: Send + 'static>(
         &self,
         name: &JobName,
-        in_full: InFull,
+        full_runs: FullRuns,
         change: impl FnOnce(&mut Job) -> Result<T, Refused> + Send + 'static,
     ) -> Result<(T, StoredRecurring), RecurringError> {
-        let changed = self.store.change_recurring(name, in_full, change).await?;
+        let changed = self.store.change_recurring(name, full_runs, change).await?;
         let (answer, stored) = changed.ok_or_else(|| RecurringError::NotFound(name.to_string()))?;
         Ok((answer?, stored))
     }
@@ -295,14 +306,14 @@ impl Recurring {
         self.store.recurring(name).await?.ok_or_else(|| RecurringError::NotFound(name.to_string()))
     }
 
-    async fn outline(&self, name: &JobName, in_full: InFull) -> Result<StoredRecurring, RecurringError> {
-        let known = self.store.recurring_outline(name, in_full).await?;
+    async fn outline(&self, name: &JobName, full_runs: FullRuns) -> Result<StoredRecurring, RecurringError> {
+        let known = self.store.recurring_outline(name, full_runs).await?;
         known.ok_or_else(|| RecurringError::NotFound(name.to_string()))
     }
 
-    /// A job's outline as it is now: trials whose lease has run out are shown as they will be stored.
-    async fn present(&self, name: &JobName, in_full: InFull) -> Result<StoredRecurring, RecurringError> {
-        let mut stored = self.outline(name, in_full).await?;
+    /// Returns a job's current outline: trials with an expired lease are shown as they will be stored.
+    async fn present(&self, name: &JobName, full_runs: FullRuns) -> Result<StoredRecurring, RecurringError> {
+        let mut stored = self.outline(name, full_runs).await?;
         stored.job.expire(self.now());
         Ok(stored)
     }
@@ -317,14 +328,14 @@ impl Recurring {
         Ok(TrialView::of(&stored.job, run, hint))
     }
 
-    /// The limit of least cost per sample, if the profile of this batch size is complete.
+    /// Returns the limit with the least cost per sample, if the profile of this batch size is complete.
     async fn hint(&self, name: &JobName, boards: &Boards, batch_size: u64, knob: &Knob) -> Option<f64> {
         let boards = vec![(boards.model.clone(), boards.count)];
         let key = ProfileKey { name: name.clone(), batch_size: Some(batch_size), boards };
         let record = match self.store.profile(&key).await {
             Ok(record) => record?,
             Err(error) => {
-                tracing::warn!("a trial of {name} is told no limit: {error}");
+                tracing::warn!(%name, %error, "power limit hint unavailable");
                 return None;
             }
         };
@@ -333,8 +344,8 @@ impl Recurring {
     }
 }
 
-fn one(number: u32) -> InFull {
-    InFull { number: Some(number), ..InFull::default() }
+fn one(number: u32) -> FullRuns {
+    FullRuns { number: Some(number), ..FullRuns::default() }
 }
 
 fn find(stored: &StoredRecurring, number: u32) -> Result<&Run, RecurringError> {

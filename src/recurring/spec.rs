@@ -1,4 +1,4 @@
-//! A recurring job as its owner writes it, and is shown it.
+//! Specification of a recurring job, as clients write and read it.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,10 +7,10 @@ use wattune_core::bandit::{Boards, InvalidSpec, Knob, PolicyName, Reward, Spec, 
 use wattune_core::domain::{check_intensity, check_power};
 use wattune_core::units::{GramsPerKwh, Seconds, Short, Watts};
 
-/// The most samples in a batch.
+/// Maximum number of samples in a batch.
 const LARGEST_BATCH: u64 = 1 << 40;
 
-/// What a recurring job is, and how its batch sizes are to be chosen.
+/// Specification of a recurring job and of the choice of its batch sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
@@ -18,65 +18,65 @@ const LARGEST_BATCH: u64 = 1 << 40;
     "max_power_w": 300,
 }))]
 pub struct RecurringSpec {
-    /// The batch sizes to choose from, each once; at most 100.
+    /// Batch sizes to choose from, without duplicates; at most 100.
     pub batch_sizes: Vec<u64>,
-    /// What the first trial takes; one of them.
+    /// Batch size of the first trial; one of `batch_sizes`.
     pub default_batch_size: u64,
-    /// A trial that has not reached its target by then is given up.
+    /// Maximum number of epochs: a trial that has not reached its target by then ends.
     #[schema(minimum = 1)]
     pub max_epochs: u32,
-    /// The metric that a trial is to reach.
+    /// Target value of the metric.
     pub target_metric: f64,
-    /// Whether more of the metric is better.
+    /// True if a higher metric is better.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub higher_is_better: bool,
-    /// What the boards of a trial may draw at the most, together: up to 5,000 W each, or 50,000 W where `gpu_model` is absent.
+    /// Maximum total power of a trial's GPUs: up to 5,000 W each, or 50,000 W in total where `gpu_model` is absent.
     #[schema(minimum = 10)]
     pub max_power_w: f64,
-    /// From 0, where time alone counts, to 1, where energy (or carbon) alone does.
+    /// Weight of energy (or carbon) relative to time: 0 minimises time only, 1 energy only.
     #[serde(default = "half")]
     #[schema(default = 0.5, minimum = 0, maximum = 1)]
     pub eta: f64,
-    /// What counts beside time.
+    /// Quantity to minimise beside time.
     #[serde(default)]
     #[schema(default = "energy")]
     pub objective: RecurringObjective,
-    /// With the objective carbon: the intensity that stands for all runs, so that a dirty week does not look like a bad
-    /// batch size.
+    /// Carbon intensity used for all runs with the objective carbon, so that a week with a high intensity does not
+    /// distort the comparison of batch sizes.
     #[serde(default)]
     pub reference_g_per_kwh: Option<f64>,
-    /// A trial is given up when it costs more than this multiple of the cheapest that reached its target; above 1. With
-    /// null, trials are given up only after `max_epochs`.
+    /// Cost limit: a trial is stopped when it costs more than this multiple of the cheapest trial that reached its
+    /// target; above 1. With null, trials stop only at `max_epochs`.
     #[serde(default = "two")]
     #[schema(default = 2.0, exclusive_minimum = 1, maximum = 1_000_000)]
     pub beta: Option<f64>,
-    /// How many of its newest trials count for a batch size; 0 for all. Only with the policy zeus.
+    /// Number of newest trials per batch size that the policy uses; 0 for all. Only with the policy zeus.
     #[serde(default)]
     #[schema(default = 0)]
     pub window: u32,
-    /// Who chooses.
+    /// Policy that chooses batch sizes.
     #[serde(default)]
     #[schema(default = "wattune")]
     pub policy: RecurringPolicy,
-    /// What the generator starts from, so that choices can be had again; any number if null.
+    /// Seed of the random generator, for reproducible choices; random if null.
     #[serde(default)]
     pub seed: Option<u64>,
-    /// How long after its last word a trial is taken for dead. 1 to 604800 s; longer than its longest epoch.
+    /// Time after its last report at which a trial counts as lost. 1 to 604800 s; must exceed the longest epoch.
     #[serde(default = "an_hour")]
     #[schema(default = 3600, minimum = 1, maximum = 604_800)]
     pub lease_s: f64,
-    /// The model of its boards as `GET /v1/gpus` has it: trials are then told the best limit that earlier runs of this
-    /// name and batch size have found.
+    /// Model of the GPUs as in `GET /v1/gpus`. Trials then receive the best power limit that earlier runs of this name
+    /// and batch size found.
     #[serde(default)]
     pub gpu_model: Option<String>,
-    /// How many boards a trial trains on.
+    /// Number of GPUs of a trial.
     #[serde(default = "one")]
     #[schema(default = 1, minimum = 1, maximum = 1024)]
     pub number_of_gpus: u32,
 }
 
-/// What counts beside time.
+/// Quantity to minimise beside time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecurringObjective {
@@ -87,13 +87,13 @@ pub enum RecurringObjective {
     Carbon,
 }
 
-/// Who chooses batch sizes.
+/// Policy that chooses batch sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecurringPolicy {
-    /// The published algorithm: pruning, then Thompson sampling.
+    /// Published algorithm: pruning, then Thompson sampling.
     Zeus,
-    /// The same aim with less exploration.
+    /// Same objective with less exploration.
     #[default]
     Wattune,
 }
@@ -120,7 +120,7 @@ const fn one() -> u32 {
 }
 
 impl RecurringSpec {
-    /// The first field in which another differs.
+    /// Returns the first field that differs.
     pub fn differs_in(&self, other: &Self) -> Option<&'static str> {
         let table = [
             ("batch_sizes", self.batch_sizes != other.batch_sizes),
@@ -156,10 +156,10 @@ impl TryFrom<RecurringSpec> for Terms {
         let reward = match (wire.objective, wire.reference_g_per_kwh) {
             (RecurringObjective::Energy, None) => Reward::Energy,
             (RecurringObjective::Energy, Some(_)) => {
-                return Err(invalid("reference_g_per_kwh", "is for the objective carbon alone; leave it out"));
+                return Err(invalid("reference_g_per_kwh", "applies to the objective carbon only; omit it"));
             }
             (RecurringObjective::Carbon, None) => {
-                let why = "is missing; the objective carbon needs the intensity that stands for all runs, such as 400";
+                let why = "is missing; the objective carbon needs a reference intensity for all runs, such as 400";
                 return Err(invalid("reference_g_per_kwh", why));
             }
             (RecurringObjective::Carbon, Some(given)) => {
@@ -172,7 +172,7 @@ impl TryFrom<RecurringSpec> for Terms {
         check_max_power(max_power, wire.gpu_model.as_ref().map(|_| wire.number_of_gpus))?;
         let boards = |model| Boards { model, count: wire.number_of_gpus };
         if wire.gpu_model.is_none() && wire.number_of_gpus != 1 {
-            return Err(invalid("number_of_gpus", "goes with gpu_model; give both or none"));
+            return Err(invalid("number_of_gpus", "requires gpu_model; give both or none"));
         }
         Self {
             spec: Spec {
@@ -197,14 +197,14 @@ impl TryFrom<RecurringSpec> for Terms {
     }
 }
 
-/// Every GPU draws more: what lies below was given in kilowatts.
-const LEAST_POWER: Watts = Watts::new(10.0);
+/// Minimum plausible power: any GPU draws more, so a lower value was given in kilowatts.
+const MIN_POWER: Watts = Watts::new(10.0);
 
-/// Checks that the power of so many GPUs, if that is known, was given in watts.
+/// Checks that the power of `gpus` GPUs, if known, was given in watts.
 fn check_max_power(max_power: Watts, gpus: Option<u32>) -> Result<(), InvalidSpec> {
-    let why = if max_power < LEAST_POWER {
+    let why = if max_power < MIN_POWER {
         let meant = if max_power > Watts::ZERO { "; was it given in kilowatts?" } else { "" };
-        let least = LEAST_POWER.get();
+        let least = MIN_POWER.get();
         format!("is {}; any GPU draws more than {least} watts{meant}", Short(max_power.get()))
     } else if let Err(why) = check_power(max_power, gpus) {
         format!("is {why}")

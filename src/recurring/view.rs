@@ -1,4 +1,4 @@
-//! What is shown of recurring jobs.
+//! API representation of recurring jobs.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -6,135 +6,136 @@ use utoipa::ToSchema;
 
 use super::{RecurringSpec, TrialKind, TrialState};
 use crate::store::{ListedRecurring, StoredRecurring};
-use wattune_core::bandit::{Belief, Cost, Job, Kind, Reward, Run, State, Trial, Verdict, beliefs, doubts, favourite};
+use wattune_core::bandit::{
+    Belief, Cost, Job, Kind, Reward, Run, State, Trial, Verdict, beliefs, favourite, unit_warnings,
+};
 use wattune_core::units::JOULES_PER_KWH;
 
-/// One entry of the list.
+/// Entry in the list of recurring jobs.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RecurringEntry {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// Trials so far.
+    /// Number of trials so far.
     pub trials: u32,
-    /// Trials that run.
+    /// Number of running trials.
     pub running: u32,
 }
 
-/// How far learning has come.
+/// Progress of learning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecurringStage {
-    /// Batch sizes are still tried out.
+    /// Batch sizes are still being explored.
     Exploring,
-    /// Trials go by what was learnt, and refine it.
+    /// Trials use the estimates and refine them.
     Exploiting,
-    /// No batch size reached the target: there is nothing left to choose from.
+    /// No batch size reached the target, and none is left to try.
     NoneConverges,
 }
 
 /// A recurring job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RecurringView {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// What its owner wants.
+    /// Specification.
     pub spec: RecurringSpec,
-    /// How far learning has come.
+    /// Progress of learning.
     pub stage: RecurringStage,
-    /// The batch size that is held for the best so far.
+    /// Batch size that is best by current estimates.
     pub favourite: u64,
-    /// Trials so far.
+    /// Number of trials so far.
     pub trials: usize,
-    /// Trials that run.
+    /// Number of running trials.
     pub running: usize,
-    /// What is believed of each batch size, ascending.
+    /// Estimate for each batch size, in ascending order.
     pub arms: Vec<ArmView>,
 }
 
-/// What is believed of a batch size.
+/// Estimate for a batch size.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ArmView {
-    /// The batch size.
+    /// Batch size.
     pub batch_size: u64,
-    /// Whether it is held for the best.
+    /// True if it is the best by current estimates.
     pub favourite: bool,
-    /// Trials with a result.
+    /// Number of trials with a result.
     pub runs: usize,
-    /// Those of them that reached their target.
+    /// Number of these that reached their target.
     pub reached: usize,
-    /// Expected cost of a trial: eta times energy, and the rest times time at the largest power. Absent while nothing is
-    /// known of it.
+    /// Expected cost of a trial: eta × energy + (1 − eta) × time × maximum power. Absent if unknown.
     pub mean_cost_j: Option<f64>,
-    /// The standard deviation of that mean.
+    /// Standard deviation of the mean.
     pub deviation_j: Option<f64>,
-    /// The expected cost at the reference intensity, with the objective carbon.
+    /// Expected cost at the reference intensity, with the objective carbon.
     pub mean_cost_g: Option<f64>,
 }
 
 /// A trial.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct TrialView {
-    /// One sequence for all trials of a name, from 1: a job that is deleted and made anew goes on with it.
+    /// Number, from 1, in one sequence for all trials of a name: a job that is deleted and created again continues it.
     pub number: u32,
-    /// The batch size that it is to take.
+    /// Batch size to use.
     pub batch_size: u64,
-    /// Why that.
+    /// Reason for the batch size.
     pub kind: TrialKind,
-    /// How it stands.
+    /// State.
     pub state: TrialState,
-    /// Up to how many epochs it may go on, by what is known now; absent once it has ended.
+    /// Maximum number of epochs by current estimates; absent once the trial has ended.
     pub max_epochs: Option<u32>,
-    /// The limit for each of its boards that suits this batch size best, by what earlier runs measured; absent where that
-    /// is not known.
+    /// Best power limit for each of its GPUs at this batch size, as measured by earlier runs; absent if unknown.
     pub power_limit_w: Option<f64>,
-    /// Whole epochs done.
+    /// Completed epochs.
     pub epochs: u32,
-    /// Energy of its boards.
+    /// Energy of its GPUs.
     pub energy_j: f64,
-    /// Time spent training.
+    /// Training time.
     pub time_s: f64,
-    /// What it counts as: its cost, or more where its client said that it does not get there.
+    /// Cost that counts for the policy: the actual cost, or more if its client reported that the target is out of
+    /// reach.
     pub cost_j: f64,
-    /// The same at the reference intensity, with the objective carbon.
+    /// Cost at the reference intensity, with the objective carbon.
     pub cost_g: Option<f64>,
-    /// Its last metric.
+    /// Last metric.
     pub metric: Option<f64>,
-    /// The key that it was asked for with.
+    /// Key of the request that began the trial.
     pub key: Option<String>,
-    /// The training run whose books know its energy.
+    /// Training run whose ledger account supplies the energy.
     pub job_id: Option<String>,
-    /// When it began.
+    /// Start.
     pub begun_at: DateTime<Utc>,
-    /// Until when its client may be silent.
+    /// End of the client's lease.
     pub lease_until: DateTime<Utc>,
-    /// When it ended.
+    /// End.
     pub ended_at: Option<DateTime<Utc>>,
-    /// How it stands, in words.
+    /// Explanation of the state.
     pub reason: String,
-    /// What looks like a mistake in its energy and time, with what was most likely meant.
+    /// Likely mistakes in its energy and time, with the most likely intention.
     pub warnings: Vec<String>,
 }
 
-/// What a trial is told after a report.
+/// Response to a trial's report.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VerdictView {
-    /// Its number.
+    /// Number of the trial.
     pub number: u32,
-    /// Whether it is to stop training. It has ended then; no further call is needed.
+    /// True if the client must stop training. The trial has ended; no further call is needed.
     pub stop: bool,
-    /// Whether it ended at its target.
+    /// True if it ended at its target.
     pub reached: bool,
-    /// Up to how many epochs it may go on.
+    /// Maximum number of epochs.
     pub max_epochs: u32,
-    /// Why, in words.
+    /// Explanation.
     pub reason: String,
-    /// How long it may be silent from now on.
+    /// Duration of the lease from now on.
     pub lease_s: f64,
-    /// What looks like a mistake in its energy and time, with what was most likely meant.
+    /// Likely mistakes in its energy and time, with the most likely intention.
     pub warnings: Vec<String>,
 }
 
@@ -211,7 +212,7 @@ impl TrialView {
             lease_until: run.lease_until,
             ended_at: run.ended_at,
             reason: run.reason.clone(),
-            warnings: doubts(run, &job.terms),
+            warnings: unit_warnings(run, &job.terms),
         }
     }
 }
@@ -224,12 +225,12 @@ impl VerdictView {
             reached: verdict.reached,
             max_epochs: verdict.max_epochs,
             reason: if verdict.late {
-                format!("{}; this report came after that and is not counted", run.reason)
+                format!("{}; this report came later and is not counted", run.reason)
             } else {
                 run.reason.clone()
             },
             lease_s: job.terms.lease.get(),
-            warnings: doubts(run, &job.terms),
+            warnings: unit_warnings(run, &job.terms),
         }
     }
 }

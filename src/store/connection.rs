@@ -1,7 +1,7 @@
-//! Connections to the database, each on a thread of its own: SQLite blocks, and the runtime's threads must not.
+//! Database connections, each on its own thread, because SQLite blocks and the runtime's threads must not.
 //!
-//! A caller hands over a closure and waits for its result. Rows are read and turned into domain types on the connection's
-//! thread, so that one message goes each way, whatever the number of rows.
+//! A caller sends a closure and waits for its result. Rows are read and converted to domain types on the connection's
+//! thread, so that one message is sent each way, regardless of the number of rows.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -18,33 +18,33 @@ use tokio::sync::oneshot;
 
 use super::StoreError;
 
-/// Prepared statements that each connection keeps: more than the store has.
+/// Number of prepared statements that each connection caches: more than the store has.
 const STATEMENTS: usize = 128;
 
 /// Opens a connection.
 type Open = dyn Fn() -> Result<Connection, StoreError> + Send + Sync;
 
-/// How long a write waits for other processes that write.
+/// Time that a write waits for other processes that write.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wait {
-    /// A quarter of a second, and not at all while that lock lasts: for callers that try again by themselves, and have others
-    /// waiting for them.
+    /// A quarter of a second, and not again while the lock lasts. For callers that retry themselves and must not block
+    /// others.
     Once,
-    /// So long each time.
+    /// This long each time.
     UpTo(Duration),
 }
 
-/// A write waits for a lock in steps of this length,
+/// Interval between attempts to obtain a lock.
 const WAIT_STEP: Duration = Duration::from_millis(5);
-/// as many as these with [`Wait::Once`].
+/// Number of attempts with [`Wait::Once`].
 const WAIT_STEPS: i32 = 50;
 
 thread_local! {
-    /// Whether this thread's connection has waited for a lock in vain, and has written nothing since.
+    /// True if this thread's connection has waited for a lock in vain and has written nothing since.
     static GAVE_UP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether to try again to get a lock, for the `attempt`th time.
+/// Returns true if the connection should retry to obtain a lock, after `attempt` attempts.
 fn wait_once(attempt: i32) -> bool {
     let waits = !GAVE_UP.get() && attempt < WAIT_STEPS;
     match waits {
@@ -55,13 +55,13 @@ fn wait_once(attempt: i32) -> bool {
 }
 
 enum Request {
-    /// Work, which sends its result to the caller itself.
+    /// Work that sends its result to the caller itself.
     Work(Box<dyn FnOnce(&mut LazyConnection) + Send>),
     /// Close the connection, send a message, and end the thread.
     Close(oneshot::Sender<()>),
 }
 
-/// A connection that opens with the first work for it, or with the next one where that failed.
+/// A connection that is opened by the first work for it, and again after a failure.
 struct LazyConnection {
     open: Arc<Open>,
     connection: Option<Connection>,
@@ -80,7 +80,7 @@ impl LazyConnection {
     }
 }
 
-/// Threads with a connection each, which take work from one queue, in its order.
+/// Threads with one connection each that process work from a common queue in order.
 #[derive(Clone)]
 pub(super) struct ConnectionPool {
     requests: mpsc::Sender<Request>,
@@ -94,7 +94,7 @@ impl fmt::Debug for ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// Starts `threads` threads of this name (at most 15 bytes). They end when the last handle is dropped.
+    /// Starts `threads` threads with this name (at most 15 bytes). They end when the last handle is dropped.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -114,12 +114,13 @@ impl ConnectionPool {
         Ok(Self { requests, threads })
     }
 
-    /// Runs `work` on one of the connections. If the caller goes away, work that has not begun is dropped; work that has
-    /// begun runs to its end. A panic in it is the caller's.
+    /// Runs `work` on one of the connections. If the caller is dropped, pending work is discarded, but work in progress
+    /// completes. A panic in `work` propagates to the caller.
     ///
     /// # Errors
-    /// Those of `work`; [`StoreError::Closed`] after [`Self::close`]; [`StoreError::Open`] if there is no connection yet and
-    /// none can be opened.
+    ///
+    /// Those of `work`; [`StoreError::Closed`] after [`Self::close`]; [`StoreError::Open`] if no connection can be
+    /// opened.
     pub(super) async fn run<T, E>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, E> + Send + 'static,
@@ -136,7 +137,7 @@ impl ConnectionPool {
             }
             // A transaction that a panic leaves open is rolled back as the stack unwinds.
             let outcome = catch_unwind(AssertUnwindSafe(|| work(connection.get()?)));
-            // Nobody waits for it any more.
+            // The caller no longer waits.
             let _ = sender.send(outcome);
         };
         self.requests.send(Request::Work(Box::new(request))).map_err(|_| StoreError::Closed)?;
@@ -147,7 +148,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Waits for all work handed over so far, and closes the connections.
+    /// Waits for all pending work, and closes the connections.
     pub(super) async fn close(&self) {
         let closing: Vec<_> = (0..self.threads)
             .filter_map(|_| {
@@ -156,7 +157,7 @@ impl ConnectionPool {
             })
             .collect();
         for closed in closing {
-            // A thread that is gone has no connection.
+            // A thread that has ended has no connection.
             let _ = closed.await;
         }
     }
@@ -195,17 +196,17 @@ pub(super) fn open_to_write(path: &Path, wait: Wait) -> rusqlite::Result<Connect
     if let Wait::Once = wait {
         connection.busy_handler(Some(wait_once))?;
     }
-    // A committed row survives the death of the process; what a power cut takes, the counters still know.
+    // A committed row survives the death of the process. After a power failure the counters still have the energy.
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
     Ok(connection)
 }
 
-/// Opens a database that is there for reading alone; waits for other processes' locks for `busy`.
+/// Opens an existing database read-only; waits up to `busy` for other processes' locks.
 pub(super) fn open_to_read(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
     open(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX, busy)
 }
 
-/// Opens a database that nobody has open for reading, without locks and without the files beside it.
+/// Opens a database that no process has open, read-only, without locks and without the files beside it.
 pub(super) fn open_immutable(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     open(Path::new(&immutable_uri(path)), flags, busy)
@@ -218,7 +219,7 @@ fn open(path: &Path, flags: OpenFlags, busy: Duration) -> rusqlite::Result<Conne
     Ok(connection)
 }
 
-/// The URI of a file, which has three characters that a path may have as well.
+/// Returns the URI of a file, with the three reserved characters escaped.
 fn immutable_uri(path: &Path) -> OsString {
     let mut uri = b"file:".to_vec();
     for byte in path.as_os_str().as_bytes() {
@@ -231,7 +232,7 @@ fn immutable_uri(path: &Path) -> OsString {
     OsString::from_vec(uri)
 }
 
-/// A transaction that will write: whoever is second waits before it reads.
+/// Begins a transaction that will write: a second writer waits before it reads.
 pub(super) fn writing(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_that_was_handed_over_is_done_before_the_connections_close() {
+    async fn pending_work_completes_before_the_connections_close() {
         let pool = pool(2);
         let (sender, done) = mpsc::channel();
         let slow: Vec<_> = (0..4)
@@ -258,7 +259,7 @@ mod tests {
                 tokio::spawn(async move {
                     let work = move |_: &mut Connection| {
                         std::thread::sleep(Duration::from_millis(20));
-                        sender.send(i).expect("somebody waits");
+                        sender.send(i).expect("a receiver");
                         Ok::<_, StoreError>(())
                     };
                     pool.run(work).await
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_the_callers_and_the_next_one_is_served() {
+    async fn a_panic_propagates_to_the_caller_only() {
         let pool = pool(1);
         let panicking = tokio::spawn({
             let pool = pool.clone();
@@ -295,13 +296,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lock_is_waited_for_once_and_again_after_a_write() {
+    async fn the_connection_waits_for_a_lock_once_and_again_after_a_write() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("t.db");
         let file = path.clone();
         let pool = ConnectionPool::start("test", 1, move || Ok(open_to_write(&file, Wait::Once)?)).expect("starts");
         let write = async |sql: &'static str| pool.run(move |db| Ok::<_, StoreError>(db.execute(sql, [])?)).await;
-        // Whether the connection waits shows in what it would do at the first attempt.
+        // The flag shows whether the connection would wait at the first attempt.
         let waits = async || pool.run(|_| Ok::<_, StoreError>(!GAVE_UP.get())).await.expect("asked");
         write("CREATE TABLE t (a)").await.expect("made");
         let mut other = open_to_write(&path, Wait::UpTo(Duration::from_secs(5))).expect("opens");
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_nobody_waits_for_is_dropped_unless_it_has_begun() {
+    async fn abandoned_work_is_dropped_unless_it_has_begun() {
         let pool = pool(1);
         let (begun, has_begun) = oneshot::channel();
         let (end, may_end) = mpsc::channel::<()>();
@@ -327,9 +328,9 @@ mod tests {
             let pool = pool.clone();
             async move {
                 let work = move |_: &mut Connection| {
-                    begun.send(()).expect("somebody waits");
-                    may_end.recv().expect("told");
-                    first.send("running").expect("somebody waits");
+                    begun.send(()).expect("a receiver");
+                    may_end.recv().expect("a message");
+                    first.send("running").expect("a receiver");
                     Ok::<_, StoreError>(())
                 };
                 pool.run(work).await
@@ -337,7 +338,7 @@ mod tests {
         });
         has_begun.await.expect("begun");
         let waiting = pool.run(move |_| {
-            sender.send("waiting").expect("somebody waits");
+            sender.send("waiting").expect("a receiver");
             Ok::<_, StoreError>(())
         });
         assert!(tokio::time::timeout(Duration::from_millis(5), waiting).await.is_err());
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_could_not_be_opened_is_tried_again() {
+    async fn a_failed_connection_is_opened_again() {
         let failures = std::sync::atomic::AtomicU32::new(1);
         let pool = ConnectionPool::start("test", 1, move || {
             if failures.swap(0, std::sync::atomic::Ordering::Relaxed) > 0 {
@@ -362,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_in_a_uri_is_the_path() {
+    fn special_characters_of_a_path_are_escaped() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a?b#c%20d e.db");
         Connection::open_with_flags(&path, OpenFlags::default())

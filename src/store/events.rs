@@ -1,4 +1,4 @@
-//! Demand-response events, which must survive a restart: a cap is a promise.
+//! Demand-response events. They survive restarts, because a cap is a commitment.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, params};
@@ -7,7 +7,7 @@ use super::{Store, StoreError, rows};
 use wattune_core::domain::{DemandResponse, EventId};
 
 impl Store {
-    /// Writes an event, or what became of it, over what is stored of its id.
+    /// Stores an event, replacing an earlier state of it.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -19,7 +19,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets an event.
+    /// Deletes an event.
     ///
     /// # Errors
     /// If the statement fails.
@@ -30,7 +30,7 @@ impl Store {
         Ok(())
     }
 
-    /// The stored events, by id. Those that were over before `since` are forgotten.
+    /// Returns the stored events by id. Deletes those that ended before `since`.
     ///
     /// # Errors
     /// If they cannot be read, or one is not what this program writes.

@@ -1,7 +1,7 @@
-//! The schema's versions. Each migration is a file of SQL that brings the tables from one version to the next.
+//! Versions of the schema. Each migration is a file of SQL that converts the tables from one version to the next.
 //!
-//! The version is in the database's header, where it changes in a migration's own transaction. Until November 2026 it was
-//! in a table of the library that migrated then, with a digest of each file; the first open since takes it over.
+//! The version is in the database header, and changes in the migration's own transaction. Until November 2026 it was in
+//! a table of the library in use then, with a digest of each file; the first open converts it.
 
 use rusqlite::{Connection, OptionalExtension as _};
 use sha2::{Digest as _, Sha384};
@@ -9,10 +9,10 @@ use sha2::{Digest as _, Sha384};
 use super::StoreError;
 use super::connection::writing;
 
-/// Marks the database as wattune's ("watt" in ASCII), so that nobody's version is taken for ours.
+/// Marks the database as wattune's ("watt" in ASCII), so that another application's version is not mistaken for ours.
 const APPLICATION_ID: i64 = 0x7761_7474;
 
-/// The table that had the versions before.
+/// Former table of versions.
 pub(super) const FORMER_TABLE: &str = "_sqlx_migrations";
 
 struct Migration {
@@ -20,7 +20,7 @@ struct Migration {
     sql: &'static str,
 }
 
-/// Names the migrations' files, oldest first; a file's name begins with its version.
+/// Lists the migration files, oldest first; a file name begins with its version.
 macro_rules! migrations {
     ($($version:literal $file:literal),* $(,)?) => {
         &[$(Migration { version: $version, sql: include_str!(concat!("migrations/", $file)) }),*]
@@ -41,15 +41,16 @@ const MIGRATIONS: &[Migration] = migrations![
     13 "0013_estimated.sql",
 ];
 
-/// The version of this program's tables.
+/// Returns the version of this program's tables.
 pub(super) const fn latest() -> i64 {
     MIGRATIONS[MIGRATIONS.len() - 1].version
 }
 
-/// The version of a database's tables, wherever it is kept; 0 before the first migration.
+/// Returns the version of a database's tables from the header or the former table; 0 before the first migration.
 ///
 /// # Errors
-/// If it cannot be read: a database that is none of wattune's has neither a version nor the former table.
+///
+/// If it cannot be read. A database of another application has neither a version nor the former table.
 pub(super) fn version(db: &Connection) -> rusqlite::Result<i64> {
     match own_version(db)? {
         Some(version) => Ok(version),
@@ -60,26 +61,27 @@ pub(super) fn version(db: &Connection) -> rusqlite::Result<i64> {
     }
 }
 
-/// Brings a database to this program's version.
+/// Migrates a database to this program's version.
 ///
 /// # Errors
-/// If it belongs to a newer version, its migrations were not this program's, or a statement fails. What was done until then
-/// stays, and the next start goes on from there.
+///
+/// If it belongs to a newer version, its migrations were not this program's, or a statement fails. Completed steps
+/// remain, and the next start continues from there.
 pub(super) fn migrate(db: &mut Connection) -> Result<(), StoreError> {
-    // The usual case takes no lock: somebody else may be writing.
+    // The usual case takes no lock, because another process may be writing.
     while own_version(db)? != Some(latest()) || has_former_table(db)? {
         step(db)?;
     }
     Ok(())
 }
 
-/// Takes the version over from the former table, or runs one migration.
+/// Moves the version from the former table to the header, or runs one migration.
 fn step(db: &mut Connection) -> Result<(), StoreError> {
     let tx = writing(db)?;
     let own = own_version(&tx)?;
     if has_former_table(&tx)? {
         let version = match own {
-            // An earlier version that was refused leaves the table behind, empty.
+            // A rejected older program leaves an empty table behind.
             Some(version) => version,
             None => former_version(&tx)?,
         };
@@ -102,7 +104,7 @@ fn step(db: &mut Connection) -> Result<(), StoreError> {
     Ok(tx.commit()?)
 }
 
-/// The version in the header, of a database that is marked as wattune's.
+/// Returns the version in the header of a database that is marked as wattune's.
 fn own_version(db: &Connection) -> rusqlite::Result<Option<i64>> {
     let pragma = |name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     if pragma("application_id")? == APPLICATION_ID { pragma("user_version").map(Some) } else { Ok(None) }
@@ -117,7 +119,7 @@ fn has_former_table(db: &Connection) -> rusqlite::Result<bool> {
     db.table_exists(None, FORMER_TABLE)
 }
 
-/// The version in the former table, once it is known that all its migrations are this program's, and whole.
+/// Returns the version in the former table after checking that all of its migrations are this program's and complete.
 fn former_version(db: &Connection) -> Result<i64, StoreError> {
     let sql = format!("SELECT version FROM {FORMER_TABLE} WHERE NOT success ORDER BY version LIMIT 1");
     if let Some(version) = db.query_row(&sql, [], |row| row.get::<_, i64>(0)).optional()? {

@@ -1,16 +1,16 @@
-//! What survives a restart: SQLite in the state directory. Rows become domain types here, and nowhere else.
+//! Persistent state: SQLite in the state directory. Only this module converts rows to domain types.
 //!
-//! Intervals and intensities are append-only. A board's counter checkpoint changes in the same transaction as the
-//! intervals that it covers, so that after a crash no joule is counted twice or lost.
+//! Intervals and intensities are append-only. The counter checkpoint of a device changes in the same transaction as the
+//! intervals that it covers, so that a crash neither loses nor duplicates energy.
 //!
-//! One connection writes, others read beside it, each on a thread of its own (`connection.rs`); those of recurring jobs work
-//! on the thread that asks (`recurring/desk.rs`).
+//! One connection writes and others read concurrently, each on its own thread (`connection.rs`). Requests about
+//! recurring jobs run on the calling thread (`recurring/connection.rs`).
 
 mod connection;
 mod events;
 mod ledger;
-mod look;
 mod migrate;
+mod read_only;
 mod recurring;
 mod rows;
 mod signals;
@@ -28,62 +28,63 @@ use wattune_core::profile::{ProgressAccount, Record};
 use wattune_core::units::{Millijoules, Samples, Seconds};
 
 pub use ledger::{
-    Booked, CorrectionError, Done as Corrected, LastSeen, LedgerPage, LedgerRow, OpenBooks, TakenUp, ToCorrect,
+    CorrectionError, CorrectionRequest, CorrectionResult, LastSeen, LedgerPage, LedgerRow, OpenIntervalRecord,
+    RecoveredState, SettledTotal,
 };
-pub use recurring::{Created, InFull, ListedRecurring, Page, StoredRecurring};
-pub use wattune_core::ledger::due::Why;
-pub use wattune_core::ledger::hour::Settling;
+pub use recurring::{Created, FullRuns, ListedRecurring, Page, StoredRecurring};
+pub use wattune_core::ledger::due::DueReason;
+pub use wattune_core::ledger::hour::SettlementInput;
 pub use wattune_core::ledger::sources::SourceKey;
 
-/// The database's file in the state directory.
+/// Name of the database file in the state directory.
 pub const FILE_NAME: &str = "wattune.db";
 
-/// Why the store failed.
+/// Failure of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be opened or brought up to this version.
+    /// The database cannot be opened or migrated to this version.
     #[error("cannot open the database {path}: {why}")]
     Open {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The reason.
+        /// Reason.
         why: String,
     },
-    /// Somebody else writes, for longer than is waited.
+    /// Another process holds the write lock for longer than the store waits.
     #[error("another process holds the database for writing; try again in a moment")]
     Busy,
-    /// There is none.
+    /// There is no database.
     #[error(
         "there is no database at {path}; name the daemon's state directory with --state-dir, or its settings with --config"
     )]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: String,
     },
-    /// It may not be read.
+    /// The file may not be read.
     #[error("cannot read the database {path}; do it as the daemon's user or as root")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The reason.
+        /// Reason.
         #[source]
         source: std::io::Error,
     },
-    /// Its tables are of another version.
+    /// The tables have another version.
     #[error("the database {path} was written by {whose} wattune (tables of version {theirs}, not {ours}); {right}")]
     Version {
-        /// The file.
+        /// Path of the file.
         path: String,
         /// "a newer" or "an older".
         whose: &'static str,
-        /// The version of its tables.
+        /// Version of the tables.
         theirs: i64,
-        /// The version of this program's tables.
+        /// Version of this program's tables.
         ours: i64,
-        /// What would be right.
+        /// Remedy.
         right: &'static str,
     },
-    /// Its tables cannot be brought up to this version.
+    /// The tables cannot be migrated to this version.
     #[error("cannot migrate the database; was it written by a newer wattune? {0}")]
     Migrate(String),
     /// A statement failed.
@@ -92,12 +93,12 @@ pub enum StoreError {
     /// The daemon is stopping.
     #[error("the database is closed, since the daemon is stopping")]
     Closed,
-    /// A row is not what this program writes.
+    /// A row is not in the format that this program writes.
     #[error("the database has an unreadable {what}: {why}")]
     Damaged {
-        /// Which kind of row.
+        /// Kind of row.
         what: &'static str,
-        /// What is wrong with it.
+        /// Error in the row.
         why: String,
     },
 }
@@ -108,7 +109,7 @@ impl StoreError {
     }
 }
 
-/// SQLite's own words, with its extended code: some of them are ambiguous.
+/// Returns SQLite's message with its extended code, because some messages are ambiguous.
 fn describe(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(cause, Some(message))
@@ -128,11 +129,11 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-/// Why the database at `path` could not be opened.
+/// Converts the failure to open the database at `path`.
 fn unopened(path: &Path, error: rusqlite::Error) -> StoreError {
     let path = path.display().to_string();
     match error.into() {
-        // The path is said once.
+        // Do not repeat the path.
         StoreError::Statement(why) => {
             StoreError::Open { why: why.trim_end_matches(&format!(": {path}")).to_owned(), path }
         }
@@ -140,8 +141,8 @@ fn unopened(path: &Path, error: rusqlite::Error) -> StoreError {
     }
 }
 
-/// Makes the database's file, if there is none, for its owner alone: SQLite gives the files beside it the same mode. One
-/// that is there is not opened, since closing it again would drop all locks that this process has on it.
+/// Creates the database file, if it is missing, with access for its owner only; SQLite gives the same mode to the files
+/// beside it. An existing file is not opened: closing it again would release all locks of this process on it.
 fn make_private(path: &Path) -> std::io::Result<()> {
     match files::check_file(path).map_err(std::io::Error::other)? {
         Some(found) => files::close(path, &found).map_err(std::io::Error::other),
@@ -149,116 +150,117 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// A job as it is stored.
+/// A job as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredJob {
-    /// Its id.
+    /// Id.
     pub id: JobId,
-    /// As it was registered.
+    /// Registered data.
     pub spec: JobSpec,
-    /// How far it is.
+    /// Progress.
     pub progress: StoredProgress,
-    /// When it was registered.
+    /// Time of registration.
     pub registered_at: DateTime<Utc>,
-    /// When and why it ended, if it has.
+    /// Time and reason of the end, if it has ended.
     pub ended: Option<(DateTime<Utc>, String)>,
 }
 
-/// What must survive of a job's progress.
+/// Persistent part of a job's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct StoredProgress {
     /// Work and time so far.
     pub account: ProgressAccount,
-    /// The last report's cumulative samples and client time, and when it came.
+    /// Last report: cumulative samples, client time, and time of receipt.
     pub last: Option<LastReport>,
-    /// The first report's cumulative samples: what was done until then.
+    /// Cumulative samples at the first report.
     pub first_samples: f64,
-    /// When the first report came.
+    /// Time of the first report.
     pub started_at: Option<DateTime<Utc>>,
-    /// Whether it runs or was told to pause, and since when.
+    /// State of the job, running or paused, and since when.
     #[serde(default)]
     pub activity: Option<Activity>,
 }
 
 impl StoredProgress {
-    /// More of the pace since than this, and what the first report told was not all done since the registration.
+    /// Maximum ratio of the samples in the first report to those that the later throughput explains.
     const EXPLAINED: f64 = 1.25;
 
-    /// Samples done since the registration. What the first report told is among them where the pace since then explains
-    /// it: a run that begins from a checkpoint also counts what it had done before.
+    /// Returns the samples completed since registration. The samples in the first report are included if the throughput
+    /// since then explains them; otherwise the run began from a checkpoint, which counts earlier samples too.
     pub fn samples_since(&self, registered_at: DateTime<Utc>) -> Samples {
         let ProgressAccount { samples, active, stalled, .. } = self.account;
         let first = Samples::new(self.first_samples);
         let until_first = self.started_at.map_or(Seconds::ZERO, |at| Seconds::from_delta(at - registered_at));
-        // Without time between two reports there is no pace.
+        // Without time between two reports the throughput is unknown.
         let explained = samples * (until_first.max(Seconds::ZERO) / (active + stalled)) * Self::EXPLAINED;
         if first <= explained { samples + first } else { samples }
     }
 }
 
-/// A job's last word.
+/// A job's last progress report.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LastReport {
     /// Cumulative samples.
     pub samples: f64,
-    /// The client's monotonic seconds, if it gave any.
+    /// Monotonic time of the client in seconds, if reported.
     pub at_s: Option<f64>,
-    /// When it came.
+    /// Time of receipt.
     pub received: DateTime<Utc>,
 }
 
-/// The counter up to which a device's energy stands in the books.
+/// Counter reading up to which a device's energy is recorded.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Checkpoint {
-    /// The device.
+    /// Device.
     pub device: DeviceId,
-    /// The hardware's counter.
+    /// Counter reading of the hardware.
     pub counter: Millijoules,
-    /// When it was read.
+    /// Time of the reading.
     pub at: DateTime<Utc>,
-    /// Which counter that is, of a device that can be read from several; `None` where there is one, or nobody kept it.
+    /// Name of the counter, for a device that can be read from several; `None` if there is only one or it is unknown.
     pub read_from: Option<String>,
-    /// The jobs that held the device then.
+    /// Jobs on the device at that time.
     pub holders: Vec<JobId>,
-    /// What the counter's reading gained without that being booked from it, in millijoules: resets move it.
+    /// Change of the reading, in millijoules, that was not recorded as energy, such as by resets.
     pub rebased_mj: i64,
-    /// How much of what the counter gains from there on is booked already: integrated from power while it was away.
+    /// Part of the counter's future increase that is recorded already: integrated from power while the counter was
+    /// absent.
     pub estimated: Millijoules,
 }
 
-/// How long reads wait for a lock: only whoever recovers the log after a crash takes one that keeps them out.
+/// Maximum time that reads wait for a lock. Only recovery of the log after a crash takes a lock that excludes them.
 const READ_BUSY: Duration = Duration::from_secs(2);
 
-/// Connections for short reads: one that takes longer does not keep the control loop's waiting.
+/// Number of connections for short reads: a slow one does not delay the control loop.
 const READERS: usize = 2;
 
 /// The embedded database.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// The one connection that writes, but for those of recurring jobs.
+    /// The only writing connection, except for recurring jobs.
     write: ConnectionPool,
-    /// For short reads.
+    /// Connections for short reads.
     read: ConnectionPool,
-    /// For reads that may take long: reports queue up for it.
+    /// Connection for long reads; reports queue for it.
     reports: ConnectionPool,
-    recurring: recurring::Desk,
+    recurring: recurring::RecurringConnection,
 }
 
 impl Store {
-    /// Opens, or makes, the database in `state_dir`, and migrates it.
+    /// Opens the database in `state_dir`, creates it if necessary, and migrates it.
     ///
     /// # Errors
     /// If the file cannot be opened or belongs to a newer version.
     pub async fn open(state_dir: &Path) -> Result<Self, StoreError> {
-        // The control loop waits for this: whoever holds the file for longer is tried again at the next tick.
+        // The control loop waits for this, and retries at the next tick if the file is locked.
         Self::open_with(state_dir, Wait::Once).await
     }
 
-    /// The same for whoever does one thing, which is not tried again: waits some seconds for others that write.
+    /// Opens the database for a single operation that is not retried: waits several seconds for other writers.
     ///
     /// # Errors
     /// As [`Self::open`].
-    pub async fn open_patiently(state_dir: &Path) -> Result<Self, StoreError> {
+    pub async fn open_with_wait(state_dir: &Path) -> Result<Self, StoreError> {
         Self::open_with(state_dir, Wait::UpTo(Duration::from_secs(5))).await
     }
 
@@ -276,19 +278,19 @@ impl Store {
         let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));
         let read = ConnectionPool::start("store-read", READERS, to_read.clone()).map_err(no_thread)?;
         let reports = ConnectionPool::start("store-report", 1, to_read).map_err(no_thread)?;
-        Ok(Self { write, read, reports, recurring: recurring::Desk::open(&path)? })
+        Ok(Self { write, read, reports, recurring: recurring::RecurringConnection::open(&path)? })
     }
 
-    /// Waits for all that was handed over to be written, and closes the file.
+    /// Waits for all pending work to be written, and closes the file.
     pub async fn close(&self) {
-        // Whoever is last brings the log into the database: it must be one that writes.
+        // The last connection to close copies the log into the database, so it must be a writing one.
         self.reports.close().await;
         self.read.close().await;
         self.recurring.close().await;
         self.write.close().await;
     }
 
-    /// The jobs that have not ended.
+    /// Returns the jobs that have not ended.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -297,7 +299,7 @@ impl Store {
         self.read.run(move |db| rows::all(db, sql, [], rows::job)).await
     }
 
-    /// The jobs that ended last, newest first, at most `limit`.
+    /// Returns the last `limit` jobs that ended, newest first.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -306,7 +308,7 @@ impl Store {
         self.read.run(move |db| rows::all(db, sql, [limit], rows::job)).await
     }
 
-    /// A job, running or ended.
+    /// Returns a job, running or ended.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -316,7 +318,7 @@ impl Store {
         self.read.run(move |db| rows::optional(db, sql, [id.as_str()], rows::job)).await
     }
 
-    /// What earlier runs learned.
+    /// Returns the profile that earlier runs learned.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -327,12 +329,12 @@ impl Store {
         self.read.run(move |db| rows::optional(db, sql, [key], record)).await
     }
 
-    /// What runs of the same name on the same boards learned with other batch sizes.
+    /// Returns the profiles of runs with the same name on the same GPUs and other batch sizes.
     ///
     /// # Errors
     /// If it cannot be read.
     pub async fn neighbouring_profiles(&self, key: &ProfileKey) -> Result<Vec<(u64, Record)>, StoreError> {
-        // Keys are texts that begin with the name: `;` is what follows `:`.
+        // Keys begin with the name: `;` follows `:`.
         let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(&key.name)?);
         let sql = "SELECT key, record FROM profiles WHERE key >= ?1 AND key < ?2";
         let key = key.clone();
@@ -348,7 +350,7 @@ impl Store {
         Ok(self.read.run(found).await?.into_iter().flatten().collect())
     }
 
-    /// Keeps what was learned for later runs.
+    /// Stores a profile for later runs.
     ///
     /// # Errors
     /// If it cannot be written.

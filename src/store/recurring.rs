@@ -1,84 +1,84 @@
-//! Recurring jobs and their trials. What a request changes is written in one transaction, the generator with the trial
-//! that it chose.
+//! Recurring jobs and their trials. The changes of a request are written in one transaction, including the state of the
+//! generator that chose a trial.
 //!
-//! Policies look at all trials of a job. So this room has a connection of its own (`desk.rs`), and a request is one piece
-//! of work on one thread. Of most trials it reads the seven columns that policies look at: all eighteen take three times as
-//! long.
+//! Policies need all trials of a job. Therefore this module has its own connection (`connection.rs`), and a request is
+//! processed on one thread. For most trials it reads only the seven columns that policies need: reading all eighteen
+//! takes three times as long.
 
-mod desk;
+mod connection;
 mod trials;
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-pub(super) use self::desk::Desk;
+pub(super) use self::connection::RecurringConnection;
 use self::trials::{all_runs, load, outline, save_run};
 use super::connection::writing;
 use super::{Store, StoreError, rows};
 use wattune_core::bandit::{Job, Run};
 use wattune_core::domain::{JobId, JobName};
 
-/// A recurring job as it is stored.
+/// A recurring job as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredRecurring {
-    /// Its name.
+    /// Name.
     pub name: JobName,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// All of it.
+    /// Settings, generator and trials.
     pub job: Job,
 }
 
-/// What became of a recurring job that was to be written.
+/// Result of the creation of a recurring job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// It was written.
+    /// The job was created.
     New,
-    /// There is one of that name, which stays as it is.
-    Known,
-    /// There are as many as there may be.
+    /// A job with that name exists and is unchanged.
+    Exists,
+    /// The maximum number of jobs exists.
     TooMany,
 }
 
-/// One entry of the list of recurring jobs.
+/// An entry in the list of recurring jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedRecurring {
-    /// Its name.
+    /// Name.
     pub name: JobName,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// Trials so far.
+    /// Number of trials so far.
     pub trials: u32,
-    /// Trials that run and whose lease has not ended.
+    /// Number of running trials with an unexpired lease.
     pub running: u32,
 }
 
-/// The trials that a request needs with all that is kept of them, beside those that run.
+/// Selection of the trials that a request reads completely, in addition to the running ones.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct InFull {
-    /// That of this number.
+pub struct FullRuns {
+    /// The trial with this number.
     pub number: Option<u32>,
-    /// That which was asked for with this key.
+    /// The trial that was requested with this key.
     pub key: Option<String>,
-    /// That of this training run.
+    /// The trial of this training run.
     pub run: Option<JobId>,
-    /// Those on this page.
+    /// The trials on this page.
     pub page: Option<Page>,
 }
 
-/// A part of the list of trials.
+/// A page of the list of trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Whether it begins with the newest, not with the oldest.
+    /// True if the order is newest first.
     pub newest_first: bool,
-    /// Only those that come after this one in that order.
+    /// Only trials after this one in that order.
     pub after: Option<u32>,
-    /// At most so many.
+    /// Maximum number of trials.
     pub limit: u32,
 }
 
 impl Page {
-    /// Of runs by number, those on this page, in its order; `runs` may have others, but none of the page is missing.
+    /// Returns the runs on this page, in its order. `runs` is sorted by number and contains at least those of the page.
     pub fn of<'a>(&self, runs: &'a [Run]) -> Vec<&'a Run> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let later = |r: &&Run| {
@@ -94,7 +94,7 @@ impl Page {
 }
 
 impl Store {
-    /// Writes a recurring job with all its trials, unless there is one of that name, or `most` of other names.
+    /// Stores a new recurring job with all its trials, unless the name exists or there are `most` other jobs.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
@@ -103,7 +103,7 @@ impl Store {
         self.recurring.write(move |db| create(db, &new, most)).await
     }
 
-    /// A recurring job with all its trials.
+    /// Returns a recurring job with all its trials.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -116,28 +116,28 @@ impl Store {
         self.recurring.read(read).await
     }
 
-    /// A recurring job, with all that is kept only of the trials that run and of those asked for.
+    /// Returns a recurring job with complete data only for the running and the selected trials.
     ///
     /// # Errors
     /// If it cannot be read.
     pub async fn recurring_outline(
         &self,
         name: &JobName,
-        in_full: InFull,
+        full_runs: FullRuns,
     ) -> Result<Option<StoredRecurring>, StoreError> {
         let name = name.clone();
         let read = move |db: &mut Connection| {
             let tx = db.transaction()?;
-            Ok(load(&tx, name, |db, id| outline(db, id, &in_full))?.map(|(_, stored)| stored))
+            Ok(load(&tx, name, |db, id| outline(db, id, &full_runs))?.map(|(_, stored)| stored))
         };
         self.recurring.read(read).await
     }
 
-    /// The recurring job of which a training run is a trial, with all its trials.
+    /// Returns the recurring job that a training run is a trial of, with all its trials.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub async fn recurring_of(&self, run: &JobId) -> Result<Option<StoredRecurring>, StoreError> {
+    pub async fn recurring_by_run(&self, run: &JobId) -> Result<Option<StoredRecurring>, StoreError> {
         let run = run.clone();
         let sql = "SELECT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job WHERE t.job_id = ?1";
         let of = move |db: &mut Connection| rows::optional(db, sql, [run.as_str()], |row| name(row.get(0)?));
@@ -147,21 +147,23 @@ impl Store {
         }
     }
 
-    /// Does something to a recurring job and writes what that changed, or gives `None` if there is none of that name. Of
-    /// trials that have ended, only those asked for are there with all that is kept of them.
+    /// Changes a recurring job and stores the changes; `None` if there is no job with that name. Ended trials are
+    /// complete only if they are selected.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
     pub async fn change_recurring<T: Send + 'static>(
         &self,
         name: &JobName,
-        in_full: InFull,
+        full_runs: FullRuns,
         change: impl FnOnce(&mut Job) -> T + Send + 'static,
     ) -> Result<Option<(T, StoredRecurring)>, StoreError> {
         let name = name.clone();
         let changed = move |db: &mut Connection| {
             let tx = writing(db)?;
-            let Some((id, mut stored)) = load(&tx, name, |db, id| outline(db, id, &in_full))? else { return Ok(None) };
+            let Some((id, mut stored)) = load(&tx, name, |db, id| outline(db, id, &full_runs))? else {
+                return Ok(None);
+            };
             let (generator, runs) = (stored.job.generator.clone(), stored.job.runs.clone());
             let answer = change(&mut stored.job);
             let after = &stored.job;
@@ -180,7 +182,7 @@ impl Store {
         self.recurring.write(changed).await
     }
 
-    /// Forgets a recurring job and its trials, but for the last one's number. Says whether there was one.
+    /// Deletes a recurring job and its trials, except for the last number. Returns true if the job existed.
     ///
     /// # Errors
     /// If the transaction fails; then all is as it was.
@@ -200,8 +202,8 @@ impl Store {
         self.recurring.write(delete).await
     }
 
-    /// Recurring jobs by name, beginning after `after`, at most `limit`. A trial whose lease ended before `now` does not
-    /// run any more, whether or not that is written already.
+    /// Returns up to `limit` recurring jobs by name, after `after`. A trial whose lease expired before `now` is not
+    /// running, even if the database does not show that yet.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -231,8 +233,8 @@ impl Store {
         self.recurring.read(list).await
     }
 
-    /// The recurring jobs whose newest trial (or, without one, whose making) is newest, at most `limit` and the newest
-    /// first; and how many there are in all. Of trials that have ended, only what policies look at is there.
+    /// Returns up to `limit` recurring jobs with the newest trials (or creation times, without trials), newest first,
+    /// and the total number of jobs. Ended trials contain only the data that policies need.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -246,14 +248,15 @@ impl Store {
                 tx.prepare_cached(sql)?.query_and_then([limit], |row| name(row.get(0)?))?.collect::<Result<_, _>>()?;
             let mut latest = Vec::with_capacity(names.len());
             for name in names {
-                latest.extend(load(&tx, name, |db, id| outline(db, id, &InFull::default()))?.map(|(_, stored)| stored));
+                latest
+                    .extend(load(&tx, name, |db, id| outline(db, id, &FullRuns::default()))?.map(|(_, stored)| stored));
             }
             Ok((latest, all.unsigned_abs()))
         };
         self.recurring.read(read).await
     }
 
-    /// The recurring jobs that have trials whose lease ended before `now`.
+    /// Returns the recurring jobs that have trials whose lease expired before `now`.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -267,7 +270,8 @@ impl Store {
         self.recurring.read(list).await
     }
 
-    /// Gives every running trial a lease from `now` on: while the daemon was away nobody could report.
+    /// Renews the leases of all running trials from `now` on, because clients could not report while the daemon was
+    /// down.
     ///
     /// # Errors
     /// If the statement fails.
@@ -287,9 +291,9 @@ fn create(db: &mut Connection, new: &StoredRecurring, most: u32) -> Result<Creat
                ON CONFLICT (name) DO NOTHING RETURNING id";
     let (terms, generator) = (rows::json(&new.job.terms)?, rows::json(&new.job.generator)?);
     let columns = params![new.name.as_str(), terms, generator, new.created_at.timestamp_micros()];
-    let Some(id) = tx.query_row(sql, columns, |row| row.get(0)).optional()? else { return Ok(Created::Known) };
+    let Some(id) = tx.query_row(sql, columns, |row| row.get(0)).optional()? else { return Ok(Created::Exists) };
     if count >= most {
-        // Nothing is committed.
+        // Roll back.
         return Ok(Created::TooMany);
     }
     for run in &new.job.runs {

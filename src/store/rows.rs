@@ -1,4 +1,4 @@
-//! Between rows and domain types.
+//! Conversion between rows and domain types.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::types::FromSql;
@@ -11,7 +11,7 @@ use wattune_core::domain::{DeviceId, EnergySource, JobId, Slot};
 use wattune_core::ledger::{Interval, Share};
 use wattune_core::units::Millijoules;
 
-/// All rows that a query finds, each turned into something.
+/// Returns all rows that a query finds, converted by `of`.
 pub(super) fn all<T>(
     db: &Connection,
     sql: &str,
@@ -21,7 +21,7 @@ pub(super) fn all<T>(
     db.prepare_cached(sql)?.query_and_then(params, of)?.collect()
 }
 
-/// The first row that a query finds.
+/// Returns the first row that a query finds, converted by `of`.
 pub(super) fn optional<T>(
     db: &Connection,
     sql: &str,
@@ -31,7 +31,7 @@ pub(super) fn optional<T>(
     db.prepare_cached(sql)?.query(params)?.next()?.map(of).transpose()
 }
 
-/// The row that a query always finds: of sums and the like.
+/// Returns the only row of a query that always finds one, such as a sum.
 pub(super) fn one<T>(
     db: &Connection,
     sql: &str,
@@ -41,7 +41,7 @@ pub(super) fn one<T>(
     optional(db, sql, params, of)?.ok_or_else(|| rusqlite::Error::QueryReturnedNoRows.into())
 }
 
-/// The first column of a row.
+/// Returns the first column of a row.
 pub(super) fn first<T: FromSql>(row: &Row<'_>) -> Result<T, StoreError> {
     Ok(row.get(0)?)
 }
@@ -51,7 +51,7 @@ pub(super) fn execute(db: &Connection, sql: &str, params: impl Params) -> Result
     Ok(db.prepare_cached(sql)?.execute(params)?)
 }
 
-/// A column's text, where it lies.
+/// Returns a column's text without copying it.
 pub(super) fn text<'a>(row: &'a Row<'_>, column: impl RowIndex) -> Result<&'a str, StoreError> {
     row.get_ref(column)?.as_str().map_err(|error| damaged("text", error))
 }
@@ -68,7 +68,7 @@ pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> 
     serde_json::from_str(text).map_err(|e| damaged(what, e))
 }
 
-/// A unit variant's name, as serde spells it.
+/// Returns the name of a unit variant, as serde writes it.
 pub(super) fn name<T: Serialize>(value: &T) -> Result<String, StoreError> {
     Ok(json(value)?.trim_matches('"').to_owned())
 }
@@ -133,7 +133,7 @@ pub(super) fn source(row: &Row<'_>) -> Result<EnergySource, StoreError> {
         .ok_or_else(|| damaged("interval", format!("source {name:?}")))
 }
 
-/// An hour's sum as an interval of that hour.
+/// Returns an hour's sum as an interval of that hour.
 pub(super) fn rolled_up(row: &Row<'_>) -> Result<Interval, StoreError> {
     let hour = moment(row.get("hour_us")?)?;
     let job: String = row.get("job_id")?;

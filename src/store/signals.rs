@@ -1,4 +1,4 @@
-//! The grid's signals: intensities with their provenance, forecasts as issued, and what is final.
+//! Grid signals: intensities with their provenance, published forecasts, and finality of actual values.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use super::connection::writing;
 use super::{Store, StoreError, rows};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Issued, Origin, Provenance, Slot, TimeSeries, Zone};
 use wattune_core::ledger::entry::Factor;
-use wattune_core::ledger::intensities::{self, OfSource, Value};
+use wattune_core::ledger::intensities::{self, SourceValues, Value};
 use wattune_core::ledger::sources::SourceKey;
 use wattune_core::units::GramsPerKwh;
 
-/// How long issued forecasts are kept: as long as models learn from them, with a day to spare.
+/// Retention of published forecasts: the time that models learn from, plus a day.
 const ISSUED_KEPT: TimeDelta = TimeDelta::days(37);
 
 impl Store {
@@ -75,7 +75,7 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Notes that a source took back what it had said of slots: those values hold no more.
+    /// Records that a source withdrew its values for slots: they are no longer valid.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
@@ -87,9 +87,9 @@ impl Store {
         self.write_intensities(answer, points, true).await
     }
 
-    /// The best intensities known for a time, from sources of one kind and scope, the preferred one first. What came is
-    /// better than what was expected, whoever says it; otherwise the preferred source counts, and of its values the
-    /// most trusted origin, of equally trusted ones the newest.
+    /// Returns the best known intensities for a time, from sources of one kind and scope, the preferred one first.
+    /// Actual values precede forecasts of any source; then the preferred source, the most trusted origin and the newest
+    /// value count.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -99,7 +99,7 @@ impl Store {
         self.read.run(read).await
     }
 
-    /// The same with their provenance, whole slots, oldest first.
+    /// Returns the best known intensities with their provenance, in whole slots, oldest first.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -108,7 +108,7 @@ impl Store {
         self.read.run(move |db| factors(&*db.transaction()?, &sources, &span)).await
     }
 
-    /// Keeps a forecast as it was issued, and forgets those of more than five weeks ago.
+    /// Stores a forecast as published, and deletes forecasts older than five weeks.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -128,7 +128,8 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// The forecasts issued since a moment, oldest first; of those that a source issued within the same hour the first.
+    /// Returns the forecasts published since a time, oldest first; only the first of several by the same source within
+    /// an hour.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -139,8 +140,8 @@ impl Store {
         self.read.run(move |db| rows::all(db, sql, [since.timestamp_micros()], issued)).await
     }
 
-    /// The forecasts of a source fetched since a moment, oldest first: the newest one, and of those fetched within the
-    /// same six hours (counted from 1970-01-01T00:00Z) the first.
+    /// Returns the forecasts of a source fetched since a time, oldest first: the newest one, and the first of each six
+    /// hours (counted from 1970-01-01T00:00Z).
     ///
     /// # Errors
     /// If they cannot be read.
@@ -157,7 +158,7 @@ impl Store {
         self.read.run(of_key).await
     }
 
-    /// The newest forecast of a source that was at hand at a moment.
+    /// Returns the newest forecast of a source that was available at a time.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -172,11 +173,11 @@ impl Store {
         self.read.run(of_key).await
     }
 
-    /// Notes up to when a source's values of what came are final.
+    /// Records the time up to which a source's actual values are final.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub async fn settle(&self, key: &SourceKey, until: DateTime<Utc>) -> Result<(), StoreError> {
+    pub async fn set_final_until(&self, key: &SourceKey, until: DateTime<Utc>) -> Result<(), StoreError> {
         let sql = "INSERT INTO settlements (zone, source, kind, scope, final_us) VALUES (?1, ?2, ?3, ?4, ?5) \
                    ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(final_us, ?5)";
         let (zone, source) = (key.zone.clone(), key.source.clone());
@@ -188,30 +189,30 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Up to when a source's values of what came are final, if any are.
+    /// Returns the time up to which a source's actual values are final, if any are.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub async fn settled_until(&self, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
+    pub async fn final_until(&self, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
         let key = key.clone();
-        self.read.run(move |db| settled_until(db, &key)).await
+        self.read.run(move |db| final_until(db, &key)).await
     }
 }
 
-/// The best intensities known for a time with their provenance, as [`Store::factors`].
+/// Returns the best known intensities with their provenance, as [`Store::factors`].
 pub(super) fn factors(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
-    let finals: Vec<_> = sources.iter().map(|key| settled_until(db, key)).collect::<Result<_, _>>()?;
+    let finals: Vec<_> = sources.iter().map(|key| final_until(db, key)).collect::<Result<_, _>>()?;
     let best = best(db, sources, span)?;
     let provenances = provenances(db, &best)?;
     let factor = |(slot, (place, value)): &(Slot, (usize, Value))| {
-        // One row may hold at several times, where others hold in between.
+        // A row may apply at several times, with other rows in between.
         let provenance = provenances.get(&value.row).cloned().unwrap_or_default();
         intensities::factor(slot, value, &sources[*place], finals[*place], provenance)
     };
     Ok(best.points().iter().map(factor).collect())
 }
 
-/// From what values were read, by their rows.
+/// Returns the provenance of values by row.
 fn provenances(db: &Connection, of: &TimeSeries<(usize, Value)>) -> Result<BTreeMap<i64, Provenance>, StoreError> {
     let ids: Vec<i64> = of.points().iter().map(|(_, (_, value))| value.row).collect();
     let sql = "SELECT id, provenance FROM intensities \
@@ -221,14 +222,14 @@ fn provenances(db: &Connection, of: &TimeSeries<(usize, Value)>) -> Result<BTree
     Ok(found.into_iter().collect())
 }
 
-/// The best values known for a time, each with the place of its source.
+/// Returns the best known values for a time, with the indices of their sources.
 fn best(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<TimeSeries<(usize, Value)>, StoreError> {
     let values = sources.iter().map(|key| of_source(db, key, span)).collect::<Result<_, _>>()?;
     Ok(intensities::best(values))
 }
 
-fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<OfSource, StoreError> {
-    // By their time, and sorted then: the plus keeps the database from going through all of them in their order.
+fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<SourceValues, StoreError> {
+    // Select by time and sort afterwards: the plus prevents a scan of all rows in order of their ids.
     let sql = "SELECT id, start_us, end_us, g_per_kwh, origin, issued_us, retrieved_us, withdrawn FROM intensities \
                WHERE end_us > ?1 AND start_us < ?2 AND zone = ?3 AND source = ?4 AND kind = ?5 AND scope = ?6 \
                ORDER BY +id";
@@ -236,7 +237,7 @@ fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<OfSource, 
     let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
     let (zone, source, kind, scope) = (key.zone.as_str(), &key.source, key.kind.as_str(), key.scope.as_str());
     let mut found = statement.query(params![start, end, zone, source, kind, scope])?;
-    let mut values = OfSource::default();
+    let mut values = SourceValues::default();
     while let Some(row) = found.next()? {
         let value =
             GramsPerKwh::try_new(row.get("g_per_kwh")?).ok_or_else(|| rows::damaged("intensity", "not finite"))?;
@@ -253,14 +254,14 @@ fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<OfSource, 
     Ok(values)
 }
 
-fn settled_until(db: &Connection, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
+fn final_until(db: &Connection, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
     let sql = "SELECT final_us FROM settlements WHERE zone = ?1 AND source = ?2 AND kind = ?3 AND scope = ?4";
     let columns = params![key.zone.as_str(), key.source, key.kind.as_str(), key.scope.as_str()];
     rows::optional(db, sql, columns, |row| rows::moment(row.get(0)?))
 }
 
-/// Slots of one length that follow one another: the start of the first and their length in milliseconds, and their
-/// values in g/kWh. Two days of five minutes take a few kilobytes that way.
+/// Consecutive slots of one length: start of the first slot and length in milliseconds, and the values in g/kWh. Two
+/// days of five-minute slots take a few kilobytes in this form.
 type Run = (i64, i64, Vec<f64>);
 
 fn runs(series: &CarbonSeries) -> Vec<Run> {

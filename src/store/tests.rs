@@ -1,11 +1,11 @@
-//! What is written comes back, and what belongs together is written together.
+//! Tests of storage: values are restored unchanged, and related values are written together.
 
 use super::*;
 use wattune_core::domain::{
     CarbonSeries, EnergySource, Forecast, GpuId, Intensity, Objective, Origin, SignalKind, SignalScope, Slot, Work,
     Zone,
 };
-use wattune_core::ledger::{Interval, Metered, OpenInterval, Rule, Share};
+use wattune_core::ledger::{AttributionRule, Interval, Metered, OpenInterval, Share};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{GramsPerKwh, Samples, Seconds};
 
@@ -54,7 +54,7 @@ async fn store() -> (tempfile::TempDir, Store) {
 }
 
 #[tokio::test]
-async fn intervals_and_checkpoints_go_together() {
+async fn intervals_and_checkpoints_are_written_together() {
     let (dir, store) = store().await;
     let row = |from, to, share, energy| Interval {
         device: device(),
@@ -83,7 +83,7 @@ async fn intervals_and_checkpoints_go_together() {
 }
 
 #[tokio::test]
-async fn a_transaction_that_fails_leaves_nothing() {
+async fn a_failed_transaction_writes_nothing() {
     let (_dir, store) = store().await;
     let good = Interval {
         device: device(),
@@ -108,7 +108,7 @@ async fn a_transaction_that_fails_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn jobs_come_back_as_they_were() {
+async fn jobs_are_restored_unchanged() {
     let (_dir, store) = store().await;
     let mut job = job();
     store.save_job(&job).await.expect("written");
@@ -121,7 +121,7 @@ async fn jobs_come_back_as_they_were() {
 }
 
 #[tokio::test]
-async fn jobs_of_earlier_versions_have_no_priority_and_are_read() {
+async fn jobs_of_earlier_versions_without_priority_are_readable() {
     let mut spec = serde_json::to_value(job().spec).expect("serialises");
     spec.as_object_mut().expect("an object").remove("priority");
     let read: JobSpec = serde_json::from_value(spec).expect("readable");
@@ -129,7 +129,7 @@ async fn jobs_of_earlier_versions_have_no_priority_and_are_read() {
 }
 
 #[test]
-fn what_earlier_versions_stored_of_an_objective_is_read() {
+fn objectives_of_earlier_versions_are_readable() {
     let objective = r#"{"eta":1.0,"max_slowdown":0.03,"deadline":null}"#;
     assert_eq!(serde_json::from_str::<Objective>(objective).expect("readable"), Objective::DEFAULT);
     let progress = serde_json::to_value(StoredProgress::default()).expect("json");
@@ -140,7 +140,7 @@ fn what_earlier_versions_stored_of_an_objective_is_read() {
 }
 
 #[tokio::test]
-async fn demand_response_events_are_kept_until_they_are_long_over() {
+async fn demand_response_events_are_kept_until_long_after_their_end() {
     use wattune_core::domain::{DemandResponse, EventId, Level};
     let (dir, store) = store().await;
     let event = |id: &str, from, to| DemandResponse {
@@ -164,7 +164,7 @@ async fn demand_response_events_are_kept_until_they_are_long_over() {
 }
 
 #[tokio::test]
-async fn profiles_are_kept_by_job_batch_size_and_boards() {
+async fn profiles_are_stored_by_job_batch_size_and_gpus() {
     let (_dir, store) = store().await;
     let key = |batch_size| ProfileKey {
         name: wattune_core::domain::JobName::new("resnet50").expect("a name"),
@@ -185,7 +185,7 @@ async fn profiles_are_kept_by_job_batch_size_and_boards() {
 }
 
 #[tokio::test]
-async fn the_best_intensity_is_the_most_trusted_and_of_those_the_newest() {
+async fn the_best_intensity_is_the_newest_of_the_most_trusted() {
     let (_dir, store) = store().await;
     let answer = |source: &str| Forecast {
         zone: Zone::new("GB").expect("a zone"),
@@ -222,7 +222,7 @@ async fn the_best_intensity_is_the_most_trusted_and_of_those_the_newest() {
 }
 
 #[tokio::test]
-async fn issued_forecasts_are_kept_as_they_were_for_five_weeks() {
+async fn published_forecasts_are_kept_unchanged_for_five_weeks() {
     let (_dir, store) = store().await;
     let hour = 3600;
     let issued = |retrieved: i64, value: f64| {
@@ -251,39 +251,39 @@ async fn issued_forecasts_are_kept_as_they_were_for_five_weeks() {
 }
 
 #[tokio::test]
-async fn what_is_final_stays_final() {
+async fn final_values_stay_final() {
     let (_dir, store) = store().await;
     let zone = Zone::new("GB").expect("a zone");
     let (kind, scope) = (SignalKind::Average, SignalScope::Operational);
     let key = SourceKey { source: "uk".into(), zone, kind, scope };
-    assert_eq!(store.settled_until(&key).await.expect("read"), None);
-    store.settle(&key, at(100)).await.expect("written");
-    store.settle(&key, at(50)).await.expect("written");
-    assert_eq!(store.settled_until(&key).await.expect("read"), Some(at(100)));
+    assert_eq!(store.final_until(&key).await.expect("read"), None);
+    store.set_final_until(&key, at(100)).await.expect("written");
+    store.set_final_until(&key, at(50)).await.expect("written");
+    assert_eq!(store.final_until(&key).await.expect("read"), Some(at(100)));
 }
 
 #[tokio::test]
-async fn what_the_ledger_closes_can_be_stored() {
+async fn closed_intervals_can_be_stored() {
     let (_dir, store) = store().await;
     let now = |s: f64| Now {
         utc: at(0) + Seconds::new(s).to_delta(),
         monotonic: Monotonic::default().after(Seconds::new(s)),
     };
-    let mut books = OpenInterval::open(device(), now(0.0), Metered::default());
+    let mut interval = OpenInterval::open(device(), now(0.0), Metered::default());
     let metered = Metered {
         counter: Millijoules::new(3),
         gap: Millijoules::new(4),
         integrated: Millijoules::new(5),
         ..Metered::default()
     };
-    let rule = Rule::Holders { jobs: vec![job_id()], unknown_user: false, used: None };
-    let rows = books.close(now(59.9), metered, &rule).expect("long enough");
+    let rule = AttributionRule::Holders { jobs: vec![job_id()], unknown_user: false, used: None };
+    let rows = interval.close(now(59.9), metered, &rule).expect("long enough");
     store.append(&rows, &[]).await.expect("written");
     assert_eq!(store.intervals_of(&job_id()).await.expect("read"), rows);
     assert_eq!(rows.len(), 3);
 }
 
-/// A recurring job with trials of all kinds, as an import would make it.
+/// Returns a recurring job with trials of all kinds, as an import would create it.
 fn recurring() -> StoredRecurring {
     use wattune_core::bandit::{
         Cost, Job, Kind, Knob, Outcome, PolicyName, Reward, Run, Spec, State, Target, Terms, Trial,
@@ -334,40 +334,40 @@ fn recurring() -> StoredRecurring {
 }
 
 #[tokio::test]
-async fn an_outline_has_what_policies_look_at_and_all_of_what_is_asked_for() {
+async fn an_outline_has_the_data_for_policies_and_the_selected_runs() {
     let (_dir, store) = store().await;
     let made = recurring();
     assert_eq!(store.create_recurring(&made, 9).await.expect("writes"), Created::New);
     assert_eq!(store.recurring(&made.name).await.expect("reads"), Some(made.clone()));
     let page = |newest_first, after, limit| {
         let page = Some(Page { newest_first, after, limit });
-        InFull { page, ..InFull::default() }
+        FullRuns { page, ..FullRuns::default() }
     };
     let asked = [
-        (InFull::default(), vec![12]),
-        (InFull { number: Some(3), ..InFull::default() }, vec![3, 12]),
-        (InFull { number: Some(12), ..InFull::default() }, vec![12]),
-        (InFull { key: Some("key 4".into()), ..InFull::default() }, vec![4, 12]),
-        (InFull { run: Some(JobId::new("job-10").expect("an id")), ..InFull::default() }, vec![10, 12]),
-        (InFull { number: Some(99), key: Some("none".into()), run: Some(job_id()), page: None }, vec![12]),
+        (FullRuns::default(), vec![12]),
+        (FullRuns { number: Some(3), ..FullRuns::default() }, vec![3, 12]),
+        (FullRuns { number: Some(12), ..FullRuns::default() }, vec![12]),
+        (FullRuns { key: Some("key 4".into()), ..FullRuns::default() }, vec![4, 12]),
+        (FullRuns { run: Some(JobId::new("job-10").expect("an id")), ..FullRuns::default() }, vec![10, 12]),
+        (FullRuns { number: Some(99), key: Some("none".into()), run: Some(job_id()), page: None }, vec![12]),
         (page(false, None, 3), vec![1, 2, 3, 12]),
         (page(false, Some(9), 3), vec![10, 11, 12]),
         (page(true, None, 3), vec![10, 11, 12]),
         (page(true, Some(4), 2), vec![2, 3, 12]),
     ];
-    for (in_full, expected) in asked {
-        let outline = store.recurring_outline(&made.name, in_full.clone()).await.expect("reads").expect("is there");
-        assert_eq!(outline.job.trials(), made.job.trials(), "{in_full:?}");
+    for (full_runs, expected) in asked {
+        let outline = store.recurring_outline(&made.name, full_runs.clone()).await.expect("reads").expect("is there");
+        assert_eq!(outline.job.trials(), made.job.trials(), "{full_runs:?}");
         let numbers: Vec<u32> = outline.job.runs.iter().map(|r| r.trial.number).collect();
-        assert_eq!(numbers, expected, "{in_full:?}");
+        assert_eq!(numbers, expected, "{full_runs:?}");
         for run in &outline.job.runs {
-            assert_eq!(Some(run), made.job.run(run.trial.number), "{in_full:?}");
+            assert_eq!(Some(run), made.job.run(run.trial.number), "{full_runs:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_was_written_reaches_the_database_beside_requests() {
+async fn the_log_is_checkpointed_beside_requests() {
     let (dir, store) = store().await;
     let file = dir.path().join(FILE_NAME);
     let size = || std::fs::metadata(&file).expect("is there").len();
@@ -386,13 +386,13 @@ async fn what_was_written_reaches_the_database_beside_requests() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_made_anew_goes_on_with_the_numbers_of_the_deleted_one() {
+async fn a_recreated_job_continues_the_numbers_of_the_deleted_one() {
     let (_dir, store) = store().await;
     let made = recurring();
     let empty =
         StoredRecurring { job: wattune_core::bandit::Job { runs: Vec::new(), ..made.job.clone() }, ..made.clone() };
     let begin = async || {
-        let begun = store.change_recurring(&made.name, InFull::default(), |job| job.begin(None, at(10))).await;
+        let begun = store.change_recurring(&made.name, FullRuns::default(), |job| job.begin(None, at(10))).await;
         begun.expect("writes").expect("is there").0.expect("begun").number
     };
     store.create_recurring(&empty, 9).await.expect("writes");
@@ -410,16 +410,16 @@ async fn a_job_that_is_made_anew_goes_on_with_the_numbers_of_the_deleted_one() {
     assert_eq!((begin().await, begin().await), (14, 15));
     let other = StoredRecurring { name: wattune_core::domain::JobName::new("other").expect("a name"), ..empty };
     store.create_recurring(&other, 9).await.expect("writes");
-    let begun = store.change_recurring(&other.name, InFull::default(), |job| job.begin(None, at(10))).await;
+    let begun = store.change_recurring(&other.name, FullRuns::default(), |job| job.begin(None, at(10))).await;
     assert_eq!(begun.expect("writes").expect("is there").0.expect("begun").number, 1);
 }
 
 #[tokio::test]
-async fn a_change_leaves_all_else_of_a_recurring_job_as_it_was() {
+async fn a_change_of_a_recurring_job_keeps_everything_else() {
     let (_dir, store) = store().await;
     let mut made = recurring();
     store.create_recurring(&made, 9).await.expect("writes");
-    let begun = store.change_recurring(&made.name, InFull::default(), |job| job.begin(Some("new"), at(10))).await;
+    let begun = store.change_recurring(&made.name, FullRuns::default(), |job| job.begin(Some("new"), at(10))).await;
     let (answer, _) = begun.expect("writes").expect("is there");
     assert_eq!(answer.expect("begun").number, 13);
     made.job.begin(Some("new"), at(10)).expect("begun");
@@ -427,7 +427,7 @@ async fn a_change_leaves_all_else_of_a_recurring_job_as_it_was() {
 }
 
 #[test]
-fn what_a_checkpoint_holds_is_no_work_of_the_run() {
+fn samples_of_a_training_checkpoint_do_not_count_for_the_run() {
     let first_at = |minutes: i64, first_samples: f64| {
         let account = ProgressAccount {
             samples: Samples::new(9_000.0),
@@ -438,7 +438,7 @@ fn what_a_checkpoint_holds_is_no_work_of_the_run() {
         let started_at = Some(at(minutes * 60));
         StoredProgress { account, first_samples, started_at, ..StoredProgress::default() }.samples_since(at(0)).get()
     };
-    // 9,000 samples in an hour and a half: 1,000 in the ten minutes before the first report, and a quarter more at most.
+    // 9,000 samples in an hour and a half: at most 1,000 in the ten minutes before the first report, plus a quarter.
     assert_eq!(first_at(10, 1_000.0), 10_000.0);
     assert_eq!(first_at(10, 1_250.0), 10_250.0);
     assert_eq!(first_at(10, 1_251.0), 9_000.0);

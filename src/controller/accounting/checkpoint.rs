@@ -50,12 +50,12 @@ impl Accounting {
         }
         let now = node.now();
         self.backlog.kept.at = Some(now.monotonic);
-        let open: Vec<OpenBooks> =
+        let open: Vec<OpenIntervalRecord> =
             node.gpus.iter().filter_map(|gpu| self.open_books_of(node, gpu)).chain(self.open_zones()).collect();
         let leases = node.jobs.iter().map(|job| (job.id.clone(), job.lease_left(now))).collect();
         let last_seen = LastSeen { at: now.utc, boot_id: boot_id(), uptime: node.clock.uptime(), leases };
         let progress = self.unkept_progress(node);
-        let outcome = node.store.keep_open(&open, &last_seen, &progress).await;
+        let outcome = node.store.store_open_intervals(&open, &last_seen, &progress).await;
         if let Err(error) = &outcome {
             self.note_store_fault(error);
         } else if self.backlog.kept.failed {
@@ -79,7 +79,7 @@ impl Accounting {
     }
 
     /// A board's open interval as it would be closed with the newest reading of its energy.
-    fn open_books_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenBooks> {
+    fn open_books_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenIntervalRecord> {
         let (seen, books, device) = (&gpu.seen, gpu.books.as_ref()?, DeviceId::from(gpu.id()));
         let reading = EnergyReading { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
         if reading.counter.is_some() && gpu.has_many_jobs() {
@@ -90,12 +90,17 @@ impl Accounting {
         let why = if books.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
         let Some(open) = as_closed(&device, books, reading.at, reading.metered, &rule, why) else {
             // Too short to be measured. Nothing else tells where the books of a board without a counter end.
-            let nothing =
-                OpenBooks { device, until: books.start(), intervals: Vec::new(), checkpoint: None, lost: None };
+            let nothing = OpenIntervalRecord {
+                device,
+                until: books.start(),
+                intervals: Vec::new(),
+                checkpoint: None,
+                lost: None,
+            };
             return reading.counter.is_none().then_some(nothing);
         };
         let checkpoint = self.point_of(gpu, gpu.holders(), &reading, open.until);
-        Some(OpenBooks { checkpoint, ..open })
+        Some(OpenIntervalRecord { checkpoint, ..open })
     }
 }
 
@@ -105,13 +110,13 @@ pub(in crate::controller) fn as_closed(
     books: &OpenInterval,
     at: Now,
     metered: Metered,
-    rule: &Rule,
+    rule: &AttributionRule,
     why_lost: &str,
-) -> Option<OpenBooks> {
+) -> Option<OpenIntervalRecord> {
     let mut closed = books.clone();
     let intervals = closed.close(at, metered, rule)?;
     let until = closed.start();
-    let lost = books.has_lost(metered).then(|| Lost {
+    let lost = books.has_lost_energy(metered).then(|| Lost {
         at: until,
         device: device.clone(),
         // A wall clock that was set back meanwhile must not hide it.
@@ -119,5 +124,5 @@ pub(in crate::controller) fn as_closed(
         until,
         why: why_lost.to_owned(),
     });
-    Some(OpenBooks { device: device.clone(), until, intervals, checkpoint: None, lost })
+    Some(OpenIntervalRecord { device: device.clone(), until, intervals, checkpoint: None, lost })
 }

@@ -97,7 +97,7 @@ impl Accounting {
         }
         let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
         let counter = whole(zone.counter_uj.unwrap_or_default());
-        let energy = ledger::least_between(last.counter, counter, zone.range_uj, span);
+        let energy = ledger::min_energy_between(last.counter, counter, zone.range_uj, span);
         // A turn would have gone round: more than what the counter shows now.
         if counter < last.counter && energy == counter {
             self.ledger.lose(device, last.at, at.utc, RESET);
@@ -119,14 +119,17 @@ impl Accounting {
             else {
                 continue;
             };
-            let Some(books) =
-                self.cpu.books.get_mut(&device).filter(|books| books.interval.has_turned() || due(&books.interval))
+            let Some(books) = self
+                .cpu
+                .books
+                .get_mut(&device)
+                .filter(|books| books.interval.has_rule_changes() || due(&books.interval))
             else {
                 continue;
             };
             let time = books.time(&seen.time);
-            let lost = books.interval.has_lost(metered).then(|| books.interval.start());
-            let Some(rows) = books.interval.close(at, metered, &Rule::CpuTime(time)) else { continue };
+            let lost = books.interval.has_lost_energy(metered).then(|| books.interval.start());
+            let Some(rows) = books.interval.close(at, metered, &AttributionRule::CpuTime(time)) else { continue };
             if let Some(from) = lost {
                 self.ledger.lose(&device, from, books.interval.start(), RESET);
             }
@@ -152,11 +155,11 @@ impl Accounting {
     }
 
     /// The open intervals of zones as they would be closed now.
-    pub(in crate::controller) fn open_zones(&self) -> Vec<OpenBooks> {
+    pub(in crate::controller) fn open_zones(&self) -> Vec<OpenIntervalRecord> {
         let time = &self.cpu.seen.time;
         let open = |(device, books): (&DeviceId, &ZoneBooks)| {
             let (zone, at) = self.cpu.read(device)?;
-            let (counter, rule) = (whole(zone.counter_uj?), Rule::CpuTime(books.time(time)));
+            let (counter, rule) = (whole(zone.counter_uj?), AttributionRule::CpuTime(books.time(time)));
             let open = as_closed(device, &books.interval, at, zone.metered, &rule, RESET)?;
             let checkpoint = Checkpoint {
                 device: device.clone(),
@@ -167,7 +170,7 @@ impl Accounting {
                 rebased_mj: books.rebased_before + zone.metered.rebased_mj,
                 estimated: Millijoules::ZERO,
             };
-            Some(OpenBooks { checkpoint: Some(checkpoint), ..open })
+            Some(OpenIntervalRecord { checkpoint: Some(checkpoint), ..open })
         };
         self.cpu.books.iter().filter_map(open).collect()
     }
@@ -180,7 +183,7 @@ impl Accounting {
         let Some(at) = seen.at else { return };
         for books in self.cpu.books.values_mut().filter(|books| books.interval.is_unread(at.monotonic, Seconds::ZERO)) {
             let time = books.time(&seen.time);
-            books.interval.turn(at.monotonic, Rule::CpuTime(time));
+            books.interval.change_rule(at.monotonic, AttributionRule::CpuTime(time));
             books.time = seen.time.clone();
         }
     }

@@ -50,7 +50,7 @@ impl<'a> Intensities<'a> {
             [] => self.store.latest_sources(book).await?,
             speak => speak.to_vec(),
         };
-        self.best_of(&self.store.believed(book, &speak, &self.signal.silent(), span).await?, span).await
+        self.best_of(&self.store.sources_with_earlier(book, &speak, &self.signal.silent(), span).await?, span).await
     }
 
     /// The best that those sources know of a time that speak now.

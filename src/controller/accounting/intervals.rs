@@ -12,7 +12,7 @@ use crate::controller::node::Node;
 use crate::gpu::Metering;
 use crate::store::{Checkpoint, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, DeviceKind, GpuId, JobId};
-use wattune_core::ledger::{self, Interval, OpenInterval, Rule, Share};
+use wattune_core::ledger::{self, AttributionRule, Interval, OpenInterval, Share};
 use wattune_core::units::{Millijoules, Seconds};
 
 /// Why energy is lost between two daemons where no counter is.
@@ -48,7 +48,8 @@ impl Accounting {
                 continue;
             }
             let Some(counter) = gpu.seen.counter else {
-                if let Some(until) = self.backlog.booked_until.remove(&device).filter(|until| now.utc - *until > PAUSE)
+                if let Some(until) =
+                    self.backlog.recorded_until.remove(&device).filter(|until| now.utc - *until > PAUSE)
                 {
                     self.ledger.lose(&device, until, now.utc, NOT_KEPT);
                 }
@@ -76,7 +77,7 @@ impl Accounting {
         let Some(counter) = gpu.seen.counter else {
             if now.monotonic.since(opened.monotonic) > GIVEN_UP && !std::mem::replace(&mut gpu.is_given_up, true) {
                 // Daemons in between have integrated its power.
-                let booked = self.backlog.booked_until.get(&device).copied();
+                let booked = self.backlog.recorded_until.get(&device).copied();
                 let from = booked.unwrap_or_default().max(self.backlog.recovered[place].at);
                 self.ledger.lose(&device, from, opened.utc, NOT_BACK);
             }
@@ -110,7 +111,7 @@ impl Accounting {
         let boundary = self.signal_boundary(node);
         let is_due = move |books: &OpenInterval| {
             // Whose it was turned: the less is read since, the better it is known which part is whose.
-            books.has_turned()
+            books.has_rule_changes()
                 || books.age(now) >= due.max(Seconds::new(0.5))
                 || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
         };
@@ -148,7 +149,7 @@ impl Accounting {
         let seen = &gpu.seen;
         let newest = seen.metered_at.map(|at| EnergyReading { at, metered: seen.metered, counter: seen.counter });
         // What it used while it was silent is shared out over that time alone.
-        let turned = gpu.books.as_ref().is_some_and(OpenInterval::has_turned);
+        let turned = gpu.books.as_ref().is_some_and(OpenInterval::has_rule_changes);
         for reading in seen.after_gap.filter(|_| turned).into_iter().chain(newest) {
             self.close_books_at(node, id, reading);
         }
@@ -165,7 +166,7 @@ impl Accounting {
         let Some(gpu) = node.gpus.get_mut(id) else { return };
         let holders = gpu.holders();
         let Some(books) = gpu.books.as_mut() else { return };
-        let (lost, unread) = (books.has_lost(metered).then(|| books.start()), books.was_unread(metered));
+        let (lost, unread) = (books.has_lost_energy(metered).then(|| books.start()), books.was_unread(metered));
         let Some(rows) = books.close(at, metered, &rule) else { return };
         gpu.newcomers.clear();
         self.backlog.intervals.extend(rows);
@@ -211,7 +212,7 @@ impl Accounting {
     }
 
     /// What a board's energy is split by now, with what was used of it since it was asked last.
-    fn rule_of(&mut self, node: &mut Node<'_>, id: &GpuId) -> Option<Rule> {
+    fn rule_of(&mut self, node: &mut Node<'_>, id: &GpuId) -> Option<AttributionRule> {
         let rule = self.rule_so_far(node, id)?;
         let gpu = node.gpus.get_mut(id)?;
         let jobs = gpu.settled_holders();
@@ -220,13 +221,13 @@ impl Accounting {
     }
 
     /// The same for a look that begins nothing anew.
-    pub(in crate::controller) fn rule_so_far(&self, node: &Node<'_>, id: &GpuId) -> Option<Rule> {
+    pub(in crate::controller) fn rule_so_far(&self, node: &Node<'_>, id: &GpuId) -> Option<AttributionRule> {
         // Use says nothing of jobs that did not tell their processes.
         let told = |id: &JobId| node.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
         let gpu = node.gpus.get(id)?;
         let (jobs, unknown_user) = (gpu.settled_holders(), gpu.has_unknown_user());
         let used = Some(gpu.sharing.so_far(&jobs)).filter(|_| jobs.iter().all(told));
-        Some(Rule::Holders { jobs, unknown_user, used })
+        Some(AttributionRule::Holders { jobs, unknown_user, used })
     }
 
     /// Books what a board used so far, right before a job comes to it or leaves it. What could not be read yet stays
@@ -257,7 +258,7 @@ impl Accounting {
         let Some(rule) = self.rule_of(node, id) else { return };
         let Some(gpu) = node.gpus.get_mut(id) else { return };
         if let Some(books) = gpu.books.as_mut() {
-            books.turn(now, rule);
+            books.change_rule(now, rule);
             gpu.newcomers.clear();
         }
     }
@@ -324,7 +325,7 @@ impl Accounting {
 
     /// A board without a counter has come of which an earlier daemon booked until then.
     pub(in crate::controller) fn know_booked_until(&mut self, device: DeviceId, until: DateTime<Utc>) {
-        self.backlog.booked_until.insert(device, until);
+        self.backlog.recorded_until.insert(device, until);
     }
 
     /// Whether anything waits to be written.

@@ -76,11 +76,11 @@ impl Ledger {
     /// Marks the hours with new, withdrawn or final values to be settled again.
     pub(in crate::controller) fn take_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
         for slot in update.reported.iter().filter(|slot| slot.start() < now) {
-            self.resettle(slot, Why::Intensity);
+            self.resettle(slot, DueReason::Intensity);
             self.has_new_values = true;
         }
         for hour in &update.finalised {
-            self.resettle(hour, Why::Intensity);
+            self.resettle(hour, DueReason::Intensity);
         }
     }
 
@@ -136,7 +136,7 @@ impl Ledger {
     }
 
     /// Has the hours of a span settled anew.
-    pub(in crate::controller) fn resettle(&mut self, span: &Slot, why: Why) {
+    pub(in crate::controller) fn resettle(&mut self, span: &Slot, why: DueReason) {
         self.pending.extend(hours_of(span).map(|hour| (hour, why)));
     }
 
@@ -144,9 +144,9 @@ impl Ledger {
     /// grid. With energy also comes what is told of the grid.
     pub(super) fn next_pending(&self) -> Option<(DateTime<Utc>, Vec<Why>)> {
         let (hour, _) = *self.pending.last()?;
-        let all: Vec<Why> = self.pending.range((hour, Why::Energy)..).map(|(_, why)| *why).collect();
-        let correction = all.iter().rfind(|why| **why == Why::Correction);
-        let other = all.iter().find(|why| **why != Why::Correction);
+        let all: Vec<DueReason> = self.pending.range((hour, DueReason::Energy)..).map(|(_, why)| *why).collect();
+        let correction = all.iter().rfind(|why| **why == DueReason::Correction);
+        let other = all.iter().find(|why| **why != DueReason::Correction);
         Some((hour, correction.into_iter().chain(other).copied().collect()))
     }
 }

@@ -7,7 +7,7 @@ use crate::controller::jobs::Job;
 use crate::gpu::journal::boot_id;
 use crate::store::{Checkpoint, LastSeen, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, GpuId};
-use wattune_core::ledger::Stay;
+use wattune_core::ledger::OccupancySpan;
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
@@ -62,7 +62,7 @@ pub(in crate::controller) async fn gone_since(
         let is_missed = |point: &Checkpoint| {
             job.spec.gpus.iter().any(|board| DeviceId::from(board) == point.device) && until - point.at >= MOMENT
         };
-        let stay = Stay { job: job.id.clone(), from: job.registered_at, until: Some(until) };
+        let stay = OccupancySpan { job: job.id.clone(), from: job.registered_at, until: Some(until) };
         points.iter().any(is_missed).then(|| EndedOccupancy { boards: job.spec.gpus.clone(), stay })
     };
     Ok(ended.iter().filter_map(gone).collect())

@@ -66,7 +66,7 @@ impl Gpu {
         let Some(books) = self.books.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
         #[expect(clippy::cast_precision_loss, reason = "jobs of a GPU are counted in thousands")]
         let spacing = TIME_PER_ROW * jobs as f64;
-        at.since(books.last_turn()) < spacing
+        at.since(books.last_rule_change()) < spacing
     }
 
     /// Whether something runs on it that nobody registered.

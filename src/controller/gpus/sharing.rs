@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use wattune_core::domain::JobId;
-use wattune_core::ledger::Use;
+use wattune_core::ledger::GpuUsage;
 
 /// Use since the books of the board were closed last.
 #[derive(Debug, Default)]
@@ -35,15 +35,15 @@ impl Sharing {
     }
 
     /// What the holders used, and begins anew. Jobs that hold the board no more count as others.
-    pub(in crate::controller) fn take(&mut self, holders: &[JobId]) -> Use {
+    pub(in crate::controller) fn take(&mut self, holders: &[JobId]) -> GpuUsage {
         let used = self.so_far(holders);
         (self.jobs, self.others) = (BTreeMap::new(), 0);
         used
     }
 
     /// What the holders used so far. Jobs that hold the board no more count as others.
-    pub(in crate::controller) fn so_far(&self, holders: &[JobId]) -> Use {
-        let mut used = Use { others: self.others, ..Use::default() };
+    pub(in crate::controller) fn so_far(&self, holders: &[JobId]) -> GpuUsage {
+        let mut used = GpuUsage { others: self.others, ..GpuUsage::default() };
         for (job, weight) in &self.jobs {
             if holders.contains(job) { used.jobs.push((job.clone(), *weight)) } else { used.others += weight }
         }
@@ -69,9 +69,9 @@ mod tests {
         sharing.observe(&BTreeMap::from([(1, 10), (2, 20), (3, 5)]), &owners);
         sharing.observe(&BTreeMap::from([(1, 40), (2, 20), (3, 6)]), &BTreeMap::new());
         let holders = [a.clone(), b.clone()];
-        assert_eq!(sharing.take(&holders), Use { jobs: vec![(a.clone(), 40), (b.clone(), 20)], others: 6 });
-        assert_eq!(sharing.take(&holders), Use::default());
+        assert_eq!(sharing.take(&holders), GpuUsage { jobs: vec![(a.clone(), 40), (b.clone(), 20)], others: 6 });
+        assert_eq!(sharing.take(&holders), GpuUsage::default());
         sharing.observe(&BTreeMap::from([(1, 41), (2, 22)]), &owners);
-        assert_eq!(sharing.take(&holders[..1]), Use { jobs: vec![(a, 1)], others: 2 });
+        assert_eq!(sharing.take(&holders[..1]), GpuUsage { jobs: vec![(a, 1)], others: 2 });
     }
 }

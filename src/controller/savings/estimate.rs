@@ -50,9 +50,9 @@ impl Estimate<'_> {
             if self.of.store.is_rolled_up(id).await? {
                 return Ok(savings);
             }
-            let again = |before: Finding<Compared>| match before {
-                Finding::Known(compared) => Finding::Known(compared.with(&known)),
-                unknown @ Finding::Unknown { .. } => unknown,
+            let again = |before: OrUnknown<ReferenceComparison>| match before {
+                OrUnknown::Known(compared) => OrUnknown::Known(compared.with(&known)),
+                unknown @ OrUnknown::Unknown { .. } => unknown,
             };
             return Ok(Savings {
                 against_found: again(savings.against_found),
@@ -87,8 +87,8 @@ impl Estimate<'_> {
             });
         };
         let known = |f: &Counterfactual| match &which.of(f).measured {
-            Finding::Known(at) => Ok(*at),
-            Finding::Unknown { unknown } => Err(unknown.clone()),
+            OrUnknown::Known(at) => Ok(*at),
+            OrUnknown::Unknown { unknown } => Err(unknown.clone()),
         };
         let limits = which.of(newest).limits.clone();
         let mut points: Vec<Evidence> = earlier.iter().map(known).collect::<Result<_, _>>()?;
@@ -97,8 +97,8 @@ impl Estimate<'_> {
         // Since it was frozen, the newest reference was measured better.
         points.push(evidence_at(self.job, &limits)?);
         let start = |(point, f): (usize, &Counterfactual)| match point {
-            0 => Epoch { from: Samples::ZERO, point },
-            _ => Epoch { from: f.samples, point },
+            0 => ReferencePeriod { from: Samples::ZERO, point },
+            _ => ReferencePeriod { from: f.samples, point },
         };
         let epochs: Vec<Epoch> = frozen.iter().enumerate().map(start).collect();
         let (mix, mix_at_least) = if earlier.is_empty() { self.mix(&limits, &mut points) } else { Default::default() };
@@ -141,7 +141,7 @@ impl Estimate<'_> {
         let others: Vec<Evidence> =
             beside.filter_map(|index| profiler.evidence(&profile.points[index].setting)).collect();
         let mixed: Vec<&Evidence> = places.iter().map(|place| &points[*place]).collect();
-        let least = least_constant_power(&mixed, &others.iter().collect::<Vec<_>>(), rate);
+        let least = min_constant_power(&mixed, &others.iter().collect::<Vec<_>>(), rate);
         (places, least)
     }
 

@@ -44,8 +44,8 @@ impl StoredAnswers {
             && let Some(until) = source.final_until
         {
             let key = SourceKey::of(newest);
-            let before = store.settled_until(&key).await?;
-            store.settle(&key, until).await?;
+            let before = store.final_until(&key).await?;
+            store.set_final_until(&key, until).await?;
             let hours = store.unsettled_hours(before.unwrap_or_default() - TimeDelta::hours(1)).await?;
             let hours = hours.into_iter().filter(|hour| *hour < until);
             update.finalised.extend(hours.filter_map(|hour| Slot::new(hour, hour + TimeDelta::hours(1))));

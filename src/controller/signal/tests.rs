@@ -109,7 +109,7 @@ async fn what_is_taken_back_is_told_and_what_is_final_is_said_once() {
     assert!(update.reported.is_empty() && update.faults.is_empty(), "{update:?}");
     publish.send_replace(state);
     assert!(signal.take(&store, now(3)).await.finalised.is_empty());
-    assert_eq!(store.settled_until(&signal.accounting_series().sources()[0]).await.expect("read"), Some(at(-3)));
+    assert_eq!(store.final_until(&signal.accounting_series().sources()[0]).await.expect("read"), Some(at(-3)));
 }
 
 #[tokio::test]

@@ -4,10 +4,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use wattune_core::domain::{PowerLimit, SENSOR_GAIN};
-use wattune_core::ledger::frozen::{Compared, Finding, Savings};
+use wattune_core::ledger::savings_entries::{ReferenceComparison, OrUnknown, Savings};
 use wattune_core::ledger::report::Saved;
 use wattune_core::ledger::savings::BatchEffect;
-use wattune_core::ledger::sure::Sure;
+use wattune_core::ledger::confidence::ConfidenceInterval;
 
 /// What a job saved, each figure with the interval that holds the truth 95 times in 100 by the errors of the profile.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -109,8 +109,8 @@ impl SavingsView {
     }
 }
 
-impl From<Sure> for IntervalView {
-    fn from(Sure { low, mean, high }: Sure) -> Self {
+impl From<ConfidenceInterval> for IntervalView {
+    fn from(ConfidenceInterval { low, mean, high }: ConfidenceInterval) -> Self {
         Self { low, mean, high }
     }
 }
@@ -121,13 +121,13 @@ impl From<Saved> for IntervalView {
     }
 }
 
-impl From<Finding<Compared>> for SavingView {
-    fn from(found: Finding<Compared>) -> Self {
+impl From<OrUnknown<ReferenceComparison>> for SavingView {
+    fn from(found: OrUnknown<ReferenceComparison>) -> Self {
         let (limits, saving, as_frozen_pct) = match found {
-            Finding::Known(Compared { limits, saving: Finding::Known(saving), as_frozen_pct, .. }) => {
+            OrUnknown::Known(ReferenceComparison { limits, saving: OrUnknown::Known(saving), as_frozen_pct, .. }) => {
                 (limits, saving, as_frozen_pct)
             }
-            Finding::Known(Compared { saving: Finding::Unknown { unknown }, .. }) | Finding::Unknown { unknown } => {
+            OrUnknown::Known(ReferenceComparison { saving: OrUnknown::Unknown { unknown }, .. }) | OrUnknown::Unknown { unknown } => {
                 return Self::Unknown(UnknownView { unknown });
             }
         };
@@ -147,16 +147,16 @@ impl From<Finding<Compared>> for SavingView {
     }
 }
 
-impl From<Finding<BatchEffect>> for BatchEffectView {
-    fn from(found: Finding<BatchEffect>) -> Self {
+impl From<OrUnknown<BatchEffect>> for BatchEffectView {
+    fn from(found: OrUnknown<BatchEffect>) -> Self {
         match found {
-            Finding::Known(effect) => Self::Told(BatchFigures {
+            OrUnknown::Known(effect) => Self::Told(BatchFigures {
                 default_runs: effect.runs,
                 energy_reduction_j: effect.energy_j.into(),
                 carbon_reduction_g: effect.carbon_g.into(),
                 energy_reduction_pct: effect.pct.into(),
             }),
-            Finding::Unknown { unknown } => Self::Unknown(UnknownView { unknown }),
+            OrUnknown::Unknown { unknown } => Self::Unknown(UnknownView { unknown }),
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Corrections: closed intervals are given to somebody else, in a new entry; what was booked stays as it was.
+//! Corrections: a new entry attributes closed intervals to another share; the recorded share remains visible.
 
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::{INTERVAL, Why, append_entry, settle};
+use super::{DueReason, INTERVAL, append_entry, settle};
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::{DeviceId, JobId, Slot};
@@ -15,67 +15,69 @@ use wattune_core::ledger::entry::{Corrected, Correction, Entry};
 use wattune_core::ledger::report;
 use wattune_core::units::Millijoules;
 
-/// What is to be corrected, by whom and why.
+/// Request for a correction.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ToCorrect {
-    /// Of which device; of all if absent.
+pub struct CorrectionRequest {
+    /// Device; all devices if absent.
     pub device: Option<DeviceId>,
-    /// Intervals that lie within this.
+    /// Time that contains the intervals.
     pub span: Slot,
-    /// Whose they are.
+    /// Current share.
     pub from: Share,
-    /// Whose they should be.
+    /// New share.
     pub to: Share,
-    /// Who says so.
+    /// Author.
     pub who: String,
-    /// Why.
+    /// Reason.
     pub why: String,
-    /// When.
+    /// Time of the correction.
     pub at: DateTime<Utc>,
 }
 
-/// What was corrected.
+/// Result of a correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
-    /// The correction's number in the ledger.
+pub struct CorrectionResult {
+    /// Number of its entry in the ledger.
     pub entry: u64,
-    /// How many intervals it is of.
+    /// Number of corrected intervals.
     pub rows: u64,
     /// Their energy.
     pub energy: Millijoules,
-    /// Which devices' they are.
+    /// Their devices.
     pub devices: BTreeSet<DeviceId>,
-    /// The hours that are settled anew.
+    /// Hours whose emissions are due again.
     pub hours: Vec<DateTime<Utc>>,
 }
 
-/// Why nothing was corrected.
+/// Reason why nothing was corrected.
 #[derive(Debug, thiserror::Error)]
 pub enum CorrectionError {
-    /// Both shares are the same.
-    #[error("nothing would change: the intervals are and would be the same share's")]
+    /// Both shares are equal.
+    #[error("nothing would change: both shares are the same")]
     Same,
-    /// No interval is meant.
-    #[error("no closed interval of that share lies within {0}; the last hour's can be corrected once it is over")]
-    Nothing(Slot),
-    /// Its intervals are gone.
+    /// No interval matches.
     #[error(
-        "the intervals of {hour} and other hours were rolled up: only their sums are left, and sums are not corrected. Correct \
-         intervals before ledger.keep_intervals_days are over, or choose a later --from"
+        "no closed interval of that share lies within {0}; intervals of the current hour can be corrected once it has ended"
+    )]
+    Nothing(Slot),
+    /// Intervals were rolled up.
+    #[error(
+        "intervals of {hour} and other hours were rolled up, and sums cannot be corrected. Correct \
+         intervals within ledger.keep_intervals_days, or choose a later --from"
     )]
     RolledUp {
-        /// The first such hour.
+        /// First such hour.
         hour: String,
     },
-    /// Nothing of that device is in a closed block.
-    #[error("there is no device {given} in the books that are closed; they have {known}")]
+    /// No closed block has energy of the device.
+    #[error("no closed block has energy of device {given}; known devices: {known}")]
     NoDevice {
-        /// What was given.
+        /// Device in the request.
         given: DeviceId,
-        /// Those of which something was booked.
+        /// Devices with recorded energy.
         known: String,
     },
-    /// There is no such job.
+    /// The job does not exist.
     #[error("there is no job {0}")]
     NoJob(JobId),
     /// The database failed; nothing was changed.
@@ -90,29 +92,30 @@ impl From<rusqlite::Error> for CorrectionError {
 }
 
 impl Store {
-    /// Gives closed intervals to somebody else. Their hours are due to be settled anew afterwards.
+    /// Attributes closed intervals to another share. The emissions of their hours are due again afterwards.
     ///
     /// # Errors
-    /// If that makes no sense or cannot be done; then nothing was changed.
-    pub async fn correct(&self, wish: &ToCorrect) -> Result<Done, CorrectionError> {
-        if wish.from == wish.to {
+    ///
+    /// If the request is invalid or the transaction fails; then nothing was changed.
+    pub async fn correct(&self, request: &CorrectionRequest) -> Result<CorrectionResult, CorrectionError> {
+        if request.from == request.to {
             return Err(CorrectionError::Same);
         }
-        if let Share::Job(id) = &wish.to
+        if let Share::Job(id) = &request.to
             && self.job(id).await?.is_none()
         {
             return Err(CorrectionError::NoJob(id.clone()));
         }
-        let wish = wish.clone();
-        self.write.run(move |db| correct(db, &wish)).await
+        let request = request.clone();
+        self.write.run(move |db| correct(db, &request)).await
     }
 }
 
-fn correct(db: &mut Connection, wish: &ToCorrect) -> Result<Done, CorrectionError> {
+fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<CorrectionResult, CorrectionError> {
     let tx = writing(db)?;
-    let (start, end) = (wish.span.start().timestamp_micros(), wish.span.end().timestamp_micros());
-    let (share, job) = rows::share_columns(&wish.from);
-    let device = wish.device.as_ref().map(DeviceId::as_str);
+    let (start, end) = (request.span.start().timestamp_micros(), request.span.end().timestamp_micros());
+    let (share, job) = rows::share_columns(&request.from);
+    let device = request.device.as_ref().map(DeviceId::as_str);
     let sql = "SELECT MIN(hour_us) FROM rolled_up WHERE hour_us + 3600000000 > ?1 AND hour_us < ?2 AND share = ?3 \
                AND job_id = ?4 AND (?5 IS NULL OR device = ?5)";
     let columns = params![start, end, share, job.unwrap_or_default(), device];
@@ -130,14 +133,14 @@ fn correct(db: &mut Connection, wish: &ToCorrect) -> Result<Done, CorrectionErro
     if corrected.is_empty() {
         let sql = "SELECT DISTINCT device FROM balances ORDER BY device";
         let known: Vec<String> = rows::all(&tx, sql, [], rows::first)?;
-        return Err(match &wish.device {
+        return Err(match &request.device {
             Some(given) if !known.is_empty() && known.iter().all(|device| device != given.as_str()) => {
                 CorrectionError::NoDevice { given: given.clone(), known: known.join(", ") }
             }
-            _ => CorrectionError::Nothing(wish.span),
+            _ => CorrectionError::Nothing(request.span),
         });
     }
-    let (share, job) = rows::share_columns(&wish.to);
+    let (share, job) = rows::share_columns(&request.to);
     for row in &corrected {
         let sql = "UPDATE intervals SET booked_job = CASE WHEN booked_share IS NULL THEN job_id ELSE booked_job END, \
                    booked_share = COALESCE(booked_share, share), share = ?1, job_id = ?2 WHERE id = ?3";
@@ -148,22 +151,22 @@ fn correct(db: &mut Connection, wish: &ToCorrect) -> Result<Done, CorrectionErro
     hours.sort_unstable();
     hours.dedup();
     for hour in &hours {
-        settle::make_due(&tx, *hour, Why::Correction)?;
+        settle::make_due(&tx, *hour, DueReason::Correction)?;
     }
     let devices = corrected.iter().map(|row| row.device.clone()).collect();
     let (rows, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
     let entry = Entry::Correction(Correction {
-        at: wish.at,
-        who: wish.who.clone(),
-        why: wish.why.clone(),
-        from: wish.from.clone(),
-        to: wish.to.clone(),
+        at: request.at,
+        who: request.who.clone(),
+        why: request.why.clone(),
+        from: request.from.clone(),
+        to: request.to.clone(),
         rows: corrected,
     });
     let seq = append_entry(&tx, &entry)?;
     tx.commit()?;
     let entry = u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))?;
-    Ok(Done { entry, rows, energy, devices, hours })
+    Ok(CorrectionResult { entry, rows, energy, devices, hours })
 }
 
 fn corrected(row: &Row<'_>) -> Result<Corrected, StoreError> {
@@ -178,13 +181,13 @@ fn corrected(row: &Row<'_>) -> Result<Corrected, StoreError> {
     })
 }
 
-/// The corrections of intervals that begin in a span of full hours, oldest first.
+/// Returns the corrections of intervals that begin in a span of full hours, oldest first.
 pub(super) fn corrections_within(tx: &Connection, span: &Slot) -> Result<Vec<report::Correction>, StoreError> {
     let sql = "SELECT seq, json_set(line, '$.rows', json('[]')) AS line, COUNT(*) AS intervals, \
                SUM(corrected.value ->> '$.energy_mj') AS energy_mj \
                FROM ledger, json_each(line, '$.rows') AS corrected WHERE kind = 'correction' \
                AND corrected.value ->> '$.hour' >= ?1 AND corrected.value ->> '$.hour' < ?2 GROUP BY seq ORDER BY seq";
-    // Full hours are written alike, and sort as texts.
+    // Full hours have one format, and sort as text.
     let hour = |t: DateTime<Utc>| t.format("%FT%TZ").to_string();
     let correction = |row: &Row<'_>| {
         let Entry::Correction(made) = rows::from_json("ledger", rows::text(row, "line")?)? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Totals of days, as reports tell them apart: tens of thousands of rows of a year.
+//! Daily totals for reports: tens of thousands of rows for a year.
 
 use chrono::DateTime;
 use rusqlite::Connection;
@@ -9,12 +9,12 @@ use crate::store::{StoreError, rows};
 use wattune_core::domain::{SignalKind, Slot};
 use wattune_core::ledger::Total;
 use wattune_core::ledger::report::span::whole_days;
-use wattune_core::ledger::report::{By, DaySums, DayTotal, Sum};
+use wattune_core::ledger::report::{DaySums, DayTotal, Grouping, Sum};
 
-/// Sums over the whole days of a span. They come as one text, a line for each row, its fields set apart by spaces, which
-/// no identifier has; in the table's own order, and added up here: to be grouped otherwise the database would sort them
-/// all.
-pub(super) fn days(tx: &Connection, span: &Slot, by: &By) -> Result<Vec<Sum>, StoreError> {
+/// Returns the sums over the whole days of a span. The database returns one text with a line per row and fields
+/// separated by spaces, which no identifier contains. Lines are in the table's order and are added up here, because the
+/// database would have to sort them for another grouping.
+pub(super) fn days(tx: &Connection, span: &Slot, by: &Grouping) -> Result<Vec<Sum>, StoreError> {
     let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
     let (job, sums, group) = if by.is_of_jobs() {
         ("job_id", FIGURES.join(", "), "")
@@ -34,7 +34,7 @@ pub(super) fn days(tx: &Connection, span: &Slot, by: &By) -> Result<Vec<Sum>, St
     Ok(sums.finish())
 }
 
-/// A row of the days' totals.
+/// Parses a row of the daily totals.
 fn day_total(line: &str) -> Option<DayTotal<'_>> {
     let mut fields = line.split(' ');
     let day = DateTime::from_timestamp_micros(fields.next()?.parse().ok()?)?;

@@ -1,4 +1,4 @@
-//! The ledger as lines that can be checked without the daemon.
+//! Export of the ledger as lines that can be verified without the daemon.
 
 use rusqlite::{Connection, Row as TableRow};
 use tokio::sync::mpsc;
@@ -9,21 +9,22 @@ use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::Row;
 use wattune_core::ledger::verify::{entry_line, last_line, row_line};
 
-/// Lines go from the connection's thread to the caller in texts of about so many bytes.
+/// Approximate size in bytes of the texts that the connection's thread sends to the caller.
 const BATCH: usize = 1 << 16;
-/// So many of them are read ahead of what the caller has taken.
+/// Number of texts that are read ahead of the caller.
 const BATCHES_AHEAD: usize = 4;
 
 impl Store {
-    /// Writes the whole ledger as lines, each without its line break, to `take`: what it holds at one moment.
+    /// Passes the whole ledger to `take`, as lines without line breaks, as of one moment.
     ///
     /// # Errors
+    ///
     /// If it cannot be read, or `take` fails.
     pub async fn export<E: From<StoreError>>(&self, mut take: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         let (sender, mut batches) = mpsc::channel::<String>(BATCHES_AHEAD);
         let reading = self.reports.run(move |db| {
             let mut batch = String::with_capacity(2 * BATCH);
-            // Once the caller takes no more, the result is theirs.
+            // Once the caller stops, the result is its own.
             let send = |batch: &mut String| sender.blocking_send(std::mem::take(batch)).map_err(|_| StoreError::Closed);
             all_lines(&*db.transaction()?, |line| {
                 batch.push_str(line);
@@ -44,7 +45,7 @@ impl Store {
     }
 }
 
-/// The whole ledger, line by line.
+/// Passes the whole ledger to `take`, line by line.
 pub(super) fn all_lines<E: From<StoreError>>(
     tx: &Connection,
     mut take: impl FnMut(&str) -> Result<(), E>,
@@ -60,7 +61,7 @@ pub(super) fn all_lines<E: From<StoreError>>(
         if rows::text(row, 1)? == "close" {
             let last = rows_of(tx, block, &mut take)?;
             block += 1;
-            // Those of a block that was rolled up count as well.
+            // Rows of a rolled-up block count as well.
             rows = match last {
                 Some((last, _)) => last,
                 None => rows + rows::from_json::<Rows>("ledger", &line)?.rows,
@@ -76,7 +77,7 @@ pub(super) fn all_lines<E: From<StoreError>>(
     take(&last_line(number(entries)?, head, rows, tail))
 }
 
-/// What is needed of a close.
+/// Part of a close that the export needs.
 #[derive(serde::Deserialize)]
 struct Rows {
     rows: u64,
@@ -86,7 +87,7 @@ fn number(n: i64) -> Result<u64, StoreError> {
     u64::try_from(n).map_err(|e| rows::damaged("ledger", e))
 }
 
-/// The rows of a block, as they were booked. Answers with the last one's number and digest.
+/// Passes the rows of a block to `take`, as recorded. Returns the last one's number and digest.
 fn rows_of<E: From<StoreError>>(
     tx: &Connection,
     block: i64,

@@ -1,4 +1,4 @@
-//! Since when each device is in the ledger: before that the daemon did not have it.
+//! Time of each device's first interval in the ledger: before that the daemon did not monitor it.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use wattune_core::domain::DeviceId;
 use wattune_core::ledger::Interval;
 use wattune_core::ledger::report::first_seen::{add_open, first_of, searched_from};
 
-/// When the first interval of each device began. `open` are those of the open block.
+/// Returns the start of each device's first interval. `open` holds the intervals of the open block.
 pub(super) fn first_seen(tx: &Connection, open: &[Interval]) -> Result<BTreeMap<DeviceId, DateTime<Utc>>, StoreError> {
     let sql = "SELECT MIN(about_us) FROM ledger WHERE kind = 'terms'";
     let begun: Option<i64> = rows::one(tx, sql, [], rows::first)?;
     let begun = begun.map(rows::moment).transpose()?;
-    // One row for each device and day, of which the first leads to the first interval without looking at the others.
+    // One row per device and day: the first one leads to the first interval without a scan.
     let sql = "SELECT device, MIN(day_us) AS day_us FROM balance_days GROUP BY device";
     let of_device = |row: &Row<'_>| Ok::<_, StoreError>((rows::device(row)?, rows::moment(row.get("day_us")?)?));
     let mut first = BTreeMap::new();

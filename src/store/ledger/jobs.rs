@@ -1,4 +1,4 @@
-//! Jobs: a row for each, and in the ledger what reports read of it, as digests.
+//! Jobs: a row for each job, and digests in the ledger of the data that reports read.
 
 use rusqlite::{Connection, Row, params};
 
@@ -10,18 +10,19 @@ use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, JobFacts};
 
 impl Store {
-    /// Writes a job for the first time, or its present state over the stored one. Its registration and its end are entries
-    /// of the ledger.
+    /// Stores a new job, or its current state. Its registration and its end become entries of the ledger.
     ///
     /// # Errors
+    ///
     /// If it cannot be written; then nothing of it is.
     pub async fn save_job(&self, job: &StoredJob) -> Result<(), StoreError> {
         self.save_jobs(std::slice::from_ref(job)).await
     }
 
-    /// The same for several jobs, in one transaction.
+    /// Stores several jobs in one transaction.
     ///
     /// # Errors
+    ///
     /// If it fails; then none of them is written.
     pub async fn save_jobs(&self, jobs: &[StoredJob]) -> Result<(), StoreError> {
         if jobs.is_empty() {
@@ -54,11 +55,11 @@ fn write(tx: &Connection, job: &StoredJob) -> Result<(), StoreError> {
                ON CONFLICT (id) DO UPDATE SET progress = ?3, ended_us = ?5, end_reason = ?6";
     let (spec, progress) = (rows::json(&job.spec)?, rows::json(&job.progress)?);
     rows::execute(tx, sql, params![id, spec, progress, job.registered_at.timestamp_micros(), ended, reason])?;
-    note(tx, &job.id, !is_known)
+    append_entries(tx, &job.id, !is_known)
 }
 
-/// Notes in the ledger how a job's row stands: its end, and its registration if that is new.
-fn note(tx: &Connection, id: &JobId, is_new: bool) -> Result<(), StoreError> {
+/// Appends the end of a job to the ledger, and its registration if it is new.
+fn append_entries(tx: &Connection, id: &JobId, is_new: bool) -> Result<(), StoreError> {
     let facts = |row: &Row<'_>| {
         let registered: i64 = row.get("registered_us")?;
         Ok::<_, StoreError>((registered, of_registration(row)?, of_end(row)?))
@@ -74,13 +75,13 @@ fn note(tx: &Connection, id: &JobId, is_new: bool) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The digest of what a job's row says of its registration: its name, GPUs, labels and all else that was asked for.
+/// Returns the digest of a job's registration: its name, GPUs, labels and all other registered data.
 pub(super) fn of_registration(row: &Row<'_>) -> Result<Digest, StoreError> {
     let texts: (&str, &str, i64) = (rows::text(row, "id")?, rows::text(row, "spec")?, row.get("registered_us")?);
     Ok(Digest::of(rows::json(&texts)?))
 }
 
-/// When a job ended by its row, and the digest of what that says of its end: how far it was, and why. `None` if it has not.
+/// Returns the time of a job's end and the digest of its final progress and reason; `None` if it has not ended.
 pub(super) fn of_end(row: &Row<'_>) -> Result<Option<(i64, Digest)>, StoreError> {
     let Some(ended) = row.get::<_, Option<i64>>("ended_us")? else { return Ok(None) };
     let reason: Option<String> = row.get("end_reason")?;
@@ -88,8 +89,8 @@ pub(super) fn of_end(row: &Row<'_>) -> Result<Option<(i64, Digest)>, StoreError>
     Ok(Some((ended, Digest::of(rows::json(&texts)?))))
 }
 
-/// Notes the jobs that an earlier version wrote without entries, as they are.
-pub(super) fn note_old_jobs(db: &mut Connection) -> Result<(), StoreError> {
+/// Appends entries for jobs that an earlier version stored without entries.
+pub(super) fn append_old_jobs(db: &mut Connection) -> Result<(), StoreError> {
     let sql = "SELECT EXISTS (SELECT 1 FROM jobs) AND NOT EXISTS (SELECT 1 FROM ledger WHERE kind = 'registered')";
     if !rows::one(db, sql, [], rows::first)? {
         return Ok(());
@@ -97,7 +98,7 @@ pub(super) fn note_old_jobs(db: &mut Connection) -> Result<(), StoreError> {
     let tx = writing(db)?;
     let ids: Vec<String> = rows::all(&tx, "SELECT id FROM jobs ORDER BY registered_us, id", [], rows::first)?;
     for id in ids {
-        note(&tx, &JobId::new(id).map_err(|e| rows::damaged("job", e))?, true)?;
+        append_entries(&tx, &JobId::new(id).map_err(|e| rows::damaged("job", e))?, true)?;
     }
     Ok(tx.commit()?)
 }

@@ -1,5 +1,5 @@
-//! Entries' lines as they are kept: settlements and closes, which are nearly all of the ledger, as streams of zlib
-//! (RFC 1950); the others as they are. Digests are of the lines themselves, and exports have those.
+//! Storage of entries' lines: settlements and closes, which are nearly all of the ledger, as zlib streams (RFC 1950),
+//! the others as text. Digests and exports use the lines themselves.
 
 use std::borrow::Cow;
 
@@ -10,46 +10,46 @@ use rusqlite::Row;
 use crate::store::{StoreError, rows};
 use wattune_core::ledger::entry::Entry;
 
-/// More than any line has: what would unpack to more is damaged.
+/// Upper bound of a line's size: a longer result means damage.
 const LONGEST: usize = 1 << 28;
 
-/// Beyond this level zlib's streams of such lines get hardly shorter.
+/// Compression level: higher ones hardly reduce the size of such lines.
 const LEVEL: u8 = 6;
 
-/// What the column `line` gets.
-pub(super) enum Kept {
+/// Value of the column `line`.
+pub(super) enum StoredLine {
     Text(String),
     Packed(Vec<u8>),
 }
 
-impl Kept {
+impl StoredLine {
     pub(super) fn of(entry: &Entry, line: String) -> Self {
         match entry {
             Entry::Settlement(_) | Entry::Close(_) => Self::Packed(compress_to_vec_zlib(line.as_bytes(), LEVEL)),
-            // The database looks into these.
+            // Queries read fields of these.
             _ => Self::Text(line),
         }
     }
 }
 
-/// The line in a row's columns `seq` and `line`.
+/// Returns the line in a row's columns `seq` and `line`.
 pub(super) fn line<'a>(row: &'a Row<'_>) -> Result<Cow<'a, str>, StoreError> {
     let seq: i64 = row.get("seq")?;
     let damaged = |why: String| rows::damaged("ledger", format!("entry {seq}: {why}"));
     text(row.get_ref("line")?.as_bytes().map_err(|e| damaged(e.to_string()))?).map_err(damaged)
 }
 
-/// The entry in a row's columns `seq` and `line`.
+/// Returns the entry in a row's columns `seq` and `line`.
 pub(super) fn entry(row: &Row<'_>) -> Result<Entry, StoreError> {
     rows::from_json("ledger", &line(row)?)
 }
 
-/// A line is JSON, which begins with a brace; zlib's streams begin with 0x78.
-fn text(kept: &[u8]) -> Result<Cow<'_, str>, String> {
-    if kept.first() == Some(&b'{') {
-        return std::str::from_utf8(kept).map(Cow::Borrowed).map_err(|e| e.to_string());
+/// Returns a stored line. JSON begins with a brace, zlib streams begin with 0x78.
+fn text(stored: &[u8]) -> Result<Cow<'_, str>, String> {
+    if stored.first() == Some(&b'{') {
+        return std::str::from_utf8(stored).map(Cow::Borrowed).map_err(|e| e.to_string());
     }
-    let line = decompress_to_vec_zlib_with_limit(kept, LONGEST).map_err(|e| e.to_string())?;
+    let line = decompress_to_vec_zlib_with_limit(stored, LONGEST).map_err(|e| e.to_string())?;
     String::from_utf8(line).map(Cow::Owned).map_err(|e| e.to_string())
 }
 
@@ -61,7 +61,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_packed_line_comes_back_and_a_damaged_one_is_told(line in "\\{[ -~]{0,400}", place: prop::sample::Index, bit in 0u8..8) {
+        fn a_packed_line_is_restored_and_a_damaged_one_is_detected(line in "\\{[ -~]{0,400}", place: prop::sample::Index, bit in 0u8..8) {
             let packed = compress_to_vec_zlib(line.as_bytes(), LEVEL);
             prop_assert_eq!(text(&packed).expect("unpacked"), line.as_str());
             prop_assert_eq!(text(line.as_bytes()).expect("read"), line.as_str());

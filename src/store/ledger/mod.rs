@@ -1,11 +1,12 @@
-//! The ledger's tables: rows and entries are appended with their digests in one transaction with what follows from them.
+//! Tables of the ledger: rows and entries are appended with their digests, and derived tables are updated in the same
+//! transaction.
 
+mod base_tables;
 mod correct;
-mod covered;
 mod days;
+mod derived_tables;
 mod export;
 mod first_seen;
-mod follows;
 mod jobs;
 mod lines;
 mod open;
@@ -17,30 +18,30 @@ mod savings;
 mod settle;
 mod totals;
 
-pub use correct::{CorrectionError, Done, ToCorrect};
-pub use open::{LastSeen, OpenBooks, TakenUp};
+pub use correct::{CorrectionError, CorrectionRequest, CorrectionResult};
+pub use open::{LastSeen, OpenIntervalRecord, RecoveredState};
 pub use page::{LedgerPage, LedgerRow};
-pub use totals::Booked;
+pub use totals::SettledTotal;
 
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::{Connection, Row as TableRow, ToSql, params};
 
-use self::lines::Kept;
+use self::lines::StoredLine;
 use super::connection::writing;
 use super::{Checkpoint, Store, StoreError, rows};
 use wattune_core::domain::{DeviceId, JobId, Slot};
 use wattune_core::ledger::block::{Counter, DeviceBalance, balances, cells, day_of_close};
 use wattune_core::ledger::chain::Digest;
-use wattune_core::ledger::due::Why;
+use wattune_core::ledger::due::DueReason;
 use wattune_core::ledger::entry::{Balance, Close, Entry, Row};
 use wattune_core::ledger::{Interval, Share};
 
 const INTERVAL: &str = "device, share, job_id, start_us, end_us, energy_mj, source";
 
 impl Store {
-    /// Appends closed intervals and moves the checkpoints they reach up to, together.
+    /// Appends closed intervals and moves the checkpoints that they reach, in one transaction.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
@@ -49,7 +50,7 @@ impl Store {
         self.write.run(move |db| append(db, &intervals, &checkpoints)).await
     }
 
-    /// Where each device's books stand.
+    /// Returns the checkpoint of each device.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -58,19 +59,19 @@ impl Store {
         self.read.run(move |db| rows::all(db, sql, [], rows::checkpoint)).await
     }
 
-    /// Until when a device was booked; `None` if it was not in the last week of the books. All devices' minutes are looked
-    /// through for it.
+    /// Returns the end of a device's last interval; `None` if it has none in the last week of the ledger. This scans
+    /// the minutes of all devices.
     ///
     /// # Errors
     /// If that cannot be read.
-    pub async fn booked_until(&self, device: &DeviceId) -> Result<Option<DateTime<Utc>>, StoreError> {
+    pub async fn recorded_until(&self, device: &DeviceId) -> Result<Option<DateTime<Utc>>, StoreError> {
         let sql = "SELECT end_us FROM intervals WHERE device = $1 AND start_us > \
                    (SELECT MAX(start_us) FROM intervals) - 604800000000 ORDER BY start_us DESC LIMIT 1";
         let device = device.clone();
         self.read.run(move |db| rows::optional(db, sql, [device.as_str()], |row| rows::moment(row.get(0)?))).await
     }
 
-    /// A job's intervals, oldest first; hours of it that were rolled up come as intervals of an hour.
+    /// Returns a job's intervals, oldest first; rolled-up hours are intervals of an hour.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -87,7 +88,7 @@ impl Store {
         self.read.run(read).await
     }
 
-    /// The intervals of all jobs that overlap a span, oldest first.
+    /// Returns the intervals of all jobs that overlap a span, oldest first.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -108,7 +109,7 @@ impl Store {
         self.read.run(read).await
     }
 
-    /// The intervals of all jobs that begin in the hour that begins at `hour`.
+    /// Returns the intervals of all jobs that begin within the hour at `hour`.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -128,11 +129,11 @@ impl Store {
         self.read.run(read).await
     }
 
-    /// Appends an entry. Answers with its number.
+    /// Appends an entry. Returns its number.
     ///
     /// # Errors
     /// If the transaction fails; then it is not written.
-    pub async fn note(&self, entry: &Entry) -> Result<u64, StoreError> {
+    pub async fn append_entry(&self, entry: &Entry) -> Result<u64, StoreError> {
         let entry = entry.clone();
         let write = move |db: &mut Connection| {
             let tx = writing(db)?;
@@ -143,7 +144,7 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// The newest entry of a kind.
+    /// Returns the newest entry of a kind.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -153,8 +154,8 @@ impl Store {
         self.read.run(move |db| rows::optional(db, sql, [kind], lines::entry)).await
     }
 
-    /// Ends the open block: its sums, each device's balance, the chain of its intervals. `None`, and nothing is written,
-    /// if it has no intervals.
+    /// Closes the open block: stores its sums, each device's balance, and the end of its intervals' chain. Returns
+    /// `None` and writes nothing if it has no intervals.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
@@ -166,7 +167,7 @@ impl Store {
 fn append(db: &mut Connection, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
     let tx = writing(db)?;
     let (block, mut hash) = open_block(&tx)?;
-    // Numbers go on where all minutes were rolled up.
+    // Numbers continue even if all minutes were rolled up.
     let sql = "SELECT COALESCE((SELECT MAX(id) FROM intervals), \
                (SELECT SUM(json_extract(line, '$.rows')) FROM ledger WHERE kind = 'roll_up'), 0)";
     let last: i64 = rows::one(&tx, sql, [], rows::first)?;
@@ -181,15 +182,15 @@ fn append(db: &mut Connection, intervals: &[Interval], checkpoints: &[Checkpoint
         rows::execute(&tx, sql, columns)?;
     }
     for point in checkpoints {
-        // What these rows took from the counter lies behind it: the base of a device that is new lies before them.
+        // The energy of these rows lies before the new reading: the base of a new device lies before them.
         let of_counter = |r: &&Interval| r.device == point.device && r.source.is_of_counter();
-        let booked = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
+        let recorded = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
         let (counter, at, holders) =
             (rows::to_i64(point.counter)?, point.at.timestamp_micros(), rows::json(&point.holders)?);
         let (device, read_from) = (point.device.as_str(), point.read_from.as_deref());
         let (rebased, estimated) = (point.rebased_mj, rows::to_i64(point.estimated)?);
-        let base = Counter::with_booked(counter, rebased, booked).base;
-        let hash = covered::checkpoint_digest(&(device, counter, at, &holders, rebased, read_from, estimated))?;
+        let base = Counter::with_recorded(counter, rebased, recorded).base;
+        let hash = base_tables::checkpoint_digest(&(device, counter, at, &holders, rebased, read_from, estimated))?;
         let sql = "INSERT INTO checkpoints \
                    (device, counter_mj, at_us, holders, rebased_mj, base_mj, read_from, estimated_mj, hash) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (device) DO UPDATE \
@@ -220,15 +221,13 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     let balances = balances(&cells, &gained);
     for off in balances.iter().filter(|b| b.difference_mj != 0) {
         tracing::error!(
-            "the books of {} differ from its counter by {} mJ in block {block}",
-            off.device,
-            off.difference_mj
+            device = %off.device, block, difference_mj = off.difference_mj, "the ledger differs from the counter"
         );
     }
     let block = u64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
-    keep_balances(&tx, block, at, &balances)?;
+    store_balances(&tx, block, at, &balances)?;
     for hour in cells.iter().map(|cell| cell.hour).collect::<BTreeSet<_>>() {
-        settle::make_due(&tx, hour, Why::Energy)?;
+        settle::make_due(&tx, hour, DueReason::Energy)?;
     }
     let close = Close { block, at, rows: intervals.len() as u64, details, cells, balances };
     append_entry(&tx, &Entry::Close(close.clone()))?;
@@ -236,8 +235,8 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     Ok(Some(close))
 }
 
-/// Keeps a block's balances, and adds them to its day's, where reports find them.
-fn keep_balances(tx: &Connection, block: u64, at: DateTime<Utc>, balances: &[Balance]) -> Result<(), StoreError> {
+/// Stores a block's balances, and adds them to their day's, which reports read.
+fn store_balances(tx: &Connection, block: u64, at: DateTime<Utc>, balances: &[Balance]) -> Result<(), StoreError> {
     let block = i64::try_from(block).map_err(|e| rows::damaged("ledger", e))?;
     let sql = "INSERT INTO balances VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     for balance in balances {
@@ -278,7 +277,7 @@ fn keep_balances(tx: &Connection, block: u64, at: DateTime<Utc>, balances: &[Bal
     Ok(())
 }
 
-/// A device's balances of a day, or of several.
+/// Returns a device's balance over a day or several.
 fn day_balance(row: &TableRow<'_>) -> Result<DeviceBalance, StoreError> {
     let mj = |name: &str| rows::from_i64(row.get(name)?);
     Ok(DeviceBalance {
@@ -293,38 +292,38 @@ fn day_balance(row: &TableRow<'_>) -> Result<DeviceBalance, StoreError> {
     })
 }
 
-/// The counter in a row of the checkpoints.
+/// Returns the counter in a row of the checkpoints.
 fn counter(row: &TableRow<'_>) -> Result<Counter, StoreError> {
     Ok(Counter { reading: row.get("counter_mj")?, rebased: row.get("rebased_mj")?, base: row.get("base_mj")? })
 }
 
-/// How many blocks are closed: every one has balances.
+/// Returns the number of closed blocks; each has balances.
 fn closed_blocks(tx: &Connection) -> Result<i64, StoreError> {
     let last: Option<i64> = rows::one(tx, "SELECT MAX(block) FROM balances", [], rows::first)?;
     Ok(last.unwrap_or_default())
 }
 
-/// The number of the open block, and the digest that its next row follows.
+/// Returns the number of the open block, and the digest that its next row follows.
 fn open_block(tx: &Connection) -> Result<(i64, Digest), StoreError> {
     let closed = closed_blocks(tx)?;
-    // Backwards from the newest entry: the last close is an hour away. By the index all closes would be gone through.
+    // Search backwards from the newest entry: the last close is an hour old. The index would scan all closes.
     let sql = "SELECT hash FROM ledger WHERE +kind = 'close' ORDER BY seq DESC LIMIT 1";
     let base = rows::optional(tx, sql, [], digest)?.unwrap_or(Digest::GENESIS);
     let sql = "SELECT hash FROM intervals WHERE block = ?1 ORDER BY id DESC LIMIT 1";
     Ok((closed + 1, rows::optional(tx, sql, [closed + 1], digest)?.unwrap_or(base)))
 }
 
-/// Appends an entry to the chain. Answers with its number.
+/// Appends an entry to the chain. Returns its number.
 fn append_entry(tx: &Connection, entry: &Entry) -> Result<i64, StoreError> {
     let numbered = |row: &TableRow<'_>| Ok::<_, StoreError>((row.get("seq")?, digest(row)?));
     let last = rows::optional(tx, "SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1", [], numbered)?;
     let (seq, hash): (i64, Digest) = last.unwrap_or((0, Digest::GENESIS));
     let line = rows::json(entry)?;
     let hash = hash.then(&line);
-    let kept = Kept::of(entry, line);
+    let kept = StoredLine::of(entry, line);
     let line: &dyn ToSql = match &kept {
-        Kept::Text(line) => line,
-        Kept::Packed(bytes) => bytes,
+        StoredLine::Text(line) => line,
+        StoredLine::Packed(bytes) => bytes,
     };
     let sql = "INSERT INTO ledger (seq, kind, about_us, hash, line) VALUES (?1, ?2, ?3, ?4, ?5)";
     let about = entry.about().timestamp_micros();
@@ -332,14 +331,14 @@ fn append_entry(tx: &Connection, entry: &Entry) -> Result<i64, StoreError> {
     Ok(seq + 1)
 }
 
-/// Completes what earlier versions wrote: digests of rows and of checkpoints, and entries of jobs.
+/// Adds data that earlier versions did not write: digests of rows and checkpoints, and entries of jobs.
 pub(super) fn complete_old_rows(db: &mut Connection) -> Result<(), StoreError> {
     chain_old_rows(db)?;
-    covered::digest_old_checkpoints(db)?;
-    jobs::note_old_jobs(db)
+    base_tables::digest_old_checkpoints(db)?;
+    jobs::append_old_jobs(db)
 }
 
-/// Chains the rows that an earlier version wrote without digests.
+/// Adds digests to the rows of earlier versions.
 fn chain_old_rows(db: &mut Connection) -> Result<(), StoreError> {
     if !rows::one(db, "SELECT EXISTS (SELECT 1 FROM intervals WHERE hash IS NULL)", [], rows::first)? {
         return Ok(());
@@ -362,7 +361,7 @@ fn digest(row: &TableRow<'_>) -> Result<Digest, StoreError> {
     Digest::from_bytes(bytes).ok_or_else(|| rows::damaged("ledger", "a digest is not 32 bytes"))
 }
 
-/// A share's columns in the tables where a job's absence is an empty text.
+/// Returns a share's columns in the tables that store an empty text without a job.
 fn share_key(share: &Share) -> (&'static str, &str) {
     let (name, job) = rows::share_columns(share);
     (name, job.unwrap_or_default())

@@ -1,7 +1,7 @@
-//! What is open: intervals as they would be closed now, kept for the next start in case that this daemon is killed.
+//! Open intervals as they would be closed now, stored for the next start in case this daemon is killed.
 //!
-//! Rows of the books are written once, so that an interval that is still open cannot be among them. It is kept beside
-//! them, and goes in the transaction that books the interval: after a kill either of the two is there, never both.
+//! Rows of the ledger are written once, so that an open interval cannot be one of them. It is stored separately and
+//! deleted in the transaction that records the interval: after a kill exactly one of the two exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,53 +18,54 @@ use wattune_core::units::Seconds;
 
 /// An open interval as it would be closed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OpenBooks {
-    /// Of which device.
+pub struct OpenIntervalRecord {
+    /// Device.
     pub device: DeviceId,
-    /// Up to when its energy is known.
+    /// Time up to which its energy is known.
     pub until: DateTime<Utc>,
     /// Its rows.
     pub intervals: Vec<Interval>,
-    /// The counter that they reach up to, of a device that has one.
+    /// Counter reading that they reach, for a device with a counter.
     pub checkpoint: Option<Checkpoint>,
-    /// The time in it of which nothing tells how much was used, if there is one.
+    /// Time with unknown energy, if there is one.
     pub lost: Option<Lost>,
 }
 
-/// When a daemon was seen last.
+/// Last sign of life of a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastSeen {
-    /// When that was.
+    /// Time.
     pub at: DateTime<Utc>,
-    /// The start of the machine in which that was.
+    /// Id of the machine's boot.
     pub boot_id: String,
-    /// How long the machine had run by then, where that can be told: the wall clock may be set before the next daemon.
+    /// Uptime of the machine, if known: the wall clock may be set before the next start.
     pub uptime: Option<Seconds>,
-    /// How long each open job's lease lasted without a further word.
+    /// Remaining time of each open job's lease.
     pub leases: BTreeMap<JobId, Seconds>,
 }
 
-/// What was left open, and until when each device's energy was known.
+/// State that the last daemon left.
 #[derive(Debug, Default)]
-pub struct TakenUp {
-    /// When the last daemon was seen last.
+pub struct RecoveredState {
+    /// Last sign of life of the last daemon.
     pub last_seen: Option<LastSeen>,
-    /// Up to when each device's energy is known that had an open interval.
+    /// Time up to which the energy of each device with an open interval is known.
     pub known_until: BTreeMap<DeviceId, DateTime<Utc>>,
 }
 
 impl Store {
-    /// Keeps what is open, with the progress of jobs that have reported, in place of what was kept before.
+    /// Stores open intervals, with the progress of jobs that have reported, in place of the previous ones.
     ///
     /// # Errors
-    /// If the transaction fails; then what was kept before stays.
-    pub async fn keep_open(
+    ///
+    /// If the transaction fails; then the previous ones remain.
+    pub async fn store_open_intervals(
         &self,
-        open: &[OpenBooks],
+        open: &[OpenIntervalRecord],
         last_seen: &LastSeen,
         progress: &[(JobId, StoredProgress)],
     ) -> Result<(), StoreError> {
-        let lines = open.iter().map(|books| Ok((books.device.clone(), rows::json(books)?)));
+        let lines = open.iter().map(|interval| Ok((interval.device.clone(), rows::json(interval)?)));
         let lines: Vec<(DeviceId, String)> = lines.collect::<Result<_, StoreError>>()?;
         let last_seen = rows::json(last_seen)?;
         let progress = progress.iter().map(|(id, progress)| Ok((id.clone(), rows::json(progress)?)));
@@ -87,28 +88,29 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Books what the last daemon left open, and tells when it was seen last. What cannot be read is left out: counters
-    /// still know it.
+    /// Records the intervals that the last daemon left open, and returns its last sign of life. Unreadable ones are
+    /// omitted: the counters still have their energy.
     ///
     /// # Errors
+    ///
     /// If it cannot be read or written; then it stays for the next start.
-    pub async fn take_up_open(&self) -> Result<TakenUp, StoreError> {
-        let mut taken = TakenUp::default();
+    pub async fn recover_open_intervals(&self) -> Result<RecoveredState, StoreError> {
+        let mut taken = RecoveredState::default();
         let last_seen = "SELECT line FROM last_seen";
         let last_seen: Option<String> = self.read.run(move |db| rows::optional(db, last_seen, [], rows::first)).await?;
-        taken.last_seen = last_seen.and_then(|line| readable("the time of the last daemon", &line));
+        taken.last_seen = last_seen.and_then(|line| readable("last sign of life", &line));
         let found = "SELECT line FROM open_books ORDER BY device";
         let found: Vec<String> = self.read.run(move |db| rows::all(db, found, [], rows::first)).await?;
         let (mut intervals, mut checkpoints) = (Vec::new(), Vec::new());
         for line in &found {
-            let Some(books) = readable::<OpenBooks>("an open interval", line) else { continue };
-            // Before the checkpoint moves: what it hides is found only once.
-            if let Some(lost) = books.lost {
-                self.note(&Entry::Lost(lost)).await?;
+            let Some(interval) = readable::<OpenIntervalRecord>("open interval", line) else { continue };
+            // Before the checkpoint moves, because a loss can be detected only once.
+            if let Some(lost) = interval.lost {
+                self.append_entry(&Entry::Lost(lost)).await?;
             }
-            taken.known_until.insert(books.device, books.until);
-            intervals.extend(books.intervals);
-            checkpoints.extend(books.checkpoint);
+            taken.known_until.insert(interval.device, interval.until);
+            intervals.extend(interval.intervals);
+            checkpoints.extend(interval.checkpoint);
         }
         if !intervals.is_empty() || !checkpoints.is_empty() {
             self.append(&intervals, &checkpoints).await?;
@@ -122,13 +124,10 @@ impl Store {
 
 fn readable<T: serde::de::DeserializeOwned>(what: &str, line: &str) -> Option<T> {
     let read = serde_json::from_str(line);
-    read.inspect_err(|error| {
-        tracing::error!("{what} that the last daemon left cannot be read and is left out: {error}")
-    })
-    .ok()
+    read.inspect_err(|error| tracing::error!(what, %error, "unreadable state of the last daemon was ignored")).ok()
 }
 
-/// Drops what was kept of intervals that are booked now.
+/// Deletes stored open intervals that are recorded now.
 pub(super) fn drop_open(tx: &Connection, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
     let devices = intervals.iter().map(|row| &row.device).chain(checkpoints.iter().map(|point| &point.device));
     for device in devices.collect::<BTreeSet<_>>() {

@@ -1,4 +1,4 @@
-//! The ledger page by page, for whoever looks through it.
+//! The ledger in pages, for browsing.
 
 use rusqlite::{Connection, Row, params};
 
@@ -8,37 +8,37 @@ use wattune_core::domain::Slot;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::{Interval, Share};
 
-/// A part of the ledger.
+/// A page of the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LedgerPage {
-    /// Intervals, in the order in which they were booked.
+    /// Intervals, in the order of recording.
     pub rows: Vec<LedgerRow>,
-    /// The last interval's number, where more follow.
+    /// Number of the last interval, if more follow.
     pub next_after: Option<u64>,
-    /// Hours whose intervals were rolled up, as intervals of an hour; with the first page.
+    /// Rolled-up hours as intervals of an hour; on the first page only.
     pub rolled_up: Vec<Interval>,
-    /// Settlements, corrections and losses about the span, with number and digest; with the first page.
+    /// Settlements, corrections and losses within the span, with number and digest; on the first page only.
     pub entries: Vec<(u64, Digest, serde_json::Value)>,
 }
 
-/// One interval with its place in the chain.
+/// An interval with its position in the chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LedgerRow {
-    /// Its number.
+    /// Number.
     pub row: u64,
-    /// Its block.
+    /// Block.
     pub block: u64,
-    /// The chain's digest up to it.
+    /// Digest of the chain up to it.
     pub hash: Digest,
-    /// It, with whose it is now.
+    /// Interval with its current share.
     pub interval: Interval,
-    /// Whose it was booked as, where that was corrected.
-    pub booked: Option<Share>,
+    /// Recorded share, if it was corrected.
+    pub recorded: Option<Share>,
 }
 
 impl Store {
-    /// At most `limit` intervals that begin in a span, after the one with number `after`; without `after` also what else
-    /// the ledger says about the span.
+    /// Returns up to `limit` intervals that begin in a span, after the one with number `after`; without `after` also
+    /// the ledger's entries within the span.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -75,13 +75,13 @@ fn page(tx: &Connection, span: &Slot, after: Option<u64>, limit: u32) -> Result<
 }
 
 fn ledger_row(row: &Row<'_>) -> Result<LedgerRow, StoreError> {
-    let booked: Option<String> = row.get("booked_share")?;
+    let recorded: Option<String> = row.get("booked_share")?;
     Ok(LedgerRow {
         row: number(row.get("id")?)?,
         block: number(row.get("block")?)?,
         hash: digest(row)?,
         interval: rows::interval(row)?,
-        booked: booked.map(|share| rows::share(&share, row.get("booked_job")?)).transpose()?,
+        recorded: recorded.map(|share| rows::share(&share, row.get("booked_job")?)).transpose()?,
     })
 }
 

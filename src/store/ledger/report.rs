@@ -1,7 +1,7 @@
-//! What a report is made of, read at one moment: a year of it within a fraction of a second.
+//! Data of a report, read as of one moment: for a year within a fraction of a second.
 //!
-//! The database's rows are summed by the database, and come as one text each: thousands of rows by themselves would
-//! take several times as long.
+//! The database sums its rows and returns them as one text each: thousands of single rows would take several times as
+//! long.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -13,39 +13,39 @@ use super::correct::corrections_within;
 use super::days::days;
 use super::first_seen::first_seen;
 use super::restated::version;
-use super::settle::{believed, settlement};
+use super::settle::{settlement, sources_with_earlier};
 use super::{INTERVAL, closed_blocks, day_balance, lines};
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
 use wattune_core::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
 use wattune_core::ledger::block;
-use wattune_core::ledger::due::Why;
+use wattune_core::ledger::confidence::ConfidenceInterval;
+use wattune_core::ledger::due::DueReason;
 use wattune_core::ledger::entry::{Balance, Entry, Settlement, Terms};
-use wattune_core::ledger::hour::is_begun;
+use wattune_core::ledger::hour::has_begun;
 use wattune_core::ledger::report::span::{by_boundary, edges, in_force, whole_days};
 use wattune_core::ledger::report::{
-    self, Books, DeviceBalance, Gap, JobFacts, NewestOutcome, Piece, Report, Saved, Sum, Unsettled, Wanted, Whose,
-    build, unsettled_after,
+    self, BoundaryPeriod, DeviceBalance, Gap, JobFacts, LedgerData, NewestOutcome, Owner, Report, ReportRequest, Saved,
+    Sum, Unsettled, build, unsettled_after,
 };
 use wattune_core::ledger::sources::{NO_SOURCE, is_synthetic, keys_of, kinds_of};
-use wattune_core::ledger::sure::Sure;
 use wattune_core::ledger::{Interval, Share};
 
 impl Store {
-    /// A report of what the books hold of a span of whole UTC hours.
+    /// Returns a report of a span of whole UTC hours.
     ///
     /// # Errors
     /// If they cannot be read.
-    pub async fn report(&self, wanted: Wanted) -> Result<Report, StoreError> {
+    pub async fn report(&self, request: ReportRequest) -> Result<Report, StoreError> {
         let read = move |db: &mut Connection| {
-            let books = books(&*db.transaction()?, &wanted)?;
-            Ok::<_, StoreError>((wanted, books))
+            let data = ledger_data(&*db.transaction()?, &request)?;
+            Ok::<_, StoreError>((request, data))
         };
-        let (wanted, books) = self.reports.run(read).await?;
-        Ok(build(wanted, books))
+        let (request, data) = self.reports.run(read).await?;
+        Ok(build(request, data))
     }
 
-    /// The jobs that a span touches.
+    /// Returns the jobs that overlap a span.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -54,117 +54,123 @@ impl Store {
         self.reports.run(move |db| jobs(&*db.transaction()?, &span, &BTreeSet::new())).await
     }
 
-    /// Whose intensities the newest settlement of a book used; before the first one, whose the newest value is.
+    /// Returns the sources of the newest settlement of a kind; before the first one, those of the newest value.
     ///
     /// # Errors
     /// If they cannot be read.
-    pub async fn latest_sources(&self, book: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
-        self.reports.run(move |db| latest_sources(&*db.transaction()?, book)).await
+    pub async fn latest_sources(&self, kind: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
+        self.reports.run(move |db| latest_sources(&*db.transaction()?, kind)).await
     }
 }
 
-fn books(tx: &Connection, wanted: &Wanted) -> Result<Books, StoreError> {
-    let span = &wanted.span;
+fn ledger_data(tx: &Connection, request: &ReportRequest) -> Result<LedgerData, StoreError> {
+    let span = &request.span;
     let terms = terms(tx, span)?;
-    let mut pieces = Vec::new();
+    let mut periods = Vec::new();
     for (part, boundary) in by_boundary(&terms, span) {
-        let mut sums = days(tx, &part, &wanted.by)?;
+        let mut sums = days(tx, &part, &request.by)?;
         for edge in edges(&part) {
             sums.extend(holding_within(tx, &edge)?.iter().flat_map(Settlement::sums));
         }
-        pieces.push(Piece { span: part, boundary, sums });
+        periods.push(BoundaryPeriod { span: part, boundary, sums });
     }
-    let kept = kept(tx, span)?;
+    let hours = settled_hours(tx, span)?;
     let open = open_rows(tx, span)?;
-    let of_sum = |sum: &Sum| if let Whose::Job(id) = &sum.whose { Some(id.clone()) } else { None };
+    let of_sum = |sum: &Sum| if let Owner::Job(id) = &sum.owner { Some(id.clone()) } else { None };
     let of_row = |row: &Interval| if let Share::Job(id) = &row.share { Some(id.clone()) } else { None };
-    let holders = pieces.iter().flat_map(|p| &p.sums).filter_map(of_sum).chain(open.iter().filter_map(of_row));
+    let holders = periods.iter().flat_map(|p| &p.sums).filter_map(of_sum).chain(open.iter().filter_map(of_row));
     let mut holders: BTreeSet<JobId> = holders.collect();
-    if !wanted.by.is_of_jobs() {
+    if !request.by.is_of_jobs() {
         holders.extend(holders_of_days(tx, span)?);
     }
     let sources = sources(tx, span)?;
-    let mut books = Books {
-        pieces,
+    let mut data = LedgerData {
+        periods,
         jobs: jobs(tx, span, &holders)?,
         holders,
         devices: balances(tx, span)?,
         gaps: gaps(tx, span)?,
         first_seen: first_seen(tx, &open)?,
         terms,
-        synthetic: sources.iter().any(|(said, _)| is_synthetic(said)),
+        synthetic: sources.iter().any(|(name, _)| is_synthetic(name)),
         sources,
-        kept: kept.0.and_then(|kept| Slot::new(kept.start(), kept.end().min(wanted.now))),
-        hours_booked: kept.1,
+        recorded_span: hours.0.and_then(|span| Slot::new(span.start(), span.end().min(request.now))),
+        hours_with_energy: hours.1,
         unsettled: open.iter().map(|row| row.energy).sum(),
-        version: version(tx, wanted)?,
+        version: version(tx, request)?,
         corrections: corrections_within(tx, span)?,
     };
-    add_unsettled(tx, &mut books, &open, wanted)?;
-    Ok(books)
+    add_unsettled(tx, &mut data, &open, request)?;
+    Ok(data)
 }
 
-/// Settles in memory what no settlement has yet.
-fn add_unsettled(tx: &Connection, books: &mut Books, open: &[Interval], wanted: &Wanted) -> Result<(), StoreError> {
+/// Computes the emissions of unsettled energy in memory.
+fn add_unsettled(
+    tx: &Connection,
+    data: &mut LedgerData,
+    open: &[Interval],
+    request: &ReportRequest,
+) -> Result<(), StoreError> {
     let unsettled = Unsettled::of(open);
     let Some(span) = unsettled.span() else { return Ok(()) };
     let hours: Vec<i64> = unsettled.hours().map(|hour| hour.timestamp_micros()).collect();
     let sql = "SELECT COUNT(*) FROM settled WHERE book = 'average' AND hour_us IN (SELECT value FROM json_each(?1))";
     let settled: i64 = rows::one(tx, sql, [rows::json(&hours)?], rows::first)?;
-    books.add_hours(&unsettled, u64::try_from(settled).unwrap_or_default(), wanted.now);
-    for book in [SignalKind::Average, SignalKind::Marginal] {
-        let sources = latest_sources(tx, book)?;
-        if is_begun(book, &sources, None) {
-            let sources = believed(tx, book, &sources, &[], &span)?;
-            books.add_emissions(&unsettled, book, &signals::factors(tx, &sources, &span)?);
+    data.add_hours(&unsettled, u64::try_from(settled).unwrap_or_default(), request.now);
+    for kind in [SignalKind::Average, SignalKind::Marginal] {
+        let sources = latest_sources(tx, kind)?;
+        if has_begun(kind, &sources, None) {
+            let sources = sources_with_earlier(tx, kind, &sources, &[], &span)?;
+            data.add_emissions(&unsettled, kind, &signals::factors(tx, &sources, &span)?);
         }
     }
     Ok(())
 }
 
-fn latest_sources(tx: &Connection, book: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
+fn latest_sources(tx: &Connection, kind: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
     let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE book = ?1 AND sources <> ?2 \
                ORDER BY hour_us DESC LIMIT 1";
-    if let Some(newest) = rows::optional(tx, sql, [book.as_str(), NO_SOURCE], settlement)? {
-        return Ok(keys_of(book, &newest.factors));
+    if let Some(newest) = rows::optional(tx, sql, [kind.as_str(), NO_SOURCE], settlement)? {
+        return Ok(keys_of(kind, &newest.factors));
     }
-    for kind in kinds_of(book) {
-        // Of the last two days: where nobody tells that kind, all that was ever told would be looked through.
+    for accepted in kinds_of(kind) {
+        // Limit the search to two days: without values of that kind it would scan all values.
         let sql = "SELECT source, zone, scope FROM intensities WHERE kind = ?1 AND end_us > \
                    (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
         let key = |row: &Row<'_>| {
             Ok::<_, StoreError>(SourceKey {
                 source: row.get("source")?,
                 zone: rows::from_name("intensity", row.get("zone")?)?,
-                kind: *kind,
+                kind: *accepted,
                 scope: rows::from_name("intensity", row.get("scope")?)?,
             })
         };
-        if let Some(key) = rows::optional(tx, sql, [kind.as_str()], key)? {
+        if let Some(key) = rows::optional(tx, sql, [accepted.as_str()], key)? {
             return Ok(vec![key]);
         }
     }
     Ok(Vec::new())
 }
 
-/// The terms that were in force in a span, oldest first.
+/// Returns the terms in force in a span, oldest first.
 fn terms(tx: &Connection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'terms' ORDER BY seq";
     let of_entry = |entry| if let Entry::Terms(terms) = entry { Some(terms) } else { None };
     Ok(in_force(rows::all(tx, sql, [], lines::entry)?.into_iter().filter_map(of_entry), span))
 }
 
-/// The settlements that hold of a few hours.
+/// Returns the newest settlements of a few hours.
 pub(super) fn holding_within(tx: &Connection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
     let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= ?1 AND hour_us < ?2";
     rows::all(tx, sql, ends(span), settlement)
 }
 
-/// Booked energy of a span that is in no settlement: of the open block, and of hours that are due.
+/// Returns the recorded energy of a span that is in no settlement: that of the open block, and of due hours.
 pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
     let [start, end] = ends(span);
     let closed = closed_blocks(tx)?;
-    // An hour's rows by their block, not all of the span's by their time: the plus keeps that index out of it.
+    // Select an hour's rows by block: the plus prevents use of the index on time, which would find all rows of the
+    // span.
     let sql = format!(
         "SELECT {INTERVAL} FROM intervals WHERE block > ?1 AND +start_us >= ?2 AND +start_us < ?3 ORDER BY block, id"
     );
@@ -173,12 +179,12 @@ pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, S
                LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
                WHERE due.hour_us >= ?1 AND due.hour_us < ?2";
     let of_due = |row: &Row<'_>| {
-        let why = Why::named(rows::text(row, 1)?).unwrap_or(Why::Energy);
+        let why = DueReason::named(rows::text(row, 1)?).unwrap_or(DueReason::Energy);
         let through: Option<i64> = row.get(2)?;
         let through = through.map(u64::try_from).transpose().map_err(|e| rows::damaged("settlement", e))?;
         Ok::<(i64, Option<u64>), StoreError>((row.get(0)?, unsettled_after(why, through)))
     };
-    // By the hour, not by all of its blocks: the pluses keep that index out of it.
+    // Select by hour: the pluses prevent use of the index on blocks, which would find all rows of the hour's blocks.
     let sql_of_hour = format!(
         "SELECT {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?1 + 3600000000 AND +block > ?2 AND +block <= ?3"
     );
@@ -190,8 +196,8 @@ pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, S
     Ok(found)
 }
 
-/// From the first settled hour of a span to the end of the last one, and how many there are.
-fn kept(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError> {
+/// Returns the time from the first to the last settled hour of a span, and the number of settled hours.
+fn settled_hours(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError> {
     let sql = "SELECT MIN(hour_us), MAX(hour_us), COUNT(*) FROM settled \
                WHERE book = 'average' AND hour_us >= ?1 AND hour_us < ?2";
     let hours =
@@ -202,7 +208,7 @@ fn kept(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError>
     Ok((Slot::new(rows::moment(first)?, rows::moment(last)? + TimeDelta::hours(1)), hours))
 }
 
-/// A span's start and end as a query's first two parameters.
+/// Returns a span's start and end as the first two parameters of a query.
 pub(super) fn ends(span: &Slot) -> [i64; 2] {
     [span.start(), span.end()].map(|t| t.timestamp_micros())
 }
@@ -232,7 +238,7 @@ struct SavedPart {
 
 impl SavedPart {
     fn grams(self) -> Option<Saved> {
-        Some(Sure { low: self.low?, mean: self.mean?, high: self.high? }.into())
+        Some(ConfidenceInterval { low: self.low?, mean: self.mean?, high: self.high? }.into())
     }
 }
 
@@ -243,7 +249,7 @@ struct SpecPart {
     tags: BTreeMap<String, String>,
 }
 
-/// All of some jobs as one text, with what their newest outcome says.
+/// Selects jobs as one text, with their newest outcomes.
 const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
     || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"outcome\":' \
     || COALESCE((SELECT '{\"entry\":' || seq || ',\"saved\":' \
@@ -251,8 +257,8 @@ const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' ||
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
     AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
 
-/// The jobs that a span touches. And these, which have energy there though they ran at another time: it is booked a moment
-/// after their end, or was given to them.
+/// Returns the jobs that overlap a span, and `holders`, which have energy in the span though they ran at another time:
+/// recorded shortly after their end, or by a correction.
 fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
     let sql = format!("{FACTS} registered_us < ?2 AND (ended_us IS NULL OR ended_us > ?1)");
     let corrected = newest_corrections(tx)?;
@@ -267,7 +273,7 @@ fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<J
     Ok(jobs)
 }
 
-/// The jobs that have energy in whole days of a span, whose sums may tell all jobs' together.
+/// Returns the jobs that have energy in whole days of a span, whose sums may combine all jobs.
 fn holders_of_days(tx: &Connection, span: &Slot) -> Result<Vec<JobId>, StoreError> {
     let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
     let sql = "SELECT DISTINCT job_id FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 AND share = 'job'";
@@ -275,7 +281,7 @@ fn holders_of_days(tx: &Connection, span: &Slot) -> Result<Vec<JobId>, StoreErro
     rows::all(tx, sql, ends(&days), id)
 }
 
-/// The newest correction that gave energy to a job or took it from it, of each job that has one.
+/// Returns, for each corrected job, the newest correction that added or removed energy.
 fn newest_corrections(tx: &Connection) -> Result<BTreeMap<String, u64>, StoreError> {
     let sql = "SELECT seq, json_extract(line, '$.from.job'), json_extract(line, '$.to.job') FROM ledger \
                WHERE kind = 'correction' ORDER BY seq";
@@ -310,7 +316,7 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
     lines.into_iter().map(facts).collect()
 }
 
-/// Each device's balances over the blocks of a span.
+/// Returns each device's balances over the blocks of a span.
 fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreError> {
     let mut sums: BTreeMap<DeviceId, DeviceBalance> = BTreeMap::new();
     let mut add = |more: DeviceBalance| match sums.entry(more.device.clone()) {
@@ -332,7 +338,7 @@ fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreErr
     Ok(sums.into_values().collect())
 }
 
-/// A device's balance of one block.
+/// Returns a device's balance of one block.
 fn balance(row: &Row<'_>) -> Result<Balance, StoreError> {
     let mj = |name: &str| rows::from_i64(row.get(name)?);
     Ok(Balance {
@@ -347,7 +353,7 @@ fn balance(row: &Row<'_>) -> Result<Balance, StoreError> {
 }
 
 impl Store {
-    /// The gaps of a span, oldest first, and times of which nothing tells how much energy was used.
+    /// Returns the gaps of a span, oldest first, and times with unknown energy.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -357,7 +363,7 @@ impl Store {
     }
 }
 
-/// The gaps of a span, oldest first, and times of which nothing tells how much energy was used.
+/// Returns the gaps of a span, oldest first, and times with unknown energy.
 fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     let sql =
         format!("SELECT {INTERVAL} FROM intervals WHERE source = 'counter_gap' AND start_us >= ?1 AND start_us < ?2");
@@ -371,7 +377,7 @@ fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     Ok(report::gaps(rows_of_gaps, lost, span))
 }
 
-/// Whose intensities the settlements that hold use, and for how many hours.
+/// Returns the sources of the newest settlements, with their numbers of hours.
 fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreError> {
     let sql = "SELECT book, sources, COUNT(*) FROM settled WHERE hour_us >= ?1 AND hour_us < ?2 \
                GROUP BY book, sources ORDER BY book, sources";

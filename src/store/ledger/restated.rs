@@ -1,4 +1,4 @@
-//! Which version of a span's settlements a report shows, and which hours' emissions changed.
+//! Version of a span's settlements in a report, and hours whose emissions changed.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row};
@@ -8,12 +8,12 @@ use super::settle::versions_of;
 use crate::store::{StoreError, rows};
 use wattune_core::domain::{SignalKind, Slot};
 use wattune_core::ledger::entry::Settlement;
-use wattune_core::ledger::hour::Restated;
-use wattune_core::ledger::report::{Restatement, Restatements, Version, Wanted, carbon_after, is_restated};
+use wattune_core::ledger::hour::TotalsChange;
+use wattune_core::ledger::report::{ReportRequest, Restatement, Restatements, Version, carbon_after, is_restated};
 use wattune_core::units::Micrograms;
 
-pub(super) fn version(tx: &Connection, wanted: &Wanted) -> Result<Version, StoreError> {
-    let span = &wanted.span;
+pub(super) fn version(tx: &Connection, request: &ReportRequest) -> Result<Version, StoreError> {
+    let span = &request.span;
     let sql = "SELECT COALESCE(MAX(version), 0) AS highest, COALESCE(SUM(version), 0) AS settlements, \
                COUNT(DISTINCT hour_us) FILTER (WHERE version > 1) AS resettled FROM settled \
                WHERE hour_us >= ?1 AND hour_us < ?2";
@@ -24,7 +24,7 @@ pub(super) fn version(tx: &Connection, wanted: &Wanted) -> Result<Version, Store
     let (highest, settlements, resettled_hours) = rows::one(tx, sql, ends(span), numbers)?;
     let sql = "SELECT MAX(at_us) FROM restated WHERE hour_us >= ?1 AND hour_us < ?2";
     let last: Option<i64> = rows::one(tx, sql, ends(span), rows::first)?;
-    let Restatements { listed, left_out } = restatements(tx, span, wanted.restated_by_pct)?;
+    let Restatements { listed, left_out } = restatements(tx, span, request.restated_by_pct)?;
     Ok(Version {
         highest: u32::try_from(highest).unwrap_or(u32::MAX),
         settlements,
@@ -35,9 +35,9 @@ pub(super) fn version(tx: &Connection, wanted: &Wanted) -> Result<Version, Store
     })
 }
 
-/// The versions by which the same energy emits another amount, the newest hour first.
+/// Returns the versions that changed the emissions of the same energy, newest hour first.
 fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatements, StoreError> {
-    // Versions that only became more final are most of all.
+    // Most versions change only the finality.
     let sql = "SELECT * FROM restated WHERE hour_us >= ?1 AND hour_us < ?2 \
                AND (energy_mj <> energy_before_mj OR carbon_ug <> carbon_before_ug) \
                ORDER BY hour_us DESC, book, version DESC";
@@ -53,7 +53,7 @@ fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatement
             if versions.0 != Some(hour) {
                 versions = (Some(hour), versions_of(tx, hour)?);
             }
-            after = carbon_after(&change, book(row)?, number(row)?, &versions.1);
+            after = carbon_after(&change, kind(row)?, number(row)?, &versions.1);
         }
         if is_restated(change.carbon_before, after, by_pct) {
             restatements.push(|| restatement(row, change.carbon_before, after))?;
@@ -62,13 +62,13 @@ fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatement
     Ok(restatements)
 }
 
-fn change(row: &Row<'_>) -> Result<Restated, StoreError> {
+fn change(row: &Row<'_>) -> Result<TotalsChange, StoreError> {
     let mj = |name: &str| rows::from_i64(row.get(name)?);
     let carbon = |name: &str| {
         let ug = u64::try_from(row.get::<_, i64>(name)?).map_err(|e| rows::damaged("emissions", e))?;
         Ok::<_, StoreError>(Micrograms::new(ug))
     };
-    Ok(Restated {
+    Ok(TotalsChange {
         energy_before: mj("energy_before_mj")?,
         energy: mj("energy_mj")?,
         carbon_before: carbon("carbon_before_ug")?,
@@ -76,7 +76,7 @@ fn change(row: &Row<'_>) -> Result<Restated, StoreError> {
     })
 }
 
-fn book(row: &Row<'_>) -> Result<SignalKind, StoreError> {
+fn kind(row: &Row<'_>) -> Result<SignalKind, StoreError> {
     rows::from_name("settlement", row.get("book")?)
 }
 
@@ -87,7 +87,7 @@ fn number(row: &Row<'_>) -> Result<u32, StoreError> {
 fn restatement(row: &Row<'_>, before: Micrograms, after: Micrograms) -> Result<Restatement, StoreError> {
     Ok(Restatement {
         hour: rows::moment(row.get("hour_us")?)?,
-        book: book(row)?,
+        kind: kind(row)?,
         version: number(row)?,
         at: rows::moment(row.get("at_us")?)?,
         reason: row.get("reason")?,

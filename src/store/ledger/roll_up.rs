@@ -1,4 +1,4 @@
-//! Rolling up: the minutes of old blocks become hours. Sums, chain and settlements stay as they are.
+//! Roll-up: minutes of old blocks become hours. Sums, chain and settlements do not change.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -11,8 +11,7 @@ use wattune_core::ledger::block::{self, cells};
 use wattune_core::ledger::entry::{Entry, RollUp};
 
 impl Store {
-    /// Rolls up the blocks that were closed before `before`, at most `most` of them, the oldest first. Answers with how
-    /// many rows that were.
+    /// Rolls up the oldest blocks closed before `before`, at most `most` of them. Returns the number of deleted rows.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is done.
@@ -20,7 +19,7 @@ impl Store {
         self.write.run(move |db| roll_up(db, before, most, at)).await
     }
 
-    /// The jobs in the blocks that [`Self::roll_up`] takes next.
+    /// Returns the jobs in the blocks that [`Self::roll_up`] processes next.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -36,7 +35,7 @@ impl Store {
         self.read.run(jobs).await
     }
 
-    /// How many bytes the database takes.
+    /// Returns the size of the database in bytes.
     ///
     /// # Errors
     /// If it cannot be asked.
@@ -66,7 +65,8 @@ fn roll_up(db: &mut Connection, before: DateTime<Utc>, most: u32, at: DateTime<U
     Ok(gone)
 }
 
-/// The first and the last of the oldest blocks with intervals, at most `most`, that were closed before `before`.
+/// Returns the first and the last of the oldest blocks with intervals, at most `most`, that were closed before
+/// `before`.
 fn to_roll_up(tx: &Connection, before: DateTime<Utc>, most: u32) -> Result<Option<(i64, i64)>, StoreError> {
     let first: Option<i64> = rows::one(tx, "SELECT MIN(block) FROM intervals", [], rows::first)?;
     let Some(first) = first else { return Ok(None) };

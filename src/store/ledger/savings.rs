@@ -1,4 +1,4 @@
-//! What savings are told from, beside the intervals.
+//! Data for savings, beside the intervals.
 
 use chrono::TimeDelta;
 
@@ -10,7 +10,7 @@ use wattune_core::domain::{GpuId, JobId, Slot};
 use wattune_core::ledger::entry::Entry;
 
 impl Store {
-    /// The entries of a job that are of a kind, `counterfactual` or `outcome`, oldest first.
+    /// Returns a job's entries of kind `counterfactual` or `outcome`, oldest first.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -21,7 +21,7 @@ impl Store {
         self.read.run(move |db| rows::all(db, sql, [job.as_str(), &kind], lines::entry)).await
     }
 
-    /// Whether some of a job's minutes are rolled up to hours.
+    /// Returns true if some of a job's minutes were rolled up to hours.
     ///
     /// # Errors
     /// If that cannot be read.
@@ -31,7 +31,7 @@ impl Store {
         self.read.run(move |db| rows::one(db, sql, [job.as_str()], rows::first)).await
     }
 
-    /// Whether a board's energy in a span was anybody's but this job's.
+    /// Returns true if some of a GPU's energy in a span did not belong to this job.
     ///
     /// # Errors
     /// If that cannot be read.

@@ -1,4 +1,4 @@
-//! Settling hours: their energy with the intensities known now, as a new version where that says something new.
+//! Settlement of hours: a new version of their emissions with the intensities known now, if anything changed.
 
 use std::collections::BTreeSet;
 
@@ -12,43 +12,44 @@ use crate::store::{SourceKey, Store, StoreError, rows};
 use wattune_core::domain::{SignalKind, Slot};
 use wattune_core::ledger::Interval;
 use wattune_core::ledger::apportion::day_of;
-use wattune_core::ledger::due::{self, Why};
+use wattune_core::ledger::due::{self, DueReason};
 use wattune_core::ledger::entry::{Entry, Factor, Settlement};
-use wattune_core::ledger::hour::{self, Intensities, Restated, Settling};
+use wattune_core::ledger::hour::{self, Intensities, SettlementInput, TotalsChange};
 use wattune_core::ledger::sources;
 use wattune_core::units::Micrograms;
 
 impl Store {
-    /// Settles an hour's booked energy anew. Says whether that made a new version: it does unless the one that holds says
-    /// the same.
+    /// Computes the emissions of an hour's recorded energy. Returns true if that made a new version, false if nothing
+    /// changed.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
-    pub async fn settle_hour(&self, hour: DateTime<Utc>, with: &Settling<'_>) -> Result<bool, StoreError> {
+    pub async fn settle_hour(&self, hour: DateTime<Utc>, with: &SettlementInput<'_>) -> Result<bool, StoreError> {
         let (sources, silent) = (with.sources.to_vec(), with.silent.to_vec());
-        let Settling { book, at, why, .. } = *with;
+        let SettlementInput { kind, at, why, .. } = *with;
         let settle = move |db: &mut Connection| {
-            settle_hour(db, hour, &Settling { book, sources: &sources, silent: &silent, at, why })
+            settle_hour(db, hour, &SettlementInput { kind, sources: &sources, silent: &silent, at, why })
         };
         self.write.run(settle).await
     }
 
-    /// These sources, and those whose intensities the settlements of a span have that hold, as [`Settling`] joins them.
+    /// Returns `sources` and those that the newest settlements of a span used, in the order of
+    /// [`sources::with_earlier`].
     ///
     /// # Errors
     /// If they cannot be read.
-    pub async fn believed(
+    pub async fn sources_with_earlier(
         &self,
-        book: SignalKind,
+        kind: SignalKind,
         sources: &[SourceKey],
         silent: &[String],
         span: &Slot,
     ) -> Result<Vec<SourceKey>, StoreError> {
         let (sources, silent, span) = (sources.to_vec(), silent.to_vec(), *span);
-        self.read.run(move |db| believed(db, book, &sources, &silent, &span)).await
+        self.read.run(move |db| sources_with_earlier(db, kind, &sources, &silent, &span)).await
     }
 
-    /// The hours since `from` whose settlement may still change, in any book.
+    /// Returns the hours since `from` whose settlement is not final, for any kind of intensity.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -59,27 +60,27 @@ impl Store {
         Ok(found.into_iter().collect())
     }
 
-    /// The hours that are to be settled because of what was booked or corrected, or that were put off, and why.
+    /// Returns the hours that are due because of recorded energy, corrections or deferral, with the reasons.
     ///
     /// # Errors
     /// If they cannot be read.
-    pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, Why)>, StoreError> {
+    pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, DueReason)>, StoreError> {
         let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
-        // A name that nobody writes is as good as energy: everything of the hour is read again.
-        let why = |name: &str| Why::named(name).unwrap_or(Why::Energy);
+        // An unknown name counts as energy, so that everything of the hour is read again.
+        let why = |name: &str| DueReason::named(name).unwrap_or(DueReason::Energy);
         let hour = move |row: &Row<'_>| Ok((rows::moment(row.get(0)?)?, why(rows::text(row, 1)?)));
         self.read.run(move |db| rows::all(db, sql, [], hour)).await
     }
 
-    /// Keeps for later which hours are to be settled, and why.
+    /// Stores hours that are due later, with the reasons.
     ///
     /// # Errors
     /// If the transaction fails; then none of it is written.
-    pub async fn put_off(&self, hours: &BTreeSet<(DateTime<Utc>, Why)>) -> Result<(), StoreError> {
+    pub async fn defer(&self, hours: &BTreeSet<(DateTime<Utc>, DueReason)>) -> Result<(), StoreError> {
         let hours = hours.clone();
         let write = move |db: &mut Connection| {
             let tx = writing(db)?;
-            for (hour, why) in due::put_off(&hours) {
+            for (hour, why) in due::defer(&hours) {
                 make_due(&tx, hour, why)?;
             }
             Ok(tx.commit()?)
@@ -87,7 +88,7 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// All versions of an hour's settlements in all books, oldest first.
+    /// Returns all versions of an hour's settlements of all kinds, oldest first.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -96,23 +97,23 @@ impl Store {
     }
 }
 
-fn settle_hour(db: &mut Connection, hour: DateTime<Utc>, with: &Settling<'_>) -> Result<bool, StoreError> {
+fn settle_hour(db: &mut Connection, hour: DateTime<Utc>, with: &SettlementInput<'_>) -> Result<bool, StoreError> {
     let Some(span) = Slot::new(hour, hour + TimeDelta::hours(1)) else { return Ok(false) };
-    // What takes long is read before others that write have to wait.
+    // Read slow data before blocking other writers.
     let factors = {
-        let before = holding(db, hour, with.book)?;
-        if !hour::is_begun(with.book, with.sources, before.as_ref()) {
+        let before = newest(db, hour, with.kind)?;
+        if !hour::has_begun(with.kind, with.sources, before.as_ref()) {
             return Ok(false);
         }
         intensities(db, &span, before.as_ref(), with)?
     };
     let tx = writing(db)?;
     let closed = closed_blocks(&tx)?;
-    let before = holding(&tx, hour, with.book)?;
+    let before = newest(&tx, hour, with.kind)?;
     if with.completes_hour() {
         rows::execute(&tx, "DELETE FROM due WHERE hour_us = ?1", [hour.timestamp_micros()])?;
     }
-    let energy = booked(&tx, hour, closed, before.as_ref())?;
+    let energy = recorded_energy(&tx, hour, closed, before.as_ref())?;
     let through_block = u64::try_from(closed).map_err(|e| rows::damaged("ledger", e))?;
     let next = hour::next_version(hour, with, through_block, before.as_ref(), &energy, factors);
     let is_new = next.is_some();
@@ -123,7 +124,7 @@ fn settle_hour(db: &mut Connection, hour: DateTime<Utc>, with: &Settling<'_>) ->
     Ok(is_new)
 }
 
-/// Appends a settlement, in place of the version that held before, with what follows from it.
+/// Appends a settlement in place of the previous version, and updates the derived tables.
 fn append_settlement(tx: &Connection, before: Option<&Settlement>, after: Settlement) -> Result<(), StoreError> {
     let entry = Entry::Settlement(after);
     let seq = append_entry(tx, &entry)?;
@@ -131,31 +132,31 @@ fn append_settlement(tx: &Connection, before: Option<&Settlement>, after: Settle
     let sql = "INSERT INTO settled (hour_us, book, version, seq, final, through_block, sources) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (hour_us, book) DO UPDATE SET version = ?3, \
                seq = ?4, final = ?5, through_block = ?6, sources = ?7";
-    let (hour, book, sources) = (after.hour.timestamp_micros(), after.book.as_str(), after.sources());
+    let (hour, kind, sources) = (after.hour.timestamp_micros(), after.kind.as_str(), after.sources());
     let through_block = i64::try_from(after.through_block).map_err(|e| rows::damaged("ledger", e))?;
-    let columns = params![hour, book, after.version, seq, after.is_final(), through_block, sources];
+    let columns = params![hour, kind, after.version, seq, after.is_final(), through_block, sources];
     rows::execute(tx, sql, columns)?;
     if let Some(before) = before {
-        note_restated(tx, &Restated::of(&before.total(), &after.total()), &after)?;
+        record_change(tx, &TotalsChange::of(&before.total(), &after.total()), &after)?;
     }
     add_to_day(tx, before, &after)
 }
 
-/// The intensities of an hour's next version.
+/// Returns the intensities of an hour's next version.
 fn intensities(
     db: &Connection,
     hour: &Slot,
     before: Option<&Settlement>,
-    with: &Settling<'_>,
+    with: &SettlementInput<'_>,
 ) -> Result<Vec<Factor>, StoreError> {
     match hour::intensities(hour, before, with) {
         Intensities::Kept(factors) => Ok(factors),
-        Intensities::AsAround(span) => {
-            factors_within(db, &believed(db, with.book, with.sources, with.silent, &span)?, hour)
+        Intensities::AroundHour(span) => {
+            factors_within(db, &sources_with_earlier(db, with.kind, with.sources, with.silent, &span)?, hour)
         }
         Intensities::Published => {
             let published = factors_within(db, with.sources, hour)?;
-            match before.and_then(|before| hour::beyond(before, &published, with)) {
+            match before.and_then(|before| hour::sources_to_read(before, &published, with)) {
                 Some(sources) => factors_within(db, &sources, hour),
                 None => Ok(published),
             }
@@ -163,17 +164,17 @@ fn intensities(
     }
 }
 
-/// Intensities with their provenance, cut at the ends of a span.
+/// Returns intensities with their provenance, clipped to a span.
 fn factors_within(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
     let mut factors = signals::factors(db, sources, span)?;
-    hour::cut(&mut factors, span);
+    hour::clip(&mut factors, span);
     Ok(factors)
 }
 
-/// As [`Store::believed`].
-pub(super) fn believed(
+/// Implements [`Store::sources_with_earlier`].
+pub(super) fn sources_with_earlier(
     db: &Connection,
-    book: SignalKind,
+    kind: SignalKind,
     active: &[SourceKey],
     silent: &[String],
     span: &Slot,
@@ -181,20 +182,20 @@ pub(super) fn believed(
     let sql = "SELECT seq, sources FROM settled WHERE book = ?1 AND hour_us > ?2 - 3600000000 AND hour_us < ?3";
     let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
     let of_row = |row: &Row<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, row.get(1)?));
-    let settled = rows::all(db, sql, params![book.as_str(), start, end], of_row)?;
+    let settled = rows::all(db, sql, params![kind.as_str(), start, end], of_row)?;
     let newest = rows::json(&sources::newest_of_each(settled))?;
     let sql = "SELECT seq, line FROM ledger WHERE seq IN (SELECT value FROM json_each(?1)) ORDER BY seq DESC";
-    Ok(sources::with_earlier(book, active, silent, &rows::all(db, sql, [newest], settlement)?))
+    Ok(sources::with_earlier(kind, active, silent, &rows::all(db, sql, [newest], settlement)?))
 }
 
-/// As [`Store::settlements_of`].
+/// Implements [`Store::settlements_of`].
 pub(super) fn versions_of(db: &Connection, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'settlement' AND about_us = ?1 ORDER BY seq";
     rows::all(db, sql, [hour.timestamp_micros()], settlement)
 }
 
-/// An hour's energy in the blocks up to one.
-fn booked(
+/// Returns an hour's energy in the blocks up to `through_block`.
+fn recorded_energy(
     tx: &Connection,
     hour: DateTime<Utc>,
     through_block: i64,
@@ -213,12 +214,12 @@ fn booked(
     Ok(hour::energy(rolled_up, found, before))
 }
 
-fn holding(tx: &Connection, hour: DateTime<Utc>, book: SignalKind) -> Result<Option<Settlement>, StoreError> {
+fn newest(tx: &Connection, hour: DateTime<Utc>, kind: SignalKind) -> Result<Option<Settlement>, StoreError> {
     let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us = ?1 AND book = ?2";
-    rows::optional(tx, sql, params![hour.timestamp_micros(), book.as_str()], settlement)
+    rows::optional(tx, sql, params![hour.timestamp_micros(), kind.as_str()], settlement)
 }
 
-/// The settlement in a row's column `line`.
+/// Returns the settlement in a row's column `line`.
 pub(super) fn settlement(row: &Row<'_>) -> Result<Settlement, StoreError> {
     match lines::entry(row)? {
         Entry::Settlement(settlement) => Ok(settlement),
@@ -226,12 +227,13 @@ pub(super) fn settlement(row: &Row<'_>) -> Result<Settlement, StoreError> {
     }
 }
 
-/// Has an hour settled for a reason, beside the one for which it waits already.
-pub(super) fn make_due(tx: &Connection, hour: DateTime<Utc>, why: Why) -> Result<(), StoreError> {
+/// Marks an hour as due for a reason, combined with the one that it is due for already.
+pub(super) fn make_due(tx: &Connection, hour: DateTime<Utc>, why: DueReason) -> Result<(), StoreError> {
     let hour = hour.timestamp_micros();
     let sql = "SELECT why FROM due WHERE hour_us = ?1";
-    let waiting = rows::optional(tx, sql, [hour], |row| Ok(Why::named(rows::text(row, 0)?).unwrap_or(Why::Energy)))?;
-    let joined = waiting.map_or(why, |waiting| why.joins(waiting));
+    let waiting =
+        rows::optional(tx, sql, [hour], |row| Ok(DueReason::named(rows::text(row, 0)?).unwrap_or(DueReason::Energy)))?;
+    let joined = waiting.map_or(why, |waiting| why.merge(waiting));
     if waiting != Some(joined) {
         let sql = "INSERT INTO due (hour_us, why) VALUES (?1, ?2) ON CONFLICT (hour_us) DO UPDATE SET why = ?2";
         rows::execute(tx, sql, params![hour, joined.name()])?;
@@ -239,12 +241,12 @@ pub(super) fn make_due(tx: &Connection, hour: DateTime<Utc>, why: Why) -> Result
     Ok(())
 }
 
-/// Keeps what a version changed where reports find it.
-fn note_restated(tx: &Connection, change: &Restated, after: &Settlement) -> Result<(), StoreError> {
+/// Stores the changes by a version where reports find them.
+fn record_change(tx: &Connection, change: &TotalsChange, after: &Settlement) -> Result<(), StoreError> {
     let grams = |carbon: Micrograms| i64::try_from(carbon.get()).map_err(|e| rows::damaged("emissions", e));
     let columns = params![
         after.hour.timestamp_micros(),
-        after.book.as_str(),
+        after.kind.as_str(),
         after.version,
         after.at.timestamp_micros(),
         after.reason,
@@ -257,9 +259,9 @@ fn note_restated(tx: &Connection, change: &Restated, after: &Settlement) -> Resu
     Ok(())
 }
 
-/// Adds a settlement to its day's totals, in place of the one that held before.
+/// Adds a settlement to its day's totals, in place of the previous version.
 fn add_to_day(tx: &Connection, before: Option<&Settlement>, after: &Settlement) -> Result<(), StoreError> {
-    let (day, book) = (day_of(after.hour).timestamp_micros(), after.book.as_str());
+    let (day, kind) = (day_of(after.hour).timestamp_micros(), after.kind.as_str());
     let sql = "INSERT INTO day_totals VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
                ON CONFLICT (day_us, book, device, share, job_id) DO UPDATE SET energy_mj = energy_mj + excluded.energy_mj, \
                estimated_mj = estimated_mj + excluded.estimated_mj, forecast_mj = forecast_mj + excluded.forecast_mj, \
@@ -274,7 +276,7 @@ fn add_to_day(tx: &Connection, before: Option<&Settlement>, after: &Settlement) 
         let [energy, estimated, forecast, provisional, final_, unknown, carbon] = changed;
         let device = device.as_str();
         let columns =
-            params![day, book, device, share, job, energy, estimated, forecast, provisional, final_, unknown, carbon];
+            params![day, kind, device, share, job, energy, estimated, forecast, provisional, final_, unknown, carbon];
         rows::execute(tx, sql, columns)?;
     }
     Ok(())

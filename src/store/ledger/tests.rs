@@ -1,15 +1,15 @@
-//! A ledger's life: booked, closed, settled, revised, taken back, rolled up, and checked by somebody else.
+//! Lifecycle of a ledger: recording, closing, settlement, revision, withdrawal, roll-up, and verification.
 
 use chrono::TimeDelta;
 
 use super::*;
-use crate::store::{Settling, SourceKey, Why};
+use crate::store::{DueReason, SettlementInput, SourceKey};
 use wattune_core::domain::{
     EnergySource, Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone,
 };
 use wattune_core::ledger::Total;
 use wattune_core::ledger::report;
-use wattune_core::ledger::verify::{Broken, Verified, Verifier};
+use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 use wattune_core::units::{GramsPerKwh, Micrograms, Millijoules};
 
 fn at(minutes: i64) -> DateTime<Utc> {
@@ -47,12 +47,12 @@ fn answer(now: i64) -> Forecast {
     }
 }
 
-async fn say(store: &Store, now: i64, hour: i64, value: f64, origin: Origin) {
+async fn publish(store: &Store, now: i64, hour: i64, value: f64, origin: Origin) {
     let point = (slot(hour * 60, hour * 60 + 60), Intensity { value: GramsPerKwh::new(value), origin });
     store.append_intensities(&answer(now), &[point]).await.expect("written");
 }
 
-/// Two hours of minutes, 1 kJ each, the first hour a job's; closed each hour.
+/// Records two hours of minutes with 1 kJ each, the first hour for a job, and closes each hour.
 async fn two_hours(store: &Store) {
     for minute in 0..120i64 {
         let share = if minute < 60 { job() } else { Share::Idle };
@@ -76,7 +76,13 @@ async fn two_hours(store: &Store) {
 
 async fn settle(store: &Store, hour: i64, now: i64) -> bool {
     let sources = [SourceKey::of(&answer(0))];
-    let with = Settling { book: SignalKind::Average, sources: &sources, silent: &[], at: at(now), why: Why::Intensity };
+    let with = SettlementInput {
+        kind: SignalKind::Average,
+        sources: &sources,
+        silent: &[],
+        at: at(now),
+        why: DueReason::Intensity,
+    };
     store.settle_hour(at(hour * 60), &with).await.expect("settled")
 }
 
@@ -94,29 +100,29 @@ async fn execute(store: &Store, sql: &'static str) -> Result<usize, StoreError> 
     store.write.run(move |db| rows::execute(db, sql, [])).await
 }
 
-fn verify(lines: &[String]) -> Result<Verified, Broken> {
+fn verify(lines: &[String]) -> Result<VerifiedLedger, Inconsistency> {
     let mut verifier = Verifier::default();
-    lines.iter().try_for_each(|line| verifier.take(line.as_bytes()))?;
+    lines.iter().try_for_each(|line| verifier.check_line(line.as_bytes()))?;
     verifier.finish()
 }
 
 async fn of_day(store: &Store) -> Vec<(Share, Total)> {
     let found = store.settled_totals(&slot(0, 24 * 60)).await.expect("read");
-    found.into_iter().map(|booked| (booked.share, booked.total)).collect()
+    found.into_iter().map(|total| (total.share, total.total)).collect()
 }
 
 #[tokio::test]
-async fn totals_follow_what_is_told_and_every_version_stays() {
+async fn totals_follow_published_values_and_every_version_stays() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     two_hours(&store).await;
-    // Nothing is known yet: energy without grams.
+    // No intensity is known yet: energy without emissions.
     assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await);
     assert!(!settle(&store, 0, 122).await, "it says the same");
     let total = of_day(&store).await[0].1;
     assert_eq!((total.state(), total.carbon, total.energy.get()), ("unknown", Micrograms::ZERO, 60_000_000));
 
-    // What is settled says from what its intensities were read.
+    // The settlement names the provenance of its intensities.
     let lbs =
         Intensity { value: GramsPerKwh::new(870.4 * Unit::PoundsPerMwh.in_g_per_kwh()), origin: Origin::Measured };
     let responses = vec!["ab".repeat(32)];
@@ -124,10 +130,10 @@ async fn totals_follow_what_is_told_and_every_version_stays() {
     let method = |of: Slot, name: &str| Method { start: of.start(), end: of.end(), name: name.into() };
     let methods = vec![method(slot(0, 60), "TIME_SLICER_AVERAGE"), method(span, "RECONSTRUCT_BREAKDOWN")];
     let all = Provenance { unit: Some(Unit::PoundsPerMwh), responses, methods, ..Provenance::default() };
-    let told = Forecast { provenance: all.clone(), source: "other".into(), ..answer(125) };
-    store.append_intensities(&told, &[(span, lbs)]).await.expect("written");
+    let published = Forecast { provenance: all.clone(), source: "other".into(), ..answer(125) };
+    store.append_intensities(&published, &[(span, lbs)]).await.expect("written");
     let provenance = Provenance { methods: vec![all.methods[1].clone()], ..all };
-    let factor = store.factors(&[SourceKey::of(&told)], &span).await.expect("read").remove(0);
+    let factor = store.factors(&[SourceKey::of(&published)], &span).await.expect("read").remove(0);
     assert_eq!((factor.received, &factor.provenance), (Some(870.4), &provenance));
     let text = serde_json::to_string(&factor).expect("plain data");
     assert_eq!(serde_json::from_str::<wattune_core::ledger::entry::Factor>(&text).expect("read again"), factor);
@@ -139,18 +145,18 @@ async fn totals_follow_what_is_told_and_every_version_stays() {
         (150, 360.0, Origin::Measured, 4, 6_000_000, "provisional"),
         (160, 330.0, Origin::Measured, 5, 5_500_000, "provisional"),
     ] {
-        say(&store, now, 0, value, origin).await;
+        publish(&store, now, 0, value, origin).await;
         assert!(settle(&store, 0, now).await);
         let total = of_day(&store).await.iter().find(|(share, _)| *share == job()).expect("the job's").1;
         assert_eq!((total.carbon, total.state()), (Micrograms::new(micrograms), state));
         let versions = store.settlements_of(at(0)).await.expect("read");
         assert_eq!(versions.last().map(|s| s.version), Some(version));
     }
-    // What came is taken back: only the forecast is left, and it is never final.
+    // The actual value is withdrawn: only the forecast is left, and it is never final.
     let gone = (slot(0, 60), Intensity { value: GramsPerKwh::new(330.0), origin: Origin::Measured });
     store.withdraw_intensities(&answer(170), &[gone]).await.expect("written");
     assert!(settle(&store, 0, 170).await);
-    store.settle(&SourceKey::of(&answer(0)), at(60)).await.expect("noted");
+    store.set_final_until(&SourceKey::of(&answer(0)), at(60)).await.expect("noted");
     assert!(!settle(&store, 0, 180).await, "it says the same");
     let total = of_day(&store).await.iter().find(|(share, _)| *share == job()).expect("the job's").1;
     assert_eq!((total.carbon.get(), total.state()), (4_000_000, "forecast"));
@@ -165,11 +171,11 @@ async fn totals_follow_what_is_told_and_every_version_stays() {
 }
 
 #[tokio::test]
-async fn minutes_are_rolled_up_and_no_total_changes() {
+async fn a_roll_up_changes_no_total() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     two_hours(&store).await;
-    say(&store, 121, 0, 300.0, Origin::Measured).await;
+    publish(&store, 121, 0, 300.0, Origin::Measured).await;
     assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await);
     let before = of_day(&store).await;
     assert_eq!(store.roll_up(at(61), 10, at(130)).await.expect("rolled up"), 60);
@@ -178,16 +184,16 @@ async fn minutes_are_rolled_up_and_no_total_changes() {
     assert!(!settle(&store, 0, 132).await, "the hour's energy is the same");
     let of_job = store.intervals_of(&JobId::new("job-1").expect("an id")).await.expect("read");
     assert_eq!(of_job, [Interval { slot: slot(0, 60), energy: Millijoules::new(60_000_000), ..row(0, job(), 0) }]);
-    // What is told later still counts.
-    say(&store, 140, 0, 360.0, Origin::Measured).await;
+    // Later values still count.
+    publish(&store, 140, 0, 360.0, Origin::Measured).await;
     assert!(settle(&store, 0, 140).await);
     let found = verify(&lines(&store).await).expect("in order");
     assert_eq!((found.intervals, found.rolled_up, found.energy.get()), (60, 1, 120_000_000));
 
-    // Minutes that go without a roll-up are missed.
+    // Minutes that are deleted without a roll-up are detected.
     execute(&store, "DELETE FROM intervals WHERE block = 2").await.expect("deleted");
     assert_eq!(verify(&lines(&store).await).expect_err("missed").place, "block 2");
-    // Entries cannot be changed by mistake.
+    // A trigger prevents accidental changes of entries.
     assert!(execute(&store, "UPDATE ledger SET line = '{}'").await.is_err());
     assert!(execute(&store, "DELETE FROM ledger").await.is_err());
 }
@@ -197,18 +203,18 @@ async fn a_changed_line_is_named() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     two_hours(&store).await;
-    say(&store, 121, 0, 300.0, Origin::Measured).await;
+    publish(&store, 121, 0, 300.0, Origin::Measured).await;
     settle(&store, 0, 121).await;
     let lines = lines(&store).await;
     verify(&lines).expect("in order");
     for (i, line) in lines.iter().enumerate() {
         let named = format!("line {}", i + 1);
-        // A byte in the beginning, the middle and the end of each line.
+        // Change a byte at the start, in the middle and at the end of each line.
         for place in [0, 9, line.len() / 2, line.len() - 3, line.len() - 1] {
             let mut verifier = Verifier::default();
             let mut taken = lines.iter().map(|l| l.clone().into_bytes()).collect::<Vec<_>>();
             taken[i][place] ^= 0x20;
-            let found = taken.iter().try_for_each(|line| verifier.take(line)).expect_err("changed").place;
+            let found = taken.iter().try_for_each(|line| verifier.check_line(line)).expect_err("changed").place;
             assert!(found == named || found.starts_with(&format!("{named} ")), "{found} in place of {named}");
         }
         let mut without = lines.clone();
@@ -218,15 +224,15 @@ async fn a_changed_line_is_named() {
 }
 
 #[tokio::test]
-async fn packed_lines_are_checked_like_those_of_earlier_versions() {
+async fn packed_lines_are_verified_like_those_of_earlier_versions() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     two_hours(&store).await;
-    say(&store, 121, 0, 300.0, Origin::Measured).await;
+    publish(&store, 121, 0, 300.0, Origin::Measured).await;
     settle(&store, 0, 121).await;
     let packed = lines(&store).await;
     let settlements = store.settlements_of(at(0)).await.expect("read");
-    // Earlier versions kept every line as it is.
+    // Earlier versions stored every line as text.
     execute(&store, "DROP TRIGGER ledger_is_not_changed").await.expect("dropped");
     let unpacked = |row: &TableRow<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, lines::line(row)?.into_owned()));
     let kept = "SELECT seq, line FROM ledger WHERE typeof(line) = 'blob'";
@@ -243,32 +249,32 @@ async fn packed_lines_are_checked_like_those_of_earlier_versions() {
     assert_eq!(lines(&store).await, packed);
     assert_eq!(store.settlements_of(at(0)).await.expect("read"), settlements);
     verify(&packed).expect("in order");
-    // What cannot be unpacked is named.
+    // A line that cannot be decompressed is named.
     set(2, "x\u{9c}".to_owned()).await;
     let error = store.export(|_| Ok::<_, StoreError>(())).await.expect_err("damaged");
     assert!(error.to_string().contains("entry 2: "), "{error}");
 }
 
 #[tokio::test]
-async fn hours_that_were_put_off_are_due_and_tell_why() {
+async fn deferred_hours_are_due_with_their_reasons() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
-    let hours = [(at(0), Why::Intensity), (at(60), Why::Correction), (at(120), Why::Intensity)];
-    store.put_off(&hours.into()).await.expect("written");
+    let hours = [(at(0), DueReason::Intensity), (at(60), DueReason::Correction), (at(120), DueReason::Intensity)];
+    store.defer(&hours.into()).await.expect("written");
     assert_eq!(store.due_hours().await.expect("read"), hours);
     two_hours(&store).await;
-    // Energy has all looked up, whatever there was before.
-    let due = [(at(0), Why::Energy), (at(60), Why::Energy), (at(120), Why::Intensity)];
+    // Energy outweighs earlier reasons.
+    let due = [(at(0), DueReason::Energy), (at(60), DueReason::Energy), (at(120), DueReason::Intensity)];
     assert_eq!(store.due_hours().await.expect("read"), due);
     assert_eq!(store.unsettled_rows(&slot(0, 180)).await.expect("read").len(), 120);
     assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await && !settle(&store, 2, 121).await);
     assert_eq!(store.due_hours().await.expect("read"), []);
-    // And so have two reasons at once.
-    store.put_off(&[(at(0), Why::Intensity), (at(0), Why::Correction)].into()).await.expect("written");
-    assert_eq!(store.due_hours().await.expect("read"), [(at(0), Why::Energy)]);
+    // Two reasons at once count as energy.
+    store.defer(&[(at(0), DueReason::Intensity), (at(0), DueReason::Correction)].into()).await.expect("written");
+    assert_eq!(store.due_hours().await.expect("read"), [(at(0), DueReason::Energy)]);
     assert!(!settle(&store, 0, 122).await);
-    // Intensities alone add no energy.
-    store.put_off(&[(at(0), Why::Intensity)].into()).await.expect("written");
+    // New intensities alone add no energy.
+    store.defer(&[(at(0), DueReason::Intensity)].into()).await.expect("written");
     assert_eq!(store.unsettled_rows(&slot(0, 180)).await.expect("read"), []);
     let total: Total = of_day(&store).await.into_iter().map(|(_, total)| total).sum();
     assert_eq!(store.settled_since(at(0), SignalKind::Average).await.expect("read"), total);
@@ -277,7 +283,7 @@ async fn hours_that_were_put_off_are_due_and_tell_why() {
 }
 
 #[tokio::test]
-async fn books_that_differ_from_the_counter_are_told() {
+async fn differences_from_the_counter_are_reported() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     let point = |counter, at| Checkpoint {
@@ -294,20 +300,20 @@ async fn books_that_differ_from_the_counter_are_told() {
     store.close_block(at(60)).await.expect("closed");
     let found = verify(&lines(&store).await).expect("in order");
     assert_eq!(found.differences, [(1, device(), -7)]);
-    // A new block begins where the counter stands.
+    // A new block begins at the counter's reading.
     store.append(&[row(61, Share::Idle, 5)], &[point(Millijoules::new(1_212), at(62))]).await.expect("written");
     store.close_block(at(120)).await.expect("closed");
     assert_eq!(verify(&lines(&store).await).expect("in order").differences.len(), 1);
 }
 
 #[tokio::test]
-async fn what_changes_is_restated_though_energy_comes_with_it() {
+async fn changes_are_restated_even_with_additional_energy() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     two_hours(&store).await;
-    say(&store, 121, 0, 300.0, Origin::Measured).await;
+    publish(&store, 121, 0, 300.0, Origin::Measured).await;
     assert!(settle(&store, 0, 121).await);
-    // A trace of energy at a time, with nothing new, with a revision, with a withdrawal.
+    // Add a little energy each time: with nothing new, with a revision, with a withdrawal.
     let more = async |now: i64| {
         let energy = Millijoules::new(5_000_000 + 120_000_000 + (now.unsigned_abs() - 120));
         let point = Checkpoint {
@@ -322,26 +328,26 @@ async fn what_changes_is_restated_though_energy_comes_with_it() {
         store.append(&[row(30, Share::Idle, 1)], &[point]).await.expect("written");
         store.close_block(at(now)).await.expect("closed").expect("has rows");
         assert!(settle(&store, 0, now).await);
-        let wanted = |restated_by_pct| report::Wanted {
-            by: report::By::Day,
+        let request = |restated_by_pct| report::ReportRequest {
+            by: report::Grouping::Day,
             span: slot(0, 120),
             unit: None,
             restated_by_pct,
             now: at(now),
         };
         let listed = |found: report::Report| {
-            let all = found.books.version.restatements.into_iter();
+            let all = found.data.version.restatements.into_iter();
             all.map(|r| (r.version, r.before.get(), r.after.get())).collect::<Vec<_>>()
         };
-        let by = async |pct| listed(store.report(wanted(pct)).await.expect("read"));
+        let by = async |pct| listed(store.report(request(pct)).await.expect("read"));
         (by(5.0).await, by(500.0).await)
     };
-    assert_eq!(more(121).await, (vec![], vec![]), "nothing that was said was wrong");
-    say(&store, 122, 0, 360.0, Origin::Measured).await;
+    assert_eq!(more(121).await, (vec![], vec![]), "no earlier value was wrong");
+    publish(&store, 122, 0, 360.0, Origin::Measured).await;
     assert_eq!(more(122).await, (vec![(3, 5_000_000, 6_000_000)], vec![]));
     let gone = (slot(0, 60), Intensity { value: GramsPerKwh::new(360.0), origin: Origin::Measured });
     store.withdraw_intensities(&answer(123), &[gone]).await.expect("written");
     let all = vec![(4, 6_000_000, 0), (3, 5_000_000, 6_000_000)];
-    assert_eq!(more(123).await, (all, vec![(4, 6_000_000, 0)]), "a fall to nothing is always told");
+    assert_eq!(more(123).await, (all, vec![(4, 6_000_000, 0)]), "a fall to zero is always reported");
     store.close().await;
 }

@@ -1,4 +1,4 @@
-//! What reports are made of: settled totals by day, of single hours at the edges of a span, and what is not settled yet.
+//! Settled totals by day, of single hours at the edges of a span, and unsettled rows.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -13,48 +13,48 @@ use wattune_core::ledger::report::span::{edges, whole_days};
 use wattune_core::ledger::{Interval, Share, Total};
 use wattune_core::units::Millijoules;
 
-/// The columns of a [`Total`]'s figures.
+/// Columns of a [`Total`]'s figures.
 pub(super) const FIGURES: [&str; 7] =
     ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"];
 
-/// A share's energy and emissions within a day, or a part of it.
+/// Energy and emissions of a share within a day or a part of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Booked {
-    /// The day's beginning.
+pub struct SettledTotal {
+    /// Start of the day.
     pub day: DateTime<Utc>,
-    /// Which book: whose intensities the emissions are reckoned with.
-    pub book: SignalKind,
-    /// What used it.
+    /// Kind of intensity.
+    pub kind: SignalKind,
+    /// Device that used the energy.
     pub device: DeviceId,
-    /// Whose it is.
+    /// Owner of the energy.
     pub share: Share,
-    /// How much, and what is known of it.
+    /// Energy and emissions.
     pub total: Total,
 }
 
 impl Store {
-    /// What was settled of the hours that lie in `span`, by day, book, device and share. Whole days come from the days'
-    /// totals, other hours from their settlements.
+    /// Returns the settled totals of the hours in `span`, by day, kind, device and share. Whole days come from the
+    /// daily totals, other hours from their settlements.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub async fn settled_totals(&self, span: &Slot) -> Result<Vec<Booked>, StoreError> {
+    pub async fn settled_totals(&self, span: &Slot) -> Result<Vec<SettledTotal>, StoreError> {
         let span = *span;
         self.read.run(move |db| settled_totals(&*db.transaction()?, &span)).await
     }
 
-    /// What was settled of a book of the UTC days since the one that begins at `day`.
+    /// Returns the settled total of one kind over the UTC days since the one that begins at `day`.
     ///
     /// # Errors
     /// If it cannot be read.
-    pub async fn settled_since(&self, day: DateTime<Utc>, book: SignalKind) -> Result<Total, StoreError> {
+    pub async fn settled_since(&self, day: DateTime<Utc>, kind: SignalKind) -> Result<Total, StoreError> {
         let sums = FIGURES.map(|column| format!("COALESCE(SUM({column}), 0) AS {column}")).join(", ");
         let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= ?1 AND book = ?2");
-        let book = book.as_str();
-        self.read.run(move |db| rows::one(db, &sql, params![day.timestamp_micros(), book], total)).await
+        let kind = kind.as_str();
+        self.read.run(move |db| rows::one(db, &sql, params![day.timestamp_micros(), kind], total)).await
     }
 
-    /// The rows that begin in `span` and are booked and in no settlement yet.
+    /// Returns the recorded rows that begin in `span` and are in no settlement yet.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -64,7 +64,7 @@ impl Store {
     }
 }
 
-fn settled_totals(tx: &Connection, span: &Slot) -> Result<Vec<Booked>, StoreError> {
+fn settled_totals(tx: &Connection, span: &Slot) -> Result<Vec<SettledTotal>, StoreError> {
     let mut found = Vec::new();
     if let Some(days) = whole_days(span) {
         let sql = "SELECT * FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 ORDER BY day_us, book, device";
@@ -72,9 +72,9 @@ fn settled_totals(tx: &Connection, span: &Slot) -> Result<Vec<Booked>, StoreErro
     }
     for edge in edges(span) {
         for settled in holding_within(tx, &edge)? {
-            let of_part = |(part, total): (&Part, Total)| Booked {
+            let of_part = |(part, total): (&Part, Total)| SettledTotal {
                 day: day_of(settled.hour),
-                book: settled.book,
+                kind: settled.kind,
                 device: part.device.clone(),
                 share: part.share.clone(),
                 total,
@@ -82,15 +82,15 @@ fn settled_totals(tx: &Connection, span: &Slot) -> Result<Vec<Booked>, StoreErro
             found.extend(settled.totals().map(of_part));
         }
     }
-    found.retain(|booked| booked.total.energy > Millijoules::ZERO);
+    found.retain(|settled| settled.total.energy > Millijoules::ZERO);
     Ok(found)
 }
 
-fn of_day(row: &Row<'_>) -> Result<Booked, StoreError> {
+fn of_day(row: &Row<'_>) -> Result<SettledTotal, StoreError> {
     let job: String = row.get("job_id")?;
-    Ok(Booked {
+    Ok(SettledTotal {
         day: rows::moment(row.get("day_us")?)?,
-        book: rows::from_name("day's total", row.get("book")?)?,
+        kind: rows::from_name("day's total", row.get("book")?)?,
         device: DeviceId::new(row.get::<_, String>("device")?).map_err(|e| rows::damaged("day's total", e))?,
         share: rows::share(&row.get::<_, String>("share")?, Some(job).filter(|j| !j.is_empty()))?,
         total: total(row)?,

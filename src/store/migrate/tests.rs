@@ -1,4 +1,4 @@
-//! Databases of all ages are brought to this version, and those that are not this program's are refused.
+//! Tests of migration: databases of all versions are migrated, and those of other programs are rejected.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use rusqlite::params;
 use super::*;
 use crate::store::{FILE_NAME, Store};
 
-/// What the last version with the former table wrote into it: version, description and the SHA-384 of the file.
+/// Contents of the former table in its last version: version, description and SHA-384 of the file.
 const FORMER: [(i64, &str, &str); 11] = [
     (
         1,
@@ -55,7 +55,7 @@ const FORMER_SQL: &str = "CREATE TABLE _sqlx_migrations (
     execution_time BIGINT NOT NULL
 )";
 
-/// A database as a version with the former table left it, with the migrations up to `last`.
+/// Creates a database as left by a version with the former table, with the migrations up to `last`.
 fn former(state_dir: &Path, last: i64) -> Connection {
     let db = Connection::open(state_dir.join(FILE_NAME)).expect("made");
     db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA foreign_keys = ON").expect("set");
@@ -86,10 +86,10 @@ async fn refused(state_dir: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_database_with_the_former_table_is_read_as_it_is_and_taken_over_when_it_is_opened() {
+async fn a_database_with_the_former_table_is_readable_and_converted_on_open() {
     let dir = tempfile::tempdir().expect("a directory");
     former(dir.path(), latest()).execute_batch(JOB).expect("written");
-    Store::look(dir.path()).await.expect("of this version").close().await;
+    Store::open_read_only(dir.path()).await.expect("of this version").close().await;
     for _ in 0..2 {
         Store::open(dir.path()).await.expect("opens").close().await;
         let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
@@ -98,7 +98,7 @@ async fn a_database_with_the_former_table_is_read_as_it_is_and_taken_over_when_i
         assert_eq!(count(&db, "SELECT COUNT(*) FROM jobs"), 1);
         assert_eq!(count(&db, "SELECT COUNT(*) FROM ledger WHERE kind = 'registered'"), 1);
     }
-    Store::look(dir.path()).await.expect("of this version").close().await;
+    Store::open_read_only(dir.path()).await.expect("of this version").close().await;
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_database_of_any_version_before_is_migrated_and_keeps_its_rows() {
         let dir = tempfile::tempdir().expect("a directory");
         former(dir.path(), version).execute_batch(JOB).expect("written");
         if version < latest() {
-            let old = Store::look(dir.path()).await.expect_err("refused").to_string();
+            let old = Store::open_read_only(dir.path()).await.expect_err("refused").to_string();
             assert!(old.contains(&format!("an older wattune (tables of version {version}, not 13)")), "{old}");
         }
         Store::open(dir.path()).await.expect("opens").close().await;
@@ -117,8 +117,8 @@ async fn a_database_of_any_version_before_is_migrated_and_keeps_its_rows() {
 }
 
 #[tokio::test]
-async fn a_database_that_another_version_wrote_is_refused() {
-    for (statement, told) in [
+async fn a_database_of_another_version_is_rejected() {
+    for (statement, message) in [
         (
             "UPDATE _sqlx_migrations SET version = 9999 WHERE version = 13",
             "migration 9999 was previously applied but is missing",
@@ -133,28 +133,28 @@ async fn a_database_that_another_version_wrote_is_refused() {
         let dir = tempfile::tempdir().expect("a directory");
         former(dir.path(), latest()).execute_batch(statement).expect("written");
         let text = refused(dir.path()).await;
-        assert!(text.contains(told) && text.contains("was it written by a newer wattune?"), "{text}");
+        assert!(text.contains(message) && text.contains("was it written by a newer wattune?"), "{text}");
     }
     let dir = tempfile::tempdir().expect("a directory");
     Store::open(dir.path()).await.expect("opens").close().await;
     let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
     db.pragma_update(None, "user_version", 9999).expect("changed");
     assert!(refused(dir.path()).await.contains("migration 9999 was previously applied but is missing"));
-    let newer = Store::look(dir.path()).await.expect_err("refused").to_string();
+    let newer = Store::open_read_only(dir.path()).await.expect_err("refused").to_string();
     assert!(newer.contains("a newer wattune (tables of version 9999, not 13)"), "{newer}");
-    // Without the mark it is nobody's version.
+    // Without the mark the version is not ours.
     db.pragma_update(None, "application_id", 0).expect("changed");
     drop(db);
-    let foreign = Store::look(dir.path()).await.expect_err("refused").to_string();
-    assert!(foreign.contains("it is none of wattune's: (code: 1) no such table"), "{foreign}");
+    let other_program = Store::open_read_only(dir.path()).await.expect_err("refused").to_string();
+    assert!(other_program.contains("it is not a wattune database: (code: 1) no such table"), "{other_program}");
 }
 
 #[tokio::test]
-async fn the_former_table_that_a_refused_version_left_is_dropped() {
+async fn the_former_table_left_by_a_rejected_version_is_dropped() {
     let dir = tempfile::tempdir().expect("a directory");
     Store::open(dir.path()).await.expect("opens").close().await;
     Connection::open(dir.path().join(FILE_NAME)).expect("opens").execute_batch(FORMER_SQL).expect("made");
-    Store::look(dir.path()).await.expect("of this version").close().await;
+    Store::open_read_only(dir.path()).await.expect("of this version").close().await;
     Store::open(dir.path()).await.expect("opens").close().await;
     let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
     assert!(!has_former_table(&db).expect("read"));
@@ -162,10 +162,10 @@ async fn the_former_table_that_a_refused_version_left_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_migration_that_fails_leaves_the_version_before() {
+async fn a_failed_migration_keeps_the_previous_version() {
     let dir = tempfile::tempdir().expect("a directory");
     let db = former(dir.path(), 1);
-    // The next one makes a table of that name, after another one.
+    // The next migration creates a table of that name, after another one.
     db.execute_batch("CREATE TABLE settlements (a)").expect("made");
     let text = refused(dir.path()).await;
     assert!(text.contains("while executing migration 2: (code: 1) table settlements already exists"), "{text}");

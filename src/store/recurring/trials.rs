@@ -1,16 +1,16 @@
-//! Recurring jobs and their trials, as rows.
+//! Conversion of recurring jobs and their trials from and to rows.
 
 use rusqlite::{Connection, Row, ToSql, named_params, params};
 
-use super::{InFull, Page, StoredRecurring};
+use super::{FullRuns, Page, StoredRecurring};
 use crate::store::{StoreError, rows};
 use wattune_core::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
 use wattune_core::domain::{JobId, JobName};
 use wattune_core::units::{Joules, Seconds};
 
-/// What policies look at.
+/// Columns that policies need.
 const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j";
-/// What is kept beside that.
+/// Remaining columns.
 const MORE: &str = "energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
                     ended_us, reason";
 
@@ -41,8 +41,8 @@ pub(super) fn all_runs(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run
     Ok((Vec::new(), runs))
 }
 
-/// All trials as policies see them, and in their place those that run or are asked for with all that is kept of them.
-pub(super) fn outline(db: &Connection, job: i64, in_full: &InFull) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
+/// Returns all trials with the data that policies need, and the running and selected ones with complete data.
+pub(super) fn outline(db: &Connection, job: i64, full_runs: &FullRuns) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
     let mut runs: Vec<Run> = Vec::new();
     let mut read = |place: &str, of: &[&dyn ToSql]| -> Result<(), StoreError> {
         let sql = format!("SELECT {TRIAL}, {MORE} FROM recurring_trials {place}");
@@ -52,18 +52,18 @@ pub(super) fn outline(db: &Connection, job: i64, in_full: &InFull) -> Result<(Ve
         }
         Ok(())
     };
-    // As a literal: with a parameter SQLite cannot know that the index has them.
+    // A literal: with a parameter SQLite cannot know that the index contains them.
     read(&format!("INDEXED BY recurring_running WHERE job = ?1 AND state = '{RUNNING}'"), params![job])?;
-    if let Some(number) = in_full.number {
+    if let Some(number) = full_runs.number {
         read("WHERE job = ?1 AND number = ?2", params![job, number])?;
     }
-    if let Some(key) = &in_full.key {
+    if let Some(key) = &full_runs.key {
         read("INDEXED BY recurring_keys WHERE job = ?1 AND request_key = ?2", params![job, key])?;
     }
-    if let Some(run) = &in_full.run {
+    if let Some(run) = &full_runs.run {
         read("INDEXED BY recurring_trials_by_job WHERE job = ?1 AND job_id = ?2", params![job, run.as_str()])?;
     }
-    if let Some(Page { newest_first, after, limit }) = in_full.page {
+    if let Some(Page { newest_first, after, limit }) = full_runs.page {
         let after = after.map(i64::from);
         if newest_first {
             let place = "WHERE job = ?1 AND number < ?2 ORDER BY number DESC LIMIT ?3";
@@ -164,7 +164,7 @@ fn kind(name: &str) -> Result<Kind, StoreError> {
     known.ok_or_else(|| rows::damaged("trial", format!("kind {name:?}")))
 }
 
-/// The state of trials that go on, as the schema has it.
+/// Name of the state of running trials in the schema.
 const RUNNING: &str = "running";
 
 const fn state_name(state: State) -> &'static str {

@@ -1,12 +1,12 @@
-//! What a policy believes of a batch size.
+//! Estimate of a batch size's cost.
 
 use super::Cost;
 
-/// What is believed of what a run with some batch size costs.
+/// Estimate of the cost of a run with a batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Belief {
-    /// The mean.
+    /// Mean.
     pub mean: Cost,
-    /// The standard deviation of that mean.
+    /// Standard deviation of the mean.
     pub deviation: Cost,
 }

@@ -1,20 +1,20 @@
-//! The choice of a batch size for the next run.
+//! Choice of a batch size for the next run.
 
 use super::Kind;
 
-/// What the next run does.
+/// Choice for the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Its batch size.
+    /// Batch size.
     pub batch_size: u64,
-    /// Why it was chosen.
+    /// Reason for it.
     pub kind: Kind,
 }
 
-/// No batch size of the job has reached its target, so that there is nothing left to choose from.
+/// Error: no batch size of the job reached the target, and none is left to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no batch size reaches the target metric; begin anew (DELETE the job, or take another name) with others, more epochs, \
-     or a lower target"
+    "no batch size reaches the target metric; create the job again (DELETE it, or use another name) with other batch \
+     sizes, more epochs, or an easier target"
 )]
 pub struct NoneConverges;

@@ -1,35 +1,34 @@
-//! What a run costs, as one number.
+//! Cost of a run as one number.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Joules, Seconds, Watts};
 
-/// What policies minimise, in joules (of energy, and of time times the largest power). Rewards are costs with the other
-/// sign.
+/// Quantity that policies minimise, in joules: energy, and time × maximum power. Rewards are negative costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cost(f64);
 
 impl Cost {
-    /// Nothing.
+    /// Zero cost.
     pub const ZERO: Self = Self(0.0);
-    /// More than anything.
+    /// Infinite cost.
     pub const INFINITE: Self = Self(f64::INFINITY);
-    /// More than any trial can cost: 10 times the largest power for the longest time, and what a failure adds to that,
-    /// come to less.
+    /// Upper bound of a trial's cost: above 10 times the maximum power for the longest time, including the charge for a
+    /// failure.
     pub const MOST: Self = Self(1e30);
 
-    /// So many joules.
+    /// Returns a cost in joules.
     pub const fn new(joules: f64) -> Self {
         Self(joules)
     }
 
-    /// The bare number.
+    /// Returns the cost in joules.
     pub const fn get(self) -> f64 {
         self.0
     }
 
-    /// The smaller one.
+    /// Returns the smaller cost.
     #[must_use]
     pub fn min(self, other: Self) -> Self {
         Self(self.0.min(other.0))
@@ -76,20 +75,20 @@ impl std::iter::Sum for Cost {
     }
 }
 
-/// How energy and time are weighed.
+/// Weighting of energy and time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Knob {
-    /// From 0, time alone, to 1, energy alone.
+    /// Weight: from 0 (time only) to 1 (energy only).
     pub eta: f64,
-    /// What the boards of a run may draw at the most, together.
+    /// Maximum total power of a run's GPUs.
     pub max_power: Watts,
 }
 
 impl Knob {
-    /// η·E + (1−η)·P_max·T (Zeus, equation 2).
+    /// Returns η·E + (1−η)·P_max·T (Zeus, equation 2).
     ///
-    /// Where carbon is to count in place of energy, the same number stands for it: energy times a constant reference
-    /// intensity orders runs as energy does, and a dirty week does not look like a bad batch size.
+    /// The same number serves the objective carbon: energy times a constant reference intensity orders runs as energy
+    /// does, and a week with a high intensity does not distort the comparison.
     pub fn cost(&self, energy: Joules, time: Seconds) -> Cost {
         Cost(self.eta * energy.get() + (1.0 - self.eta) * self.max_power.get() * time.get())
     }

@@ -1,110 +1,112 @@
-//! The life of a recurring job: trials begin, report and end, in any order and any number at a time.
+//! Lifecycle of a recurring job: trials begin, report and end, in any order and any number at a time.
 //!
-//! Everything is in [`Job`]; times are arguments. Each call first ends the trials whose lease has run out, so that a
-//! client that died holds nobody up. Calls can be repeated: whoever did not hear an answer asks again, and nothing is
+//! [`Job`] holds the entire state; times are arguments. Each call first ends the trials with an expired lease, so that
+//! a dead client blocks nobody. Calls are idempotent: a client that missed a response repeats its call, and nothing is
 //! counted twice.
 
 use chrono::{DateTime, Utc};
 
 use super::contradiction::{is_late, refuse_contradiction, refuse_impossible};
-use super::refused::{MOST_RUNNING, Refused};
+use super::refused::{MAX_RUNNING, Refused};
 use super::{
     Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, next, patience,
 };
 use crate::domain::JobId;
 
-/// When so many runs in a row with a batch size died without an epoch, and none ever did one, it is what kills them.
-const DEADLY: usize = 3;
-/// What a run that cannot be carried through counts as, over the dearest that would be borne: as in the reference's
+/// Number of consecutive lost runs without any completed epoch after which the batch size is considered the cause.
+const MAX_LOST_WITHOUT_EPOCH: usize = 3;
+/// Charge for a run that cannot reach the target, as a multiple of the highest acceptable cost: as in the reference's
 /// simulator (`zeus-simulator.md`, 3c).
 const FAILURE: f64 = 100.0;
-/// Zeus's bound where a job has none.
-const USUAL_BETA: f64 = 2.0;
+/// Zeus's cost limit for a job without one.
+const DEFAULT_BETA: f64 = 2.0;
 
 /// A recurring job with all its trials.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// What its owner wants.
+    /// Terms set by its owner.
     pub terms: Terms,
-    /// Where its randomness comes from.
+    /// Random generator.
     pub generator: Generator,
-    /// Trials of an earlier job of this name had numbers up to this. None is given again, so that nobody who still reports
-    /// for one of those is taken for one of these.
+    /// Highest trial number of an earlier job with this name. Numbers are not reused, so that a late report for an
+    /// earlier trial is not taken for one of this job.
     pub earlier: u32,
-    /// Trials that have ended and of which nothing but this is at hand, by number: enough for policies.
+    /// Ended trials that are loaded only with the data that policies need, by number.
     pub past: Vec<Trial>,
-    /// All others by number.
+    /// Other trials, by number.
     pub runs: Vec<Run>,
 }
 
-/// A trial that begins.
+/// Result of beginning a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// Its number.
+    /// Number.
     pub number: u32,
-    /// Whether it had begun before, and was only asked for again.
+    /// True if the trial had begun before and was requested again.
     pub again: bool,
 }
 
 impl Job {
-    /// One without trials. `seed` is used where the terms have none.
+    /// Returns a job without trials. `seed` is used if the terms have none.
     pub fn new(terms: Terms, seed: u64) -> Self {
         let generator = Generator::new(terms.seed.unwrap_or(seed));
         Self { terms, generator, earlier: 0, past: Vec::new(), runs: Vec::new() }
     }
 
-    /// All trials by number, as policies see them.
+    /// Returns all trials by number, with the data that policies need.
     pub fn trials(&self) -> Vec<Trial> {
         self.trials_but(None)
     }
 
     fn trials_but(&self, number: Option<u32>) -> Vec<Trial> {
         let mut trials: Vec<Trial> = self.all().filter(|t| Some(t.number) != number).cloned().collect();
-        // Of two that are in order the stable sort makes one in one go.
+        // The stable sort merges two sorted sequences in one pass.
         trials.sort_by_key(|t| t.number);
         trials
     }
 
-    /// All trials in no order.
+    /// Returns all trials in no particular order.
     fn all(&self) -> impl Iterator<Item = &Trial> {
         self.past.iter().chain(self.runs.iter().map(|r| &r.trial))
     }
 
-    /// The trial of this number, if it is at hand with all that is kept of it.
+    /// Returns a trial by number, if it is loaded completely.
     pub fn run(&self, number: u32) -> Option<&Run> {
         self.place(number).map(|i| &self.runs[i])
     }
 
-    /// What the next trial would do.
+    /// Returns the choice that the next trial would get.
     ///
     /// # Errors
-    /// If nothing is left to choose from.
+    ///
+    /// If no batch size is left to try.
     pub fn outlook(&self) -> Result<Choice, NoneConverges> {
         next(&self.terms.spec, &self.trials(), &mut self.generator.clone())
     }
 
-    /// Ends the trials whose lease has run out.
+    /// Ends the trials whose lease has expired.
     pub fn expire(&mut self, now: DateTime<Utc>) {
         for i in 0..self.runs.len() {
             let run = &self.runs[i];
             if run.trial.is_running() && run.lease_until < now {
-                let silent = format!("its lease ran out at {}", run.lease_until.format("%FT%TZ"));
-                self.lose(i, silent, now);
+                let reason = format!("its lease expired at {}", run.lease_until.format("%FT%TZ"));
+                self.lose(i, reason, now);
             }
         }
     }
 
-    /// Begins a trial. With a `key` that a trial has, it is that one.
+    /// Begins a trial, or returns the existing one with the same `key`.
     ///
     /// # Errors
-    /// If nothing is left to choose from, too many run, or the key's trial fell silent or was withdrawn.
+    ///
+    /// If no batch size is left to try, too many trials run, or the key's trial was lost or withdrawn.
     pub fn begin(&mut self, key: Option<&str>, now: DateTime<Utc>) -> Result<Begun, Refused> {
         self.expire(now);
         if let Some(known) = self.runs.iter().find(|r| r.key.is_some() && r.key.as_deref() == key) {
             let number = known.trial.number;
             return if known.is_over() { Err(void(known)) } else { Ok(Begun { number, again: true }) };
         }
-        if self.runs.iter().filter(|r| r.trial.is_running()).count() >= MOST_RUNNING {
+        if self.runs.iter().filter(|r| r.trial.is_running()).count() >= MAX_RUNNING {
             return Err(Refused::TooMany);
         }
         let mut generator = self.generator.clone();
@@ -138,7 +140,7 @@ impl Job {
         Ok(Begun { number, again: false })
     }
 
-    /// Up to how many epochs a trial may go on, by what is known of its batch size; at least 1.
+    /// Returns the maximum number of epochs of a trial by current estimates; at least 1.
     pub fn max_epochs(&self, number: u32) -> u32 {
         let Some(own) = self.run(number) else { return 0 };
         let others = self.trials_but(Some(number));
@@ -150,12 +152,13 @@ impl Job {
         }
     }
 
-    /// A report of a trial, which renews its lease and may end it. `job` is the training run that it comes from. After
-    /// the end, nothing changes any more: who did not hear of it hears it now.
+    /// Processes a trial's report, which renews its lease and may end it. `job` is the training run of the report. A
+    /// report after the end changes nothing, and the response tells the client to stop.
     ///
     /// # Errors
-    /// If there is no such trial, it is lost or withdrawn, or the report contradicts the one before. Then nothing of it is
-    /// taken.
+    ///
+    /// If the trial does not exist, is lost or withdrawn, or the report contradicts the previous one. Then nothing
+    /// changes.
     pub fn report(
         &mut self,
         number: u32,
@@ -170,7 +173,7 @@ impl Job {
             return Err(void(&self.runs[i]));
         }
         let (allowed, late) = if trial.is_running() {
-            (self.take(i, report, job, now)?, false)
+            (self.apply(i, report, job, now)?, false)
         } else {
             (0, is_late(&self.runs[i], report, job)?)
         };
@@ -179,10 +182,11 @@ impl Job {
         Ok(Verdict { stop: !trial.is_running(), reached: trial.reached(), max_epochs, late })
     }
 
-    /// Ends a trial, after a last report if there is one. One that has ended stays as it is.
+    /// Ends a trial, after an optional last report. A trial that has ended does not change.
     ///
     /// # Errors
-    /// As [`Self::report`]; a trial that is lost or withdrawn already can still be withdrawn.
+    ///
+    /// Those of [`Self::report`]; a trial that is lost or withdrawn can still be withdrawn.
     pub fn end(
         &mut self,
         number: u32,
@@ -200,26 +204,28 @@ impl Job {
             self.report(number, report, job, now)?;
         }
         match (self.runs[i].trial.state, ending) {
-            (State::Running, Ending::NotReached) => self.fail(i, "its client says that it does not get there", now),
+            (State::Running, Ending::NotReached) => {
+                self.fail(i, "its client reported that the target is out of reach", now)
+            }
             (State::Running, Ending::Withdrawn) => self.finish(i, Outcome::Withdrawn, "it was withdrawn".into(), now),
             (State::Ended(_), _) => {}
         }
         Ok(())
     }
 
-    /// Takes in a report of a trial that goes on. Says up to how many epochs it might go on with it.
-    fn take(&mut self, i: usize, report: &Report, job: Option<&JobId>, now: DateTime<Utc>) -> Result<u32, Refused> {
+    /// Processes the report of a running trial. Returns the maximum number of epochs afterwards.
+    fn apply(&mut self, i: usize, report: &Report, job: Option<&JobId>, now: DateTime<Utc>) -> Result<u32, Refused> {
         let spec = &self.terms.spec;
         let mut report = *report;
         if job.is_some() {
-            // Books are settled to the millijoule only when intervals close.
+            // The ledger has the exact energy only after intervals close.
             report.energy = report.energy.max(self.runs[i].energy);
             report.time = report.time.max(self.runs[i].time);
         }
         refuse_contradiction(&self.runs[i], &report)?;
         refuse_impossible(spec, &report)?;
         if report.epochs > 0 && spec.knob.cost(report.energy, report.time) <= Cost::ZERO {
-            let why = "and time_s give no cost, after an epoch; give joules and seconds so far".into();
+            let why = "and time_s give no cost after an epoch; give joules and seconds since the trial began".into();
             return Err(Refused::Contradiction { field: "energy_j", why });
         }
         if let Some(job) = job {
@@ -229,14 +235,14 @@ impl Job {
             }
         }
         let run = &mut self.runs[i];
-        run.take(&report, &spec.knob);
+        run.apply(&report, &spec.knob);
         run.lease_until = now + self.terms.lease.to_delta();
         if job.is_some() {
             run.job = job.cloned();
         }
         let (epochs, most) = (report.epochs, spec.max_epochs);
         let run = &self.runs[i];
-        // Before an epoch is done, it is known to cost at least so much.
+        // Before the first epoch ends, the cost so far is a lower bound of an epoch's cost.
         let hopeless = epochs == 0 && run.trial.cost > Cost::ZERO && {
             let others = self.trials_but(Some(run.trial.number));
             patience(spec, &others, run.trial.batch_size, run.trial.cost) == 0
@@ -246,12 +252,12 @@ impl Job {
             let why = format!("it reached its target after {epochs} epochs");
             self.finish(i, Outcome::Reached, why, now);
         } else if epochs >= most {
-            self.finish(i, Outcome::NotReached, format!("it was not at its target after {most} epochs"), now);
+            self.finish(i, Outcome::NotReached, format!("it did not reach its target within {most} epochs"), now);
         } else if hopeless || (epochs > 0 && epochs >= allowed) {
-            let why = format!("given up after {epochs} epochs: more of them are not worth what they cost");
+            let why = format!("stopped after {epochs} epochs: more epochs would cost more than they are worth");
             self.finish(i, Outcome::Stopped, why, now);
         } else {
-            self.runs[i].reason = format!("it is not at its target, and may go on up to {allowed} epochs");
+            self.runs[i].reason = format!("it has not reached its target, and may run up to {allowed} epochs");
         }
         Ok(allowed)
     }
@@ -265,27 +271,25 @@ impl Job {
         (run.trial.state, run.ended_at, run.reason) = (State::Ended(outcome), Some(now), reason);
     }
 
-    /// Ends a trial as one that does not get there, however little it has cost so far.
+    /// Ends a trial as one that cannot reach the target, with a charge regardless of its cost so far.
     fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
         let reached = self.all().filter(|t| t.reached()).map(|t| t.cost);
         let bound =
-            reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA)));
+            reached.reduce(Cost::min).map(|least| least * (FAILURE * self.terms.spec.beta.unwrap_or(DEFAULT_BETA)));
         let bound = bound.map(|b| b.min(Cost::MOST));
         let cost = self.runs[i].trial.cost;
         let charged = bound.filter(|b| *b > cost);
         self.runs[i].trial.cost = charged.unwrap_or(cost);
-        let times = FAILURE * self.terms.spec.beta.unwrap_or(USUAL_BETA);
+        let times = FAILURE * self.terms.spec.beta.unwrap_or(DEFAULT_BETA);
         let charge = charged.map(|charged| {
             let (charged, cost) = (charged.get(), cost.get());
-            format!(
-                "; it counts as {charged:.0} J in place of {cost:.0} J, at most {times:.0} times the cheapest trial"
-            )
+            format!("; it counts as {charged:.0} J instead of {cost:.0} J, at most {times:.0} times the cheapest trial")
         });
-        let told = match self.runs[i].trial.epochs {
-            0 => "; it did no epoch: if it was only interrupted, such a trial ends with the outcome withdrawn",
+        let hint = match self.runs[i].trial.epochs {
+            0 => "; it completed no epoch: if it was only interrupted, end such a trial with the outcome withdrawn",
             _ => "",
         };
-        let reason = format!("{reason}{}{told}", charge.unwrap_or_default());
+        let reason = format!("{reason}{}{hint}", charge.unwrap_or_default());
         self.finish(i, Outcome::NotReached, reason, now);
     }
 
@@ -297,11 +301,11 @@ impl Job {
         }
         let same = || self.all().filter(|t| t.batch_size == batch_size);
         let lived = same().any(|t| t.epochs > 0 || t.has_result());
-        let died = same().filter(|t| t.state == State::Ended(Outcome::Lost)).count();
-        if !lived && died >= DEADLY {
+        let lost = same().filter(|t| t.state == State::Ended(Outcome::Lost)).count();
+        if !lived && lost >= MAX_LOST_WITHOUT_EPOCH {
             self.fail(
                 i,
-                "so many runs with this batch size died without an epoch that it is taken for the reason",
+                "several runs with this batch size were lost without an epoch, so that it is considered the cause",
                 now,
             );
         }

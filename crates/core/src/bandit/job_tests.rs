@@ -1,4 +1,4 @@
-//! Any number of clients, in any order, some of which die.
+//! Tests with any number of clients in any order, some of which die.
 
 use chrono::TimeDelta;
 use proptest::prelude::*;
@@ -36,33 +36,33 @@ fn report(epochs: u32, energy: f64, metric: f64) -> Report {
     Report { epochs, energy: Joules::new(energy), time: Seconds::new(f64::from(epochs)), metric: Some(metric) }
 }
 
-/// Runs a trial to its end: an epoch costs `each`, and it is at its target after `needs` of them.
+/// Runs a trial to its end: an epoch costs `each`, and the trial reaches its target after `needs` of them.
 fn train(job: &mut Job, number: u32, each: f64, needs: u32, now: DateTime<Utc>) -> Verdict {
     for epoch in 1..=100 {
         let metric = if epoch >= needs { 0.6 } else { 0.1 };
-        let told = job.report(number, &report(epoch, each * f64::from(epoch), metric), None, now).expect("taken");
-        if told.stop {
-            return told;
+        let verdict = job.report(number, &report(epoch, each * f64::from(epoch), metric), None, now).expect("taken");
+        if verdict.stop {
+            return verdict;
         }
     }
-    panic!("a trial that is never told to stop");
+    panic!("a trial that never stops");
 }
 
 #[test]
-fn a_trial_ends_at_its_target_or_when_it_is_too_dear() {
+fn a_trial_ends_at_its_target_or_when_its_cost_is_too_high() {
     let mut job = job(PolicyName::Zeus);
     let first = job.begin(None, at(0)).expect("begun");
     assert_eq!((first.number, job.runs[0].trial.batch_size), (1, 32));
     assert_eq!(train(&mut job, 1, 10.0, 5, at(1)), Verdict { stop: true, reached: true, max_epochs: 5, late: false });
     assert_eq!((job.runs[0].trial.cost, job.runs[0].trial.epoch_cost), (Cost::new(50.0), Some(Cost::new(10.0))));
-    // Twice the cheapest is 100: at 20 an epoch that is five epochs.
+    // Twice the cheapest cost is 100: five epochs at 20 each.
     job.begin(None, at(2)).expect("begun");
     assert_eq!(train(&mut job, 2, 20.0, 9, at(3)), Verdict { stop: true, reached: false, max_epochs: 5, late: false });
     assert_eq!(job.runs[1].trial.state, State::Ended(Outcome::Stopped));
-    // One whose very first epoch is dearer than that is stopped in its midst.
+    // A trial whose first epoch exceeds that is stopped during it.
     job.begin(None, at(4)).expect("begun");
-    let told = job.report(3, &report(0, 101.0, 0.0), None, at(5)).expect("taken");
-    assert!(told.stop && !told.reached, "{told:?}");
+    let verdict = job.report(3, &report(0, 101.0, 0.0), None, at(5)).expect("taken");
+    assert!(verdict.stop && !verdict.reached, "{verdict:?}");
 }
 
 #[test]
@@ -77,35 +77,35 @@ fn the_first_epoch_pays_for_the_profile() {
 }
 
 #[test]
-fn whoever_heard_no_answer_asks_again() {
+fn a_client_that_missed_a_response_repeats_its_call() {
     let mut job = job(PolicyName::Zeus);
     let begun = job.begin(Some("a"), at(0)).expect("begun");
     assert_eq!(job.begin(Some("a"), at(1)), Ok(Begun { number: begun.number, again: true }));
     let last = report(5, 50.0, 0.6);
-    let told = job.report(1, &last, None, at(2)).expect("taken");
+    let verdict = job.report(1, &last, None, at(2)).expect("taken");
     let before = job.clone();
-    assert_eq!(job.report(1, &last, None, at(3)), Ok(told));
+    assert_eq!(job.report(1, &last, None, at(3)), Ok(verdict));
     assert_eq!(job.end(1, Some(&last), None, Ending::Withdrawn, at(3)), Ok(()));
     assert_eq!(job.begin(Some("a"), at(4)), Ok(Begun { number: 1, again: true }));
     assert_eq!(job, before);
 }
 
 #[test]
-fn after_the_end_the_same_and_what_may_follow_are_told_so_and_the_rest_is_refused() {
+fn after_the_end_consistent_reports_get_the_verdict_and_others_are_rejected() {
     let mut job = job(PolicyName::Zeus);
     job.begin(None, at(0)).expect("begun");
-    let books = JobId::new("a").expect("an id");
+    let metered_job = JobId::new("a").expect("an id");
     let last = report(5, 50.0, 0.6);
-    let told = job.report(1, &last, None, at(1)).expect("taken");
-    assert!(told.stop && !told.late, "{told:?}");
+    let verdict = job.report(1, &last, None, at(1)).expect("taken");
+    assert!(verdict.stop && !verdict.late, "{verdict:?}");
     let before = job.clone();
-    assert_eq!(job.report(1, &last, None, at(2)), Ok(told));
-    // It did not hear that it is to stop.
+    assert_eq!(job.report(1, &last, None, at(2)), Ok(verdict));
+    // The client missed the stop.
     for later in [report(6, 60.0, 0.3), report(5, 51.0, 0.6), Report { metric: None, ..report(5, 50.0, 0.6) }] {
-        assert_eq!(job.report(1, &later, None, at(2)), Ok(Verdict { late: true, ..told }), "{later:?}");
+        assert_eq!(job.report(1, &later, None, at(2)), Ok(Verdict { late: true, ..verdict }), "{later:?}");
     }
-    let settled = job.report(1, &report(5, 49.0, 0.6), Some(&books), at(2));
-    assert_eq!(settled, Ok(told), "books are settled later");
+    let settled = job.report(1, &report(5, 49.0, 0.6), Some(&metered_job), at(2));
+    assert_eq!(settled, Ok(verdict), "the ledger is exact only later");
     for (wrong, field) in [
         (report(4, 50.0, 0.1), "epochs"),
         (report(5, 49.0, 0.6), "energy_j"),
@@ -120,19 +120,19 @@ fn after_the_end_the_same_and_what_may_follow_are_told_so_and_the_rest_is_refuse
     }
     assert_eq!(job, before);
     job.begin(None, at(3)).expect("begun");
-    job.report(2, &last, Some(&books), at(4)).expect("taken");
+    job.report(2, &last, Some(&metered_job), at(4)).expect("taken");
     let other = JobId::new("b").expect("an id");
     let refused = job.report(2, &last, Some(&other), at(5));
     assert!(matches!(&refused, Err(Refused::Ended { field: "job_id", .. })), "{refused:?}");
-    let said = job.report(1, &report(4, 50.0, 0.1), None, at(6)).expect_err("refused").to_string();
+    let message = job.report(1, &report(4, 50.0, 0.1), None, at(6)).expect_err("refused").to_string();
     assert_eq!(
-        said,
+        message,
         "epochs is 4 after 5; trial 1 has ended at 1970-01-01T00:00:01Z: it reached its target after 5 epochs"
     );
 }
 
 #[test]
-fn a_withdrawn_trial_is_called_so_and_says_nothing_about_its_batch_size() {
+fn a_withdrawn_trial_is_ignored() {
     let mut job = job(PolicyName::Zeus);
     job.begin(None, at(0)).expect("begun");
     train(&mut job, 1, 10.0, 5, at(1));
@@ -147,7 +147,7 @@ fn a_withdrawn_trial_is_called_so_and_says_nothing_about_its_batch_size() {
         assert!(late.contains("it was withdrawn"), "{late}");
         assert!(matches!(job.end(number, None, None, Ending::NotReached, at(3)), Err(Refused::Void { .. })));
     }
-    // One that falls silent beside five that were taken back is not what kills runs.
+    // A lost trial beside five withdrawn ones does not condemn the batch size.
     job.begin(None, at(4)).expect("begun");
     job.expire(at(200));
     assert_eq!(job.run(7).expect("known").trial.state, State::Ended(Outcome::Lost));
@@ -155,7 +155,7 @@ fn a_withdrawn_trial_is_called_so_and_says_nothing_about_its_batch_size() {
 }
 
 #[test]
-fn numbers_go_on_after_those_of_an_earlier_job() {
+fn numbers_continue_after_those_of_an_earlier_job() {
     let mut job = Job { earlier: 12, ..job(PolicyName::Zeus) };
     assert_eq!(job.begin(None, at(0)).expect("begun").number, 13);
     assert_eq!(job.begin(None, at(0)).expect("begun").number, 14);
@@ -163,7 +163,7 @@ fn numbers_go_on_after_those_of_an_earlier_job() {
 }
 
 #[test]
-fn a_report_that_cannot_be_true_changes_nothing() {
+fn an_impossible_report_changes_nothing() {
     let mut job = job(PolicyName::Zeus);
     job.begin(None, at(0)).expect("begun");
     job.report(1, &report(3, 30.0, 0.1), None, at(1)).expect("taken");
@@ -178,16 +178,16 @@ fn a_report_that_cannot_be_true_changes_nothing() {
     assert!(matches!(job.report(1, &free, None, at(2)), Err(Refused::Contradiction { .. })));
     assert_eq!(job.report(2, &report(1, 1.0, 0.1), None, at(2)), Err(Refused::NoSuchTrial(2)));
     assert_eq!(job, before);
-    let books = JobId::new("a").expect("an id");
-    job.report(1, &report(4, 29.0, 0.1), Some(&books), at(2)).expect("books are settled later");
+    let metered_job = JobId::new("a").expect("an id");
+    job.report(1, &report(4, 29.0, 0.1), Some(&metered_job), at(2)).expect("the ledger is exact only later");
     assert_eq!(job.runs[0].energy, Joules::new(30.0));
     job.begin(None, at(3)).expect("begun");
-    let taken = job.report(2, &report(1, 10.0, 0.1), Some(&books), at(3));
-    assert_eq!(taken, Err(Refused::Taken { job: books, number: 1 }));
+    let taken = job.report(2, &report(1, 10.0, 0.1), Some(&metered_job), at(3));
+    assert_eq!(taken, Err(Refused::Taken { job: metered_job, number: 1 }));
 }
 
 #[test]
-fn a_report_that_no_run_can_give_is_refused() {
+fn an_implausible_report_is_rejected() {
     let mut job = job(PolicyName::Wattune);
     let number = job.begin(None, at(0)).expect("begun").number;
     let before = job.clone();
@@ -196,7 +196,7 @@ fn a_report_that_no_run_can_give_is_refused() {
         assert!(matches!(&error, Refused::Contradiction { field: f, .. } if *f == field), "{error}");
     };
     refused(report(21, 100.0, 0.1), "epochs");
-    // 300 W for a second give 300 J; 100 kJ are millijoules, or another clock.
+    // 300 W for a second are 300 J; 100 kJ are millijoules, or another clock.
     refused(report(1, 100_000.0, 0.1), "energy_j");
     refused(Report { time: Seconds::new(1e300), ..report(1, 100.0, 0.1) }, "time_s");
     refused(Report { time: Seconds::ZERO, ..report(1, 1e300, 0.1) }, "energy_j");
@@ -204,7 +204,7 @@ fn a_report_that_no_run_can_give_is_refused() {
 }
 
 #[test]
-fn a_silent_trial_is_lost_and_its_batch_size_tried_again() {
+fn a_silent_trial_is_lost_and_its_batch_size_is_tried_again() {
     let mut job = job(PolicyName::Zeus);
     job.begin(Some("a"), at(0)).expect("begun");
     job.report(1, &report(1, 10.0, 0.1), None, at(60)).expect("taken");
@@ -221,7 +221,7 @@ fn a_silent_trial_is_lost_and_its_batch_size_tried_again() {
 }
 
 #[test]
-fn a_batch_size_that_kills_its_runs_is_given_up() {
+fn a_batch_size_whose_runs_are_lost_is_abandoned() {
     let mut job = job(PolicyName::Zeus);
     job.begin(None, at(0)).expect("begun");
     train(&mut job, 1, 10.0, 5, at(1));
@@ -235,7 +235,7 @@ fn a_batch_size_that_kills_its_runs_is_given_up() {
     let lost = State::Ended(Outcome::Lost);
     assert_eq!(deaths, [lost, lost, State::Ended(Outcome::NotReached)]);
     assert_eq!(job.outlook().map(|c| c.batch_size), Ok(64), "below it nothing is tried");
-    // The batch size that its owner knows to work is never given up like that.
+    // The default batch size is never condemned.
     let mut job = self::job(PolicyName::Zeus);
     for death in 0..9 {
         job.begin(None, at(death * 101)).expect("begun");
@@ -245,7 +245,7 @@ fn a_batch_size_that_kills_its_runs_is_given_up() {
 }
 
 #[test]
-fn a_failure_is_dear_however_early_it_came() {
+fn an_early_failure_is_charged() {
     let mut job = job(PolicyName::Zeus);
     job.begin(None, at(0)).expect("begun");
     train(&mut job, 1, 10.0, 5, at(1));
@@ -255,20 +255,20 @@ fn a_failure_is_dear_however_early_it_came() {
     assert_eq!(job.runs[1].energy, Joules::ZERO, "what it used is still known");
 }
 
-/// What one of the clients does next.
+/// Next action of a client.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Asks for a trial, or for the one it has.
+    /// Requests a trial, or its current one again.
     Begin,
-    /// Reports one epoch more.
+    /// Reports another epoch.
     Epoch,
-    /// The same report again.
+    /// Repeats its last report.
     Repeat,
     /// Ends its trial.
     Withdraw,
-    /// Dies without a word; another takes its place.
+    /// Dies silently; another client replaces it.
     Die,
-    /// Nobody does anything for a while.
+    /// Time passes without calls.
     Wait(i64),
 }
 
@@ -283,7 +283,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Epochs that a batch size needs, and what each costs; the largest never gets there.
+/// Returns the epochs that a batch size needs, and the cost of each; the largest never reaches the target.
 fn truth(batch_size: u64) -> (u32, f64) {
     match batch_size {
         8 => (4, 30.0),
@@ -301,13 +301,13 @@ struct Client {
     epochs: u32,
 }
 
-fn tell(job: &mut Job, client: &mut Client, more: u32, now: DateTime<Utc>) {
+fn send_report(job: &mut Job, client: &mut Client, more: u32, now: DateTime<Utc>) {
     let Some(number) = client.trial else { return };
     let (needs, each) = truth(job.run(number).expect("known").trial.batch_size);
     client.epochs += more;
     let metric = if client.epochs >= needs { 0.6 } else { 0.1 };
-    let told = job.report(number, &report(client.epochs, each * f64::from(client.epochs), metric), None, now);
-    match told {
+    let verdict = job.report(number, &report(client.epochs, each * f64::from(client.epochs), metric), None, now);
+    match verdict {
         Ok(verdict) if !verdict.stop => {}
         Ok(_) | Err(Refused::Void { .. }) => renew(client),
         Err(other) => panic!("{other}"),
@@ -324,8 +324,8 @@ fn act(job: &mut Job, client: &mut Client, step: Step, now: DateTime<Utc>) {
             Err(Refused::Void { .. }) => renew(client),
             Err(other) => panic!("{other}"),
         },
-        Step::Epoch => tell(job, client, 1, now),
-        Step::Repeat => tell(job, client, 0, now),
+        Step::Epoch => send_report(job, client, 1, now),
+        Step::Repeat => send_report(job, client, 0, now),
         Step::Withdraw => {
             if let Some(number) = client.trial {
                 job.end(number, None, None, Ending::Withdrawn, now).expect("known");
@@ -361,7 +361,7 @@ proptest! {
             let client = &mut clients[who];
             now += TimeDelta::milliseconds(100);
             let before = job.clone();
-            // As the store has it: of trials that have ended there is no more than policies look at, beside the client's.
+            // As loaded from the store: ended trials have only the data that policies need, except the client's.
             let asked = |r: &Run| r.key.as_ref() == Some(&client.key) || Some(r.trial.number) == client.trial;
             let (mut outline, mut same) = (outlined(&job, asked), client.clone());
             if let Step::Wait(seconds) = step {
@@ -371,14 +371,14 @@ proptest! {
             act(&mut outline, &mut same, step, now);
             prop_assert_eq!(&same, client);
             prop_assert_eq!((outline.trials(), &outline.generator), (job.trials(), &job.generator));
-            // Numbers are never given twice, and what has ended stays as it is.
+            // Numbers are unique, and ended trials do not change.
             prop_assert!(job.runs.iter().zip(1..).all(|(run, n)| run.trial.number == n));
             prop_assert!(job.runs.len() <= before.runs.len() + 1);
             for (was, is) in before.runs.iter().zip(&job.runs) {
                 prop_assert!(was == is || was.trial.is_running());
             }
         }
-        // All are dead now. One client after the other comes, and learning ends.
+        // All clients are dead now. New ones arrive one after another, and learning ends.
         for _ in 0..60 {
             now += TimeDelta::seconds(101);
             let begun = job.begin(None, now).expect("something is left");

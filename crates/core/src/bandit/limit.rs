@@ -1,11 +1,11 @@
-//! The power limit that suits a batch size.
+//! Best power limit for a batch size.
 
 use super::Knob;
 use crate::domain::{OperatingPoint, PowerLimit};
 use crate::units::Seconds;
 
-/// The limit at which a sample costs least, of those that were measured with clocks left alone. Boards of one model only:
-/// with several there is no one limit.
+/// Returns the limit with the least cost per sample among those measured without a clock limit. Only for GPUs of one
+/// model: several models have no common limit.
 pub fn best_limit(points: &[OperatingPoint], knob: &Knob) -> Option<PowerLimit> {
     let second = Seconds::new(1.0);
     let cost = |p: &OperatingPoint| knob.cost(p.power.mean * second, second).get() / p.throughput.mean.get();

@@ -1,22 +1,19 @@
-//! Which batch size a recurring job should run with: learnt over its runs.
+//! Choice of a recurring job's batch size, learnt over its runs.
 //!
-//! A job that is trained again and again ([`Spec`]) makes one [`Trial`] after the other. Everything a policy knows is in
-//! the list of trials; there is no other state but the [`Generator`]'s, so that whoever stores both has stored all. Two
-//! policies answer the same two questions:
+//! A job that is trained repeatedly ([`Spec`]) makes one [`Trial`] after another. Policies use only the list of trials
+//! and the state of the [`Generator`], so that storing both stores everything. Two policies implement two functions:
+//! * [`next`] returns the batch size of the next run;
+//! * [`patience`] returns the number of epochs after which a run is stopped.
 //!
-//! * [`next`]: which batch size the next run takes;
-//! * [`patience`]: for how many epochs it may go on before it is given up.
+//! A [`Job`] is the lifecycle of such a job: trials begin, report, end, or are lost when their lease expires.
 //!
-//! A [`Job`] is the life of such a job: trials begin, report, end, or fall silent until their lease runs out.
-//!
-//! [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson sampling); [`wattune`] spends less
-//! on exploration, and says in its module why it may.
+//! [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson sampling); [`wattune`] explores
+//! less, for the reasons in its module.
 
 mod belief;
 mod choice;
 mod contradiction;
 pub mod cost;
-mod doubt;
 mod job;
 mod limit;
 pub mod numpy;
@@ -28,13 +25,13 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod trial;
+mod unit_warnings;
 pub mod wattune;
 pub mod zeus;
 
 pub use belief::Belief;
 pub use choice::{Choice, NoneConverges};
 pub use cost::{Cost, Knob};
-pub use doubt::doubts;
 pub use job::{Begun, Job};
 pub use limit::best_limit;
 pub use numpy::Generator;
@@ -44,3 +41,4 @@ pub use run::{Ending, Report, Run, Verdict};
 pub use spec::{InvalidSpec, PolicyName, Spec};
 pub use terms::{Boards, Reward, Target, Terms};
 pub use trial::{Kind, Outcome, State, Trial};
+pub use unit_warnings::unit_warnings;

@@ -1,40 +1,40 @@
-//! The generator behind NumPy's `default_rng(seed)`: PCG64 seeded through `SeedSequence`, with its normals, bounded
-//! integers and `Generator.choice(n, n, replace=False)`, draw for draw (`zeus-protocols.md` §3.6).
+//! Random generator of NumPy's `default_rng(seed)`: PCG64 seeded through `SeedSequence`, with normals, bounded integers
+//! and `Generator.choice(n, n, replace=False)`, draw for draw (`zeus-protocols.md` §3.6).
 //!
-//! Experiments seeded for the reference implementation carry over. The tables of the ziggurat are computed here; normals
-//! agree with NumPy's to about 2e-14, everything else exactly.
+//! Experiments seeded for the reference implementation are reproducible. The ziggurat's tables are computed here;
+//! normals agree with NumPy's to about 2e-14, everything else exactly.
 
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// The multiplier of the 128-bit congruential generator.
+/// Multiplier of the 128-bit congruential generator.
 const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
-/// Where the ziggurat's tail begins.
+/// Start of the ziggurat's tail.
 const TAIL: f64 = 3.654_152_885_361_009;
-/// The area of each of its layers.
+/// Area of each layer.
 const AREA: f64 = 0.004_928_673_233_974_658;
-/// Mantissas have 52 bits.
+/// Number of mantissas: 2^52.
 const MANTISSA: f64 = 4_503_599_627_370_496.0;
-/// Layers of the ziggurat.
+/// Number of layers of the ziggurat.
 const LAYERS: usize = 256;
-/// A draw is rejected so often at the most. On a real stream less than half of them are, mostly under a hundredth, so that
-/// this never shows there; on one that gives the same again and again (a damaged state) nothing else would end.
+/// Maximum number of rejected draws. A valid stream rejects fewer than half, mostly under one percent, so that this
+/// limit never applies; a damaged state that repeats one value would otherwise loop forever.
 const REJECTIONS: u32 = 1000;
 
-/// The generator. Its state can be stored, and goes on where it was.
+/// Random generator with a storable state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generator {
     #[serde(with = "decimal")]
     state: u128,
     #[serde(with = "decimal")]
     increment: u128,
-    /// The upper half of a 64-bit draw of which the lower was used.
+    /// Upper half of a 64-bit draw whose lower half was used.
     half: Option<u32>,
 }
 
 impl Generator {
-    /// `numpy.random.default_rng(seed)`.
+    /// Returns the generator of `numpy.random.default_rng(seed)`.
     pub fn new(seed: u64) -> Self {
         let words = seed_sequence(seed);
         let (state, stream) =
@@ -46,7 +46,8 @@ impl Generator {
         made
     }
 
-    /// Whether it can be one of PCG64: the increment is odd. With an even one the state runs dry, down to all zeros.
+    /// Returns true if the state is one of PCG64: the increment is odd. With an even one the state degenerates to
+    /// zeros.
     pub fn is_sound(&self) -> bool {
         self.increment & 1 == 1
     }
@@ -76,7 +77,7 @@ impl Generator {
         (self.next_64() >> 11) as f64 / 9_007_199_254_740_992.0
     }
 
-    /// `integers(0, n)`: from 0 to n − 1. Nothing is drawn for n ≤ 1.
+    /// Returns `integers(0, n)`: from 0 to n − 1. Nothing is drawn for n ≤ 1.
     #[expect(clippy::cast_possible_truncation, reason = "the halves of 64 bits")]
     pub fn below(&mut self, n: u32) -> u32 {
         if n <= 1 {
@@ -95,7 +96,7 @@ impl Generator {
         (product >> 32) as u32
     }
 
-    /// `choice(n, n, replace=False)`: all of 0 to n − 1 in random order.
+    /// Returns `choice(n, n, replace=False)`: the numbers 0 to n − 1 in random order.
     pub fn shuffled(&mut self, n: u32) -> Vec<u32> {
         if n <= 1 {
             return (0..n).collect();
@@ -112,7 +113,7 @@ impl Generator {
         order
     }
 
-    /// `standard_normal()`.
+    /// Returns `standard_normal()`.
     #[expect(clippy::cast_precision_loss, reason = "52 bits")]
     pub fn normal(&mut self) -> f64 {
         let Ziggurat { accepted, width, density } = &*ZIGGURAT;
@@ -172,7 +173,7 @@ static ZIGGURAT: LazyLock<Ziggurat> = LazyLock::new(|| {
     z
 });
 
-/// Four words of state from NumPy's `SeedSequence(seed)`.
+/// Returns four words of state from NumPy's `SeedSequence(seed)`.
 #[expect(clippy::cast_possible_truncation, reason = "the halves of 64 bits")]
 fn seed_sequence(seed: u64) -> [u64; 4] {
     let mut constant: u32 = 0x43b0_d7e5;
@@ -204,7 +205,7 @@ fn seed_sequence(seed: u64) -> [u64; 4] {
     std::array::from_fn(|i| word(2 * i) | word(2 * i + 1) << 32)
 }
 
-/// Numbers of 128 bits as texts: not every reader of JSON can hold them as numbers.
+/// Serialisation of 128-bit numbers as text, because not every JSON reader supports such numbers.
 mod decimal {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
@@ -214,6 +215,6 @@ mod decimal {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
         let text = String::deserialize(deserializer)?;
-        text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &"a whole number as a text"))
+        text.parse().map_err(|_| de::Error::invalid_value(de::Unexpected::Str(&text), &"an integer as text"))
     }
 }

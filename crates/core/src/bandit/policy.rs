@@ -1,10 +1,11 @@
-//! The questions that every policy answers, put to the one that the job names.
+//! Interface of policies: dispatches to the policy that the job names.
 
 use super::{Belief, Choice, Cost, Generator, NoneConverges, PolicyName, Spec, Trial, wattune, zeus};
 
-/// The batch size of the next run, given all trials so far in the order of their numbers, running ones included.
+/// Returns the choice for the next run, given all trials by number, including running ones.
 ///
 /// # Errors
+///
 /// If every batch size was tried and none reached the target.
 pub fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
     match spec.policy {
@@ -13,8 +14,8 @@ pub fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<
     }
 }
 
-/// For how many epochs a run with this batch size may go on that costs `epoch_cost` an epoch; `spec.max_epochs` at most.
-/// `trials` are the others: those that ended before, and those that run beside it.
+/// Returns the number of epochs after which a run with this batch size and cost per epoch is stopped; at most
+/// `spec.max_epochs`. `trials` are the other trials, ended or running.
 pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost) -> u32 {
     match spec.policy {
         PolicyName::Zeus => zeus::patience(spec, trials, epoch_cost),
@@ -22,7 +23,7 @@ pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost
     }
 }
 
-/// What the policy believes of each batch size, in the job's order; `None` where it has no opinion.
+/// Returns the policy's estimate for each batch size, in the job's order; `None` where it has none.
 pub fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
     match spec.policy {
         PolicyName::Zeus => zeus::beliefs(spec, trials),
@@ -34,7 +35,7 @@ pub fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
     }
 }
 
-/// The batch size that the policy holds for the best so far.
+/// Returns the batch size that is best by current estimates.
 pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     match spec.policy {
         PolicyName::Zeus => zeus::favourite(spec, trials),

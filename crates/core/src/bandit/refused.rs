@@ -1,63 +1,63 @@
-//! The refusals of a recurring job: what is not done, and why.
+//! Rejected requests to a recurring job, with the reasons.
 
 use chrono::{DateTime, Utc};
 
 use super::NoneConverges;
 use crate::domain::JobId;
 
-/// So many trials of a job may run at once.
-pub(super) const MOST_RUNNING: usize = 1000;
+/// Maximum number of running trials of a job.
+pub(super) const MAX_RUNNING: usize = 1000;
 
-/// Why something is not done.
+/// Reason for a rejection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// There is no such trial.
+    /// The trial does not exist.
     #[error("there is no trial {0}")]
     NoSuchTrial(u32),
-    /// It fell silent, or was withdrawn.
-    #[error("trial {number} is over since {}: {why}; ask for a new trial", .at.format("%FT%TZ"))]
+    /// The trial was lost or withdrawn.
+    #[error("trial {number} ended at {}: {why}; request a new trial", .at.format("%FT%TZ"))]
     Void {
-        /// Which.
+        /// Number of the trial.
         number: u32,
-        /// Since when.
+        /// Time of its end.
         at: DateTime<Utc>,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// It has ended, and this is not what its last report said, nor can have come after that.
+    /// The trial has ended, and the report contradicts its last one.
     #[error("{field} {why}; trial {number} has ended at {}: {reason}", .at.format("%FT%TZ"))]
     Ended {
-        /// Which.
+        /// Number of the trial.
         number: u32,
-        /// When.
+        /// Time of its end.
         at: DateTime<Utc>,
-        /// How.
+        /// Reason of its end.
         reason: String,
-        /// The field that contradicts its last report, as users write it.
+        /// Field that contradicts the last report, as users write it.
         field: &'static str,
-        /// In what.
+        /// Contradiction.
         why: String,
     },
-    /// Nothing is left to choose from.
+    /// No batch size is left to try.
     #[error(transparent)]
     NoneConverges(#[from] NoneConverges),
     /// Too many trials run.
-    #[error("{MOST_RUNNING} trials of this job are running; end some, or wait for their leases to end")]
+    #[error("{MAX_RUNNING} trials of this job are running; end some, or wait for their leases to expire")]
     TooMany,
-    /// The report cannot be true.
+    /// The report is impossible.
     #[error("{field} {why}")]
     Contradiction {
-        /// The field, as users write it.
+        /// Field, as users write it.
         field: &'static str,
-        /// What is wrong, and what would be right.
+        /// Error and valid values.
         why: String,
     },
-    /// The training run is another trial's.
-    #[error("job {job} reports for trial {number} already; register a job for each trial")]
+    /// The training run belongs to another trial.
+    #[error("job {job} already reports for trial {number}; register a job for each trial")]
     Taken {
-        /// Which run.
+        /// Training run.
         job: JobId,
-        /// Whose it is.
+        /// Number of that trial.
         number: u32,
     },
 }

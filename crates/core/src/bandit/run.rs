@@ -1,4 +1,4 @@
-//! A trial with all that is kept of it.
+//! All data of a trial.
 
 use chrono::{DateTime, Utc};
 
@@ -6,78 +6,78 @@ use super::{Cost, Knob, Outcome, State, Trial};
 use crate::domain::JobId;
 use crate::units::{Joules, Seconds};
 
-/// What a running trial says: all of it cumulative.
+/// Cumulative progress report of a running trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Whole epochs done.
+    /// Completed epochs.
     pub epochs: u32,
-    /// Energy of all its boards.
+    /// Energy of all its GPUs.
     pub energy: Joules,
-    /// Time spent training.
+    /// Training time.
     pub time: Seconds,
-    /// The metric after the last of these epochs; none where it was not measured or is no number.
+    /// Metric after the last of these epochs; absent if it was not measured or is not a number.
     pub metric: Option<f64>,
 }
 
-/// What a trial is told.
+/// Response to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it is to stop: it has ended, and what it says from now on changes nothing.
+    /// True if the trial has ended: the client must stop, and later reports change nothing.
     pub stop: bool,
-    /// Whether it ended at its target.
+    /// True if it ended at its target.
     pub reached: bool,
-    /// Up to how many epochs it may go on.
+    /// Maximum number of epochs.
     pub max_epochs: u32,
-    /// Whether this came after its end, and was not taken.
+    /// True if the report came after the end and was ignored.
     pub late: bool,
 }
 
-/// How a trial ends that has neither reached its target nor been told to stop.
+/// End of a trial that neither reached its target nor was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// As if it had not been: it was interrupted.
+    /// Interrupted; the trial is ignored.
     Withdrawn,
-    /// With this batch size it does not get there: it diverged, or does not fit into memory.
+    /// The target is out of reach with this batch size: the run diverged, or does not fit into memory.
     NotReached,
 }
 
-/// A trial with all that is kept of it.
+/// All data of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// As policies see it.
+    /// Data that policies need.
     pub trial: Trial,
-    /// Energy so far; at the end, in all.
+    /// Energy so far.
     pub energy: Joules,
     /// Time so far.
     pub time: Seconds,
-    /// The metric of its last report.
+    /// Metric of the last report.
     pub metric: Option<f64>,
-    /// Epochs and cost by the first report with an epoch. What was spent on finding the limit is in there.
+    /// Epochs and cost at the first report with an epoch. They include the search for the power limit.
     pub first: Option<(u32, Cost)>,
-    /// By what its client knows it again.
+    /// Key by which its client recognises it.
     pub key: Option<String>,
-    /// The training run whose books know its energy.
+    /// Training run whose ledger account supplies the energy.
     pub job: Option<JobId>,
-    /// When it began.
+    /// Start.
     pub begun_at: DateTime<Utc>,
-    /// Until when its client may be silent.
+    /// End of the client's lease.
     pub lease_until: DateTime<Utc>,
-    /// When it ended.
+    /// End.
     pub ended_at: Option<DateTime<Utc>>,
-    /// How it stands, in words.
+    /// Explanation of the state.
     pub reason: String,
 }
 
 impl Run {
-    /// Whether its client may not go on with it: it was withdrawn, or fell silent. Of those that fell silent most are
-    /// lost; one whose batch size is taken for the reason did not reach its target. All others end while their lease
-    /// lasts.
+    /// Returns true if its client must not continue: the trial was withdrawn, or its lease expired. Most trials with an
+    /// expired lease are lost; one whose batch size is considered the cause did not reach its target. All others end
+    /// while their lease lasts.
     pub(super) fn is_over(&self) -> bool {
         self.trial.is_void() || self.ended_at.is_some_and(|at| at > self.lease_until)
     }
 
-    /// Takes a report that does not contradict the one before.
-    pub(super) fn take(&mut self, report: &Report, knob: &Knob) {
+    /// Applies a report that does not contradict the previous one.
+    pub(super) fn apply(&mut self, report: &Report, knob: &Knob) {
         let cost = knob.cost(report.energy, report.time);
         (self.energy, self.time, self.metric) = (report.energy, report.time, report.metric);
         (self.trial.epochs, self.trial.cost) = (report.epochs, cost);
@@ -89,30 +89,31 @@ impl Run {
         self.trial.epoch_cost = (each > Cost::ZERO).then_some(each);
     }
 
-    /// Where it contradicts itself, in words: another cost than its energy and time give, say. One that did not reach its
-    /// target may count as more than it cost.
+    /// Checks its consistency, such as the cost against energy and time. A trial that did not reach its target may
+    /// count as more than its cost.
     ///
     /// # Errors
-    /// Says in what, and what would be right.
+    ///
+    /// Returns the inconsistency and the valid values.
     pub fn check(&self, knob: &Knob) -> Result<(), String> {
         let Trial { epochs, state, .. } = self.trial;
         let (cost, counts) = (knob.cost(self.energy, self.time), self.trial.cost);
-        // Sums and texts may round the last digits.
+        // Sums and text formats may round the last digits.
         let same = |a: Cost, b: Cost| (a - b).get().abs() <= 1e-9 * cost.get();
         let dearer = state == State::Ended(Outcome::NotReached) && counts > cost;
         if !same(counts, cost) && !dearer {
-            let why = "energy_j and time_s give by eta and max_power_w";
-            return Err(format!("with cost_j {}, where {} is what {why}", counts.get(), cost.get()));
+            let why = "follows from energy_j and time_s with eta and max_power_w";
+            return Err(format!("with cost_j {}, but {} {why}", counts.get(), cost.get()));
         }
         if epochs == 0 {
             return match (state, self.first, self.trial.epoch_cost) {
                 (State::Ended(Outcome::Reached), ..) => Err("that reached its target without an epoch".into()),
                 (_, None, None) => Ok(()),
-                _ => Err("without an epoch, and yet with first_epochs, first_cost_j or epoch_cost_j".into()),
+                _ => Err("without an epoch, but with first_epochs, first_cost_j or epoch_cost_j".into()),
             };
         }
         if cost <= Cost::ZERO {
-            return Err("with epochs that cost nothing; give their energy_j and time_s".into());
+            return Err("with epochs but without cost; give their energy_j and time_s".into());
         }
         let Some(first) = self.first else {
             return Err("with epochs and without first_epochs and first_cost_j".into());
@@ -122,14 +123,15 @@ impl Run {
         }
         let (has, right) = (self.trial.epoch_cost.unwrap_or(Cost::ZERO), each_epoch(epochs, cost, first));
         if !same(has, right) {
-            let why = "its epochs cost on the mean after the first report";
-            return Err(format!("with epoch_cost_j {}, where {} is what {why}", has.get(), right.get()));
+            let why = "is the mean cost of its epochs after the first report";
+            return Err(format!("with epoch_cost_j {}, but {} {why}", has.get(), right.get()));
         }
         Ok(())
     }
 }
 
-/// What each of so many epochs cost. The first ones also paid for the profile; those after them say what one costs without.
+/// Returns the cost of an epoch. The first ones include the search for the power limit, so later ones count if there
+/// are any.
 fn each_epoch(epochs: u32, cost: Cost, (first_epochs, first_cost): (u32, Cost)) -> Cost {
     match epochs - first_epochs {
         0 => Cost::new(cost.get() / f64::from(epochs)),

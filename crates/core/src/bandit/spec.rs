@@ -1,10 +1,10 @@
-//! What a recurring job is, and how its batch sizes are to be chosen.
+//! Specification of a recurring job and of the choice of its batch sizes.
 
 use serde::{Deserialize, Serialize};
 
 use super::Knob;
 
-/// Who chooses.
+/// Policy that chooses batch sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyName {
@@ -15,46 +15,47 @@ pub enum PolicyName {
     Wattune,
 }
 
-/// A recurring job. [`Spec::checked`] makes one that can be relied on.
+/// A recurring job; [`Spec::checked`] returns a valid one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
-    /// The batch sizes to choose from: distinct, ascending.
+    /// Batch sizes to choose from: distinct, ascending.
     pub batch_sizes: Vec<u64>,
-    /// What its first run takes; one of them.
+    /// Batch size of the first run; one of `batch_sizes`.
     pub default_batch_size: u64,
-    /// A run that has not reached its target by then is given up.
+    /// Maximum number of epochs of a run.
     pub max_epochs: u32,
-    /// What a run costs.
+    /// Weighting of energy and time.
     pub knob: Knob,
-    /// A run is given up when it costs more than this multiple of the cheapest one that reached its target; above 1,
-    /// up to [`Self::LARGEST_BETA`]. Without it runs are only given up after `max_epochs`.
+    /// Cost limit: a run is stopped when it costs more than this multiple of the cheapest one that reached its target;
+    /// above 1, up to [`Self::LARGEST_BETA`]. Without it runs stop only at `max_epochs`.
     pub beta: Option<f64>,
-    /// How many of its newest runs count for a batch size; 0 for all. Policy zeus alone looks at it.
+    /// Number of newest runs per batch size that count; 0 for all. Only for the policy zeus.
     pub window: u32,
-    /// Who chooses.
+    /// Policy that chooses batch sizes.
     pub policy: PolicyName,
 }
 
-/// Why a job cannot be one that recurs.
+/// Error in a specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {why}")]
 pub struct InvalidSpec {
-    /// The field, as users write it.
+    /// Field, as users write it.
     pub field: &'static str,
-    /// What is wrong, and what would be right.
+    /// Error and valid values.
     pub why: String,
 }
 
 impl Spec {
-    /// The most batch sizes that a job may have.
+    /// Maximum number of batch sizes.
     pub const MOST_BATCH_SIZES: usize = 100;
-    /// The largest `beta`: whoever wants more wants none.
+    /// Maximum `beta`: larger values have no effect.
     pub const LARGEST_BETA: f64 = 1e6;
 
-    /// The same with its batch sizes in order.
+    /// Validates the specification and sorts its batch sizes.
     ///
     /// # Errors
-    /// Says which field is wrong, and what would be right.
+    ///
+    /// Returns the invalid field and the valid values.
     pub fn checked(mut self) -> Result<Self, InvalidSpec> {
         let invalid = |field, why| Err(InvalidSpec { field, why });
         self.batch_sizes.sort_unstable();
@@ -94,7 +95,7 @@ impl Spec {
         Ok(self)
     }
 
-    /// Where a batch size stands among those of the job.
+    /// Returns the index of a batch size in the job's list.
     pub fn place(&self, batch_size: u64) -> Option<usize> {
         self.batch_sizes.binary_search(&batch_size).ok()
     }

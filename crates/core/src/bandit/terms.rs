@@ -1,74 +1,75 @@
-//! What a recurring job's trials are held to.
+//! Terms of a recurring job's trials.
 
 use serde::{Deserialize, Serialize};
 
 use super::{InvalidSpec, Spec};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// When a run is at its target.
+/// Condition under which a run is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
-    /// The metric that is to be reached.
+    /// Target value of the metric.
     pub metric: f64,
-    /// Whether more than that is better; if not, less is.
+    /// True if a higher metric is better, false if a lower one is.
     pub higher_is_better: bool,
 }
 
 impl Target {
-    /// Whether a metric is there. None is not, nor is what is no number.
+    /// Returns true if a metric reaches the target. An absent metric and NaN do not.
     pub fn is_reached(&self, metric: Option<f64>) -> bool {
         metric.is_some_and(|m| if self.higher_is_better { m >= self.metric } else { m <= self.metric })
     }
 }
 
-/// What counts beside time.
+/// Quantity to minimise beside time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reward {
     /// Energy.
     #[default]
     Energy,
-    /// Carbon, at an intensity that is the same for all runs: a dirty week does not look like a bad batch size.
+    /// Carbon at one intensity for all runs, so that a week with a high intensity does not distort the comparison.
     Carbon {
-        /// That intensity.
+        /// Intensity.
         reference: GramsPerKwh,
     },
 }
 
-/// The boards of each run, all of one model: whose profiles its batch sizes have.
+/// GPUs of each run, all of one model, which identify the profiles of its batch sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Boards {
-    /// As NVML names it.
+    /// Model as named by NVML.
     pub model: String,
-    /// How many.
+    /// Number of GPUs.
     pub count: u32,
 }
 
-/// A recurring job as its owner wants it. [`Terms::checked`] makes one that can be relied on.
+/// A recurring job as specified by its owner; [`Terms::checked`] returns a valid one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
-    /// What a policy knows of it.
+    /// Data for the policy.
     pub spec: Spec,
-    /// When a run is done.
+    /// Condition under which a run is complete.
     pub target: Target,
-    /// How long after its last word a run is taken for dead.
+    /// Time after its last report at which a run counts as lost.
     pub lease: Seconds,
-    /// What counts beside time.
+    /// Quantity to minimise beside time.
     pub reward: Reward,
-    /// The boards, if it says.
+    /// GPUs, if specified.
     pub boards: Option<Boards>,
-    /// What the generator starts from, if it is to be the same again.
+    /// Seed of the generator, for reproducible choices.
     pub seed: Option<u64>,
 }
 
 impl Terms {
-    /// The longest lease: a week.
+    /// Maximum lease: a week.
     pub const LONGEST_LEASE: Seconds = Seconds::new(604_800.0);
 
-    /// The same, in order.
+    /// Validates the terms.
     ///
     /// # Errors
-    /// Says which field is wrong, and what would be right.
+    ///
+    /// Returns the invalid field and the valid values.
     pub fn checked(mut self) -> Result<Self, InvalidSpec> {
         self.spec = self.spec.checked()?;
         let invalid = |field, why| Err(InvalidSpec { field, why });

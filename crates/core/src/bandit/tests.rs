@@ -34,8 +34,8 @@ fn regular(batch_size: u64) -> Choice {
     Choice { batch_size, kind: Kind::Regular }
 }
 
-/// Pruning as it is told step by step: each direction walked by hand, with its own state. `result` says for a batch size
-/// and a round what its run costs, if it reaches the target. Answers with what was run, in order, and what is left.
+/// Prunes step by step, each direction separately. `result` returns the cost of a run with a batch size in a round, if
+/// it reaches the target. Returns the batch sizes that were run, in order, and the remaining ones.
 fn pruned(sizes: &[u64], default: u64, result: impl Fn(u64, usize) -> Option<f64>) -> (Vec<u64>, Vec<u64>) {
     let (mut explored, mut set, mut start) = (Vec::new(), sizes.to_vec(), default);
     for round in 0..2 {
@@ -65,9 +65,9 @@ fn pruned(sizes: &[u64], default: u64, result: impl Fn(u64, usize) -> Option<f64
 }
 
 proptest! {
-    /// With runs that end in any way, some without a word, some beside explorations.
+    /// Includes runs that end in any way, lost ones, and runs beside explorations.
     #[test]
-    fn pruning_explores_what_its_description_says(
+    fn pruning_explores_as_described(
         sizes in proptest::collection::btree_set(1_u64..20, 1..8),
         default in any::<prop::sample::Index>(),
         costs in proptest::collection::vec((1_u8..6, prop::bool::weighted(0.8)), 40),
@@ -114,7 +114,7 @@ proptest! {
             trials[place].cost = Cost::new(ended.unwrap_or(9.0));
             trials[place].state = State::Ended(if ended.is_some() { Outcome::Reached } else { Outcome::Stopped });
         }
-        // All of it, unless the noise ran out.
+        // All rounds, unless the noise ran out.
         prop_assert_eq!(&explored[..], &expected[..explored.len()]);
         if next(&spec, &trials, &mut generator).is_ok_and(|choice| choice.kind == Kind::Regular) {
             prop_assert_eq!(explored, expected);
@@ -169,16 +169,16 @@ fn draws_are_those_of_numpy() {
         normals.into_iter().for_each(|normal| close(generator.normal(), normal));
         assert_eq!(generator.shuffled(7), order, "seed {seed}");
         assert_eq!([10, 3, 1000, 1, 7].map(|n| generator.below(n)), integers, "seed {seed}");
-        // Kept in a store meanwhile, it goes on where it was.
+        // Stored and loaded, it continues.
         let kept = serde_json::to_string(&generator).expect("text");
         let mut generator: Generator = serde_json::from_str(&kept).expect("the same");
         close(generator.normal(), after);
     }
 }
 
-/// Beyond the ziggurat too, of whose tail 50 are drawn here, nothing is drawn too often or too rarely.
+/// Includes 50 draws from the ziggurat's tail.
 #[test]
-fn draws_are_still_those_of_numpy_after_200000() {
+fn draws_are_those_of_numpy_after_200000() {
     let mut generator = Generator::new(5);
     let drawn: Vec<f64> = (0..200_000).map(|_| generator.normal()).collect();
     assert!((drawn.iter().sum::<f64>() - 365.957_814_982_902_73).abs() < 1e-9);
@@ -187,9 +187,9 @@ fn draws_are_still_those_of_numpy_after_200000() {
     assert_eq!(generator.below(1 << 30), 684_747_246);
 }
 
-/// A state that nothing but damage or malice can bring about gives the same draw for ever; whoever draws must not wait.
+/// A damaged state repeats the same draw forever; drawing must still terminate.
 #[test]
-fn a_stream_that_stands_still_holds_nobody_up() {
+fn a_constant_stream_terminates() {
     let of = |state: u128, increment: u128| -> Generator {
         let text = format!(r#"{{"state":"{state}","increment":"{increment}","half":null}}"#);
         serde_json::from_str(&text).expect("a generator")
@@ -199,7 +199,7 @@ fn a_stream_that_stands_still_holds_nobody_up() {
     assert!(!zeros.is_sound());
     assert!(zeros.below(3) < 3);
     assert_eq!(zeros.shuffled(7).iter().copied().collect::<std::collections::BTreeSet<_>>(), (0..7).collect());
-    // A fixed point whose draw is in the ziggurat's fifth layer, above the bell.
+    // A fixed point whose draw lies in the ziggurat's fifth layer, above the bell.
     let state = 0xffff_ffff_ffff_ff05_u128;
     let next = state.wrapping_mul(0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645);
     let mut rejected = of(state, state.wrapping_sub(next));
@@ -207,7 +207,7 @@ fn a_stream_that_stands_still_holds_nobody_up() {
     assert!(rejected.normal().is_finite());
 }
 
-/// The choices that NumPy's draws lead to, with beliefs fitted as the reference fits them.
+/// Choices from NumPy's draws, with beliefs fitted as in the reference.
 #[test]
 fn thompson_sampling_chooses_as_the_reference() {
     let spec = spec(&[8, 16, 32], 16);
@@ -234,7 +234,7 @@ fn beliefs_are_fitted_on_the_newest_rewards() {
     assert_eq!(flat, Arm { mean: -5.0, deviation: 0.0, observations: 2 });
     let arm = Arm::fit(&[-1.0, -3.0]);
     assert!((arm.mean + 2.0).abs() < 1e-12 && (arm.deviation - 0.5_f64.sqrt()).abs() < 1e-12, "{arm:?}");
-    // A window of 2 forgets that 16 was dear.
+    // A window of 2 omits the expensive run of 16.
     let mut job = spec(&[16, 32], 16);
     let mut trials = Vec::new();
     for (batch_size, kind, cost) in [
@@ -272,7 +272,7 @@ fn runs_may_cost_beta_times_the_cheapest() {
 }
 
 #[test]
-fn a_job_that_cannot_recur_is_told_why() {
+fn an_invalid_specification_names_the_reason() {
     let good = spec(&[32, 16], 16);
     assert_eq!(good.batch_sizes, [16, 32]);
     let why = |change: fn(&mut Spec)| {

@@ -1,89 +1,88 @@
-//! One run of a recurring job.
+//! A run of a recurring job.
 
 use serde::{Deserialize, Serialize};
 
 use super::Cost;
 
-/// Why a batch size was chosen.
+/// Reason for a batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// To learn about it.
     Exploration,
-    /// Because it is the best known, while an exploration is under way.
+    /// It is the best known one while an exploration is in progress.
     Concurrent,
-    /// By what was learnt.
+    /// Chosen by the estimates.
     Regular,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// At its target metric.
+    /// It reached its target metric.
     Reached,
-    /// After all the epochs it may have, without the target.
+    /// It did not reach the target within the maximum number of epochs.
     NotReached,
-    /// Given up before, because it had become too dear.
+    /// It was stopped because its cost was too high.
     Stopped,
-    /// Its client took it back. It counts as if it had not been.
+    /// Its client withdrew it; it is ignored.
     Withdrawn,
-    /// Without a word: its lease ran out. It counts as if it had not been.
+    /// Its lease expired; it is ignored.
     Lost,
 }
 
 impl Outcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 5] = [Self::Reached, Self::NotReached, Self::Stopped, Self::Withdrawn, Self::Lost];
 }
 
-/// Whether a run goes on.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It does.
+    /// In progress.
     Running,
-    /// It has ended so.
+    /// Ended.
     Ended(Outcome),
 }
 
-/// One run, as far as policies look at it.
+/// Data of a run that policies need.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// From 1 or later, one sequence for all trials of a job.
+    /// Number, in one sequence for all trials of a job.
     pub number: u32,
-    /// Its batch size.
+    /// Batch size.
     pub batch_size: u64,
-    /// Why that.
+    /// Reason for the batch size.
     pub kind: Kind,
-    /// Whether it goes on.
+    /// State.
     pub state: State,
-    /// What it has cost so far; at the end, in all.
+    /// Cost so far.
     pub cost: Cost,
-    /// Whole epochs done.
+    /// Completed epochs.
     pub epochs: u32,
-    /// What an epoch costs at the power limit that suits this batch size, without what was spent on finding that; `None`
-    /// before one is done.
+    /// Cost of an epoch at the best power limit, without the search for that limit; `None` before the first epoch ends.
     pub epoch_cost: Option<Cost>,
 }
 
 impl Trial {
-    /// Whether it has ended with a result: at its target or not.
+    /// Returns true if it ended with a result, at its target or not.
     pub fn has_result(&self) -> bool {
         matches!(self.state, State::Ended(Outcome::Reached | Outcome::NotReached | Outcome::Stopped))
     }
 
-    /// Whether it has ended without one, and counts as if it had not been.
+    /// Returns true if it ended without a result and is ignored.
     pub fn is_void(&self) -> bool {
         matches!(self.state, State::Ended(Outcome::Withdrawn | Outcome::Lost))
     }
 
-    /// Whether it reached its target.
+    /// Returns true if it reached its target.
     pub fn reached(&self) -> bool {
         self.state == State::Ended(Outcome::Reached)
     }
 
-    /// Whether it goes on.
+    /// Returns true if it is in progress.
     pub fn is_running(&self) -> bool {
         self.state == State::Running
     }

@@ -1,30 +1,31 @@
-//! Zeus's policy (NSDI'23, §4.4): two rounds of pruning, then Gaussian Thompson sampling over what is left.
+//! Zeus's policy (NSDI'23, §4.4): two rounds of pruning, then Gaussian Thompson sampling over the remaining batch
+//! sizes.
 //!
-//! *Pruning.* From the default batch size down, then up, each batch size is run once; one that does not reach the target
-//! ends its direction. The cheapest becomes the default of the second round, which goes over what is left. While an
-//! exploration is under way, other runs take the best known batch size.
+//! *Pruning.* From the default batch size down, then up, each batch size is run once; one that does not reach the
+//! target ends its direction. The cheapest becomes the default of the second round, which covers the remaining ones.
+//! While an exploration is in progress, other runs use the best known batch size.
 //!
-//! *Thompson sampling.* Rewards are costs with the other sign. With σ² the population variance of an arm's n rewards, its
-//! mean is believed to be N(mean, σ²/n); a draw for each arm, the largest wins. Arms with equal rewards have no variance,
-//! and are drawn at their mean.
+//! *Thompson sampling.* Rewards are negative costs. With σ² the population variance of an arm's n rewards, the belief
+//! about its mean is N(mean, σ²/n). Each arm is drawn, and the largest draw wins. Arms with equal rewards have no
+//! variance, and are drawn at their mean.
 
 use super::{Belief, Choice, Cost, Generator, Kind, NoneConverges, Spec, Trial};
 
-/// Rounds of pruning.
+/// Number of rounds of pruning.
 const ROUNDS: usize = 2;
-/// An arm with fewer results goes first.
+/// Minimum number of results: arms with fewer are drawn first.
 const EXPLORATIONS: usize = 2;
 
 enum Stage {
-    /// This batch size is to be explored.
+    /// Explore this batch size.
     Explore(u64),
-    /// An exploration is under way.
+    /// An exploration is in progress.
     Waiting,
-    /// These are left.
+    /// Remaining batch sizes.
     Arms(Vec<u64>),
 }
 
-/// See [`super::next`].
+/// Implements [`super::next`].
 pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
     match stage(spec, trials) {
         Stage::Explore(batch_size) => Ok(Choice { batch_size, kind: Kind::Exploration }),
@@ -34,21 +35,21 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     }
 }
 
-/// As many epochs as fit below β times the cost of the cheapest run that reached its target.
+/// Returns the number of epochs that fit below β times the cost of the cheapest run that reached its target.
 pub(super) fn patience(spec: &Spec, trials: &[Trial], epoch_cost: Cost) -> u32 {
     let bound = spec.beta.zip(cheapest(trials)).map(|(beta, (cheapest, _))| cheapest * beta);
     bound.map_or(spec.max_epochs, |bound| whole(bound / epoch_cost).min(spec.max_epochs))
 }
 
-/// The batch size that the policy holds for the best so far: the arm of the best mean, and before there are arms the
-/// cheapest that reached its target.
+/// Returns the best batch size so far: the arm with the best mean, or before there are arms the cheapest one that
+/// reached its target.
 pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     let Stage::Arms(arms) = stage(spec, trials) else { return best_known(spec, trials) };
     let mean = |batch_size: &u64| Arm::fit(&rewards(spec, trials, *batch_size)).mean;
     arms.iter().copied().max_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap_or(spec.default_batch_size)
 }
 
-/// See [`super::beliefs`].
+/// Implements [`super::beliefs`].
 pub(super) fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
     let belief = |batch_size: &u64| {
         let rewards = rewards(spec, trials, *batch_size);
@@ -63,7 +64,7 @@ fn best_known(spec: &Spec, trials: &[Trial]) -> u64 {
     cheapest(trials).map_or(spec.default_batch_size, |(_, batch_size)| batch_size)
 }
 
-/// The cheapest run that reached its target.
+/// Returns the cheapest run that reached its target.
 fn cheapest(trials: &[Trial]) -> Option<(Cost, u64)> {
     let reached = trials.iter().filter(|t| t.reached());
     reached.map(|t| (t.cost, t.batch_size)).min_by(|a, b| a.0.get().total_cmp(&b.0.get()))
@@ -98,19 +99,19 @@ fn stage(spec: &Spec, trials: &[Trial]) -> Stage {
     Stage::Arms(left)
 }
 
-/// What is believed of the mean reward of a batch size.
+/// Belief about the mean reward of a batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arm {
-    /// The mean, in joules; never positive.
+    /// Mean, in joules; never positive.
     pub mean: f64,
-    /// Its standard deviation.
+    /// Standard deviation.
     pub deviation: f64,
-    /// Rewards behind it.
+    /// Number of rewards.
     pub observations: usize,
 }
 
 impl Arm {
-    /// From a flat prior, the rewards' noise being what they show.
+    /// Returns the belief with a flat prior and the rewards' empirical variance.
     #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
     pub fn fit(rewards: &[f64]) -> Self {
         let n = rewards.len() as f64;
@@ -119,7 +120,7 @@ impl Arm {
         if variance == 0.0 {
             return Self { mean, deviation: 0.0, observations: rewards.len() };
         }
-        // In the order in which the reference rounds.
+        // Same order of operations as the reference, for equal rounding.
         let precision = 1.0 / variance;
         let total = n * precision;
         let mean = precision * rewards.iter().sum::<f64>() / total;
@@ -127,7 +128,7 @@ impl Arm {
     }
 }
 
-/// The newest rewards of an arm, the oldest first.
+/// Returns the newest rewards of an arm, oldest first.
 fn rewards(spec: &Spec, trials: &[Trial], batch_size: u64) -> Vec<f64> {
     let of_arm = trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
     let all: Vec<f64> = of_arm.map(|t| -t.cost.get()).collect();

@@ -25,7 +25,7 @@ pub struct CpuTime {
 
 /// Usage of a GPU by processes over an interval; only the proportions are meaningful.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Use {
+pub struct GpuUsage {
     /// Usage by each job on the GPU.
     pub jobs: Vec<(JobId, u64)>,
     /// Usage by processes that belong to no registered job.
@@ -34,7 +34,7 @@ pub struct Use {
 
 /// Rule by which a device's energy over an interval is divided.
 #[derive(Clone, Debug)]
-pub enum Rule {
+pub enum AttributionRule {
     /// For a GPU: by the jobs that hold it.
     Holders {
         /// The jobs on the GPU.
@@ -42,13 +42,13 @@ pub enum Rule {
         /// True if an unregistered process runs on it.
         unknown_user: bool,
         /// Measured usage, where it is known for all jobs.
-        used: Option<Use>,
+        used: Option<GpuUsage>,
     },
     /// For a CPU package or its memory: by CPU time.
     CpuTime(CpuTime),
 }
 
-impl Rule {
+impl AttributionRule {
     /// Divides `energy` exactly. Energy from an unmonitored time is never idle: it belongs to the jobs, or is
     /// unattributed.
     pub fn split(&self, energy: Millijoules, source: EnergySource) -> Vec<(Share, Millijoules)> {
@@ -79,7 +79,7 @@ fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoules)>
 }
 
 /// Divides energy by usage, or in equal shares where usage is unknown or zero; the first jobs get the odd millijoules.
-fn by_use(energy: Millijoules, holders: &[JobId], used: Option<&Use>) -> Vec<(Share, Millijoules)> {
+fn by_use(energy: Millijoules, holders: &[JobId], used: Option<&GpuUsage>) -> Vec<(Share, Millijoules)> {
     let known = used.filter(|used| used.others > 0 || used.jobs.iter().any(|(_, weight)| *weight > 0));
     let Some(used) = known else {
         return shared(energy, holders.iter().map(|id| (Share::Job(id.clone()), 1)));
@@ -134,12 +134,12 @@ mod tests {
     #[test]
     fn a_shared_gpu_is_divided_by_usage_or_equally() {
         let holders = [job("a"), job("b")];
-        let used = Use { jobs: vec![(job("a"), 60), (job("b"), 20)], others: 20 };
+        let used = GpuUsage { jobs: vec![(job("a"), 60), (job("b"), 20)], others: 20 };
         let rows = millijoules(by_use(Millijoules::new(1000), &holders, Some(&used)));
         assert_eq!(rows, [(Share::Job(job("a")), 600), (Share::Job(job("b")), 200), (Share::Unattributed, 200)]);
         let equal = [(Share::Job(job("a")), 54), (Share::Job(job("b")), 53)];
         assert_eq!(millijoules(by_use(Millijoules::new(107), &holders, None)), equal);
-        assert_eq!(millijoules(by_use(Millijoules::new(107), &holders, Some(&Use::default()))), equal);
+        assert_eq!(millijoules(by_use(Millijoules::new(107), &holders, Some(&GpuUsage::default()))), equal);
     }
 
     proptest! {
@@ -150,10 +150,10 @@ mod tests {
         ) {
             let jobs: Vec<_> = used.iter().enumerate().map(|(i, used)| (job(&format!("j{i}")), *used)).collect();
             let others = busy;
-            let (holders, used) = (jobs.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>(), Use { jobs: jobs.clone(), others });
+            let (holders, used) = (jobs.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>(), GpuUsage { jobs: jobs.clone(), others });
             let time = CpuTime { capacity, busy, jobs };
-            let holders = Rule::Holders { jobs: holders, unknown_user: false, used: Some(used) };
-            for rule in [Rule::CpuTime(time), holders] {
+            let holders = AttributionRule::Holders { jobs: holders, unknown_user: false, used: Some(used) };
+            for rule in [AttributionRule::CpuTime(time), holders] {
                 let rows = rule.split(Millijoules::new(energy), EnergySource::Counter);
                 prop_assert_eq!(rows.iter().map(|(_, e)| e.get()).sum::<u64>(), energy);
             }

@@ -11,16 +11,16 @@ use crate::domain::{DeviceId, Slot};
 use crate::units::Millijoules;
 
 /// Maximum delay between the end of an hour and the close of its block.
-const CLOSED_WITHIN: TimeDelta = TimeDelta::minutes(10);
+const MAX_CLOSE_DELAY: TimeDelta = TimeDelta::minutes(10);
 
 /// Returns the UTC day of a block that was closed at `at`.
 pub fn day_of_close(at: DateTime<Utc>) -> DateTime<Utc> {
-    day_of(at - CLOSED_WITHIN - TimeDelta::microseconds(1))
+    day_of(at - MAX_CLOSE_DELAY - TimeDelta::microseconds(1))
 }
 
 /// Returns the range of close times `(after, up to)` of the blocks of a span.
 pub fn closes_of(span: &Slot) -> (DateTime<Utc>, DateTime<Utc>) {
-    (span.start() + CLOSED_WITHIN, span.end() + CLOSED_WITHIN)
+    (span.start() + MAX_CLOSE_DELAY, span.end() + MAX_CLOSE_DELAY)
 }
 
 /// Returns the first and the last closed block whose rows may be rolled up: the blocks before the first one closed at

@@ -9,7 +9,7 @@ use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts}
 
 /// Work, time, energy and emissions of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Done {
+pub struct CompletedWork {
     /// Start of the job.
     pub started: DateTime<Utc>,
     /// Training time, without the job's own pauses.
@@ -55,7 +55,7 @@ pub struct Comparison {
 ///
 /// Returns `None` if no work was done, an intensity is unknown for part of either time, or no mix is that slow.
 pub fn compare(
-    done: &Done,
+    done: &CompletedWork,
     ceiling: (SamplesPerSecond, Watts),
     static_power: impl Fn(SamplesPerSecond) -> Option<Watts>,
     series: &CarbonSeries,
@@ -108,7 +108,7 @@ mod tests {
         // Two hours at 90/s and 180 W on average, where the ceiling does 100/s at 240 W.
         let samples = Samples::new(90.0 * 7200.0);
         let energy = Joules::new(180.0 * 7200.0);
-        let done = Done {
+        let done = CompletedWork {
             started: at(0),
             active: Seconds::new(7200.0),
             stalled: Seconds::ZERO,
@@ -129,16 +129,16 @@ mod tests {
         let (flat, _) = TimeSeries::from_points(vec![point(0, 4, 400.0)]);
         let pauses = Joules::new(60.0 * 3600.0);
         let carbon = (energy + pauses) * GramsPerKwh::new(400.0);
-        let paused = Done { stalled: Seconds::new(3600.0), stalled_energy: pauses, energy, carbon, ..done };
+        let paused = CompletedWork { stalled: Seconds::new(3600.0), stalled_energy: pauses, energy, carbon, ..done };
         let found = compare(&paused, ceiling, |_| Some(Watts::new(185.0)), &flat).expect("all known");
         let reference = 240.0 * 6480.0 + 60.0 * 3600.0;
         let reduction = 100.0 * (1.0 - (180.0 * 7200.0 + 60.0 * 3600.0) / reference);
         assert!((found.carbon_reduction_pct - reduction).abs() < 1e-9, "{found:?}");
         assert!((found.time_increase_pct - 100.0 * (10_800.0 / 10_080.0 - 1.0)).abs() < 1e-9, "{found:?}");
-        let endless = Done { samples: Samples::new(1e15), ..done };
+        let endless = CompletedWork { samples: Samples::new(1e15), ..done };
         let crawling = (SamplesPerSecond::new(1e-9), Watts::new(240.0));
         assert_eq!(compare(&endless, crawling, |_| Some(Watts::new(185.0)), &series), None, "beyond all calendars");
-        let later = Done { started: at(2), ..done };
+        let later = CompletedWork { started: at(2), ..done };
         assert_eq!(compare(&later, ceiling, |_| Some(Watts::new(185.0)), &series), None, "the third hour is the last");
     }
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use super::block::{DeviceBalance, day_of_close, signed};
 use super::chain::Digest;
 use super::entry::{Balance, Close, Correction, Entry, RollUp, Settlement};
-use super::hour::Restated;
+use super::hour::TotalsChange;
 use super::{Share, Total};
 use crate::domain::{DeviceId, EnergySource, JobId};
 
@@ -16,7 +16,7 @@ pub type CellKey = (DateTime<Utc>, DeviceId, Share, EnergySource);
 
 /// Newest settlement of an hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct NewestSettlement {
     /// Number of its entry in the ledger.
     pub entry: u64,
     /// Its version.
@@ -39,7 +39,7 @@ pub struct LaterVersion {
     /// Reason for the new version.
     pub reason: String,
     /// Change of the hour's totals.
-    pub change: Restated,
+    pub change: TotalsChange,
 }
 
 /// Rows of all derived tables after the entries applied so far. Signal kinds are named as in [`SignalKind::as_str`].
@@ -48,7 +48,7 @@ pub struct LaterVersion {
 #[derive(Clone, Debug, Default)]
 pub struct Derived {
     /// Newest settlements, by hour and signal kind.
-    pub settled: BTreeMap<(DateTime<Utc>, &'static str), Held>,
+    pub settled: BTreeMap<(DateTime<Utc>, &'static str), NewestSettlement>,
     /// Later versions, by hour, signal kind and version.
     pub restated: BTreeMap<(DateTime<Utc>, &'static str, u32), LaterVersion>,
     /// Balances with the time of their close, by block and device.
@@ -77,7 +77,7 @@ struct Block {
 
 impl Derived {
     /// Applies the next entry. Returns its number.
-    pub fn take(&mut self, entry: &Entry) -> u64 {
+    pub fn apply(&mut self, entry: &Entry) -> u64 {
         self.entries += 1;
         match entry {
             Entry::Close(close) => self.close(close),
@@ -108,8 +108,8 @@ impl Derived {
     }
 
     fn settle(&mut self, settled: &Settlement) {
-        let (hour, book, total) = (settled.hour, settled.book.as_str(), settled.total());
-        let held = Held {
+        let (hour, kind, total) = (settled.hour, settled.kind.as_str(), settled.total());
+        let newest = NewestSettlement {
             entry: self.entries,
             version: settled.version,
             through_block: settled.through_block,
@@ -117,10 +117,10 @@ impl Derived {
             sources: settled.sources(),
             total,
         };
-        if let Some(before) = self.settled.insert((hour, book), held) {
-            let change = Restated::of(&before.total, &total);
+        if let Some(before) = self.settled.insert((hour, kind), newest) {
+            let change = TotalsChange::of(&before.total, &total);
             let later = LaterVersion { at: settled.at, reason: settled.reason.clone(), change };
-            self.restated.insert((hour, book, settled.version), later);
+            self.restated.insert((hour, kind, settled.version), later);
         }
     }
 

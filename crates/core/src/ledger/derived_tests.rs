@@ -5,9 +5,9 @@ use super::*;
 use crate::domain::{SignalKind, Slot};
 use crate::ledger::Interval;
 use crate::ledger::block::{balances, cells};
-use crate::ledger::due::Why;
+use crate::ledger::due::DueReason;
 use crate::ledger::entry::Corrected;
-use crate::ledger::hour::{Settling, next_version};
+use crate::ledger::hour::{SettlementInput, next_version};
 use crate::units::Millijoules;
 
 fn at(minutes: i64) -> DateTime<Utc> {
@@ -31,7 +31,8 @@ fn close(block: u64, at: DateTime<Utc>, rows: &[Interval]) -> Entry {
 }
 
 fn settlement(before: Option<&Settlement>, rows: &[Interval], through: u64) -> Settlement {
-    let with = Settling { book: SignalKind::Average, sources: &[], silent: &[], at: at(200), why: Why::Energy };
+    let with =
+        SettlementInput { kind: SignalKind::Average, sources: &[], silent: &[], at: at(200), why: DueReason::Energy };
     next_version(at(0), &with, through, before, rows, Vec::new()).expect("something new")
 }
 
@@ -42,13 +43,13 @@ fn the_newest_version_counts_and_later_ones_are_listed() {
     let first = settlement(None, &rows[..1], 1);
     let second = settlement(Some(&first), &rows, 2);
     for settled in [&first, &second] {
-        derived.take(&Entry::Settlement(settled.clone()));
+        derived.apply(&Entry::Settlement(settled.clone()));
     }
-    let held = &derived.settled[&(at(0), "average")];
-    assert_eq!((held.entry, held.version, held.through_block, held.is_final), (2, 2, 2, false));
-    assert_eq!((held.sources.as_str(), held.total), ("none", second.total()));
+    let newest = &derived.settled[&(at(0), "average")];
+    assert_eq!((newest.entry, newest.version, newest.through_block, newest.is_final), (2, 2, 2, false));
+    assert_eq!((newest.sources.as_str(), newest.total), ("none", second.total()));
     let later = &derived.restated[&(at(0), "average", 2)];
-    let change = Restated::of(&first.total(), &second.total());
+    let change = TotalsChange::of(&first.total(), &second.total());
     assert_eq!((derived.restated.len(), later.change, later.reason.as_str()), (1, change, "more energy was booked"));
 }
 
@@ -57,7 +58,7 @@ fn a_days_balance_is_the_sum_of_its_blocks() {
     let mut derived = Derived::default();
     let day = 24 * 60;
     for (block, minute) in [(1, 60), (2, day + 5), (3, day + 60)] {
-        derived.take(&close(block, at(minute), &[row(minute - 30, 4, Share::Idle)]));
+        derived.apply(&close(block, at(minute), &[row(minute - 30, 4, Share::Idle)]));
     }
     let idle: Vec<u64> = derived.balance_days.values().map(|sum| sum.idle.get()).collect();
     assert_eq!((idle, derived.balances.len()), (vec![8, 4], 3));
@@ -74,8 +75,8 @@ proptest! {
         let last = rows.len() as u64;
         let mut derived = Derived::default();
         let (older, newer) = rows.split_at(rows.len() / 2);
-        derived.take(&close(1, at(190), older));
-        derived.take(&close(2, at(200), newer));
+        derived.apply(&close(1, at(190), older));
+        derived.apply(&close(2, at(200), newer));
         let number = given.index(rows.len());
         let given = &mut rows[number];
         let from = std::mem::replace(&mut given.share, Share::Job(JobId::new("a").expect("an id")));
@@ -87,10 +88,10 @@ proptest! {
             energy_mj: given.energy,
         };
         let (who, why, to) = ("a".into(), "b".into(), given.share.clone());
-        derived.take(&Entry::Correction(Correction { at: at(210), who, why, from, to, rows: vec![corrected] }));
+        derived.apply(&Entry::Correction(Correction { at: at(210), who, why, from, to, rows: vec![corrected] }));
         prop_assert_eq!(derived.corrected.len(), 1);
         let rolled = RollUp { at: at(300), first_block: 1, last_block: 2, rows: last };
-        derived.take(&Entry::RollUp(rolled));
+        derived.apply(&Entry::RollUp(rolled));
         prop_assert!(derived.corrected.is_empty());
         let mut expected: BTreeMap<CellKey, i64> = BTreeMap::new();
         for cell in cells(&rows) {

@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 /// Reason to compute an hour's emissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Why {
+pub enum DueReason {
     /// A closed block contains energy of the hour.
     Energy,
     /// A source published, revised or finalised intensities of the hour.
@@ -15,7 +15,7 @@ pub enum Why {
     Correction,
 }
 
-impl Why {
+impl DueReason {
     /// Returns the reason that a settlement states; `first` for the first version of an hour.
     pub const fn text(self, first: bool) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Why {
     /// Returns the reason to keep where this one is added to one that is waiting. Energy outweighs all others because
     /// it causes everything to be read again; a correction outweighs new intensities.
     #[must_use]
-    pub fn joins(self, waiting: Self) -> Self {
+    pub fn merge(self, waiting: Self) -> Self {
         if waiting == Self::Intensity || self == Self::Energy { self } else { waiting }
     }
 
@@ -55,10 +55,10 @@ impl Why {
 
 /// Returns the reasons to store, each hour once per reason, in order. A correction of an hour that also has new
 /// intensities is stored as energy, because only that causes both to be read again.
-pub fn put_off(hours: &BTreeSet<(DateTime<Utc>, Why)>) -> impl Iterator<Item = (DateTime<Utc>, Why)> + '_ {
+pub fn defer(hours: &BTreeSet<(DateTime<Utc>, DueReason)>) -> impl Iterator<Item = (DateTime<Utc>, DueReason)> + '_ {
     hours.iter().map(|(hour, why)| {
-        let also_news = *why == Why::Correction && hours.contains(&(*hour, Why::Intensity));
-        (*hour, if also_news { Why::Energy } else { *why })
+        let also_news = *why == DueReason::Correction && hours.contains(&(*hour, DueReason::Intensity));
+        (*hour, if also_news { DueReason::Energy } else { *why })
     })
 }
 
@@ -66,26 +66,29 @@ pub fn put_off(hours: &BTreeSet<(DateTime<Utc>, Why)>) -> impl Iterator<Item = (
 mod tests {
     use super::*;
 
-    const ALL: [Why; 3] = [Why::Energy, Why::Intensity, Why::Correction];
+    const ALL: [DueReason; 3] = [DueReason::Energy, DueReason::Intensity, DueReason::Correction];
 
     #[test]
     fn energy_outweighs_corrections_and_corrections_outweigh_intensities() {
         for why in ALL {
-            assert_eq!(Why::named(why.name()), Some(why));
-            assert_eq!(why.joins(why), why);
-            assert_eq!((Why::Energy.joins(why), why.joins(Why::Energy)), (Why::Energy, Why::Energy));
+            assert_eq!(DueReason::named(why.name()), Some(why));
+            assert_eq!(why.merge(why), why);
+            assert_eq!(
+                (DueReason::Energy.merge(why), why.merge(DueReason::Energy)),
+                (DueReason::Energy, DueReason::Energy)
+            );
         }
-        assert_eq!(Why::Correction.joins(Why::Intensity), Why::Correction);
-        assert_eq!(Why::Intensity.joins(Why::Correction), Why::Correction);
-        assert_eq!(Why::named("curiosity"), None);
+        assert_eq!(DueReason::Correction.merge(DueReason::Intensity), DueReason::Correction);
+        assert_eq!(DueReason::Intensity.merge(DueReason::Correction), DueReason::Correction);
+        assert_eq!(DueReason::named("curiosity"), None);
     }
 
     #[test]
     fn a_correction_with_new_intensities_is_stored_as_energy() {
         let hour = DateTime::UNIX_EPOCH;
-        let both = BTreeSet::from([(hour, Why::Intensity), (hour, Why::Correction)]);
-        assert_eq!(put_off(&both).last(), Some((hour, Why::Energy)));
-        let alone = BTreeSet::from([(hour, Why::Correction)]);
-        assert_eq!(put_off(&alone).collect::<Vec<_>>(), [(hour, Why::Correction)]);
+        let both = BTreeSet::from([(hour, DueReason::Intensity), (hour, DueReason::Correction)]);
+        assert_eq!(defer(&both).last(), Some((hour, DueReason::Energy)));
+        let alone = BTreeSet::from([(hour, DueReason::Correction)]);
+        assert_eq!(defer(&alone).collect::<Vec<_>>(), [(hour, DueReason::Correction)]);
     }
 }

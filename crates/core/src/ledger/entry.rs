@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::chain::Digest;
-use super::frozen::{Counterfactual, Outcome};
+use super::savings_entries::{Counterfactual, Outcome};
 use super::{Interval, Share};
 use crate::domain::{DeviceId, EnergySource, JobId, Origin, Provenance, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Micrograms, Millijoules};
@@ -253,7 +253,7 @@ pub struct Balance {
 /// Finality of an intensity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum Finality {
     /// Published before the time began, or filled in.
     Forecast,
     /// Published afterwards and subject to revision, or synthetic.
@@ -262,7 +262,7 @@ pub enum State {
     Final,
 }
 
-impl State {
+impl Finality {
     /// Returns the finality of a past value; `settled` is true if its source declared it final. A synthetic value
     /// belongs to no real grid and never becomes final.
     pub fn of(origin: Origin, settled: bool) -> Self {
@@ -289,7 +289,7 @@ pub struct Factor {
     /// Origin of the value.
     pub origin: Origin,
     /// Finality of the value.
-    pub state: State,
+    pub state: Finality,
     /// Source that published it.
     pub source: String,
     /// Grid zone.
@@ -313,7 +313,8 @@ pub struct Settlement {
     pub hour: DateTime<Utc>,
     /// Kind of intensity: average intensities give the inventory, marginal ones the impact. The two are separate
     /// accounts.
-    pub book: SignalKind,
+    #[serde(rename = "book")]
+    pub kind: SignalKind,
     /// Version, from 1 for each hour and kind.
     pub version: u32,
     /// Time of computation.

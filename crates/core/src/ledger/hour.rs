@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::due::Why;
+use super::due::DueReason;
 use super::entry::{Factor, Settlement};
-use super::settlement::{parts, spread};
+use super::settlement::{distribute, parts};
 use super::sources::{SourceKey, joined, keys_of};
 use super::{Interval, Share, Total};
 use crate::domain::{DeviceId, SignalKind, Slot};
@@ -14,9 +14,9 @@ use crate::units::{Micrograms, Millijoules};
 
 /// Sources, time and reason of an hour's settlement for one kind of intensity.
 #[derive(Clone, Debug)]
-pub struct Settling<'a> {
+pub struct SettlementInput<'a> {
     /// Kind of intensity.
-    pub book: SignalKind,
+    pub kind: SignalKind,
     /// Active sources of one kind and scope, the preferred one first.
     pub sources: &'a [SourceKey],
     /// Names of sources that the settings prefer to the active ones and that published nothing since the start: their
@@ -25,20 +25,20 @@ pub struct Settling<'a> {
     /// Current time.
     pub at: DateTime<Utc>,
     /// Reason.
-    pub why: Why,
+    pub why: DueReason,
 }
 
-impl Settling<'_> {
+impl SettlementInput<'_> {
     /// Returns true if the hour is no longer due afterwards. Average intensities are processed last.
     pub fn completes_hour(&self) -> bool {
-        self.book == SignalKind::Average
+        self.kind == SignalKind::Average
     }
 }
 
 /// Returns true if settlements of this kind have begun: those with marginal intensities begin with the first source of
 /// them.
-pub fn is_begun(book: SignalKind, sources: &[SourceKey], before: Option<&Settlement>) -> bool {
-    book != SignalKind::Marginal || !sources.is_empty() || before.is_some()
+pub fn has_begun(kind: SignalKind, sources: &[SourceKey], before: Option<&Settlement>) -> bool {
+    kind != SignalKind::Marginal || !sources.is_empty() || before.is_some()
 }
 
 /// Origin of the intensities of an hour's next version.
@@ -47,18 +47,18 @@ pub enum Intensities {
     /// The previous version's intensities, unchanged.
     Kept(Vec<Factor>),
     /// Intensities of the active sources, and of the sources used by settlements within this time.
-    AsAround(Slot),
-    /// Intensities of the active sources, and of those of the previous version where [`beyond`] requires them.
+    AroundHour(Slot),
+    /// Intensities of the active sources, and of those of the previous version where [`sources_to_read`] requires them.
     Published,
 }
 
 /// Returns the origin of the intensities of an hour's next version.
-pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &Settling<'_>) -> Intensities {
+pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &SettlementInput<'_>) -> Intensities {
     match before {
         // A source that published until recently remains valid for its time, as in the hours before.
-        None => Intensities::AsAround(Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour)),
+        None => Intensities::AroundHour(Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour)),
         // A correction changes nothing about the grid, and neither does a start before a source has published.
-        Some(before) if with.why == Why::Correction || with.sources.is_empty() => {
+        Some(before) if with.why == DueReason::Correction || with.sources.is_empty() => {
             Intensities::Kept(before.factors.clone())
         }
         Some(_) => Intensities::Published,
@@ -68,10 +68,15 @@ pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &Settling<'_>
 /// Returns the sources to read in place of the active ones, whose intensities are `published`, if the previous version
 /// used other sources or covers times for which the active ones have no intensity. New settings, or a source that is
 /// down, withdraw nothing.
-pub fn beyond(before: &Settlement, published: &[Factor], with: &Settling<'_>) -> Option<Vec<SourceKey>> {
-    let is_said = |factor: &Factor| with.sources.iter().any(|key| key.is_of(factor)) && is_covered(factor, published);
-    (!before.factors.iter().all(is_said))
-        .then(|| joined(with.sources, with.silent, keys_of(with.book, &before.factors)))
+pub fn sources_to_read(
+    before: &Settlement,
+    published: &[Factor],
+    with: &SettlementInput<'_>,
+) -> Option<Vec<SourceKey>> {
+    let is_published =
+        |factor: &Factor| with.sources.iter().any(|key| key.is_of(factor)) && is_covered(factor, published);
+    (!before.factors.iter().all(is_published))
+        .then(|| joined(with.sources, with.silent, keys_of(with.kind, &before.factors)))
 }
 
 /// Returns true if `published` covers all of a factor's time.
@@ -81,7 +86,7 @@ fn is_covered(factor: &Factor, published: &[Factor]) -> bool {
 }
 
 /// Clips intensities to a span.
-pub fn cut(factors: &mut [Factor], span: &Slot) {
+pub fn clip(factors: &mut [Factor], span: &Slot) {
     for factor in factors {
         factor.start = factor.start.max(span.start());
         factor.end = factor.end.min(span.end());
@@ -95,7 +100,7 @@ pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Opti
     let mut all = match before {
         Some(before) if !rolled_up.is_empty() => {
             let known = blocks.partition_point(|block| *block <= before.through_block);
-            spread(rolled_up, &rows[..known], before)
+            distribute(rolled_up, &rows[..known], before)
         }
         _ => rolled_up,
     };
@@ -107,7 +112,7 @@ pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Opti
 /// equal. The energy is that of the blocks up to `through_block`.
 pub fn next_version(
     hour: DateTime<Utc>,
-    with: &Settling<'_>,
+    with: &SettlementInput<'_>,
     through_block: u64,
     before: Option<&Settlement>,
     energy: &[Interval],
@@ -118,7 +123,7 @@ pub fn next_version(
     }
     let settlement = Settlement {
         hour,
-        book: with.book,
+        kind: with.kind,
         version: before.map_or(0, |before| before.version) + 1,
         at: with.at,
         reason: with.why.text(before.is_none()).into(),
@@ -126,12 +131,12 @@ pub fn next_version(
         parts: parts(energy, &factors),
         factors,
     };
-    before.is_none_or(|before| !settlement.says_the_same_as(before)).then_some(settlement)
+    before.is_none_or(|before| !settlement.is_equivalent_to(before)).then_some(settlement)
 }
 
 /// Change of an hour's totals by a version after the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Restated {
+pub struct TotalsChange {
     /// Energy before.
     pub energy_before: Millijoules,
     /// Energy after.
@@ -142,7 +147,7 @@ pub struct Restated {
     pub carbon: Micrograms,
 }
 
-impl Restated {
+impl TotalsChange {
     /// Compares two totals of an hour.
     pub fn of(before: &Total, after: &Total) -> Self {
         let (energy_before, carbon_before) = (before.energy, before.carbon);

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{EnergySource, Origin, SignalScope, Zone};
-use crate::ledger::entry::State;
+use crate::ledger::entry::Finality;
 use crate::units::GramsPerKwh;
 
 fn at(minutes: i64) -> DateTime<Utc> {
@@ -20,7 +20,7 @@ fn factor(source: &str, from: i64, to: i64, value: f64) -> Factor {
         g_per_kwh: GramsPerKwh::new(value),
         received: None,
         origin: Origin::Measured,
-        state: State::Provisional,
+        state: Finality::Provisional,
         source: source.into(),
         zone: Zone::new("X").expect("a zone"),
         scope: SignalScope::Lifecycle,
@@ -40,12 +40,12 @@ fn key(source: &str) -> SourceKey {
     SourceKey { source: source.into(), zone, kind: SignalKind::Average, scope: SignalScope::Lifecycle }
 }
 
-fn settling(sources: &[SourceKey], why: Why) -> Settling<'_> {
-    Settling { book: SignalKind::Average, sources, silent: &[], at: at(70), why }
+fn settling(sources: &[SourceKey], why: DueReason) -> SettlementInput<'_> {
+    SettlementInput { kind: SignalKind::Average, sources, silent: &[], at: at(70), why }
 }
 
 fn version(before: Option<&Settlement>, energy: &[Interval], factors: Vec<Factor>) -> Option<Settlement> {
-    next_version(at(0), &settling(&[], Why::Intensity), 1, before, energy, factors)
+    next_version(at(0), &settling(&[], DueReason::Intensity), 1, before, energy, factors)
 }
 
 #[test]
@@ -65,9 +65,9 @@ fn a_new_version_requires_a_difference() {
 fn marginal_settlements_begin_with_a_source() {
     let sources = [key("a")];
     let before = version(None, &[row(0, 1, Share::Idle)], vec![]).expect("the first");
-    let marginal = |sources, before| is_begun(SignalKind::Marginal, sources, before);
+    let marginal = |sources, before| has_begun(SignalKind::Marginal, sources, before);
     assert!(!marginal(&[], None) && marginal(&sources, None) && marginal(&[], Some(&before)));
-    assert!(is_begun(SignalKind::Average, &[], None));
+    assert!(has_begun(SignalKind::Average, &[], None));
 }
 
 #[test]
@@ -77,25 +77,25 @@ fn a_correction_keeps_intensities_and_other_reasons_read_them_again() {
     let before =
         Settlement { hour: at(60), ..version(None, &[row(0, 1, Share::Idle)], factors.clone()).expect("first") };
     let found = |why, sources, before| intensities(&hour, before, &settling(sources, why));
-    assert_eq!(found(Why::Correction, &sources, Some(&before)), Intensities::Kept(factors.clone()));
-    assert_eq!(found(Why::Energy, &[], Some(&before)), Intensities::Kept(factors));
-    assert_eq!(found(Why::Energy, &sources, Some(&before)), Intensities::Published);
-    assert_eq!(found(Why::Correction, &sources, None), Intensities::AsAround(slot(60 - 24 * 60, 120)));
+    assert_eq!(found(DueReason::Correction, &sources, Some(&before)), Intensities::Kept(factors.clone()));
+    assert_eq!(found(DueReason::Energy, &[], Some(&before)), Intensities::Kept(factors));
+    assert_eq!(found(DueReason::Energy, &sources, Some(&before)), Intensities::Published);
+    assert_eq!(found(DueReason::Correction, &sources, None), Intensities::AroundHour(slot(60 - 24 * 60, 120)));
 }
 
 #[test]
 fn a_source_that_is_down_withdraws_nothing() {
     let sources = [key("a")];
-    let with = settling(&sources, Why::Intensity);
+    let with = settling(&sources, DueReason::Intensity);
     let of = |factors| version(None, &[row(0, 1, Share::Idle)], factors).expect("the first");
     let before = of(vec![factor("a", 0, 60, 300.0)]);
-    assert_eq!(beyond(&before, &[factor("a", 0, 30, 1.0), factor("a", 30, 60, 2.0)], &with), None);
+    assert_eq!(sources_to_read(&before, &[factor("a", 0, 30, 1.0), factor("a", 30, 60, 2.0)], &with), None);
     let unnamed = |source| SourceKey { kind: SignalKind::Unspecified, ..key(source) };
     let joined = Some(vec![key("a"), unnamed("a")]);
-    assert_eq!(beyond(&before, &[factor("a", 0, 30, 1.0)], &with), joined, "half of the hour is missing");
+    assert_eq!(sources_to_read(&before, &[factor("a", 0, 30, 1.0)], &with), joined, "half of the hour is missing");
     let before = of(vec![factor("b", 0, 60, 300.0)]);
     let joined = Some(vec![key("a"), key("b"), unnamed("b")]);
-    assert_eq!(beyond(&before, &[factor("a", 0, 60, 1.0)], &with), joined, "another source was used");
+    assert_eq!(sources_to_read(&before, &[factor("a", 0, 60, 1.0)], &with), joined, "another source was used");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use super::entry::{Factor, State};
+use super::entry::{Factor, Finality};
 use super::sources::SourceKey;
 use crate::domain::{Intensity, Origin, Provenance, Slot, TimeSeries};
 
@@ -23,11 +23,11 @@ pub struct Value {
 
 /// Values of one source, with one layer per origin. Within a layer the newest value counts.
 #[derive(Clone, Debug, Default)]
-pub struct OfSource {
+pub struct SourceValues {
     layers: BTreeMap<Origin, TimeSeries<Value>>,
 }
 
-impl OfSource {
+impl SourceValues {
     /// Adds the next value, in the order of storage.
     pub fn publish(&mut self, slot: Slot, value: Value) {
         self.layers.entry(value.intensity.origin).or_default().insert(slot, value);
@@ -44,7 +44,7 @@ impl OfSource {
 /// Returns the best value for each time with the index of its source. All sources are of one kind and scope, the
 /// preferred one first. Actual values precede forecasts of any source; then the preferred source, the most trusted
 /// origin and the newest value count.
-pub fn best(sources: Vec<OfSource>) -> TimeSeries<(usize, Value)> {
+pub fn best(sources: Vec<SourceValues>) -> TimeSeries<(usize, Value)> {
     let (mut expected, mut actual) = (TimeSeries::default(), TimeSeries::default());
     for (place, source) in sources.into_iter().enumerate().rev() {
         for (origin, layer) in source.layers {
@@ -71,7 +71,7 @@ pub fn factor(
         g_per_kwh,
         received: provenance.unit.map(|unit| unit.received(g_per_kwh)),
         origin,
-        state: State::of(origin, final_until.is_some_and(|until| slot.end() <= until)),
+        state: Finality::of(origin, final_until.is_some_and(|until| slot.end() <= until)),
         source: key.source.clone(),
         zone: key.zone.clone(),
         scope: key.scope,
@@ -100,13 +100,13 @@ mod tests {
         Value { intensity, issued_at: at, retrieved_at: at, row }
     }
 
-    fn rows(sources: &[OfSource]) -> Vec<(usize, i64)> {
+    fn rows(sources: &[SourceValues]) -> Vec<(usize, i64)> {
         best(sources.to_vec()).points().iter().map(|(_, (place, value))| (*place, value.row)).collect()
     }
 
     #[test]
     fn actual_values_precede_forecasts_until_they_are_withdrawn() {
-        let (mut preferred, mut other) = (OfSource::default(), OfSource::default());
+        let (mut preferred, mut other) = (SourceValues::default(), SourceValues::default());
         other.publish(slot(0, 60), value(1, 100.0, Origin::Forecast));
         preferred.publish(slot(0, 60), value(2, 200.0, Origin::Forecast));
         assert_eq!(rows(&[preferred.clone(), other.clone()]), [(0, 2)]);
@@ -125,10 +125,10 @@ mod tests {
         let key = SourceKey { source: "file".into(), zone, kind: SignalKind::Average, scope: SignalScope::Lifecycle };
         let (hour, at) = (slot(0, 60), |minutes| Some(DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)));
         let state = |origin, until| factor(&hour, &value(1, 1.0, origin), &key, until, Provenance::default()).state;
-        assert_eq!(state(Origin::Measured, at(60)), State::Final);
-        assert_eq!(state(Origin::Measured, at(59)), State::Provisional);
-        assert_eq!(state(Origin::Measured, None), State::Provisional);
-        assert_eq!(state(Origin::Forecast, at(60)), State::Forecast);
-        assert_eq!(state(Origin::Synthetic, at(60)), State::Provisional);
+        assert_eq!(state(Origin::Measured, at(60)), Finality::Final);
+        assert_eq!(state(Origin::Measured, at(59)), Finality::Provisional);
+        assert_eq!(state(Origin::Measured, None), Finality::Provisional);
+        assert_eq!(state(Origin::Forecast, at(60)), Finality::Forecast);
+        assert_eq!(state(Origin::Synthetic, at(60)), Finality::Provisional);
     }
 }

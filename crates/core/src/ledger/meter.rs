@@ -8,7 +8,7 @@ use crate::units::{Joules, Millijoules, Seconds, Watts};
 const GAP: Seconds = Seconds::new(10.0);
 
 /// A counter is considered absent if it did not change for [`GAP`] while at least this energy was drawn.
-const STILL: Joules = Joules::new(20.0);
+const MIN_DRAWN: Joules = Joules::new(20.0);
 
 /// Span over which counter and integrated power are compared.
 const CROSS_CHECK: Seconds = Seconds::new(60.0);
@@ -83,7 +83,7 @@ impl Metered {
 pub struct Meter {
     last: Option<Sample>,
     base: Option<Base>,
-    still: Option<Still>,
+    still: Option<Standstill>,
     metered: Metered,
     /// Fraction of a millijoule that integration has not recorded yet.
     carry: Joules,
@@ -111,12 +111,12 @@ struct Base {
 
 /// A time over which the counter did not change.
 #[derive(Clone, Copy, Debug)]
-struct Still {
+struct Standstill {
     since: Monotonic,
     /// Energy drawn meanwhile.
     drawn: Joules,
     /// True if the counter is treated as absent.
-    is_away: bool,
+    is_absent: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -164,7 +164,7 @@ impl Meter {
 
     /// Returns the time since which the counter has not changed, if the meter treats it as absent.
     pub fn still_since(&self) -> Option<Monotonic> {
-        self.still.filter(|still| still.is_away).map(|still| still.since)
+        self.still.filter(|still| still.is_absent).map(|still| still.since)
     }
 
     /// Returns true if the counter has not changed for so long that it is treated as absent. At that point the energy
@@ -175,13 +175,13 @@ impl Meter {
             self.still = None;
             return false;
         }
-        let mut still = self.still.unwrap_or(Still { since: last.at, drawn: Joules::ZERO, is_away: false });
+        let mut still = self.still.unwrap_or(Standstill { since: last.at, drawn: Joules::ZERO, is_absent: false });
         let drawn = still.drawn;
         let mean = mean_power(last.power, power).filter(|_| at.since(last.at) <= GAP).unwrap_or_default();
         still.drawn += mean * at.since(last.at);
-        let is_drawing = mean > Watts::ZERO && still.drawn >= STILL;
-        if !still.is_away && at.since(still.since) > GAP && is_drawing {
-            still.is_away = true;
+        let is_drawing = mean > Watts::ZERO && still.drawn >= MIN_DRAWN;
+        if !still.is_absent && at.since(still.since) > GAP && is_drawing {
+            still.is_absent = true;
             let filled = Millijoules::from_joules(drawn);
             self.metered.integrated += filled;
             self.metered.ahead += filled;
@@ -189,11 +189,11 @@ impl Meter {
             self.base = Some(Base { estimated: base.estimated + filled, ..base });
         }
         self.still = Some(still);
-        still.is_away
+        still.is_absent
     }
 
     /// Records that `energy` of the counter's future increase was recorded before this meter began.
-    pub fn owe(&mut self, energy: Millijoules) {
+    pub fn add_ahead(&mut self, energy: Millijoules) {
         self.metered.ahead += energy;
     }
 
@@ -443,7 +443,7 @@ mod tests {
     fn energy_recorded_before_the_meter_began_is_not_recorded_again() {
         let mut meter = Meter::default();
         watch(&mut meter, 0, 1, 100.0, true);
-        meter.owe(Millijoules::new(250_000));
+        meter.add_ahead(Millijoules::new(250_000));
         let metered = watch(&mut meter, 2, 10, 100.0, true);
         assert_eq!([metered.total(), metered.ahead].map(joules), [750, 0]);
         assert_eq!(joules(metered.drawn), 1_000);

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::apportion::{by_hour, by_time};
-use super::attribution::Rule;
+use super::attribution::AttributionRule;
 use super::interval::{Interval, to_micros};
 use super::meter::Metered;
 use crate::domain::{DeviceId, EnergySource, JobId, Slot};
@@ -11,7 +11,7 @@ use crate::time::{Monotonic, Now};
 use crate::units::{Millijoules, Seconds};
 
 /// Minimum duration of an interval: sensors are not faster.
-const SHORTEST: Seconds = Seconds::new(0.2);
+const MIN_DURATION: Seconds = Seconds::new(0.2);
 
 /// A wall clock that deviates more than this from the monotonic clock was set.
 const CLOCK_STEP: Seconds = Seconds::new(2.0);
@@ -27,41 +27,41 @@ pub struct OpenInterval {
     since: Monotonic,
     metered: Metered,
     /// Rules that applied until a time, oldest first, where they differ from the rule at the interval's end.
-    turned: Vec<(Monotonic, Rule)>,
+    earlier_rules: Vec<(Monotonic, AttributionRule)>,
 }
 
 impl OpenInterval {
     /// Opens the first interval of a device; energy metered so far is not part of it.
     pub fn open(device: DeviceId, now: Now, metered: Metered) -> Self {
-        Self { device, start: to_micros(now.utc), since: now.monotonic, metered, turned: Vec::new() }
+        Self { device, start: to_micros(now.utc), since: now.monotonic, metered, earlier_rules: Vec::new() }
     }
 
     /// Records that `rule` applies to all time up to `at` that has no rule yet, and another one afterwards.
-    pub fn turn(&mut self, at: Monotonic, rule: Rule) {
-        if at > self.last_turn() {
-            self.turned.push((at, rule));
+    pub fn change_rule(&mut self, at: Monotonic, rule: AttributionRule) {
+        if at > self.last_rule_change() {
+            self.earlier_rules.push((at, rule));
         }
     }
 
     /// Returns true if parts of it are attributed by different rules.
-    pub fn has_turned(&self) -> bool {
-        !self.turned.is_empty()
+    pub fn has_rule_changes(&self) -> bool {
+        !self.earlier_rules.is_empty()
     }
 
     /// Returns true if it is long enough to be closed.
     pub fn can_close(&self, now: Now) -> bool {
-        self.age(now) >= SHORTEST
+        self.age(now) >= MIN_DURATION
     }
 
     /// Returns true if the time since it was opened, or since the last change of the rule, exceeds both the sensors'
     /// response time and twice the sampling period `pace`.
     pub fn is_unread(&self, at: Monotonic, pace: Seconds) -> bool {
-        at.since(self.last_turn()) >= SHORTEST.max(pace * 2.0)
+        at.since(self.last_rule_change()) >= MIN_DURATION.max(pace * 2.0)
     }
 
     /// Returns the start of the current rule: the last change, or the opening.
-    pub fn last_turn(&self) -> Monotonic {
-        self.turned.last().map_or(self.since, |(until, _)| *until)
+    pub fn last_rule_change(&self) -> Monotonic {
+        self.earlier_rules.last().map_or(self.since, |(until, _)| *until)
     }
 
     /// Returns how long it has been open.
@@ -75,7 +75,7 @@ impl OpenInterval {
     }
 
     /// Returns true if an unknown amount of energy was used since it was opened.
-    pub fn has_lost(&self, metered: Metered) -> bool {
+    pub fn has_lost_energy(&self, metered: Metered) -> bool {
         metered.lost > self.metered.lost || self.was_unread(metered)
     }
 
@@ -88,18 +88,19 @@ impl OpenInterval {
     /// changed, and the sum is exact. Rows are split at full hours.
     ///
     /// Returns `None` and stays open while it is shorter than sensors can resolve (200 ms).
-    pub fn close(&mut self, now: Now, metered: Metered, rule: &Rule) -> Option<Vec<Interval>> {
+    pub fn close(&mut self, now: Now, metered: Metered, rule: &AttributionRule) -> Option<Vec<Interval>> {
         let age = self.age(now);
         let end = to_micros(self.start + age.to_delta());
         let slot = Slot::new(self.start, end).filter(|_| self.can_close(now))?;
-        let (parts, rules): (Vec<Slot>, Vec<&Rule>) = self.parts(slot, now.monotonic, rule).into_iter().unzip();
+        let (parts, rules): (Vec<Slot>, Vec<&AttributionRule>) =
+            self.parts(slot, now.monotonic, rule).into_iter().unzip();
         let mut rows = Vec::new();
         for (source, energy) in metered.since(&self.metered) {
             for ((part, rule), energy) in parts.iter().zip(&rules).zip(by_time(energy, &parts)) {
                 rows.extend(split(&self.device, *part, energy, source, rule).into_iter().flat_map(by_hour));
             }
         }
-        self.turned.retain(|(until, _)| *until > now.monotonic);
+        self.earlier_rules.retain(|(until, _)| *until > now.monotonic);
         self.metered = metered;
         self.since = now.monotonic;
         // Consecutive intervals are contiguous, unless the wall clock was set in between.
@@ -109,11 +110,11 @@ impl OpenInterval {
     }
 
     /// Returns the parts of `slot`, which ends at `end`, with the rule of each.
-    fn parts<'a>(&'a self, slot: Slot, end: Monotonic, rule: &'a Rule) -> Vec<(Slot, &'a Rule)> {
+    fn parts<'a>(&'a self, slot: Slot, end: Monotonic, rule: &'a AttributionRule) -> Vec<(Slot, &'a AttributionRule)> {
         let mut from = slot.start();
-        let turned = self.turned.iter().map(|(until, rule)| (*until, rule));
+        let earlier_rules = self.earlier_rules.iter().map(|(until, rule)| (*until, rule));
         let mut parts = Vec::new();
-        for (until, rule) in turned.chain([(end, rule)]) {
+        for (until, rule) in earlier_rules.chain([(end, rule)]) {
             let until =
                 if until < end { to_micros(self.start + until.since(self.since).to_delta()) } else { slot.end() };
             parts.extend(Slot::new(from, until).map(|part| (part, rule)));
@@ -125,7 +126,7 @@ impl OpenInterval {
 
 /// Time of a job on a device, by the wall clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stay {
+pub struct OccupancySpan {
     /// Job.
     pub job: JobId,
     /// Start.
@@ -135,24 +136,24 @@ pub struct Stay {
 }
 
 /// Returns rows for the energy of a time in which no daemon ran or the device did not answer, as measured by the
-/// hardware counter. The energy is divided by time at each start and end in `stays` and attributed to the jobs present,
+/// hardware counter. The energy is divided by time at each start and end in `occupancy` and attributed to the jobs present,
 /// or left unattributed without one.
 pub fn gap_intervals(
     device: &DeviceId,
     from: DateTime<Utc>,
     to: DateTime<Utc>,
     energy: Millijoules,
-    stays: &[Stay],
+    occupancy: &[OccupancySpan],
 ) -> Vec<Interval> {
     let (from, to) = (to_micros(from), to_micros(to));
     let within = Slot::new(from, to);
     // If the wall clock was set back meanwhile, the energy is kept, but the times of jobs are unknown.
     let Some(slot) = within.or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to)) else { return Vec::new() };
-    let known: Vec<(DateTime<Utc>, DateTime<Utc>, &JobId)> = stays
+    let known: Vec<(DateTime<Utc>, DateTime<Utc>, &JobId)> = occupancy
         .iter()
-        .filter_map(|stay| match within {
-            Some(_) => Some((to_micros(stay.from), stay.until.map_or(slot.end(), to_micros), &stay.job)),
-            None => stay.until.is_none().then(|| (slot.start(), slot.end(), &stay.job)),
+        .filter_map(|span| match within {
+            Some(_) => Some((to_micros(span.from), span.until.map_or(slot.end(), to_micros), &span.job)),
+            None => span.until.is_none().then(|| (slot.start(), slot.end(), &span.job)),
         })
         .collect();
     let mut edges: Vec<DateTime<Utc>> = known.iter().flat_map(|(from, until, _)| [*from, *until]).collect();
@@ -164,13 +165,19 @@ pub fn gap_intervals(
     let rows = parts.iter().zip(by_time(energy, &parts)).flat_map(|(part, energy)| {
         let there = known.iter().filter(|(from, until, _)| *from <= part.start() && *until >= part.end());
         let jobs = there.map(|(_, _, job)| (*job).clone()).collect();
-        let rule = Rule::Holders { jobs, unknown_user: true, used: None };
+        let rule = AttributionRule::Holders { jobs, unknown_user: true, used: None };
         split(device, *part, energy, EnergySource::CounterGap, &rule)
     });
     rows.flat_map(by_hour).collect()
 }
 
-fn split(device: &DeviceId, slot: Slot, energy: Millijoules, source: EnergySource, rule: &Rule) -> Vec<Interval> {
+fn split(
+    device: &DeviceId,
+    slot: Slot,
+    energy: Millijoules,
+    source: EnergySource,
+    rule: &AttributionRule,
+) -> Vec<Interval> {
     if energy == Millijoules::ZERO {
         return Vec::new();
     }
@@ -198,8 +205,8 @@ mod tests {
         JobId::new(name).expect("an id")
     }
 
-    fn held(jobs: &[JobId], unknown_user: bool) -> Rule {
-        Rule::Holders { jobs: jobs.to_vec(), unknown_user, used: None }
+    fn held(jobs: &[JobId], unknown_user: bool) -> AttributionRule {
+        AttributionRule::Holders { jobs: jobs.to_vec(), unknown_user, used: None }
     }
 
     fn open() -> OpenInterval {
@@ -247,16 +254,16 @@ mod tests {
     fn energy_of_an_unresponsive_time_is_divided_over_the_jobs_on_the_gpu() {
         let mut interval = open();
         let at = |seconds| now(seconds).monotonic;
-        interval.turn(at(10.0), held(&[job("a")], false));
-        interval.turn(at(15.0), held(&[], false));
-        interval.turn(at(15.0), held(&[job("nobody"), job("ever")], false));
-        assert!(interval.has_turned() && !interval.is_unread(at(15.1), Seconds::ZERO));
+        interval.change_rule(at(10.0), held(&[job("a")], false));
+        interval.change_rule(at(15.0), held(&[], false));
+        interval.change_rule(at(15.0), held(&[job("nobody"), job("ever")], false));
+        assert!(interval.has_rule_changes() && !interval.is_unread(at(15.1), Seconds::ZERO));
         // A reading before the last change leaves that change to the next interval.
         let metered = Metered { gap: Millijoules::new(1_201), ..Metered::default() };
         let mut rows = interval.close(now(12.0), metered, &held(&[job("b")], false)).expect("long enough");
         let metered = Metered { counter: Millijoules::new(7), gap: Millijoules::new(2_001), ..metered };
         rows.extend(interval.close(now(20.0), metered, &held(&[job("b")], false)).expect("long enough"));
-        assert!(!interval.has_turned());
+        assert!(!interval.has_rule_changes());
         let since = |t: DateTime<Utc>| (t - DateTime::UNIX_EPOCH).num_seconds();
         let found: Vec<_> = rows
             .iter()
@@ -280,10 +287,11 @@ mod tests {
     fn jobs_that_came_or_went_without_a_daemon_get_the_energy_of_their_time() {
         let device = DeviceId::new("GPU-0").expect("an id");
         let at = |seconds| now(seconds).utc;
-        let stay = |name, from, until: Option<f64>| Stay { job: job(name), from: at(from), until: until.map(at) };
-        let stays = [stay("a", 0.0, Some(130.0)), stay("b", 170.0, None)];
+        let span =
+            |name, from, until: Option<f64>| OccupancySpan { job: job(name), from: at(from), until: until.map(at) };
+        let occupancy = [span("a", 0.0, Some(130.0)), span("b", 170.0, None)];
         let rows_of = |from, to, energy| -> Vec<_> {
-            let rows = gap_intervals(&device, at(from), at(to), Millijoules::new(energy), &stays);
+            let rows = gap_intervals(&device, at(from), at(to), Millijoules::new(energy), &occupancy);
             rows.iter().map(|r| (r.share.clone(), r.slot.duration().get(), r.energy.get())).collect()
         };
         let (a, b) = (Share::Job(job("a")), Share::Job(job("b")));
@@ -305,20 +313,20 @@ mod tests {
         ) {
             // Times at which the set of jobs on the GPU changes.
             let names = [job("a"), job("b"), job("c"), job("d")];
-            let (mut stays, mut at) = (vec![(0, held(&[], false))], 0);
+            let (mut occupancy, mut at) = (vec![(0, held(&[], false))], 0);
             for (ms, count) in turns {
                 at += ms;
-                stays.push((at, held(&names[..count], false)));
+                occupancy.push((at, held(&names[..count], false)));
             }
-            let rule_at = |ms: u32| stays.iter().rfind(|(from, _)| *from <= ms).expect("from the start").1.clone();
+            let rule_at = |ms: u32| occupancy.iter().rfind(|(from, _)| *from <= ms).expect("from the start").1.clone();
             let (mut interval, mut metered, mut rows, mut noted, mut read) = (open(), Metered::default(), Vec::new(), 0, 0);
             for (ms, energy, silent) in readings {
                 read += ms;
                 let to = if silent { &mut metered.gap } else { &mut metered.counter };
                 *to += Millijoules::new(energy);
                 // Record all changes up to the reading, in order.
-                for pair in stays.windows(2).filter(|pair| noted < pair[1].0 && pair[1].0 <= read) {
-                    interval.turn(now(f64::from(pair[1].0) / 1e3).monotonic, pair[0].1.clone());
+                for pair in occupancy.windows(2).filter(|pair| noted < pair[1].0 && pair[1].0 <= read) {
+                    interval.change_rule(now(f64::from(pair[1].0) / 1e3).monotonic, pair[0].1.clone());
                 }
                 noted = read;
                 rows.extend(interval.close(now(f64::from(read) / 1e3), metered, &rule_at(read)).into_iter().flatten());
@@ -328,34 +336,34 @@ mod tests {
             for row in &rows {
                 let edge = |t: DateTime<Utc>| u32::try_from((t - DateTime::UNIX_EPOCH).num_milliseconds()).expect("small");
                 let (from, to) = (edge(row.slot.start()), edge(row.slot.end()));
-                prop_assert!(stays.iter().all(|(turn, _)| *turn <= from || *turn >= to || *turn > read), "{row:?} of {stays:?}");
-                let Rule::Holders { jobs, .. } = rule_at(from) else { unreachable!() };
+                prop_assert!(occupancy.iter().all(|(turn, _)| *turn <= from || *turn >= to || *turn > read), "{row:?} of {occupancy:?}");
+                let AttributionRule::Holders { jobs, .. } = rule_at(from) else { unreachable!() };
                 match &row.share {
-                    Share::Job(id) => prop_assert!(jobs.contains(id), "{row:?} of {stays:?}"),
-                    _ => prop_assert!(jobs.is_empty(), "{row:?} of {stays:?}"),
+                    Share::Job(id) => prop_assert!(jobs.contains(id), "{row:?} of {occupancy:?}"),
+                    _ => prop_assert!(jobs.is_empty(), "{row:?} of {occupancy:?}"),
                 }
             }
         }
 
         #[test]
         fn a_gap_is_divided_to_the_millijoule_and_only_over_present_jobs(
-            span in 1i64..20_000_000, energy in 0u64..10_000_000_000,
-            stays in prop::collection::vec((0i64..20_000_000, 1i64..20_000_000, any::<bool>()), 0..6),
+            length in 1i64..20_000_000, energy in 0u64..10_000_000_000,
+            occupancy in prop::collection::vec((0i64..20_000_000, 1i64..20_000_000, any::<bool>()), 0..6),
         ) {
             let at = |ms| DateTime::UNIX_EPOCH + chrono::TimeDelta::milliseconds(ms);
             let device = DeviceId::new("GPU-0").expect("an id");
-            let stay = |(i, (from, long, ended)): (usize, &(i64, i64, bool))| {
+            let span = |(i, (from, long, ended)): (usize, &(i64, i64, bool))| {
                 let until = ended.then(|| at(from - 10_000_000 + long));
-                Stay { job: job(&format!("j{i}")), from: at(from - 10_000_000), until }
+                OccupancySpan { job: job(&format!("j{i}")), from: at(from - 10_000_000), until }
             };
-            let stays: Vec<Stay> = stays.iter().enumerate().map(stay).collect();
-            let rows = gap_intervals(&device, at(0), at(span), Millijoules::new(energy), &stays);
+            let occupancy: Vec<OccupancySpan> = occupancy.iter().enumerate().map(span).collect();
+            let rows = gap_intervals(&device, at(0), at(length), Millijoules::new(energy), &occupancy);
             prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), energy);
             for row in rows {
-                let there = |stay: &&Stay| {
-                    stay.from <= row.slot.start() && stay.until.is_none_or(|until| until >= row.slot.end())
+                let there = |span: &&OccupancySpan| {
+                    span.from <= row.slot.start() && span.until.is_none_or(|until| until >= row.slot.end())
                 };
-                let jobs: Vec<Share> = stays.iter().filter(there).map(|stay| Share::Job(stay.job.clone())).collect();
+                let jobs: Vec<Share> = occupancy.iter().filter(there).map(|span| Share::Job(span.job.clone())).collect();
                 match row.share {
                     Share::Job(_) => prop_assert!(jobs.contains(&row.share)),
                     _ => prop_assert!(jobs.is_empty() && row.share == Share::Unattributed),

@@ -4,15 +4,15 @@ use crate::profile::ProgressAccount;
 use crate::units::{Joules, Seconds, Watts};
 
 /// Minimum duration of measured pauses for an estimate of the power in other pauses.
-const LEAST: Seconds = Seconds::new(10.0);
+const MIN_PAUSE: Seconds = Seconds::new(10.0);
 /// Minimum duration of measured pauses as a fraction of the pauses that they represent.
-const LEAST_PART: f64 = 0.1;
+const MIN_PAUSE_FRACTION: f64 = 0.1;
 /// Assumed relative error where the power in pauses is taken from other pauses, of its possible range.
-const UNLIKE: f64 = 0.25;
+const POWER_ERROR: f64 = 0.25;
 
 /// Energy of a job's pauses at a reference, with its range.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Paused {
+pub struct PauseEnergy {
     /// Estimate.
     pub mean: Joules,
     /// Half the width of the range.
@@ -26,7 +26,7 @@ pub struct Paused {
 /// # Errors
 ///
 /// Returns the reason if pauses cannot be distinguished from training, or their power has no bounds.
-pub fn paused(account: &ProgressAccount, limit: Option<Watts>) -> Result<Paused, String> {
+pub fn pause_energy(account: &ProgressAccount, limit: Option<Watts>) -> Result<PauseEnergy, String> {
     let ProgressAccount { stalled, stalled_energy, metered, bound, bound_energy, .. } = *account;
     if account.is_unclear() {
         return Err(
@@ -41,12 +41,12 @@ pub fn paused(account: &ProgressAccount, limit: Option<Watts>) -> Result<Paused,
         if time <= Seconds::ZERO {
             continue;
         }
-        let seen = (free >= LEAST.max(time * LEAST_PART)).then(|| free_energy / free * time);
+        let seen = (free >= MIN_PAUSE.max(time * MIN_PAUSE_FRACTION)).then(|| free_energy / free * time);
         let most = limit.map(|limit| (limit * time).max(least));
         let (estimate, range) = match (seen, most) {
             (Some(seen), most) => {
                 let seen = seen.max(least).min(most.unwrap_or(seen.max(least)));
-                (seen, (seen - least) * UNLIKE)
+                (seen, (seen - least) * POWER_ERROR)
             }
             (None, Some(most)) => ((least + most) * 0.5, (most - least) * 0.5),
             (None, None) => return Err("the power in the job's own pauses is unknown".into()),
@@ -56,7 +56,7 @@ pub fn paused(account: &ProgressAccount, limit: Option<Watts>) -> Result<Paused,
     }
     // No pause draws more than the limit allows.
     let mean = limit.map_or(mean, |limit| mean.min(limit * stalled));
-    Ok(Paused { mean, half })
+    Ok(PauseEnergy { mean, half })
 }
 
 #[cfg(test)]
@@ -76,8 +76,8 @@ mod tests {
     }
 
     fn of(account: &ProgressAccount, limit: f64) -> (f64, f64) {
-        let paused = paused(account, Some(Watts::new(limit))).expect("known");
-        (paused.mean.get(), paused.half.get())
+        let pause_energy = pause_energy(account, Some(Watts::new(limit))).expect("known");
+        (pause_energy.mean.get(), pause_energy.half.get())
     }
 
     #[test]
@@ -100,9 +100,9 @@ mod tests {
     fn unmetered_pauses_are_like_the_rest_or_have_a_range() {
         assert_eq!(of(&account(100.0, 50.0, 3000.0, 0.0, 0.0), 300.0), (6000.0, 750.0));
         assert_eq!(of(&account(100.0, 0.0, 0.0, 0.0, 0.0), 300.0), (15_000.0, 15_000.0));
-        assert!(paused(&account(100.0, 0.0, 0.0, 0.0, 0.0), None).is_err());
+        assert!(pause_energy(&account(100.0, 0.0, 0.0, 0.0, 0.0), None).is_err());
         let unclear = ProgressAccount { unclear: Seconds::new(120.0), ..account(100.0, 100.0, 6000.0, 0.0, 0.0) };
-        assert!(paused(&unclear, None).is_err_and(|why| why.contains("too far apart")));
+        assert!(pause_energy(&unclear, None).is_err_and(|why| why.contains("too far apart")));
     }
 }
 

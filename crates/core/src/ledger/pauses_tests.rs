@@ -1,13 +1,13 @@
-//! Reported savings of simulated jobs that pause, against what is true of them: random patterns, powers, noise, spacing
-//! of reports, and limits.
+//! Reported savings of simulated jobs that pause, compared with ground truth: random patterns, powers, noise, reporting
+//! intervals, and limits.
 
 use rand::{RngExt as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::domain::{CarbonSeries, Intensity, Origin, PowerLimit, Slot, TimeSeries};
-use crate::ledger::Done;
-use crate::ledger::savings::{Basis, Epoch, Known, Saving, saving};
+use crate::ledger::CompletedWork;
+use crate::ledger::savings::{ReferencePeriod, Saving, SavingBasis, SavingInput, saving};
 use crate::profile::steps::{GroupRange, Setting};
 use crate::profile::{GpuSnapshot, Profiler, Record, Report, Settings, StallDetector};
 use crate::time::Monotonic;
@@ -24,16 +24,16 @@ struct Case {
     hours: f64,
     /// Seconds between reports.
     every: f64,
-    /// Whether the job is silent in pauses; else it repeats the samples.
+    /// True if the job does not report in pauses; otherwise it repeats the sample count.
     silent: bool,
-    /// Half the width of the fluctuation of its speed, redrawn after every half a second of work.
+    /// Half the width of the fluctuation of its speed, drawn anew every half second of work.
     noise: f64,
     after: (f64, f64),
     lasting: (f64, f64),
     power: f64,
     /// Samples per step; 0 where each sample is reported.
     step: f64,
-    /// Whether its limit is changed.
+    /// True if its limit changes.
     steered: bool,
 }
 
@@ -49,7 +49,7 @@ struct Job {
     /// Time of the work so far at 300 W.
     at_reference: f64,
     paused: f64,
-    /// Energy in pauses, had the limit been 300 W.
+    /// Energy in pauses at a limit of 300 W.
     paused_energy: f64,
     next_pause: f64,
     left: f64,
@@ -83,7 +83,7 @@ impl Job {
         self.rng.random_range(least..=most)
     }
 
-    /// Passes at most so much time.
+    /// Simulates up to `most` seconds.
     fn pass(&mut self, most: f64) {
         if self.left > 0.0 {
             let span = most.min(self.left);
@@ -129,7 +129,7 @@ fn grid(span: f64) -> CarbonSeries {
     TimeSeries::from_points(vec![(slot, intensity)]).0
 }
 
-/// The reported saving, and the true reduction and increase of time in percent.
+/// Returns the reported saving, and the true reduction and increase of time in percent.
 fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
     let limit = |l: u32| PowerLimit::from_milliwatts(l * 1000);
     let groups = [GroupRange::of_limits(limit(300), limit(100))];
@@ -188,7 +188,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
         let next = if silent { tick } else { tick.min(due) };
         job.pass((next - job.now).max(1e-6));
     }
-    let done = Done {
+    let done = CompletedWork {
         started: chrono::DateTime::UNIX_EPOCH,
         active: account.active,
         stalled: account.stalled,
@@ -199,23 +199,23 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
     };
     let reported = profiler.evidence(profiler.ceiling()).ok_or_else(|| "nothing was measured".to_owned());
     let reported = reported.and_then(|point| {
-        let basis = Basis {
+        let basis = SavingBasis {
             points: vec![point],
-            epochs: vec![Epoch { from: Samples::ZERO, point: 0 }],
+            epochs: vec![ReferencePeriod { from: Samples::ZERO, point: 0 }],
             mix: Vec::new(),
             mix_at_least: None,
             limit: Some(Watts::new(300.0)),
             same_sensors: true,
             at_ceiling: true,
         };
-        saving(&Known { done, account, series: grid(job.now * 2.0), otherwise: None }, &basis)
+        saving(&SavingInput { done, account, series: grid(job.now * 2.0), otherwise: None }, &basis)
     });
     let reference = CURVE[0].2 * job.at_reference + job.paused_energy;
     let reduction = 100.0 * (1.0 - job.energy / reference);
     (reported, reduction, 100.0 * (job.now / (job.at_reference + job.paused) - 1.0))
 }
 
-/// A random pattern, with pauses after at least so many reports.
+/// Returns a random pattern with at least `reports` progress reports between pauses.
 fn any_case(seed: u64, reports: f64) -> Case {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xA5);
     let mut pick = |of: &[f64]| of[rng.random_range(0..of.len())];

@@ -9,45 +9,45 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::counterfactual::{Comparison, Done, compare};
-use super::pauses::paused;
-use super::sure::{Errors, LEAST_FREEDOM, Sure, student};
+use super::confidence::{ConfidenceInterval, Errors, LEAST_FREEDOM, student};
+use super::counterfactual::{Comparison, CompletedWork, compare};
+use super::pauses::pause_energy;
 use crate::domain::{CarbonSeries, SENSOR_GAIN};
 use crate::profile::{Evidence, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Maximum error of the reduction, in percentage points, due to unknown power in pauses; beyond it the saving is
 /// unknown.
-const MOST_OFF_BY_PAUSES: f64 = 0.5;
+const MAX_REDUCTION_ERROR_PCT: f64 = 0.5;
 /// Maximum error of the time increase, in percentage points, due to pauses.
-const MOST_LATE_BY_PAUSES: f64 = 0.3;
+const MAX_TIME_ERROR_PCT: f64 = 0.3;
 /// Minimum number of runs with the default batch size for a comparison.
-const LEAST_RUNS: usize = 4;
+const MIN_RUNS: usize = 4;
 
 /// Data of a job and of the grid, as known so far.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Known {
+pub struct SavingInput {
     /// Work, time, energy and emissions of the job.
-    pub done: Done,
+    pub done: CompletedWork,
     /// Time and energy of the job's own pauses.
     pub account: ProgressAccount,
     /// Intensities used, up to the end of the reference.
     pub series: CarbonSeries,
     /// Job data and intensities if all forecasts were larger by their standard error.
-    pub otherwise: Option<(Done, CarbonSeries)>,
+    pub otherwise: Option<(CompletedWork, CarbonSeries)>,
 }
 
 /// Data that a saving is computed from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Basis {
+pub struct SavingBasis {
     /// Measurements.
     pub points: Vec<Evidence>,
     /// References from the start on, oldest first; more than one if the job was profiled again.
-    pub epochs: Vec<Epoch>,
+    pub epochs: Vec<ReferencePeriod>,
     /// Indices in `points` of the one or two settings of the best constant mix with the job's throughput; empty where
     /// it is unknown.
     pub mix: Vec<usize>,
-    /// Lower bound of the best constant mix's power: [`least_constant_power`].
+    /// Lower bound of the best constant mix's power: [`min_constant_power`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix_at_least: Option<Watts>,
     /// Limits at the reference, summed over the job's GPUs: no pause draws more.
@@ -63,10 +63,10 @@ pub struct Basis {
 
 /// A reference that applies from a number of samples on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Epoch {
+pub struct ReferencePeriod {
     /// Samples completed before it.
     pub from: Samples,
-    /// Index in [`Basis::points`].
+    /// Index in [`SavingBasis::points`].
     pub point: usize,
 }
 
@@ -81,15 +81,15 @@ pub struct Saving {
     /// Emissions that it would have caused.
     pub carbon_at_reference_g: GramsCo2e,
     /// Reduction of emissions, in percent.
-    pub carbon_reduction_pct: Sure,
+    pub carbon_reduction_pct: ConfidenceInterval,
     /// Reduction of emissions, in grams.
-    pub carbon_reduction_g: Sure,
+    pub carbon_reduction_g: ConfidenceInterval,
     /// Increase of time, in percent.
-    pub time_increase_pct: Sure,
+    pub time_increase_pct: ConfidenceInterval,
     /// Part of the reduction that the best constant mix of limits with the same time would have had.
-    pub energy_effect_pct: Option<Sure>,
+    pub energy_effect_pct: Option<ConfidenceInterval>,
     /// Remaining part, due to following the grid's intensity.
-    pub timing_effect_pct: Option<Sure>,
+    pub timing_effect_pct: Option<ConfidenceInterval>,
     /// True if some intensities have no actual value yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub provisional: bool,
@@ -101,11 +101,11 @@ pub struct BatchEffect {
     /// Number of runs with the default batch size.
     pub runs: u32,
     /// Reduction of energy compared with their mean, in joules.
-    pub energy_j: Sure,
+    pub energy_j: ConfidenceInterval,
     /// The same reduction at the mean intensity of this run, in grams.
-    pub carbon_g: Sure,
+    pub carbon_g: ConfidenceInterval,
     /// Reduction in percent of their mean.
-    pub pct: Sure,
+    pub pct: ConfidenceInterval,
 }
 
 /// Compares a job with its reference.
@@ -113,8 +113,8 @@ pub struct BatchEffect {
 /// # Errors
 ///
 /// Returns the reason if no honest comparison is possible.
-pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
-    let Known { done, account, series, otherwise } = known;
+pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String> {
+    let SavingInput { done, account, series, otherwise } = known;
     let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
     if referred.is_empty() {
         return Err("nothing was measured at that limit".into());
@@ -125,12 +125,12 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO {
         return Err("no samples were completed yet".into());
     }
-    let pauses = paused(account, basis.limit)?;
-    let with_pauses = |done: &Done| Done { stalled_energy: pauses.mean, ..*done };
+    let pauses = pause_energy(account, basis.limit)?;
+    let with_pauses = |done: &CompletedWork| CompletedWork { stalled_energy: pauses.mean, ..*done };
     let done = &with_pauses(done);
-    let elsewhere = Elsewhere::of(account, basis);
-    let compared = |done: &Done, points: &[Evidence], series: &CarbonSeries| {
-        basis.compared(done, &elsewhere, points, None, series)
+    let training_split = TrainingSplit::of(account, basis);
+    let compared = |done: &CompletedWork, points: &[Evidence], series: &CarbonSeries| {
+        basis.compared(done, &training_split, points, None, series)
     };
     let found = compared(done, &basis.points, series).ok_or(
         "the carbon intensity is unknown for part of the time, or zero throughout: emissions cannot be compared",
@@ -151,10 +151,10 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
             }
         }
     }
-    let longer = Done { stalled_energy: pauses.mean + pauses.half, ..*done };
+    let longer = CompletedWork { stalled_energy: pauses.mean + pauses.half, ..*done };
     let moved = compared(&longer, &basis.points, series).ok_or("the power in the job's own pauses is unknown")?;
     let off = difference(&moved, &found);
-    if off[0].abs() > MOST_OFF_BY_PAUSES {
+    if off[0].abs() > MAX_REDUCTION_ERROR_PCT {
         return Err(format!(
             "the power in the job's own pauses at the reference is uncertain: the reduction may be off by {:.1} \
              percentage points",
@@ -164,7 +164,7 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     for (sum, off) in errors.iter_mut().zip(off) {
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }
-    let off = in_doubt(done, account, &found, &|done| compared(done, &basis.points, series))?;
+    let off = ambiguous_time_effect(done, account, &found, &|done| compared(done, &basis.points, series))?;
     for (sum, off) in errors.iter_mut().zip(off) {
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }
@@ -189,15 +189,15 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
     }
     let half = |i: usize| errors[i].half_width().hypot(gains[i]);
     let figures = figures(&found);
-    let sure = |i: usize| Sure::about(figures[i], half(i));
+    let sure = |i: usize| ConfidenceInterval::about(figures[i], half(i));
     // A constant mix with less power would shift a part of the reduction from the timing effect to the energy effect.
     let more =
-        basis.mix_at_least.and_then(|least| basis.compared(done, &elsewhere, &basis.points, Some(least), series));
+        basis.mix_at_least.and_then(|least| basis.compared(done, &training_split, &basis.points, Some(least), series));
     let more = more.map_or(0.0, |more| (more.energy_effect_pct - found.energy_effect_pct).max(0.0));
     let split = |i: usize, (low, high): (f64, f64)| {
         let (mean, half) = (figures[i], half(i));
         let known = !basis.mix.is_empty() && basis.mix_is_known();
-        known.then(|| Sure { low: mean - half.hypot(low), mean, high: mean + half.hypot(high) })
+        known.then(|| ConfidenceInterval { low: mean - half.hypot(low), mean, high: mean + half.hypot(high) })
     };
     Ok(Saving {
         time_at_reference_s: found.time_at_ceiling,
@@ -213,15 +213,15 @@ pub fn saving(known: &Known, basis: &Basis) -> Result<Saving, String> {
 }
 
 /// Returns the change of the figures if the time that may be training or pauses was pauses, at the job's mean power.
-fn in_doubt(
-    done: &Done,
+fn ambiguous_time_effect(
+    done: &CompletedWork,
     account: &ProgressAccount,
     found: &Comparison,
-    compared: &dyn Fn(&Done) -> Option<Comparison>,
+    compared: &dyn Fn(&CompletedWork) -> Option<Comparison>,
 ) -> Result<[f64; FIGURES], String> {
     let doubt = account.doubt.min(done.active * 0.5);
     let energy = done.energy * (doubt / (done.active + done.stalled));
-    let paused = Done {
+    let paused = CompletedWork {
         active: done.active - doubt,
         stalled: done.stalled + doubt,
         stalled_energy: done.stalled_energy + energy,
@@ -229,7 +229,7 @@ fn in_doubt(
     };
     let moved = compared(&paused).ok_or("the job's own pauses cannot be distinguished from training")?;
     let off = difference(&moved, found);
-    if off[0].abs() > MOST_OFF_BY_PAUSES || off[2].abs() > MOST_LATE_BY_PAUSES {
+    if off[0].abs() > MAX_REDUCTION_ERROR_PCT || off[2].abs() > MAX_TIME_ERROR_PCT {
         return Err(format!(
             "{:.0} s may be training or the job's own pauses: progress reports are too far apart to distinguish them",
             doubt.get()
@@ -253,15 +253,15 @@ fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
 
 /// Distribution of a job's training over the reference and other settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Elsewhere {
+struct TrainingSplit {
     /// Training time at the reference.
     at_reference: Seconds,
     /// Fraction of samples completed at other settings.
     part: f64,
 }
 
-impl Elsewhere {
-    fn of(account: &ProgressAccount, basis: &Basis) -> Self {
+impl TrainingSplit {
+    fn of(account: &ProgressAccount, basis: &SavingBasis) -> Self {
         let lost = account.lost();
         match basis.at_ceiling && account.samples > Samples::ZERO {
             true => Self {
@@ -273,13 +273,13 @@ impl Elsewhere {
     }
 }
 
-impl Basis {
+impl SavingBasis {
     /// Returns the comparison with `points` as the true values. The constant mix draws `mix_draws`, or its power by
     /// `points`.
     fn compared(
         &self,
-        done: &Done,
-        elsewhere: &Elsewhere,
+        done: &CompletedWork,
+        training_split: &TrainingSplit,
         points: &[Evidence],
         mix_draws: Option<Watts>,
         series: &CarbonSeries,
@@ -295,7 +295,7 @@ impl Basis {
         if time <= Seconds::ZERO {
             return None;
         }
-        let training = elsewhere.at_reference + time * elsewhere.part;
+        let training = training_split.at_reference + time * training_split.part;
         if training <= Seconds::ZERO {
             return None;
         }
@@ -328,7 +328,7 @@ fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
 /// `mix`. Settings that looked bad by chance are not measured again, so that the measured mix may not be the best one.
 /// Each of `others`, the settings outside the mix, is therefore moved to the favourable end of its own 95 % interval
 /// while the rest stay as measured; an error of throughput counts at the mix's slope.
-pub fn least_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
+pub fn min_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     let measured = constant_power(mix, rate)?;
     let slope = match mix {
         [a, b] if a.throughput != b.throughput => (a.power - b.power).get() / (a.throughput - b.throughput).get(),
@@ -366,10 +366,10 @@ pub fn batch_effect(
     same_sensors: bool,
 ) -> Result<BatchEffect, String> {
     let runs = default_runs.len();
-    if runs < LEAST_RUNS {
+    if runs < MIN_RUNS {
         return Err(format!(
             "the default batch size reached the target in {runs} earlier run(s); at least \
-             {LEAST_RUNS} are needed for a comparison"
+             {MIN_RUNS} are needed for a comparison"
         ));
     }
     let count = runs as f64;
@@ -381,15 +381,15 @@ pub fn batch_effect(
     let half = Joules::new(student(count - 1.0) * (squares / (count - 1.0) / count).sqrt());
     let gain = if same_sensors { 0.0 } else { SENSOR_GAIN * std::f64::consts::SQRT_2 };
     let less = mean - run;
-    let energy = Sure::about(less.get(), half.get()).with_gain(SENSOR_GAIN);
+    let energy = ConfidenceInterval::about(less.get(), half.get()).with_gain(SENSOR_GAIN);
     let other = run.get() * gain;
-    let energy_j = Sure { low: energy.low - other, high: energy.high + other, ..energy };
+    let energy_j = ConfidenceInterval { low: energy.low - other, high: energy.high + other, ..energy };
     let part = run / mean;
     Ok(BatchEffect {
         runs: u32::try_from(runs).unwrap_or(u32::MAX),
         energy_j,
         carbon_g: energy_j.times((Joules::new(1.0) * intensity).get()),
-        pct: Sure::about(100.0 * (1.0 - part), 100.0 * part * (half / mean).hypot(gain)),
+        pct: ConfidenceInterval::about(100.0 * (1.0 - part), 100.0 * part * (half / mean).hypot(gain)),
     })
 }
 

@@ -1,4 +1,4 @@
-//! Invariants of savings, and what is told of them in one case that was reckoned by hand.
+//! Invariants of savings, and a case computed by hand.
 
 use chrono::{DateTime, TimeDelta};
 use proptest::prelude::*;
@@ -32,10 +32,10 @@ fn point(throughput: f64, power: f64, error: f64, freedom: f64) -> Evidence {
     }
 }
 
-fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> Done {
+fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> CompletedWork {
     let active = Seconds::new(3600.0 * hours);
     let energy = Watts::new(power) * active;
-    Done {
+    CompletedWork {
         started: DateTime::UNIX_EPOCH,
         active,
         stalled: Seconds::ZERO,
@@ -46,15 +46,15 @@ fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> Done {
     }
 }
 
-fn known(done: &Done) -> Known {
-    Known { done: *done, account: ProgressAccount::default(), series: grid(), otherwise: None }
+fn known(done: &CompletedWork) -> SavingInput {
+    SavingInput { done: *done, account: ProgressAccount::default(), series: grid(), otherwise: None }
 }
 
-fn against(point: Evidence, mix: Vec<Evidence>) -> Basis {
+fn against(point: Evidence, mix: Vec<Evidence>) -> SavingBasis {
     let places = (1..=mix.len()).collect();
     let points = std::iter::once(point).chain(mix).collect();
-    let epochs = vec![Epoch { from: Samples::ZERO, point: 0 }];
-    Basis { points, epochs, mix: places, mix_at_least: None, limit: None, same_sensors: true, at_ceiling: false }
+    let epochs = vec![ReferencePeriod { from: Samples::ZERO, point: 0 }];
+    SavingBasis { points, epochs, mix: places, mix_at_least: None, limit: None, same_sensors: true, at_ceiling: false }
 }
 
 prop_compose! {
@@ -62,13 +62,13 @@ prop_compose! {
         hours in 1.0..60.0, rate in 70.0..100.0, power in 120.0..250.0, intensity in 200.0..600.0,
         reference in (95.0..110.0, 200.0..300.0), error in 0.0..0.02, freedom in 3.0..300.0,
         slow in (60.0..75.0, 100.0..150.0), fast in (85.0..95.0, 160.0..220.0),
-    ) -> (Done, Basis) {
+    ) -> (CompletedWork, SavingBasis) {
         let mix = vec![point(fast.0, fast.1, error, freedom), point(slow.0, slow.1, error, freedom)];
         (done(hours, rate, power, intensity), against(point(reference.0, reference.1, error, freedom), mix))
     }
 }
 
-fn holds(figure: Sure) -> bool {
+fn holds(figure: ConfidenceInterval) -> bool {
     figure.low <= figure.mean && figure.mean <= figure.high && figure.low.is_finite() && figure.high.is_finite()
 }
 
@@ -89,11 +89,11 @@ proptest! {
 
     #[test]
     fn a_common_gain_changes_no_percentage((done, basis) in any_case(), gain in 0.9..1.1) {
-        let scaled = Done { energy: done.energy * gain, carbon: done.carbon * gain, ..done };
+        let scaled = CompletedWork { energy: done.energy * gain, carbon: done.carbon * gain, ..done };
         let points = basis.points.iter().map(|p| Evidence { power: p.power * gain, ..*p }).collect();
         let found = saving(&known(&done), &basis).expect("all is known");
-        let again = saving(&known(&scaled), &Basis { points, ..basis }).expect("all is known");
-        let same = |a: Sure, b: Sure| (a.low - b.low).abs() + (a.mean - b.mean).abs() + (a.high - b.high).abs() < 1e-8;
+        let again = saving(&known(&scaled), &SavingBasis { points, ..basis }).expect("all is known");
+        let same = |a: ConfidenceInterval, b: ConfidenceInterval| (a.low - b.low).abs() + (a.mean - b.mean).abs() + (a.high - b.high).abs() < 1e-8;
         prop_assert!(same(found.carbon_reduction_pct, again.carbon_reduction_pct));
         prop_assert!(same(found.energy_effect_pct.expect("a mix"), again.energy_effect_pct.expect("a mix")));
         prop_assert!(same(found.timing_effect_pct.expect("a mix"), again.timing_effect_pct.expect("a mix")));
@@ -101,30 +101,30 @@ proptest! {
     }
 
     #[test]
-    fn worse_evidence_never_makes_it_surer((done, basis) in any_case(), worse in 1.0..3.0) {
-        let width = |b: &Basis| {
+    fn larger_errors_never_narrow_the_interval((done, basis) in any_case(), worse in 1.0..3.0) {
+        let width = |b: &SavingBasis| {
             let found = saving(&known(&done), b).expect("all is known").carbon_reduction_pct;
             found.high - found.low
         };
         let before = width(&basis);
         let mut noisy = basis.clone();
-        // All of it: one that grows beside a larger one of as few windows adds freedom, too.
+        // Scale all errors: a larger error beside another one with equally few windows also adds degrees of freedom.
         for point in &mut noisy.points {
             point.power_error *= worse;
             point.throughput_error *= worse;
         }
         prop_assert!(width(&noisy) >= before * (1.0 - 1e-12), "but for rounding");
-        let others = Basis { same_sensors: false, ..basis };
+        let others = SavingBasis { same_sensors: false, ..basis };
         prop_assert!(width(&others) > before, "other sensors have other gains");
     }
 }
 
 #[test]
-fn a_case_by_hand() {
-    // The grid is even in the first hours: nothing but the errors of the reference matters.
+fn a_case_computed_by_hand() {
+    // The intensity is constant in the first hours: only the errors of the reference matter.
     let done = done(4.0, 97.0, 180.0, 400.0);
     let reference = Evidence { power_error: 0.002, ..point(100.0, 220.0, 0.003, 1e9) };
-    let known = Known { series: flat(), ..known(&done) };
+    let known = SavingInput { series: flat(), ..known(&done) };
     let found = saving(&known, &against(reference, Vec::new())).expect("all is known");
     let at_reference = 220.0 * 4.0 * 0.97 * 0.4;
     assert!((found.carbon_at_reference_g.get() - at_reference).abs() < 1e-9, "{found:?}");
@@ -139,10 +139,10 @@ fn a_case_by_hand() {
 }
 
 #[test]
-fn what_has_not_come_yet_widens_the_interval() {
+fn forecasts_widen_the_interval() {
     let (work, basis) = (done(4.0, 90.0, 180.0, 400.0), against(point(100.0, 220.0, 0.003, 50.0), Vec::new()));
     let settled = saving(&known(&work), &basis).expect("all is known");
-    // The last hour is a forecast, and a quarter of the grams is reckoned with it.
+    // The last hour is a forecast, which a quarter of the emissions depends on.
     let last = DateTime::UNIX_EPOCH + TimeDelta::hours(3);
     let larger = TimeSeries::from_points(
         grid()
@@ -151,25 +151,28 @@ fn what_has_not_come_yet_widens_the_interval() {
             .map(|(slot, i)| (*slot, Intensity { value: i.value * if slot.start() < last { 1.0 } else { 1.1 }, ..*i }))
             .collect(),
     );
-    let otherwise = Done { carbon: work.carbon * 1.025, ..work };
-    let open = Known { otherwise: Some((otherwise, larger.0)), ..known(&work) };
+    let otherwise = CompletedWork { carbon: work.carbon * 1.025, ..work };
+    let open = SavingInput { otherwise: Some((otherwise, larger.0)), ..known(&work) };
     let found = saving(&open, &basis).expect("all is known");
     assert!(found.provisional && !settled.provisional);
     assert_eq!(found.carbon_reduction_pct.mean, settled.carbon_reduction_pct.mean);
-    let width = |s: Sure| s.high - s.low;
+    let width = |s: ConfidenceInterval| s.high - s.low;
     assert!(width(found.carbon_reduction_g) > width(settled.carbon_reduction_g));
     assert!(width(found.carbon_reduction_pct) > width(settled.carbon_reduction_pct));
-    assert_eq!(width(found.time_increase_pct), width(settled.time_increase_pct), "grams tell nothing of time");
-    let same = Known { otherwise: Some((work, grid())), ..known(&work) };
+    assert_eq!(width(found.time_increase_pct), width(settled.time_increase_pct), "emissions do not affect time");
+    let same = SavingInput { otherwise: Some((work, grid())), ..known(&work) };
     assert_eq!(saving(&same, &basis).expect("all is known"), settled);
 }
 
 #[test]
-fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
+fn a_job_profiled_again_is_compared_with_each_reference_for_its_part() {
     let done = done(4.0, 90.0, 180.0, 400.0);
-    let basis = Basis {
+    let basis = SavingBasis {
         points: vec![point(100.0, 200.0, 0.0, 50.0), point(80.0, 200.0, 0.0, 50.0)],
-        epochs: vec![Epoch { from: Samples::ZERO, point: 0 }, Epoch { from: done.samples * 0.5, point: 1 }],
+        epochs: vec![
+            ReferencePeriod { from: Samples::ZERO, point: 0 },
+            ReferencePeriod { from: done.samples * 0.5, point: 1 },
+        ],
         mix: Vec::new(),
         mix_at_least: None,
         limit: None,
@@ -184,14 +187,14 @@ fn a_job_profiled_anew_is_held_against_each_reference_for_its_part() {
 }
 
 #[test]
-fn time_at_the_reference_costs_nothing_there() {
-    // Half of four hours below the reference, at 80/s. At the reference the job was slower than measured, at 98/s.
+fn time_at_the_reference_is_not_scaled() {
+    // Half of four hours below the reference, at 80/s. At the reference the job ran at 98/s, slower than measured.
     let lost = SlowedTraining { below: Seconds::new(7200.0), samples: Samples::new(80.0 * 7200.0) };
     let done = done(4.0, 89.0, 180.0, 400.0);
     let account =
         ProgressAccount { samples: done.samples, active: done.active, lost: Some(lost), ..ProgressAccount::default() };
-    let basis = Basis { at_ceiling: true, ..against(point(100.0, 220.0, 0.003, 1e9), Vec::new()) };
-    let known = Known { account, series: flat(), ..known(&done) };
+    let basis = SavingBasis { at_ceiling: true, ..against(point(100.0, 220.0, 0.003, 1e9), Vec::new()) };
+    let known = SavingInput { account, series: flat(), ..known(&done) };
     let found = saving(&known, &basis).expect("all is known");
     let (increase, slowdown) = (found.time_increase_pct, account.slowdown(SamplesPerSecond::new(100.0)));
     assert!((increase.mean - 100.0 * slowdown.expect("work was done")).abs() < 1e-9, "{increase:?}");
@@ -199,43 +202,44 @@ fn time_at_the_reference_costs_nothing_there() {
     assert!((found.energy_at_reference_j.get() - 220.0 * (7200.0 + 5760.0)).abs() < 1e-3, "{found:?}");
     let half = 1.96 * 0.003 * 5760.0 * 14_400.0 / 12_960.0_f64.powi(2) * 100.0;
     assert!((increase.high - increase.mean - half).abs() < 0.01 * half, "{increase:?}, {half}");
-    // Against another reference, or where nothing was recorded of it, all of the work counts.
-    let elsewhere = saving(&known, &Basis { at_ceiling: false, ..basis.clone() }).expect("all is known");
+    // Compared with another reference, or without a record of it, all of the work counts.
+    let elsewhere = saving(&known, &SavingBasis { at_ceiling: false, ..basis.clone() }).expect("all is known");
     assert!((elsewhere.time_at_reference_s.get() - 12_816.0).abs() < 1e-6, "{elsewhere:?}");
-    let unrecorded = Known { account: ProgressAccount { lost: None, ..account }, ..known };
+    let unrecorded = SavingInput { account: ProgressAccount { lost: None, ..account }, ..known };
     let unrecorded = saving(&unrecorded, &basis).expect("all is known");
     assert_eq!(unrecorded.time_increase_pct, elsewhere.time_increase_pct);
 }
 
 #[test]
-fn a_setting_that_may_have_looked_bad_by_chance_could_make_the_mix_cheaper() {
+fn a_setting_with_unlucky_measurements_lowers_the_mixs_bound() {
     let (fast, slow) = (point(100.0, 200.0, 0.0, 1e9), point(80.0, 140.0, 0.0, 1e9));
     let exact = |throughput, power| point(throughput, power, 0.0, 1e9);
     let least = |others: &[Evidence]| {
         let others: Vec<&Evidence> = others.iter().collect();
-        least_constant_power(&[&fast, &slow], &others, SamplesPerSecond::new(85.0)).map(Watts::get)
+        min_constant_power(&[&fast, &slow], &others, SamplesPerSecond::new(85.0)).map(Watts::get)
     };
-    // The mix draws 155 W at 85/s, and 3 W more for each sample a second more.
+    // The mix draws 155 W at 85/s, and 3 W more per additional sample per second.
     assert_eq!(least(&[]), None);
     assert_eq!(least(&[exact(90.0, 175.0)]), None, "certainly worse");
     let unlucky = Evidence { throughput_error: 0.0, power_error: 0.05, ..exact(90.0, 175.0) };
-    // At the good end it draws 175 · (1 − 0.05 · 1.96) W: half of that and half of the slow setting's make 85/s.
+    // At the favourable end it draws 175 · (1 − 0.05 · 1.96) W: half of that and half of the slow setting's power make
+    // 85/s.
     let good = 175.0 * (1.0 - 0.05 * 1.959_964);
     assert!((least(&[unlucky]).expect("cheaper") - (good + 140.0) / 2.0).abs() < 0.05);
     let slowed = Evidence { throughput_error: 0.05, power_error: 0.0, ..exact(90.0, 175.0) };
     let good = 175.0 - 3.0 * 90.0 * 0.05 * 1.959_964;
     assert!((least(&[slowed]).expect("cheaper") - (good + 140.0) / 2.0).abs() < 0.05);
-    assert_eq!(least(&[Evidence { freedom: 2.0, ..unlucky }]), None, "how sure it is, nobody knows");
-    // Of two, neither is as lucky as could be at a time.
+    assert_eq!(least(&[Evidence { freedom: 2.0, ..unlucky }]), None, "too few degrees of freedom");
+    // Only one of several settings is favourable at a time.
     let both = least(&[unlucky, Evidence { power: Watts::new(174.0), ..unlucky }]).expect("cheaper");
     assert!((both - (174.0 * (1.0 - 0.05 * 1.959_964) + 140.0) / 2.0).abs() < 0.05);
-    assert_eq!(least_constant_power(&[], &[&unlucky], SamplesPerSecond::new(85.0)), None);
+    assert_eq!(min_constant_power(&[], &[&unlucky], SamplesPerSecond::new(85.0)), None);
 
     let work = done(4.0, 85.0, 150.0, 400.0);
     let basis = against(point(110.0, 260.0, 0.001, 50.0), vec![fast, slow]);
-    let known = Known { series: flat(), ..known(&work) };
+    let known = SavingInput { series: flat(), ..known(&work) };
     let before = saving(&known, &basis).expect("all is known");
-    let after = saving(&known, &Basis { mix_at_least: Some(Watts::new(150.0)), ..basis }).expect("all is known");
+    let after = saving(&known, &SavingBasis { mix_at_least: Some(Watts::new(150.0)), ..basis }).expect("all is known");
     assert_eq!(before.carbon_reduction_pct, after.carbon_reduction_pct, "the whole does not depend on the mix");
     let (energy, timing) = (after.energy_effect_pct.expect("a mix"), after.timing_effect_pct.expect("a mix"));
     let was = before.energy_effect_pct.expect("a mix");
@@ -251,28 +255,32 @@ fn a_setting_that_may_have_looked_bad_by_chance_could_make_the_mix_cheaper() {
 }
 
 #[test]
-fn what_cannot_be_told_says_why() {
+fn unknown_savings_state_the_reason() {
     let work = done(4.0, 90.0, 180.0, 400.0);
-    let why = |done: &Done, basis: &Basis| saving(&known(done), basis).expect_err("not to be told");
+    let why = |done: &CompletedWork, basis: &SavingBasis| saving(&known(done), basis).expect_err("not to be told");
     let sound = against(point(100.0, 200.0, 0.001, 50.0), Vec::new());
-    assert!(why(&Done { samples: Samples::ZERO, ..work }, &sound).contains("nothing was done"));
+    assert!(why(&CompletedWork { samples: Samples::ZERO, ..work }, &sound).contains("no samples were completed"));
     assert!(why(&work, &against(point(100.0, 200.0, 0.001, 2.0), Vec::new())).contains("too few windows"));
-    assert!(why(&Done { started: DateTime::UNIX_EPOCH - TimeDelta::hours(1), ..work }, &sound).contains("intensity"));
-    assert!(why(&work, &Basis { epochs: Vec::new(), ..sound.clone() }).contains("nothing was measured"));
+    assert!(
+        why(&CompletedWork { started: DateTime::UNIX_EPOCH - TimeDelta::hours(1), ..work }, &sound)
+            .contains("intensity")
+    );
+    assert!(why(&work, &SavingBasis { epochs: Vec::new(), ..sound.clone() }).contains("nothing was measured"));
     let shaky = against(point(100.0, 200.0, 0.001, 50.0), vec![point(90.0, 150.0, 0.1, 1.0)]);
     let found = saving(&known(&work), &shaky).expect("the reference is known");
     assert_eq!(found.energy_effect_pct, None, "the mix is not");
 }
 
 #[test]
-fn the_default_batch_size_is_compared_once_it_is_known() {
+fn the_batch_effect_requires_enough_default_runs() {
     let runs = [100.0, 110.0, 90.0, 100.0].map(|k| Joules::new(1000.0 * k));
     let (run, intensity) = (Joules::new(80_000.0), GramsPerKwh::new(360.0));
     let few = batch_effect(&runs[..3], run, intensity, true).expect_err("three are few");
     assert!(few.contains("3 earlier run(s); 4 are needed"), "{few}");
     let found = batch_effect(&runs, run, intensity, true).expect("four are enough");
     assert!((found.energy_j.mean - 20_000.0).abs() < 1e-6 && (found.carbon_g.mean - 2.0).abs() < 1e-9, "{found:?}");
-    // The deviation is 8165 J, that of the mean of four 4082 J; Student's quantile for three is 3.182.
+    // The standard deviation is 8165 J, that of the mean of four 4082 J; Student's quantile with three degrees of
+    // freedom is 3.182.
     assert!((found.pct.mean - 20.0).abs() < 1e-9);
     assert!((found.pct.high - found.pct.mean - 0.8 * 100.0 * 3.182 * 4.082 / 100.0).abs() < 0.03, "{found:?}");
     let elsewhere = batch_effect(&runs, run, intensity, false).expect("four are enough");

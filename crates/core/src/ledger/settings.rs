@@ -73,7 +73,7 @@ fn date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
 }
 
 /// Lower bound of a plausible value: no GPU is made for less.
-const LEAST_EMBODIED_G: f64 = 1000.0;
+const MIN_EMBODIED_G: f64 = 1000.0;
 
 const YEAR_S: f64 = 365.25 * 86_400.0;
 
@@ -99,7 +99,7 @@ impl Settings {
             check_intensity(contract).map_err(|why| format!("contract_g_per_kwh is {why}"))?;
         }
         within("embodied_per_gpu_g", self.embodied_per_gpu_g, 1.0, 1e9)?;
-        if let Some(grams) = self.embodied_per_gpu_g.filter(|grams| *grams < LEAST_EMBODIED_G) {
+        if let Some(grams) = self.embodied_per_gpu_g.filter(|grams| *grams < MIN_EMBODIED_G) {
             let (given, meant) = (Short(grams), Short(1000.0 * grams));
             return Err(format!(
                 "embodied_per_gpu_g = {given} is less than a kilogram: it is in grams; for {given} kg write {meant}"

@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 
 use super::apportion::by_time;
-use super::entry::{Factor, Part, Settlement, State};
+use super::entry::{Factor, Finality, Part, Settlement};
 use super::{Interval, Share};
 use crate::domain::{EnergySource, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Micrograms, Millijoules};
 
 /// Minimum energy for a mean intensity: at 3.6 J, half a microgram is 0.5 g/kWh.
-const TOLD_FROM: Joules = Joules::new(3.6);
+const MIN_ENERGY: Joules = Joules::new(3.6);
 
 /// Divides rows over factors, which are in time order and do not overlap. Power is assumed to be constant within a row.
 pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
@@ -59,7 +59,7 @@ pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
 
 /// Distributes the sums of an hour whose rows were rolled up over the factors of the settlement `before`. Rows that
 /// still exist, `minutes`, are subtracted there. A sum that cannot be distributed this way stays uniform over the hour.
-pub fn spread(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement) -> Vec<Interval> {
+pub fn distribute(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement) -> Vec<Interval> {
     let left = parts(minutes, &before.factors);
     let rows_of = |sum: &Interval| -> Option<Vec<Interval>> {
         let alike = |part: &&Part| (&part.device, &part.share, part.source) == (&sum.device, &sum.share, sum.source);
@@ -143,9 +143,9 @@ impl Total {
         Self {
             energy,
             estimated: if part.source == EnergySource::Counter { Millijoules::ZERO } else { energy },
-            forecast: in_state(State::Forecast),
-            provisional: in_state(State::Provisional),
-            final_: in_state(State::Final),
+            forecast: in_state(Finality::Forecast),
+            provisional: in_state(Finality::Provisional),
+            final_: in_state(Finality::Final),
             unknown: part.unknown_mj,
             carbon: part.carbon_ug,
         }
@@ -155,7 +155,7 @@ impl Total {
     /// are too coarse.
     pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
         let known = self.energy.to_joules() - self.unknown.to_joules();
-        (known >= TOLD_FROM).then(|| GramsPerKwh::new(self.carbon.to_grams() / (known * GramsPerKwh::new(1.0))))
+        (known >= MIN_ENERGY).then(|| GramsPerKwh::new(self.carbon.to_grams() / (known * GramsPerKwh::new(1.0))))
     }
 
     /// Returns `forecast`, `provisional` or `final` if all of the energy is in that state, `unknown` if no intensity is
@@ -199,7 +199,7 @@ impl Settlement {
     }
 
     /// Returns true if another settlement has the same energy and intensities, regardless of publication times.
-    pub fn says_the_same_as(&self, other: &Self) -> bool {
+    pub fn is_equivalent_to(&self, other: &Self) -> bool {
         let alike = |a: &Factor, b: &Factor| {
             (a.start, a.end, a.g_per_kwh, a.origin, a.state, &a.source, &a.zone, a.scope)
                 == (b.start, b.end, b.g_per_kwh, b.origin, b.state, &b.source, &b.zone, b.scope)
@@ -272,7 +272,7 @@ mod tests {
         DateTime::UNIX_EPOCH + TimeDelta::minutes(minutes)
     }
 
-    fn factor(from: i64, to: i64, value: f64, state: State) -> Factor {
+    fn factor(from: i64, to: i64, value: f64, state: Finality) -> Factor {
         Factor {
             start: at(from),
             end: at(to),
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn energy_is_divided_by_time_and_unknown_intensities_have_no_emissions() {
-        let factors = [factor(0, 30, 300.0, State::Final), factor(45, 60, 100.0, State::Forecast)];
+        let factors = [factor(0, 30, 300.0, Finality::Final), factor(45, 60, 100.0, Finality::Forecast)];
         let rows = [row(0, 60, 3_600_000_000, Share::Idle)];
         let found = parts(&rows, &factors);
         let total = Total::of(&found[0], &factors);
@@ -317,7 +317,7 @@ mod tests {
                 rows.into_iter().map(|(from, length, mj)| row(from, from + length, mj, Share::Idle)).collect();
             let cuts: Vec<i64> = cuts.into_iter().collect();
             let factors: Vec<Factor> =
-                cuts.windows(2).step_by(2).map(|w| factor(w[0], w[1], 123.0, State::Provisional)).collect();
+                cuts.windows(2).step_by(2).map(|w| factor(w[0], w[1], 123.0, Finality::Provisional)).collect();
             let found = parts(&rows, &factors);
             let total: Total = found.iter().map(|part| Total::of(part, &factors)).sum();
             prop_assert_eq!(total.energy, rows.iter().map(|r| r.energy).sum::<Millijoules>());

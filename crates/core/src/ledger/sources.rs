@@ -43,8 +43,8 @@ impl SourceKey {
 }
 
 /// Returns the kinds of intensity that a settlement accepts, the preferred one first.
-pub const fn kinds_of(book: SignalKind) -> &'static [SignalKind] {
-    match book {
+pub const fn kinds_of(kind: SignalKind) -> &'static [SignalKind] {
+    match kind {
         SignalKind::Marginal => &[SignalKind::Marginal],
         _ => &[SignalKind::Average, SignalKind::Unspecified],
     }
@@ -52,12 +52,12 @@ pub const fn kinds_of(book: SignalKind) -> &'static [SignalKind] {
 
 /// Returns the sources of a settlement's intensities. Intensities do not name their kind, so each source is returned
 /// with every accepted kind.
-pub fn keys_of<'a>(book: SignalKind, factors: impl IntoIterator<Item = &'a Factor>) -> Vec<SourceKey> {
+pub fn keys_of<'a>(kind: SignalKind, factors: impl IntoIterator<Item = &'a Factor>) -> Vec<SourceKey> {
     let mut keys: Vec<SourceKey> = Vec::new();
     for factor in factors {
-        for kind in kinds_of(book) {
+        for accepted in kinds_of(kind) {
             let (source, zone) = (factor.source.clone(), factor.zone.clone());
-            let key = SourceKey { source, zone, kind: *kind, scope: factor.scope };
+            let key = SourceKey { source, zone, kind: *accepted, scope: factor.scope };
             if !keys.contains(&key) {
                 keys.push(key);
             }
@@ -79,13 +79,13 @@ pub fn joined(active: &[SourceKey], silent: &[String], earlier: Vec<SourceKey>) 
 /// Returns the active sources and those that earlier settlements used, the newest settlement first, in the order of
 /// [`joined`].
 pub fn with_earlier(
-    book: SignalKind,
+    kind: SignalKind,
     active: &[SourceKey],
     silent: &[String],
     settlements: &[Settlement],
 ) -> Vec<SourceKey> {
     let factors = settlements.iter().flat_map(|settled| &settled.factors);
-    joined(active, silent, keys_of(book, factors.filter(|factor| !active.iter().any(|key| key.is_of(factor)))))
+    joined(active, silent, keys_of(kind, factors.filter(|factor| !active.iter().any(|key| key.is_of(factor)))))
 }
 
 /// Returns the newest settlement for each combination of sources, the newest first; those without a source are omitted.

@@ -21,7 +21,7 @@ const BEGINNINGS: [&str; 3] = ["{\"seq\":", "{\"block\":", "{\"entries\":"];
 /// An inconsistency in a ledger, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
-pub struct Broken {
+pub struct Inconsistency {
     /// Line of the export, and its content.
     pub place: String,
     /// Error in that line.
@@ -30,7 +30,7 @@ pub struct Broken {
 
 /// Contents of a ledger that passed verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedLedger {
     /// Number of entries.
     pub entries: u64,
     /// Number of intervals.
@@ -54,7 +54,7 @@ pub struct Verified {
     /// intensities.
     pub unsettled: BTreeSet<DateTime<Utc>>,
     /// Number of the entry with the digest to look for.
-    pub kept: Option<u64>,
+    pub known_head: Option<u64>,
     /// Digest of the last entry. Anybody who keeps it can prove that nothing before it was changed.
     pub head: Digest,
 }
@@ -67,7 +67,7 @@ pub struct Verifier {
     line: u64,
     /// Start of an incomplete line.
     begun: Vec<u8>,
-    found: Verified,
+    found: VerifiedLedger,
     /// Intervals of the open block.
     rows: Vec<super::Interval>,
     last_row: u64,
@@ -78,7 +78,7 @@ pub struct Verifier {
     /// Last settled energy of hours that changed since.
     changed: BTreeMap<DateTime<Utc>, Sums>,
     /// Digest to look for.
-    kept: Option<Digest>,
+    known_head: Option<Digest>,
     versions: BTreeMap<(DateTime<Utc>, &'static str), u32>,
     ended: bool,
 }
@@ -100,22 +100,23 @@ pub fn last_line(entries: u64, head: Digest, rows: u64, tail: Digest) -> String 
 
 impl Verifier {
     /// Returns a verifier that also looks for the entry with a digest that was kept earlier.
-    pub fn with_kept(head: Option<Digest>) -> Self {
-        let found = Verified { kept: (head == Some(Digest::GENESIS)).then_some(0), ..Verified::default() };
-        Self { kept: head, found, ..Self::default() }
+    pub fn with_known_head(head: Option<Digest>) -> Self {
+        let found =
+            VerifiedLedger { known_head: (head == Some(Digest::GENESIS)).then_some(0), ..VerifiedLedger::default() };
+        Self { known_head: head, found, ..Self::default() }
     }
 
     /// Processes the next bytes of a file, which need not end at a line's end.
     ///
     /// # Errors
     ///
-    /// Returns the first inconsistent line, as [`Self::take`].
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    /// Returns the first inconsistent line, as [`Self::check_line`].
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Inconsistency> {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.begun.extend_from_slice(part);
             if self.begun.pop_if(|last| *last == b'\n').is_some() {
                 let line = std::mem::take(&mut self.begun);
-                self.take(&line)?;
+                self.check_line(&line)?;
             }
         }
         // A file that is not a ledger may have no line feed: reject it at once.
@@ -125,7 +126,7 @@ impl Verifier {
             return Ok(());
         }
         let line = std::mem::take(&mut self.begun);
-        self.take(&line)
+        self.check_line(&line)
     }
 
     /// Processes the next line, without its line feed.
@@ -133,33 +134,35 @@ impl Verifier {
     /// # Errors
     ///
     /// Returns an error if the line was changed or does not follow from the lines before.
-    pub fn take(&mut self, line: &[u8]) -> Result<(), Broken> {
-        self.take_line(line).map(drop)
+    pub fn check_line(&mut self, line: &[u8]) -> Result<(), Inconsistency> {
+        self.read_line(line).map(drop)
     }
 
     /// Processes the next line and returns its entry, if it has one.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Self::take`].
-    pub fn take_line(&mut self, line: &[u8]) -> Result<Option<Entry>, Broken> {
+    /// Returns the errors of [`Self::check_line`].
+    pub fn read_line(&mut self, line: &[u8]) -> Result<Option<Entry>, Inconsistency> {
         self.line += 1;
-        let Ok(text) = std::str::from_utf8(line) else { return Err(self.broken("", "is not UTF-8 text")) };
+        let Ok(text) = std::str::from_utf8(line) else { return Err(self.inconsistency("", "is not UTF-8 text")) };
         if self.ended {
-            return Err(self.broken("", "follows the end"));
+            return Err(self.inconsistency("", "follows the end"));
         }
         if text.ends_with('\r') {
-            return Err(self.broken("", "ends with a carriage return: lines of an export end with a line feed alone"));
+            return Err(
+                self.inconsistency("", "ends with a carriage return: lines of an export end with a line feed alone")
+            );
         }
         let [entry, row, end] = BEGINNINGS;
         if let Some(rest) = text.strip_prefix(entry) {
-            self.take_entry(text, rest).map(Some)
+            self.read_entry(text, rest).map(Some)
         } else if let Some(rest) = text.strip_prefix(row) {
-            self.take_row(text, rest).map(|()| None)
+            self.read_row(text, rest).map(|()| None)
         } else if let Some(rest) = text.strip_prefix(end) {
-            self.take_end(text, rest).map(|()| None)
+            self.read_end(text, rest).map(|()| None)
         } else {
-            Err(self.broken("", "is neither an entry nor an interval nor the end"))
+            Err(self.inconsistency("", "is neither an entry nor an interval nor the end"))
         }
     }
 
@@ -168,23 +171,23 @@ impl Verifier {
     /// # Errors
     ///
     /// Returns an error if the last line is missing, or intervals of a block are missing without a roll-up.
-    pub fn finish(self) -> Result<Verified, Broken> {
+    pub fn finish(self) -> Result<VerifiedLedger, Inconsistency> {
         if !self.begun.is_empty() {
             let why = "is incomplete: the export was cut off".to_owned();
-            return Err(Broken { place: format!("line {}", self.line + 1), why });
+            return Err(Inconsistency { place: format!("line {}", self.line + 1), why });
         }
         if !self.ended {
             let why = "the last line is missing: the export was cut off".to_owned();
-            return Err(Broken { place: format!("after line {}", self.line), why });
+            return Err(Inconsistency { place: format!("after line {}", self.line), why });
         }
         if let Some(block) = self.bare.first() {
             let why = "its intervals are missing without a roll-up".to_owned();
-            return Err(Broken { place: format!("block {block}"), why });
+            return Err(Inconsistency { place: format!("block {block}"), why });
         }
         let mut found = self.found;
-        if let (Some(head), None) = (self.kept, found.kept) {
+        if let (Some(head), None) = (self.known_head, found.known_head) {
             let why = "is not the digest of any entry: entries were changed or removed since it was kept";
-            return Err(Broken { place: format!("the digest {head}"), why: why.into() });
+            return Err(Inconsistency { place: format!("the digest {head}"), why: why.into() });
         }
         found.open = self.rows.len() as u64;
         let sums = |of: Option<&Sums>| -> Sums {
@@ -197,28 +200,29 @@ impl Verifier {
         Ok(found)
     }
 
-    fn broken(&self, what: &str, why: impl ToString) -> Broken {
+    fn inconsistency(&self, what: &str, why: impl ToString) -> Inconsistency {
         let what = if what.is_empty() { String::new() } else { format!(" ({what})") };
-        Broken { place: format!("line {}{what}", self.line), why: why.to_string() }
+        Inconsistency { place: format!("line {}{what}", self.line), why: why.to_string() }
     }
 
-    fn take_entry(&mut self, text: &str, rest: &str) -> Result<Entry, Broken> {
-        let (seq, hash, entry) = parts_of(rest, "\"entry\":").ok_or_else(|| self.broken("", "is not a valid entry"))?;
+    fn read_entry(&mut self, text: &str, rest: &str) -> Result<Entry, Inconsistency> {
+        let (seq, hash, entry) =
+            parts_of(rest, "\"entry\":").ok_or_else(|| self.inconsistency("", "is not a valid entry"))?;
         let name = format!("entry {seq}");
         let expected = self.found.head.then(entry);
         let written = entry_line(seq, hash, entry);
         if written != text {
-            return Err(self.broken(&name, "is not in the canonical form of an entry"));
+            return Err(self.inconsistency(&name, "is not in the canonical form of an entry"));
         }
         if seq != self.found.entries + 1 {
-            return Err(self.broken(&name, format!("follows entry {}: an entry is missing", self.found.entries)));
+            return Err(self.inconsistency(&name, format!("follows entry {}: an entry is missing", self.found.entries)));
         }
         if hash != expected {
-            return Err(self.broken(&name, "its hash does not match: this line or an earlier one was changed"));
+            return Err(self.inconsistency(&name, "its hash does not match: this line or an earlier one was changed"));
         }
-        let entry: Entry = serde_json::from_str(entry).map_err(|e| self.broken(&name, e))?;
+        let entry: Entry = serde_json::from_str(entry).map_err(|e| self.inconsistency(&name, e))?;
         if !self.rows.is_empty() && !matches!(entry, Entry::Close(_)) {
-            return Err(self.broken(&name, "lies between a block's intervals and its close"));
+            return Err(self.inconsistency(&name, "lies between a block's intervals and its close"));
         }
         let result = match &entry {
             Entry::Close(close) => self.close(close),
@@ -233,11 +237,11 @@ impl Verifier {
             | Entry::Counterfactual(_)
             | Entry::Outcome(_) => Ok(()),
         };
-        result.map_err(|why| self.broken(&name, why))?;
+        result.map_err(|why| self.inconsistency(&name, why))?;
         self.found.entries = seq;
         self.found.head = hash;
-        if self.kept == Some(hash) {
-            self.found.kept = Some(seq);
+        if self.known_head == Some(hash) {
+            self.found.known_head = Some(seq);
         }
         if matches!(entry, Entry::Close(_)) {
             self.details = hash;
@@ -245,27 +249,29 @@ impl Verifier {
         Ok(entry)
     }
 
-    fn take_row(&mut self, text: &str, rest: &str) -> Result<(), Broken> {
+    fn read_row(&mut self, text: &str, rest: &str) -> Result<(), Inconsistency> {
         let parsed = rest.split_once(",\"row\":").and_then(|(block, rest)| {
             let (row, hash, interval) = parts_of(rest, "\"interval\":")?;
             Some((block.parse::<u64>().ok()?, row, hash, interval))
         });
-        let Some((block, row, hash, interval)) = parsed else { return Err(self.broken("", "is not a valid interval")) };
+        let Some((block, row, hash, interval)) = parsed else {
+            return Err(self.inconsistency("", "is not a valid interval"));
+        };
         let name = format!("row {row} of block {block}");
         if row_line(block, row, hash, interval) != text {
-            return Err(self.broken(&name, "is not in the canonical form of an interval"));
+            return Err(self.inconsistency(&name, "is not in the canonical form of an interval"));
         }
         if block != self.found.blocks + 1 {
-            return Err(self.broken(&name, format!("should be in block {}", self.found.blocks + 1)));
+            return Err(self.inconsistency(&name, format!("should be in block {}", self.found.blocks + 1)));
         }
         if row != self.last_row + 1 {
-            return Err(self.broken(&name, format!("follows row {}", self.last_row)));
+            return Err(self.inconsistency(&name, format!("follows row {}", self.last_row)));
         }
         if hash != self.details.then(interval) {
-            return Err(self.broken(&name, "its hash does not match: this line or an earlier one was changed"));
+            return Err(self.inconsistency(&name, "its hash does not match: this line or an earlier one was changed"));
         }
-        let parsed: Row = serde_json::from_str(interval).map_err(|e| self.broken(&name, e))?;
-        let Some(parsed) = parsed.interval() else { return Err(self.broken(&name, "ends before it begins")) };
+        let parsed: Row = serde_json::from_str(interval).map_err(|e| self.inconsistency(&name, e))?;
+        let Some(parsed) = parsed.interval() else { return Err(self.inconsistency(&name, "ends before it begins")) };
         self.found.energy += parsed.energy;
         self.found.intervals += 1;
         self.rows.push(parsed);
@@ -274,12 +280,12 @@ impl Verifier {
         Ok(())
     }
 
-    fn take_end(&mut self, text: &str, rest: &str) -> Result<(), Broken> {
+    fn read_end(&mut self, text: &str, rest: &str) -> Result<(), Inconsistency> {
         let entries = rest.split_once(',').and_then(|(n, _)| n.parse().ok());
         let (seen, head, rows) = (self.found.entries, self.found.head, self.last_row);
         if entries != Some(seen) || text != last_line(seen, head, rows, self.details) {
             let why = format!("should state {seen} entries up to {head} and {rows} intervals up to {}", self.details);
-            return Err(self.broken("the end", why));
+            return Err(self.inconsistency("the end", why));
         }
         self.ended = true;
         Ok(())
@@ -325,7 +331,7 @@ impl Verifier {
     }
 
     fn settle(&mut self, settled: &Settlement) -> Result<(), String> {
-        let version = self.versions.entry((settled.hour, settled.book.as_str())).or_default();
+        let version = self.versions.entry((settled.hour, settled.kind.as_str())).or_default();
         if settled.version != *version + 1 {
             return Err(format!("is version {}, after version {version}", settled.version));
         }
@@ -347,7 +353,7 @@ impl Verifier {
         if *recorded != sums {
             return Err("its energy differs from the recorded energy".into());
         }
-        if settled.book == SignalKind::Average {
+        if settled.kind == SignalKind::Average {
             self.changed.remove(&settled.hour);
         }
         self.found.settlements += 1;
@@ -394,8 +400,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_a_ledger_is_rejected_before_its_line_ends() {
-        let broken = Verifier::default().feed(&[0; 64]).expect_err("zeros");
-        assert_eq!(broken.to_string(), "line 1: is neither an entry nor an interval nor the end");
+        let inconsistency = Verifier::default().feed(&[0; 64]).expect_err("zeros");
+        assert_eq!(inconsistency.to_string(), "line 1: is neither an entry nor an interval nor the end");
         let mut verifier = Verifier::default();
         for part in ["{\"s", "eq\":1,\"hash\":\"", "0000000000"] {
             assert_eq!(verifier.feed(part.as_bytes()), Ok(()), "{part}");

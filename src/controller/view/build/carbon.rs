@@ -55,7 +55,7 @@ impl Snapshot<'_> {
         let mut finals = Vec::new();
         for key in self.signal.accounting_series().sources() {
             let own = self.store.intensities(std::slice::from_ref(key), &span).await?;
-            finals.push((own, self.store.settled_until(key).await?));
+            finals.push((own, self.store.final_until(key).await?));
         }
         // Final is what the source that said it has settled.
         let is_final = |slot: &Slot, intensity: &Intensity| {

@@ -18,8 +18,8 @@ use crate::store::StoredJob;
 use wattune_core::domain::{
     CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Work,
 };
-use wattune_core::ledger::pauses::paused;
-use wattune_core::ledger::{self, Done};
+use wattune_core::ledger::pauses::pause_energy;
+use wattune_core::ledger::{self, CompletedWork};
 use wattune_core::plan::JobActivity;
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
@@ -191,7 +191,7 @@ impl Snapshot<'_> {
         let known = estimate.done().await?;
         let known_pauses = known.as_ref().ok().filter(|known| {
             // Without bounds for their power there is nothing to show; `savings` has intervals.
-            paused(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
+            pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
         });
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, &job.profile(), &series));
         let savings = estimate.savings(known).await?;
@@ -254,7 +254,7 @@ impl Job {
 }
 
 /// A job against itself at the ceiling.
-fn against_ceiling(done: &Done, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
+fn against_ceiling(done: &CompletedWork, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
     let (curve, ceiling) = (Curve::from_profile(profile)?, profile.ceiling()?);
     let top = (ceiling.throughput.mean, ceiling.power.mean);
     ledger::compare(done, top, |rate| curve.power_at(rate), series)

@@ -1,26 +1,26 @@
-//! A Gaussian belief about one number for each batch size.
+//! Gaussian belief about one number for each batch size.
 
 use crate::bandit::Generator;
 
-/// How a number changes with log₂ of the batch size: a line of uncertain slope, and a random walk around it.
+/// Change of a number with log₂ of the batch size: a line with an uncertain slope, plus a random walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drift {
     pub(super) slope: f64,
     pub(super) slope_deviation: f64,
-    /// Its deviation after an octave.
+    /// Standard deviation of the walk after an octave.
     pub(super) walk: f64,
 }
 
-/// Means and covariances.
+/// Means and covariances of all arms.
 #[derive(Clone, Debug)]
 pub(super) struct Belief {
     mean: Vec<f64>,
-    /// By rows.
+    /// Covariance matrix, row by row.
     covariance: Vec<f64>,
 }
 
 impl Belief {
-    /// Around `level` ± `deviation` at the arm `from`.
+    /// Returns a belief of `level` ± `deviation` at the arm `from`, with `drift` away from it.
     pub(super) fn new(octaves: &[f64], from: usize, level: f64, deviation: f64, drift: Drift) -> Self {
         let n = octaves.len();
         let mut made = Self { mean: vec![level; n], covariance: vec![0.0; n * n] };
@@ -28,7 +28,7 @@ impl Belief {
         made
     }
 
-    /// Adds something unknown: ± `deviation` at the arm `from`, and away from it what drifts.
+    /// Adds an unknown shift: ± `deviation` at the arm `from`, with `drift` away from it.
     pub(super) fn shift_by_unknown(&mut self, octaves: &[f64], from: usize, deviation: f64, drift: Drift) {
         for a in 0..octaves.len() {
             let x = octaves[a] - octaves[from];
@@ -42,7 +42,7 @@ impl Belief {
         }
     }
 
-    /// Gives an arm an independent part of this variance.
+    /// Adds an independent variance to an arm.
     pub(super) fn add_own(&mut self, arm: usize, variance: f64) {
         *self.at(arm, arm) += variance;
     }
@@ -67,14 +67,14 @@ impl Belief {
         self.covariance.iter().skip(arm).step_by(self.mean.len()).copied().collect()
     }
 
-    /// Takes in `value`, seen with this variance of noise.
+    /// Conditions on an observed `value` with this noise variance.
     pub(super) fn observe(&mut self, arm: usize, value: f64, noise: f64) {
         let variance = self.variance(arm) + noise;
         self.shift(arm, variance, value - self.mean[arm], 1.0);
     }
 
-    /// Takes in that what would have been seen with this noise lies above `value`: the belief about it is replaced by
-    /// the Gaussian of the same mean and variance.
+    /// Conditions on an observation above `value` with this noise variance, replacing the truncated distribution by the
+    /// Gaussian with the same mean and variance.
     pub(super) fn exceeds(&mut self, arm: usize, value: f64, noise: f64) {
         let variance = self.variance(arm) + noise;
         let z = (value - self.mean[arm]) / variance.sqrt();
@@ -82,8 +82,8 @@ impl Belief {
         self.shift(arm, variance, variance.sqrt() * h, h * (h - z));
     }
 
-    /// Moves what is believed of an observation of `arm`, whose variance is `variance`, by `by`, and takes `part` of that
-    /// variance away; all others follow by their covariances.
+    /// Shifts the belief about an observation of `arm` with variance `variance` by `by`, and reduces that variance by
+    /// the fraction `part`; other arms follow by their covariances.
     fn shift(&mut self, arm: usize, variance: f64, by: f64, part: f64) {
         if variance <= 0.0 {
             return;
@@ -97,7 +97,7 @@ impl Belief {
         }
     }
 
-    /// A draw, less its mean: by Cholesky's factor of the covariances.
+    /// Returns a random draw minus the mean, using the Cholesky factor of the covariances.
     pub(super) fn draw(&self, generator: &mut Generator) -> Vec<f64> {
         let n = self.mean.len();
         let mut factor = self.covariance.clone();
@@ -113,10 +113,10 @@ impl Belief {
     }
 }
 
-/// φ(z)/(1 − Φ(z)) of the normal distribution: how far, in deviations, the mean of what exceeds z lies above all.
+/// Returns φ(z)/(1 − Φ(z)) of the normal distribution: the mean of values above z, in standard deviations.
 ///
-/// Below 2 by the series Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …), above by the continued fraction
-/// z + 1/(z + 2/(z + 3/(z + …))).
+/// Uses the series Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …) below 2, and the continued fraction z + 1/(z + 2/(z + 3/(z
+/// + …))) above.
 pub(super) fn hazard(z: f64) -> f64 {
     let density = (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
     if z < -8.0 {
@@ -134,9 +134,9 @@ pub(super) fn hazard(z: f64) -> f64 {
     density / (0.5 - density * sum)
 }
 
-/// P(x > later | x > earlier) of the normal distribution: (1 − Φ(later))/(1 − Φ(earlier)).
+/// Returns P(x > later | x > earlier) of the normal distribution: (1 − Φ(later))/(1 − Φ(earlier)).
 pub(super) fn survival(earlier: f64, later: f64) -> f64 {
-    // Below, all but 10⁻¹⁵ of it lies above, and squares overflow.
+    // Below −8, all but 10⁻¹⁵ of the mass lies above, and squares would overflow.
     let (earlier, later) = (earlier.max(-8.0), later.max(-8.0));
     (0.5 * (earlier - later) * (earlier + later)).exp() * hazard(earlier) / hazard(later)
 }

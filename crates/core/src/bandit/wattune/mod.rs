@@ -1,44 +1,43 @@
-//! wattune's policy: what Zeus's ignores is used, so that far less is spent on exploration.
+//! wattune's policy: uses data that Zeus's policy ignores, and therefore spends far less on exploration.
 //!
-//! *The model.* A run costs epochs × cost of an epoch. The cost of an epoch hardly varies, and one epoch shows it; the
-//! number of epochs is noisy, and changes slowly from one batch size to the next. So for each batch size b, with x = log₂ b,
+//! *Model.* A run costs epochs × cost of an epoch. The cost of an epoch hardly varies, and one epoch reveals it; the number
+//! of epochs is noisy, and changes slowly from one batch size to the next. For each batch size b, with x = log₂ b,
 //!
 //! ```text
-//! log epochs(b) = f(x) + ν(b) + noise     f: drifting with slope s, s ~ N(0.15, 0.12²) an octave, and a walk of 0.07 an octave
-//! log epoch cost(b) = g(x)                g: the same with s ~ N(−0.25, 0.25²) and 0.15; seen exactly once an epoch was run
+//! log epochs(b) = f(x) + ν(b) + noise     f: drifts with slope s ~ N(0.15, 0.12²) per octave, and a walk of 0.07 per octave
+//! log epoch cost(b) = g(x)                g: the same with s ~ N(−0.25, 0.25²) and 0.15; known exactly after an epoch
 //! ```
 //!
-//! ν is what a batch size has of its own: 0.04, and what rounding up to whole epochs makes, 1/√12 of an epoch, since the same
-//! batch size is rounded alike each time. The noise is shared by all: its variance is what runs of one batch size
-//! show among one another, drawn to 0.1² as by two of them. All is Gaussian, so that
-//! a run teaches about its neighbours by the rules of conditional distributions (`belief.rs`); a run that was given up
-//! says that it would have taken longer. The sum f + g is near-unimodal wherever f rises faster than g falls.
+//! ν is a batch size's own deviation: 0.04, plus the effect of rounding up to whole epochs, 1/√12 of an epoch, which is the
+//! same in each run of a batch size. All batch sizes share the noise: its variance is that among runs of one batch size,
+//! combined with a prior of 0.1² that weighs two runs. All distributions are Gaussian, so that a run informs about its
+//! neighbours by conditioning (`belief.rs`); a stopped run shows that it would have taken longer. The sum f + g is nearly
+//! unimodal wherever f rises faster than g falls.
 //!
-//! *Roughness.* Far from the best batch size f may jump by more in an octave than the walk of 0.07 allows. A belief that is
-//! too smooth takes the jump for noise and holds the wrong batch size for the best. So walks of 2, 4 and 8 times that
-//! are kept beside it, and the likeliest one counts, each doubling being 20 times less likely beforehand.
+//! *Roughness.* Far from the best batch size f may change by more per octave than the walk of 0.07 allows. A belief that is
+//! too smooth takes such a change for noise and prefers the wrong batch size. The policy therefore also maintains walks of
+//! 2, 4 and 8 times that roughness and uses the likeliest one; each doubling is 20 times less likely a priori.
 //!
-//! *The walk.* From the best so far, an octave down, then an octave up; then the middle of what lies between it and the
-//! next one tried, until both neighbours were tried. A run further down costs at most what its first epoch tells, so
-//! that down comes first.
+//! *Walk.* The walk explores an octave below the best batch size so far, then an octave above, then the middle between the
+//! best and its nearest tried neighbour, until both neighbours were tried. It goes down first, because a run further down
+//! costs at most the amount that its first epoch predicts.
 //!
-//! *After the walk* the batch sizes that were tried, and those next to them, are drawn from the belief as in Thompson
-//! sampling, with 0.6 of its deviation: errors that are made together cost less than independent ones. What ran only once
-//! is drawn with 0.85 of it, lest one unlucky run decide. No draw is below one epoch.
+//! *After the walk* the tried batch sizes and their neighbours are drawn from the belief as in Thompson sampling, with 0.6 of
+//! its deviation, because correlated errors cost less than independent ones. A batch size with a single run is drawn with
+//! 0.85 of it, so that one unlucky run is not decisive. No draw is below one epoch.
 //!
-//! *Patience.* A run of another batch size than the best is given up when even an optimistic guess (1.5 deviations) of
-//! what it will have cost lies above the best, and giving up, which costs what was spent, is the cheaper. All such
-//! losses together stay below 0.65 of a run for each batch size beside the default, and what was gained since; what
-//! a further epoch could lose counts as far as it is likely not to be the last. Where nothing of that is left, a tenth of
-//! what runs have cost is put by, and pays for a batch size that was never tried once it comes to a whole run of the best:
-//! one dear failure does not end the search for good. After a run that was given up comes the best known. Without a bound on
-//! cost (`beta`) nothing is given up.
+//! *Patience.* A run of another batch size than the best is stopped when even an optimistic estimate (1.5 standard
+//! deviations) of its final cost exceeds the best cost, and stopping, which costs the amount spent, is cheaper. The sum of
+//! such losses is limited to 0.65 of a run per batch size other than the default, plus the savings since; the possible loss
+//! of a further epoch is weighted with the probability that it is not the last. When the limit is used up, a tenth of each
+//! run's cost is saved, and pays for an untried batch size once it covers a whole run of the best one: one expensive failure
+//! does not end the search. After a stopped run the best known batch size follows. Without a cost limit (`beta`) no run is
+//! stopped.
 //!
-//! *Change.* A result that lies off what was known (`regime.rs`) is looked into at once, by another run of that batch
-//! size. After two in a row that are dearer, or three that are cheaper, since there is less of a hurry then, f and g are
-//! what they were and something unknown: of any size, and drifting as f and g did before anything was seen, with a mean
-//! slope of none. So what the batch sizes cost over one another is a guess still, and the walk, which begins anew, goes
-//! only where that guess is below the best.
+//! *Change.* After an outlier (`regime.rs`) the same batch size runs again at once. Two consecutive outliers with a higher
+//! cost, or three with a lower cost, which is less urgent, are a change: an unknown function is added to f and g, of any
+//! size, with their prior drift and a mean slope of zero. Relative costs of batch sizes then remain estimates, and the walk
+//! begins again but only visits batch sizes with an estimate below the best.
 
 mod belief;
 mod observation;
@@ -49,41 +48,42 @@ use self::observation::Observation;
 use self::regime::NOISE;
 use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
 
-/// By how much all may change at once, in logarithms.
+/// Standard deviation of a regime change, in logarithms.
 const CHANGE: f64 = 1.0;
-/// Of log epochs, an octave.
+/// Drift of log epochs per octave.
 const EPOCHS: Drift = Drift { slope: 0.15, slope_deviation: 0.12, walk: 0.07 };
-/// Of the log cost of an epoch, an octave.
+/// Drift of an epoch's log cost per octave.
 const EPOCH_COST: Drift = Drift { slope: -0.25, slope_deviation: 0.25, walk: 0.15 };
-/// What log epochs of a batch size have of their own.
+/// Standard deviation of a batch size's own deviation in log epochs.
 const OWN: f64 = 0.04;
-/// How far the first run's epochs may be from what is usual.
+/// Prior standard deviation of the first run's log epochs.
 const FIRST: f64 = 0.5;
-/// How wide a step of the walk is, in octaves.
+/// Width of a step of the walk, in octaves.
 const STEP: f64 = 1.0;
-/// The part of the belief's deviation that draws have.
+/// Factor of the belief's deviation in draws.
 const TEMPERATURE: f64 = 0.6;
-/// The same for what ran only once.
+/// Factor of the belief's deviation in draws for arms with only one run.
 const ONCE: f64 = 0.85;
-/// How many deviations below its mean a guess is optimistic.
+/// Number of standard deviations below the mean of an optimistic estimate.
 const OPTIMISM: f64 = 1.5;
-/// What may be lost on runs that are given up, in runs of the default for each other batch size.
+/// Maximum loss on stopped runs, in runs of the default, per other batch size.
 const ALLOWANCE: f64 = 0.65;
-/// A run that could be afforded for less than this part of the best is not begun.
+/// Minimum affordable part of the best run's cost: below it a run does not begin.
 const LEAST: f64 = 0.3;
-/// The part of each run's cost that is put by for batch sizes that were never tried.
+/// Fraction of each run's cost saved for batch sizes that were never tried.
 const PUT_BY: f64 = 0.1;
-/// How many times rougher log epochs may be, and how much less likely each doubling is beforehand, in logarithms.
+/// Multiples of the walk's roughness.
 const ROUGHER: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
-const ROUGHER_UNLIKELY: f64 = 3.0;
-/// A batch size that was given up is tried again only if it may cost this much more.
+/// Reduction of the prior log likelihood with each doubling of the roughness.
+const DOUBLING_PENALTY: f64 = 3.0;
+/// Minimum increase of the allowance for another run of a stopped batch size.
 const AGAIN: f64 = 2.0;
 
-/// Log epochs under one assumption of how rough they are.
+/// Belief about log epochs for one roughness.
 struct Roughness {
     drift: Drift,
     epochs: Belief,
-    /// How likely what was seen is under it, in logarithms.
+    /// Log likelihood of the observations.
     likelihood: f64,
 }
 
@@ -92,10 +92,10 @@ impl Roughness {
         let drift = Drift { walk: EPOCHS.walk * rougher, ..EPOCHS };
         let mut epochs = Belief::new(octaves, begun.arm, begun.log_epochs, FIRST, drift);
         add_own(&mut epochs, begun);
-        Self { drift, epochs, likelihood: -ROUGHER_UNLIKELY * rougher.log2() }
+        Self { drift, epochs, likelihood: -DOUBLING_PENALTY * rougher.log2() }
     }
 
-    /// All is what it was and something unknown.
+    /// Adds an unknown regime change.
     fn change(&mut self, octaves: &[f64], first: &Observation) {
         self.epochs.shift_by_unknown(octaves, first.arm, CHANGE, Drift { slope: 0.0, ..self.drift });
         add_own(&mut self.epochs, first);
@@ -114,33 +114,33 @@ impl Roughness {
     }
 }
 
-/// All that is believed of a job at a moment.
-struct Standing {
-    /// Since the last change, the oldest first.
+/// Belief about a job at a time.
+struct JobBelief {
+    /// Observations since the last change, oldest first.
     seen: Vec<Observation>,
     octaves: Vec<f64>,
     epochs: Belief,
     epoch_cost: Belief,
     tried: Vec<bool>,
-    /// Those among them that do not get there.
+    /// Tried arms that cannot reach the target.
     failed: Vec<bool>,
     noise: f64,
-    /// Where it began: the default, and after a change what ran then.
+    /// First arm: the default, or the arm of the first run after a change.
     first: usize,
     changed: bool,
-    /// Where it is not yet clear whether things changed.
+    /// Arm of an outlier, if a change is not yet certain.
     doubtful: Option<usize>,
 }
 
-/// The best batch size so far.
+/// Best batch size so far.
 #[derive(Clone, Copy)]
 struct Best {
     arm: usize,
     cost: f64,
 }
 
-impl Standing {
-    /// `None` before the first result.
+impl JobBelief {
+    /// Returns the belief after all trials; `None` before the first result.
     fn new(spec: &Spec, trials: &[Trial]) -> Option<Self> {
         let mut seen: Vec<Observation> = trials.iter().filter_map(|t| Observation::of(spec, t)).collect();
         let octaves: Vec<f64> = spec.batch_sizes.iter().map(|b| log2(*b)).collect();
@@ -158,7 +158,7 @@ impl Standing {
                 epoch_cost.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCH_COST });
                 last_cost.fill(None);
             }
-            // One epoch shows it. Where it is another than it was, it is the newer one.
+            // An epoch's cost is nearly free of noise; if it changed, the newest value counts.
             let before = last_cost[s.arm].replace(s.log_epoch_cost);
             if before != Some(s.log_epoch_cost) {
                 epoch_cost.add_own(s.arm, before.map_or(0.0, |before| (s.log_epoch_cost - before).powi(2)));
@@ -174,31 +174,31 @@ impl Standing {
         Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first, changed: present > 0, doubtful })
     }
 
-    /// The expected cost of a run.
+    /// Returns the expected cost of a run.
     fn cost(&self, arm: usize) -> f64 {
         (self.epochs.mean(arm) + self.epoch_cost.mean(arm) + 0.5 * self.noise).exp()
     }
 
-    /// `None` if nothing reached its target yet.
+    /// Returns the cheapest arm that reached its target; `None` if there is none.
     fn best(&self) -> Option<Best> {
         let reached = |arm: &usize| !self.failed[*arm] && self.seen.iter().any(|s| s.arm == *arm && s.reached);
         let all = (0..self.tried.len()).filter(reached).map(|arm| Best { arm, cost: self.cost(arm) });
         all.min_by(|a, b| a.cost.total_cmp(&b.cost))
     }
 
-    /// What runs that are given up may still cost.
+    /// Returns the amount that stopped runs may still cost.
     fn allowance(&self, best: Best) -> f64 {
         let default = self.cost(self.first);
         #[expect(clippy::cast_precision_loss, reason = "a hundred batch sizes at the most")]
         let others = self.tried.len() as f64 - 1.0;
         let gained: f64 = self.seen.iter().filter(|s| s.reached).map(|_| (default - best.cost).max(0.0)).sum();
-        // Where it began was no attempt: whatever it cost had to be found out.
+        // The first arm counts as no loss: its cost had to be measured.
         let lost: f64 = self.seen.iter().filter(|s| !s.reached && s.arm != self.first).map(spent).sum();
         ALLOWANCE * others * default + gained - lost
     }
 
-    /// What a run with this batch size may lose: what runs that are given up may, and where nothing of that is left and it
-    /// was never tried, what was put by.
+    /// Returns the maximum loss of a run with this batch size: the allowance for stopped runs, plus the savings if that
+    /// is used up and the batch size was never tried.
     fn allowance_of(&self, arm: usize, best: Best) -> f64 {
         let allowance = self.allowance(best);
         if self.tried[arm] || allowance >= LEAST * best.cost {
@@ -207,7 +207,7 @@ impl Standing {
         allowance + self.seen.iter().filter(|s| s.reached).map(|_| PUT_BY * best.cost).sum::<f64>()
     }
 
-    /// The next step of the walk from the best, if there is one.
+    /// Returns the next step of the walk from the best arm, if there is one.
     fn step(&self, best: usize) -> Option<usize> {
         let down = || {
             let next = best.checked_sub(1).filter(|k| !self.tried[*k])?;
@@ -224,13 +224,13 @@ impl Standing {
         down().filter(promising).or_else(|| up().filter(promising))
     }
 
-    /// The last of `outwards` that lies within a step of `from`, or the `next` one.
+    /// Returns the last of `outwards` within a step of `from`, or `next`.
     fn octave(&self, outwards: impl Iterator<Item = usize>, from: usize, next: usize) -> usize {
         let near = |k: &usize| (self.octaves[*k] - self.octaves[from]).abs() <= STEP + 1e-9;
         outwards.take_while(near).last().unwrap_or(next)
     }
 
-    /// Whether a run of another batch size than the best is worth beginning.
+    /// Returns true if a run with another batch size than the best one is worth beginning.
     fn affordable(&self, arm: usize, best: Best) -> bool {
         let allowance = self.allowance(best);
         let of_arm = || self.seen.iter().filter(|s| s.arm == arm);
@@ -242,7 +242,7 @@ impl Standing {
         !(never && survived > 0.0 && allowance < AGAIN * survived)
     }
 
-    /// The least of a joint draw, among what was tried and what lies next to it.
+    /// Returns the cheapest arm in a joint draw, among the tried ones and their neighbours.
     fn draw(&self, generator: &mut Generator) -> usize {
         let n = self.tried.len();
         let (epochs, epoch_cost) = (self.epochs.draw(generator), self.epoch_cost.draw(generator));
@@ -259,10 +259,10 @@ impl Standing {
     }
 }
 
-/// See [`super::next`].
+/// Implements [`super::next`].
 pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
     let under_way = |batch_size| trials.iter().any(|t| t.is_running() && t.batch_size == batch_size);
-    let Some(state) = Standing::new(spec, trials) else {
+    let Some(state) = JobBelief::new(spec, trials) else {
         let from = spec.place(spec.default_batch_size).unwrap_or(0);
         let left = (0..spec.batch_sizes.len()).filter(|k| !has_failed(spec, trials, spec.batch_sizes[*k]));
         let nearest = left.min_by_key(|k| k.abs_diff(from)).ok_or(NoneConverges)?;
@@ -272,7 +272,7 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     };
     let of_arm = |arm: usize, kind| Choice { batch_size: spec.batch_sizes[arm], kind };
     let Some(best) = state.best() else {
-        // Nothing reaches its target: the untried one next to where it began.
+        // No arm reaches the target: try the nearest untried one.
         let untried = (0..state.tried.len()).filter(|k| !state.tried[*k]);
         let nearest = untried.min_by_key(|k| k.abs_diff(state.first)).ok_or(NoneConverges)?;
         return Ok(of_arm(nearest, Kind::Exploration));
@@ -298,10 +298,10 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     Ok(of_arm(arm, kind))
 }
 
-/// See [`super::patience`].
+/// Implements [`super::patience`].
 pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost) -> u32 {
     let (most, epoch_cost) = (spec.max_epochs, epoch_cost.get());
-    let Some((state, arm)) = Standing::new(spec, trials).zip(spec.place(batch_size)) else { return most };
+    let Some((state, arm)) = JobBelief::new(spec, trials).zip(spec.place(batch_size)) else { return most };
     let (Some(best), Some(beta)) = (state.best(), spec.beta) else { return most };
     let (mean, variance) = (state.epochs.mean(arm), state.epochs.variance(arm) + state.noise);
     let allowance = state.allowance_of(arm, best);
@@ -315,9 +315,9 @@ pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cos
         if arm == best.arm {
             return false;
         }
-        // Epochs are whole: these were not enough, and one more may be.
+        // Epochs are integers: these did not suffice, and one more may.
         let risked = (spent + epoch_cost) * survival(z_of(done + 0.5), z_of(done + 1.5));
-        // The epochs that it takes, given that they are more than these.
+        // Expected epochs, given that they exceed these.
         let z = z_of(done);
         let h = hazard(z);
         let (mean, variance) = (mean + variance.sqrt() * h, variance * (1.0 - h * (h - z)).max(0.0));
@@ -328,22 +328,22 @@ pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cos
     (1..most).find(given_up_after).unwrap_or(most)
 }
 
-/// The batch size that is held for the best so far.
+/// Returns the batch size that is best by current estimates.
 pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
-    let best = Standing::new(spec, trials).and_then(|state| state.best());
+    let best = JobBelief::new(spec, trials).and_then(|state| state.best());
     best.map_or(spec.default_batch_size, |best| spec.batch_sizes[best.arm])
 }
 
-/// What is believed of each batch size's cost of a run, in the job's order: its mean, and the relative deviation of that
-/// mean. Empty before the first result.
+/// Returns the expected cost of a run for each batch size in the job's order, with its relative standard deviation.
+/// Empty before the first result.
 pub fn posterior(spec: &Spec, trials: &[Trial]) -> Vec<(Cost, f64)> {
-    let Some(state) = Standing::new(spec, trials) else { return Vec::new() };
+    let Some(state) = JobBelief::new(spec, trials) else { return Vec::new() };
     let arm = |k| (Cost::new(state.cost(k)), (state.epochs.variance(k) + state.epoch_cost.variance(k)).sqrt());
     (0..state.tried.len()).map(arm).collect()
 }
 
-/// Whether a batch size is to be left alone: runs with it ended before their time as ones that do not get there, the last
-/// one if none ever reached its target, the last two if some did.
+/// Returns true if a batch size should not be tried again: its last run failed early and none ever reached the target,
+/// or its last two runs failed early.
 fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
     let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
     let early = |t: &&Trial| t.state == State::Ended(Outcome::NotReached) && t.epochs < spec.max_epochs;
@@ -355,8 +355,8 @@ fn spent(seen: &Observation) -> f64 {
     seen.epochs * seen.log_epoch_cost.exp()
 }
 
-/// Gives each batch size what it has of its own, at the level that a first result shows: with what rounding to whole
-/// epochs makes, the less the more epochs there are.
+/// Adds each batch size's own variance, including that of rounding to whole epochs, which decreases with the number of
+/// epochs.
 fn add_own(epochs: &mut Belief, first: &Observation) {
     for arm in 0..epochs.arms() {
         let expected = first.epochs * (epochs.mean(arm) - epochs.mean(first.arm)).exp();
@@ -364,7 +364,7 @@ fn add_own(epochs: &mut Belief, first: &Observation) {
     }
 }
 
-/// The variance of log epochs among runs of one batch size.
+/// Returns the variance of log epochs among runs of one batch size.
 fn noise(arms: usize, seen: &[Observation]) -> f64 {
     let mut spread = regime::Spread::new(arms);
     seen.iter().filter(|s| s.reached).for_each(|s| spread.add(s.arm, s.log_epochs));

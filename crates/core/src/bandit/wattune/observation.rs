@@ -1,12 +1,12 @@
-//! The observation that one run makes.
+//! Observation made by one run.
 
 use crate::bandit::{Spec, Trial};
 
-/// What one run showed.
+/// Observation made by one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Observation {
     pub(super) arm: usize,
-    /// At least one half.
+    /// Logarithm of the epochs.
     pub(super) log_epochs: f64,
     pub(super) epochs: f64,
     pub(super) log_epoch_cost: f64,

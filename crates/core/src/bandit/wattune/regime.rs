@@ -1,25 +1,25 @@
-//! When what was learnt holds no more: other data, another board, another code.
+//! Detection of changes that invalidate earlier results: other data, another GPU, other code.
 
 use super::observation::Observation;
 
-/// How many deviations off is too far.
+/// Number of standard deviations beyond which a result is an outlier.
 const FAR: f64 = 3.0;
-/// By how much the cost of an epoch may change.
+/// Maximum change of an epoch's log cost without a regime change.
 const EPOCH_COST: f64 = 0.1;
-/// Results of a batch size before another can be off them.
+/// Minimum number of results of a batch size for outlier detection.
 const KNOWN: f64 = 4.0;
-/// The noise of log epochs before any is seen, and how many runs that is worth.
+/// Prior standard deviation of log epochs, and its weight in runs.
 pub(super) const NOISE: (f64, f64) = (0.1, 2.0);
-/// Log epochs vary by this much, whatever was seen.
+/// Minimum standard deviation of log epochs.
 const LEAST_NOISE: f64 = 0.1;
-/// So many results in a row that are dearer than what is known, or take longer, are a change; so many that are cheaper:
-/// what became cheaper can be run once more before anything else is tried.
+/// Number of consecutive outliers that make a change, for higher cost or duration and for lower cost. A cheaper batch
+/// size can be run once more before anything else is tried.
 const DEARER: usize = 2;
 const CHEAPER: usize = 3;
 
-/// Means and spreads of log epochs by batch size (Welford's recurrence).
+/// Mean and spread of log epochs by batch size (Welford's recurrence).
 pub(super) struct Spread {
-    /// Count, mean and sum of squares around it.
+    /// Count, mean and sum of squared deviations.
     arms: Vec<(f64, f64, f64)>,
 }
 
@@ -36,14 +36,14 @@ impl Spread {
         *squares += off * (value - *mean);
     }
 
-    /// The variance within batch sizes, drawn to a prior deviation worth so many runs.
+    /// Returns the pooled variance within batch sizes, including a prior deviation with a weight in runs.
     pub(super) fn pooled(&self, (deviation, worth): (f64, f64)) -> f64 {
         let squares: f64 = self.arms.iter().map(|a| a.2).sum();
         let freedom: f64 = self.arms.iter().map(|a| (a.0 - 1.0).max(0.0)).sum();
         (worth * deviation * deviation + squares) / (worth + freedom)
     }
 
-    /// How many deviations `value` lies above what is known of the arm; `None` if that is little.
+    /// Returns the deviation of `value` from the arm's mean, in standard deviations; `None` if the arm has few results.
     fn above(&self, arm: usize, value: f64) -> Option<f64> {
         let (count, mean, squares) = self.arms[arm];
         if count < KNOWN {
@@ -55,23 +55,22 @@ impl Spread {
     }
 }
 
-/// What results say about change.
+/// Detected changes.
 pub(super) struct Changes {
-    /// Where things changed, the oldest first: at the first of some results in a row, among those of well-known batch
-    /// sizes, that lie off on the same side.
+    /// Indices of the changes, oldest first: each is the first of consecutive outliers on the same side.
     pub(super) at: Vec<usize>,
-    /// The batch size of the newest result, if that lies off and it is not yet clear whether things changed.
+    /// Batch size of the newest result, if that is an outlier and a change is not yet certain.
     pub(super) doubtful: Option<usize>,
 }
 
-/// Results in a row that lie off.
+/// Consecutive outliers.
 struct Off {
     since: usize,
     dearer: bool,
     results: usize,
 }
 
-/// Looks through all results, the oldest first.
+/// Detects changes in results, oldest first.
 pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
     let mut found = Changes { at: Vec::new(), doubtful: None };
     let (mut spread, mut epoch_cost) = (Spread::new(arms), vec![None; arms]);
@@ -80,7 +79,7 @@ pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
         found.doubtful = None;
         let dearer = epoch_cost[s.arm].map(|known: f64| s.log_epoch_cost - known).filter(|by| by.abs() > EPOCH_COST);
         let longer = spread.above(s.arm, s.log_epochs);
-        // A run that was given up can only show that it takes longer.
+        // A stopped run can only show that it takes longer.
         let telling = longer.filter(|z| z.abs() > FAR && (s.reached || *z > 0.0));
         match (dearer.or(telling).map(|by| by > 0.0), off.take()) {
             (Some(dearer), before) if before.as_ref().is_none_or(|o| o.dearer == dearer) => {
@@ -96,9 +95,9 @@ pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
                     learn(&mut spread, &mut epoch_cost, s);
                 }
             }
-            // What is little known says nothing about results that lie off.
+            // An arm with few results does not affect consecutive outliers.
             (None, before) if longer.is_none() => off = before,
-            // Off on one side and then on the other, or as usual again: it varies more than was known.
+            // Outliers on alternating sides, or a return to normal: the noise is larger than assumed.
             (_, before) => {
                 let noise = before.map(|o| &seen[o.since..at]).unwrap_or_default();
                 noise.iter().filter(|s| s.reached && epoch_cost[s.arm].is_some()).for_each(|s| {

@@ -1,4 +1,4 @@
-//! The belief against conditioning in one go, the walk on exact curves, and what a run may cost.
+//! Tests of the belief against direct conditioning, of the walk on exact curves, and of the cost of runs.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn trial(trials: &[Trial], batch_size: u64, epochs: u32, epoch_cost: f64, outcom
     }
 }
 
-/// Runs the job `times` times, each batch size taking what `curve` says: epochs and the cost of one.
+/// Runs the job `times` times; `curve` returns a batch size's epochs and the cost of one.
 fn play(spec: &Spec, times: usize, seed: u64, curve: impl Fn(u64) -> (u32, f64)) -> Vec<Trial> {
     let mut generator = Generator::new(seed);
     let mut trials: Vec<Trial> = Vec::new();
@@ -45,7 +45,7 @@ fn play(spec: &Spec, times: usize, seed: u64, curve: impl Fn(u64) -> (u32, f64))
 
 #[test]
 fn the_hazard_is_that_of_the_normal_distribution() {
-    // φ(z)/(1 − Φ(z)), worked out with 30 digits.
+    // φ(z)/(1 − Φ(z)), computed with 30 digits.
     let known = [
         (-3.0, 0.004_437_839_042_125_664),
         (-1.0, 0.287_599_970_939_178_4),
@@ -62,11 +62,11 @@ fn the_hazard_is_that_of_the_normal_distribution() {
 }
 
 #[test]
-fn survival_is_that_of_the_normal_distribution_however_far_out() {
-    // (1 − Φ(2))/(1 − Φ(1)) and (1 − Φ(−1))/(1 − Φ(−3)), worked out with 30 digits.
+fn survival_is_that_of_the_normal_distribution_in_the_tails_too() {
+    // (1 − Φ(2))/(1 − Φ(1)) and (1 − Φ(−1))/(1 − Φ(−3)), computed with 30 digits.
     for (earlier, later, known) in [(1.0, 2.0, 0.143_393_498_698_806_6), (-3.0, -1.0, 0.842_482_010_876_709_2)] {
-        let told = survival(earlier, later);
-        assert!((told - known).abs() < 1e-9, "from {earlier} to {later}: {told} and not {known}");
+        let found = survival(earlier, later);
+        assert!((found - known).abs() < 1e-9, "from {earlier} to {later}: {found} and not {known}");
     }
     let far = survival(60.0, 60.01);
     assert!((far - (-0.6_f64).exp()).abs() < 1e-3, "{far}");
@@ -76,7 +76,7 @@ fn survival_is_that_of_the_normal_distribution_however_far_out() {
 }
 
 proptest! {
-    /// Updates one by one are the conditional distribution given all at once: two observations, by the 2×2 formula.
+    /// Sequential updates equal the joint conditional distribution: two observations, by the 2×2 formula.
     #[test]
     fn observing_is_conditioning(
         octaves in prop::collection::vec(0.1f64..3.0, 2..8), (a, b) in (0usize..8, 0usize..8),
@@ -106,7 +106,7 @@ proptest! {
         }
     }
 
-    /// On any convex curve of cost without noise, the best batch size is found to within a twentieth, and most runs take it.
+    /// On any convex cost curve without noise, the best batch size is found to within 5 %, and most runs use it.
     #[test]
     fn a_valley_is_found(
         bottom in 0usize..8, default in 0usize..8, left in 0.1f64..0.6, right in 0.1f64..0.6, seed in 0u64..1000,
@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// Epochs that halve within an octave and then double are no noise: 128 is cheaper than 256 by a tenth.
+/// Epochs that halve within an octave and then double are not noise: 128 is 10 % cheaper than 256.
 #[test]
 fn a_rough_curve_far_from_the_default_is_not_smoothed_away() {
     let sizes: Vec<u64> = (3..11).map(|k| 1 << k).collect();
@@ -142,9 +142,10 @@ fn a_rough_curve_far_from_the_default_is_not_smoothed_away() {
     }
 }
 
-/// The first look goes to one that never gets there, and costs more than may be lost: the others get their turn.
+/// The first exploration never reaches the target and costs more than the allowance; the other batch sizes are still
+/// explored.
 #[test]
-fn one_dear_failure_does_not_end_the_search() {
+fn one_expensive_failure_does_not_end_the_search() {
     let spec = spec(&[64, 128, 192, 256], 128);
     let curve = |b: u64| {
         (
@@ -164,7 +165,7 @@ fn one_dear_failure_does_not_end_the_search() {
 }
 
 #[test]
-fn the_first_run_takes_the_default_and_a_second_beside_it_does_too() {
+fn the_first_run_and_a_concurrent_second_use_the_default() {
     let spec = spec(&[32, 64, 128], 64);
     let mut generator = Generator::new(1);
     let first = next(&spec, &[], &mut generator).expect("something to run");
@@ -175,7 +176,7 @@ fn the_first_run_takes_the_default_and_a_second_beside_it_does_too() {
 }
 
 #[test]
-fn a_batch_size_that_never_reaches_its_target_is_left_alone() {
+fn a_batch_size_that_never_reaches_its_target_is_avoided() {
     let spec = spec(&[64, 128], 128);
     let trials = play(&spec, 60, 3, |b| if b == 64 { (u32::MAX, 1000.0) } else { (30, 1000.0) });
     let wasted: f64 = trials.iter().filter(|t| t.batch_size == 64).map(|t| t.cost.get()).sum();
@@ -184,7 +185,7 @@ fn a_batch_size_that_never_reaches_its_target_is_left_alone() {
 }
 
 #[test]
-fn where_nothing_reaches_its_target_all_are_tried_once_and_then_it_says_so() {
+fn if_nothing_reaches_the_target_all_are_tried_once_and_none_converges() {
     let spec = spec(&[8, 16, 32, 64], 32);
     let trials = play(&spec, 10, 5, |_| (u32::MAX, 10.0));
     let mut tried: Vec<u64> = trials.iter().map(|t| t.batch_size).collect();
@@ -194,7 +195,7 @@ fn where_nothing_reaches_its_target_all_are_tried_once_and_then_it_says_so() {
 }
 
 #[test]
-fn lost_runs_leave_no_trace() {
+fn lost_runs_have_no_effect() {
     let spec = spec(&[8, 16, 32, 64], 32);
     let mut trials = play(&spec, 12, 7, |b| (10, 1000.0 / b as f64 + b as f64));
     let without = next(&spec, &trials, &mut Generator::new(9));
@@ -202,12 +203,12 @@ fn lost_runs_leave_no_trace() {
     assert_eq!(next(&spec, &trials, &mut Generator::new(9)), without);
 }
 
-/// A valley of run costs with this bottom (log₂ of the batch size), and the epochs that runs need.
+/// Returns a curve of run costs with its minimum at `bottom` (log₂ of the batch size), and the epochs that runs need.
 fn valley(bottom: f64, epochs: u32) -> impl Fn(u64) -> (u32, f64) {
     move |b| (epochs, 1000.0 * (0.3 * ((b as f64).log2() - bottom).abs()).exp())
 }
 
-/// Runs as often as asked, after what was; gives the batch sizes.
+/// Runs the job `times` more times; returns the batch sizes.
 fn go_on(spec: &Spec, trials: &mut Vec<Trial>, times: usize, curve: impl Fn(u64) -> (u32, f64)) -> Vec<u64> {
     let mut generator = Generator::new(12);
     let before = trials.len();
@@ -231,7 +232,7 @@ fn after_a_change_the_new_best_is_found() {
 }
 
 #[test]
-fn a_change_that_is_the_same_for_all_batch_sizes_is_no_reason_to_look_around() {
+fn a_change_equal_for_all_batch_sizes_causes_no_exploration() {
     let spec = spec(&[16, 32, 64, 128, 256], 64);
     for epochs in [8, 50] {
         let mut trials = play(&spec, 30, 11, valley(4.0, 20));
@@ -243,7 +244,7 @@ fn a_change_that_is_the_same_for_all_batch_sizes_is_no_reason_to_look_around() {
 }
 
 #[test]
-fn a_favourite_that_fails_twice_in_a_row_is_given_up() {
+fn a_favourite_that_fails_twice_in_a_row_is_abandoned() {
     let spec = spec(&[8, 16, 32, 64], 32);
     let mut trials = play(&spec, 12, 7, |b| (10, 1000.0 / b as f64 + b as f64));
     let favourite = super::favourite(&spec, &trials);
@@ -259,13 +260,13 @@ fn a_favourite_that_fails_twice_in_a_row_is_given_up() {
     }
 }
 
-/// A result of arm 0: log epochs and log cost of an epoch.
+/// Returns an observation of arm 0 from log epochs and an epoch's log cost.
 fn result(log_epochs: f64, log_epoch_cost: f64) -> super::Observation {
     super::Observation { arm: 0, log_epochs, epochs: log_epochs.exp(), log_epoch_cost, reached: true }
 }
 
 #[test]
-fn what_became_dearer_is_a_change_after_two_results_and_what_became_cheaper_after_three() {
+fn two_dearer_or_three_cheaper_results_are_a_change() {
     let known = vec![result(3.0, 5.0); 6];
     for (off, needed) in [(result(4.0, 5.0), 2), (result(3.0, 5.5), 2), (result(2.0, 5.0), 3), (result(3.0, 4.5), 3)] {
         for results in 1..=4 {
@@ -278,7 +279,7 @@ fn what_became_dearer_is_a_change_after_two_results_and_what_became_cheaper_afte
 }
 
 #[test]
-fn results_on_both_sides_are_noise() {
+fn outliers_on_both_sides_are_noise() {
     let mut seen = vec![result(3.0, 5.0); 6];
     for turn in 0..10 {
         seen.push(result(if turn % 2 == 0 { 3.6 } else { 2.4 }, 5.0));
@@ -288,7 +289,7 @@ fn results_on_both_sides_are_noise() {
 }
 
 #[test]
-fn a_result_that_proved_to_be_noise_is_remembered() {
+fn outliers_that_proved_to_be_noise_are_remembered() {
     let mut seen = Vec::new();
     for _ in 0..4 {
         seen.extend([vec![result(1.4, 5.0); 6], vec![result(1.8, 5.0)]].concat());
@@ -299,7 +300,7 @@ fn a_result_that_proved_to_be_noise_is_remembered() {
 }
 
 #[test]
-fn a_result_that_lies_off_is_looked_into_at_once() {
+fn an_outlier_is_repeated_at_once() {
     let spec = spec(&[16, 32, 64, 128, 256], 64);
     let mut trials = play(&spec, 30, 11, valley(4.0, 20));
     go_on(&spec, &mut trials, 1, valley(4.0, 8));
@@ -308,15 +309,15 @@ fn a_result_that_lies_off_is_looked_into_at_once() {
 }
 
 #[test]
-fn what_an_epoch_costs_is_what_it_cost_last() {
+fn the_newest_epoch_cost_counts() {
     let spec = spec(&[16, 32, 64], 32);
-    let told = |costs: &[f64]| {
+    let found = |costs: &[f64]| {
         let mut trials = Vec::new();
         for cost in costs {
             trials.push(trial(&trials, 32, 10, *cost, Outcome::Reached));
         }
         super::posterior(&spec, &trials)[1].0.get()
     };
-    let (as_now, as_before) = (told(&[100.0, 108.0]), told(&[108.0]));
+    let (as_now, as_before) = (found(&[100.0, 108.0]), found(&[108.0]));
     assert!((as_now / as_before - 1.0).abs() < 0.01, "{as_now} and not {as_before}");
 }

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 
-use super::books::{Books, Sum, Whose};
-use super::grouping::By;
-use super::held::{Hold, holds};
+use super::grouping::Grouping;
+use super::holding_time::{HoldingTime, holding_times};
 use super::job::JobFacts;
-use super::row::{Key, Row, Split};
+use super::ledger_data::{LedgerData, Owner, Sum};
+use super::request::ReportRequest;
+use super::row::{Row, RowKey, Split};
 use super::saved::Saved;
-use super::score::{Scored, is_whole};
-use super::wanted::Wanted;
+use super::score::{ScoreTerms, is_whole};
 use crate::domain::{DeviceId, DeviceKind, JobId, Slot};
 use crate::ledger::Total;
 use crate::ledger::apportion::day_of;
@@ -22,7 +22,7 @@ use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Request.
-    pub wanted: Wanted,
+    pub request: ReportRequest,
     /// Rows: jobs and other owners first, then idle and unattributed energy.
     pub rows: Vec<Row>,
     /// Sum of the rows.
@@ -30,33 +30,33 @@ pub struct Report {
     /// Embodied emissions of the newest terms, where declared.
     pub embodied: Option<Embodied>,
     /// Ledger data of the span.
-    pub books: Books,
+    pub data: LedgerData,
 }
 
 /// Builds a report from ledger data.
-pub fn build(wanted: Wanted, books: Books) -> Report {
-    let embodied = books.terms.last().and_then(|terms| terms.boundary.embodied.clone());
-    let mut making = Making::new(&wanted, &books);
-    for piece in &books.pieces {
-        for sum in &piece.sums {
-            making.add(sum, &piece.boundary);
+pub fn build(request: ReportRequest, data: LedgerData) -> Report {
+    let embodied = data.terms.last().and_then(|terms| terms.boundary.embodied.clone());
+    let mut builder = ReportBuilder::new(&request, &data);
+    for period in &data.periods {
+        for sum in &period.sums {
+            builder.add(sum, &period.boundary);
         }
     }
-    for job in &books.jobs {
-        making.count(job);
+    for job in &data.jobs {
+        builder.count(job);
     }
-    making.hold();
-    let (rows, total) = making.finish();
-    Report { wanted, rows, total, embodied, books }
+    builder.add_holding_times();
+    let (rows, total) = builder.finish();
+    Report { request, rows, total, embodied, data }
 }
 
-struct Making<'a> {
-    wanted: &'a Wanted,
-    books: &'a Books,
+struct ReportBuilder<'a> {
+    request: &'a ReportRequest,
+    data: &'a LedgerData,
     /// True if embodied emissions were declared at any time.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
-    rows: BTreeMap<Key, Draft>,
+    rows: BTreeMap<RowKey, Draft>,
     total: Draft,
     has_marginal: bool,
 }
@@ -76,49 +76,51 @@ struct Draft {
     jobs: u64,
     ended: u64,
     saved: Option<(Saved, u64)>,
-    scored: Scored,
+    score_terms: ScoreTerms,
 }
 
-impl<'a> Making<'a> {
-    fn new(wanted: &'a Wanted, books: &'a Books) -> Self {
-        let jobs = books.jobs.iter().map(|job| (&job.id, job)).collect();
-        let sums = || books.pieces.iter().flat_map(|p| &p.sums);
+impl<'a> ReportBuilder<'a> {
+    fn new(request: &'a ReportRequest, data: &'a LedgerData) -> Self {
+        let jobs = data.jobs.iter().map(|job| (&job.id, job)).collect();
+        let sums = || data.periods.iter().flat_map(|p| &p.sums);
         let has_marginal = sums().any(|s| s.marginal.energy > Millijoules::ZERO);
-        let has_embodied = books.pieces.iter().any(|p| p.boundary.embodied.is_some());
-        Self { wanted, books, has_embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
+        let has_embodied = data.periods.iter().any(|p| p.boundary.embodied.is_some());
+        Self { request, data, has_embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
     }
 
-    fn job_key(&self, id: &JobId) -> Key {
-        match (&self.wanted.by, self.jobs.get(id)) {
-            (By::Name, Some(job)) => Key::Name(job.name.clone()),
-            (By::Tag(key), Some(job)) => job.tags.get(key).map_or(Key::Untagged, |value| Key::Tag(value.clone())),
-            (By::Tag(_), None) => Key::Untagged,
+    fn job_key(&self, id: &JobId) -> RowKey {
+        match (&self.request.by, self.jobs.get(id)) {
+            (Grouping::Name, Some(job)) => RowKey::Name(job.name.clone()),
+            (Grouping::Tag(key), Some(job)) => {
+                job.tags.get(key).map_or(RowKey::Untagged, |value| RowKey::Tag(value.clone()))
+            }
+            (Grouping::Tag(_), None) => RowKey::Untagged,
             (_, known) => {
                 let unnamed = || crate::domain::JobName::new(id.as_str()).expect("an id is a name");
-                Key::Job(known.map_or_else(unnamed, |job| job.name.clone()), id.clone())
+                RowKey::Job(known.map_or_else(unnamed, |job| job.name.clone()), id.clone())
             }
         }
     }
 
-    fn time_key(&self, day: DateTime<Utc>) -> Key {
-        Key::Time(if self.wanted.by == By::Month { day.with_day(1).unwrap_or(day) } else { day })
+    fn time_key(&self, day: DateTime<Utc>) -> RowKey {
+        RowKey::Time(if self.request.by == Grouping::Month { day.with_day(1).unwrap_or(day) } else { day })
     }
 
-    fn key(&self, day: DateTime<Utc>, device: &DeviceId, whose: &Whose) -> Key {
-        match (&self.wanted.by, whose) {
-            (By::Device, _) => Key::Device(device.clone()),
-            (By::Day | By::Month, _) => self.time_key(day),
-            (_, Whose::Job(id)) => self.job_key(id),
-            (_, Whose::Jobs) => Key::Untagged,
-            (_, Whose::Idle) => Key::Idle,
-            (_, Whose::Unattributed) => Key::Unattributed,
+    fn key(&self, day: DateTime<Utc>, device: &DeviceId, owner: &Owner) -> RowKey {
+        match (&self.request.by, owner) {
+            (Grouping::Device, _) => RowKey::Device(device.clone()),
+            (Grouping::Day | Grouping::Month, _) => self.time_key(day),
+            (_, Owner::Job(id)) => self.job_key(id),
+            (_, Owner::Jobs) => RowKey::Untagged,
+            (_, Owner::Idle) => RowKey::Idle,
+            (_, Owner::Unattributed) => RowKey::Unattributed,
         }
     }
 
     fn add(&mut self, sum: &Sum, boundary: &Boundary) {
-        let key = self.key(sum.day, &sum.device, &sum.whose);
-        let whole = match &sum.whose {
-            Whose::Job(id) => self.jobs.get(id).is_some_and(|job| is_whole(job, self.wanted)),
+        let key = self.key(sum.day, &sum.device, &sum.owner);
+        let whole = match &sum.owner {
+            Owner::Job(id) => self.jobs.get(id).is_some_and(|job| is_whole(job, self.request)),
             _ => false,
         };
         for draft in [self.rows.entry(key).or_default(), &mut self.total] {
@@ -128,13 +130,13 @@ impl<'a> Making<'a> {
 
     /// Counts a job that ran within the span, or has energy there: recorded shortly after its end, or by a correction.
     fn count(&mut self, job: &JobFacts) {
-        let span = &self.wanted.span;
-        if !job.ran_within(span) && !self.books.holders.contains(&job.id) {
+        let span = &self.request.span;
+        if !job.ran_within(span) && !self.data.holders.contains(&job.id) {
             return;
         }
-        let keys: Vec<Key> = match self.wanted.by {
-            By::Device => job.gpus.iter().map(|gpu| Key::Device(DeviceId::from(gpu))).collect(),
-            By::Day | By::Month => {
+        let keys: Vec<RowKey> = match self.request.by {
+            Grouping::Device => job.gpus.iter().map(|gpu| RowKey::Device(DeviceId::from(gpu))).collect(),
+            Grouping::Day | Grouping::Month => {
                 let end = job.ended_at.filter(|_| job.ended_within(span));
                 // A job that ends at midnight belongs to the day before.
                 let day = |end: DateTime<Utc>| day_of(end - TimeDelta::microseconds(1));
@@ -144,7 +146,7 @@ impl<'a> Making<'a> {
         };
         self.total.count(job, span, true);
         // The distribution of a saving over several GPUs is unknown.
-        let has_saving = self.wanted.by != By::Device || job.gpus.len() == 1;
+        let has_saving = self.request.by != Grouping::Device || job.gpus.len() == 1;
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
                 row.count(job, span, has_saving);
@@ -152,44 +154,44 @@ impl<'a> Making<'a> {
         }
         // A job without energy has no row, and no score.
         let has_row = keys.iter().any(|key| self.rows.contains_key(key));
-        let Some(unit) = self.wanted.unit.filter(|_| has_row && is_whole(job, self.wanted)) else { return };
+        let Some(unit) = self.request.unit.filter(|_| has_row && is_whole(job, self.request)) else { return };
         let has_holes = self.has_holes(job);
-        self.total.scored.count(job, unit, has_holes);
+        self.total.score_terms.count(job, unit, has_holes);
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
-                row.scored.count(job, unit, has_holes);
+                row.score_terms.count(job, unit, has_holes);
             }
         }
     }
 
     /// Returns true if some energy of a job's GPUs in its time is unknown.
     fn has_holes(&self, job: &JobFacts) -> bool {
-        let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(self.wanted.now));
-        held.is_some_and(|held| self.books.gaps.iter().any(|gap| gap.is_hole_of(&job.gpus, &held)))
+        let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(self.request.now));
+        held.is_some_and(|held| self.data.gaps.iter().any(|gap| gap.is_hole_of(&job.gpus, &held)))
     }
 
-    fn hold(&mut self) {
-        let Some(kept) = &self.books.kept else { return };
-        let mut boards: BTreeSet<DeviceId> = self.books.devices.iter().map(|d| d.device.clone()).collect();
-        let there = self.books.jobs.iter().filter(|job| job.ran_within(&self.wanted.span));
+    fn add_holding_times(&mut self) {
+        let Some(recorded_span) = &self.data.recorded_span else { return };
+        let mut boards: BTreeSet<DeviceId> = self.data.devices.iter().map(|d| d.device.clone()).collect();
+        let there = self.data.jobs.iter().filter(|job| job.ran_within(&self.request.span));
         boards.extend(there.flat_map(|job| &job.gpus).map(DeviceId::from));
         boards.retain(|device| device.kind() == DeviceKind::Gpu);
-        let first = |device: DeviceId| Some((device.clone(), *self.books.first_seen.get(&device)?));
+        let first = |device: DeviceId| Some((device.clone(), *self.data.first_seen.get(&device)?));
         let boards: BTreeMap<DeviceId, DateTime<Utc>> = boards.into_iter().filter_map(first).collect();
-        for piece in &self.books.pieces {
-            let Some(part) = piece.span.intersection(kept) else { continue };
-            for hold in holds(&self.books.jobs, &boards, &part) {
-                self.add_hold(&hold, piece.boundary.embodied.as_ref());
+        for period in &self.data.periods {
+            let Some(part) = period.span.intersection(recorded_span) else { continue };
+            for hold in holding_times(&self.data.jobs, &boards, &part) {
+                self.add_holding_time(&hold, period.boundary.embodied.as_ref());
             }
         }
     }
 
-    fn add_hold(&mut self, hold: &Hold<'_>, declared: Option<&Embodied>) {
-        let whose = hold.job.map_or(Whose::Idle, |job| Whose::Job(job.id.clone()));
-        let key = self.key(hold.day, hold.device, &whose);
-        let whole = hold.job.is_some_and(|job| is_whole(job, self.wanted));
-        if key == Key::Idle && declared.is_some() {
-            self.rows.entry(Key::Idle).or_default();
+    fn add_holding_time(&mut self, hold: &HoldingTime<'_>, declared: Option<&Embodied>) {
+        let owner = hold.job.map_or(Owner::Idle, |job| Owner::Job(job.id.clone()));
+        let key = self.key(hold.day, hold.device, &owner);
+        let whole = hold.job.is_some_and(|job| is_whole(job, self.request));
+        if key == RowKey::Idle && declared.is_some() {
+            self.rows.entry(RowKey::Idle).or_default();
         }
         let (embodied, undeclared) = match declared {
             Some(declared) => (share(declared, hold.time), Seconds::ZERO),
@@ -201,19 +203,19 @@ impl<'a> Making<'a> {
             draft.embodied += embodied;
             draft.undeclared += undeclared;
             if whole {
-                draft.scored.embodied += embodied;
-                draft.scored.undeclared |= self.has_embodied && declared.is_none();
+                draft.score_terms.embodied += embodied;
+                draft.score_terms.undeclared |= self.has_embodied && declared.is_none();
             }
         }
     }
 
     fn finish(self) -> (Vec<Row>, Row) {
-        let Self { wanted, has_embodied, has_marginal, rows, total, .. } = self;
-        let row = |(key, draft): (Key, Draft)| {
-            let work = match (&key, wanted.by.is_of_jobs()) {
-                (Key::Idle | Key::Unattributed, _) => Err("energy without a job does no work".into()),
-                (_, false) if wanted.unit.is_some() => Err("work belongs to jobs: group by job, name or tag".into()),
-                _ => draft.scored.score(wanted.unit),
+        let Self { request, has_embodied, has_marginal, rows, total, .. } = self;
+        let row = |(key, draft): (RowKey, Draft)| {
+            let work = match (&key, request.by.is_of_jobs()) {
+                (RowKey::Idle | RowKey::Unattributed, _) => Err("energy without a job does no work".into()),
+                (_, false) if request.unit.is_some() => Err("work belongs to jobs: group by job, name or tag".into()),
+                _ => draft.score_terms.score(request.unit),
             };
             let (contract, without) = draft.market;
             Row {
@@ -232,7 +234,7 @@ impl<'a> Making<'a> {
                 score: work,
             }
         };
-        let total = row((Key::Total, total));
+        let total = row((RowKey::Total, total));
         (rows.into_iter().map(row).collect(), total)
     }
 }
@@ -253,7 +255,7 @@ impl Draft {
         self.average += sum.average;
         self.marginal += sum.marginal;
         let energy = sum.average.energy;
-        self.split.add(&sum.device, &sum.whose, energy);
+        self.split.add(&sum.device, &sum.owner, energy);
         match boundary.contract_g_per_kwh {
             Some(factor) => self.market.0 += energy.to_joules() * factor,
             None => self.market.1 += energy,
@@ -263,8 +265,8 @@ impl Draft {
         self.facility.0 += energy.to_joules() * factor;
         self.facility.1 += carbon;
         if whole {
-            self.scored.carbon += carbon;
-            self.scored.unknown += sum.average.unknown;
+            self.score_terms.carbon += carbon;
+            self.score_terms.unknown += sum.average.unknown;
         }
     }
 

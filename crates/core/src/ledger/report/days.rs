@@ -4,8 +4,8 @@ use std::collections::{HashMap, hash_map};
 
 use chrono::{DateTime, Utc};
 
-use super::books::{Sum, Whose};
-use super::grouping::By;
+use super::grouping::Grouping;
+use super::ledger_data::{Owner, Sum};
 use crate::domain::{DeviceId, JobId};
 use crate::ledger::Total;
 use crate::units::Millijoules;
@@ -32,36 +32,36 @@ type Group<'a> = (Option<DateTime<Utc>>, &'a str, &'a str, &'a str);
 
 /// Sums of daily totals for one grouping.
 pub struct DaySums<'a> {
-    by: &'a By,
+    by: &'a Grouping,
     sums: Vec<Sum>,
     places: HashMap<Group<'a>, usize>,
 }
 
 impl<'a> DaySums<'a> {
     /// Returns empty sums.
-    pub fn new(by: &'a By) -> Self {
+    pub fn new(by: &'a Grouping) -> Self {
         Self { by, sums: Vec::new(), places: HashMap::new() }
     }
 
     /// Adds a daily total; `None` if one of its names is invalid.
     pub fn add(&mut self, day: &DayTotal<'a>) -> Option<()> {
         // Separate days or devices only if the report's rows do; otherwise separate kinds of devices.
-        let of_day = matches!(self.by, By::Day | By::Month).then_some(day.day);
+        let of_day = matches!(self.by, Grouping::Day | Grouping::Month).then_some(day.day);
         let kind = day.device.split_once(':').map_or("", |(kind, _)| kind);
-        let device = if *self.by == By::Device { day.device } else { kind };
+        let device = if *self.by == Grouping::Device { day.device } else { kind };
         let place = match self.places.entry((of_day, device, day.share, day.job)) {
             hash_map::Entry::Occupied(known) => *known.get(),
             hash_map::Entry::Vacant(new) => {
-                let whose = match day.share {
-                    "job" if self.by.is_of_jobs() => Whose::Job(JobId::new(day.job).ok()?),
-                    "job" => Whose::Jobs,
-                    "idle" => Whose::Idle,
-                    "unattributed" => Whose::Unattributed,
+                let owner = match day.share {
+                    "job" if self.by.is_of_jobs() => Owner::Job(JobId::new(day.job).ok()?),
+                    "job" => Owner::Jobs,
+                    "idle" => Owner::Idle,
+                    "unattributed" => Owner::Unattributed,
                     _ => return None,
                 };
                 let (average, marginal) = (Total::default(), Total::default());
                 let device = DeviceId::new(day.device).ok()?;
-                self.sums.push(Sum { day: day.day, device, whose, average, marginal });
+                self.sums.push(Sum { day: day.day, device, owner, average, marginal });
                 *new.insert(self.sums.len() - 1)
             }
         };

@@ -3,7 +3,7 @@
 use crate::units::Samples;
 
 /// Minimum number of samples in an epoch.
-pub const LEAST_PER_EPOCH: f64 = 1.0;
+pub const MIN_SAMPLES_PER_EPOCH: f64 = 1.0;
 
 /// Functional unit R of SCI (ISO/IEC 21031), the denominator of the score.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::books::Gap;
+use super::ledger_data::Gap;
 use crate::domain::Slot;
 use crate::ledger::Interval;
 use crate::ledger::entry::Lost;
@@ -17,14 +17,14 @@ pub fn gaps(
     span: &Slot,
 ) -> Vec<Gap> {
     // A gap has one row per share.
-    let mut pieces: BTreeMap<_, (Millijoules, bool)> = BTreeMap::new();
+    let mut periods: BTreeMap<_, (Millijoules, bool)> = BTreeMap::new();
     for (row, is_rolled_up) in rows {
-        let piece = pieces.entry((row.device, row.slot)).or_default();
-        piece.0 += row.energy;
-        piece.1 |= is_rolled_up;
+        let period = periods.entry((row.device, row.slot)).or_default();
+        period.0 += row.energy;
+        period.1 |= is_rolled_up;
     }
     let mut found: Vec<Gap> = Vec::new();
-    for ((device, slot), (energy, is_rolled_up)) in pieces {
+    for ((device, slot), (energy, is_rolled_up)) in periods {
         match found.last_mut() {
             Some(Gap { device: of, slot: before, energy: Ok(sum), is_rolled_up: part })
                 if *of == device && before.end() == slot.start() =>

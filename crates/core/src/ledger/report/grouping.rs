@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Grouping of a report's rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Grouping {
     /// By training run.
     Job,
     /// By name: runs of a recurring job share theirs.
@@ -20,14 +20,14 @@ pub enum By {
     Month,
 }
 
-impl By {
+impl Grouping {
     /// Returns true if rows belong to jobs, so that energy without a job needs separate rows.
     pub const fn is_of_jobs(&self) -> bool {
         matches!(self, Self::Job | Self::Name | Self::Tag(_))
     }
 }
 
-impl fmt::Display for By {
+impl fmt::Display for Grouping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Job => f.write_str("job"),
@@ -43,12 +43,12 @@ impl fmt::Display for By {
 /// Error: the text names no grouping.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a grouping; expected job, name, gpu, day, month, or tag:KEY with a label's key")]
-pub struct NoGrouping(String);
+pub struct InvalidGrouping(String);
 
-impl FromStr for By {
-    type Err = NoGrouping;
+impl FromStr for Grouping {
+    type Err = InvalidGrouping;
 
-    fn from_str(text: &str) -> Result<Self, NoGrouping> {
+    fn from_str(text: &str) -> Result<Self, InvalidGrouping> {
         match text {
             "job" => Ok(Self::Job),
             "name" => Ok(Self::Name),
@@ -57,7 +57,7 @@ impl FromStr for By {
             "month" => Ok(Self::Month),
             other => match other.strip_prefix("tag:") {
                 Some(key) if !key.is_empty() => Ok(Self::Tag(key.to_owned())),
-                _ => Err(NoGrouping(other.chars().take(80).collect())),
+                _ => Err(InvalidGrouping(other.chars().take(80).collect())),
             },
         }
     }

@@ -1,18 +1,18 @@
 //! Restatements: hours whose energy has other emissions in a later version.
 
-use super::books::Restatement;
+use super::ledger_data::Restatement;
 use crate::domain::SignalKind;
 use crate::ledger::entry::Settlement;
-use crate::ledger::hour::Restated;
+use crate::ledger::hour::TotalsChange;
 use crate::units::Micrograms;
 
 /// Maximum number of restatements in a report; further ones are counted.
-const LISTED: usize = 500;
+const MAX_LISTED: usize = 500;
 
 /// Returns the emissions of the previous version's energy with this version's intensities. Additional energy is no
 /// restatement, because nothing reported before was wrong. `versions` are all versions of the hour, of all kinds.
-pub fn carbon_after(change: &Restated, book: SignalKind, version: u32, versions: &[Settlement]) -> Micrograms {
-    let of = |version: u32| versions.iter().find(|settled| (settled.book, settled.version) == (book, version));
+pub fn carbon_after(change: &TotalsChange, kind: SignalKind, version: u32, versions: &[Settlement]) -> Micrograms {
+    let of = |version: u32| versions.iter().find(|settled| (settled.kind, settled.version) == (kind, version));
     match of(version.saturating_sub(1)).zip(of(version)) {
         Some((before, after)) if change.moved_energy() => after.carbon_of(before),
         _ => change.carbon,
@@ -42,7 +42,7 @@ impl Restatements {
     ///
     /// Returns the error of `make`.
     pub fn push<E>(&mut self, make: impl FnOnce() -> Result<Restatement, E>) -> Result<(), E> {
-        if self.listed.len() < LISTED {
+        if self.listed.len() < MAX_LISTED {
             self.listed.push(make()?);
         } else {
             self.left_out += 1;

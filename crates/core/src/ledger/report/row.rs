@@ -2,17 +2,17 @@
 
 use chrono::{DateTime, Utc};
 
-use super::books::Whose;
+use super::ledger_data::Owner;
 use super::saved::Saved;
 use super::score::Score;
 use crate::domain::{DeviceId, DeviceKind, JobId, JobName};
 use crate::ledger::Total;
-use crate::ledger::entry::State;
+use crate::ledger::entry::Finality;
 use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Seconds};
 
 /// Subject of a row, in the order of rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key {
+pub enum RowKey {
     /// A UTC day or month.
     Time(DateTime<Utc>),
     /// A device.
@@ -53,7 +53,7 @@ pub struct Split {
 }
 
 impl Split {
-    pub(super) fn add(&mut self, device: &DeviceId, whose: &Whose, energy: Millijoules) {
+    pub(super) fn add(&mut self, device: &DeviceId, owner: &Owner, energy: Millijoules) {
         if device.is_simulated() {
             self.simulated += energy;
         }
@@ -63,10 +63,10 @@ impl Split {
             DeviceKind::Dram => &mut self.dram,
         };
         *of_kind += energy;
-        let of_holder = match whose {
-            Whose::Job(_) | Whose::Jobs => &mut self.jobs,
-            Whose::Idle => &mut self.idle,
-            Whose::Unattributed => &mut self.unattributed,
+        let of_holder = match owner {
+            Owner::Job(_) | Owner::Jobs => &mut self.jobs,
+            Owner::Idle => &mut self.idle,
+            Owner::Unattributed => &mut self.unattributed,
         };
         *of_holder += energy;
     }
@@ -76,7 +76,7 @@ impl Split {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     /// Subject.
-    pub key: Key,
+    pub key: RowKey,
     /// Energy and location-based emissions with average intensities.
     pub total: Total,
     /// Energy by kind of hardware and by owner.
@@ -105,11 +105,11 @@ pub struct Row {
 
 impl Row {
     /// Returns the energy whose intensities have a finality.
-    pub fn in_state(&self, state: State) -> Millijoules {
+    pub fn in_state(&self, state: Finality) -> Millijoules {
         match state {
-            State::Forecast => self.total.forecast,
-            State::Provisional => self.total.provisional,
-            State::Final => self.total.final_,
+            Finality::Forecast => self.total.forecast,
+            Finality::Provisional => self.total.provisional,
+            Finality::Final => self.total.final_,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Savings of jobs, as far as their newest outcomes are still valid.
 
-use crate::ledger::sure::Sure;
+use crate::ledger::confidence::ConfidenceInterval;
 use crate::units::GramsCo2e;
 
 /// Emissions that jobs saved compared with the original limit, as an interval; negative if they emitted more.
@@ -17,9 +17,9 @@ pub struct Saved {
     pub high: GramsCo2e,
 }
 
-impl From<Sure> for Saved {
-    fn from(grams: Sure) -> Self {
-        let Sure { low, mean, high } = grams;
+impl From<ConfidenceInterval> for Saved {
+    fn from(grams: ConfidenceInterval) -> Self {
+        let ConfidenceInterval { low, mean, high } = grams;
         Self { low: GramsCo2e::new(low), mean: GramsCo2e::new(mean), high: GramsCo2e::new(high) }
     }
 }

@@ -1,8 +1,8 @@
 //! SCI (ISO/IEC 21031): `SCI = (E · I + M) / R`, where E is the facility's energy and I is location-based.
 
-use super::functional_unit::{FunctionalUnit, LEAST_PER_EPOCH};
+use super::functional_unit::{FunctionalUnit, MIN_SAMPLES_PER_EPOCH};
 use super::job::JobFacts;
-use super::wanted::Wanted;
+use super::request::ReportRequest;
 use crate::units::{GramsCo2e, Millijoules, Samples};
 
 /// SCI: `(E · I + M) / R`.
@@ -18,7 +18,7 @@ pub struct Score {
 
 /// Terms of a row's score. Only jobs that began and ended in the span count; of others the span holds a part only.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Scored {
+pub(super) struct ScoreTerms {
     pub(super) carbon: GramsCo2e,
     pub(super) embodied: GramsCo2e,
     /// True if embodied emissions were declared for a part of the time only.
@@ -32,12 +32,12 @@ pub(super) struct Scored {
 }
 
 /// Returns true if the span contains all energy of a job.
-pub(super) fn is_whole(job: &JobFacts, wanted: &Wanted) -> bool {
-    let ended = job.ended_at.is_some_and(|end| end <= wanted.span.end());
-    job.registered_at >= wanted.span.start() && ended
+pub(super) fn is_whole(job: &JobFacts, request: &ReportRequest) -> bool {
+    let ended = job.ended_at.is_some_and(|end| end <= request.span.end());
+    job.registered_at >= request.span.start() && ended
 }
 
-impl Scored {
+impl ScoreTerms {
     /// Counts a job's functional units.
     pub(super) fn count(&mut self, job: &JobFacts, unit: FunctionalUnit, has_holes: bool) {
         self.jobs += 1;
@@ -93,7 +93,7 @@ fn units(job: &JobFacts, unit: FunctionalUnit) -> Option<f64> {
         FunctionalUnit::Epoch(Some(samples)) => of(samples),
         FunctionalUnit::Epoch(None) => {
             let declared: f64 = job.tags.get("samples_per_epoch")?.parse().ok()?;
-            of(Samples::try_new(declared).filter(|samples| samples.get() >= LEAST_PER_EPOCH)?)
+            of(Samples::try_new(declared).filter(|samples| samples.get() >= MIN_SAMPLES_PER_EPOCH)?)
         }
     }
 }

@@ -9,8 +9,8 @@ use super::*;
 use crate::domain::{DeviceId, GpuId, JobId, JobName, Slot};
 use crate::ledger::Total;
 use crate::ledger::chain::Digest;
+use crate::ledger::confidence::ConfidenceInterval;
 use crate::ledger::entry::{Boundary, Embodied, METHOD, Terms};
-use crate::ledger::sure::Sure;
 use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Samples, Seconds};
 
 pub(super) fn at(hours: i64) -> DateTime<Utc> {
@@ -47,8 +47,8 @@ fn job(number: usize) -> JobFacts {
     }
 }
 
-pub(super) fn wanted(by: By) -> Wanted {
-    Wanted { by, span: span(0, 72), unit: None, restated_by_pct: 5.0, now: at(72) }
+pub(super) fn request(by: Grouping) -> ReportRequest {
+    ReportRequest { by, span: span(0, 72), unit: None, restated_by_pct: 5.0, now: at(72) }
 }
 
 fn total(energy: u64, unknown: u64, carbon: u64) -> Total {
@@ -65,8 +65,8 @@ fn total(energy: u64, unknown: u64, carbon: u64) -> Total {
     }
 }
 
-fn sum(hour: i64, number: usize, whose: Whose, average: Total, marginal: Total) -> Sum {
-    Sum { day: at(24 * (hour / 24)), device: device(number), whose, average, marginal }
+fn sum(hour: i64, number: usize, owner: Owner, average: Total, marginal: Total) -> Sum {
+    Sum { day: at(24 * (hour / 24)), device: device(number), owner, average, marginal }
 }
 
 fn terms(boundary: Boundary) -> Terms {
@@ -81,12 +81,12 @@ fn terms(boundary: Boundary) -> Terms {
     }
 }
 
-pub(super) fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
-    let boundary = pieces.last().map(|p| p.boundary.clone()).unwrap_or_default();
-    let sums = pieces.iter().flat_map(|piece| &piece.sums);
-    let holders = sums.filter_map(|s| if let Whose::Job(id) = &s.whose { Some(id.clone()) } else { None }).collect();
-    Books {
-        pieces,
+pub(super) fn data(periods: Vec<BoundaryPeriod>, jobs: Vec<JobFacts>) -> LedgerData {
+    let boundary = periods.last().map(|p| p.boundary.clone()).unwrap_or_default();
+    let sums = periods.iter().flat_map(|period| &period.sums);
+    let holders = sums.filter_map(|s| if let Owner::Job(id) = &s.owner { Some(id.clone()) } else { None }).collect();
+    LedgerData {
+        periods,
         jobs,
         holders,
         devices: Vec::new(),
@@ -95,16 +95,16 @@ pub(super) fn books(pieces: Vec<Piece>, jobs: Vec<JobFacts>) -> Books {
         terms: vec![terms(boundary)],
         sources: Vec::new(),
         synthetic: false,
-        kept: Some(span(0, 72)),
-        hours_booked: 72,
+        recorded_span: Some(span(0, 72)),
+        hours_with_energy: 72,
         unsettled: Millijoules::ZERO,
         version: Version::default(),
         corrections: Vec::new(),
     }
 }
 
-fn groupings() -> Vec<By> {
-    vec![By::Job, By::Name, By::Device, By::Tag("team".into()), By::Day, By::Month]
+fn groupings() -> Vec<Grouping> {
+    vec![Grouping::Job, Grouping::Name, Grouping::Device, Grouping::Tag("team".into()), Grouping::Day, Grouping::Month]
 }
 
 proptest! {
@@ -113,29 +113,29 @@ proptest! {
         sums in prop::collection::vec((0i64..72, 0usize..4, 0usize..9, 0u64..1 << 50, 0u64..=100, 0u64..1 << 50), 1..60),
         pue in 1.0f64..3.0,
     ) {
-        let whose = |n: usize| match n {
-            0 => Whose::Idle,
-            1 => Whose::Unattributed,
+        let owner = |n: usize| match n {
+            0 => Owner::Idle,
+            1 => Owner::Unattributed,
             // The last job has no facts.
-            n => Whose::Job(id(n)),
+            n => Owner::Job(id(n)),
         };
         let sums: Vec<Sum> = sums
             .into_iter()
             .map(|(hour, number, holder, energy, unknown, carbon)| {
                 let of = total(energy, energy / 100 * unknown, carbon);
-                sum(hour, number, whose(holder), of, of)
+                sum(hour, number, owner(holder), of, of)
             })
             .collect();
         let all: Total = sums.iter().map(|s| s.average).sum();
         let boundary = Boundary { pue, ..Boundary::default() };
         let (early, late) = sums.split_at(sums.len() / 2);
-        let pieces = vec![
-            Piece { span: span(0, 72), boundary: Boundary::default(), sums: early.to_vec() },
-            Piece { span: span(0, 72), boundary, sums: late.to_vec() },
+        let periods = vec![
+            BoundaryPeriod { span: span(0, 72), boundary: Boundary::default(), sums: early.to_vec() },
+            BoundaryPeriod { span: span(0, 72), boundary, sums: late.to_vec() },
         ];
-        let books = books(pieces, (2..8).map(job).collect());
+        let data = data(periods, (2..8).map(job).collect());
         for by in groupings() {
-            let report = build(wanted(by.clone()), books.clone());
+            let report = build(request(by.clone()), data.clone());
             prop_assert_eq!(report.total.total, all);
             let rows: Total = report.rows.iter().map(|row| row.total).sum();
             prop_assert_eq!(rows, all);
@@ -146,7 +146,7 @@ proptest! {
             prop_assert_eq!(marginal, all.carbon);
             if by.is_of_jobs() {
                 let idle: Millijoules =
-                    report.rows.iter().filter(|r| r.key == Key::Idle).map(|r| r.total.energy).sum();
+                    report.rows.iter().filter(|r| r.key == RowKey::Idle).map(|r| r.total.energy).sum();
                 prop_assert_eq!(idle, split(|s| s.idle));
             }
             let facility: Joules = report.rows.iter().map(|row| row.facility_energy).sum();
@@ -159,10 +159,13 @@ proptest! {
 fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let embodied = Embodied { per_gpu_g: 3600.0 * 100.0, life_s: 3600.0 * 1000.0, source: "maker".into() };
     let boundary = Boundary { embodied: Some(embodied), ..Boundary::default() };
-    let used = |n| sum(n, 0, Whose::Job(id(n as usize)), total(1000, 0, 10), Total::default());
-    let idle = sum(30, 0, Whose::Idle, total(5, 0, 1), Total::default());
+    let used = |n| sum(n, 0, Owner::Job(id(n as usize)), total(1000, 0, 10), Total::default());
+    let idle = sum(30, 0, Owner::Idle, total(5, 0, 1), Total::default());
     let sums = vec![used(2), used(3), idle];
-    let report = build(wanted(By::Job), books(vec![Piece { span: span(0, 72), boundary, sums }], vec![job(2), job(3)]));
+    let report = build(
+        request(Grouping::Job),
+        data(vec![BoundaryPeriod { span: span(0, 72), boundary, sums }], vec![job(2), job(3)]),
+    );
     // Job 2 from 02:00 to 04:00, job 3 from 03:00 to 05:00 on the same GPU: one hour is divided.
     let held: Vec<f64> = report.rows.iter().map(|row| row.held.get() / 3600.0).collect();
     assert_eq!(held, [1.5, 1.5, 69.0]);
@@ -172,32 +175,32 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
     assert!(embodied.iter().zip([540.0, 540.0, 69.0 * 360.0]).all(close), "{embodied:?}");
     // Idle time has a row even without idle energy, so that rows add up.
-    let mut unused = report.books.clone();
-    unused.pieces[0].sums.pop();
-    let unused = build(report.wanted.clone(), unused);
+    let mut unused = report.data.clone();
+    unused.periods[0].sums.pop();
+    let unused = build(report.request.clone(), unused);
     let sum: GramsCo2e = unused.rows.iter().filter_map(|row| row.embodied).sum();
     assert!((sum - unused.total.embodied.expect("declared")).abs() < GramsCo2e::new(1e-6), "{sum:?}");
     // Before its first reading a GPU has no holding time.
-    let mut later = report.books.clone();
+    let mut later = report.data.clone();
     later.first_seen = BTreeMap::from([(device(0), at(3))]);
-    let later = build(report.wanted.clone(), later);
+    let later = build(report.request.clone(), later);
     let held: Vec<f64> = later.rows.iter().map(|row| row.held.get() / 3600.0).collect();
     assert_eq!((held, later.total.held), (vec![0.5, 1.5, 67.0], Seconds::new(69.0 * 3600.0)));
-    let mut never = report.books.clone();
+    let mut never = report.data.clone();
     never.first_seen.clear();
-    assert_eq!(build(report.wanted.clone(), never).total.held, Seconds::ZERO);
+    assert_eq!(build(report.request.clone(), never).total.held, Seconds::ZERO);
     // A new declaration counts from its time on; without one for part of the time there is no sum.
-    let mut changed = report.books.clone();
-    let late = |boundary| Piece { span: span(48, 72), boundary, sums: Vec::new() };
-    let mut twice = changed.pieces[0].boundary.clone();
+    let mut changed = report.data.clone();
+    let late = |boundary| BoundaryPeriod { span: span(48, 72), boundary, sums: Vec::new() };
+    let mut twice = changed.periods[0].boundary.clone();
     twice.embodied.iter_mut().for_each(|e| e.per_gpu_g *= 2.0);
-    changed.pieces[0].span = span(0, 48);
-    changed.pieces.push(late(twice));
-    let grams = |books: &Books| build(report.wanted.clone(), books.clone()).total.embodied.map(|g| g.get());
+    changed.periods[0].span = span(0, 48);
+    changed.periods.push(late(twice));
+    let grams = |data: &LedgerData| build(report.request.clone(), data.clone()).total.embodied.map(|g| g.get());
     assert!((grams(&changed).expect("declared") - (48.0 + 2.0 * 24.0) * 360.0).abs() < 1e-6);
-    changed.pieces[1].boundary = Boundary::default();
+    changed.periods[1].boundary = Boundary::default();
     assert_eq!(grams(&changed), None);
-    let by_day = build(Wanted { by: By::Day, ..report.wanted.clone() }, report.books.clone());
+    let by_day = build(ReportRequest { by: Grouping::Day, ..report.request.clone() }, report.data.clone());
     assert_eq!(by_day.total.held, report.total.held);
     assert_eq!(by_day.rows[0].held, Seconds::new(86_400.0));
 }
@@ -207,31 +210,31 @@ fn sci_covers_whole_runs_and_states_why_there_is_none() {
     let boundary = Boundary { pue: 1.5, node_factor: 1.2, ..Boundary::default() };
     let grams = |g: u64| total(3_600_000, 0, g * 1_000_000);
     let sums = vec![
-        sum(2, 0, Whose::Job(id(2)), grams(10), Total::default()),
-        sum(4, 0, Whose::Job(id(4)), grams(20), Total::default()),
-        sum(5, 0, Whose::Idle, grams(7), Total::default()),
+        sum(2, 0, Owner::Job(id(2)), grams(10), Total::default()),
+        sum(4, 0, Owner::Job(id(4)), grams(20), Total::default()),
+        sum(5, 0, Owner::Idle, grams(7), Total::default()),
     ];
     let mut unended = job(4);
     unended.ended_at = None;
     let jobs = vec![job(2), unended];
-    let books = books(vec![Piece { span: span(0, 72), boundary, sums }], jobs);
-    let with = |unit, by| build(Wanted { unit, ..wanted(by) }, books.clone());
+    let data = data(vec![BoundaryPeriod { span: span(0, 72), boundary, sums }], jobs);
+    let with = |unit, by| build(ReportRequest { unit, ..request(by) }, data.clone());
     let close = |found: &Result<Score, String>, expected: f64| {
         let found = found.clone().expect("a score").per_unit.get();
         assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
     };
-    let runs = with(Some(FunctionalUnit::Run), By::Name);
+    let runs = with(Some(FunctionalUnit::Run), Grouping::Name);
     // 10 g × 1.5 × 1.2; the unfinished run is not counted.
     close(&runs.rows[0].score, 18.0);
     close(&runs.total.score, 18.0);
     assert!(runs.rows[1].score.clone().expect_err("idle").contains("no work"));
-    close(&with(Some(FunctionalUnit::MillionSamples), By::Job).rows[0].score, 9.0);
-    close(&with(Some(FunctionalUnit::Epoch(Some(Samples::new(1e5)))), By::Job).rows[0].score, 0.9);
+    close(&with(Some(FunctionalUnit::MillionSamples), Grouping::Job).rows[0].score, 9.0);
+    close(&with(Some(FunctionalUnit::Epoch(Some(Samples::new(1e5)))), Grouping::Job).rows[0].score, 0.9);
     // A run without work adds no unit, but its energy counts.
     let idle_run = JobFacts { samples: Samples::ZERO, ..job(4) };
     let two = |gaps| {
-        let books = Books { jobs: vec![job(2), idle_run.clone()], gaps, ..books.clone() };
-        build(Wanted { unit: Some(FunctionalUnit::Run), ..wanted(By::Name) }, books)
+        let data = LedgerData { jobs: vec![job(2), idle_run.clone()], gaps, ..data.clone() };
+        build(ReportRequest { unit: Some(FunctionalUnit::Run), ..request(Grouping::Name) }, data)
     };
     close(&two(Vec::new()).total.score, 54.0);
     let hole = |device: usize| Gap {
@@ -242,22 +245,24 @@ fn sci_covers_whole_runs_and_states_why_there_is_none() {
     };
     close(&two(vec![hole(1)]).total.score, 54.0);
     assert!(two(vec![hole(0)]).total.score.clone().expect_err("a hole").contains("energy of their GPUs is unknown"));
-    let undeclared = with(Some(FunctionalUnit::Epoch(None)), By::Job);
+    let undeclared = with(Some(FunctionalUnit::Epoch(None)), Grouping::Job);
     assert!(undeclared.rows[0].score.clone().expect_err("undeclared").contains("no samples_per_epoch"));
-    assert!(with(None, By::Job).total.score.clone().expect_err("none").contains("no functional unit"));
-    assert!(with(Some(FunctionalUnit::Run), By::Day).total.score.clone().expect_err("days").contains("group by job"));
+    assert!(with(None, Grouping::Job).total.score.clone().expect_err("none").contains("no functional unit"));
+    assert!(
+        with(Some(FunctionalUnit::Run), Grouping::Day).total.score.clone().expect_err("days").contains("group by job")
+    );
 }
 
 #[test]
 fn market_based_emissions_require_a_contract_for_all_energy() {
     use crate::units::GramsPerKwh;
     let covered = Boundary { contract_g_per_kwh: Some(GramsPerKwh::new(50.0)), ..Boundary::default() };
-    let of = |whose| vec![sum(0, 0, whose, total(3_600_000_000, 0, 0), Total::default())];
-    let pieces = vec![
-        Piece { span: span(0, 72), boundary: covered, sums: of(Whose::Job(id(2))) },
-        Piece { span: span(0, 72), boundary: Boundary::default(), sums: of(Whose::Idle) },
+    let of = |owner| vec![sum(0, 0, owner, total(3_600_000_000, 0, 0), Total::default())];
+    let periods = vec![
+        BoundaryPeriod { span: span(0, 72), boundary: covered, sums: of(Owner::Job(id(2))) },
+        BoundaryPeriod { span: span(0, 72), boundary: Boundary::default(), sums: of(Owner::Idle) },
     ];
-    let report = build(wanted(By::Job), books(pieces, vec![job(2)]));
+    let report = build(request(Grouping::Job), data(periods, vec![job(2)]));
     let market: Vec<Option<f64>> = report.rows.iter().map(|row| row.market.map(|g| g.get())).collect();
     assert_eq!((market, report.total.market), (vec![Some(50.0), None], None));
     assert_eq!(report.rows[0].marginal, None, "no such book");
@@ -267,12 +272,12 @@ fn market_based_emissions_require_a_contract_for_all_energy() {
 fn uncertainty_is_that_of_the_sensors() {
     let of = total(3_000_000, 0, 300_000_000);
     let report = build(
-        wanted(By::Device),
-        books(
-            vec![Piece {
+        request(Grouping::Device),
+        data(
+            vec![BoundaryPeriod {
                 span: span(0, 72),
                 boundary: Boundary::default(),
-                sums: vec![sum(0, 0, Whose::Idle, of, Total::default())],
+                sums: vec![sum(0, 0, Owner::Idle, of, Total::default())],
             }],
             Vec::new(),
         ),
@@ -289,17 +294,17 @@ fn groupings_parse_from_their_names() {
     for by in groupings() {
         assert_eq!(by.to_string().parse(), Ok(by));
     }
-    let refused = "tag:".parse::<By>().expect_err("no key").to_string();
+    let refused = "tag:".parse::<Grouping>().expect_err("no key").to_string();
     assert!(refused.contains("tag:KEY"), "{refused}");
 }
 
 fn saved(grams: f64) -> Option<Saved> {
-    Some(Sure { low: grams - 1.0, mean: grams, high: grams + 2.0 }.into())
+    Some(ConfidenceInterval { low: grams - 1.0, mean: grams, high: grams + 2.0 }.into())
 }
 
 /// Returns four runs: two that ended within the span with a known saving, one of them on two GPUs, one that ended with
 /// an unknown saving, and one that continues.
-fn savers() -> Books {
+fn savers() -> LedgerData {
     let gpu = |n: usize| GpuId::new(format!("GPU-{n}")).expect("an id");
     let jobs = vec![
         JobFacts { saved: saved(10.0), ..job(2) },
@@ -311,7 +316,7 @@ fn savers() -> Books {
         // It ended earlier and has no energy in the span: not counted.
         JobFacts { saved: saved(1000.0), registered_at: at(-9), ended_at: Some(at(-1)), ..job(8) },
     ];
-    let used = |hour, board, n: usize| sum(hour, board, Whose::Job(id(n)), total(1000, 0, 10), Total::default());
+    let used = |hour, board, n: usize| sum(hour, board, Owner::Job(id(n)), total(1000, 0, 10), Total::default());
     let sums = vec![
         used(2, 0, 2),
         used(3, 0, 3),
@@ -321,32 +326,34 @@ fn savers() -> Books {
         used(50, 1, 5),
         used(1, 0, 6),
     ];
-    books(vec![Piece { span: span(0, 72), boundary: Boundary::default(), sums }], jobs)
+    data(vec![BoundaryPeriod { span: span(0, 72), boundary: Boundary::default(), sums }], jobs)
 }
 
 #[test]
 fn savings_count_where_jobs_end_with_the_number_of_known_ones() {
     let savings_of = |row: &Row| (row.saved.map(|(s, n)| (s.low.get(), s.mean.get(), s.high.get(), n)), row.jobs);
-    let by = |by| build(wanted(by), savers());
-    for grouping in [By::Device, By::Day, By::Month, By::Tag("team".into()), By::Name, By::Job] {
+    let by = |by| build(request(by), savers());
+    for grouping in
+        [Grouping::Device, Grouping::Day, Grouping::Month, Grouping::Tag("team".into()), Grouping::Name, Grouping::Job]
+    {
         let total = savings_of(&by(grouping.clone()).total);
         // Job 6 ended as the span began, and its last energy lies in it.
         assert_eq!(total, (Some((9.0 - 5.0, 6.0, 12.0 - 2.0, 2)), 5), "by {grouping}");
     }
-    let jobs: Vec<_> = by(By::Job).rows.iter().map(savings_of).collect();
+    let jobs: Vec<_> = by(Grouping::Job).rows.iter().map(savings_of).collect();
     let first = (Some((9.0, 10.0, 12.0, 1)), 1);
     let second = (Some((-5.0, -4.0, -2.0, 1)), 1);
     // By name: name-0 has jobs 2, 4 and 6, name-1 has 3 and 5.
     assert_eq!(jobs, [first, (None, 1), (None, 1), second, (None, 1)]);
-    let names: Vec<_> = by(By::Name).rows.iter().map(savings_of).collect();
+    let names: Vec<_> = by(Grouping::Name).rows.iter().map(savings_of).collect();
     assert_eq!(names, [(Some((9.0, 10.0, 12.0, 1)), 3), (Some((-5.0, -4.0, -2.0, 1)), 2)]);
     // The distribution over two GPUs is unknown.
-    let boards: Vec<_> = by(By::Device).rows.iter().map(savings_of).collect();
+    let boards: Vec<_> = by(Grouping::Device).rows.iter().map(savings_of).collect();
     assert_eq!(boards, [(Some((9.0, 10.0, 12.0, 1)), 5), (None, 1)]);
     // Job 3 ended at midnight: on the first day, with job 2; job 4 on the second; nothing ended on the third.
-    let days: Vec<_> = by(By::Day).rows.iter().map(savings_of).collect();
+    let days: Vec<_> = by(Grouping::Day).rows.iter().map(savings_of).collect();
     assert_eq!(days, [(Some((4.0, 6.0, 10.0, 2)), 2), (None, 1), (None, 0)]);
-    let months: Vec<_> = by(By::Month).rows.iter().map(savings_of).collect();
+    let months: Vec<_> = by(Grouping::Month).rows.iter().map(savings_of).collect();
     // The span begins on the 30th of January.
     assert_eq!(months, [(Some((4.0, 6.0, 10.0, 2)), 3), (None, 0)]);
 }
@@ -367,13 +374,13 @@ proptest! {
         let mut sums = Vec::new();
         for (n, (from, length, _)) in runs.iter().enumerate() {
             for hour in *from..(from + length).min(72) {
-                sums.push(sum(hour, 0, Whose::Job(id(n + 2)), total(100, 0, 1), Total::default()));
+                sums.push(sum(hour, 0, Owner::Job(id(n + 2)), total(100, 0, 1), Total::default()));
             }
         }
-        let books = books(vec![Piece { span: span(0, 72), boundary: Boundary::default(), sums }], jobs);
+        let data = data(vec![BoundaryPeriod { span: span(0, 72), boundary: Boundary::default(), sums }], jobs);
         let known = runs.iter().filter(|(from, length, grams)| from + length <= 72 && grams.is_some()).count() as u64;
         for by in groupings() {
-            let report = build(wanted(by.clone()), books.clone());
+            let report = build(request(by.clone()), data.clone());
             let of = |row: &Row| row.saved.map_or((0.0, 0), |(s, n)| (s.mean.get(), n));
             let (sum, jobs) =
                 report.rows.iter().map(of).fold((0.0, 0), |(sum, jobs), (more, n)| (sum + more, jobs + n));

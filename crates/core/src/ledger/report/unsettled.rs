@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::books::{Books, Sum};
+use super::ledger_data::{LedgerData, Sum};
 use crate::domain::{Origin, SignalKind, Slot};
 use crate::ledger::apportion::hour_of;
-use crate::ledger::due::Why;
+use crate::ledger::due::DueReason;
 use crate::ledger::entry::Factor;
 use crate::ledger::settlement::parts;
 use crate::ledger::{Interval, Total};
 
 /// Returns the block after which the closed energy of a due hour is in no settlement; `None` if all of it is in one.
 /// `through_block` is the last block in the hour's settlement.
-pub fn unsettled_after(why: Why, through_block: Option<u64>) -> Option<u64> {
+pub fn unsettled_after(why: DueReason, through_block: Option<u64>) -> Option<u64> {
     why.is_of_energy().then(|| through_block.unwrap_or_default())
 }
 
@@ -44,24 +44,24 @@ impl Unsettled {
     }
 }
 
-impl Books {
+impl LedgerData {
     /// Adds the emissions of unsettled energy, with the intensities of one kind.
-    pub fn add_emissions(&mut self, unsettled: &Unsettled, book: SignalKind, factors: &[Factor]) {
+    pub fn add_emissions(&mut self, unsettled: &Unsettled, kind: SignalKind, factors: &[Factor]) {
         self.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
         for (hour, rows) in &unsettled.0 {
-            let Some(piece) = self.pieces.iter_mut().find(|piece| piece.span.contains(*hour)) else { continue };
+            let Some(period) = self.periods.iter_mut().find(|period| period.span.contains(*hour)) else { continue };
             for part in parts(rows, factors) {
                 let total = Total::of(&part, factors);
-                piece.sums.push(Sum::of(*hour, part.device, &part.share, book, total));
+                period.sums.push(Sum::of(*hour, part.device, &part.share, kind, total));
             }
         }
     }
 
     /// Adds the hours of unsettled energy. `settled` of them have a settlement that contains other energy.
     pub fn add_hours(&mut self, unsettled: &Unsettled, settled: u64, now: DateTime<Utc>) {
-        self.hours_booked += (unsettled.0.len() as u64).saturating_sub(settled);
+        self.hours_with_energy += (unsettled.0.len() as u64).saturating_sub(settled);
         let present = unsettled.span().and_then(|span| Slot::new(span.start(), span.end().min(now)));
-        self.kept = match (self.kept, present) {
+        self.recorded_span = match (self.recorded_span, present) {
             (Some(a), Some(b)) => Slot::new(a.start().min(b.start()), a.end().max(b.end())),
             (a, b) => a.or(b),
         };

@@ -3,14 +3,14 @@
 use chrono::{DateTime, Utc};
 
 use super::functional_unit::FunctionalUnit;
-use super::grouping::By;
+use super::grouping::Grouping;
 use crate::domain::Slot;
 
 /// Request for a report.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct ReportRequest {
     /// Grouping.
-    pub by: By,
+    pub by: Grouping,
     /// Time, in whole UTC hours.
     pub span: Slot,
     /// Functional unit of SCI; without one there is no score.

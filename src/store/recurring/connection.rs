@@ -1,4 +1,4 @@
-//! The connection that all about recurring jobs goes through, and one beside it that empties the log.
+//! Connection for recurring jobs, and a second one that checkpoints the write-ahead log.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,23 +11,24 @@ use tokio::sync::Mutex;
 
 use crate::store::StoreError;
 
-/// After so many changes what they wrote, some three pages each, is brought from the log into the database. SQLite's own
-/// thousand pages, at which the control loop's commits would do it, are then seldom reached.
+/// Number of changes, of about three pages each, after which the log is copied into the database. SQLite's limit of a
+/// thousand pages, at which the control loop's commits would do it, is then seldom reached.
 const CHANGES: u32 = 256;
-/// At so many pages, 64 MiB, whoever commits does it: where changes come without a gap the log is never empty, and grows.
+/// Log size in pages (64 MiB) at which any commit copies it: under continuous changes the log is never empty, and
+/// grows.
 const LONGEST_LOG: u32 = 16_384;
 
-/// One connection: requests about recurring jobs queue up for it, and never for those of the control loop. `None` once
-/// the store is closed.
+/// Connection for requests about recurring jobs: they queue for it, and never behind those of the control loop. `None`
+/// once the store is closed.
 #[derive(Clone, Debug)]
-pub(in crate::store) struct Desk {
+pub(in crate::store) struct RecurringConnection {
     db: Arc<Mutex<Option<Connection>>>,
     log: Arc<Mutex<Option<Connection>>>,
     changes: Arc<AtomicU32>,
 }
 
-impl Desk {
-    /// To a database that is there and migrated.
+impl RecurringConnection {
+    /// Connects to a database that exists and is migrated.
     pub(in crate::store) fn open(path: &Path) -> rusqlite::Result<Self> {
         let connect = || {
             let db = Connection::open(path)?;
@@ -40,7 +41,7 @@ impl Desk {
         Ok(Self::of(Some(db), Some(log)))
     }
 
-    /// Without a connection: for whoever only reads, and nothing of recurring jobs.
+    /// Returns a closed connection, for read-only stores, which have no recurring jobs.
     pub(in crate::store) fn absent() -> Self {
         Self::of(None, None)
     }
@@ -54,10 +55,10 @@ impl Desk {
         drop(self.log.lock().await.take());
     }
 
-    /// Does this on the thread that asks. To hand it to another one means to wait until that one is given a processor: on
-    /// a busy machine that was nearly all of what the slowest requests took, ten times the work itself. Another thread
-    /// takes the runtime's other tasks over, should this one wait for the disk or for another writer. Once begun, the work
-    /// comes to its end, whether or not anybody still waits for the answer.
+    /// Runs `work` on the calling thread. Sending it to another thread would add a wait for a processor: on a busy
+    /// machine that took ten times as long as the work itself in the slowest requests. Another thread takes over the
+    /// runtime's other tasks if this one blocks on the disk or on another writer. Once begun, the work completes even
+    /// if the caller no longer waits.
     pub(super) async fn read<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send,
@@ -66,12 +67,12 @@ impl Desk {
         let db = db.as_mut().ok_or(StoreError::Closed)?;
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => tokio::task::block_in_place(|| work(db)),
-            // There is nobody to take over.
+            // No other thread can take over.
             _ => work(db),
         }
     }
 
-    /// The same for what writes.
+    /// Runs `work` that writes, as [`Self::read`].
     pub(super) async fn write<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send,
@@ -83,15 +84,15 @@ impl Desk {
         done
     }
 
-    /// Begins to bring what was written from the log into the database, unless that is under way. That takes two syncs and
-    /// all their writes: tens of milliseconds, in which others read and write as ever.
+    /// Starts to copy the log into the database, unless that is in progress. This takes two syncs and all their writes,
+    /// tens of milliseconds, while others can read and write.
     fn empty_log(&self) {
         let Ok(log) = Arc::clone(&self.log).try_lock_owned() else { return };
         self.changes.store(0, Ordering::Relaxed);
         tokio::task::spawn_blocking(move || {
             let Some(log) = log.as_ref() else { return };
             if let Err(error) = log.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-                tracing::warn!("the database's log could not be emptied: {error}");
+                tracing::warn!(%error, "checkpoint of the write-ahead log failed");
             }
         });
     }

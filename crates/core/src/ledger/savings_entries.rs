@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::savings::{Basis, BatchEffect, Known, Saving, saving};
+use super::savings::{BatchEffect, Saving, SavingBasis, SavingInput, saving};
 use crate::domain::{JobId, PowerLimit, Zone};
 use crate::profile::Evidence;
 use crate::units::{GramsCo2e, Joules, Samples, Seconds};
@@ -16,7 +16,7 @@ pub const RULE: &str = "the same work at one power limit from the job's start on
 /// A value, or the reason why it is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Finding<T> {
+pub enum OrUnknown<T> {
     /// The value is unknown.
     Unknown {
         /// Reason.
@@ -26,7 +26,7 @@ pub enum Finding<T> {
     Known(T),
 }
 
-impl<T> Finding<T> {
+impl<T> OrUnknown<T> {
     /// Returns the value, if it is known.
     pub fn known(&self) -> Option<&T> {
         match self {
@@ -36,7 +36,7 @@ impl<T> Finding<T> {
     }
 }
 
-impl<T> From<Result<T, String>> for Finding<T> {
+impl<T> From<Result<T, String>> for OrUnknown<T> {
     fn from(found: Result<T, String>) -> Self {
         match found {
             Ok(it) => Self::Known(it),
@@ -72,12 +72,12 @@ pub struct Counterfactual {
     pub planned_end: DateTime<Utc>,
     /// Forecast that the plan used; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub forecast: Option<Said>,
+    pub forecast: Option<ForecastId>,
 }
 
 /// Identity of a forecast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct ForecastId {
     /// Source.
     pub source: String,
     /// Grid zone.
@@ -92,7 +92,7 @@ pub struct Reference {
     /// Limit of each group of equal GPUs; empty where they have none in common.
     pub limits: Vec<PowerLimit>,
     /// Measurements at that limit.
-    pub measured: Finding<Evidence>,
+    pub measured: OrUnknown<Evidence>,
     /// Energy that the planned work would use there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_energy_j: Option<Joules>,
@@ -131,25 +131,25 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Savings {
     /// Comparison with the original limit.
-    pub against_found: Finding<Compared>,
+    pub against_found: OrUnknown<ReferenceComparison>,
     /// Comparison with the maximum limit.
-    pub against_max: Finding<Compared>,
+    pub against_max: OrUnknown<ReferenceComparison>,
     /// Effect of the batch size; absent unless the job is a trial of a recurring job.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch_size_effect: Option<Finding<BatchEffect>>,
+    pub batch_size_effect: Option<OrUnknown<BatchEffect>>,
 }
 
 /// Comparison of a job with one reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Compared {
+pub struct ReferenceComparison {
     /// Limit of each group of equal GPUs at the reference.
     pub limits: Vec<PowerLimit>,
     /// Data that the saving is computed from.
-    pub basis: Basis,
+    pub basis: SavingBasis,
     /// Measurements of the references when they were fixed.
     pub frozen: Vec<Evidence>,
     /// Saving.
-    pub saving: Finding<Saving>,
+    pub saving: OrUnknown<Saving>,
     /// Reduction computed with the measurements of the time when the references were fixed, in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_frozen_pct: Option<f64>,
@@ -158,22 +158,22 @@ pub struct Compared {
 impl Savings {
     /// Returns true if a part of the savings depends on intensities that have no actual value yet.
     pub fn is_provisional(&self) -> bool {
-        let open = |it: &Finding<Compared>| match it.known().map(|compared| &compared.saving) {
-            Some(Finding::Known(saving)) => saving.provisional,
-            Some(Finding::Unknown { .. }) => true,
+        let open = |it: &OrUnknown<ReferenceComparison>| match it.known().map(|compared| &compared.saving) {
+            Some(OrUnknown::Known(saving)) => saving.provisional,
+            Some(OrUnknown::Unknown { .. }) => true,
             None => false,
         };
         open(&self.against_found) || open(&self.against_max)
     }
 }
 
-impl Compared {
+impl ReferenceComparison {
     /// Returns the comparison recomputed with current data.
     #[must_use]
-    pub fn with(self, known: &Result<Known, String>) -> Self {
-        let told = |basis: &Basis| saving(known.as_ref().map_err(Clone::clone)?, basis);
-        let as_frozen = Basis { points: self.frozen.clone(), mix: Vec::new(), ..self.basis.clone() };
-        let as_frozen_pct = told(&as_frozen).ok().map(|s| s.carbon_reduction_pct.mean);
-        Self { saving: told(&self.basis).into(), as_frozen_pct, ..self }
+    pub fn with(self, known: &Result<SavingInput, String>) -> Self {
+        let recomputed = |basis: &SavingBasis| saving(known.as_ref().map_err(Clone::clone)?, basis);
+        let as_frozen = SavingBasis { points: self.frozen.clone(), mix: Vec::new(), ..self.basis.clone() };
+        let as_frozen_pct = recomputed(&as_frozen).ok().map(|s| s.carbon_reduction_pct.mean);
+        Self { saving: recomputed(&self.basis).into(), as_frozen_pct, ..self }
     }
 }

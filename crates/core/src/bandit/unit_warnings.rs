@@ -1,39 +1,40 @@
-//! Energy and time of a trial that contradict each other: mostly one of them is in another unit.
+//! Implausible combinations of a trial's energy and time, mostly due to wrong units.
 
 use super::{Run, Terms};
 use crate::units::{Joules, Seconds, Short, Watts};
 
-/// Shorter times are too coarse for a mean power.
-const SHORTEST: Seconds = Seconds::new(1.0);
-/// Each GPU draws more, also where it only waits,
-const LEAST_PER_GPU: Watts = Watts::new(1.0);
-/// and more than this part of the largest power: an idle GPU draws about ten times that.
-const LEAST_SHARE: f64 = 0.002;
-/// No GPU draws more, with its part of the node.
-const MOST_PER_GPU: Watts = Watts::new(10_000.0);
-/// How far a node draws more than its GPUs at the most.
-const MOST_TIMES: f64 = 2.0;
-/// A mean power within this range of the largest power is a likely one.
-const LIKELY: std::ops::RangeInclusive<f64> = 0.05..=MOST_TIMES;
-/// Units that energy or time may be in, and how many times too small they make the mean power.
+/// Minimum time for a meaningful mean power.
+const MIN_TIME: Seconds = Seconds::new(1.0);
+/// Lower bound of a GPU's mean power, even when idle.
+const MIN_PER_GPU: Watts = Watts::new(1.0);
+/// Lower bound as a fraction of the maximum power: an idle GPU draws about ten times that.
+const MIN_FRACTION: f64 = 0.002;
+/// Upper bound of a GPU's power, including its part of the node.
+const MAX_PER_GPU: Watts = Watts::new(10_000.0);
+/// Upper bound of a node's power as a multiple of its GPUs' power.
+const MAX_RATIO: f64 = 2.0;
+/// Plausible range of the mean power relative to the maximum power.
+const LIKELY: std::ops::RangeInclusive<f64> = 0.05..=MAX_RATIO;
+/// Units that energy or time may be in, with the factor by which they reduce the mean power.
 const MEANT: [(f64, &str); 3] = [
     (3.6e6, "energy_j in kilowatt-hours"),
     (3600.0, "energy_j in watt-hours"),
     (1000.0, "time_s in milliseconds, or energy_j in kilojoules"),
 ];
 
-/// Returns what looks like a mistake in the energy and time of a trial so far, with what was most likely meant.
-pub fn doubts(run: &Run, terms: &Terms) -> Vec<String> {
+/// Returns likely mistakes in a trial's energy and time, with the most likely intention.
+pub fn unit_warnings(run: &Run, terms: &Terms) -> Vec<String> {
     let (energy, time, most_power) = (run.energy, run.time, terms.spec.knob.max_power);
-    // Where only time counts, whoever has no meter reports 0; a job's ledger may still lack its first interval.
+    // With time as the only cost, clients without a meter report 0, and a job's ledger account may still lack its first
+    // interval.
     let is_unmetered = energy <= Joules::ZERO && (terms.spec.knob.eta == 0.0 || run.job.is_some());
-    if time < SHORTEST || is_unmetered {
+    if time < MIN_TIME || is_unmetered {
         return Vec::new();
     }
     let mean = energy / time;
     let gpus = terms.boards.as_ref().map(|boards| f64::from(boards.count));
-    let least = (LEAST_PER_GPU * gpus.unwrap_or(1.0)).max(most_power * LEAST_SHARE);
-    let most = gpus.map_or_else(|| MOST_PER_GPU.max(most_power * MOST_TIMES), |gpus| MOST_PER_GPU * gpus);
+    let least = (MIN_PER_GPU * gpus.unwrap_or(1.0)).max(most_power * MIN_FRACTION);
+    let most = gpus.map_or_else(|| MAX_PER_GPU.max(most_power * MAX_RATIO), |gpus| MAX_PER_GPU * gpus);
     let (bound, meant) = match mean {
         mean if mean < least => {
             let likely = MEANT.iter().filter(|(factor, _)| LIKELY.contains(&(mean * *factor / most_power)));
@@ -48,7 +49,7 @@ pub fn doubts(run: &Run, terms: &Terms) -> Vec<String> {
         }
         _ => return Vec::new(),
     };
-    // Two digits are enough to see the unit.
+    // Two digits suffice to recognise the unit.
     let mean = format!("{:.1e}", mean.get()).parse().unwrap_or(mean.get());
     vec![format!(
         "energy_j {} in time_s {} is a mean power of {} W, and its GPUs {bound}: is {meant}?",
@@ -85,13 +86,13 @@ mod tests {
         job
     }
 
-    fn said(job: &mut Job, energy: f64, time: f64) -> String {
+    fn warnings(job: &mut Job, energy: f64, time: f64) -> String {
         (job.runs[0].energy, job.runs[0].time) = (Joules::new(energy), Seconds::new(time));
-        doubts(&job.runs[0], &job.terms).join("; ")
+        unit_warnings(&job.runs[0], &job.terms).join("; ")
     }
 
     #[test]
-    fn energy_and_time_that_contradict_each_other_are_doubted() {
+    fn implausible_mean_powers_cause_a_warning() {
         let kwh = 225_000.0 / 3.6e6;
         let table = [
             (None, kwh, 900.0, "of 0.000069 W, and its GPUs draw at least 1 W: is energy_j in kilowatt-hours?"),
@@ -106,18 +107,18 @@ mod tests {
             (None, 0.0, 0.5, ""),
         ];
         for (gpus, energy, time, part) in table {
-            let said = said(&mut job(gpus, Watts::new(300.0), 0.5), energy, time);
-            assert!(said.contains(part) && said.is_empty() == part.is_empty(), "{energy} J in {time} s: {said:?}");
+            let found = warnings(&mut job(gpus, Watts::new(300.0), 0.5), energy, time);
+            assert!(found.contains(part) && found.is_empty() == part.is_empty(), "{energy} J in {time} s: {found:?}");
         }
-        let said_of_large = said(&mut job(Some(1), Watts::new(2_000.0), 0.5), 12_000.0 * 60.0, 60.0);
-        assert!(said_of_large.contains("draw at most 10000 W: is energy_j in millijoules"), "{said_of_large}");
+        let of_large = warnings(&mut job(Some(1), Watts::new(2_000.0), 0.5), 12_000.0 * 60.0, 60.0);
+        assert!(of_large.contains("draw at most 10000 W: is energy_j in millijoules"), "{of_large}");
     }
 
     #[test]
-    fn no_energy_is_no_mistake_where_nobody_need_measure_it() {
-        assert_eq!(said(&mut job(None, Watts::new(300.0), 0.0), 0.0, 900.0), "", "only time counts");
+    fn missing_energy_is_valid_where_it_need_not_be_measured() {
+        assert_eq!(warnings(&mut job(None, Watts::new(300.0), 0.0), 0.0, 900.0), "", "only time counts");
         let mut of_ledger = job(None, Watts::new(300.0), 0.5);
         of_ledger.runs[0].job = Some(JobId::new("a").expect("an id"));
-        assert_eq!(said(&mut of_ledger, 0.0, 900.0), "", "no interval is closed yet");
+        assert_eq!(warnings(&mut of_ledger, 0.0, 900.0), "", "no interval is closed yet");
     }
 }

@@ -6,7 +6,7 @@ pub use crate::profile::{LEAST_FREEDOM, student};
 
 /// A figure with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sure {
+pub struct ConfidenceInterval {
     /// Lower end.
     pub low: f64,
     /// Estimate.
@@ -15,7 +15,7 @@ pub struct Sure {
     pub high: f64,
 }
 
-impl Sure {
+impl ConfidenceInterval {
     /// Returns a figure with an interval of ± `half`.
     pub fn about(mean: f64, half: f64) -> Self {
         Self { low: mean - half, mean, high: mean + half }
@@ -77,9 +77,15 @@ mod tests {
 
     #[test]
     fn a_gain_moves_the_ends_outwards() {
-        let figure = Sure { low: -10.0, mean: 5.0, high: 20.0 }.with_gain(0.05);
-        assert_eq!(figure, Sure { low: -10.5, mean: 5.0, high: 21.0 });
-        assert_eq!(Sure::about(100.0, 10.0).with_gain(0.1), Sure { low: 81.0, mean: 100.0, high: 121.0 });
-        assert_eq!(Sure::about(2.0, 1.0).times(-2.0), Sure { low: -6.0, mean: -4.0, high: -2.0 });
+        let figure = ConfidenceInterval { low: -10.0, mean: 5.0, high: 20.0 }.with_gain(0.05);
+        assert_eq!(figure, ConfidenceInterval { low: -10.5, mean: 5.0, high: 21.0 });
+        assert_eq!(
+            ConfidenceInterval::about(100.0, 10.0).with_gain(0.1),
+            ConfidenceInterval { low: 81.0, mean: 100.0, high: 121.0 }
+        );
+        assert_eq!(
+            ConfidenceInterval::about(2.0, 1.0).times(-2.0),
+            ConfidenceInterval { low: -6.0, mean: -4.0, high: -2.0 }
+        );
     }
 }

@@ -11,7 +11,7 @@ use crate::units::Seconds;
 
 /// Holding time of one GPU within one UTC day.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Hold<'a> {
+pub(super) struct HoldingTime<'a> {
     pub(super) device: &'a DeviceId,
     /// Job that held it; absent if none did.
     pub(super) job: Option<&'a JobFacts>,
@@ -21,11 +21,11 @@ pub(super) struct Hold<'a> {
 
 /// Returns the holding times of each GPU within `span`, from the GPU's own start in `boards` on. If several jobs hold a
 /// GPU, the time is divided evenly, so that the sum is the time until the span's end.
-pub(super) fn holds<'a>(
+pub(super) fn holding_times<'a>(
     jobs: &'a [JobFacts],
     boards: &'a BTreeMap<DeviceId, DateTime<Utc>>,
     span: &Slot,
-) -> Vec<Hold<'a>> {
+) -> Vec<HoldingTime<'a>> {
     let mut holders: BTreeMap<&DeviceId, Vec<(Slot, &JobFacts)>> = boards.keys().map(|b| (b, Vec::new())).collect();
     for job in jobs {
         let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(span.end())).and_then(|s| s.intersection(span));
@@ -60,9 +60,14 @@ pub(super) fn holds<'a>(
             #[expect(clippy::cast_precision_loss, reason = "a board has few jobs at a time")]
             let each = time / present.len() as f64;
             match present.as_slice() {
-                [] => found.push(Hold { device, job: None, day, time }),
+                [] => found.push(HoldingTime { device, job: None, day, time }),
                 several => {
-                    found.extend(several.iter().map(|(_, job)| Hold { device, job: Some(*job), day, time: each }));
+                    found.extend(several.iter().map(|(_, job)| HoldingTime {
+                        device,
+                        job: Some(*job),
+                        day,
+                        time: each,
+                    }));
                 }
             }
         }

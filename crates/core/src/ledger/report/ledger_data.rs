@@ -14,7 +14,7 @@ use crate::units::{Micrograms, Millijoules};
 
 /// Owner of a sum of energy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Whose {
+pub enum Owner {
     /// One job.
     Job(JobId),
     /// All jobs.
@@ -33,7 +33,7 @@ pub struct Sum {
     /// Device; any of them where the sum covers all devices of its kind.
     pub device: DeviceId,
     /// Owner.
-    pub whose: Whose,
+    pub owner: Owner,
     /// Total with average intensities: the inventory.
     pub average: Total,
     /// Total with marginal intensities: the impact, where a source provides them.
@@ -42,28 +42,28 @@ pub struct Sum {
 
 impl Sum {
     /// Returns the sum of one share of a device in an hour, for one kind of intensity.
-    pub fn of(hour: DateTime<Utc>, device: DeviceId, share: &Share, book: SignalKind, total: Total) -> Self {
-        let whose = match share {
-            Share::Job(id) => Whose::Job(id.clone()),
-            Share::Idle => Whose::Idle,
-            Share::Unattributed => Whose::Unattributed,
+    pub fn of(hour: DateTime<Utc>, device: DeviceId, share: &Share, kind: SignalKind, total: Total) -> Self {
+        let owner = match share {
+            Share::Job(id) => Owner::Job(id.clone()),
+            Share::Idle => Owner::Idle,
+            Share::Unattributed => Owner::Unattributed,
         };
         let (average, marginal) =
-            if book == SignalKind::Marginal { (Total::default(), total) } else { (total, Total::default()) };
-        Self { day: day_of(hour), device, whose, average, marginal }
+            if kind == SignalKind::Marginal { (Total::default(), total) } else { (total, Total::default()) };
+        Self { day: day_of(hour), device, owner, average, marginal }
     }
 }
 
 impl Settlement {
     /// Returns the sums of its parts.
     pub fn sums(&self) -> impl Iterator<Item = Sum> + '_ {
-        self.totals().map(|(part, total)| Sum::of(self.hour, part.device.clone(), &part.share, self.book, total))
+        self.totals().map(|(part, total)| Sum::of(self.hour, part.device.clone(), &part.share, self.kind, total))
     }
 }
 
 /// Sums of a time with one accounting boundary.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub struct BoundaryPeriod {
     /// Time.
     pub span: Slot,
     /// Accounting boundary.
@@ -99,7 +99,7 @@ pub struct Restatement {
     /// Start of the hour.
     pub hour: DateTime<Utc>,
     /// Kind of intensity.
-    pub book: SignalKind,
+    pub kind: SignalKind,
     /// New version.
     pub version: u32,
     /// Time of the new version.
@@ -152,9 +152,9 @@ pub struct Correction {
 
 /// Ledger data of a span, with its context.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Books {
+pub struct LedgerData {
     /// Sums, separate for each accounting boundary.
-    pub pieces: Vec<Piece>,
+    pub periods: Vec<BoundaryPeriod>,
     /// Jobs that overlap the span or have energy in it.
     pub jobs: Vec<JobFacts>,
     /// Jobs that have energy in the span.
@@ -172,10 +172,10 @@ pub struct Books {
     /// Time of the first reading of each device; absent if it was never read.
     pub first_seen: BTreeMap<DeviceId, DateTime<Utc>>,
     /// Time from the first to the last hour with energy.
-    pub kept: Option<Slot>,
+    pub recorded_span: Option<Slot>,
     /// Number of hours in the span that have energy.
-    pub hours_booked: u64,
-    /// Energy in `pieces` that is in no settlement yet.
+    pub hours_with_energy: u64,
+    /// Energy in `periods` that is in no settlement yet.
     pub unsettled: Millijoules,
     /// Version of the settlements.
     pub version: Version,

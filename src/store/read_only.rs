@@ -1,4 +1,4 @@
-//! Looking at a database without a daemon, or beside one: nothing is made, changed or migrated.
+//! Read-only access to a database, with or without a running daemon: nothing is created, changed or migrated.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use rusqlite::Connection;
 use super::connection::{ConnectionPool, open_immutable, open_to_read};
 use super::{FILE_NAME, Store, StoreError, migrate, unopened};
 
-/// How long a lock of somebody who writes is waited for.
+/// Maximum time to wait for a writer's lock.
 const BUSY: Duration = Duration::from_secs(5);
 
-const LEFT_OPEN: &str = "a daemon left its write-ahead log (-wal) beside it, which only who may write in that directory \
-                         can read: ask as that user, or start and stop the daemon once";
+const LEFT_OPEN: &str = "a daemon left its write-ahead log (-wal) beside it, which only users with write permission in that directory \
+                         can read: run this as such a user, or start and stop the daemon once";
 
 impl Store {
-    /// Opens the database in `state_dir` to be read.
+    /// Opens the database in `state_dir` for reading.
     ///
     /// # Errors
     /// If there is none, it may not be read, or its tables are of another version.
-    pub async fn look(state_dir: &Path) -> Result<Self, StoreError> {
+    pub async fn open_read_only(state_dir: &Path) -> Result<Self, StoreError> {
         let file = state_dir.join(FILE_NAME);
         let path = file.display().to_string();
         if let Err(source) = crate::files::regular::open(&file) {
@@ -30,7 +30,7 @@ impl Store {
         }
         let connections = match connect(&file, open_to_read).await {
             Ok(connections) => connections,
-            // Who may not write beside a closed database cannot share it, and need not: nobody has it open.
+            // A user without write permission cannot share a closed database, and need not: no process has it open.
             Err(_) if !beside(&file, "-wal").exists() => connect(&file, open_immutable).await?,
             Err(StoreError::Open { path, why }) => {
                 return Err(StoreError::Open { path, why: format!("{why}; {LEFT_OPEN}") });
@@ -39,7 +39,7 @@ impl Store {
         };
         connections.run(move |db| check_version(db, path)).await?;
         let [write, read, reports] = std::array::from_fn(|_| connections.clone());
-        Ok(Self { write, read, reports, recurring: super::recurring::Desk::absent() })
+        Ok(Self { write, read, reports, recurring: super::recurring::RecurringConnection::absent() })
     }
 }
 
@@ -49,7 +49,7 @@ fn beside(file: &Path, suffix: &str) -> std::path::PathBuf {
     name.into()
 }
 
-/// One connection, which has read the database's first page.
+/// Returns a pool with one connection that has read the database's first page.
 async fn connect(
     file: &Path,
     open: fn(&Path, Duration) -> rusqlite::Result<Connection>,
@@ -71,7 +71,7 @@ fn check_version(db: &Connection, path: String) -> Result<(), StoreError> {
     let ours = migrate::latest();
     let theirs = migrate::version(db).map_err(|error| match error.into() {
         StoreError::Statement(why) => {
-            StoreError::Open { path: path.clone(), why: format!("it is none of wattune's: {why}") }
+            StoreError::Open { path: path.clone(), why: format!("it is not a wattune database: {why}") }
         }
         other => other,
     })?;

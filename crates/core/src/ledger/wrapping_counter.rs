@@ -6,15 +6,15 @@ use crate::units::{Joules, Millijoules, Seconds, Watts};
 
 /// Upper bound of a package's mean power. Readings further apart than the counter's full range at this power may hide
 /// whole turns.
-const MOST: Watts = Watts::new(1000.0);
+const MAX_POWER: Watts = Watts::new(1000.0);
 
 /// Upper bound of plausible power. A larger increase does not count as measured; a decrease that would need more than
 /// this as a turn is a reset. The bound is generous because a turn mistaken for a reset loses more energy than a reset
 /// of a nearly full counter adds.
-const ABSURD: Watts = Watts::new(10_000.0);
+const MAX_PLAUSIBLE_POWER: Watts = Watts::new(10_000.0);
 
-/// Minimum span for which [`ABSURD`] is evaluated, so that jitter between readings in quick succession does not matter.
-const SHORTEST: Seconds = Seconds::new(2.0);
+/// Minimum span for which [`MAX_PLAUSIBLE_POWER`] is evaluated, so that jitter between readings in quick succession does not matter.
+const MIN_SPAN: Seconds = Seconds::new(2.0);
 
 /// Readings further apart than this leave an unmonitored gap.
 const GAP: Seconds = Seconds::new(10.0);
@@ -25,7 +25,7 @@ const GAP: Seconds = Seconds::new(10.0);
 /// more than one turn is possible ([`Self::longest_span`]), the energy is a lower bound and counts as a gap's, as it
 /// does after an unmonitored time. Fractions of a millijoule are kept until they add up to one.
 #[derive(Clone, Debug, Default)]
-pub struct WrappingMeter {
+pub struct WrappingCounter {
     last: Option<(Monotonic, u64)>,
     /// Reading of the counter had it never turned, in microjoules.
     straight: u64,
@@ -38,7 +38,7 @@ pub struct WrappingMeter {
 
 /// Position of a meter at a counter that it no longer reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct CounterPosition {
     at: Monotonic,
     counter_uj: u64,
     straight: u64,
@@ -46,12 +46,12 @@ pub struct Mark {
     recorded: Millijoules,
 }
 
-impl WrappingMeter {
+impl WrappingCounter {
     /// Returns the longest time between two readings in which a counter turns at most once: its range in microjoules
     /// over 1 kW.
     #[expect(clippy::cast_precision_loss, reason = "a span for scheduling")]
     pub fn longest_span(range_uj: u64) -> Seconds {
-        Joules::new(range_uj as f64 / 1e6) / MOST
+        Joules::new(range_uj as f64 / 1e6) / MAX_POWER
     }
 
     /// Processes a reading of a counter that restarts from zero after `range_uj`; without a range every decrease is a
@@ -65,7 +65,7 @@ impl WrappingMeter {
         let certain = range_uj.is_none_or(|range| span <= Self::longest_span(range));
         let (used, counted) = match advance(before, counter_uj, range_uj, span) {
             Advance::Forward(used) => {
-                let jumped = is_absurd(used, span);
+                let jumped = is_implausible(used, span);
                 self.jumps += u32::from(jumped);
                 (used, certain && !jumped)
             }
@@ -92,15 +92,15 @@ impl WrappingMeter {
     }
 
     /// Returns the position at the current counter, for a later return to it; `None` before the first reading.
-    pub fn mark(&self) -> Option<Mark> {
+    pub fn mark(&self) -> Option<CounterPosition> {
         let (at, counter_uj) = self.last?;
-        Some(Mark { at, counter_uj, straight: self.straight, recorded: self.metered.total() })
+        Some(CounterPosition { at, counter_uj, straight: self.straight, recorded: self.metered.total() })
     }
 
     /// Continues with a reading of another counter of the same device. If that counter was read before, at position
     /// `left`, its increase since then beyond the energy metered meanwhile counts as a gap's. Otherwise the energy
     /// since the last reading is unknown.
-    pub fn rebase(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, left: Option<Mark>) {
+    pub fn rebase(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, left: Option<CounterPosition>) {
         let before = self.last.replace((at, counter_uj)).map(|(_, before)| before);
         self.power = None;
         let known = left.map(|mark| (mark, advance(mark.counter_uj, counter_uj, range_uj, at.since(mark.at))));
@@ -162,14 +162,14 @@ fn advance(before: u64, now: u64, range: Option<u64>, span: Seconds) -> Advance 
         return Advance::Forward(now - before);
     }
     match range.and_then(|range| range.checked_sub(before)).map(|left| left + now) {
-        Some(used) if !is_absurd(used, span) => Advance::Turn(used),
+        Some(used) if !is_implausible(used, span) => Advance::Turn(used),
         _ => Advance::Reset,
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "compared with a coarse bound")]
-fn is_absurd(used_uj: u64, span: Seconds) -> bool {
-    Joules::new(used_uj as f64 / 1e6) > ABSURD * span.max(SHORTEST)
+fn is_implausible(used_uj: u64, span: Seconds) -> bool {
+    Joules::new(used_uj as f64 / 1e6) > MAX_PLAUSIBLE_POWER * span.max(MIN_SPAN)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for display")]
@@ -184,7 +184,7 @@ pub fn whole(counter_uj: u64) -> Millijoules {
 
 /// Returns the energy between two readings by different daemons: the lower bound if the number of turns is unknown, or
 /// the new reading after a reset.
-pub fn least_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
+pub fn min_energy_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
     match advance(before.get().saturating_mul(1000), now.get().saturating_mul(1000), range_uj, span) {
         Advance::Forward(used) | Advance::Turn(used) => whole(used),
         Advance::Reset => now,
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_turn_adds_the_range_and_a_reset_adds_the_reading() {
-        let mut meter = WrappingMeter::default();
+        let mut meter = WrappingCounter::default();
         meter.observe(at(0.0), RANGE - 30_000_850, Some(RANGE));
         meter.observe(at(1.0), 19_999_650, Some(RANGE));
         assert_eq!((meter.metered().counter, meter.wraps(), meter.resets()), (Millijoules::new(50_000), 1, 0));
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_implausible_increase_counts_as_a_gap() {
-        let mut meter = WrappingMeter::default();
+        let mut meter = WrappingCounter::default();
         meter.observe(at(0.0), 0, Some(RANGE));
         meter.observe(at(1.0), 100_000_000, Some(RANGE));
         // 50 kJ within a second.
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn another_counter_begins_anew() {
-        let mut meter = WrappingMeter::default();
+        let mut meter = WrappingCounter::default();
         meter.observe(at(0.0), 5_000_400, Some(RANGE));
         meter.observe(at(1.0), 6_000_900, Some(RANGE));
         meter.rebase(at(2.0), 900_000_700, Some(RANGE), None);
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_is_read_again_adds_the_energy_missed_meanwhile() {
-        let mut meter = WrappingMeter::default();
+        let mut meter = WrappingCounter::default();
         meter.observe(at(0.0), 5_000_400, Some(RANGE));
         meter.observe(at(1.0), 6_000_900, Some(RANGE));
         let first = meter.mark();
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn late_readings_are_marked() {
         let range = 1_000_000_000;
-        let mut meter = WrappingMeter::default();
+        let mut meter = WrappingCounter::default();
         meter.observe(at(0.0), 0, Some(range));
         meter.observe(at(1.0), 100_000_000, Some(range));
         assert_eq!((meter.metered().counter.get(), meter.metered().gap.get()), (100_000, 0));
@@ -277,7 +277,7 @@ mod tests {
         // another turn.
         meter.observe(at(3.0), 50_000_000, Some(range));
         assert_eq!((meter.metered().counter.get(), meter.metered().gap.get()), (100_000, 950_000));
-        let mut meter = WrappingMeter::default();
+        let mut meter = WrappingCounter::default();
         meter.observe(at(0.0), 0, Some(RANGE));
         meter.observe(at(60.0), 1_000_000, Some(RANGE));
         assert_eq!(meter.metered().gap, Millijoules::new(1000), "a minute without monitoring");
@@ -287,9 +287,9 @@ mod tests {
     fn between_daemons_the_lower_bound_is_recorded() {
         let day = Seconds::new(86_400.0);
         let mj = Millijoules::new;
-        assert_eq!(least_between(mj(5), mj(12), Some(RANGE), day), mj(7));
-        assert_eq!(least_between(mj(7), mj(4), Some(10_000), day), mj(7));
-        assert_eq!(least_between(mj(RANGE), mj(4), None, day), mj(4));
+        assert_eq!(min_energy_between(mj(5), mj(12), Some(RANGE), day), mj(7));
+        assert_eq!(min_energy_between(mj(7), mj(4), Some(10_000), day), mj(7));
+        assert_eq!(min_energy_between(mj(RANGE), mj(4), None, day), mj(4));
     }
 
     proptest! {
@@ -302,7 +302,7 @@ mod tests {
             // An ideal counter that never turns, and the real one that shows it modulo its range.
             let first = start.index(usize::try_from(range).expect("64 bits")) as u64;
             let mut ideal = first;
-            let (mut meter, mut now) = (WrappingMeter::default(), Monotonic::default());
+            let (mut meter, mut now) = (WrappingCounter::default(), Monotonic::default());
             meter.observe(now, ideal % range, Some(range));
             for (ms, watts, odd) in steps {
                 now = now.after(Seconds::new(f64::from(ms) / 1e3));

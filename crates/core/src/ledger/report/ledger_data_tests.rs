@@ -4,16 +4,16 @@ use chrono::TimeDelta;
 use proptest::prelude::*;
 
 use super::span::{by_boundary, edges, in_force, whole_days};
-use super::tests::{at, books, device, id, span, wanted};
+use super::tests::{at, data, device, id, request, span};
 use super::*;
 use crate::domain::Slot;
 use crate::domain::{EnergySource, SignalKind};
 use crate::ledger::Share;
 use crate::ledger::chain::Digest;
-use crate::ledger::due::Why;
+use crate::ledger::confidence::ConfidenceInterval;
+use crate::ledger::due::DueReason;
 use crate::ledger::entry::Lost;
 use crate::ledger::entry::{Boundary, Terms};
-use crate::ledger::sure::Sure;
 use crate::ledger::{Interval, Settings};
 use crate::units::{Micrograms, Millijoules};
 
@@ -83,26 +83,29 @@ fn parts_of_a_gap_are_joined_and_lost_energy_is_listed_beside_it() {
 
 #[test]
 fn unsettled_energy_has_emissions() {
-    assert_eq!(unsettled_after(Why::Intensity, Some(3)), None);
-    assert_eq!([unsettled_after(Why::Energy, None), unsettled_after(Why::Correction, Some(3))], [Some(0), Some(3)]);
-    let wanted = wanted(By::Job);
-    let mut books =
-        books(vec![Piece { span: wanted.span, boundary: Boundary::default(), sums: Vec::new() }], Vec::new());
-    (books.hours_booked, books.kept) = (1, Some(span(0, 1)));
+    assert_eq!(unsettled_after(DueReason::Intensity, Some(3)), None);
+    assert_eq!(
+        [unsettled_after(DueReason::Energy, None), unsettled_after(DueReason::Correction, Some(3))],
+        [Some(0), Some(3)]
+    );
+    let request = request(Grouping::Job);
+    let mut data =
+        data(vec![BoundaryPeriod { span: request.span, boundary: Boundary::default(), sums: Vec::new() }], Vec::new());
+    (data.hours_with_energy, data.recorded_span) = (1, Some(span(0, 1)));
     let rows = [energy(span(0, 1), 5, Share::Idle), energy(span(2, 3), 7, Share::Job(id(1)))];
     let unsettled = Unsettled::of(&rows);
     assert_eq!(unsettled.span(), Some(span(0, 3)));
-    books.add_hours(&unsettled, 1, at(2));
-    assert_eq!((books.hours_booked, books.kept), (2, Some(span(0, 2))));
-    books.add_emissions(&unsettled, SignalKind::Average, &[]);
-    let sums = &books.pieces[0].sums;
+    data.add_hours(&unsettled, 1, at(2));
+    assert_eq!((data.hours_with_energy, data.recorded_span), (2, Some(span(0, 2))));
+    data.add_emissions(&unsettled, SignalKind::Average, &[]);
+    let sums = &data.periods[0].sums;
     assert_eq!(sums.iter().map(|sum| sum.average.unknown.get()).collect::<Vec<_>>(), [5, 7]);
-    assert_eq!((&sums[1].whose, books.synthetic), (&Whose::Job(id(1)), false));
+    assert_eq!((&sums[1].owner, data.synthetic), (&Owner::Job(id(1)), false));
 }
 
 #[test]
 fn a_saving_computed_before_a_correction_is_not_reported() {
-    let saved = Saved::from(Sure { low: 1.0, mean: 2.0, high: 3.0 });
+    let saved = Saved::from(ConfidenceInterval { low: 1.0, mean: 2.0, high: 3.0 });
     let outcome = NewestOutcome { entry: 5, saved: Some(saved) };
     assert_eq!([None, Some(4), Some(6)].map(|corrected| outcome.saved(corrected)), [Some(saved), Some(saved), None]);
 }
