@@ -25,10 +25,10 @@
 //!
 //! # Modules, in the order of their dependencies
 //!
-//! What decides is the crate [`wattune_core`], which sees no socket, no file, no clock and no GPU; its page has its rooms.
-//! The crate [`wattune_lab`] has the experiments on recorded traces behind `wattune simulate`, and uses the core only. This
-//! crate is the rest: what measures, acts, stores and answers. Each room may use those above it, and all of the other
-//! crates. `tests/architecture/` reads the sources of all crates and fails where that is broken.
+//! The crate [`wattune_core`] makes all decisions; it sees no socket, no file, no clock and no GPU, and its page lists
+//! its modules. The crate [`wattune_lab`] runs experiments on recorded traces for `wattune simulate` and uses the core only.
+//! This crate measures, acts, stores and answers. Each module may use those above it, and all of the other crates.
+//! `tests/architecture/` enforces this for the sources of all crates.
 //!
 //! * [`clock`]: the only module that asks the system for the time; the core gets [`wattune_core::time::Now`] as an argument
 //! * [`telemetry`]: the log

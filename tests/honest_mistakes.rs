@@ -400,7 +400,9 @@ async fn a_trial_that_ends_without_an_epoch_says_what_it_counts_as() {
     let ended = daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
     let reason = ended["reason"].as_str().expect("told");
     assert_eq!(ended["cost_j"], 200_000.0, "{ended}");
-    for part in ["counts as 200000 J instead of 0 J", "200 times the cheapest", "completed no epoch", "outcome withdrawn"] {
+    for part in
+        ["counts as 200000 J instead of 0 J", "200 times the cheapest", "completed no epoch", "outcome withdrawn"]
+    {
         assert!(reason.contains(part), "{part}: {reason}");
     }
 }

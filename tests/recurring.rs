@@ -97,10 +97,7 @@ async fn a_trial_from_beginning_to_end() {
     let later = json!({"epochs": 7, "energy_j": 560, "time_s": 7, "metric": 0.3});
     let late = daemon.post(&progress, &later).await.expect(200);
     assert_eq!((&late["stop"], &late["reached"], &late["max_epochs"]), (&json!(true), &json!(true), &json!(6)));
-    assert!(
-        late["reason"].as_str().expect("text").ends_with("this report came later and is not counted"),
-        "{late}"
-    );
+    assert!(late["reason"].as_str().expect("text").ends_with("this report came later and is not counted"), "{late}");
     let other = daemon.post(&progress, &report(1, 64, 5)).await.problem(409);
     assert_eq!(other["field"], "epochs", "{other}");
     assert!(other["detail"].as_str().expect("text").contains("it reached its target after 6 epochs"), "{other}");

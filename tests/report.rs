@@ -5,7 +5,7 @@ use std::path::Path;
 use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::Connection;
 use serde_json::{Value, json};
-use wattune::store::{Checkpoint, SettlementInput, SourceKey, Store, StoredJob, StoredProgress, DueReason};
+use wattune::store::{Checkpoint, DueReason, SettlementInput, SourceKey, Store, StoredJob, StoredProgress};
 use wattune_core::domain::{
     CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobName, JobSpec, Objective, Origin,
     SignalKind, SignalScope, Slot, Work, Zone,
@@ -396,7 +396,10 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let again = correct(&[&["--of", "unattributed", "--give-to", "idle"], &said[..]].concat());
     assert!(again.failed(1).contains("no closed interval of that share"), "{again:?}");
     let nowhere = correct(&[&["--device", "GPU-9", "--of", "idle", "--give-to", "job:b"], &said[..]].concat());
-    assert!(nowhere.failed(1).contains("no closed block has energy of device GPU-9; known devices: GPU-0"), "{nowhere:?}");
+    assert!(
+        nowhere.failed(1).contains("no closed block has energy of device GPU-9; known devices: GPU-0"),
+        "{nowhere:?}"
+    );
     let nobody = correct(&[&["--of", "idle", "--give-to", "job:c"], &said[..]].concat());
     assert!(nobody.failed(1).contains("there is no job c"), "{nobody:?}");
     let senseless = correct(&[&["--of", "nobody", "--give-to", "idle"], &said[..]].concat());

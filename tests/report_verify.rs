@@ -162,7 +162,8 @@ async fn a_database_that_is_held_or_none_is_told_once() {
 
     let none = tempfile::tempdir().expect("a directory");
     let path = none.path().join(FILE_NAME);
-    for (statement, told) in [(None, "file is not a database"), (Some("CREATE TABLE t (a)"), "it is not a wattune database")]
+    for (statement, told) in
+        [(None, "file is not a database"), (Some("CREATE TABLE t (a)"), "it is not a wattune database")]
     {
         let _ = std::fs::remove_file(&path);
         match statement {

@@ -113,6 +113,6 @@ impl Controller {
     async fn end_ledger(&mut self) -> Result<(), StoreError> {
         self.accounting.end_block(&mut node!(self)).await?;
         self.step_ledger().await?;
-        self.accounting.put_off(&self.store).await
+        self.accounting.defer(&self.store).await
     }
 }

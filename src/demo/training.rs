@@ -8,7 +8,7 @@ use rand_distr::{Distribution, StandardNormal};
 use super::pauses::{Pauses, Pausing};
 use crate::gpu::simulated::{LoadCurve, SimulatedBoard};
 use wattune_core::domain::{CarbonSeries, JobId, Slot};
-use wattune_core::ledger::{self, Comparison, Done};
+use wattune_core::ledger::{self, Comparison, CompletedWork};
 use wattune_core::profile::Curve;
 use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -179,7 +179,7 @@ impl Training {
         let gpus = self.gpus.len() as f64;
         let (curve, reference) = (Curve::from_profile(&self.curve.profile(gpus))?, self.curve.at(limit));
         let stalled_energy = self.pausing.as_ref().map_or(Joules::ZERO, |pausing| pausing.energy_at(limit) * gpus);
-        let done = Done {
+        let done = CompletedWork {
             started: self.started?,
             active: self.truth.time - self.truth.paused,
             stalled: self.truth.paused,

@@ -24,7 +24,7 @@ use crate::gpu::GpuDevice;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
 use crate::gpu::thread::Sampling;
 use crate::providers::{CarbonSettings, Feed, FeedOptions, Provider};
-use wattune_core::domain::{CarbonSeries, Claim, JobId, JobName, LimitRange, Objective, PowerLimit, Work};
+use wattune_core::domain::{CarbonSeries, JobId, JobName, LimitRange, Objective, PowerLimit, ProcessSelector, Work};
 use wattune_core::ledger::Comparison;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::units::{Seconds, Watts};

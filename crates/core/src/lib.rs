@@ -3,16 +3,16 @@
 //!
 //! # Modules, in order of dependency
 //!
-//! * [`units`]: [`units::Watts`], [`units::Joules`] and the others, with only the products that physics has
-//! * [`time`]: moments, and readings of a duration clock
-//! * [`domain`]: the nouns that all share, such as [`domain::PowerLimit`] and [`domain::Forecast`]
-//! * [`forecast`]: a gapless horizon to plan over, and how far a source is to be believed
-//! * [`profile`]: the just-in-time profiler, the curve of throughput over power, its concave hull
-//! * [`plan`]: the problem, its optimum, the same as a linear programme, the receding horizon, reasons
-//! * [`cap`]: how a node's cap is allocated to its GPUs: limits are lowered before others are raised
-//! * [`bandit`]: which batch size a recurring job's next run takes, and the life of its trials
-//! * [`ledger`]: meters, closed intervals in whole millijoules, the chain over them, what hours emitted and in which
-//!   version, the comparison with the ceiling
+//! * [`units`]: physical quantities such as [`units::Watts`] and [`units::Joules`], with only the products of physics
+//! * [`time`]: monotonic clock readings and instants
+//! * [`domain`]: shared types such as [`domain::PowerLimit`] and [`domain::Forecast`]
+//! * [`forecast`]: gapless planning horizons and forecast skill
+//! * [`profile`]: the just-in-time profiler, the throughput–power curve and its concave hull
+//! * [`plan`]: the planning problem, its optimum, the same as a linear programme, the receding horizon, reasons
+//! * [`cap`]: allocation of a node cap to its GPUs: limits are lowered before others are raised
+//! * [`bandit`]: the batch size of a recurring job's next run, and the state of its trials
+//! * [`ledger`]: energy meters, closed intervals in millijoules, their hash chain, hourly emissions and their versions,
+//!   the comparison with the ceiling
 
 pub mod bandit;
 pub mod cap;

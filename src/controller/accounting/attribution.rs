@@ -7,7 +7,7 @@ use super::occupancy::{EndedOccupancy, MOMENT};
 use crate::controller::jobs::Job;
 use crate::controller::node::Node;
 use wattune_core::domain::{DeviceId, GpuId};
-use wattune_core::ledger::Stay;
+use wattune_core::ledger::OccupancySpan;
 use wattune_core::units::Seconds;
 
 impl Accounting {
@@ -18,7 +18,7 @@ impl Accounting {
             let device = DeviceId::from(board);
             let Some(point) = self.backlog.recovered.iter().find(|point| point.device == device) else { continue };
             let stays = self.stays_of(node, job, point.at).into_iter();
-            let gone = stays.map(|stay| Stay { until: stay.until.or(Some(now)), ..stay });
+            let gone = stays.map(|stay| OccupancySpan { until: stay.until.or(Some(now)), ..stay });
             self.backlog.gone.extend(gone.map(|stay| EndedOccupancy { boards: vec![board.clone()], stay }));
         }
     }
@@ -29,18 +29,19 @@ impl Accounting {
         node: &Node<'_>,
         board: &GpuId,
         since: DateTime<Utc>,
-    ) -> Vec<Stay> {
+    ) -> Vec<OccupancySpan> {
         let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(board));
         let gone = self.backlog.gone.iter().filter(|gone| gone.boards.contains(board)).map(|gone| gone.stay.clone());
-        let mut stays: Vec<Stay> = gone.chain(going_on.flat_map(|job| self.stays_of(node, job, since))).collect();
+        let mut stays: Vec<OccupancySpan> =
+            gone.chain(going_on.flat_map(|job| self.stays_of(node, job, since))).collect();
         stays.sort_by_key(|stay| stay.from);
         stays
     }
 
     /// When a job held its boards since then, as far as anybody can tell: a job that was heard of before this daemon
     /// began and again held them in between if its lease was not over.
-    fn stays_of(&self, node: &Node<'_>, job: &Job, since: DateTime<Utc>) -> Vec<Stay> {
-        let stay = |from, until| Stay { job: job.id.clone(), from, until };
+    fn stays_of(&self, node: &Node<'_>, job: &Job, since: DateTime<Utc>) -> Vec<OccupancySpan> {
+        let stay = |from, until| OccupancySpan { job: job.id.clone(), from, until };
         let Some(heard) = self.backlog.heard.get(&job.id) else { return vec![stay(job.registered_at, None)] };
         let away = self.backlog.away.as_ref();
         let was_there = away.filter(|away| away.seen.leases.contains_key(&job.id));

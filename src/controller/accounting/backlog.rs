@@ -25,7 +25,7 @@ pub(in crate::controller) struct Backlog {
     /// Where each board's books stood when the last daemon stopped.
     pub(in crate::controller) recovered: Vec<Checkpoint>,
     /// Until when boards without a counter were booked by then.
-    pub(in crate::controller) booked_until: BTreeMap<DeviceId, DateTime<Utc>>,
+    pub(in crate::controller) recorded_until: BTreeMap<DeviceId, DateTime<Utc>>,
     /// When jobs that it left were heard of last.
     pub(in crate::controller) heard: BTreeMap<JobId, DateTime<Utc>>,
     /// When it was seen last, and for how long it was away.

@@ -10,12 +10,12 @@ use super::Accounting;
 use super::backlog::{NEVER_COUNTED, RESET_UNWATCHED};
 use crate::controller::gpus::Gpu;
 use crate::controller::node::Node;
-use crate::gpu::Metering;
+use crate::gpu::EnergyReading;
 use crate::gpu::journal::boot_id;
-use crate::store::{LastSeen, OpenBooks, StoredProgress};
+use crate::store::{LastSeen, OpenIntervalRecord, StoredProgress};
 use wattune_core::domain::{DeviceId, JobId};
 use wattune_core::ledger::entry::Lost;
-use wattune_core::ledger::{Metered, OpenInterval, Rule};
+use wattune_core::ledger::{AttributionRule, Metered, OpenInterval};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 

@@ -11,9 +11,9 @@ use crate::controller::error::ControlError;
 use crate::controller::node::Node;
 use crate::controller::view::{CpuView, CpuZoneView, ProcessesView};
 use crate::cpu::watch::ZoneState;
-use crate::store::{Checkpoint, OpenBooks};
-use wattune_core::domain::{Claim, DeviceId, DeviceKind, InvalidJob, JobId, Processes};
-use wattune_core::ledger::{self, OpenInterval, Rule, whole};
+use crate::store::{Checkpoint, OpenIntervalRecord};
+use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, ProcessSelector, Processes};
+use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole};
 use wattune_core::time::Now;
 use wattune_core::units::{Millijoules, Seconds};
 

@@ -9,7 +9,7 @@ use super::backlog::{NEVER_COUNTED, RESET_UNWATCHED};
 use crate::controller::gpus::Gpu;
 use crate::controller::jobs::Job;
 use crate::controller::node::Node;
-use crate::gpu::Metering;
+use crate::gpu::EnergyReading;
 use crate::store::{Checkpoint, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, DeviceKind, GpuId, JobId};
 use wattune_core::ledger::{self, AttributionRule, Interval, OpenInterval, Share};

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::controller::signal::SignalUpdate;
 use crate::controller::view::{BookedView, LedgerView, SavedView, SettledView};
-use crate::store::Why;
+use crate::store::DueReason;
 use wattune_core::domain::{DeviceId, EnergySource, Slot};
 use wattune_core::ledger::apportion::hours_of;
 use wattune_core::ledger::chain::Digest;
@@ -40,7 +40,7 @@ pub(in crate::controller) struct Ledger {
     /// The minute in which was looked for hours that are due.
     pub(super) looked: Option<DateTime<Utc>>,
     /// Hours to be settled anew, and why; an hour may be for several reasons.
-    pub(super) pending: BTreeSet<(DateTime<Utc>, Why)>,
+    pub(super) pending: BTreeSet<(DateTime<Utc>, DueReason)>,
     /// Hours in which something else is known than when running jobs' sums were made.
     pub(super) recount: BTreeSet<DateTime<Utc>>,
     /// Whether past hours got new values since the jobs that wait for them were looked at.
@@ -142,7 +142,7 @@ impl Ledger {
 
     /// The newest hour to be settled, and why: a correction first and by itself, as it changes nothing that is known of the
     /// grid. With energy also comes what is told of the grid.
-    pub(super) fn next_pending(&self) -> Option<(DateTime<Utc>, Vec<Why>)> {
+    pub(super) fn next_pending(&self) -> Option<(DateTime<Utc>, Vec<DueReason>)> {
         let (hour, _) = *self.pending.last()?;
         let all: Vec<DueReason> = self.pending.range((hour, DueReason::Energy)..).map(|(_, why)| *why).collect();
         let correction = all.iter().rfind(|why| **why == DueReason::Correction);

@@ -20,7 +20,7 @@ pub(super) const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
 /// A job that has ended.
 pub(in crate::controller) struct EndedOccupancy {
     pub(super) boards: Vec<GpuId>,
-    pub(super) stay: Stay,
+    pub(super) stay: OccupancySpan,
 }
 
 /// The time between the last daemon and this one.

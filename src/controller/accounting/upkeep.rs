@@ -8,7 +8,7 @@ use super::ledger::SHOWN_DAYS;
 use crate::controller::node::Node;
 use crate::controller::signal::{Signal, SignalUpdate, same_signal};
 use crate::controller::view::{LedgerView, SavedView};
-use crate::store::{Settling, SourceKey, Store, StoreError, Why};
+use crate::store::{DueReason, SettlementInput, SourceKey, Store, StoreError};
 use wattune_core::domain::{DeviceId, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
 use wattune_core::ledger;
 use wattune_core::ledger::apportion::hour_of;
@@ -38,10 +38,10 @@ impl Accounting {
             _ => false,
         };
         if !known {
-            store.note(&Entry::Terms(terms)).await?;
+            store.append_entry(&Entry::Terms(terms)).await?;
         }
         let open = store.unsettled_hours(now - LOOK_BACK).await?;
-        self.ledger.pending = open.into_iter().map(|hour| (hour, Why::Intensity)).collect();
+        self.ledger.pending = open.into_iter().map(|hour| (hour, DueReason::Intensity)).collect();
         Ok(())
     }
 
@@ -94,7 +94,7 @@ impl Accounting {
             for why in reasons {
                 // The book of averages last: it takes the hour off the list of those that are due.
                 for (book, sources) in books(node.signal).into_iter().rev() {
-                    let settling = Settling { book, sources: &sources, silent: &silent, at: now, why };
+                    let settling = SettlementInput { kind: book, sources: &sources, silent: &silent, at: now, why };
                     self.ledger.settlements += u64::from(node.store.settle_hour(hour, &settling).await?);
                 }
             }
@@ -130,7 +130,7 @@ impl Accounting {
     /// Writes what was noted, oldest first.
     pub(in crate::controller) async fn write_notes(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         while let Some(note) = self.ledger.notes.first() {
-            node.store.note(note).await?;
+            node.store.append_entry(note).await?;
             self.ledger.notes.remove(0);
         }
         Ok(())
@@ -163,8 +163,8 @@ impl Accounting {
     }
 
     /// Leaves the hours that are not settled yet to the next start: whoever stops a daemon waits for it.
-    pub(in crate::controller) async fn put_off(&self, store: &Store) -> Result<(), StoreError> {
-        store.put_off(&self.ledger.pending).await
+    pub(in crate::controller) async fn defer(&self, store: &Store) -> Result<(), StoreError> {
+        store.defer(&self.ledger.pending).await
     }
 
     /// Notes an entry; it is written with the next ones.

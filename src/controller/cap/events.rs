@@ -73,7 +73,7 @@ impl Cap {
             return Err(ControlError::Invalid(InvalidJob { field: "end", why }));
         }
         self.refuse_fixed(&event.id)?;
-        self.events.retain(|_, e| e.over_at() + KEPT > now);
+        self.events.retain(|_, e| e.ends_at() + KEPT > now);
         let is_new = !self.events.contains_key(&event.id);
         if is_new && self.events.len() >= MOST_EVENTS {
             let why = format!("there are {MOST_EVENTS} events already; withdraw some");

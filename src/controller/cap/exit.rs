@@ -104,8 +104,14 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
         RestoreAction::LeaveExternal(_) => Some(fixed),
         RestoreAction::AlreadyRestored | RestoreAction::Write(_) => {
             // Nobody is lowered for the sake of another at the end: what room there is, is shared.
-            let floor = in_force.min(entry.found);
-            Some(LimitRequest { wanted: entry.found, most: entry.found, floor, priority: LimitPriority::Idle, ..fixed })
+            let floor = in_force.min(entry.original);
+            Some(LimitRequest {
+                wanted: entry.original,
+                most: entry.original,
+                floor,
+                priority: LimitPriority::Idle,
+                ..fixed
+            })
         }
     }
 }

@@ -20,7 +20,7 @@ pub use settings::{CapSettings, NewEvent, OnExit, ScheduleEntry};
 
 use super::settings::Settings;
 use wattune_core::cap::{LimitGrant, LimitRequest, allocate};
-use wattune_core::domain::{CapSchedule, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot, StandingCap};
+use wattune_core::domain::{CapSchedule, ConfiguredCap, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot};
 use wattune_core::units::{Seconds, Watts};
 
 /// Searching for plans holds a tick up for no longer.

@@ -53,7 +53,7 @@ impl Cap {
             ));
         }
         let events = self.fixed.iter().chain(self.events.values());
-        for event in events.filter(|e| e.over_at() > now.utc && most > Watts::ZERO && e.target.of(most) > most) {
+        for event in events.filter(|e| e.ends_at() > now.utc && most > Watts::ZERO && e.target.of(most) > most) {
             problems.push(format!(
                 "demand-response event {} changes nothing: its target of {} is more than the boards' largest limits add up to \
                  ({most}); is it in milliwatts?",

@@ -9,7 +9,7 @@ use super::limit_history::LimitHistory;
 use super::locked_clock::Clocks;
 use super::sharing::Sharing;
 use crate::controller::requests::Caller;
-use crate::gpu::journal::{self, Foreign, Journal, JournalError, Standing, WayBack};
+use crate::gpu::journal::{self, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write};
 use wattune_core::domain::{GpuId, JobId, LimitRange, PowerLimit, SetPoint};

@@ -6,7 +6,7 @@ use crate::controller::snapshot::Snapshot;
 use crate::store::{StoreError, StoredJob};
 use wattune_core::domain::JobSpec;
 use wattune_core::profile::Record;
-use wattune_core::profile::ladder::GroupRange;
+use wattune_core::profile::steps::GroupRange;
 
 impl Snapshot<'_> {
     /// Makes a job that is registered or was, with what earlier runs learned.
@@ -62,19 +62,19 @@ impl Snapshot<'_> {
         for id in &spec.gpus {
             let gpu = self.gpus.get(id)?;
             let (model, range) = (gpu.handle.board().model.clone(), gpu.range()?);
-            let (ceiling, found) = (self.gpus.ceiling(id)?, self.gpus.found(id));
+            let (ceiling, original) = (self.gpus.ceiling(id)?, self.gpus.found(id));
             let clocks = gpu.lockable_clocks(self.settings.clocks);
             match groups.iter_mut().find(|g| g.model == model) {
                 Some(group) => {
                     group.members.push(id.clone());
                     group.range.ceiling = group.range.ceiling.min(ceiling);
-                    group.range.found = group.range.found.filter(|own| Some(*own) == found);
+                    group.range.original = group.range.original.filter(|own| Some(*own) == original);
                     group.range.min = group.range.min.max(range.min);
                     group.range.boards += 1;
                     group.range.clocks = group.range.clocks.take().filter(|own| Some(own) == clocks.as_ref());
                 }
                 None => {
-                    let range = GroupRange { boards: 1, ceiling, found, min: range.min, clocks };
+                    let range = GroupRange { boards: 1, ceiling, original, min: range.min, clocks };
                     groups.push(Group { model, members: vec![id.clone()], range });
                 }
             }

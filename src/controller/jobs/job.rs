@@ -90,10 +90,10 @@ pub struct Job {
     /// What it saved so far against the limit found, as looked at last.
     pub saved: Option<Saved>,
     /// The plan's set point that it was given, and since when.
-    pub(in crate::controller) held: Option<Held>,
+    pub(in crate::controller) held: Option<AppliedSetPoint>,
     pub(in crate::controller) idling: Idling,
     /// Splits its time between training and pauses of its own.
-    pub(in crate::controller) stalls: Stalls,
+    pub(in crate::controller) stalls: StallDetector,
     /// Whether something is to be stored that must survive a restart.
     pub(in crate::controller) unsaved: bool,
     /// What its reports look like.

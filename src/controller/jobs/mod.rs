@@ -95,7 +95,7 @@ impl Jobs {
             let why = job.spec.gpus.iter().find_map(|id| gpus.get(id)?.why_no_clocks());
             let Some(why) = why else { continue };
             tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
-            profiler.leave_clocks();
+            profiler.disable_clocks();
             // Its plan may hold points that are not to be had any more.
             job.plan = None;
             job.replan = Some(ReplanReason::ClocksLeftAlone);

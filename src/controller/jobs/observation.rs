@@ -3,7 +3,7 @@
 use super::Job;
 use crate::controller::gpus::{Gpu, Gpus};
 use wattune_core::domain::{EventReasons, GpuId, SetPoint};
-use wattune_core::profile::ladder::Setting;
+use wattune_core::profile::steps::Setting;
 use wattune_core::time::Now;
 use wattune_core::units::Joules;
 

@@ -11,7 +11,7 @@ use wattune_core::units::{Samples, Seconds};
 
 impl Job {
     /// Takes up what its plan says for now, at the pace that the settings allow.
-    pub(in crate::controller) fn follow_plan(&mut self, now: Now, pace: &Pace) {
+    pub(in crate::controller) fn follow_plan(&mut self, now: Now, pace: &SwitchingLimits) {
         if self.phase == Phase::Waiting {
             return; // nothing is known of what it does
         }
@@ -38,13 +38,13 @@ impl Job {
     }
 
     /// What it was told to do.
-    pub(in crate::controller) fn doing(&self) -> Doing {
-        self.held.as_ref().map_or(Doing::Training, |held| held.doing)
+    pub(in crate::controller) fn doing(&self) -> JobActivity {
+        self.held.as_ref().map_or(JobActivity::Training, |held| held.doing)
     }
 
     /// Counts the time in which it was told to do no work.
     pub(in crate::controller) fn pass_time(&mut self, at: Monotonic) {
-        let is_idle = self.doing() != Doing::Training;
+        let is_idle = self.doing() != JobActivity::Training;
         self.idling.pass_time(at, is_idle);
     }
 

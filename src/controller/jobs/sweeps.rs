@@ -158,7 +158,7 @@ impl Job {
 
     /// Goes on measuring up to other ceilings; what is known is kept.
     fn reach_up_to(&mut self, ceilings: &[PowerLimit], settings: ProfileSettings) {
-        let known = |p: &Profiler| Known { record: p.record().clone(), expected: p.expected() };
+        let known = |p: &Profiler| Known { record: p.record().clone(), expected: p.expected_limit() };
         let Some(known) = self.profiler.as_ref().map(known) else { return };
         let whole = std::mem::take(&mut self.whole);
         let mut groups = self.groups.clone();

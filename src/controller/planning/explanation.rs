@@ -36,7 +36,7 @@ impl Job {
             return;
         }
         let segment = self.plan.as_ref().and_then(|p| p.segment_at(now.utc));
-        let kept = self.plan.as_ref().and_then(|p| p.kept_from);
+        let kept = self.plan.as_ref().and_then(|p| p.forgone_saving);
         self.reason = match (segment, &self.unplannable) {
             (Some(segment), _) if kept.is_some_and(|by| by >= WORTH_TELLING) => {
                 let percent = 100.0 * kept.unwrap_or_default();

@@ -15,7 +15,7 @@ use wattune_core::domain::{
     CarbonSeries, JobId, LimitRange, Objective, PowerLimit, Quoted, SetPoint, Slot, TimeSeries, Work,
 };
 use wattune_core::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
-use wattune_core::plan::{Past, PlanSlot, Progress, Settings as PlanSettings, slots_ahead};
+use wattune_core::plan::{PastEmissions, PlanSlot, Progress, Settings as PlanSettings, slots_ahead};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -52,11 +52,11 @@ pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings
 
 impl Job {
     /// What the grid was in its time so far, and what its training emitted: pauses of its own would have been the same.
-    fn past(&self, now: Now, reference: GramsPerKwh) -> Option<Past> {
+    fn past(&self, now: Now, reference: GramsPerKwh) -> Option<PastEmissions> {
         let span = Slot::new(self.progress.started_at?, now.utc)?;
         let intensity = self.emissions.mean_intensity_over(&span)?;
         let stalled = self.progress.account.stalled_energy * intensity;
-        Some(Past { intensity, carbon: self.emissions.sum().estimate(reference) - stalled })
+        Some(PastEmissions { intensity, carbon: self.emissions.sum().estimate(reference) - stalled })
     }
 
     /// Returns what its plan is made from.

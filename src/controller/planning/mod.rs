@@ -17,7 +17,7 @@ use inputs::{hindrance, inputs};
 use search::{NoPlan, PlanBatch, Search, in_words};
 use shared_budget::SharedBudget;
 use wattune_core::domain::JobId;
-use wattune_core::plan::{Pace, Settings as PlanSettings};
+use wattune_core::plan::{Settings as PlanSettings, SwitchingLimits};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
@@ -217,9 +217,9 @@ impl Planner {
     }
 
     /// Returns how steadily a job follows its plan. Those under a cap change together, when their plans say so.
-    fn pace(&self, id: &JobId) -> Pace {
+    fn pace(&self, id: &JobId) -> SwitchingLimits {
         let shares = self.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
         let dwell = if shares { Seconds::ZERO } else { self.settings.dwell_s };
-        Pace { dwell, ramp_per_min: self.settings.ramp_w_per_min }
+        SwitchingLimits { dwell, ramp_per_min: self.settings.ramp_w_per_min }
     }
 }

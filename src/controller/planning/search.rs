@@ -11,8 +11,8 @@ use tokio::task::JoinHandle;
 use wattune_core::domain::{Activity, JobId, Objective, PowerLimit, Profile, Quoted, Slot, TimeSeries, Work};
 use wattune_core::forecast::ErrorPaths;
 use wattune_core::plan::{
-    Broken, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, Solver, Together, Unplannable, plan,
-    plan_together, steadier, steadier_together,
+    JointPlan, Member, Plan, PlanSlot, Prices, Progress, Request, Shared, SharedViolation, Solver, Unplannable,
+    keep_if_nearly_as_good, keep_jointly_if_nearly_as_good, plan, plan_jointly,
 };
 use wattune_core::time::Monotonic;
 use wattune_core::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
@@ -178,9 +178,9 @@ fn plans_together(
     shared: &Shared<'_>,
     solver: Solver,
     go_on: &dyn Fn() -> bool,
-) -> Option<Together> {
+) -> Option<JointPlan> {
     let members: Vec<Member<'_>> = briefs.iter().map(|brief| brief.member()).collect();
-    let made = plan_together(&members, shared, solver, go_on);
+    let made = plan_jointly(&members, shared, solver, go_on);
     let before: Vec<Option<&Plan>> = briefs.iter().map(|brief| brief.before.as_ref()).collect();
     if !made.finished && before.iter().all(Option::is_some) {
         return None;

@@ -7,7 +7,7 @@ use crate::controller::jobs::Job;
 use crate::controller::view::JobView;
 use crate::controller::{ControlError, Controller};
 use crate::store::{StoredJob, StoredProgress};
-use wattune_core::domain::{Claim, GpuId, InvalidJob, JobId, JobName, JobSpec, Objective, Work};
+use wattune_core::domain::{GpuId, InvalidJob, JobId, JobName, JobSpec, Objective, ProcessSelector, Work};
 use wattune_core::units::Seconds;
 
 /// A job that wants to be registered.
@@ -32,7 +32,7 @@ pub struct NewJob {
     /// The user's labels.
     pub tags: BTreeMap<String, String>,
     /// Which processes are its own.
-    pub claim: Option<Claim>,
+    pub claim: Option<ProcessSelector>,
 }
 
 impl Controller {

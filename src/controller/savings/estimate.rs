@@ -9,10 +9,12 @@ use crate::controller::signal::HORIZONS_H;
 use crate::controller::snapshot::Snapshot;
 use crate::store::{StoreError, StoredJob};
 use wattune_core::domain::{CarbonSeries, DeviceKind, GpuId, Intensity, PowerLimit, Slot};
-use wattune_core::ledger::frozen::{Compared, Counterfactual, Finding, Savings};
-use wattune_core::ledger::pauses::paused;
-use wattune_core::ledger::savings::{Basis, BatchEffect, Epoch, Known, batch_effect, least_constant_power};
-use wattune_core::ledger::{self, Done, Emissions, Interval};
+use wattune_core::ledger::pauses::pause_energy;
+use wattune_core::ledger::savings::{
+    BatchEffect, ReferencePeriod, SavingBasis, SavingInput, batch_effect, min_constant_power,
+};
+use wattune_core::ledger::savings_entries::{Counterfactual, OrUnknown, ReferenceComparison, Savings};
+use wattune_core::ledger::{self, CompletedWork, Emissions, Interval};
 use wattune_core::profile::{Curve, Evidence};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
@@ -41,7 +43,10 @@ pub(in crate::controller) struct Estimate<'a> {
 
 impl Estimate<'_> {
     /// Returns what the job saved; why not, where no honest estimate exists.
-    pub(in crate::controller) async fn savings(&self, known: Result<Known, String>) -> Result<Savings, ControlError> {
+    pub(in crate::controller) async fn savings(
+        &self,
+        known: Result<SavingInput, String>,
+    ) -> Result<Savings, ControlError> {
         let id = &self.stored.id;
         let written = self.of.outcome(id).await?;
         if let Some(outcome) = written.filter(|_| self.stored.ended.is_some()) {
@@ -62,7 +67,7 @@ impl Estimate<'_> {
             });
         }
         let frozen = self.of.counterfactuals(id).await?;
-        let against = |which| -> Finding<Compared> {
+        let against = |which| -> OrUnknown<ReferenceComparison> {
             let compared = self.references(&frozen, which);
             let told = compared.map(|compared| compared.with(&known));
             // What keeps it from being told at all comes first.
@@ -76,7 +81,7 @@ impl Estimate<'_> {
     }
 
     /// What a job is compared with; nothing is reckoned yet.
-    fn references(&self, frozen: &[Counterfactual], which: Which) -> Result<Compared, String> {
+    fn references(&self, frozen: &[Counterfactual], which: Which) -> Result<ReferenceComparison, String> {
         if !self.stored.spec.control {
             return Err(NOT_CONTROLLED.into());
         }
@@ -100,16 +105,16 @@ impl Estimate<'_> {
             0 => ReferencePeriod { from: Samples::ZERO, point },
             _ => ReferencePeriod { from: f.samples, point },
         };
-        let epochs: Vec<Epoch> = frozen.iter().enumerate().map(start).collect();
+        let epochs: Vec<ReferencePeriod> = frozen.iter().enumerate().map(start).collect();
         let (mix, mix_at_least) = if earlier.is_empty() { self.mix(&limits, &mut points) } else { Default::default() };
         let limit = limits.iter().zip(&self.job.groups).map(|(limit, group)| limit.watts() * group.boards()).sum();
         let limit = (!limits.is_empty()).then_some(limit);
         let is_ceiling = limits.iter().zip(&self.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
         let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
         let same_sensors = self.job.measured_itself();
-        let basis = Basis { points, epochs, mix, mix_at_least, limit, same_sensors, at_ceiling };
-        let saving = Finding::Unknown { unknown: "not reckoned".into() };
-        Ok(Compared { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
+        let basis = SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, at_ceiling };
+        let saving = OrUnknown::Unknown { unknown: "not reckoned".into() };
+        Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }
 
     /// The settings of the best constant mix of a job's throughput, as places in `points`; those that are not the
@@ -146,7 +151,7 @@ impl Estimate<'_> {
     }
 
     /// What a job did between its first report and its last, and what is known of the grid.
-    pub(in crate::controller) async fn done(&self) -> Result<Result<Known, String>, StoreError> {
+    pub(in crate::controller) async fn done(&self) -> Result<Result<SavingInput, String>, StoreError> {
         let stored = self.stored;
         if !stored.spec.control {
             return Ok(Err(NOT_CONTROLLED.into()));
@@ -170,10 +175,10 @@ impl Estimate<'_> {
             return Ok(Err(format!("a part of what its boards used in its time is in no book: {why}")));
         }
         let otherwise = self.if_more();
-        let known = |done: Done| -> Result<Known, String> {
+        let known = |done: CompletedWork| -> Result<SavingInput, String> {
             let otherwise = otherwise.map(|series| Ok::<_, String>((self.done_by(&span, &series)?, series)));
             let account = stored.progress.account;
-            Ok(Known { done, account, series: self.series.clone(), otherwise: otherwise.transpose()? })
+            Ok(SavingInput { done, account, series: self.series.clone(), otherwise: otherwise.transpose()? })
         };
         Ok(self.done_by(&span, self.series).and_then(known))
     }
@@ -181,11 +186,11 @@ impl Estimate<'_> {
     /// The series, if what has not come yet is larger by its standard error; `None` where all has come.
     fn if_more(&self) -> Option<CarbonSeries> {
         let series = self.series;
-        if series.points().iter().all(|(_, i)| i.origin.is_outcome()) {
+        if series.points().iter().all(|(_, i)| i.origin.is_actual()) {
             return None;
         }
         let error = self.usual_error().unwrap_or_else(|| spread(self.of.signal.accounting_series().series()));
-        let larger = |i: &Intensity| match i.origin.is_outcome() {
+        let larger = |i: &Intensity| match i.origin.is_actual() {
             true => *i,
             false => Intensity { value: i.value * (1.0 + error), ..*i },
         };
@@ -202,7 +207,7 @@ impl Estimate<'_> {
 
     /// What a trial's batch size did; `None` for what is no trial of a recurring job.
     async fn batch_size_effect(&self) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
-        let Some(recurring) = self.of.store.recurring_of(&self.stored.id).await? else { return Ok(None) };
+        let Some(recurring) = self.of.store.recurring_by_run(&self.stored.id).await? else { return Ok(None) };
         let runs = &recurring.job.runs;
         let Some(own) = runs.iter().find(|r| r.job.as_ref() == Some(&self.stored.id)) else { return Ok(None) };
         let default = recurring.job.terms.spec.default_batch_size;
@@ -233,7 +238,7 @@ impl Estimate<'_> {
     }
 
     /// Returns what the job did in the span of its reports, by its rows.
-    fn done_by(&self, span: &Slot, series: &CarbonSeries) -> Result<Done, String> {
+    fn done_by(&self, span: &Slot, series: &CarbonSeries) -> Result<CompletedWork, String> {
         let account = self.stored.progress.account;
         let mut rows = ledger::within(self.rows, span);
         rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
@@ -248,11 +253,11 @@ impl Estimate<'_> {
         if booked.unknown > Joules::ZERO {
             return Err("an intensity is unknown for part of the time".into());
         }
-        Ok(Done {
+        Ok(CompletedWork {
             started: span.start(),
             active: account.active,
             stalled: account.stalled,
-            stalled_energy: paused(&account, None).map_or(account.stalled_energy, |pauses| pauses.mean),
+            stalled_energy: pause_energy(&account, None).map_or(account.stalled_energy, |pauses| pauses.mean),
             samples: account.samples,
             energy: booked.energy * reported,
             carbon: booked.carbon * reported,

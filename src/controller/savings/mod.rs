@@ -17,7 +17,7 @@ use super::view::SavedView;
 use crate::store::{Store, StoreError, StoredJob};
 use wattune_core::domain::{JobId, Slot};
 use wattune_core::ledger::apportion::hour_of;
-use wattune_core::ledger::frozen::Outcome;
+use wattune_core::ledger::savings_entries::Outcome;
 
 /// So long after its end a job waits for intensities; a source that has not published them by then seldom will.
 const AWAITED: TimeDelta = TimeDelta::days(14);

@@ -7,8 +7,8 @@ use crate::controller::snapshot::Snapshot;
 use crate::store::{StoreError, StoredJob};
 use wattune_core::domain::JobId;
 use wattune_core::ledger::entry::Entry;
-use wattune_core::ledger::frozen::{Counterfactual, Outcome};
 use wattune_core::ledger::report::Saved;
+use wattune_core::ledger::savings_entries::{Counterfactual, Outcome};
 
 impl Snapshot<'_> {
     /// Returns what a running job saved so far against its original limits, if there is an honest estimate.

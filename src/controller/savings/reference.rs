@@ -7,10 +7,10 @@ use crate::controller::snapshot::Snapshot;
 use crate::store::StoreError;
 use wattune_core::domain::{Forecast, GpuId, JobId, PowerLimit, SetPoint, Slot};
 use wattune_core::ledger::entry::Entry;
-use wattune_core::ledger::frozen::{Counterfactual, RULE, Reference, Said};
+use wattune_core::ledger::savings_entries::{Counterfactual, ForecastId, RULE, Reference};
 use wattune_core::plan::Plan;
 use wattune_core::profile::Evidence;
-use wattune_core::profile::ladder::Setting;
+use wattune_core::profile::steps::Setting;
 use wattune_core::units::{GramsCo2e, Joules, Seconds};
 
 /// One of a job's references: its original limits, or the largest.
@@ -64,7 +64,7 @@ impl Snapshot<'_> {
             let expected_carbon_g = expected_carbon_g.flatten();
             Reference { limits, measured: measured.into(), expected_energy_j, expected_carbon_g }
         };
-        let said = |f: &Forecast| Said { source: f.source.clone(), zone: f.zone.clone(), issued_at: f.issued_at };
+        let said = |f: &Forecast| ForecastId { source: f.source.clone(), zone: f.zone.clone(), issued_at: f.issued_at };
         Counterfactual {
             at: self.now.utc,
             job: job.id.clone(),

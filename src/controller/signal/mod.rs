@@ -28,7 +28,7 @@ use super::view::ScoreView;
 use crate::providers::{Currency, FeedState};
 use crate::store::{SourceKey, Store};
 use wattune_core::domain::{Forecast, Issued};
-use wattune_core::forecast::{ISSUES_LEARNT_FROM, Model, ModelPolicy};
+use wattune_core::forecast::{ISSUE_LOOKBACK, Model, ModelPolicy};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
 

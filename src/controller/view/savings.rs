@@ -4,10 +4,10 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use wattune_core::domain::{PowerLimit, SENSOR_GAIN};
-use wattune_core::ledger::savings_entries::{ReferenceComparison, OrUnknown, Savings};
+use wattune_core::ledger::confidence::ConfidenceInterval;
 use wattune_core::ledger::report::Saved;
 use wattune_core::ledger::savings::BatchEffect;
-use wattune_core::ledger::confidence::ConfidenceInterval;
+use wattune_core::ledger::savings_entries::{OrUnknown, ReferenceComparison, Savings};
 
 /// What a job saved, each figure with the interval that holds the truth 95 times in 100 by the errors of the profile.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -124,10 +124,11 @@ impl From<Saved> for IntervalView {
 impl From<OrUnknown<ReferenceComparison>> for SavingView {
     fn from(found: OrUnknown<ReferenceComparison>) -> Self {
         let (limits, saving, as_frozen_pct) = match found {
-            OrUnknown::Known(ReferenceComparison { limits, saving: OrUnknown::Known(saving), as_frozen_pct, .. }) => {
-                (limits, saving, as_frozen_pct)
-            }
-            OrUnknown::Known(ReferenceComparison { saving: OrUnknown::Unknown { unknown }, .. }) | OrUnknown::Unknown { unknown } => {
+            OrUnknown::Known(ReferenceComparison {
+                limits, saving: OrUnknown::Known(saving), as_frozen_pct, ..
+            }) => (limits, saving, as_frozen_pct),
+            OrUnknown::Known(ReferenceComparison { saving: OrUnknown::Unknown { unknown }, .. })
+            | OrUnknown::Unknown { unknown } => {
                 return Self::Unknown(UnknownView { unknown });
             }
         };

@@ -54,12 +54,12 @@ pub struct JointPlan {
 /// the cap only if even the lowest limits exceed it. A job pauses when it would alone, at its lowest limit.
 ///
 /// `solver` solves the joint plan; `go_on` is asked from time to time whether to search further.
-pub fn plan_together(
+pub fn plan_jointly(
     members: &[Member<'_>],
     shared: &Shared<'_>,
     solver: Solver,
     go_on: &dyn Fn() -> bool,
-) -> Together {
+) -> JointPlan {
     let plans: Vec<_> = members.iter().map(|member| plan(&member.request)).collect();
     let alone = JointPlan { broken: broken(members, &plans, shared), plans, gap: 0.0, finished: true };
     if alone.broken.is_empty() {

@@ -33,6 +33,10 @@ mod uncertainty;
 
 pub use dual::solve;
 pub use fleet::Solver;
+pub use hysteresis::{
+    AppliedSetPoint, SwitchingLimits, keep_if_nearly_as_good, keep_jointly_if_nearly_as_good, next_set_point,
+};
+pub use joint_planning::{JointPlan, SharedViolation, plan_jointly};
 pub use linear::{LinearError, solve_linear};
 pub use member::{Member, Shared};
 pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};

@@ -3,7 +3,7 @@
 use super::view::{Action, Decision, Step, View};
 use wattune_core::domain::{Objective, Work};
 use wattune_core::forecast::ErrorPaths;
-use wattune_core::plan::{Doing, InvalidProblem, Plan, PlanSlot, Progress, Request, Unplannable, WINDOW, plan};
+use wattune_core::plan::{InvalidProblem, JobActivity, Plan, PlanSlot, Progress, Request, Unplannable, WINDOW, plan};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Seconds};
 
 /// The steps of a plan over `horizon`, to the end of the work.
@@ -52,9 +52,9 @@ pub(super) fn request<'a>(
 /// A plan as steps.
 pub(super) fn steps(plan: &Plan) -> Vec<Step> {
     let action = |doing, point| match doing {
-        Doing::Training => Action::Train(vec![(point, 1.0)]),
-        Doing::Paused => Action::Pause,
-        Doing::Resuming => Action::Checkpoint(point),
+        JobActivity::Training => Action::Train(vec![(point, 1.0)]),
+        JobActivity::Paused => Action::Pause,
+        JobActivity::Resuming => Action::Checkpoint(point),
     };
     plan.segments.iter().map(|s| Step { action: action(s.doing, s.point), lasts: s.slot.duration() }).collect()
 }

@@ -6,8 +6,8 @@ use super::job::Job;
 use super::view::{Action, Decision, Step, View};
 use crate::grid::VisibleGrid;
 use wattune_core::domain::{Activity, CarbonSeries, Pausing, Profile, Slot};
-use wattune_core::ledger::{self, Comparison, Done};
-use wattune_core::plan::{Past, Unplannable};
+use wattune_core::ledger::{self, Comparison, CompletedWork};
+use wattune_core::plan::{PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
 use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -161,9 +161,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn past(&self) -> Option<Past> {
+    fn past(&self) -> Option<PastEmissions> {
         let intensity = ledger::mean_intensity(self.actual, &Slot::new(self.start, self.now())?)?;
-        Some(Past { intensity, carbon: self.carbon })
+        Some(PastEmissions { intensity, carbon: self.carbon })
     }
 
     pub(super) fn now(&self) -> DateTime<Utc> {
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn end(self) -> Result<Replayed, ReplayError> {
-        let done = Done {
+        let done = CompletedWork {
             started: self.start,
             active: self.elapsed,
             stalled: Seconds::ZERO,

@@ -60,7 +60,7 @@ pub fn replay_together(
         let resting: Watts = (0..runs.len()).filter(|j| !open.contains(j)).map(|j| lowest(&limits[j])).sum();
         let left = constant(now, cap - resting);
         let made =
-            plan_together(&members, &Shared { cap: &left, carbon_budget: None }, Settings::default().solver, &|| true);
+            plan_jointly(&members, &Shared { cap: &left, carbon_budget: None }, Settings::default().solver, &|| true);
         for (&j, plan) in open.iter().zip(made.plans) {
             let plan = plan?;
             let run = &mut runs[j];

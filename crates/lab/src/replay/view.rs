@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 
 use crate::grid::VisibleGrid;
 use wattune_core::domain::{Activity, Pausing, Profile};
-use wattune_core::plan::{Past, Unplannable};
+use wattune_core::plan::{PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
 use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -30,7 +30,7 @@ pub struct View<'a> {
     /// Time since the job began.
     pub elapsed: Seconds,
     /// Emissions and mean intensity of that time; none before any has passed.
-    pub past: Option<Past>,
+    pub past: Option<PastEmissions>,
     /// The allowed increase of the job's time: 0.03 is 3 %. Without one, a policy uses its own weights.
     pub budget: Option<f64>,
     /// The costs of a pause, if the job may pause.

@@ -24,7 +24,7 @@ impl Snapshot<'_> {
             problems.push(format!(
                 "GPU {id} was set by wattune and is not there now; its limit of {} comes back once it is there again, with \
                  this daemon or `wattune restore`",
-                entry.found
+                entry.original
             ));
         }
         for job in self.jobs.iter() {

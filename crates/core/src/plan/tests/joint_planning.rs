@@ -8,7 +8,8 @@ use super::instances::{at, horizon};
 use super::receding::{Job, job, profile, training};
 use crate::domain::{Objective, Pausing, Slot, TimeSeries, Work};
 use crate::plan::{
-    Broken, Doing, Member, Reason, Shared, Solver, Together, Verdict, plan, plan_together, steadier_together,
+    JobActivity, JointPlan, Member, Reason, Shared, SharedViolation, Solver, Verdict, keep_jointly_if_nearly_as_good,
+    plan, plan_jointly,
 };
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
@@ -40,7 +41,7 @@ fn joint_plan(jobs: &[(Job, i32)], at_rest: f64, cap: &TimeSeries<Watts>, budget
         .collect();
     let always = |grams| (Slot::new(at(0.0), at(1e9)).expect("not empty"), GramsCo2e::new(grams));
     let budget = budget.map(|grams| TimeSeries::from_points(vec![always(grams)]).0);
-    plan_together(&members, &Shared { cap, carbon_budget: budget.as_ref() }, Solver::default(), &|| true)
+    plan_jointly(&members, &Shared { cap, carbon_budget: budget.as_ref() }, Solver::default(), &|| true)
 }
 
 /// Returns the maximum excess of the plans' limits over the cap.
@@ -229,9 +230,9 @@ fn replanned(jobs: &[(Job, i32)], before: &JointPlan, cap: &TimeSeries<Watts>, b
     let members = members(jobs, &limits);
     let shared = Shared { cap, carbon_budget: None };
     let before: Vec<_> = before.plans.iter().map(|plan| plan.as_ref().ok()).collect();
-    steadier_together(
+    keep_jointly_if_nearly_as_good(
         &before,
-        plan_together(&members, &shared, Solver::default(), &|| true),
+        plan_jointly(&members, &shared, Solver::default(), &|| true),
         &members,
         &shared,
         better_by,
@@ -300,7 +301,7 @@ fn each_span_has_its_own_budget() {
     let made = |parts| {
         let budgets = budgets(parts);
         let shared = Shared { cap: &TimeSeries::default(), carbon_budget: Some(&budgets) };
-        plan_together(&members, &shared, Solver::default(), &|| true)
+        plan_jointly(&members, &shared, Solver::default(), &|| true)
     };
     let within = |made: &JointPlan, i: usize| -> f64 {
         let from = 7200.0 * i as f64;
@@ -331,7 +332,7 @@ fn an_interrupted_search_keeps_the_cap() {
     let limits = limits(&jobs[0].0);
     let cap = cap(&[(0.0, 650.0)]);
     let shared = Shared { cap: &cap, carbon_budget: None };
-    let made = plan_together(&members(&jobs, &limits), &shared, Solver::default(), &|| false);
+    let made = plan_jointly(&members(&jobs, &limits), &shared, Solver::default(), &|| false);
     assert!(!made.finished);
     assert!(excess(&jobs, &made, 0.0, &cap) <= 0.0);
     assert!(made.plans.iter().flatten().all(|p| p.ends_at() - p.made_at > TimeDelta::hours(1)));

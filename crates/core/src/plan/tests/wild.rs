@@ -10,8 +10,8 @@ use crate::domain::{Activity, Objective, Origin, Pausing, PowerLimit, Quoted, Sl
 use crate::forecast::ErrorPaths;
 use crate::plan::{AppliedSetPoint, Infeasible, SwitchingLimits};
 use crate::plan::{
-    Member, Past, Plan, PlanSlot, Prices, Progress, Request, Shared, Solver, Unplannable, Verdict, follow, plan,
-    plan_together, steadier, steadier_together,
+    Member, PastEmissions, Plan, PlanSlot, Prices, Progress, Request, Shared, Solver, Unplannable, Verdict,
+    keep_if_nearly_as_good, keep_jointly_if_nearly_as_good, next_set_point, plan, plan_jointly,
 };
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -368,7 +368,7 @@ proptest! {
         }).collect();
         let asked = std::cell::Cell::new(0);
         let go_on = || { asked.set(asked.get() + 1); asked.get() < 200 };
-        let made = plan_together(&members, &shared, Solver::default(), &go_on);
+        let made = plan_jointly(&members, &shared, Solver::default(), &go_on);
         prop_assert!(made.gap.is_finite());
         for (wild, made) in wilds.iter().zip(&made.plans) {
             assert_sound(wild, made)?;
