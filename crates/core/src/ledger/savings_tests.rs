@@ -276,7 +276,7 @@ fn the_batch_effect_requires_enough_default_runs() {
     let runs = [100.0, 110.0, 90.0, 100.0].map(|k| Joules::new(1000.0 * k));
     let (run, intensity) = (Joules::new(80_000.0), GramsPerKwh::new(360.0));
     let few = batch_effect(&runs[..3], run, intensity, true).expect_err("three are few");
-    assert!(few.contains("3 earlier run(s); 4 are needed"), "{few}");
+    assert!(few.contains("3 earlier run(s); at least 4 are needed"), "{few}");
     let found = batch_effect(&runs, run, intensity, true).expect("four are enough");
     assert!((found.energy_j.mean - 20_000.0).abs() < 1e-6 && (found.carbon_g.mean - 2.0).abs() < 1e-9, "{found:?}");
     // The standard deviation is 8165 J, that of the mean of four 4082 J; Student's quantile with three degrees of
