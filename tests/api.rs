@@ -144,7 +144,7 @@ async fn a_limit_set_by_hand_wins_for_a_while_and_stays_in_its_range() {
         (json!(-5), json!(60), "power_limit_w", "more than 0 watts"),
         (json!("200"), json!(60), "power_limit_w", "give watts"),
         (json!(200), json!(0), "ttl_s", "within 1 to 604800"),
-        (json!(200), Value::Null, "ttl_s", "a limit set by hand always ends"),
+        (json!(200), Value::Null, "ttl_s", "an override always expires"),
     ];
     for (limit, ttl, field, part) in refused {
         let problem = put(limit, ttl).await.problem(422);

@@ -205,7 +205,7 @@ async fn a_small_report_is_as_it_should_be() {
 
     Emissions are location-based, by average intensities; final 3960000 J (27.7 %), provisional 7200000 J (50.3 %), forecast 0 J (0.0 %), unknown 3150000 J (22.0 %).
     Boundary: metered: GPUs, processor packages; node factor: not declared (1); PUE: 1.5 (annual report, 2026-01-01). Embodied: not declared.
-    Completeness: 4 of 24 hour(s) have energy; jobs + idle + unattributed is what the counters gained, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
+    Completeness: 4 of 24 hour(s) have energy; jobs + idle + unattributed equals the counters' increase, to the millijoule; 1 gap(s) with 1350000 J, filled from the counters; 1800000 J not settled yet.
     Saved, compared with the original limit: unknown of 2 job(s); not part of the emissions above.
     Version: 9 settlements, the highest of an hour 2; settled again last: 2026-03-01 02:30:00Z; an hour's emissions changed 1 time(s) by more than 5 %.
     Intensities: average: energy_charts DE (lifecycle) (2 h); average: none (2 h); marginal: none (3 h); marginal: watttime DE (lifecycle) (1 h).
@@ -415,7 +415,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let gaps = rolled["completeness"]["gaps"].as_array().expect("gaps");
     assert_eq!(gaps.len(), 1, "as hours");
     assert!(gaps[0]["filled"].as_str().is_some_and(|said| said.contains("minutes were rolled up")), "{gaps:#?}");
-    assert_eq!(after["completeness"]["gaps"][0]["filled"], "the counter's difference, spread evenly over the time");
+    assert_eq!(after["completeness"]["gaps"][0]["filled"], "the counter's increase, spread evenly over the time");
     report(dir.path(), &["verify"]).done();
 }
 
@@ -579,7 +579,7 @@ async fn what_is_not_there_is_said_and_nothing_is_made() {
     assert_eq!(before.done().lines().count(), 1, "the names: {}", before.done());
     let text = report(dir.path(), &["--from", "2020-01-01", "--to", "2020-01-02"]);
     assert!(text.done().contains("total"), "{}", text.done());
-    assert!(text.done().contains("there is nothing to hold against counters"), "{}", text.done());
+    assert!(text.done().contains("there is nothing to compare with counters"), "{}", text.done());
 
     let path = dir.path().join("wattune.db");
     Connection::open(&path).expect("opens").pragma_update(None, "user_version", 9999).expect("changed");

@@ -236,9 +236,9 @@ async fn hours_that_were_rolled_up_come_as_sums_with_all_their_energy() {
 async fn what_makes_no_sense_is_refused_with_what_would_be_right() {
     let kept = Kept::new().await;
     for (path, field, right) in [
-        ("/v1/report?by=cow", Some("by"), "give job, name, gpu, day, month, or tag:KEY"),
+        ("/v1/report?by=cow", Some("by"), "expected job, name, gpu, day, month, or tag:KEY"),
         ("/v1/report?by=tag:", Some("by"), "tag:KEY"),
-        ("/v1/report?by=", Some("by"), "give job, name, gpu"),
+        ("/v1/report?by=", Some("by"), "expected job, name, gpu"),
         ("/v1/report?from=yesterday", Some("from"), "write it as 2026-01-31 or 2026-01-31T12:00:00Z"),
         ("/v1/report?to=2026-02-30", Some("to"), "write it as"),
         ("/v1/report?to=1969-12-30", Some("to"), "is not within 1970-01-01 to"),

@@ -123,7 +123,7 @@ fn summary(what: &str, is_database: bool, found: &VerifiedLedger) -> String {
     };
     text += &match found.open {
         0 => ".\n".to_owned(),
-        open => format!("; {open} later ones are in the open block and covered once it is closed.\n"),
+        open => format!("; {open} in the open block, covered once that is closed.\n"),
     };
     text + &format!("head {}\n", found.head)
 }

@@ -335,7 +335,7 @@ mod tests {
             (r#""eta":1.5"#, "eta", "from 0 (time alone)"),
             (r#""beta":0.5"#, "beta", "above 1"),
             (r#""policy":"best""#, "policy", "\"wattune\" or \"zeus\""),
-            (r#""objective":"carbon""#, "reference_g_per_kwh", "needs the intensity"),
+            (r#""objective":"carbon""#, "reference_g_per_kwh", "needs a reference intensity"),
             (r#""reference_g_per_kwh":4"#, "reference_g_per_kwh", "leave it out"),
             (r#""number_of_gpus":4"#, "number_of_gpus", "goes with gpu_model"),
             (r#""lease_s":0"#, "lease_s", "within 1 to 604800"),
