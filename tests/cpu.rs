@@ -292,7 +292,7 @@ async fn claims_are_checked_and_taken_up_again() {
     refused(json!({"pids": []}), 422, "pids", "give 1 to 256").await;
     refused(json!({"pids": [100, 100]}), 422, "pids", "names 100 twice").await;
     refused(json!({"pids": [-1]}), 422, "pids[0]", "give a list of process numbers").await;
-    refused(json!({"pids": [100], "cgroup": "/train"}), 422, "cgroup", "give one of the two").await;
+    refused(json!({"pids": [100], "cgroup": "/train"}), 422, "cgroup", "give only one of the two").await;
     refused(json!({"cgroup": "train"}), 422, "cgroup", "from the root of the hierarchy").await;
     refused(json!({"cgroup": "/train/../../proc"}), 422, "cgroup", "\"..\"").await;
     refused(json!({"cgroup": "/"}), 422, "cgroup", "whole node").await;
