@@ -364,7 +364,7 @@ async fn a_board_without_limits_is_booked() {
     let id = case.register(0).await;
     let training = case.train(&id, 0);
     let job = case.daemon.phase(&id, "observing").await;
-    let told = "nvmlDeviceGetPowerManagementLimitConstraints: not supported by this board";
+    let told = "nvmlDeviceGetPowerManagementLimitConstraints: not supported by this GPU";
     assert!(text(&job, "reason").contains(told), "{job}");
     let refused = json!({"power_limit_w": 150, "ttl_s": 3600});
     let refused = case.daemon.put("/v1/gpus/0/power-limit", &refused).await.expect(403);

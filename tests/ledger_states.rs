@@ -222,8 +222,8 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
     let found = verify(&crate::ledger::export(state.path()).await).expect("in order");
     assert!(found.entries > before.entries && found.differences.is_empty(), "{found:?}");
     let table = Ended::of(wattune(&["report", "--state-dir"]).arg(state.path()));
-    let said = "1 time(s) of which nothing tells how much was used, in no figure here";
-    assert!(table.done().contains(said), "{}", table.done());
+    let expected = "1 gap(s) with unknown energy, which is in no figure here";
+    assert!(table.done().contains(expected), "{}", table.done());
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn a_trial_from_beginning_to_end() {
     let mut other = spec();
     other["beta"] = Value::Null;
     let refused = daemon.put(base, &other).await.problem(409);
-    assert!(refused["detail"].as_str().expect("text").contains("another beta"), "{refused}");
+    assert!(refused["detail"].as_str().expect("text").contains("a different beta"), "{refused}");
 
     let trial = daemon.post(&format!("{base}/trials"), &json!({"key": "a"})).await.expect(201);
     checked("post", "/v1/recurring/{name}/trials", "201", &trial);

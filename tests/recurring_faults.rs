@@ -124,7 +124,7 @@ async fn trials_that_contradict_themselves_are_not_imported() {
         (0, "first_cost_j", json!(1e9), "first_cost_j beyond its cost"),
         (0, "first_epochs", json!(null), "without first_epochs"),
         (0, "epochs", json!(0), "without an epoch"),
-        (0, "key", json!(""), "a trial 1 whose key has 0 characters; give from 1 to 200"),
+        (0, "key", json!(""), "a trial 1 whose key has 0 characters; give 1 to 200"),
         (1, "cost_j", json!(-1), "negative"),
         (1, "epoch_cost_j", json!(7), "without an epoch"),
         (2, "key", json!("k".repeat(50_000)), "a trial 3 whose key has 50000 characters"),
