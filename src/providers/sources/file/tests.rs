@@ -516,7 +516,8 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read(values in prop::collection::vec(prop::option::of(0.0f64..2000.0), 1..60), step in 1i64..200) {
-        prop_assume!(values.iter().any(Option::is_some));
+        // Files of small values only are refused: they look like kg/kWh.
+        prop_assume!(values.iter().flatten().any(|value| *value > 100.0));
         let rows = values.iter().zip(0i64..).map(|(value, i)| {
             let time = DateTime::UNIX_EPOCH + TimeDelta::minutes(i * step);
             format!("{},{}\n", time.format("%FT%TZ"), value.map(|v| v.to_string()).unwrap_or_default())
