@@ -436,7 +436,7 @@ async fn a_board_that_is_not_there_at_the_start_holds_up_no_other() {
     let case = Case::start(&[lost, board()]).await;
     let problems = case.daemon.problems().await;
     assert!(
-        problems.contains("GPU 0 cannot be used") && problems.contains("takes it up once it answers"),
+        problems.contains("GPU 0 cannot be used") && problems.contains("uses it once it answers"),
         "{problems}"
     );
     case.daemon.hold(&case.driver, 1, 150.0).await;

@@ -176,7 +176,7 @@ async fn it_waits_for_noon_and_over_a_restart() {
     let told = waiting.until(Phase::Paused).await;
     let ten: DateTime<Utc> = "2025-06-01T10:00:00Z".parse().expect("a moment");
     assert_eq!(told.resume_at, Some(ten), "{told:#?}");
-    assert!(told.reason.starts_with("paused: "), "{}", told.reason);
+    assert!(told.reason.starts_with("Paused: "), "{}", told.reason);
     assert!(told.warnings.is_empty(), "{:?}", told.warnings);
     let profile = waiting.controller.profile_of(&waiting.job).await.expect("a profile");
     let lowest = profile.points.iter().map(|p| p.power_limits_w[0]).fold(f64::INFINITY, f64::min);
