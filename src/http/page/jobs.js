@@ -62,7 +62,7 @@ const progressOf = (job) => {
 
 const allowed = (objective, reference) => {
   const parts = [];
-  if (isNumber(objective.max_slowdown)) parts.push(`${percentText(100 * objective.max_slowdown)} allowed`);
+  if (isNumber(objective.max_slowdown)) parts.push(`${percentText(100 * objective.max_slowdown)} allowed in all`);
   if (objective.deadline) parts.push(["due ", moment(objective.deadline, reference)]);
   if (isNumber(objective.carbon_budget_g)) parts.push(`budget ${gramsText(objective.carbon_budget_g)}`);
   return parts.length === 0 ? null : h("span", { class: "muted" }, " (", parts.flatMap((part, i) => (i ? [", ", part] : [part])), ")");
