@@ -67,7 +67,7 @@
 //! 2. **Update the signal.** The controller stores a new [`providers::FeedState`], and [`forecast::Model::fit`] learns
 //!    from past forecasts and actual values how to correct it and how much weight it gets. Jobs without a report for
 //!    longer than their lease end.
-//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it by the device's [`ledger::Rule`] (the
+//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it by the device's [`ledger::AttributionRule`] (the
 //!    job that held the GPU, or the jobs whose processes had the CPU time), and it goes to the [`store::Store`] with the
 //!    counter's value at its end. If the database is away, it waits. At full hours the block of intervals is closed
 //!    against the counters, and its hours are settled; hours with new actual intensities are settled again, as a new
@@ -84,7 +84,7 @@
 //! [`forecast::Model::shrink_by_skill`]: wattune_core::forecast::Model::shrink_by_skill
 //! [`forecast::Model::outlook`]: wattune_core::forecast::Model::outlook
 //! [`ledger::OpenInterval`]: wattune_core::ledger::OpenInterval
-//! [`ledger::Rule`]: wattune_core::ledger::Rule
+//! [`ledger::AttributionRule`]: wattune_core::ledger::AttributionRule
 //! [`plan::Plan`]: wattune_core::plan::Plan
 //! [`plan::plan`]: wattune_core::plan::plan
 //! [`profile::Profiler`]: wattune_core::profile::Profiler

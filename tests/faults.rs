@@ -435,10 +435,7 @@ async fn a_board_that_is_not_there_at_the_start_holds_up_no_other() {
     lost["lost"] = json!(true);
     let case = Case::start(&[lost, board()]).await;
     let problems = case.daemon.problems().await;
-    assert!(
-        problems.contains("GPU 0 cannot be used") && problems.contains("uses it once it answers"),
-        "{problems}"
-    );
+    assert!(problems.contains("GPU 0 cannot be used") && problems.contains("uses it once it answers"), "{problems}");
     case.daemon.hold(&case.driver, 1, 150.0).await;
     case.stop(&[280.0, 280.0]).await;
 }

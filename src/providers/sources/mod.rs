@@ -1,4 +1,4 @@
-//! The registry of sources: a folder, its module and its line in [`each_source`] for each.
+//! The registry of sources: a folder, its module and its line in `each_source` for each.
 
 pub mod carbon_aware_sdk;
 mod descriptor;
