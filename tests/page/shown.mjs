@@ -53,7 +53,7 @@ const GRAMS = { g: 1, kg: 1000, t: 1e6 };
 
 export const sameJob = (job, told, name) => {
   assert.equal(job.name, told.name);
-  const phases = { waiting: "waiting", profiling: "being measured", planned: "following its plan", paused: "asked to pause", observing: "only booked" };
+  const phases = { waiting: "waiting", profiling: "being profiled", planned: "following its plan", paused: "asked to pause", observing: "observed only" };
   assert.equal(job.state, phases[told.phase], name);
   close(job.progress.max, told.total_samples, name);
   close(job.progress.value, Math.min(told.samples, told.total_samples), name);
@@ -82,10 +82,10 @@ export const sameGpu = ([head, state, limit, range, draw, slowed, temperature], 
   const name = `GPU ${told.index}`;
   assert.equal(head.text, `${told.index} ${told.model}`);
   if (told.state === "job") assert.equal(state.text, `Controlled for ${jobs.find((job) => job.job_id === told.owner).name}`);
-  else assert.equal(state.text, { free: "Nobody's" }[told.state], name);
+  else assert.equal(state.text, { free: "Free" }[told.state], name);
   close(limit.value, told.power_limit_enforced_w, name);
   assert.equal(range.text.startsWith(`${told.power_limit_min_w} to ${told.power_limit_max_w} W`), true, range.text);
-  if (told.power_limit_found_w !== null) assert.match(range.text, new RegExp(`found at ${told.power_limit_found_w}`), name);
+  if (told.power_limit_found_w !== null) assert.match(range.text, new RegExp(`original ${told.power_limit_found_w}`), name);
   close(draw.value, told.power_w, name);
   assert.equal(draw.text, `${Math.round(told.power_w)} W`, name);
   assert.equal(told.event_reasons.length > 0, slowed.text !== "No", name);
