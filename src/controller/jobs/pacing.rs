@@ -55,8 +55,8 @@ impl Job {
         let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();
         let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
         self.progress.account = self.stalls.report(span, done, &known);
-        if let Some(profiler) = &mut self.profiler {
-            profiler.exclude_pauses(self.stalls.latest_pauses());
+        if let (Some(profiler), Some(pauses)) = (&mut self.profiler, self.stalls.latest_pauses()) {
+            profiler.exclude_pauses(pauses);
         }
     }
 

@@ -167,7 +167,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
                     let known = profiler.setting_estimates();
                     let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
                     account = stalls.report(Seconds::new(job.now - then), Samples::new(shown - before), &known);
-                    profiler.exclude_pauses(stalls.latest_pauses());
+                    stalls.latest_pauses().into_iter().for_each(|pauses| profiler.exclude_pauses(pauses));
                 }
             }
             last = Some((job.now, shown));

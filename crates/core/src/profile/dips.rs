@@ -9,8 +9,14 @@ use crate::units::{Joules, Seconds, Watts};
 
 /// Fraction below the training power from which a reading belongs to a dip.
 const DEPTH: f64 = 0.08;
-/// Minimum number of readings of a dip.
+/// Minimum number of readings of a dip, and their minimum duration. Short readings may be low one after another only
+/// because the counter updates in steps of up to 100 ms.
 const LEAST_READINGS: usize = 3;
+const LEAST_SPAN: Seconds = Seconds::new(0.5);
+
+/// Minimum duration of the readings that show a power: a counter that updates every 20 to 100 ms leaves much of a
+/// shorter one to the next. Less than the second that most reports are apart.
+pub(super) const SUFFICIENT: Seconds = Seconds::new(0.9);
 
 /// Energy of all GPUs between two readings of their counters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,14 +57,15 @@ impl Dip {
     }
 }
 
-/// Returns the index range of each dip. Runs of fewer than three readings are too short to show a power of their own
-/// and are left to progress.
+/// Returns the index range of each dip. Runs of fewer than three readings or of less than half a second are too short to
+/// show a power of their own and are left to progress.
 pub(super) fn runs(readings: &[Reading]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
     while at < readings.len() {
         let end = (at..readings.len()).find(|i| !readings[*i].is_low()).unwrap_or(readings.len());
-        if end >= at + LEAST_READINGS {
+        let span: Seconds = readings[at..end].iter().map(|reading| reading.span).sum();
+        if end >= at + LEAST_READINGS && span >= LEAST_SPAN {
             found.push(at..end);
         }
         at = end + 1;

@@ -3,6 +3,8 @@
 
 #[cfg(test)]
 mod clock_tests;
+#[cfg(test)]
+mod counter_tests;
 mod curve;
 mod dips;
 mod drift;

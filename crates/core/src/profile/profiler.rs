@@ -94,9 +94,11 @@ struct ActiveMeasurement {
     waited: bool,
     /// Pauses since the last chunk.
     paused: Dip,
-    /// True if a pause seems to begin at the end of the current chunk, or of the previous one.
+    /// True if a pause seems to begin at the latest report, or at the end of the previous chunk.
     ends_low: bool,
     began_low: bool,
+    /// True if the current chunk contains the beginning of a pause that was detected only later.
+    holds_beginning: bool,
     /// Chunks measured here without interruption.
     measurement: Option<Measurement>,
     /// The profile's point when this measurement began, and the chunks since, for drift detection.
@@ -330,6 +332,7 @@ impl Profiler {
                 paused: Dip::default(),
                 ends_low: false,
                 began_low: false,
+                holds_beginning: false,
                 measurement: None,
                 baseline: baseline.map(|p| Baseline { throughput: p.throughput.mean, power: p.power.mean }),
                 recent: DriftWindow::default(),
@@ -351,8 +354,9 @@ impl Profiler {
     /// Excludes pauses detected in the power since the last report from the chunk that the next report ends.
     pub fn exclude_pauses(&mut self, newest: LatestPauses) {
         if let Some(active) = &mut self.active {
+            let was_low = std::mem::replace(&mut active.ends_low, newest.ends_low);
+            active.holds_beginning |= was_low && newest.paused.span > Seconds::ZERO;
             active.paused.add(newest.paused);
-            active.ends_low |= newest.ends_low;
         }
     }
 
@@ -377,6 +381,7 @@ impl Profiler {
                 // Energy and pauses before the first report belong to no chunk.
                 active.pending = (Seconds::ZERO, vec![Joules::ZERO; active.setting.len()]);
                 (active.paused, active.ends_low, active.began_low) = (Dip::default(), false, false);
+                active.holds_beginning = false;
                 return;
             }
         };
@@ -400,7 +405,8 @@ impl Profiler {
         // the missing energy. Excluding only one of them would bias the power.
         let holds_rest = std::mem::replace(&mut active.began_low, ends_low) && paused.span <= Seconds::ZERO;
         let setting = active.setting.clone();
-        if let Some(chunk) = chunk.without(paused).filter(|_| !ends_low && !holds_rest) {
+        let holds_beginning = std::mem::take(&mut active.holds_beginning);
+        if let Some(chunk) = chunk.without(paused).filter(|_| !ends_low && !holds_rest && !holds_beginning) {
             self.add_chunk(&setting, chunk);
         }
         self.advance();

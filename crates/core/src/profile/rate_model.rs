@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::dips::SUFFICIENT;
 use super::progress_interval::ProgressInterval;
 use super::steps::{GroupRange, Setting};
 use crate::time::Monotonic;
@@ -167,10 +168,26 @@ impl<'a> RateModel<'a> {
         known.or(assumed).or_else(|| self.upper_quartile_power(setting))
     }
 
+    /// Returns the mean power of successive readings at a setting, each over at least [`SUFFICIENT`].
+    fn sufficient_readings(&self, setting: &Setting) -> Vec<Watts> {
+        let mut powers = Vec::new();
+        let (mut span, mut energy, mut end) = (Seconds::ZERO, Joules::ZERO, None);
+        for drawn in self.drawn.iter().filter(|d| d.setting == *setting) {
+            if end != Some(drawn.from) {
+                (span, energy) = (Seconds::ZERO, Joules::ZERO);
+            }
+            (span, energy, end) = (span + drawn.span(), energy + drawn.energy, Some(drawn.to));
+            if span >= SUFFICIENT {
+                powers.push(energy / span);
+                (span, energy) = (Seconds::ZERO, Joules::ZERO);
+            }
+        }
+        powers
+    }
+
     /// Returns the mean of the readings near the upper quartile, taking lower readings for pauses.
     fn upper_quartile_power(&self, setting: &Setting) -> Option<Watts> {
-        let at_setting = self.drawn.iter().filter(|d| d.setting == *setting && d.span() > Seconds::ZERO);
-        let mut powers: Vec<Watts> = at_setting.map(|d| d.energy / d.span()).collect();
+        let mut powers: Vec<Watts> = self.sufficient_readings(setting);
         powers.sort_by(Watts::total_cmp);
         let upper =
             *powers.get((powers.len() as f64 * UPPER_QUANTILE) as usize).filter(|_| powers.len() >= LEAST_READINGS)?;

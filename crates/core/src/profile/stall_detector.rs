@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::dips::{Dip, Reading, parts, runs};
+use super::dips::{Dip, Reading, SUFFICIENT, parts, runs};
 use super::pause_detection::{FEW, IntervalWork, LEAST_PART, LEAST_PART_OF_SOME, STEP_MARGIN, Verdict, judge, step};
 use super::progress::ProgressAccount;
 use super::progress_interval::ProgressInterval;
@@ -54,7 +54,7 @@ pub struct StallDetector {
     last_reading: Option<LastReading>,
     /// Energy readings since the oldest recent interval.
     drawn: VecDeque<EnergyInterval>,
-    latest_pauses: LatestPauses,
+    latest_pauses: Option<LatestPauses>,
 }
 
 /// Pauses that the power shows in the latest interval.
@@ -76,7 +76,7 @@ impl StallDetector {
             open: ProgressInterval::open(Monotonic::default()),
             last_reading: None,
             drawn: VecDeque::new(),
-            latest_pauses: LatestPauses::default(),
+            latest_pauses: None,
         }
     }
 
@@ -154,8 +154,8 @@ impl StallDetector {
         self.account(known, ends)
     }
 
-    /// Returns the pauses in the interval that the last report ended.
-    pub fn latest_pauses(&self) -> LatestPauses {
+    /// Returns the pauses in the interval that the last report ended; `None` if it showed no progress.
+    pub fn latest_pauses(&self) -> Option<LatestPauses> {
         self.latest_pauses
     }
 
@@ -165,10 +165,10 @@ impl StallDetector {
         let readings = self.readings(&model);
         let found = self.dips(&model, &readings);
         let paused = found.last().map_or(Dip::default(), |shown| shown.dip);
-        let ends_low = readings.last().is_some_and(Reading::is_low) && paused.span <= Seconds::ZERO;
+        let ends_low = tail(&readings).is_some_and(|tail| tail.is_low()) && paused.span <= Seconds::ZERO;
         let latest_pauses = LatestPauses { paused, ends_low };
         let judged = self.judged(&model, &found);
-        self.latest_pauses = if ends { latest_pauses } else { LatestPauses::default() };
+        self.latest_pauses = ends.then_some(latest_pauses);
         let mut sums = self.finalised;
         let mut oldest = None;
         let mut at = 0;
@@ -396,6 +396,20 @@ impl StallDetector {
         }
         sums
     }
+}
+
+/// Returns the latest readings at one training power as one; `None` while they are shorter than [`SUFFICIENT`].
+fn tail(readings: &[Reading]) -> Option<Reading> {
+    let mut tail = *readings.last()?;
+    let level = tail.training;
+    for earlier in readings.iter().rev().skip(1).take_while(|earlier| earlier.training == level) {
+        if tail.span >= SUFFICIENT {
+            break;
+        }
+        tail.span += earlier.span;
+        tail.energy += earlier.energy;
+    }
+    (tail.span >= SUFFICIENT).then_some(tail)
 }
 
 /// Dips in the power of one interval.
