@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
 use wattune::controller::{Controller, NewJob, Parts, ProgressReport, RankBoard, Settings as ControlSettings};
-use wattune::gpu::nvml::{Library, Settings as NvmlSettings};
+use wattune::gpu::nvml::{Settings as NvmlSettings, open_all};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, FeedState};
 use wattune::store::{Store, StoreError};
@@ -74,7 +74,7 @@ impl World {
     }
 
     async fn daemon(&self) -> Controller {
-        let library = Library::open(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
+        let gpus = open_all(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
         let parts = Parts {
             cpu: None,
             settings: ControlSettings { tick_s: TICK, observe: true, ..ControlSettings::default() },
@@ -86,7 +86,7 @@ impl World {
             books: Default::default(),
             state_dir: self.state.path(),
             clock: self.clock.clone(),
-            devices: library.boards().expect("counted").devices,
+            devices: gpus.devices,
             sampling: Sampling::OnRequest,
             signal: self.feed.subscribe(),
             ranks: RankBoard::default(),

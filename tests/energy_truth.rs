@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
 use wattune::controller::{Controller, Parts, RankBoard, Settings as ControlSettings};
-use wattune::gpu::nvml::{Library, Settings as NvmlSettings};
+use wattune::gpu::nvml::{Settings as NvmlSettings, open_all};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, FeedState};
 use wattune::store::{Store, StoreError};
@@ -137,8 +137,7 @@ impl Day {
 
     /// A daemon's loop over the driver's library, as it is loaded by name.
     async fn daemon(&self) -> Controller {
-        let library = Library::open(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
-        let boards = library.boards().expect("counted");
+        let boards = open_all(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
         assert_eq!((boards.devices.len(), boards.problems.len()), (BOARDS, 0));
         let parts = Parts {
             cpu: None,

@@ -4,7 +4,7 @@ use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{LONGEST_KEY, RecurringSpec};
+use super::RecurringSpec;
 use crate::store::StoredRecurring;
 use wattune_core::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run, State, Terms, Trial};
 use wattune_core::domain::{JobId, JobName};
@@ -14,6 +14,9 @@ use wattune_core::units::{Joules, Seconds};
 const LAST: u32 = 1_000_000_000;
 /// Upper bound of a trial's energy in joules and of its time in seconds.
 const MOST: f64 = Cost::MOST.get();
+
+/// Maximum length of a trial's key, in characters.
+pub const LONGEST_KEY: usize = 200;
 
 /// Version of the format that this program writes and reads.
 const VERSION: u32 = 1;

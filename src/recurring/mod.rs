@@ -17,7 +17,7 @@ use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
 use wattune_core::bandit::{self, Boards, Ending, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
 use wattune_core::domain::{JobId, JobName, ProfileKey};
 
-pub use document::{RecurringDocument, TrialDocument, TrialKind, TrialState};
+pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
 pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView, VerdictView};
 
@@ -26,9 +26,6 @@ const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Maximum number of recurring jobs: a larger number means that each run created its own.
 const MAX_JOBS: u32 = 10_000;
-
-/// Maximum length of a trial's key, in characters.
-pub const LONGEST_KEY: usize = 200;
 
 /// Reason why a request was rejected. Each message names the remedy.
 #[derive(Debug, thiserror::Error)]

@@ -3,15 +3,13 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
+use serde::{Deserialize, Serialize};
 
 use super::error::{is_stale, lookup_error};
-use super::{Boards, NvmlDevice, Problem, Settings};
 use crate::files::regular;
 use crate::gpu::GpuError;
 use wattune_core::domain::GpuId;
@@ -19,9 +17,13 @@ use wattune_core::domain::GpuId;
 /// The default names of the library: the one that drivers install, then that of development packages.
 const DEFAULT_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-/// The longest wait for the next GPU to open; the remaining ones then count as hanging. Without persistence mode the
-/// driver starts GPUs one after the other, each in a few seconds.
-const OPENING: Duration = Duration::from_secs(10);
+/// The access to the driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// The path of the driver's library, where the dynamic linker does not find it by its usual names.
+    pub library: Option<PathBuf>,
+}
 
 /// The reason why the driver's library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,7 +96,7 @@ pub enum OpenError {
 /// kilobytes. The end of the process closes it.
 ///
 /// An open library keeps the GPUs' state in the driver, and prevents unloading the driver and resetting a GPU.
-pub struct Library {
+pub(super) struct Library {
     path: PathBuf,
     nvml: Mutex<&'static Nvml>,
 }
@@ -104,7 +106,7 @@ impl Library {
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub fn open(settings: &Settings) -> Result<Arc<Self>, OpenError> {
+    pub(super) fn open(settings: &Settings) -> Result<Arc<Self>, OpenError> {
         let names: Vec<PathBuf> = match &settings.library {
             Some(path) => vec![path.clone()],
             None => DEFAULT_NAMES.map(PathBuf::from).into(),
@@ -131,67 +133,25 @@ impl Library {
         Err(OpenError::NoDriver { tried })
     }
 
-    /// Returns the path or name of the library.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the driver's version, if it reports one.
-    pub fn driver_version(&self) -> Option<String> {
-        self.nvml().sys_driver_version().ok()
-    }
-
-    /// Opens every GPU, each on a thread of its own, so that a hanging one delays no other.
-    ///
-    /// # Errors
-    /// If the driver does not report the number of GPUs.
-    pub fn boards(self: &Arc<Self>) -> Result<Boards, OpenError> {
-        let count =
-            self.nvml().device_count().map_err(|error| open_error(&self.path, "nvmlDeviceGetCount_v2", error))?;
-        let (sender, opened) = mpsc::channel();
-        for index in 0..count {
-            let (library, sender) = (self.clone(), sender.clone());
-            // The receiver may have given up. A thread that cannot start counts as a hanging GPU.
-            let open = move || drop(sender.send((index, NvmlDevice::open(library, index))));
-            drop(thread::Builder::new().name(format!("open{index}")).spawn(open));
-        }
-        drop(sender);
-        let mut answers: Vec<Option<_>> = (0..count).map(|_| None).collect();
-        while answers.iter().any(Option::is_none)
-            && let Ok((index, answer)) = opened.recv_timeout(OPENING)
-        {
-            answers[index as usize] = Some(answer);
-        }
-        let mut boards = Boards { devices: Vec::new(), problems: Vec::new() };
-        for (index, answer) in (0..).zip(answers) {
-            match answer {
-                Some(Ok(device)) => boards.devices.push(Box::new(device)),
-                Some(Err(error)) => boards.problems.push(Problem { index, error }),
-                None => {
-                    let error = GpuError::TimedOut { call: "opening the GPU", after: OPENING.into() };
-                    boards.problems.push(Problem { index, error });
-                }
-            }
-        }
-        Ok(boards)
-    }
-
     /// Returns the driver's number of GPUs, if it reports one. Reopens the library after a driver reload.
     pub(super) fn count(&self) -> Option<u32> {
         let nvml = self.nvml();
-        match nvml.device_count() {
+        let count = match nvml.device_count() {
             Err(error) if is_stale(&error) => {
-                let mut current = self.current();
-                // Another GPU's thread may have been faster. Only a working library is leaked.
-                if ptr::eq(*current, nvml) {
-                    let fresh = init(&self.path).ok()?;
-                    fresh.device_count().ok().filter(|count| *count > 0)?;
-                    *current = Box::leak(Box::new(fresh));
-                }
-                current.device_count().ok()
+                let has_gpus = |fresh: &Nvml| match fresh.device_count()? {
+                    0 => Err(NvmlError::NotFound),
+                    _ => Ok(()),
+                };
+                self.renew(nvml, has_gpus).and_then(|nvml| nvml.device_count())
             }
-            count => count.ok(),
-        }
+            count => count,
+        };
+        count.ok()
+    }
+
+    /// Returns the driver's number of GPUs.
+    pub(super) fn device_count(&self) -> Result<u32, OpenError> {
+        self.nvml().device_count().map_err(|error| open_error(&self.path, "nvmlDeviceGetCount_v2", error))
     }
 
     /// Returns the id of the GPU at this index, if the driver reports one.
@@ -207,23 +167,30 @@ impl Library {
     /// Looks up a GPU. Reopens the library first if the driver was reloaded.
     pub(super) fn find(&self, id: &GpuId) -> Result<Device<'static>, GpuError> {
         let nvml = self.nvml();
-        let found = match nvml.device_by_uuid(id.as_str()) {
-            Err(error) if is_stale(&error) => self.renew(nvml, id),
+        let by_id = |nvml: &'static Nvml| nvml.device_by_uuid(id.as_str());
+        let found = match by_id(nvml) {
+            Err(error) if is_stale(&error) => {
+                self.renew(nvml, |fresh| fresh.device_by_uuid(id.as_str()).map(drop)).and_then(by_id)
+            }
             found => found,
         };
         found.map_err(|error| lookup_error("nvmlDeviceGetHandleByUUID", error))
     }
 
-    fn renew(&self, stale: &'static Nvml, id: &GpuId) -> Result<Device<'static>, NvmlError> {
+    /// Opens the library again in place of `stale`, unless another GPU's thread has. Only one that `works` is leaked,
+    /// since GPUs retry every few seconds.
+    fn renew(
+        &self,
+        stale: &'static Nvml,
+        works: impl Fn(&Nvml) -> Result<(), NvmlError>,
+    ) -> Result<&'static Nvml, NvmlError> {
         let mut current = self.current();
-        // Another GPU's thread may have been faster.
         if ptr::eq(*current, stale) {
             let fresh = init(&self.path)?;
-            // GPUs retry every few seconds: only a working library is leaked.
-            fresh.device_by_uuid(id.as_str())?;
+            works(&fresh)?;
             *current = Box::leak(Box::new(fresh));
         }
-        current.device_by_uuid(id.as_str())
+        Ok(*current)
     }
 
     fn current(&self) -> MutexGuard<'_, &'static Nvml> {
@@ -305,5 +272,13 @@ mod tests {
             message_of(NvmlError::Unknown),
             "nvmlInit_v2 in libnvidia-ml.so.1 failed: an internal driver error occurred; nvidia-smi should fail likewise"
         );
+    }
+
+    #[test]
+    fn settings_have_one_key() {
+        assert_eq!(toml::from_str::<Settings>("").expect("all have defaults"), Settings::default());
+        let named: Settings = toml::from_str("library = \"/opt/lib/libnvidia-ml.so.1\"").expect("valid");
+        assert_eq!(named.library, Some("/opt/lib/libnvidia-ml.so.1".into()));
+        assert!(toml::from_str::<Settings>("libary = \"x\"").is_err());
     }
 }

@@ -1,0 +1,20 @@
+//! GPUs behind the NVIDIA driver's library, `libnvidia-ml.so.1`.
+//!
+//! `library.rs` opens the library, `device.rs` is one GPU. An old driver may lack any call and a GPU any value; each
+//! value is read on its own, so that a missing one affects no other. Unsupported calls are retried at growing
+//! intervals, as drivers report them temporarily; calls that fail for another reason are retried at the next read.
+//!
+//! Linux only, as persistence and virtualisation mode are.
+
+mod call;
+mod device;
+mod error;
+mod library;
+mod open;
+mod processes;
+mod properties;
+mod query;
+mod refusals;
+
+pub use library::{OpenError, Settings};
+pub use open::{OpenedGpus, Problem, open_all, open_and_search};

@@ -1,0 +1,106 @@
+//! Calls of the driver for one value each: their names, refusals and failures.
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
+
+use super::error::{gpu_error, is_gone};
+use super::refusals::Refusals;
+use crate::gpu::{Depth, GpuError};
+use wattune_core::time::Monotonic;
+
+/// The value that a call returned, or the reason why the GPU has none.
+pub(super) type Answer<T> = Result<T, GpuError>;
+
+/// Returns the value or the reason why there is none; the outer error means that the GPU is gone.
+pub(super) fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Answer<T>, GpuError> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if is_gone(&error) => Err(gpu_error(call, error)),
+        Err(error) => Ok(Err(gpu_error(call, error))),
+    }
+}
+
+/// The calls of one read: each value fails on its own, unless the GPU is gone.
+pub(super) struct Query<'a> {
+    device: &'a Device<'static>,
+    refusals: &'a mut Refusals,
+    depth: Depth,
+    now: Monotonic,
+    answered: bool,
+    failure: Option<GpuError>,
+}
+
+impl<'a> Query<'a> {
+    pub(super) fn new(device: &'a Device<'static>, refusals: &'a mut Refusals, depth: Depth, now: Monotonic) -> Self {
+        Self { device, refusals, depth, now, answered: false, failure: None }
+    }
+
+    /// Returns the last refusal of a call that is not due for a retry.
+    fn refusal(&self, call: &str) -> Option<&GpuError> {
+        self.refusals.pending(call, self.now).filter(|_| self.depth != Depth::Retry)
+    }
+
+    pub(super) fn ask<T>(
+        &mut self,
+        call: &'static str,
+        get: impl FnOnce(&Device<'static>) -> Result<T, NvmlError>,
+    ) -> Result<Answer<T>, GpuError> {
+        if let Some(refused) = self.refusal(call) {
+            return Ok(Err(refused.clone()));
+        }
+        let answer = unless_gone(call, get(self.device))?;
+        match &answer {
+            Ok(_) => {
+                self.answered = true;
+                self.refusals.clear(call);
+            }
+            Err(error) if error.is_unsupported() => self.refusals.record(error.clone(), self.now),
+            Err(error) => self.failure = Some(error.clone()),
+        }
+        Ok(answer)
+    }
+
+    /// Reads a missing property again if its retry is due.
+    pub(super) fn renew<T>(
+        &mut self,
+        known: &mut Answer<T>,
+        get: impl FnOnce(&Device<'_>) -> Result<Answer<T>, GpuError>,
+    ) -> Result<(), GpuError> {
+        let Err(error) = &*known else { return Ok(()) };
+        if self.refusal(error.call()).is_some() {
+            return Ok(());
+        }
+        *known = get(self.device)?;
+        // A property that was missing at the start may stay missing, for any reason.
+        if let Err(error) = &*known {
+            self.refusals.record(error.clone(), self.now);
+        }
+        Ok(())
+    }
+
+    /// Returns the failure if every call failed, as with an invalid handle. A GPU that is present at least reports its
+    /// UUID.
+    pub(super) fn end(self) -> Result<(), GpuError> {
+        match self.failure {
+            Some(failure) if !self.answered && self.device.uuid().is_err() => Err(failure),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::call;
+    use super::*;
+
+    #[test]
+    fn only_a_lost_gpu_ends_the_query() {
+        assert_eq!(unless_gone(call::POWER, Ok(1)), Ok(Ok(1)));
+        assert_eq!(
+            unless_gone::<u32>(call::POWER, Err(NvmlError::NotSupported)),
+            Ok(Err(GpuError::NotSupported { call: call::POWER }))
+        );
+        assert_eq!(unless_gone::<u32>(call::POWER, Err(NvmlError::GpuLost)), Err(GpuError::Lost { call: call::POWER }));
+        assert!(unless_gone::<u32>(call::POWER, Err(NvmlError::Uninitialized)).is_err());
+    }
+}
