@@ -8,9 +8,6 @@ use wattune_core::domain::{DemandResponse, EventId};
 
 impl Store {
     /// Stores an event, replacing an earlier state of it.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub async fn save_event(&self, event: &DemandResponse) -> Result<(), StoreError> {
         let sql = "INSERT INTO demand_response (id, event, over_us) VALUES (?1, ?2, ?3) \
                    ON CONFLICT (id) DO UPDATE SET event = ?2, over_us = ?3";
@@ -20,9 +17,6 @@ impl Store {
     }
 
     /// Deletes an event.
-    ///
-    /// # Errors
-    /// If the statement fails.
     pub async fn delete_event(&self, id: &EventId) -> Result<(), StoreError> {
         let id = id.clone();
         let sql = "DELETE FROM demand_response WHERE id = ?1";
@@ -31,9 +25,6 @@ impl Store {
     }
 
     /// Returns the stored events by id. Deletes those that ended before `since`.
-    ///
-    /// # Errors
-    /// If they cannot be read, or one is not what this program writes.
     pub async fn events(&self, since: DateTime<Utc>) -> Result<Vec<DemandResponse>, StoreError> {
         let events = move |db: &mut Connection| {
             rows::execute(db, "DELETE FROM demand_response WHERE over_us < ?1", [since.timestamp_micros()])?;

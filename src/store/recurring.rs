@@ -12,22 +12,12 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 pub(super) use self::connection::RecurringConnection;
-use self::trials::{all_runs, load, outline, save_run};
+pub use self::trials::{FullRuns, Page, StoredRecurring};
+use self::trials::{all_runs, load, name, outline, save_run};
 use super::connection::writing;
 use super::{Store, StoreError, rows};
-use wattune_core::bandit::{Job, Run};
+use wattune_core::bandit::Job;
 use wattune_core::domain::{JobId, JobName};
-
-/// A recurring job as stored.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredRecurring {
-    /// Name.
-    pub name: JobName,
-    /// Time of creation.
-    pub created_at: DateTime<Utc>,
-    /// Settings, generator and trials.
-    pub job: Job,
-}
 
 /// Result of the creation of a recurring job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,60 +43,14 @@ pub struct ListedRecurring {
     pub running: u32,
 }
 
-/// Selection of the trials that a request reads completely, in addition to the running ones.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct FullRuns {
-    /// The trial with this number.
-    pub number: Option<u32>,
-    /// The trial that was requested with this key.
-    pub key: Option<String>,
-    /// The trial of this training run.
-    pub run: Option<JobId>,
-    /// The trials on this page.
-    pub page: Option<Page>,
-}
-
-/// A page of the list of trials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// True if the order is newest first.
-    pub newest_first: bool,
-    /// Only trials after this one in that order.
-    pub after: Option<u32>,
-    /// Maximum number of trials.
-    pub limit: u32,
-}
-
-impl Page {
-    /// Returns the runs on this page, in its order. `runs` is sorted by number and contains at least those of the page.
-    pub fn of<'a>(&self, runs: &'a [Run]) -> Vec<&'a Run> {
-        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
-        let later = |r: &&Run| {
-            let number = r.trial.number;
-            self.after.is_none_or(|after| if self.newest_first { number < after } else { number > after })
-        };
-        if self.newest_first {
-            runs.iter().rev().filter(later).take(limit).collect()
-        } else {
-            runs.iter().filter(later).take(limit).collect()
-        }
-    }
-}
-
 impl Store {
     /// Stores a new recurring job with all its trials, unless the name exists or there are `most` other jobs.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is written.
     pub async fn create_recurring(&self, new: &StoredRecurring, most: u32) -> Result<Created, StoreError> {
         let new = new.clone();
         self.recurring.write(move |db| create(db, &new, most)).await
     }
 
     /// Returns a recurring job with all its trials.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn recurring(&self, name: &JobName) -> Result<Option<StoredRecurring>, StoreError> {
         let name = name.clone();
         let read = move |db: &mut Connection| {
@@ -117,9 +61,6 @@ impl Store {
     }
 
     /// Returns a recurring job with complete data only for the running and the selected trials.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn recurring_outline(
         &self,
         name: &JobName,
@@ -134,9 +75,6 @@ impl Store {
     }
 
     /// Returns the recurring job that a training run is a trial of, with all its trials.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn recurring_by_run(&self, run: &JobId) -> Result<Option<StoredRecurring>, StoreError> {
         let run = run.clone();
         let sql = "SELECT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job WHERE t.job_id = ?1";
@@ -149,9 +87,6 @@ impl Store {
 
     /// Changes a recurring job and stores the changes; `None` if there is no job with that name. Ended trials are
     /// complete only if they are selected.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is written.
     pub async fn change_recurring<T: Send + 'static>(
         &self,
         name: &JobName,
@@ -183,9 +118,6 @@ impl Store {
     }
 
     /// Deletes a recurring job and its trials, except for the last number. Returns true if the job existed.
-    ///
-    /// # Errors
-    /// If the transaction fails; then all is as it was.
     pub async fn delete_recurring(&self, name: &JobName) -> Result<bool, StoreError> {
         let name = name.clone();
         let remember = "INSERT INTO recurring_deleted (name, last) \
@@ -204,9 +136,6 @@ impl Store {
 
     /// Returns up to `limit` recurring jobs by name, after `after`. A trial whose lease expired before `now` is not
     /// running, even if the database does not show that yet.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn list_recurring(
         &self,
         after: &str,
@@ -235,9 +164,6 @@ impl Store {
 
     /// Returns up to `limit` recurring jobs with the newest trials (or creation times, without trials), newest first,
     /// and the total number of jobs. Ended trials contain only the data that policies need.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn latest_recurring(&self, limit: u32) -> Result<(Vec<StoredRecurring>, u64), StoreError> {
         let sql = "SELECT name FROM recurring_jobs j ORDER BY COALESCE((SELECT begun_us FROM recurring_trials t \
                    WHERE t.job = j.id ORDER BY number DESC LIMIT 1), created_us) DESC, name LIMIT ?1";
@@ -257,9 +183,6 @@ impl Store {
     }
 
     /// Returns the recurring jobs that have trials whose lease expired before `now`.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn overdue_recurring(&self, now: DateTime<Utc>) -> Result<Vec<JobName>, StoreError> {
         let sql = "SELECT DISTINCT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job \
                    WHERE t.state = 'running' AND t.lease_us < ?1";
@@ -272,9 +195,6 @@ impl Store {
 
     /// Renews the leases of all running trials from `now` on, because clients could not report while the daemon was
     /// down.
-    ///
-    /// # Errors
-    /// If the statement fails.
     pub async fn renew_recurring_leases(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
         let sql = "UPDATE recurring_trials SET lease_us = MAX(lease_us, ?1 + CAST(1000000 * \
                    (SELECT json_extract(terms, '$.lease') FROM recurring_jobs WHERE id = job) AS INTEGER)) \
@@ -301,8 +221,4 @@ fn create(db: &mut Connection, new: &StoredRecurring, most: u32) -> Result<Creat
     }
     tx.commit()?;
     Ok(Created::New)
-}
-
-fn name(name: String) -> Result<JobName, StoreError> {
-    JobName::new(name).map_err(|e| rows::damaged("recurring job", e))
 }

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Params, Row, RowIndex};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Checkpoint, StoreError, StoredJob};
+use super::StoreError;
 use wattune_core::domain::{DeviceId, EnergySource, JobId, Slot};
 use wattune_core::ledger::{Interval, Share};
 use wattune_core::units::Millijoules;
@@ -78,11 +78,29 @@ pub(super) fn from_name<T: DeserializeOwned>(what: &'static str, text: String) -
 }
 
 pub(super) fn to_i64(energy: Millijoules) -> Result<i64, StoreError> {
-    i64::try_from(energy.get()).map_err(|e| damaged("energy", e))
+    signed(energy.get())
 }
 
 pub(super) fn from_i64(energy: i64) -> Result<Millijoules, StoreError> {
-    u64::try_from(energy).map(Millijoules::new).map_err(|e| damaged("energy", e))
+    unsigned(energy).map(Millijoules::new)
+}
+
+/// Returns a span's start and end as the first two parameters of a query.
+pub(super) fn ends(span: &Slot) -> [i64; 2] {
+    [span.start(), span.end()].map(|t| t.timestamp_micros())
+}
+
+/// Returns a column that is never negative.
+pub(super) fn number(row: &Row<'_>, column: impl RowIndex) -> Result<u64, StoreError> {
+    unsigned(row.get(column)?)
+}
+
+pub(super) fn unsigned(number: i64) -> Result<u64, StoreError> {
+    u64::try_from(number).map_err(|e| damaged("number", e))
+}
+
+pub(super) fn signed(number: u64) -> Result<i64, StoreError> {
+    i64::try_from(number).map_err(|e| damaged("number", e))
 }
 
 pub(super) fn moment(us: i64) -> Result<DateTime<Utc>, StoreError> {
@@ -143,29 +161,5 @@ pub(super) fn rolled_up(row: &Row<'_>) -> Result<Interval, StoreError> {
         slot: Slot::new(hour, hour + TimeDelta::hours(1)).ok_or_else(|| damaged("slot", hour))?,
         energy: from_i64(row.get("energy_mj")?)?,
         source: source(row)?,
-    })
-}
-
-pub(super) fn checkpoint(row: &Row<'_>) -> Result<Checkpoint, StoreError> {
-    Ok(Checkpoint {
-        device: device(row)?,
-        counter: from_i64(row.get("counter_mj")?)?,
-        at: moment(row.get("at_us")?)?,
-        read_from: row.get("read_from")?,
-        holders: from_json("checkpoint", text(row, "holders")?)?,
-        rebased_mj: row.get("rebased_mj")?,
-        estimated: from_i64(row.get("estimated_mj")?)?,
-    })
-}
-
-pub(super) fn job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
-    let ended: Option<i64> = row.get("ended_us")?;
-    let reason: Option<String> = row.get("end_reason")?;
-    Ok(StoredJob {
-        id: JobId::new(row.get::<_, String>("id")?).map_err(|e| damaged("job", e))?,
-        spec: from_json("job", text(row, "spec")?)?,
-        progress: from_json("job", text(row, "progress")?)?,
-        registered_at: moment(row.get("registered_us")?)?,
-        ended: ended.map(|us| Ok::<_, StoreError>((moment(us)?, reason.unwrap_or_default()))).transpose()?,
     })
 }

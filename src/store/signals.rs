@@ -18,9 +18,6 @@ const ISSUED_KEPT: TimeDelta = TimeDelta::days(37);
 
 impl Store {
     /// Appends intensities with the provenance of `answer`.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is written.
     pub async fn append_intensities(&self, answer: &Forecast, points: &[(Slot, Intensity)]) -> Result<(), StoreError> {
         self.write_intensities(answer, points, false).await
     }
@@ -76,9 +73,6 @@ impl Store {
     }
 
     /// Records that a source withdrew its values for slots: they are no longer valid.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is written.
     pub async fn withdraw_intensities(
         &self,
         answer: &Forecast,
@@ -90,9 +84,6 @@ impl Store {
     /// Returns the best known intensities for a time, from sources of one kind and scope, the preferred one first.
     /// Actual values precede forecasts of any source; then the preferred source, the most trusted origin and the newest
     /// value count.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn intensities(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, StoreError> {
         let (sources, span) = (sources.to_vec(), *span);
         let read = move |db: &mut Connection| Ok(best(&*db.transaction()?, &sources, &span)?.map(|(_, v)| v.intensity));
@@ -100,18 +91,12 @@ impl Store {
     }
 
     /// Returns the best known intensities with their provenance, in whole slots, oldest first.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn factors(&self, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
         let (sources, span) = (sources.to_vec(), *span);
         self.read.run(move |db| factors(&*db.transaction()?, &sources, &span)).await
     }
 
     /// Stores a forecast as published, and deletes forecasts older than five weeks.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub async fn append_issued(&self, issued: &Forecast) -> Result<(), StoreError> {
         let (zone, source) = (issued.zone.clone(), issued.source.clone());
         let (kind, scope) = (issued.kind.as_str(), issued.scope.as_str());
@@ -119,20 +104,18 @@ impl Store {
         let forgotten_us = (issued.retrieved_at - ISSUED_KEPT).timestamp_micros();
         let runs = rows::json(&runs(&issued.expected))?;
         let write = move |db: &mut Connection| {
+            let tx = writing(db)?;
             let sql = "INSERT INTO issued_forecasts (zone, source, kind, scope, issued_us, retrieved_us, points) \
                        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
-            rows::execute(db, sql, params![zone.as_str(), source, kind, scope, issued_us, retrieved_us, runs])?;
-            rows::execute(db, "DELETE FROM issued_forecasts WHERE retrieved_us < ?1", [forgotten_us])?;
-            Ok(())
+            rows::execute(&tx, sql, params![zone.as_str(), source, kind, scope, issued_us, retrieved_us, runs])?;
+            rows::execute(&tx, "DELETE FROM issued_forecasts WHERE retrieved_us < ?1", [forgotten_us])?;
+            Ok(tx.commit()?)
         };
         self.write.run(write).await
     }
 
     /// Returns the forecasts published since a time, oldest first; only the first of several by the same source within
     /// an hour.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn issued_since(&self, since: DateTime<Utc>) -> Result<Vec<Issued>, StoreError> {
         let sql = "SELECT * FROM issued_forecasts WHERE id IN (SELECT MIN(id) FROM issued_forecasts \
                    WHERE retrieved_us >= ?1 GROUP BY zone, source, kind, scope, retrieved_us / 3600000000) \
@@ -142,9 +125,6 @@ impl Store {
 
     /// Returns the forecasts of a source fetched since a time, oldest first: the newest one, and the first of each six
     /// hours (counted from 1970-01-01T00:00Z).
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn issued_of(&self, key: &SourceKey, since: DateTime<Utc>) -> Result<Vec<Issued>, StoreError> {
         let sql = "WITH of AS (SELECT id, retrieved_us FROM issued_forecasts \
                    WHERE retrieved_us >= ?1 AND zone = ?2 AND source = ?3 AND kind = ?4 AND scope = ?5) \
@@ -159,9 +139,6 @@ impl Store {
     }
 
     /// Returns the newest forecast of a source that was available at a time.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn issued_by(&self, key: &SourceKey, at: DateTime<Utc>) -> Result<Option<Issued>, StoreError> {
         let sql = "SELECT * FROM issued_forecasts WHERE retrieved_us <= ?1 AND issued_us <= ?1 \
                    AND zone = ?2 AND source = ?3 AND kind = ?4 AND scope = ?5 ORDER BY retrieved_us DESC LIMIT 1";
@@ -174,9 +151,6 @@ impl Store {
     }
 
     /// Records the time up to which a source's actual values are final.
-    ///
-    /// # Errors
-    /// If it cannot be written.
     pub async fn set_final_until(&self, key: &SourceKey, until: DateTime<Utc>) -> Result<(), StoreError> {
         let sql = "INSERT INTO settlements (zone, source, kind, scope, final_us) VALUES (?1, ?2, ?3, ?4, ?5) \
                    ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(final_us, ?5)";
@@ -190,9 +164,6 @@ impl Store {
     }
 
     /// Returns the time up to which a source's actual values are final, if any are.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn final_until(&self, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
         let key = key.clone();
         self.read.run(move |db| final_until(db, &key)).await

@@ -1,13 +1,16 @@
 //! Tests of storage: values are restored unchanged, and related values are written together.
 
+use chrono::{DateTime, Utc};
+
 use super::*;
 use wattune_core::domain::{
-    CarbonSeries, EnergySource, Forecast, GpuId, Intensity, Objective, Origin, SignalKind, SignalScope, Slot, Work,
-    Zone,
+    CarbonSeries, DeviceId, EnergySource, Forecast, GpuId, Intensity, JobId, JobSpec, Objective, Origin, ProfileKey,
+    SignalKind, SignalScope, Slot, Work, Zone,
 };
 use wattune_core::ledger::{AttributionRule, Interval, Metered, OpenInterval, Share};
+use wattune_core::profile::{ProgressAccount, Record};
 use wattune_core::time::{Monotonic, Now};
-use wattune_core::units::{GramsPerKwh, Samples, Seconds};
+use wattune_core::units::{GramsPerKwh, Millijoules, Samples, Seconds};
 
 fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + chrono::TimeDelta::seconds(seconds)

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row};
 
-use super::derived_tables::VerifyError;
-use super::jobs::{of_end, of_registration};
-use super::{counter, digest, open_block};
+use super::chain::{digest, open_block};
+use super::checkpoints::{counter, digest_of_row};
+use crate::store::jobs::{of_end, of_registration};
 use crate::store::{StoreError, migrate, rows};
 use wattune_core::domain::{EnergySource, JobId};
 use wattune_core::ledger::chain::Digest;
@@ -16,7 +16,19 @@ use wattune_core::ledger::verify::Inconsistency;
 /// Statements that create the parts of the schema, by kind, name and table.
 type Schema = BTreeMap<(String, String, String), String>;
 
-fn inconsistency(table: &str, key: &str, why: impl Into<String>) -> VerifyError {
+/// The reason why a verification stopped.
+pub(super) enum VerifyError {
+    Inconsistency(Inconsistency),
+    Store(StoreError),
+}
+
+impl<E: Into<StoreError>> From<E> for VerifyError {
+    fn from(error: E) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+pub(super) fn inconsistency(table: &str, key: &str, why: impl Into<String>) -> VerifyError {
     VerifyError::Inconsistency(Inconsistency { place: format!("table {table}, row of {key}"), why: why.into() })
 }
 
@@ -76,38 +88,6 @@ fn schema(db: &Connection) -> Result<Schema, StoreError> {
     Ok(rows::all(db, &sql, [], part)?.into_iter().collect())
 }
 
-/// Columns that the digest of a checkpoint covers: device, counter, time, holders, change by resets, name of the
-/// counter, and part of its future increase that is recorded already.
-pub(super) type Columns<'a> = (&'a str, i64, i64, &'a str, i64, Option<&'a str>, i64);
-
-/// Returns the digest of a checkpoint's row.
-pub(super) fn checkpoint_digest(columns: &Columns<'_>) -> Result<Digest, StoreError> {
-    Ok(Digest::of(rows::json(columns)?))
-}
-
-fn of_row(row: &Row<'_>) -> Result<Digest, StoreError> {
-    let read_from: Option<String> = row.get("read_from")?;
-    checkpoint_digest(&(
-        rows::text(row, "device")?,
-        row.get("counter_mj")?,
-        row.get("at_us")?,
-        rows::text(row, "holders")?,
-        row.get("rebased_mj")?,
-        read_from.as_deref(),
-        row.get("estimated_mj")?,
-    ))
-}
-
-/// Adds digests to checkpoints of an earlier version.
-pub(super) fn digest_old_checkpoints(db: &Connection) -> Result<(), StoreError> {
-    let of_device = |row: &Row<'_>| Ok::<(String, Digest), StoreError>((row.get("device")?, of_row(row)?));
-    for (device, hash) in rows::all(db, "SELECT * FROM checkpoints WHERE hash IS NULL", [], of_device)? {
-        let sql = "UPDATE checkpoints SET hash = ?1 WHERE device = ?2 AND hash IS NULL";
-        rows::execute(db, sql, params![hash.as_bytes(), device])?;
-    }
-    Ok(())
-}
-
 /// Checks that each device's checkpoint is unchanged, and that its counter's increase since the last close equals the
 /// recorded energy.
 pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), VerifyError> {
@@ -128,7 +108,7 @@ pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), VerifyError> {
         if row.get::<_, Option<Vec<u8>>>("hash")?.is_none() {
             return Err(inconsistency("has no digest".into()));
         }
-        if digest(row)? != of_row(row)? {
+        if digest(row)? != digest_of_row(row)? {
             return Err(inconsistency("its hash does not match: it was changed".into()));
         }
         let (gained, recorded) = (counter(row)?.gained(), recorded.get(&device).copied().unwrap_or_default());

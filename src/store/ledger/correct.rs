@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::{DueReason, INTERVAL, append_entry, settle};
+use super::chain::{INTERVAL, append_entry};
+use super::settle;
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::{DeviceId, JobId, Slot};
 use wattune_core::ledger::Share;
 use wattune_core::ledger::apportion::hour_of;
+use wattune_core::ledger::due::DueReason;
 use wattune_core::ledger::entry::{Corrected, Correction, Entry};
 use wattune_core::ledger::report;
 use wattune_core::units::Millijoules;
@@ -144,8 +146,7 @@ fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<Correctio
     for row in &corrected {
         let sql = "UPDATE intervals SET booked_job = CASE WHEN booked_share IS NULL THEN job_id ELSE booked_job END, \
                    booked_share = COALESCE(booked_share, share), share = ?1, job_id = ?2 WHERE id = ?3";
-        let id = i64::try_from(row.row).map_err(|e| rows::damaged("interval", e))?;
-        rows::execute(&tx, sql, params![share, job, id])?;
+        rows::execute(&tx, sql, params![share, job, rows::signed(row.row)?])?;
     }
     let mut hours: Vec<DateTime<Utc>> = corrected.iter().map(|row| row.hour).collect();
     hours.sort_unstable();
@@ -154,7 +155,7 @@ fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<Correctio
         settle::make_due(&tx, *hour, DueReason::Correction)?;
     }
     let devices = corrected.iter().map(|row| row.device.clone()).collect();
-    let (rows, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
+    let (count, energy) = (corrected.len() as u64, corrected.iter().map(|row| row.energy_mj).sum());
     let entry = Entry::Correction(Correction {
         at: request.at,
         who: request.who.clone(),
@@ -165,15 +166,13 @@ fn correct(db: &mut Connection, request: &CorrectionRequest) -> Result<Correctio
     });
     let seq = append_entry(&tx, &entry)?;
     tx.commit()?;
-    let entry = u64::try_from(seq).map_err(|e| rows::damaged("ledger", e))?;
-    Ok(CorrectionResult { entry, rows, energy, devices, hours })
+    Ok(CorrectionResult { entry: rows::unsigned(seq)?, rows: count, energy, devices, hours })
 }
 
 fn corrected(row: &Row<'_>) -> Result<Corrected, StoreError> {
     let interval = rows::interval(row)?;
-    let id: i64 = row.get("id")?;
     Ok(Corrected {
-        row: u64::try_from(id).map_err(|e| rows::damaged("interval", e))?,
+        row: rows::number(row, "id")?,
         device: interval.device,
         hour: hour_of(interval.slot.start()),
         source: interval.source,
@@ -191,15 +190,14 @@ pub(super) fn corrections_within(tx: &Connection, span: &Slot) -> Result<Vec<rep
     let hour = |t: DateTime<Utc>| t.format("%FT%TZ").to_string();
     let correction = |row: &Row<'_>| {
         let Entry::Correction(made) = rows::from_json("ledger", rows::text(row, "line")?)? else { return Ok(None) };
-        let number = |name: &str| u64::try_from(row.get::<_, i64>(name)?).map_err(|e| rows::damaged("ledger", e));
         Ok::<_, StoreError>(Some(report::Correction {
-            entry: number("seq")?,
+            entry: rows::number(row, "seq")?,
             at: made.at,
             who: made.who,
             why: made.why,
             from: made.from,
             to: made.to,
-            intervals: number("intervals")?,
+            intervals: rows::number(row, "intervals")?,
             energy: rows::from_i64(row.get("energy_mj")?)?,
         }))
     };

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row};
 
-use super::base_tables::{check_pages, compare_checkpoints, compare_jobs, compare_schema};
+use super::base_tables::{VerifyError, check_pages, compare_checkpoints, compare_jobs, compare_schema, inconsistency};
+use super::chain::share_key;
 use super::export::all_lines;
 use super::settle::settlement;
-use super::share_key;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::DeviceId;
 use wattune_core::ledger::Share;
@@ -86,23 +86,9 @@ const CORRECTED: Table = Table {
 /// Rows as text: key columns, and the other columns.
 type Rows = BTreeMap<Vec<String>, Vec<String>>;
 
-pub(super) enum VerifyError {
-    Inconsistency(Inconsistency),
-    Store(StoreError),
-}
-
-impl<E: Into<StoreError>> From<E> for VerifyError {
-    fn from(error: E) -> Self {
-        Self::Store(error.into())
-    }
-}
-
 impl Store {
     /// Runs a new verifier over the ledger, and compares the tables that reports read with the ledger, all as of one
     /// moment.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn verify(&self, verifier: Verifier) -> Result<Result<VerifiedLedger, Inconsistency>, StoreError> {
         match self.reports.run(move |db| go_through(&*db.transaction()?, verifier)).await {
             Ok(verified) => Ok(Ok(verified)),
@@ -136,19 +122,18 @@ fn go_through(tx: &Connection, mut verifier: Verifier) -> Result<VerifiedLedger,
     let of_row = |row: &Row<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, row.get(1)?));
     let due = rows::all(tx, sql, [], of_row)?;
     if let Some((hour, why)) = due.iter().find(|(_, why)| DueReason::named(why).is_none()) {
-        let place = format!("table due, row of {}", shown(&["hour_us"], &[hour.to_string()]));
         let why = format!("has why {why:?}, which is not a valid reason");
-        return Err(VerifyError::Inconsistency(Inconsistency { place, why }));
+        return Err(inconsistency("due", &shown(&["hour_us"], &[hour.to_string()]), why));
     }
     let is_due = |hour: i64| {
         due.iter().any(|(due, why)| *due == hour && DueReason::named(why).is_some_and(DueReason::is_of_energy))
     };
     match verified.unsettled.iter().find(|hour| !is_due(hour.timestamp_micros())) {
         None => Ok(verified),
-        Some(hour) => Err(VerifyError::Inconsistency(Inconsistency {
-            place: format!("table due, row of hour_us {} ({})", hour.timestamp_micros(), hour.format("%FT%RZ")),
-            why: "is missing, but the hour's settlement differs from its recorded energy".into(),
-        })),
+        Some(hour) => {
+            let key = format!("hour_us {} ({})", hour.timestamp_micros(), hour.format("%FT%RZ"));
+            Err(inconsistency("due", &key, "is missing, but the hour's settlement differs from its recorded energy"))
+        }
     }
 }
 
@@ -219,12 +204,7 @@ fn compare(tx: &Connection, table: &Table, mut expected: Rows) -> Result<(), Ver
     let sql = format!("SELECT {} FROM {name} WHERE {only} ORDER BY {}", texts.join(", "), table.key.join(", "));
     let mut statement = tx.prepare_cached(&sql)?;
     let mut found = statement.query([])?;
-    let inconsistency = |key: &[String], why| {
-        Err(VerifyError::Inconsistency(Inconsistency {
-            place: format!("table {name}, row of {}", shown(table.key, key)),
-            why,
-        }))
-    };
+    let inconsistency = |key: &[String], why| Err(inconsistency(name, &shown(table.key, key), why));
     while let Some(row) = found.next()? {
         let texts: Vec<String> = (0..columns.len()).map(|place| row.get(place)).collect::<Result<_, _>>()?;
         let (key, values) = texts.split_at(table.key.len());

@@ -3,7 +3,8 @@
 use rusqlite::{Connection, Row as TableRow};
 use tokio::sync::mpsc;
 
-use super::{INTERVAL, digest, lines};
+use super::chain::{INTERVAL, digest};
+use super::lines;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::Row;
@@ -16,10 +17,6 @@ const BATCHES_AHEAD: usize = 4;
 
 impl Store {
     /// Passes the whole ledger to `take`, as lines without line breaks, as of one moment.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read, or `take` fails.
     pub async fn export<E: From<StoreError>>(&self, mut take: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         let (sender, mut batches) = mpsc::channel::<String>(BATCHES_AHEAD);
         let reading = self.reports.run(move |db| {
@@ -56,7 +53,7 @@ pub(super) fn all_lines<E: From<StoreError>>(
         tx.prepare_cached("SELECT seq, kind, line, hash FROM ledger ORDER BY seq").map_err(StoreError::from)?;
     let mut found = statement.query([]).map_err(StoreError::from)?;
     while let Some(row) = found.next().map_err(StoreError::from)? {
-        let seq: i64 = row.get(0).map_err(StoreError::from)?;
+        let seq = rows::number(row, 0)?;
         let (hash, line) = (digest(row)?, lines::line(row)?);
         if rows::text(row, 1)? == "close" {
             let last = rows_of(tx, block, &mut take)?;
@@ -68,23 +65,19 @@ pub(super) fn all_lines<E: From<StoreError>>(
             };
             tail = hash;
         }
-        take(&entry_line(number(seq)?, hash, &line))?;
+        take(&entry_line(seq, hash, &line))?;
         (entries, head) = (seq, hash);
     }
     if let Some(last) = rows_of(tx, block, &mut take)? {
         (rows, tail) = last;
     }
-    take(&last_line(number(entries)?, head, rows, tail))
+    take(&last_line(entries, head, rows, tail))
 }
 
 /// Part of a close that the export needs.
 #[derive(serde::Deserialize)]
 struct Rows {
     rows: u64,
-}
-
-fn number(n: i64) -> Result<u64, StoreError> {
-    u64::try_from(n).map_err(|e| rows::damaged("ledger", e))
 }
 
 /// Passes the rows of a block to `take`, as recorded. Returns the last one's number and digest.
@@ -101,13 +94,13 @@ fn rows_of<E: From<StoreError>>(
         )
     );
     let of_row = |row: &TableRow<'_>| {
-        Ok::<_, StoreError>((number(row.get(0)?)?, digest(row)?, Row::line(&rows::interval(row)?)))
+        Ok::<_, StoreError>((rows::number(row, 0)?, digest(row)?, Row::line(&rows::interval(row)?)))
     };
     let mut statement = tx.prepare_cached(&sql).map_err(StoreError::from)?;
     let mut last = None;
     for row in statement.query_and_then([block], of_row).map_err(StoreError::from)? {
         let (id, hash, line) = row?;
-        take(&row_line(number(block)?, id, hash, &line))?;
+        take(&row_line(rows::unsigned(block)?, id, hash, &line))?;
         last = Some((id, hash));
     }
     Ok(last)

@@ -55,10 +55,6 @@ pub struct RecoveredState {
 
 impl Store {
     /// Stores open intervals, with the progress of jobs that have reported, in place of the previous ones.
-    ///
-    /// # Errors
-    ///
-    /// If the transaction fails; then the previous ones remain.
     pub async fn store_open_intervals(
         &self,
         open: &[OpenIntervalRecord],

@@ -2,7 +2,8 @@
 
 use rusqlite::{Connection, Row, params};
 
-use super::{INTERVAL, digest, lines};
+use super::chain::{INTERVAL, digest};
+use super::lines;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::Slot;
 use wattune_core::ledger::chain::Digest;
@@ -39,9 +40,6 @@ pub struct LedgerRow {
 impl Store {
     /// Returns up to `limit` intervals that begin in a span, after the one with number `after`; without `after` also
     /// the ledger's entries within the span.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn ledger_page(&self, span: &Slot, after: Option<u64>, limit: u32) -> Result<LedgerPage, StoreError> {
         let span = *span;
         self.reports.run(move |db| page(&*db.transaction()?, &span, after, limit)).await
@@ -68,7 +66,7 @@ fn page(tx: &Connection, span: &Slot, after: Option<u64>, limit: u32) -> Result<
     let sql = "SELECT seq, hash, line FROM ledger WHERE kind IN ('settlement', 'correction', 'lost') AND about_us >= ?1 \
                AND about_us < ?2 ORDER BY seq";
     let entry = |row: &Row<'_>| {
-        Ok::<_, StoreError>((number(row.get("seq")?)?, digest(row)?, rows::from_json("ledger", &lines::line(row)?)?))
+        Ok::<_, StoreError>((rows::number(row, "seq")?, digest(row)?, rows::from_json("ledger", &lines::line(row)?)?))
     };
     answer.entries = rows::all(tx, sql, [start, end], entry)?;
     Ok(answer)
@@ -77,14 +75,10 @@ fn page(tx: &Connection, span: &Slot, after: Option<u64>, limit: u32) -> Result<
 fn ledger_row(row: &Row<'_>) -> Result<LedgerRow, StoreError> {
     let recorded: Option<String> = row.get("booked_share")?;
     Ok(LedgerRow {
-        row: number(row.get("id")?)?,
-        block: number(row.get("block")?)?,
+        row: rows::number(row, "id")?,
+        block: rows::number(row, "block")?,
         hash: digest(row)?,
         interval: rows::interval(row)?,
         recorded: recorded.map(|share| rows::share(&share, row.get("booked_job")?)).transpose()?,
     })
-}
-
-fn number(n: i64) -> Result<u64, StoreError> {
-    u64::try_from(n).map_err(|e| rows::damaged("ledger", e))
 }

@@ -5,37 +5,35 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
-use chrono::TimeDelta;
-use rusqlite::{Connection, Row};
+use chrono::{DateTime, TimeDelta, Utc};
+use rusqlite::{Connection, Row, params};
 use serde::Deserialize;
 
+use super::blocks::device_balance;
+use super::chain::INTERVAL;
 use super::correct::corrections_within;
-use super::days::days;
-use super::first_seen::first_seen;
+use super::lines;
 use super::restated::version;
-use super::settle::{settlement, sources_with_earlier};
-use super::{INTERVAL, closed_blocks, day_balance, lines};
+use super::settle::{open_rows, settled_within, settlement, sources_with_earlier};
+use super::totals::days;
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
 use wattune_core::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
 use wattune_core::ledger::block;
 use wattune_core::ledger::confidence::ConfidenceInterval;
-use wattune_core::ledger::due::DueReason;
-use wattune_core::ledger::entry::{Balance, Entry, Settlement, Terms};
+use wattune_core::ledger::entry::{Entry, Settlement, Terms};
 use wattune_core::ledger::hour::has_begun;
+use wattune_core::ledger::report::first_seen::{add_open, first_of, searched_from};
 use wattune_core::ledger::report::span::{by_boundary, edges, in_force, whole_days};
 use wattune_core::ledger::report::{
     self, BoundaryPeriod, DeviceBalance, Gap, JobFacts, LedgerData, NewestOutcome, Owner, Report, ReportRequest, Saved,
-    Sum, Unsettled, build, unsettled_after,
+    Sum, Unsettled, build,
 };
 use wattune_core::ledger::sources::{NO_SOURCE, is_synthetic, keys_of, kinds_of};
 use wattune_core::ledger::{Interval, Share};
 
 impl Store {
     /// Returns a report of a span of whole UTC hours.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn report(&self, request: ReportRequest) -> Result<Report, StoreError> {
         let read = move |db: &mut Connection| {
             let data = ledger_data(&*db.transaction()?, &request)?;
@@ -46,18 +44,18 @@ impl Store {
     }
 
     /// Returns the jobs that overlap a span.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn jobs_within(&self, span: &Slot) -> Result<Vec<JobFacts>, StoreError> {
         let span = *span;
         self.reports.run(move |db| jobs(&*db.transaction()?, &span, &BTreeSet::new())).await
     }
 
+    /// Returns the gaps of a span, oldest first, and times with unknown energy.
+    pub async fn gaps(&self, span: &Slot) -> Result<Vec<Gap>, StoreError> {
+        let span = *span;
+        self.read.run(move |db| gaps(&*db.transaction()?, &span)).await
+    }
+
     /// Returns the sources of the newest settlement of a kind; before the first one, those of the newest value.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn latest_sources(&self, kind: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
         self.reports.run(move |db| latest_sources(&*db.transaction()?, kind)).await
     }
@@ -70,7 +68,7 @@ fn ledger_data(tx: &Connection, request: &ReportRequest) -> Result<LedgerData, S
     for (part, boundary) in by_boundary(&terms, span) {
         let mut sums = days(tx, &part, &request.by)?;
         for edge in edges(&part) {
-            sums.extend(holding_within(tx, &edge)?.iter().flat_map(Settlement::sums));
+            sums.extend(settled_within(tx, &edge)?.iter().flat_map(Settlement::sums));
         }
         periods.push(BoundaryPeriod { span: part, boundary, sums });
     }
@@ -115,8 +113,8 @@ fn add_unsettled(
     let Some(span) = unsettled.span() else { return Ok(()) };
     let hours: Vec<i64> = unsettled.hours().map(|hour| hour.timestamp_micros()).collect();
     let sql = "SELECT COUNT(*) FROM settled WHERE book = 'average' AND hour_us IN (SELECT value FROM json_each(?1))";
-    let settled: i64 = rows::one(tx, sql, [rows::json(&hours)?], rows::first)?;
-    data.add_hours(&unsettled, u64::try_from(settled).unwrap_or_default(), request.now);
+    let settled = rows::one(tx, sql, [rows::json(&hours)?], |row| rows::number(row, 0))?;
+    data.add_hours(&unsettled, settled, request.now);
     for kind in [SignalKind::Average, SignalKind::Marginal] {
         let sources = latest_sources(tx, kind)?;
         if has_begun(kind, &sources, None) {
@@ -159,58 +157,14 @@ fn terms(tx: &Connection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
     Ok(in_force(rows::all(tx, sql, [], lines::entry)?.into_iter().filter_map(of_entry), span))
 }
 
-/// Returns the newest settlements of a few hours.
-pub(super) fn holding_within(tx: &Connection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
-    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= ?1 AND hour_us < ?2";
-    rows::all(tx, sql, ends(span), settlement)
-}
-
-/// Returns the recorded energy of a span that is in no settlement: that of the open block, and of due hours.
-pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-    let [start, end] = ends(span);
-    let closed = closed_blocks(tx)?;
-    // Select an hour's rows by block: the plus prevents use of the index on time, which would find all rows of the
-    // span.
-    let sql = format!(
-        "SELECT {INTERVAL} FROM intervals WHERE block > ?1 AND +start_us >= ?2 AND +start_us < ?3 ORDER BY block, id"
-    );
-    let mut found = rows::all(tx, &sql, [closed, start, end], rows::interval)?;
-    let sql = "SELECT due.hour_us, why, through_block FROM due \
-               LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
-               WHERE due.hour_us >= ?1 AND due.hour_us < ?2";
-    let of_due = |row: &Row<'_>| {
-        let why = DueReason::named(rows::text(row, 1)?).unwrap_or(DueReason::Energy);
-        let through: Option<i64> = row.get(2)?;
-        let through = through.map(u64::try_from).transpose().map_err(|e| rows::damaged("settlement", e))?;
-        Ok::<(i64, Option<u64>), StoreError>((row.get(0)?, unsettled_after(why, through)))
-    };
-    // Select by hour: the pluses prevent use of the index on blocks, which would find all rows of the hour's blocks.
-    let sql_of_hour = format!(
-        "SELECT {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?1 + 3600000000 AND +block > ?2 AND +block <= ?3"
-    );
-    for (hour, after) in rows::all(tx, sql, [start, end], of_due)? {
-        let Some(after) = after else { continue };
-        let after = i64::try_from(after).map_err(|e| rows::damaged("settlement", e))?;
-        found.extend(rows::all(tx, &sql_of_hour, [hour, after, closed], rows::interval)?);
-    }
-    Ok(found)
-}
-
 /// Returns the time from the first to the last settled hour of a span, and the number of settled hours.
 fn settled_hours(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError> {
     let sql = "SELECT MIN(hour_us), MAX(hour_us), COUNT(*) FROM settled \
                WHERE book = 'average' AND hour_us >= ?1 AND hour_us < ?2";
-    let hours =
-        |row: &Row<'_>| Ok::<(Option<i64>, Option<i64>, i64), StoreError>((row.get(0)?, row.get(1)?, row.get(2)?));
-    let (first, last, hours) = rows::one(tx, sql, ends(span), hours)?;
-    let hours = u64::try_from(hours).map_err(|e| rows::damaged("ledger", e))?;
+    let hours = |row: &Row<'_>| Ok::<_, StoreError>((row.get(0)?, row.get(1)?, rows::number(row, 2)?));
+    let (first, last, hours): (Option<i64>, Option<i64>, _) = rows::one(tx, sql, rows::ends(span), hours)?;
     let Some((first, last)) = first.zip(last) else { return Ok((None, hours)) };
     Ok((Slot::new(rows::moment(first)?, rows::moment(last)? + TimeDelta::hours(1)), hours))
-}
-
-/// Returns a span's start and end as the first two parameters of a query.
-pub(super) fn ends(span: &Slot) -> [i64; 2] {
-    [span.start(), span.end()].map(|t| t.timestamp_micros())
 }
 
 #[derive(Deserialize)]
@@ -263,7 +217,7 @@ fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<J
     let sql = format!("{FACTS} registered_us < ?2 AND (ended_us IS NULL OR ended_us > ?1)");
     let corrected = newest_corrections(tx)?;
     let facts = |row: &Row<'_>| facts(row, &corrected);
-    let mut jobs = rows::one(tx, &sql, ends(span), facts)?;
+    let mut jobs = rows::one(tx, &sql, rows::ends(span), facts)?;
     let known: BTreeSet<&JobId> = jobs.iter().map(|job| &job.id).collect();
     let others: Vec<&JobId> = holders.iter().filter(|id| !known.contains(id)).collect();
     if !others.is_empty() {
@@ -278,7 +232,7 @@ fn holders_of_days(tx: &Connection, span: &Slot) -> Result<Vec<JobId>, StoreErro
     let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
     let sql = "SELECT DISTINCT job_id FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 AND share = 'job'";
     let id = |row: &Row<'_>| JobId::new(row.get::<_, String>(0)?).map_err(|e| rows::damaged("day total", e));
-    rows::all(tx, sql, ends(&days), id)
+    rows::all(tx, sql, rows::ends(&days), id)
 }
 
 /// Returns, for each corrected job, the newest correction that added or removed energy.
@@ -286,7 +240,7 @@ fn newest_corrections(tx: &Connection) -> Result<BTreeMap<String, u64>, StoreErr
     let sql = "SELECT seq, json_extract(line, '$.from.job'), json_extract(line, '$.to.job') FROM ledger \
                WHERE kind = 'correction' ORDER BY seq";
     let of_entry = |row: &Row<'_>| {
-        let seq = u64::try_from(row.get::<_, i64>(0)?).map_err(|e| rows::damaged("ledger", e))?;
+        let seq = rows::number(row, 0)?;
         Ok::<_, StoreError>([(row.get(1)?, seq), (row.get(2)?, seq)])
     };
     let found: Vec<[(Option<String>, u64); 2]> = rows::all(tx, sql, [], of_entry)?;
@@ -327,49 +281,24 @@ fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreErr
         let sql = "SELECT device, SUM(counter_mj) AS counter_mj, SUM(jobs_mj) AS jobs_mj, SUM(idle_mj) AS idle_mj, \
                    SUM(unattributed_mj) AS unattributed_mj, SUM(integrated_mj) AS integrated_mj, SUM(unequal) AS unequal, \
                    SUM(difference_mj) AS difference_mj FROM balance_days WHERE day_us >= ?1 AND day_us < ?2 GROUP BY device";
-        rows::all(tx, sql, ends(&days), day_balance)?.into_iter().for_each(&mut add);
+        rows::all(tx, sql, rows::ends(&days), device_balance)?.into_iter().for_each(&mut add);
     }
     for edge in edges(span) {
         let (after, through) = block::closes_of(&edge);
-        let sql = "SELECT * FROM balances WHERE at_us > ?1 AND at_us <= ?2";
-        let closed = rows::all(tx, sql, [after, through].map(|t| t.timestamp_micros()), balance)?;
-        closed.iter().map(DeviceBalance::from).for_each(&mut add);
+        let sql = "SELECT *, difference_mj <> 0 AS unequal FROM balances WHERE at_us > ?1 AND at_us <= ?2";
+        let closed = rows::all(tx, sql, [after, through].map(|t| t.timestamp_micros()), device_balance)?;
+        closed.into_iter().for_each(&mut add);
     }
     Ok(sums.into_values().collect())
-}
-
-/// Returns a device's balance of one block.
-fn balance(row: &Row<'_>) -> Result<Balance, StoreError> {
-    let mj = |name: &str| rows::from_i64(row.get(name)?);
-    Ok(Balance {
-        device: rows::device(row)?,
-        counter_mj: row.get("counter_mj")?,
-        jobs_mj: mj("jobs_mj")?,
-        idle_mj: mj("idle_mj")?,
-        unattributed_mj: mj("unattributed_mj")?,
-        integrated_mj: mj("integrated_mj")?,
-        difference_mj: row.get("difference_mj")?,
-    })
-}
-
-impl Store {
-    /// Returns the gaps of a span, oldest first, and times with unknown energy.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub async fn gaps(&self, span: &Slot) -> Result<Vec<Gap>, StoreError> {
-        let span = *span;
-        self.read.run(move |db| gaps(&*db.transaction()?, &span)).await
-    }
 }
 
 /// Returns the gaps of a span, oldest first, and times with unknown energy.
 fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     let sql =
         format!("SELECT {INTERVAL} FROM intervals WHERE source = 'counter_gap' AND start_us >= ?1 AND start_us < ?2");
-    let minutes = rows::all(tx, &sql, ends(span), rows::interval)?;
+    let minutes = rows::all(tx, &sql, rows::ends(span), rows::interval)?;
     let sql = "SELECT * FROM rolled_up WHERE source = 'counter_gap' AND hour_us >= ?1 AND hour_us < ?2";
-    let hours = rows::all(tx, sql, ends(span), rows::rolled_up)?;
+    let hours = rows::all(tx, sql, rows::ends(span), rows::rolled_up)?;
     let rows_of_gaps = minutes.into_iter().map(|row| (row, false)).chain(hours.into_iter().map(|row| (row, true)));
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'lost' AND about_us < ?1 ORDER BY seq";
     let lost = rows::all(tx, sql, [span.end().timestamp_micros()], lines::entry)?;
@@ -381,9 +310,31 @@ fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
 fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreError> {
     let sql = "SELECT book, sources, COUNT(*) FROM settled WHERE hour_us >= ?1 AND hour_us < ?2 \
                GROUP BY book, sources ORDER BY book, sources";
-    let source = |row: &Row<'_>| {
-        let hours = u64::try_from(row.get::<_, i64>(2)?).unwrap_or_default();
-        Ok((format!("{}: {}", rows::text(row, 0)?, rows::text(row, 1)?), hours))
-    };
-    rows::all(tx, sql, ends(span), source)
+    let source =
+        |row: &Row<'_>| Ok((format!("{}: {}", rows::text(row, 0)?, rows::text(row, 1)?), rows::number(row, 2)?));
+    rows::all(tx, sql, rows::ends(span), source)
+}
+
+/// Returns the start of each device's first interval. `open` holds the intervals of the open block.
+fn first_seen(tx: &Connection, open: &[Interval]) -> Result<BTreeMap<DeviceId, DateTime<Utc>>, StoreError> {
+    let sql = "SELECT MIN(about_us) FROM ledger WHERE kind = 'terms'";
+    let begun: Option<i64> = rows::one(tx, sql, [], rows::first)?;
+    let begun = begun.map(rows::moment).transpose()?;
+    // One row per device and day: the first one leads to the first interval without a scan.
+    let sql = "SELECT device, MIN(day_us) AS day_us FROM balance_days GROUP BY device";
+    let of_device = |row: &Row<'_>| Ok::<_, StoreError>((rows::device(row)?, rows::moment(row.get("day_us")?)?));
+    let mut first = BTreeMap::new();
+    for (device, day) in rows::all(tx, sql, [], of_device)? {
+        let from = params![searched_from(day).timestamp_micros(), device.as_str()];
+        let moment = |row: &Row<'_>| rows::moment(row.get(0)?);
+        let sql = "SELECT start_us FROM intervals WHERE start_us >= ?1 AND device = ?2 ORDER BY start_us LIMIT 1";
+        let minute = rows::optional(tx, sql, from, moment)?;
+        let sql = "SELECT hour_us FROM rolled_up WHERE hour_us >= ?1 AND device = ?2 ORDER BY hour_us LIMIT 1";
+        let hour = rows::optional(tx, sql, from, moment)?;
+        if let Some(at) = first_of(minute, hour, begun) {
+            first.insert(device, at);
+        }
+    }
+    add_open(&mut first, open);
+    Ok(first)
 }

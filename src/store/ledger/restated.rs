@@ -3,7 +3,6 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row};
 
-use super::report::ends;
 use super::settle::versions_of;
 use crate::store::{StoreError, rows};
 use wattune_core::domain::{SignalKind, Slot};
@@ -17,16 +16,13 @@ pub(super) fn version(tx: &Connection, request: &ReportRequest) -> Result<Versio
     let sql = "SELECT COALESCE(MAX(version), 0) AS highest, COALESCE(SUM(version), 0) AS settlements, \
                COUNT(DISTINCT hour_us) FILTER (WHERE version > 1) AS resettled FROM settled \
                WHERE hour_us >= ?1 AND hour_us < ?2";
-    let numbers = |row: &Row<'_>| {
-        let number = |i: usize| Ok::<_, StoreError>(u64::try_from(row.get::<_, i64>(i)?).unwrap_or_default());
-        Ok::<_, StoreError>((number(0)?, number(1)?, number(2)?))
-    };
-    let (highest, settlements, resettled_hours) = rows::one(tx, sql, ends(span), numbers)?;
+    let numbers = |row: &Row<'_>| Ok::<_, StoreError>((row.get(0)?, rows::number(row, 1)?, rows::number(row, 2)?));
+    let (highest, settlements, resettled_hours) = rows::one(tx, sql, rows::ends(span), numbers)?;
     let sql = "SELECT MAX(at_us) FROM restated WHERE hour_us >= ?1 AND hour_us < ?2";
-    let last: Option<i64> = rows::one(tx, sql, ends(span), rows::first)?;
+    let last: Option<i64> = rows::one(tx, sql, rows::ends(span), rows::first)?;
     let Restatements { listed, left_out } = restatements(tx, span, request.restated_by_pct)?;
     Ok(Version {
-        highest: u32::try_from(highest).unwrap_or(u32::MAX),
+        highest,
         settlements,
         resettled_hours,
         last_restated_at: last.map(rows::moment).transpose()?,
@@ -42,7 +38,7 @@ fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatement
                AND (energy_mj <> energy_before_mj OR carbon_ug <> carbon_before_ug) \
                ORDER BY hour_us DESC, book, version DESC";
     let mut statement = tx.prepare_cached(sql)?;
-    let mut found = statement.query(ends(span))?;
+    let mut found = statement.query(rows::ends(span))?;
     let mut restatements = Restatements::default();
     let mut versions: (Option<DateTime<Utc>>, Vec<Settlement>) = (None, Vec::new());
     while let Some(row) = found.next()? {
@@ -53,7 +49,7 @@ fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatement
             if versions.0 != Some(hour) {
                 versions = (Some(hour), versions_of(tx, hour)?);
             }
-            after = carbon_after(&change, kind(row)?, number(row)?, &versions.1);
+            after = carbon_after(&change, kind(row)?, row.get("version")?, &versions.1);
         }
         if is_restated(change.carbon_before, after, by_pct) {
             restatements.push(|| restatement(row, change.carbon_before, after))?;
@@ -64,10 +60,7 @@ fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatement
 
 fn change(row: &Row<'_>) -> Result<TotalsChange, StoreError> {
     let mj = |name: &str| rows::from_i64(row.get(name)?);
-    let carbon = |name: &str| {
-        let ug = u64::try_from(row.get::<_, i64>(name)?).map_err(|e| rows::damaged("emissions", e))?;
-        Ok::<_, StoreError>(Micrograms::new(ug))
-    };
+    let carbon = |name: &str| rows::number(row, name).map(Micrograms::new);
     Ok(TotalsChange {
         energy_before: mj("energy_before_mj")?,
         energy: mj("energy_mj")?,
@@ -80,15 +73,11 @@ fn kind(row: &Row<'_>) -> Result<SignalKind, StoreError> {
     rows::from_name("settlement", row.get("book")?)
 }
 
-fn number(row: &Row<'_>) -> Result<u32, StoreError> {
-    Ok(u32::try_from(row.get::<_, i64>("version")?).unwrap_or(u32::MAX))
-}
-
 fn restatement(row: &Row<'_>, before: Micrograms, after: Micrograms) -> Result<Restatement, StoreError> {
     Ok(Restatement {
         hour: rows::moment(row.get("hour_us")?)?,
         kind: kind(row)?,
-        version: number(row)?,
+        version: row.get("version")?,
         at: rows::moment(row.get("at_us")?)?,
         reason: row.get("reason")?,
         before,

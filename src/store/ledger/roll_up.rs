@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::{INTERVAL, append_entry, share_key};
+use super::chain::{INTERVAL, append_entry, share_key};
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::JobId;
@@ -12,17 +12,11 @@ use wattune_core::ledger::entry::{Entry, RollUp};
 
 impl Store {
     /// Rolls up the oldest blocks closed before `before`, at most `most` of them. Returns the number of deleted rows.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is done.
     pub async fn roll_up(&self, before: DateTime<Utc>, most: u32, at: DateTime<Utc>) -> Result<u64, StoreError> {
         self.write.run(move |db| roll_up(db, before, most, at)).await
     }
 
     /// Returns the jobs in the blocks that [`Self::roll_up`] processes next.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn jobs_to_roll_up(&self, before: DateTime<Utc>, most: u32) -> Result<Vec<JobId>, StoreError> {
         let jobs = move |db: &mut Connection| {
             let tx = db.transaction()?;
@@ -36,13 +30,9 @@ impl Store {
     }
 
     /// Returns the size of the database in bytes.
-    ///
-    /// # Errors
-    /// If it cannot be asked.
     pub async fn bytes(&self) -> Result<u64, StoreError> {
         let sql = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()";
-        let bytes: i64 = self.read.run(move |db| rows::one(db, sql, [], rows::first)).await?;
-        u64::try_from(bytes).map_err(|e| rows::damaged("size", e))
+        self.read.run(move |db| rows::one(db, sql, [], |row| rows::number(row, 0))).await
     }
 }
 
@@ -57,12 +47,11 @@ fn roll_up(db: &mut Connection, before: DateTime<Utc>, most: u32, at: DateTime<U
         let (hour, device, source) = (cell.hour.timestamp_micros(), cell.device.as_str(), cell.source.as_str());
         rows::execute(&tx, sql, params![hour, device, share, job, source, energy])?;
     }
-    let gone = rows::execute(&tx, "DELETE FROM intervals WHERE block BETWEEN ?1 AND ?2", [first, last])? as u64;
-    let number = |block: i64| u64::try_from(block).map_err(|e| rows::damaged("ledger", e));
-    let rolled = RollUp { at, first_block: number(first)?, last_block: number(last)?, rows: gone };
+    let deleted = rows::execute(&tx, "DELETE FROM intervals WHERE block BETWEEN ?1 AND ?2", [first, last])? as u64;
+    let rolled = RollUp { at, first_block: rows::unsigned(first)?, last_block: rows::unsigned(last)?, rows: deleted };
     append_entry(&tx, &Entry::RollUp(rolled))?;
     tx.commit()?;
-    Ok(gone)
+    Ok(deleted)
 }
 
 /// Returns the first and the last of the oldest blocks with intervals, at most `most`, that were closed before

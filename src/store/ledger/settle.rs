@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::{INTERVAL, append_entry, closed_blocks, lines, share_key};
+use super::chain::{INTERVAL, append_entry, closed_blocks, share_key};
+use super::lines;
 use crate::store::connection::writing;
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, rows};
@@ -15,15 +16,12 @@ use wattune_core::ledger::apportion::day_of;
 use wattune_core::ledger::due::{self, DueReason};
 use wattune_core::ledger::entry::{Entry, Factor, Settlement};
 use wattune_core::ledger::hour::{self, Intensities, SettlementInput, TotalsChange};
+use wattune_core::ledger::report::unsettled_after;
 use wattune_core::ledger::sources;
-use wattune_core::units::Micrograms;
 
 impl Store {
     /// Computes the emissions of an hour's recorded energy. Returns true if that made a new version, false if nothing
     /// changed.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is written.
     pub async fn settle_hour(&self, hour: DateTime<Utc>, with: &SettlementInput<'_>) -> Result<bool, StoreError> {
         let (sources, silent) = (with.sources.to_vec(), with.silent.to_vec());
         let SettlementInput { kind, at, why, .. } = *with;
@@ -35,9 +33,6 @@ impl Store {
 
     /// Returns `sources` and those that the newest settlements of a span used, in the order of
     /// [`sources::with_earlier`].
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn sources_with_earlier(
         &self,
         kind: SignalKind,
@@ -50,9 +45,6 @@ impl Store {
     }
 
     /// Returns the hours since `from` whose settlement is not final, for any kind of intensity.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn unsettled_hours(&self, from: DateTime<Utc>) -> Result<BTreeSet<DateTime<Utc>>, StoreError> {
         let sql = "SELECT DISTINCT hour_us FROM settled WHERE NOT final AND hour_us >= ?1";
         let hour = |row: &Row<'_>| rows::moment(row.get(0)?);
@@ -61,9 +53,6 @@ impl Store {
     }
 
     /// Returns the hours that are due because of recorded energy, corrections or deferral, with the reasons.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, DueReason)>, StoreError> {
         let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
         // An unknown name counts as energy, so that everything of the hour is read again.
@@ -73,9 +62,6 @@ impl Store {
     }
 
     /// Stores hours that are due later, with the reasons.
-    ///
-    /// # Errors
-    /// If the transaction fails; then none of it is written.
     pub async fn defer(&self, hours: &BTreeSet<(DateTime<Utc>, DueReason)>) -> Result<(), StoreError> {
         let hours = hours.clone();
         let write = move |db: &mut Connection| {
@@ -89,9 +75,6 @@ impl Store {
     }
 
     /// Returns all versions of an hour's settlements of all kinds, oldest first.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn settlements_of(&self, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
         self.read.run(move |db| versions_of(db, hour)).await
     }
@@ -114,7 +97,7 @@ fn settle_hour(db: &mut Connection, hour: DateTime<Utc>, with: &SettlementInput<
         rows::execute(&tx, "DELETE FROM due WHERE hour_us = ?1", [hour.timestamp_micros()])?;
     }
     let energy = recorded_energy(&tx, hour, closed, before.as_ref())?;
-    let through_block = u64::try_from(closed).map_err(|e| rows::damaged("ledger", e))?;
+    let through_block = rows::unsigned(closed)?;
     let next = hour::next_version(hour, with, through_block, before.as_ref(), &energy, factors);
     let is_new = next.is_some();
     if let Some(settlement) = next {
@@ -133,7 +116,7 @@ fn append_settlement(tx: &Connection, before: Option<&Settlement>, after: Settle
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (hour_us, book) DO UPDATE SET version = ?3, \
                seq = ?4, final = ?5, through_block = ?6, sources = ?7";
     let (hour, kind, sources) = (after.hour.timestamp_micros(), after.kind.as_str(), after.sources());
-    let through_block = i64::try_from(after.through_block).map_err(|e| rows::damaged("ledger", e))?;
+    let through_block = rows::signed(after.through_block)?;
     let columns = params![hour, kind, after.version, seq, after.is_final(), through_block, sources];
     rows::execute(tx, sql, columns)?;
     if let Some(before) = before {
@@ -206,10 +189,7 @@ fn recorded_energy(
     let sql = format!(
         "SELECT {INTERVAL}, block FROM intervals WHERE start_us >= ?1 AND start_us < ?2 AND block <= ?3 ORDER BY block, id"
     );
-    let of_row = |row: &Row<'_>| {
-        let block = u64::try_from(row.get::<_, i64>("block")?).map_err(|e| rows::damaged("interval", e))?;
-        Ok::<_, StoreError>((rows::interval(row)?, block))
-    };
+    let of_row = |row: &Row<'_>| Ok::<_, StoreError>((rows::interval(row)?, rows::number(row, "block")?));
     let found = rows::all(tx, &sql, [start, end, through_block], of_row)?;
     Ok(hour::energy(rolled_up, found, before))
 }
@@ -217,6 +197,42 @@ fn recorded_energy(
 fn newest(tx: &Connection, hour: DateTime<Utc>, kind: SignalKind) -> Result<Option<Settlement>, StoreError> {
     let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us = ?1 AND book = ?2";
     rows::optional(tx, sql, params![hour.timestamp_micros(), kind.as_str()], settlement)
+}
+
+/// Returns the newest settlements of a few hours.
+pub(super) fn settled_within(tx: &Connection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
+    let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= ?1 AND hour_us < ?2";
+    rows::all(tx, sql, rows::ends(span), settlement)
+}
+
+/// Returns the recorded energy of a span that is in no settlement: that of the open block, and of due hours.
+pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
+    let [start, end] = rows::ends(span);
+    let closed = closed_blocks(tx)?;
+    // Select an hour's rows by block: the plus prevents use of the index on time, which would find all rows of the
+    // span.
+    let sql = format!(
+        "SELECT {INTERVAL} FROM intervals WHERE block > ?1 AND +start_us >= ?2 AND +start_us < ?3 ORDER BY block, id"
+    );
+    let mut found = rows::all(tx, &sql, [closed, start, end], rows::interval)?;
+    let sql = "SELECT due.hour_us, why, through_block FROM due \
+               LEFT JOIN settled ON settled.hour_us = due.hour_us AND book = 'average' \
+               WHERE due.hour_us >= ?1 AND due.hour_us < ?2";
+    let of_due = |row: &Row<'_>| {
+        let why = DueReason::named(rows::text(row, 1)?).unwrap_or(DueReason::Energy);
+        let through: Option<i64> = row.get(2)?;
+        let through = through.map(rows::unsigned).transpose()?;
+        Ok::<(i64, Option<u64>), StoreError>((row.get(0)?, unsettled_after(why, through)))
+    };
+    // Select by hour: the pluses prevent use of the index on blocks, which would find all rows of the hour's blocks.
+    let sql_of_hour = format!(
+        "SELECT {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?1 + 3600000000 AND +block > ?2 AND +block <= ?3"
+    );
+    for (hour, after) in rows::all(tx, sql, [start, end], of_due)? {
+        let Some(after) = after else { continue };
+        found.extend(rows::all(tx, &sql_of_hour, [hour, rows::signed(after)?, closed], rows::interval)?);
+    }
+    Ok(found)
 }
 
 /// Returns the settlement in a row's column `line`.
@@ -243,7 +259,6 @@ pub(super) fn make_due(tx: &Connection, hour: DateTime<Utc>, why: DueReason) -> 
 
 /// Stores the changes by a version where reports find them.
 fn record_change(tx: &Connection, change: &TotalsChange, after: &Settlement) -> Result<(), StoreError> {
-    let grams = |carbon: Micrograms| i64::try_from(carbon.get()).map_err(|e| rows::damaged("emissions", e));
     let columns = params![
         after.hour.timestamp_micros(),
         after.kind.as_str(),
@@ -252,8 +267,8 @@ fn record_change(tx: &Connection, change: &TotalsChange, after: &Settlement) -> 
         after.reason,
         rows::to_i64(change.energy_before)?,
         rows::to_i64(change.energy)?,
-        grams(change.carbon_before)?,
-        grams(change.carbon)?,
+        rows::signed(change.carbon_before.get())?,
+        rows::signed(change.carbon.get())?,
     ];
     rows::execute(tx, "INSERT INTO restated VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)", columns)?;
     Ok(())

@@ -1,15 +1,17 @@
 //! Lifecycle of a ledger: recording, closing, settlement, revision, withdrawal, roll-up, and verification.
 
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
+use rusqlite::{Row, params};
 
 use super::*;
-use crate::store::{DueReason, SettlementInput, SourceKey};
+use crate::store::{DueReason, SettlementInput, SourceKey, Store, StoreError, rows};
 use wattune_core::domain::{
-    EnergySource, Forecast, Intensity, Method, Origin, Provenance, SignalKind, SignalScope, TimeSeries, Unit, Zone,
+    DeviceId, EnergySource, Forecast, Intensity, JobId, Method, Origin, Provenance, SignalKind, SignalScope, Slot,
+    TimeSeries, Unit, Zone,
 };
-use wattune_core::ledger::Total;
 use wattune_core::ledger::report;
 use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
+use wattune_core::ledger::{Interval, Share, Total};
 use wattune_core::units::{GramsPerKwh, Micrograms, Millijoules};
 
 fn at(minutes: i64) -> DateTime<Utc> {
@@ -234,7 +236,7 @@ async fn packed_lines_are_verified_like_those_of_earlier_versions() {
     let settlements = store.settlements_of(at(0)).await.expect("read");
     // Earlier versions stored every line as text.
     execute(&store, "DROP TRIGGER ledger_is_not_changed").await.expect("dropped");
-    let unpacked = |row: &TableRow<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, lines::line(row)?.into_owned()));
+    let unpacked = |row: &Row<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, lines::line(row)?.into_owned()));
     let kept = "SELECT seq, line FROM ledger WHERE typeof(line) = 'blob'";
     let kept = store.read.run(move |db| rows::all(db, kept, [], unpacked)).await.expect("read");
     assert_eq!(kept.len(), 3, "two closes and a settlement");

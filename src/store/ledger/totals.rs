@@ -3,18 +3,18 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::report::{ends, holding_within};
-use super::rows;
-use crate::store::{Store, StoreError};
+use super::settle::{open_rows, settled_within};
+use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::{DeviceId, SignalKind, Slot};
 use wattune_core::ledger::apportion::day_of;
 use wattune_core::ledger::entry::Part;
 use wattune_core::ledger::report::span::{edges, whole_days};
+use wattune_core::ledger::report::{DaySums, DayTotal, Grouping, Sum};
 use wattune_core::ledger::{Interval, Share, Total};
 use wattune_core::units::Millijoules;
 
 /// Columns of a [`Total`]'s figures.
-pub(super) const FIGURES: [&str; 7] =
+const FIGURES: [&str; 7] =
     ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"];
 
 /// Energy and emissions of a share within a day or a part of it.
@@ -35,18 +35,12 @@ pub struct SettledTotal {
 impl Store {
     /// Returns the settled totals of the hours in `span`, by day, kind, device and share. Whole days come from the
     /// daily totals, other hours from their settlements.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn settled_totals(&self, span: &Slot) -> Result<Vec<SettledTotal>, StoreError> {
         let span = *span;
         self.read.run(move |db| settled_totals(&*db.transaction()?, &span)).await
     }
 
     /// Returns the settled total of one kind over the UTC days since the one that begins at `day`.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub async fn settled_since(&self, day: DateTime<Utc>, kind: SignalKind) -> Result<Total, StoreError> {
         let sums = FIGURES.map(|column| format!("COALESCE(SUM({column}), 0) AS {column}")).join(", ");
         let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= ?1 AND book = ?2");
@@ -55,12 +49,9 @@ impl Store {
     }
 
     /// Returns the recorded rows that begin in `span` and are in no settlement yet.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub async fn unsettled_rows(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
         let span = *span;
-        self.read.run(move |db| super::report::open_rows(&*db.transaction()?, &span)).await
+        self.read.run(move |db| open_rows(&*db.transaction()?, &span)).await
     }
 }
 
@@ -68,10 +59,10 @@ fn settled_totals(tx: &Connection, span: &Slot) -> Result<Vec<SettledTotal>, Sto
     let mut found = Vec::new();
     if let Some(days) = whole_days(span) {
         let sql = "SELECT * FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 ORDER BY day_us, book, device";
-        found = rows::all(tx, sql, ends(&days), of_day)?;
+        found = rows::all(tx, sql, rows::ends(&days), of_day)?;
     }
     for edge in edges(span) {
-        for settled in holding_within(tx, &edge)? {
+        for settled in settled_within(tx, &edge)? {
             let of_part = |(part, total): (&Part, Total)| SettledTotal {
                 day: day_of(settled.hour),
                 kind: settled.kind,
@@ -100,7 +91,43 @@ fn of_day(row: &Row<'_>) -> Result<SettledTotal, StoreError> {
 fn total(row: &Row<'_>) -> Result<Total, StoreError> {
     let mut figures = [0; 7];
     for (figure, column) in figures.iter_mut().zip(FIGURES) {
-        *figure = u64::try_from(row.get::<_, i64>(column)?).map_err(|e| rows::damaged("day's total", e))?;
+        *figure = rows::number(row, column)?;
     }
     Ok(Total::of_figures(figures))
+}
+
+/// Returns the sums over the whole days of a span. The database returns one text with a line per row and fields
+/// separated by spaces, which no identifier contains. Lines are in the table's order and are added up here, because the
+/// database would have to sort them for another grouping.
+pub(super) fn days(tx: &Connection, span: &Slot, by: &Grouping) -> Result<Vec<Sum>, StoreError> {
+    let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
+    let (job, sums, group) = if by.is_of_jobs() {
+        ("job_id", FIGURES.join(", "), "")
+    } else {
+        ("''", FIGURES.map(|c| format!("SUM({c})")).join(", "), "GROUP BY day_us, book, device, share")
+    };
+    let sql = format!(
+        "SELECT group_concat(line, char(10)) FROM (SELECT printf('%d %s %s %s %s %d %d %d %d %d %d %d', day_us, book, device, \
+         share, {job}, {sums}) AS line FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 {group})"
+    );
+    let text: Option<String> = rows::one(tx, &sql, rows::ends(&days), rows::first)?;
+    let mut sums = DaySums::new(by);
+    for line in text.as_deref().unwrap_or_default().lines() {
+        let added = day_total(line).and_then(|day| sums.add(&day));
+        added.ok_or_else(|| rows::damaged("day's total", line))?;
+    }
+    Ok(sums.finish())
+}
+
+/// Parses a row of the daily totals.
+fn day_total(line: &str) -> Option<DayTotal<'_>> {
+    let mut fields = line.split(' ');
+    let day = DateTime::from_timestamp_micros(fields.next()?.parse().ok()?)?;
+    let is_average = fields.next()? == SignalKind::Average.as_str();
+    let (device, share, job) = (fields.next()?, fields.next()?, fields.next()?);
+    let mut figures = [0; 7];
+    for figure in &mut figures {
+        *figure = fields.next()?.parse().ok()?;
+    }
+    Some(DayTotal { day, is_average, device, share, job, total: Total::of_figures(figures) })
 }

@@ -1,12 +1,63 @@
-//! Conversion of recurring jobs and their trials from and to rows.
+//! Recurring jobs and their trials as rows.
 
+use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, ToSql, named_params, params};
 
-use super::{FullRuns, Page, StoredRecurring};
 use crate::store::{StoreError, rows};
 use wattune_core::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
 use wattune_core::domain::{JobId, JobName};
 use wattune_core::units::{Joules, Seconds};
+
+/// A recurring job as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredRecurring {
+    /// Name.
+    pub name: JobName,
+    /// Time of creation.
+    pub created_at: DateTime<Utc>,
+    /// Settings, generator and trials.
+    pub job: Job,
+}
+
+/// Selection of the trials that a request reads completely, in addition to the running ones.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FullRuns {
+    /// The trial with this number.
+    pub number: Option<u32>,
+    /// The trial that was requested with this key.
+    pub key: Option<String>,
+    /// The trial of this training run.
+    pub run: Option<JobId>,
+    /// The trials on this page.
+    pub page: Option<Page>,
+}
+
+/// A page of the list of trials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// True if the order is newest first.
+    pub newest_first: bool,
+    /// Only trials after this one in that order.
+    pub after: Option<u32>,
+    /// Maximum number of trials.
+    pub limit: u32,
+}
+
+impl Page {
+    /// Returns the runs on this page, in its order. `runs` is sorted by number and contains at least those of the page.
+    pub fn of<'a>(&self, runs: &'a [Run]) -> Vec<&'a Run> {
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
+        let later = |r: &&Run| {
+            let number = r.trial.number;
+            self.after.is_none_or(|after| if self.newest_first { number < after } else { number > after })
+        };
+        if self.newest_first {
+            runs.iter().rev().filter(later).take(limit).collect()
+        } else {
+            runs.iter().filter(later).take(limit).collect()
+        }
+    }
+}
 
 /// Columns that policies need.
 const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j";
@@ -96,7 +147,7 @@ pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), Store
     db.prepare_cached(sql)?.execute(named_params! {
         ":job": job,
         ":number": trial.number,
-        ":batch_size": i64::try_from(trial.batch_size).map_err(|e| rows::damaged("batch size", e))?,
+        ":batch_size": rows::signed(trial.batch_size)?,
         ":kind": kind_name(trial.kind),
         ":state": state_name(trial.state),
         ":cost": trial.cost.get(),
@@ -118,10 +169,9 @@ pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), Store
 }
 
 fn trial(row: &Row<'_>) -> Result<Trial, StoreError> {
-    let batch_size: i64 = row.get(1)?;
     Ok(Trial {
         number: row.get(0)?,
-        batch_size: u64::try_from(batch_size).map_err(|e| rows::damaged("batch size", e))?,
+        batch_size: rows::number(row, 1)?,
         kind: kind(rows::text(row, 2)?)?,
         state: state(rows::text(row, 3)?)?,
         cost: Cost::new(row.get(4)?),
@@ -181,4 +231,8 @@ const fn state_name(state: State) -> &'static str {
 fn state(name: &str) -> Result<State, StoreError> {
     let known = Outcome::ALL.map(State::Ended).into_iter().chain([State::Running]).find(|s| state_name(*s) == name);
     known.ok_or_else(|| rows::damaged("trial", format!("state {name:?}")))
+}
+
+pub(super) fn name(name: String) -> Result<JobName, StoreError> {
+    JobName::new(name).map_err(|e| rows::damaged("recurring job", e))
 }

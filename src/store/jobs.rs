@@ -1,29 +1,101 @@
 //! Jobs: a row for each job, and digests in the ledger of the data that reports read.
 
+use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::append_entry;
-use crate::store::connection::writing;
-use crate::store::{Store, StoreError, StoredJob, rows};
-use wattune_core::domain::JobId;
+use super::connection::writing;
+use super::ledger::append_entry;
+use super::{Store, StoreError, rows};
+use wattune_core::domain::{Activity, JobId, JobSpec};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, JobFacts};
+use wattune_core::profile::ProgressAccount;
+use wattune_core::units::{Samples, Seconds};
+
+/// A job as stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredJob {
+    /// Id.
+    pub id: JobId,
+    /// Registered data.
+    pub spec: JobSpec,
+    /// Progress.
+    pub progress: StoredProgress,
+    /// Time of registration.
+    pub registered_at: DateTime<Utc>,
+    /// Time and reason of the end, if it has ended.
+    pub ended: Option<(DateTime<Utc>, String)>,
+}
+
+/// Persistent part of a job's progress.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct StoredProgress {
+    /// Work and time so far.
+    pub account: ProgressAccount,
+    /// Last report: cumulative samples, client time, and time of receipt.
+    pub last: Option<LastReport>,
+    /// Cumulative samples at the first report.
+    pub first_samples: f64,
+    /// Time of the first report.
+    pub started_at: Option<DateTime<Utc>>,
+    /// State of the job, running or paused, and since when.
+    #[serde(default)]
+    pub activity: Option<Activity>,
+}
+
+impl StoredProgress {
+    /// Maximum ratio of the samples in the first report to those that the later throughput explains.
+    const EXPLAINED: f64 = 1.25;
+
+    /// Returns the samples completed since registration. The samples in the first report are included if the throughput
+    /// since then explains them; otherwise the run began from a checkpoint, which counts earlier samples too.
+    pub fn samples_since(&self, registered_at: DateTime<Utc>) -> Samples {
+        let ProgressAccount { samples, active, stalled, .. } = self.account;
+        let first = Samples::new(self.first_samples);
+        let until_first = self.started_at.map_or(Seconds::ZERO, |at| Seconds::from_delta(at - registered_at));
+        // Without time between two reports the throughput is unknown.
+        let explained = samples * (until_first.max(Seconds::ZERO) / (active + stalled)) * Self::EXPLAINED;
+        if first <= explained { samples + first } else { samples }
+    }
+}
+
+/// A job's last progress report.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct LastReport {
+    /// Cumulative samples.
+    pub samples: f64,
+    /// Monotonic time of the client in seconds, if reported.
+    pub at_s: Option<f64>,
+    /// Time of receipt.
+    pub received: DateTime<Utc>,
+}
 
 impl Store {
+    /// Returns the jobs that have not ended.
+    pub async fn open_jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
+        let sql = "SELECT * FROM jobs WHERE ended_us IS NULL ORDER BY registered_us";
+        self.read.run(move |db| rows::all(db, sql, [], job)).await
+    }
+
+    /// Returns the last `limit` jobs that ended, newest first.
+    pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<StoredJob>, StoreError> {
+        let sql = "SELECT * FROM jobs WHERE ended_us IS NOT NULL ORDER BY ended_us DESC LIMIT ?1";
+        self.read.run(move |db| rows::all(db, sql, [limit], job)).await
+    }
+
+    /// Returns a job, running or ended.
+    pub async fn job(&self, id: &JobId) -> Result<Option<StoredJob>, StoreError> {
+        let id = id.clone();
+        let sql = "SELECT * FROM jobs WHERE id = ?1";
+        self.read.run(move |db| rows::optional(db, sql, [id.as_str()], job)).await
+    }
+
     /// Stores a new job, or its current state. Its registration and its end become entries of the ledger.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be written; then nothing of it is.
     pub async fn save_job(&self, job: &StoredJob) -> Result<(), StoreError> {
         self.save_jobs(std::slice::from_ref(job)).await
     }
 
     /// Stores several jobs in one transaction.
-    ///
-    /// # Errors
-    ///
-    /// If it fails; then none of them is written.
     pub async fn save_jobs(&self, jobs: &[StoredJob]) -> Result<(), StoreError> {
         if jobs.is_empty() {
             return Ok(());
@@ -101,4 +173,16 @@ pub(super) fn append_old_jobs(db: &mut Connection) -> Result<(), StoreError> {
         append_entries(&tx, &JobId::new(id).map_err(|e| rows::damaged("job", e))?, true)?;
     }
     Ok(tx.commit()?)
+}
+
+fn job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
+    let ended: Option<i64> = row.get("ended_us")?;
+    let reason: Option<String> = row.get("end_reason")?;
+    Ok(StoredJob {
+        id: JobId::new(row.get::<_, String>("id")?).map_err(|e| rows::damaged("job", e))?,
+        spec: rows::from_json("job", rows::text(row, "spec")?)?,
+        progress: rows::from_json("job", rows::text(row, "progress")?)?,
+        registered_at: rows::moment(row.get("registered_us")?)?,
+        ended: ended.map(|us| Ok::<_, StoreError>((rows::moment(us)?, reason.unwrap_or_default()))).transpose()?,
+    })
 }

@@ -1,0 +1,30 @@
+//! The embedded database: its connections.
+
+use super::connection::ConnectionPool;
+use super::recurring::RecurringConnection;
+
+/// Name of the database file in the state directory.
+pub const FILE_NAME: &str = "wattune.db";
+
+/// The embedded database.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// The only writing connection, except for recurring jobs.
+    pub(super) write: ConnectionPool,
+    /// Connections for short reads.
+    pub(super) read: ConnectionPool,
+    /// Connection for long reads; reports queue for it.
+    pub(super) reports: ConnectionPool,
+    pub(super) recurring: RecurringConnection,
+}
+
+impl Store {
+    /// Waits for all pending work to be written, and closes the file.
+    pub async fn close(&self) {
+        // The last connection to close copies the log into the database, so it must be a writing one.
+        self.reports.close().await;
+        self.read.close().await;
+        self.recurring.close().await;
+        self.write.close().await;
+    }
+}

@@ -1,0 +1,105 @@
+//! Failures of the store.
+
+use std::path::Path;
+
+/// Failure of the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database cannot be opened or migrated to this version.
+    #[error("cannot open the database {path}: {why}")]
+    Open {
+        /// Path of the file.
+        path: String,
+        /// Reason.
+        why: String,
+    },
+    /// Another process holds the write lock for longer than the store waits.
+    #[error("another process holds the database for writing; try again in a moment")]
+    Busy,
+    /// There is no database.
+    #[error(
+        "there is no database at {path}; name the daemon's state directory with --state-dir, or its settings with --config"
+    )]
+    Missing {
+        /// Path of the file.
+        path: String,
+    },
+    /// The file may not be read.
+    #[error("cannot read the database {path}; do it as the daemon's user or as root")]
+    Unreadable {
+        /// Path of the file.
+        path: String,
+        /// Reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The tables have another version.
+    #[error("the database {path} was written by {whose} wattune (tables of version {theirs}, not {ours}); {right}")]
+    Version {
+        /// Path of the file.
+        path: String,
+        /// "a newer" or "an older".
+        whose: &'static str,
+        /// Version of the tables.
+        theirs: i64,
+        /// Version of this program's tables.
+        ours: i64,
+        /// Remedy.
+        right: &'static str,
+    },
+    /// The tables cannot be migrated to this version.
+    #[error("cannot migrate the database; was it written by a newer wattune? {0}")]
+    Migrate(String),
+    /// A statement failed.
+    #[error("the database refused a statement: {0}")]
+    Statement(String),
+    /// The daemon is stopping.
+    #[error("the database is closed, since the daemon is stopping")]
+    Closed,
+    /// A row is not in the format that this program writes.
+    #[error("the database has an unreadable {what}: {why}")]
+    Damaged {
+        /// Kind of row.
+        what: &'static str,
+        /// Error in the row.
+        why: String,
+    },
+}
+
+impl StoreError {
+    pub(super) fn no_thread(path: &Path, error: &std::io::Error) -> Self {
+        Self::Open { path: path.display().to_string(), why: format!("no thread can be started for it: {error}") }
+    }
+}
+
+/// Returns SQLite's message with its extended code, because some messages are ambiguous.
+fn describe(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqliteFailure(cause, Some(message))
+        | rusqlite::Error::SqlInputError { error: cause, msg: message, .. } => {
+            format!("(code: {}) {message}", cause.extended_code)
+        }
+        other => other.to_string(),
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => Self::Busy,
+            _ => Self::Statement(describe(&error)),
+        }
+    }
+}
+
+/// Converts the failure to open the database at `path`.
+pub(super) fn unopened(path: &Path, error: rusqlite::Error) -> StoreError {
+    let path = path.display().to_string();
+    match error.into() {
+        // Do not repeat the path.
+        StoreError::Statement(why) => {
+            StoreError::Open { why: why.trim_end_matches(&format!(": {path}")).to_owned(), path }
+        }
+        other => other,
+    }
+}

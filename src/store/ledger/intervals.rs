@@ -1,0 +1,90 @@
+//! Recorded intervals, as read by the daemon. Hours of rolled-up minutes are intervals of an hour.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use rusqlite::{Connection, params};
+
+use super::chain::INTERVAL;
+use crate::store::{Store, StoreError, rows};
+use wattune_core::domain::{DeviceId, GpuId, JobId, Slot};
+use wattune_core::ledger::Interval;
+
+impl Store {
+    /// Returns the end of a device's last interval; `None` if it has none in the last week of the ledger. This scans
+    /// the minutes of all devices.
+    pub async fn recorded_until(&self, device: &DeviceId) -> Result<Option<DateTime<Utc>>, StoreError> {
+        let sql = "SELECT end_us FROM intervals WHERE device = $1 AND start_us > \
+                   (SELECT MAX(start_us) FROM intervals) - 604800000000 ORDER BY start_us DESC LIMIT 1";
+        let device = device.clone();
+        self.read.run(move |db| rows::optional(db, sql, [device.as_str()], |row| rows::moment(row.get(0)?))).await
+    }
+
+    /// Returns a job's intervals, oldest first; rolled-up hours are intervals of an hour.
+    pub async fn intervals_of(&self, job: &JobId) -> Result<Vec<Interval>, StoreError> {
+        let job = job.clone();
+        let read = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let sql = "SELECT * FROM rolled_up WHERE job_id = ?1 ORDER BY hour_us";
+            let mut found = rows::all(&tx, sql, [job.as_str()], rows::rolled_up)?;
+            let sql = format!("SELECT {INTERVAL} FROM intervals WHERE job_id = ?1 ORDER BY start_us, id");
+            found.extend(rows::all(&tx, &sql, [job.as_str()], rows::interval)?);
+            Ok(found)
+        };
+        self.read.run(read).await
+    }
+
+    /// Returns the intervals of all jobs that overlap a span, oldest first.
+    pub async fn intervals_of_jobs(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
+        let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
+        let read = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us < ?1 AND hour_us > ?2 - 3600000000 \
+                       ORDER BY hour_us";
+            let mut found = rows::all(&tx, sql, [end, start], rows::rolled_up)?;
+            let sql = format!(
+                "SELECT {INTERVAL} FROM intervals WHERE job_id IS NOT NULL AND start_us < ?1 AND end_us > ?2 \
+                 ORDER BY start_us, id"
+            );
+            found.extend(rows::all(&tx, &sql, [end, start], rows::interval)?);
+            Ok(found)
+        };
+        self.read.run(read).await
+    }
+
+    /// Returns the intervals of all jobs that begin within the hour at `hour`.
+    pub async fn job_rows_of(&self, hour: DateTime<Utc>) -> Result<Vec<Interval>, StoreError> {
+        let (start, end) = (hour.timestamp_micros(), (hour + TimeDelta::hours(1)).timestamp_micros());
+        let read = move |db: &mut Connection| {
+            let tx = db.transaction()?;
+            let sql = "SELECT * FROM rolled_up WHERE job_id <> '' AND hour_us = ?1";
+            let mut found = rows::all(&tx, sql, [start], rows::rolled_up)?;
+            let sql = format!(
+                "SELECT {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?2 AND job_id IS NOT NULL \
+                 ORDER BY id"
+            );
+            found.extend(rows::all(&tx, &sql, [start, end], rows::interval)?);
+            Ok(found)
+        };
+        self.read.run(read).await
+    }
+
+    /// Returns true if some of a job's minutes were rolled up to hours.
+    pub async fn is_rolled_up(&self, job: &JobId) -> Result<bool, StoreError> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM rolled_up WHERE job_id = ?1)";
+        let job = job.clone();
+        self.read.run(move |db| rows::one(db, sql, [job.as_str()], rows::first)).await
+    }
+
+    /// Returns true if some of a GPU's energy in a span did not belong to this job.
+    pub async fn was_shared(&self, gpu: &GpuId, job: &JobId, span: &Slot) -> Result<bool, StoreError> {
+        // No interval is longer than an hour.
+        let earliest = span.start() - TimeDelta::hours(1);
+        let sql = "SELECT EXISTS (SELECT 1 FROM intervals WHERE device = ?1 AND job_id IS NOT ?2 AND start_us < ?3 \
+                   AND end_us > ?4 AND start_us >= ?5)";
+        let (gpu, job) = (gpu.clone(), job.clone());
+        let [end, start, earliest] = [span.end(), span.start(), earliest].map(|t| t.timestamp_micros());
+        let shared = move |db: &mut Connection| {
+            rows::one(db, sql, params![gpu.as_str(), job.as_str(), end, start, earliest], rows::first)
+        };
+        self.read.run(shared).await
+    }
+}

@@ -1,0 +1,140 @@
+//! Opening the database: for the daemon, for a single operation, and read-only, with or without a running daemon.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::connection::{ConnectionPool, Wait, open_immutable, open_to_read, open_to_write};
+use super::error::unopened;
+use super::recurring::RecurringConnection;
+use super::{FILE_NAME, Store, StoreError, jobs, ledger, migrate};
+use crate::files;
+
+/// Maximum time that reads wait for a lock. Only recovery of the log after a crash takes a lock that excludes them.
+const READ_BUSY: Duration = Duration::from_secs(2);
+
+/// Number of connections for short reads: a slow one does not delay the control loop.
+const READERS: usize = 2;
+
+/// Maximum time that a read-only store waits for a writer's lock.
+const READ_ONLY_BUSY: Duration = Duration::from_secs(5);
+
+/// Advice for a database whose daemon died.
+const LEFT_OPEN: &str = "a daemon left its write-ahead log (-wal) beside it, which only users with write permission in that directory \
+                         can read: run this as such a user, or start and stop the daemon once";
+
+impl Store {
+    /// Opens the database in `state_dir`, creates it if necessary, and migrates it.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or belongs to a newer version.
+    pub async fn open(state_dir: &Path) -> Result<Self, StoreError> {
+        // The control loop waits for this, and retries at the next tick if the file is locked.
+        Self::open_with(state_dir, Wait::Once).await
+    }
+
+    /// Opens the database for a single operation that is not retried: waits several seconds for other writers.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn open_with_wait(state_dir: &Path) -> Result<Self, StoreError> {
+        Self::open_with(state_dir, Wait::UpTo(Duration::from_secs(5))).await
+    }
+
+    async fn open_with(state_dir: &Path, wait: Wait) -> Result<Self, StoreError> {
+        let path = state_dir.join(FILE_NAME);
+        make_private(&path)
+            .map_err(|error| StoreError::Open { path: path.display().to_string(), why: error.to_string() })?;
+        let no_thread = |error: std::io::Error| StoreError::no_thread(&path, &error);
+        let file = path.clone();
+        let to_write = move || open_to_write(&file, wait).map_err(|error| unopened(&file, error));
+        let write = ConnectionPool::start("store-write", 1, to_write).map_err(no_thread)?;
+        write.run(migrate::migrate).await?;
+        // Data that earlier versions did not write.
+        write.run(ledger::chain_old_rows).await?;
+        write.run(|db| ledger::digest_old_checkpoints(db)).await?;
+        write.run(jobs::append_old_jobs).await?;
+        let file = path.clone();
+        let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));
+        let read = ConnectionPool::start("store-read", READERS, to_read.clone()).map_err(no_thread)?;
+        let reports = ConnectionPool::start("store-report", 1, to_read).map_err(no_thread)?;
+        Ok(Self { write, read, reports, recurring: RecurringConnection::open(&path)? })
+    }
+
+    /// Opens the database in `state_dir` for reading.
+    ///
+    /// # Errors
+    /// If there is none, it may not be read, or its tables are of another version.
+    pub async fn open_read_only(state_dir: &Path) -> Result<Self, StoreError> {
+        let file = state_dir.join(FILE_NAME);
+        let path = file.display().to_string();
+        if let Err(source) = crate::files::regular::open(&file) {
+            return Err(match source.kind() {
+                std::io::ErrorKind::NotFound => StoreError::Missing { path },
+                _ => StoreError::Unreadable { path, source },
+            });
+        }
+        let connections = match connect(&file, open_to_read).await {
+            Ok(connections) => connections,
+            // A user without write permission cannot share a closed database, and need not: no process has it open.
+            Err(_) if !beside(&file, "-wal").exists() => connect(&file, open_immutable).await?,
+            Err(StoreError::Open { path, why }) => {
+                return Err(StoreError::Open { path, why: format!("{why}; {LEFT_OPEN}") });
+            }
+            Err(other) => return Err(other),
+        };
+        connections.run(move |db| check_version(db, path)).await?;
+        let [write, read, reports] = std::array::from_fn(|_| connections.clone());
+        Ok(Self { write, read, reports, recurring: RecurringConnection::absent() })
+    }
+}
+
+/// Creates the database file, if it is missing, with access for its owner only; SQLite gives the same mode to the files
+/// beside it. An existing file is not opened: closing it again would release all locks of this process on it.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    match files::check_file(path).map_err(std::io::Error::other)? {
+        Some(found) => files::close(path, &found).map_err(std::io::Error::other),
+        None => files::open(path).map(drop),
+    }
+}
+
+fn beside(file: &Path, suffix: &str) -> std::path::PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Returns a pool with one connection that has read the database's first page.
+async fn connect(
+    file: &Path,
+    open: fn(&Path, Duration) -> rusqlite::Result<Connection>,
+) -> Result<ConnectionPool, StoreError> {
+    let path = file.to_owned();
+    let open = move || {
+        let read = |db: Connection| {
+            db.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |_| Ok(()))?;
+            Ok(db)
+        };
+        open(&path, READ_ONLY_BUSY).and_then(read).map_err(|error| unopened(&path, error))
+    };
+    let pool = ConnectionPool::start("store-look", 1, open).map_err(|error| StoreError::no_thread(file, &error))?;
+    pool.run(|_| Ok::<_, StoreError>(())).await?;
+    Ok(pool)
+}
+
+fn check_version(db: &Connection, path: String) -> Result<(), StoreError> {
+    let ours = migrate::latest();
+    let theirs = migrate::version(db).map_err(|error| match error.into() {
+        StoreError::Statement(why) => {
+            StoreError::Open { path: path.clone(), why: format!("it is not a wattune database: {why}") }
+        }
+        other => other,
+    })?;
+    let (whose, right) = match theirs.cmp(&ours) {
+        std::cmp::Ordering::Equal => return Ok(()),
+        std::cmp::Ordering::Greater => ("a newer", "use that version"),
+        std::cmp::Ordering::Less => ("an older", "start this version's daemon once to bring it up to date"),
+    };
+    Err(StoreError::Version { path, whose, theirs, ours, right })
+}

@@ -1,0 +1,45 @@
+//! Profiles that runs learned, for later runs.
+
+use chrono::{DateTime, Utc};
+use rusqlite::{Connection, Row, params};
+
+use super::{Store, StoreError, rows};
+use wattune_core::domain::ProfileKey;
+use wattune_core::profile::Record;
+
+impl Store {
+    /// Returns the profile that earlier runs learned.
+    pub async fn profile(&self, key: &ProfileKey) -> Result<Option<Record>, StoreError> {
+        let key = rows::json(key)?;
+        let sql = "SELECT record FROM profiles WHERE key = ?1";
+        let record = |row: &Row<'_>| rows::from_json("profile", rows::text(row, "record")?);
+        self.read.run(move |db| rows::optional(db, sql, [key], record)).await
+    }
+
+    /// Returns the profiles of runs with the same name on the same GPUs and other batch sizes.
+    pub async fn neighbouring_profiles(&self, key: &ProfileKey) -> Result<Vec<(u64, Record)>, StoreError> {
+        // Keys begin with the name: `;` follows `:`.
+        let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(&key.name)?);
+        let sql = "SELECT key, record FROM profiles WHERE key >= ?1 AND key < ?2";
+        let key = key.clone();
+        let neighbour = move |row: &Row<'_>| {
+            let other: ProfileKey = rows::from_json("profile", rows::text(row, "key")?)?;
+            match other.batch_size.filter(|b| Some(*b) != key.batch_size && other.boards == key.boards) {
+                Some(batch_size) => Ok(Some((batch_size, rows::from_json("profile", rows::text(row, "record")?)?))),
+                None => Ok(None),
+            }
+        };
+        let found =
+            move |db: &mut Connection| rows::all(db, sql, [format!("{begin}:"), format!("{begin};")], neighbour);
+        Ok(self.read.run(found).await?.into_iter().flatten().collect())
+    }
+
+    /// Stores a profile for later runs.
+    pub async fn save_profile(&self, key: &ProfileKey, record: &Record, now: DateTime<Utc>) -> Result<(), StoreError> {
+        let sql = "INSERT INTO profiles (key, record, updated_us) VALUES (?1, ?2, ?3) \
+                   ON CONFLICT (key) DO UPDATE SET record = ?2, updated_us = ?3";
+        let (key, record) = (rows::json(key)?, rows::json(record)?);
+        self.write.run(move |db| rows::execute(db, sql, params![key, record, now.timestamp_micros()])).await?;
+        Ok(())
+    }
+}
