@@ -30,6 +30,9 @@ impl<V> From<Forecast<V>> for Answer<V> {
 /// Actual values of a past span, as far as the source knows them; `None` if it offers no history.
 pub type Actuals<V> = Result<Option<TimeSeries<Quoted<V>>>, ProviderError>;
 
+/// The usual age from which actual values are final.
+pub(super) const FINAL_AFTER: Seconds = Seconds::new(3.0 * 86_400.0);
+
 /// A source of a signal for one zone.
 ///
 /// Past slots of an answer's `expected` must be as first published, not as revised afterwards: skill is measured on
@@ -87,6 +90,6 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
 
     /// Returns the age from which its actual values are final.
     fn final_after(&self) -> Seconds {
-        Seconds::new(3.0 * 86_400.0)
+        FINAL_AFTER
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
 
@@ -12,9 +14,11 @@ use super::quota::{Requests, Usage};
 use super::settings::{BaseUrl, Contribution, Network, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::Place;
-use crate::providers::provider::Answer;
-use wattune_core::domain::{Method, Provenance, SignalValue, Unit, Zone};
-use wattune_core::units::Seconds;
+use crate::providers::provider::{Actuals, Answer, FINAL_AFTER, Provider};
+use wattune_core::domain::{
+    Forecast, Method, Provenance, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Unit, Zone,
+};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// A source's address, its client, and the place it is asked about.
 #[derive(Debug)]
@@ -126,6 +130,27 @@ impl Api {
         self.http.skew_note()
     }
 
+    /// Returns a forecast of these values, issued now: few sources say when they made it.
+    pub(in crate::providers) fn forecast<V: SignalValue>(
+        &self,
+        (kind, scope): (SignalKind, SignalScope),
+        now: DateTime<Utc>,
+        expected: TimeSeries<Quoted<V>>,
+        actual: TimeSeries<Quoted<V>>,
+    ) -> Forecast<V> {
+        Forecast {
+            zone: self.zone(),
+            source: self.source.to_owned(),
+            kind,
+            scope,
+            issued_at: now,
+            retrieved_at: now,
+            provenance: Provenance::default(),
+            expected,
+            actual,
+        }
+    }
+
     /// Requests the JSON at `path` ("/v3/zones") below the base address.
     ///
     /// # Errors
@@ -183,32 +208,67 @@ impl Denied {
     }
 }
 
-/// Implements what a source behind a network reports of itself from its `api` field.
-macro_rules! from_api {
-    ($unit:ident) => {
-        fn provenance(&self) -> wattune_core::domain::Provenance {
-            self.api.provenance(wattune_core::domain::Unit::$unit)
-        }
+/// A source behind a network. What it shares with the others makes it a [`Provider`].
+pub(in crate::providers) trait ApiSource: Send + Sync {
+    /// The unit in which it publishes.
+    const UNIT: Unit = Unit::GramsPerKwh;
 
-        fn source(&self) -> &'static str {
-            self.api.source()
-        }
+    /// The age from which its actual values are final.
+    const FINAL_AFTER: Seconds = FINAL_AFTER;
 
-        fn zone(&self) -> wattune_core::domain::Zone {
-            self.api.zone()
-        }
+    /// Returns its address and place.
+    fn api(&self) -> &Api;
 
-        fn cadence(&self) -> wattune_core::units::Seconds {
-            self.api.cadence()
-        }
+    /// Returns the kind and scope of its values where the settings decide them.
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        None
+    }
 
-        fn contributes(&self) -> $crate::providers::Contribution {
-            self.api.contributes()
-        }
+    /// Requests a forecast, as [`Provider::fetch`].
+    fn answer(&self, now: DateTime<Utc>) -> impl Future<Output = Result<Answer, ProviderError>> + Send;
 
-        fn requests(&self, now: chrono::DateTime<chrono::Utc>) -> Option<$crate::providers::Requests> {
-            Some(self.api.requests(now))
-        }
-    };
+    /// Requests actual values, as [`Provider::fetch_actuals`].
+    fn actuals(&self, span: Slot, now: DateTime<Utc>) -> impl Future<Output = Actuals<GramsPerKwh>> + Send;
 }
-pub(in crate::providers) use from_api;
+
+impl<S: ApiSource> Provider for S {
+    fn source(&self) -> &'static str {
+        self.api().source
+    }
+
+    fn zone(&self) -> Zone {
+        self.api().zone()
+    }
+
+    fn cadence(&self) -> Seconds {
+        self.api().cadence
+    }
+
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        ApiSource::meaning(self)
+    }
+
+    fn contributes(&self) -> Contribution {
+        self.api().contributes
+    }
+
+    fn provenance(&self) -> Provenance {
+        self.api().provenance(S::UNIT)
+    }
+
+    fn requests(&self, now: DateTime<Utc>) -> Option<Requests> {
+        Some(self.api().requests(now))
+    }
+
+    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
+        self.api().discreet_answer(self.answer(now)).boxed()
+    }
+
+    fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
+        self.api().discreet(self.actuals(span, now)).boxed()
+    }
+
+    fn final_after(&self) -> Seconds {
+        S::FINAL_AFTER
+    }
+}

@@ -13,6 +13,6 @@ pub(super) mod secret;
 pub(super) mod settings;
 pub(super) mod time;
 
-pub(super) use api::{Api, Denied, from_api};
+pub(super) use api::{Api, ApiSource, Denied};
 pub(super) use secret::Secret;
-pub(super) use settings::{Contribution, Network, SharedSettings, network_settings};
+pub(super) use settings::{Contribution, Network, SharedSettings, network_settings, number_setting};

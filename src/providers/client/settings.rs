@@ -109,6 +109,31 @@ macro_rules! network_settings {
 }
 pub(in crate::providers) use network_settings;
 
+/// Defines a setting that is a small number with few right values.
+macro_rules! number_setting {
+    ($(#[$doc:meta])* $name:ident: $right:expr, else $why:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "u8", into = "u8")]
+        pub struct $name(u8);
+
+        impl TryFrom<u8> for $name {
+            type Error = &'static str;
+            fn try_from(number: u8) -> Result<Self, Self::Error> {
+                let is_right: fn(&u8) -> bool = $right;
+                if is_right(&number) { Ok(Self(number)) } else { Err($why) }
+            }
+        }
+
+        impl From<$name> for u8 {
+            fn from(number: $name) -> u8 {
+                number.0
+            }
+        }
+    };
+}
+pub(in crate::providers) use number_setting;
+
 /// The address of an API: http or https, without credentials and query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -21,7 +21,7 @@ use self::parse::{Location, ParsedForecast};
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
 use crate::providers::client::json::series;
-use crate::providers::client::{Api, SharedSettings, from_api};
+use crate::providers::client::{Api, ApiSource, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName, within_country};
 use crate::providers::provider::{Actuals, Answer, Provider};
@@ -94,9 +94,6 @@ struct CarbonAwareSdk {
 
 impl CarbonAwareSdk {
     /// Connects to nothing yet.
-    ///
-    /// # Errors
-    /// Without a place.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, CADENCE)?;
         Ok(Self { api, kind: own.kind, scope: own.scope, hours: Mutex::default() })
@@ -141,63 +138,6 @@ impl CarbonAwareSdk {
         let chosen = choose(&known, place)?;
         self.api.pin(&chosen);
         Ok(chosen)
-    }
-
-    async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
-        let location = self.location(now).await?;
-        let mut notes = Vec::new();
-        let parsed = match self.get("/emissions/forecasts/current", &[("location", &location)], now).await {
-            Ok(body) => parse::forecast(&body, &location)?,
-            Err(error) if not_offered(&error) => {
-                notes.push(format!("the WebAPI's data source has no forecast: {error}"));
-                ParsedForecast::default()
-            }
-            Err(error) => return Err(error),
-        };
-        let ahead = parsed.points.iter().filter(|(slot, _)| now < slot.end());
-        let (expected, odd) = series(ahead.map(|(slot, value)| (*slot, Some(*value))), Origin::Forecast);
-        notes.extend(parsed.notes);
-        notes.extend(odd);
-        let actuals = match Slot::new(now - DAY, now) {
-            Some(day) => self.rows(&location, day, now).await,
-            None => Ok(Vec::new()),
-        };
-        let actuals = match actuals {
-            Err(error) if not_offered(&error) => {
-                let (hours, problem) = self.means(&location, now).await;
-                notes.extend(problem.map(|error| format!("not all of the last 24 h is known: {error}")));
-                hours
-            }
-            // Nothing in that day, which is no fault.
-            Err(ProviderError::Empty { .. }) => Vec::new(),
-            Err(error) => {
-                notes.push(format!("what came in the last 24 h is not known: {error}"));
-                Vec::new()
-            }
-            Ok(rows) => rows,
-        };
-        // The WebAPI does not pass on whether its data source measured or estimated.
-        let (actual, _) = series(actuals.into_iter().map(|(slot, value)| (slot, Some(value))), Origin::Estimated);
-        if expected.is_empty() && actual.is_empty() {
-            let what = format!("nothing of now or later for {location}");
-            return Err(ProviderError::Empty { what });
-        }
-        if expected.is_empty() && notes.is_empty() {
-            notes.push(format!("there is no forecast of now or later for {location}, only what came"));
-        }
-        notes.extend(self.api.skew_note());
-        let forecast = Forecast {
-            zone: self.api.zone(),
-            source: self.source().to_owned(),
-            kind: self.kind,
-            scope: self.scope,
-            issued_at: parsed.generated_at.filter(|t| *t <= now).unwrap_or(now),
-            retrieved_at: now,
-            provenance: Default::default(),
-            expected,
-            actual,
-        };
-        Ok(Answer { forecast, notes })
     }
 
     /// Requests the actual values of a past span.
@@ -258,6 +198,66 @@ impl CarbonAwareSdk {
     fn hours(&self) -> MutexGuard<'_, BTreeMap<DateTime<Utc>, Option<GramsPerKwh>>> {
         self.hours.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl ApiSource for CarbonAwareSdk {
+    fn api(&self) -> &Api {
+        &self.api
+    }
+
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        Some((self.kind, self.scope))
+    }
+
+    async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
+        let location = self.location(now).await?;
+        let mut notes = Vec::new();
+        let parsed = match self.get("/emissions/forecasts/current", &[("location", &location)], now).await {
+            Ok(body) => parse::forecast(&body, &location)?,
+            Err(error) if not_offered(&error) => {
+                notes.push(format!("the WebAPI's data source has no forecast: {error}"));
+                ParsedForecast::default()
+            }
+            Err(error) => return Err(error),
+        };
+        let ahead = parsed.points.iter().filter(|(slot, _)| now < slot.end());
+        let (expected, odd) = series(ahead.map(|(slot, value)| (*slot, Some(*value))), Origin::Forecast);
+        notes.extend(parsed.notes);
+        notes.extend(odd);
+        let actuals = match Slot::new(now - DAY, now) {
+            Some(day) => self.rows(&location, day, now).await,
+            None => Ok(Vec::new()),
+        };
+        let actuals = match actuals {
+            Err(error) if not_offered(&error) => {
+                let (hours, problem) = self.means(&location, now).await;
+                notes.extend(problem.map(|error| format!("not all of the last 24 h is known: {error}")));
+                hours
+            }
+            // Nothing in that day, which is no fault.
+            Err(ProviderError::Empty { .. }) => Vec::new(),
+            Err(error) => {
+                notes.push(format!("what came in the last 24 h is not known: {error}"));
+                Vec::new()
+            }
+            Ok(rows) => rows,
+        };
+        // The WebAPI does not pass on whether its data source measured or estimated.
+        let (actual, _) = series(actuals.into_iter().map(|(slot, value)| (slot, Some(value))), Origin::Estimated);
+        if expected.is_empty() && actual.is_empty() {
+            let what = format!("nothing of now or later for {location}");
+            return Err(ProviderError::Empty { what });
+        }
+        if expected.is_empty() && notes.is_empty() {
+            notes.push(format!("there is no forecast of now or later for {location}, only what came"));
+        }
+        notes.extend(self.api.skew_note());
+        let forecast = Forecast {
+            issued_at: parsed.generated_at.filter(|t| *t <= now).unwrap_or(now),
+            ..self.api.forecast((self.kind, self.scope), now, expected, actual)
+        };
+        Ok(Answer { forecast, notes })
+    }
 
     async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Actuals<GramsPerKwh> {
         let end = span.end().min(now).min(span.start() + LONGEST_WINDOW);
@@ -273,22 +273,6 @@ impl CarbonAwareSdk {
             Err(error) if not_offered(&error) => Ok(None),
             Err(error) => Err(error),
         }
-    }
-}
-
-impl Provider for CarbonAwareSdk {
-    from_api!(GramsPerKwh);
-
-    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
-        Some((self.kind, self.scope))
-    }
-
-    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.api.discreet_answer(self.answer(now)).boxed()
-    }
-
-    fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
-        self.api.discreet(self.actuals(span, now)).boxed()
     }
 }
 

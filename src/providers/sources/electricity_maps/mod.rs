@@ -23,7 +23,7 @@ pub use self::settings::Settings;
 use self::settings::{ApiVersion, EmissionFactors};
 use super::descriptor::{Descriptor, Table, ZonesError};
 use crate::providers::client::json::{note_short, notes as notes_of};
-use crate::providers::client::{Api, Contribution, Denied, Secret, SharedSettings, abridged, from_api};
+use crate::providers::client::{Api, ApiSource, Contribution, Denied, Secret, SharedSettings, abridged};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName};
 use crate::providers::provider::{Actuals, Answer, Provider};
@@ -88,9 +88,6 @@ struct ElectricityMaps {
 
 impl ElectricityMaps {
     /// Connects to nothing yet, and needs no key yet.
-    ///
-    /// # Errors
-    /// Without a place.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, Seconds::from_delta(HOUR))?;
         let (no_forecast, short_forecast, no_past) = Default::default();
@@ -309,6 +306,19 @@ impl ElectricityMaps {
             other => other,
         }
     }
+}
+
+impl ApiSource for ElectricityMaps {
+    /// Estimates of the newest hours are replaced as measurements come in, most of them within a day.
+    const FINAL_AFTER: Seconds = Seconds::new(3.0 * 86_400.0);
+
+    fn api(&self) -> &Api {
+        &self.api
+    }
+
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        Some((SignalKind::Average, self.scope()))
+    }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
         let zone = self.zone_key(now).await?;
@@ -341,15 +351,8 @@ impl ElectricityMaps {
         let (expected, problems) = CarbonSeries::from_points(expected.collect());
         notes.extend(notes_of(&problems));
         let forecast = Forecast {
-            zone: self.api.zone(),
-            source: self.source().to_owned(),
-            kind: SignalKind::Average,
-            scope: self.scope(),
             issued_at: updated_at.unwrap_or(now).min(now),
-            retrieved_at: now,
-            provenance: Default::default(),
-            expected,
-            actual: CarbonSeries::from_points(behind).0,
+            ..self.api.forecast((SignalKind::Average, self.scope()), now, expected, CarbonSeries::from_points(behind).0)
         };
         notes.extend(hours.and_then(|hours| note_short(&forecast, now, hours.into())));
         notes.extend(self.api.skew_note());
@@ -380,27 +383,6 @@ impl ElectricityMaps {
         let mut rows = parse::past(&body, &zone, self.factors())?;
         rows.retain(|(slot, _)| span.start() < slot.end() && slot.end() <= now);
         Ok(Some(CarbonSeries::from_points(self.noted(rows)).0))
-    }
-}
-
-impl Provider for ElectricityMaps {
-    from_api!(GramsPerKwh);
-
-    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
-        Some((SignalKind::Average, self.scope()))
-    }
-
-    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.api.discreet_answer(self.answer(now)).boxed()
-    }
-
-    fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
-        self.api.discreet(self.actuals(span, now)).boxed()
-    }
-
-    /// Estimates of the newest hours are replaced as measurements come in, most of them within a day.
-    fn final_after(&self) -> Seconds {
-        Seconds::from_delta(TimeDelta::days(3))
     }
 }
 

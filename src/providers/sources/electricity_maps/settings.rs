@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::providers::client::network_settings;
+use crate::providers::client::{network_settings, number_setting};
 
 network_settings! {
     /// `[carbon.electricity_maps]`
@@ -60,20 +60,7 @@ pub enum EmissionFactors {
     Direct,
 }
 
-/// 6, 24, 48 or 72 hours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "u8", into = "u8")]
-pub struct MapsHorizon(u8);
-
-impl TryFrom<u8> for MapsHorizon {
-    type Error = &'static str;
-    fn try_from(hours: u8) -> Result<Self, Self::Error> {
-        if [6, 24, 48, 72].contains(&hours) { Ok(Self(hours)) } else { Err("the API knows 6, 24, 48 and 72 hours") }
-    }
-}
-
-impl From<MapsHorizon> for u8 {
-    fn from(hours: MapsHorizon) -> u8 {
-        hours.0
-    }
+number_setting! {
+    /// 6, 24, 48 or 72 hours.
+    MapsHorizon: |hours| [6, 24, 48, 72].contains(hours), else "the API knows 6, 24, 48 and 72 hours"
 }

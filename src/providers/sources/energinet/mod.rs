@@ -19,11 +19,11 @@ use serde_json::Value;
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
 use crate::providers::client::json::{array, by_starts, malformed, series, unexpected, utc_time, value};
-use crate::providers::client::{Api, Contribution, SharedSettings, from_api};
+use crate::providers::client::{Api, ApiSource, Contribution, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::ZoneName;
 use crate::providers::provider::{Actuals, Answer, Provider};
-use wattune_core::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot};
+use wattune_core::domain::{CarbonSeries, Origin, SignalKind, SignalScope, Slot};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
 const CADENCE: Seconds = Seconds::new(900.0);
@@ -77,9 +77,6 @@ struct Energinet {
 
 impl Energinet {
     /// Connects to nothing yet.
-    ///
-    /// # Errors
-    /// Without a place, or with one outside Denmark.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, CADENCE)?;
         let place = api.place();
@@ -107,6 +104,16 @@ impl Energinet {
         let common = [("filter", filter.as_str()), ("sort", "Minutes5UTC"), ("limit", LIMIT)];
         let body = self.api.get(dataset, &[&common, window].concat(), HeaderMap::new(), now).await?;
         read(&body, &self.areas)
+    }
+}
+
+impl ApiSource for Energinet {
+    fn api(&self) -> &Api {
+        &self.api
+    }
+
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        Some((SignalKind::Average, self.scope))
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
@@ -146,46 +153,19 @@ impl Energinet {
             );
         }
         notes.extend(self.api.skew_note());
-        let forecast = Forecast {
-            zone: self.api.zone(),
-            source: self.source().to_owned(),
-            kind: SignalKind::Average,
-            scope: self.scope,
-            // The body does not say when it was made.
-            issued_at: now,
-            retrieved_at: now,
-            provenance: Default::default(),
-            expected,
-            actual,
-        };
+        let forecast = self.api.forecast((SignalKind::Average, self.scope), now, expected, actual);
         Ok(Answer { forecast, notes })
     }
 
-    async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Result<CarbonSeries, ProviderError> {
+    async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Actuals<GramsPerKwh> {
         let end = span.end().min(now).min(span.start() + LONGEST_WINDOW);
-        let Some(span) = Slot::new(span.start(), end) else { return Ok(CarbonSeries::default()) };
+        let Some(span) = Slot::new(span.start(), end) else { return Ok(Some(CarbonSeries::default())) };
         // Whether these are taken as Danish or as UTC, the span lies between them.
         let write = |t: DateTime<Utc>| t.format("%Y-%m-%dT%H:%M").to_string();
         let (from, to) = (write(span.start()), write(span.end() + DANISH + STEP));
         let rows = self.get("/dataset/CO2Emis", &[("start", &from), ("end", &to)], now).await?;
         let inside = rows.into_iter().filter(|(slot, _)| span.start() < slot.end() && slot.end() <= span.end());
-        Ok(series(inside.map(|(slot, value)| (slot, Some(value))), Origin::Measured).0)
-    }
-}
-
-impl Provider for Energinet {
-    from_api!(GramsPerKwh);
-
-    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
-        Some((SignalKind::Average, self.scope))
-    }
-
-    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.api.discreet_answer(self.answer(now)).boxed()
-    }
-
-    fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
-        async move { self.api.discreet(self.actuals(span, now)).await.map(Some) }.boxed()
+        Ok(Some(series(inside.map(|(slot, value)| (slot, Some(value))), Origin::Measured).0))
     }
 }
 

@@ -22,11 +22,11 @@ pub(in crate::providers) use self::price::EnergyChartsPrice;
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
 use crate::providers::client::json::{by_starts, malformed, series};
-use crate::providers::client::{Api, SharedSettings, from_api};
+use crate::providers::client::{Api, ApiSource, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{ZoneName, name_and_bidding_zone};
 use crate::providers::provider::{Actuals, Answer, Provider};
-use wattune_core::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot};
+use wattune_core::domain::{CarbonSeries, Origin, SignalKind, SignalScope, Slot};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// The forecast is computed anew every hour.
@@ -76,9 +76,6 @@ struct EnergyCharts {
 
 impl EnergyCharts {
     /// Connects to nothing yet.
-    ///
-    /// # Errors
-    /// Without a place, or with one in a country that it does not know.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, CADENCE)?;
         let place = api.place();
@@ -92,6 +89,16 @@ impl EnergyCharts {
     async fn get(&self, window: &[(&str, &str)], now: DateTime<Utc>) -> Result<Vec<Row>, ProviderError> {
         let query = [&[("country", self.country.as_str())], window].concat();
         read(&self.api.get("/co2eq", &query, HeaderMap::new(), now).await?)
+    }
+}
+
+impl ApiSource for EnergyCharts {
+    fn api(&self) -> &Api {
+        &self.api
+    }
+
+    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
+        Some((SignalKind::Average, self.scope))
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
@@ -112,42 +119,15 @@ impl EnergyCharts {
             notes.push(format!("there is no forecast for {} now, only what came", self.country));
         }
         notes.extend(self.api.skew_note());
-        let forecast = Forecast {
-            zone: self.api.zone(),
-            source: self.source().to_owned(),
-            kind: SignalKind::Average,
-            scope: self.scope,
-            // The body does not say when it was made.
-            issued_at: now,
-            retrieved_at: now,
-            provenance: Default::default(),
-            expected,
-            actual,
-        };
+        let forecast = self.api.forecast((SignalKind::Average, self.scope), now, expected, actual);
         Ok(Answer { forecast, notes })
     }
 
-    async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Result<CarbonSeries, ProviderError> {
-        let Some((span, window)) = window(span, now) else { return Ok(CarbonSeries::default()) };
+    async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Actuals<GramsPerKwh> {
+        let Some((span, window)) = window(span, now) else { return Ok(Some(CarbonSeries::default())) };
         let rows = self.get(&[("start", &window.0), ("end", &window.1)], now).await?;
         let inside = rows.iter().filter(|row| span.start() <= row.slot.start() && row.slot.end() <= span.end());
-        Ok(series(inside.map(|row| (row.slot, row.measured)), Origin::Measured).0)
-    }
-}
-
-impl Provider for EnergyCharts {
-    from_api!(GramsPerKwh);
-
-    fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
-        Some((SignalKind::Average, self.scope))
-    }
-
-    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.api.discreet_answer(self.answer(now)).boxed()
-    }
-
-    fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
-        async move { self.api.discreet(self.actuals(span, now)).await.map(Some) }.boxed()
+        Ok(Some(series(inside.map(|row| (row.slot, row.measured)), Origin::Measured).0))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::providers::client::{Api, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{BIDDING_ZONES, Place, bidding_zone_named, name_and_bidding_zone};
 use crate::providers::provider::{Actuals, Answer, Provider};
-use wattune_core::domain::{Forecast, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::domain::{Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune_core::units::{PricePerMwh, Seconds};
 
 /// The source's name.
@@ -39,9 +39,6 @@ pub(in crate::providers) struct EnergyChartsPrice {
 
 impl EnergyChartsPrice {
     /// Connects to nothing yet.
-    ///
-    /// # Errors
-    /// If the place does not determine the bidding zone.
     pub(in crate::providers) fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let zone = zone(own, shared)?;
         // The API counts prices and intensities apart.
@@ -70,17 +67,7 @@ impl EnergyChartsPrice {
             return Err(ProviderError::Empty { what });
         }
         notes.extend(self.api.skew_note());
-        let forecast = Forecast {
-            zone: self.api.zone(),
-            source: self.source().to_owned(),
-            kind: SignalKind::Unspecified,
-            scope: SignalScope::Unspecified,
-            issued_at: now,
-            retrieved_at: now,
-            provenance: Default::default(),
-            expected,
-            actual,
-        };
+        let forecast = self.api.forecast((SignalKind::Unspecified, SignalScope::Unspecified), now, expected, actual);
         Ok(Answer { forecast, notes })
     }
 }

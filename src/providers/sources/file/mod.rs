@@ -118,9 +118,6 @@ struct Stamp {
 
 impl FileProvider {
     /// Reads nothing yet.
-    ///
-    /// # Errors
-    /// Without a path.
     pub fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         Self::of(own, shared.zone.cloned(), shared.poll_interval)
     }

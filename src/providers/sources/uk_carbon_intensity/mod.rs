@@ -22,11 +22,11 @@ pub use self::settings::Settings;
 use self::settings::{Postcode, RegionId};
 use super::descriptor::{Descriptor, Table, ZonesError};
 use crate::providers::client::json::{MOST_POINTS, malformed, note_short, notes as notes_of, time, unexpected, value};
-use crate::providers::client::{Api, Contribution, Network, SharedSettings, from_api};
+use crate::providers::client::{Api, ApiSource, Contribution, Network, SharedSettings};
 use crate::providers::error::{ProviderError, SettingsError, shortened};
 use crate::providers::place::{Place, ZoneName};
 use crate::providers::provider::{Actuals, Answer, Provider};
-use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
+use wattune_core::domain::{CarbonSeries, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
 const HALF_HOUR: TimeDelta = TimeDelta::minutes(30);
@@ -145,9 +145,6 @@ fn is_northern_ireland(latitude: f64, longitude: f64) -> bool {
 
 impl UkCarbonIntensity {
     /// Connects to nothing yet.
-    ///
-    /// # Errors
-    /// If the zone lies elsewhere.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let chosen = match (own.region.map(u8::from), &own.postcode) {
             (Some(region), _) => Some((Asked::Region(region), region.to_string())),
@@ -175,6 +172,12 @@ impl UkCarbonIntensity {
         let mut rows = Vec::new();
         read_rows(&body, region, &mut rows)?;
         Ok(rows)
+    }
+}
+
+impl ApiSource for UkCarbonIntensity {
+    fn api(&self) -> &Api {
+        &self.api
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
@@ -220,17 +223,7 @@ impl UkCarbonIntensity {
                 format!("{} slots, none with a forecast for now or later; trying again next half hour", ahead.len());
             return Err(ProviderError::Empty { what });
         }
-        let forecast = Forecast {
-            zone: self.api.zone(),
-            source: self.source().to_owned(),
-            kind: SignalKind::Average,
-            scope: SignalScope::Operational,
-            issued_at: now,
-            retrieved_at: now,
-            provenance: Default::default(),
-            expected,
-            actual,
-        };
+        let forecast = self.api.forecast((SignalKind::Average, SignalScope::Operational), now, expected, actual);
         if contributes != Contribution::Actual {
             notes.extend(note_short(&forecast, now, AHEAD_H));
         }
@@ -251,18 +244,6 @@ impl UkCarbonIntensity {
         let inside = rows.iter().filter(|row| span.start() < row.slot.end() && row.slot.end() <= span.end());
         let actual = points(inside.map(|row| (row.slot, row.actual)), Origin::Estimated);
         Ok(Some(CarbonSeries::from_points(actual).0))
-    }
-}
-
-impl Provider for UkCarbonIntensity {
-    from_api!(GramsPerKwh);
-
-    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.api.discreet_answer(self.answer(now)).boxed()
-    }
-
-    fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
-        self.api.discreet(self.actuals(span, now)).boxed()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::providers::client::network_settings;
+use crate::providers::client::{network_settings, number_setting};
 
 network_settings! {
     /// `[carbon.uk_carbon_intensity]`
@@ -13,22 +13,9 @@ network_settings! {
     postcode: Option<Postcode> = None,
 }
 
-/// A region of the UK Carbon Intensity API, 1 (North Scotland) to 17 (Wales).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "u8", into = "u8")]
-pub struct RegionId(u8);
-
-impl TryFrom<u8> for RegionId {
-    type Error = &'static str;
-    fn try_from(id: u8) -> Result<Self, Self::Error> {
-        if (1..=17).contains(&id) { Ok(Self(id)) } else { Err("regions are numbered 1 (North Scotland) to 17 (Wales)") }
-    }
-}
-
-impl From<RegionId> for u8 {
-    fn from(id: RegionId) -> u8 {
-        id.0
-    }
+number_setting! {
+    /// A region of the UK Carbon Intensity API, 1 (North Scotland) to 17 (Wales).
+    RegionId: |id| (1..=17).contains(id), else "regions are numbered 1 (North Scotland) to 17 (Wales)"
 }
 
 /// The outward part of a UK postcode, in capitals.

@@ -24,11 +24,13 @@ use self::session::{Session, not_in_plan};
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
 use crate::providers::client::json::{note_short, notes as notes_of};
-use crate::providers::client::{Api, Contribution, Denied, Secret, SharedSettings, abridged, from_api};
+use crate::providers::client::{Api, ApiSource, Contribution, Denied, Secret, SharedSettings, abridged};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName};
 use crate::providers::provider::{Actuals, Answer, Provider};
-use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Provenance, SignalKind, SignalScope, Slot};
+use wattune_core::domain::{
+    CarbonSeries, Forecast, Intensity, Origin, Provenance, SignalKind, SignalScope, Slot, Unit,
+};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// Forecasts are renewed every five minutes, which is more often than a plan needs.
@@ -109,9 +111,6 @@ impl fmt::Debug for WattTime {
 
 impl WattTime {
     /// Connects to nothing yet, and needs no account yet.
-    ///
-    /// # Errors
-    /// Without a place, or if `carbon.zone` is a country.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, Seconds::from_delta(CADENCE))?;
         let place = api.place();
@@ -218,6 +217,17 @@ impl WattTime {
         let before = known.replace(after.clone()).filter(|before| *before != after)?;
         Some(format!("WattTime's model changed from {before} to {after}; values may lie at another level now"))
     }
+}
+
+impl ApiSource for WattTime {
+    const UNIT: Unit = Unit::PoundsPerMwh;
+
+    /// History is complete within hours; what is revised later is revised within the next two days.
+    const FINAL_AFTER: Seconds = Seconds::new(2.0 * 86_400.0);
+
+    fn api(&self) -> &Api {
+        &self.api
+    }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
         let region = self.region(now).await?;
@@ -257,15 +267,9 @@ impl WattTime {
             return Err(ProviderError::Empty { what: format!("the history of {region} holds no value of the past") });
         }
         let forecast = Forecast {
-            zone: self.api.zone(),
-            source: self.source().to_owned(),
-            kind: SignalKind::Marginal,
-            scope: SignalScope::Operational,
-            issued_at,
-            retrieved_at: now,
+            issued_at: issued_at,
             provenance,
-            expected,
-            actual,
+            ..self.api.forecast((SignalKind::Marginal, SignalScope::Operational), now, expected, actual)
         };
         notes.extend(note_short(&forecast, now, u8::from(self.settings.horizon_hours).into()));
         notes.extend(self.api.skew_note());
@@ -290,23 +294,6 @@ impl WattTime {
                 Ok(Some(CarbonSeries::from_points(rows).0))
             }
         }
-    }
-}
-
-impl Provider for WattTime {
-    from_api!(PoundsPerMwh);
-
-    fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer, ProviderError>> {
-        self.api.discreet_answer(self.answer(now)).boxed()
-    }
-
-    fn fetch_actuals(&self, span: Slot, now: DateTime<Utc>) -> BoxFuture<'_, Actuals<GramsPerKwh>> {
-        self.api.discreet(self.actuals(span, now)).boxed()
-    }
-
-    /// History is complete within hours; what is revised later is revised within the next two days.
-    fn final_after(&self) -> Seconds {
-        Seconds::from_delta(TimeDelta::days(2))
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-use crate::providers::client::network_settings;
+use crate::providers::client::{network_settings, number_setting};
 
 network_settings! {
     /// `[carbon.watttime]`
@@ -21,20 +19,7 @@ network_settings! {
     horizon_hours: WattTimeHorizon = WattTimeHorizon(48),
 }
 
-/// 1 to 72 hours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "u8", into = "u8")]
-pub struct WattTimeHorizon(u8);
-
-impl TryFrom<u8> for WattTimeHorizon {
-    type Error = &'static str;
-    fn try_from(hours: u8) -> Result<Self, Self::Error> {
-        if (1..=72).contains(&hours) { Ok(Self(hours)) } else { Err("the API gives 1 to 72 hours") }
-    }
-}
-
-impl From<WattTimeHorizon> for u8 {
-    fn from(hours: WattTimeHorizon) -> u8 {
-        hours.0
-    }
+number_setting! {
+    /// 1 to 72 hours.
+    WattTimeHorizon: |hours| (1..=72).contains(hours), else "the API gives 1 to 72 hours"
 }
