@@ -89,37 +89,29 @@ pub struct Settings {
 }
 
 /// A mistake in the settings.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read the configuration {}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// The reason.
         #[source]
         source: std::io::Error,
     },
     /// Syntax, an unknown key, a wrong type or value.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Wrong {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
         /// The column, from 1.
         column: usize,
-        /// What is wrong, and what would be right.
         message: String,
     },
     /// A value out of range that is not in the file, or whose position in it is unknown.
     #[error("{section}: {message}")]
-    OutOfRange {
-        /// The table.
-        section: &'static str,
-        /// What is wrong, and what would be right.
-        message: String,
-    },
+    OutOfRange { section: &'static str, message: String },
 }
 
 impl Settings {

@@ -97,6 +97,7 @@ pub struct Outcome {
 }
 
 /// Why a world cannot be built.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
     /// The daemon in it does not start.
@@ -105,9 +106,7 @@ pub enum WorldError {
     /// The daemon in it refuses a job.
     #[error("the daemon refused job {name}")]
     Refused {
-        /// The job's name.
         name: String,
-        /// The daemon's answer.
         #[source]
         source: ControlError,
     },

@@ -24,6 +24,7 @@ const STICKY: u32 = 0o1000;
 const MAX_LINKS: usize = 40;
 
 /// The reason why a place is not used.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum Distrust {
     /// It belongs to another user, who could replace its content.
@@ -34,11 +35,8 @@ pub enum Distrust {
     Owner {
         /// "the directory", "the symbolic link" or "the file".
         what: &'static str,
-        /// The path.
         path: PathBuf,
-        /// The owner's user id.
         owner: u32,
-        /// This process's user id.
         us: u32,
     },
     /// Other users can replace its content.
@@ -46,34 +44,20 @@ pub enum Distrust {
         "others may write in the directory {} (mode {mode:04o}) and exchange what is kept there; take that from them \
          (chmod go-w {}), or choose another place", path.display(), path.display()
     )]
-    Writable {
-        /// The path.
-        path: PathBuf,
-        /// The mode.
-        mode: u32,
-    },
+    Writable { path: PathBuf, mode: u32 },
     /// It is a link.
     #[error("{} is a {kind} link, which is not followed; move it away", path.display())]
     Link {
-        /// The path.
         path: PathBuf,
         /// "symbolic" or "hard".
         kind: &'static str,
     },
     /// It is not a regular file, so reading it may never end.
     #[error("{} is no regular file; move it away", path.display())]
-    NoFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NoFile { path: PathBuf },
     /// The system refused.
     #[error("cannot inspect {}: {source}", path.display())]
-    Io {
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 fn inspecting(path: &Path) -> impl FnOnce(io::Error) -> Distrust + '_ {

@@ -40,6 +40,7 @@ const WITH_CLOCKS: u32 = 2;
 const MAX_LEN: u64 = 16 << 20;
 
 /// The reason why the journal cannot be used.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The file cannot be read or written.
@@ -47,9 +48,7 @@ pub enum JournalError {
     Io {
         /// "read" or "write".
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// The reason.
         #[source]
         source: io::Error,
     },
@@ -60,9 +59,7 @@ pub enum JournalError {
         path.display()
     )]
     Damaged {
-        /// The file.
         path: PathBuf,
-        /// The reason.
         #[source]
         source: serde_json::Error,
     },
@@ -72,12 +69,7 @@ pub enum JournalError {
          newer one (`wattune restore`)",
         path.display()
     )]
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// The format of the file.
-        version: u32,
-    },
+    Newer { path: PathBuf, version: u32 },
 }
 
 /// The original settings of a GPU, and wattune's writes since.

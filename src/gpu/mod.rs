@@ -19,56 +19,34 @@ use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Seconds, Watts};
 
 /// The reason for a failed device call. `call` is the driver's own name of the call, so that a person can look it up.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GpuError {
     /// The GPU fell off the bus or was reset.
     #[error("{call}: the GPU is lost (fell off the bus or was reset)")]
-    Lost {
-        /// The failed call.
-        call: &'static str,
-    },
+    Lost { call: &'static str },
     /// The process lacks the permission.
     #[error("{call}: no permission; it needs root (or CAP_SYS_ADMIN in a container)")]
-    NoPermission {
-        /// The failed call.
-        call: &'static str,
-    },
+    NoPermission { call: &'static str },
     /// The GPU or this driver does not support the call.
     #[error("{call}: not supported by this GPU")]
-    NotSupported {
-        /// The failed call.
-        call: &'static str,
-    },
+    NotSupported { call: &'static str },
     /// The driver's library is older than the call.
     #[error("{call}: not in this driver's library; a newer driver has it")]
-    MissingSymbol {
-        /// The failed call.
-        call: &'static str,
-    },
+    MissingSymbol { call: &'static str },
     /// The call timed out.
     #[error("{call}: no answer from the driver for {:.1} s", after.get())]
-    TimedOut {
-        /// The failed call.
-        call: &'static str,
-        /// The time waited so far.
-        after: Seconds,
-    },
+    TimedOut { call: &'static str, after: Seconds },
     /// The limit changed since the caller read it, so nothing was written.
     #[error("{call}: an external writer set {current} just before, which was not overwritten")]
     LimitChanged {
         /// The call that was not made.
         call: &'static str,
-        /// The limit on the GPU.
         current: PowerLimit,
     },
     /// Any other failure, in the driver's words.
     #[error("{call}: {message}")]
-    Driver {
-        /// The failed call.
-        call: &'static str,
-        /// The driver's message.
-        message: String,
-    },
+    Driver { call: &'static str, message: String },
 }
 
 impl GpuError {

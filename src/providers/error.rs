@@ -6,6 +6,7 @@ use super::client::redact::Secrets;
 use wattune_core::units::Seconds;
 
 /// The reason why a source gave no usable answer. Each message names the fault and the remedy; none holds a secret.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProviderError {
     /// No connection, or it broke.
@@ -13,7 +14,6 @@ pub enum ProviderError {
     Unreachable {
         /// Host, with its port if it is not the usual one.
         host: String,
-        /// The innermost cause.
         why: String,
     },
     /// Connected or not, the answer was not complete in time.
@@ -21,7 +21,6 @@ pub enum ProviderError {
     TimedOut {
         /// Host, with its port if it is not the usual one.
         host: String,
-        /// The limit on the whole exchange.
         after: Seconds,
     },
     /// The key or what it may see. Asking more often would not help.
@@ -31,30 +30,18 @@ pub enum ProviderError {
         status: u16,
         /// The message in the body, shortened.
         message: String,
-        /// The remedy, in the user's words.
         advice: String,
     },
     /// There is no key, or it cannot be read. Nothing was asked.
     #[error("{what}")]
-    NoKey {
-        /// The missing key, how to set it, and where to get one.
-        what: String,
-    },
+    NoKey { what: String },
     /// The configured number of requests is used up. Nothing was asked.
     #[error("{per_hour} requests within an hour are used up, more follow after {}; raise requests_per_hour if the plan \
              allows more", until.format("%H:%M:%SZ"))]
-    QuotaSpent {
-        /// The limit.
-        per_hour: u32,
-        /// The time at which the next one is allowed.
-        until: DateTime<Utc>,
-    },
+    QuotaSpent { per_hour: u32, until: DateTime<Utc> },
     /// Too many requests.
     #[error("asked too often{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
-    RateLimited {
-        /// The wait that the source asks for.
-        retry_after: Option<Seconds>,
-    },
+    RateLimited { retry_after: Option<Seconds> },
     /// The fault is on the other side.
     #[error("the service failed with status {status} ({message}); nothing to do here. Trying again")]
     ServerError {
@@ -66,39 +53,25 @@ pub enum ProviderError {
     /// Another answer than the one asked for.
     #[error("answered with status {status} ({message}); check the zone and the address in the settings")]
     Unexpected {
-        /// The HTTP status.
         status: u16,
         /// The message in the body, or the redirection's target, shortened.
         message: String,
     },
     /// The body is longer than allowed; the rest was not read.
     #[error("more than {limit_bytes} bytes; raise the limit (carbon.max_body_bytes) if this is really the answer")]
-    TooLarge {
-        /// The limit.
-        limit_bytes: u64,
-    },
+    TooLarge { limit_bytes: u64 },
     /// The answer cannot be read.
     #[error("{at}: {what}")]
-    Malformed {
-        /// The fault, and the remedy.
-        what: String,
-        /// The place: a field of the body, or file, line and column.
-        at: String,
-    },
+    Malformed { what: String, at: String },
     /// Well-formed, but without a single usable value.
     #[error("no usable value: {what}")]
-    Empty {
-        /// The value that is missing.
-        what: String,
-    },
+    Empty { what: String },
     /// The file is not there or may not be read.
     #[error("{path} cannot be read ({why}); check {table}.file.path and the permissions")]
     Unreadable {
         /// The table of the settings that names the file, `carbon` or `price`.
         table: &'static str,
-        /// The file.
         path: String,
-        /// The system's reason.
         why: String,
     },
 }
@@ -136,6 +109,7 @@ impl ProviderError {
 }
 
 /// Settings that are each right, but not together.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// `source = "file"` without a path.
@@ -152,7 +126,6 @@ pub enum SettingsError {
     Origin {
         /// `carbon` or `price`.
         table: &'static str,
-        /// The value in the settings.
         origin: &'static str,
     },
     /// UTC, and a zone that is not.
@@ -160,7 +133,6 @@ pub enum SettingsError {
     TwoZones {
         /// `carbon` or `price`.
         table: &'static str,
-        /// The value in the settings.
         zone: String,
     },
     /// A unit of prices for intensities, or the other way round.
@@ -168,19 +140,11 @@ pub enum SettingsError {
     Unit {
         /// `carbon` or `price`.
         table: &'static str,
-        /// The right values.
         right: String,
     },
     /// A source that cannot do with the place it is given.
     #[error("{source_name} cannot be asked about {place}: {why}")]
-    Place {
-        /// The source.
-        source_name: &'static str,
-        /// The place as written.
-        place: String,
-        /// The right values.
-        why: String,
-    },
+    Place { source_name: &'static str, place: String, why: String },
     /// A source that needs a zone has none.
     #[error(
         "carbon.source has \"{0}\", which needs carbon.zone or carbon.{0}.zone; `wattune carbon zones` lists zones"

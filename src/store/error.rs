@@ -3,16 +3,12 @@
 use std::path::Path;
 
 /// Failure of the store.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database cannot be opened or migrated to this version.
     #[error("cannot open the database {path}: {why}")]
-    Open {
-        /// Path of the file.
-        path: String,
-        /// Reason.
-        why: String,
-    },
+    Open { path: String, why: String },
     /// Another process holds the write lock for longer than the store waits.
     #[error("another process holds the database for writing; try again in a moment")]
     Busy,
@@ -20,31 +16,22 @@ pub enum StoreError {
     #[error(
         "there is no database at {path}; name the daemon's state directory with --state-dir, or its settings with --config"
     )]
-    Missing {
-        /// Path of the file.
-        path: String,
-    },
+    Missing { path: String },
     /// The file may not be read.
     #[error("cannot read the database {path}; do it as the daemon's user or as root")]
     Unreadable {
-        /// Path of the file.
         path: String,
-        /// Reason.
         #[source]
         source: std::io::Error,
     },
     /// The tables have another version.
     #[error("the database {path} was written by {whose} wattune (tables of version {theirs}, not {ours}); {right}")]
     Version {
-        /// Path of the file.
         path: String,
         /// "a newer" or "an older".
         whose: &'static str,
-        /// Version of the tables.
         theirs: i64,
-        /// Version of this program's tables.
         ours: i64,
-        /// Remedy.
         right: &'static str,
     },
     /// The tables cannot be migrated to this version.
@@ -58,12 +45,7 @@ pub enum StoreError {
     Closed,
     /// A row is not in the format that this program writes.
     #[error("the database has an unreadable {what}: {why}")]
-    Damaged {
-        /// Kind of row.
-        what: &'static str,
-        /// Error in the row.
-        why: String,
-    },
+    Damaged { what: &'static str, why: String },
 }
 
 impl StoreError {

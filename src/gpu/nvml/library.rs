@@ -26,6 +26,7 @@ pub struct Settings {
 }
 
 /// The reason why the driver's library cannot be used.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     /// There is no such file.
@@ -33,60 +34,34 @@ pub enum OpenError {
         "no NVIDIA driver found: {}; install the driver, or name its library (--nvml-library, gpus.nvml.library); a container needs the \
          NVIDIA runtime (docker run --gpus all)", tried.join("; ")
     )]
-    NoDriver {
-        /// The dynamic linker's message for each name.
-        tried: Vec<String>,
-    },
+    NoDriver { tried: Vec<String> },
     /// The file is not an NVML library.
     #[error(
         "{} is not a usable NVML library: {message}; gpus.nvml.library must name the driver's libnvidia-ml.so.1, built for \
          this machine", path.display()
     )]
-    NotNvml {
-        /// The file's path or name.
-        path: PathBuf,
-        /// The dynamic linker's message.
-        message: String,
-    },
+    NotNvml { path: PathBuf, message: String },
     /// The library is installed, but the driver's kernel module is not loaded.
     #[error(
         "the NVIDIA driver is installed ({}) but not loaded: try modprobe nvidia, then look for NVRM in dmesg",
         path.display()
     )]
-    DriverNotLoaded {
-        /// The library's path or name.
-        path: PathBuf,
-    },
+    DriverNotLoaded { path: PathBuf },
     /// The permission to read the library or the driver's device files is missing.
     #[error(
         "no permission to use the NVIDIA driver through {}: {message}; this user must be able to read it, \
          /dev/nvidiactl and /dev/nvidia0, 1, …", path.display()
     )]
-    NoPermission {
-        /// The library's path or name.
-        path: PathBuf,
-        /// The message of whatever refused.
-        message: String,
-    },
+    NoPermission { path: PathBuf, message: String },
     /// The library and the running kernel module have different versions.
     #[error(
         "{} and the loaded NVIDIA kernel module are of different versions, as after an update: reload the module or \
          reboot; in a container, use the host's library", path.display()
     )]
-    VersionMismatch {
-        /// The library's path or name.
-        path: PathBuf,
-    },
+    VersionMismatch { path: PathBuf },
     /// Any other failure, in the driver's words.
     #[error("{call} in {} failed: {message}; nvidia-smi should fail likewise", path.display())]
-    Driver {
-        /// The library's path or name.
-        path: PathBuf,
-        /// The failed call.
-        call: &'static str,
-        /// The driver's message.
-        message: String,
-    },
+    Driver { path: PathBuf, call: &'static str, message: String },
 }
 
 /// The driver's library, open.

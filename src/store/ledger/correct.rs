@@ -52,6 +52,7 @@ pub struct CorrectionResult {
 }
 
 /// Reason why nothing was corrected.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum CorrectionError {
     /// Both shares are equal.
@@ -67,18 +68,10 @@ pub enum CorrectionError {
         "intervals of {hour} and other hours were rolled up, and sums cannot be corrected. Correct \
          intervals within ledger.keep_intervals_days, or choose a later --from"
     )]
-    RolledUp {
-        /// First such hour.
-        hour: String,
-    },
+    RolledUp { hour: String },
     /// No closed block has energy of the device.
     #[error("no closed block has energy of device {given}; known devices: {known}")]
-    NoDevice {
-        /// Device in the request.
-        given: DeviceId,
-        /// Devices with recorded energy.
-        known: String,
-    },
+    NoDevice { given: DeviceId, known: String },
     /// The job does not exist.
     #[error("there is no job {0}")]
     NoJob(JobId),

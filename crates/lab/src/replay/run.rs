@@ -39,6 +39,7 @@ pub struct Replayed {
 }
 
 /// Why a replay has no end.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {
     /// The trace ends before the job does.
@@ -55,12 +56,7 @@ pub enum ReplayError {
     Idle(DateTime<Utc>),
     /// The jobs do not fit under the node's cap even at their lowest limits.
     #[error("the lowest limits of all jobs add up to {lowest}, more than the node's cap of {cap}")]
-    NoRoom {
-        /// Their sum.
-        lowest: Watts,
-        /// The cap.
-        cap: Watts,
-    },
+    NoRoom { lowest: Watts, cap: Watts },
 }
 
 /// The circumstances of a replay, the same for all policies.

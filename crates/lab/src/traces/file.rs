@@ -3,46 +3,35 @@
 use std::path::{Path, PathBuf};
 
 /// Why a trace cannot be used.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// The system's answer.
         #[source]
         source: std::io::Error,
     },
     /// The file is no CSV.
     #[error("cannot read {}", path.display())]
     NotCsv {
-        /// The file.
         path: PathBuf,
-        /// The place and the fault.
         #[source]
         source: csv::Error,
     },
     /// A value is wrong.
     #[error("{}, line {line}, column {column}: {why}", path.display())]
     Broken {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// The column's name.
         column: &'static str,
-        /// The value, and what would be right.
         why: String,
     },
     /// Its rows do not fit their use.
     #[error("{}: {why}", path.display())]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-        /// The fault, and what would be right.
-        why: String,
-    },
+    Unusable { path: PathBuf, why: String },
 }
 
 /// A file as it was read.

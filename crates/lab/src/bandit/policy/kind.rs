@@ -17,25 +17,18 @@ pub struct Knobs {
 }
 
 /// Why a recurring job cannot be simulated.
+#[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
     /// No batch size reaches the target.
     #[error("no batch size reaches the target within {max_epochs} epochs; lower the target or allow more")]
-    Hopeless {
-        /// The most epochs of a run.
-        max_epochs: u32,
-    },
+    Hopeless { max_epochs: u32 },
     /// The first recurrence did not reach its target.
     #[error(
         "the first run, with batch size {batch_size}, did not reach the target (seed {seed}); the default batch size \
          must: choose another, more epochs, or another target"
     )]
-    DefaultFails {
-        /// The default batch size.
-        batch_size: u64,
-        /// Seed of the generators.
-        seed: u64,
-    },
+    DefaultFails { batch_size: u64, seed: u64 },
 }
 
 /// The choices of a policy for one job.
