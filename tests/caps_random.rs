@@ -143,7 +143,7 @@ impl Node {
         for index in 0..BOARDS {
             let (idle, settling) = (Watts::new(25.0), Seconds::new(0.1));
             let seed = u64::from(index);
-            let physics = Physics { range, found: mw(FOUND_MW), idle, settling, noise: 0.0, seed };
+            let physics = Physics { range, original_limit: mw(FOUND_MW), idle, settling, noise: 0.0, seed };
             let board = SimulatedBoard::new(physics, clock.clone());
             board.run(Some(LoadCurve::saturating(
                 &range,

@@ -100,8 +100,8 @@ impl Outage {
         let feed = Feed::start(chain, FeedOptions::default(), clock.now()).await;
         let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
-        let (found, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
-        let physics = Physics { range, found, idle, settling, noise: 0.0, seed: 1 };
+        let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
+        let physics = Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 };
         let board = SimulatedBoard::new(physics, clock.clone());
         let (demand, floor, peak) = (Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
         board.run(Some(LoadCurve::saturating(&range, demand, floor, peak)));

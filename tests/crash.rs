@@ -263,7 +263,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
     let clock = Arc::new(Fragile { clock: SystemClock::start(), armed: AtomicBool::new(false) });
     let physics = Physics {
         range: LimitRange { min: watts(100), max: watts(350), default: watts(320) },
-        found: watts(280),
+        original_limit: watts(280),
         idle: Watts::new(25.0),
         settling: Seconds::new(0.1),
         noise: 0.0,

@@ -38,7 +38,7 @@ impl Node {
         let mw = PowerLimit::from_milliwatts;
         let range = LimitRange { min: mw(100_000), max: mw(350_000), default: mw(320_000) };
         let (idle, settling) = (Watts::new(25.0), Seconds::new(0.1));
-        let physics = Physics { range, found: mw(280_000), idle, settling, noise: 0.0, seed: 1 };
+        let physics = Physics { range, original_limit: mw(280_000), idle, settling, noise: 0.0, seed: 1 };
         let board = SimulatedBoard::new(physics, clock.clone());
         let load = LoadCurve::saturating(&range, Watts::new(300.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
         board.run(Some(load));

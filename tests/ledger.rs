@@ -128,8 +128,9 @@ impl Node {
         let clock = Arc::new(ManualClock::at(at(0)));
         let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
-        let (found, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
-        let board = SimulatedBoard::new(Physics { range, found, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
+        let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
+        let board =
+            SimulatedBoard::new(Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
         let source = SourceState::starting(&LATE, 0, None, at(0));
         let feed = watch::Sender::new(FeedState::starting(vec![source.clone()], at(0)));
         Self { clock, board, source, feed, state: tempfile::tempdir().expect("a directory") }

@@ -118,8 +118,9 @@ impl Waiting {
         let feed = Feed::start(vec![vec![Arc::new(Sun)]], FeedOptions::default(), clock.now()).await;
         let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
-        let (found, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
-        let board = SimulatedBoard::new(Physics { range, found, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
+        let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
+        let board =
+            SimulatedBoard::new(Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
         let curve = LoadCurve::saturating(&range, Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
         board.run(Some(curve.clone()));
         let state = tempfile::tempdir().expect("a directory");

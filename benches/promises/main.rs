@@ -215,7 +215,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
     let (min, max) = (limit(curve.points().first().map(|p| p.limit)), limit(curve.points().last().map(|p| p.limit)));
     let physics = Physics {
         range: LimitRange { min, max, default: max },
-        found: max,
+        original_limit: max,
         idle: Watts::new(25.0),
         settling: SETTLING,
         noise: 0.01,

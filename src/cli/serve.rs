@@ -246,7 +246,7 @@ fn simulated_board(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clo
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
     let physics = Physics {
         range,
-        found: range.default,
+        original_limit: range.default,
         idle: Watts::new(25.0),
         settling: Seconds::new(0.5),
         noise: 0.01,

@@ -146,9 +146,6 @@ impl Settings {
     }
 
     /// Checks what types cannot: ranges, and settings that depend on each other.
-    ///
-    /// # Errors
-    /// The first value out of range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;

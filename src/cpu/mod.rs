@@ -55,8 +55,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// # Errors
-    /// For the first value out of range.
+    /// Checks ranges and paths.
     pub fn check(&self) -> Result<(), String> {
         self.sample_s.check("sample_s", 0.05, 5.0)?;
         for (key, path) in
@@ -132,9 +131,6 @@ pub trait Node: Send {
     fn usage(&mut self) -> Usage;
 
     /// Finds the processes that a job names.
-    ///
-    /// # Errors
-    /// If there is no such process or group; the message says what would be right.
     fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob>;
 
     /// Counts a job's CPU time from now on, without earlier use by its processes.

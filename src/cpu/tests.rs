@@ -273,7 +273,7 @@ fn a_simulated_node_follows_its_gpus_and_is_labelled() {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
     let (idle, settling) = (Watts::new(25.0), Seconds::ZERO);
-    let physics = Physics { range, found: range.max, idle, settling, noise: 0.0, seed: 1 };
+    let physics = Physics { range, original_limit: range.max, idle, settling, noise: 0.0, seed: 1 };
     let board = SimulatedBoard::new(physics, clock.clone());
     let node = SimulatedNode::new(vec![board.clone()], clock.clone());
     let handle = CpuHandle::start(Box::new(node), clock.clone(), Sampling::OnRequest);

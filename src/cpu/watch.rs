@@ -134,9 +134,6 @@ impl CpuHandle {
     }
 
     /// Finds the processes that a job names. Blocks: not for async tasks.
-    ///
-    /// # Errors
-    /// If they do not exist.
     pub fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
         lock(&self.worker).node.resolve(claim)
     }

@@ -125,9 +125,6 @@ pub struct World {
 
 impl World {
     /// Builds it, with the daemon's state in `state_dir`, and registers the jobs.
-    ///
-    /// # Errors
-    /// If the daemon does not start there, or refuses a job.
     pub async fn build(scenario: Scenario, state_dir: &Path, requests: Requests) -> Result<Self, WorldError> {
         let clock = Arc::new(ManualClock::at(scenario.start));
         let settings = Settings {
@@ -335,7 +332,7 @@ fn physics(SimulatedJob { curve, original_limit, .. }: &SimulatedJob, noise: f64
     let default = original_limit.map_or(max, |original| limit(original).clamp(min, max));
     Physics {
         range: LimitRange { min, max, default },
-        found: default,
+        original_limit: default,
         idle: Watts::new(25.0),
         settling: Seconds::new(0.5),
         noise,

@@ -188,9 +188,6 @@ pub fn is_open(found: &Metadata) -> bool {
 }
 
 /// Closes a file to everyone but its owner. Leaves root's files alone if this process is not root.
-///
-/// # Errors
-/// If the system refuses.
 pub fn close(path: &Path, found: &Metadata) -> Result<(), Distrust> {
     if !is_open(found) || found.uid() != user() {
         return Ok(());
@@ -218,9 +215,6 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Opens a file like [`open`] and empties it.
-///
-/// # Errors
-/// The errors of [`open`].
 pub fn create(path: &Path) -> io::Result<File> {
     let file = open(path)?;
     file.set_len(0)?;

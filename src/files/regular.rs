@@ -7,9 +7,6 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 /// Opens a regular file for reading. A pipe would wait for a writer, and a device may never end.
-///
-/// # Errors
-/// If it cannot be opened or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     // Checked before it is opened: opening a pipe is what blocks.
     check(&fs::metadata(path)?)?;
@@ -19,9 +16,6 @@ pub fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Reads a regular file of at most `most` bytes.
-///
-/// # Errors
-/// If it cannot be read, is longer, or is not a regular file.
 pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -32,9 +26,6 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Reads a regular file of at most `most` bytes of UTF-8.
-///
-/// # Errors
-/// The errors of [`read`], and text that is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

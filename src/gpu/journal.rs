@@ -14,8 +14,8 @@
 //! journals the lock; to restore the clocks is to unlock them.
 
 mod decision;
+mod entry;
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -24,6 +24,9 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 pub use decision::{ObservedLimit, RestoreAction, restore_action};
+pub use entry::{Entry, ExternalLimit};
+
+use entry::{Contents, Original};
 
 use crate::files;
 use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
@@ -72,105 +75,6 @@ pub enum JournalError {
     Newer { path: PathBuf, version: u32 },
 }
 
-/// The original settings of a GPU, and wattune's writes since.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// The original limit.
-    #[serde(rename = "found_mw")]
-    pub original: PowerLimit,
-    /// The original persistence mode, if wattune changed it.
-    #[serde(rename = "found_persistence")]
-    pub original_persistence: Option<bool>,
-    /// The limits that wattune may have recorded on the GPU: its last one, and the one before, in case the process died
-    /// between the journal entry and the write.
-    #[serde(rename = "written_mw")]
-    pub written: Vec<PowerLimit>,
-    /// The clock that wattune locked or was about to lock; the clocks were free before.
-    #[serde(rename = "locked_mhz", default, skip_serializing_if = "Option::is_none")]
-    pub locked: Option<ClockLimit>,
-    /// The time at which the original limit was read.
-    pub found_at: DateTime<Utc>,
-    /// The boot of the last write.
-    pub boot_id: String,
-    /// The energy counter at the last write. A smaller value later means that the driver was reloaded.
-    #[serde(rename = "counter_mj")]
-    pub counter: Option<Millijoules>,
-}
-
-impl Entry {
-    /// Returns true if the clocks are to be unlocked. A reboot unlocks them: a lock after it is an external one.
-    pub fn holds_lock(&self, boot_id: &str) -> bool {
-        self.locked.is_some() && self.boot_id == boot_id
-    }
-
-    /// Moves the entry to this boot, which drops a lock of an earlier one.
-    fn move_to_boot(&mut self, boot_id: &str) {
-        if self.boot_id != boot_id {
-            self.locked = None;
-            boot_id.clone_into(&mut self.boot_id);
-        }
-    }
-}
-
-/// A limit that an external writer set on a job's GPU, which wattune leaves alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExternalLimit {
-    /// The limit.
-    #[serde(rename = "limit_mw")]
-    pub limit: PowerLimit,
-    /// The time at which wattune noticed it.
-    pub since: DateTime<Utc>,
-}
-
-/// An external limit and the boot in which it was recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct RecordedExternal {
-    #[serde(flatten)]
-    limit: ExternalLimit,
-    boot_id: String,
-}
-
-/// The limit of a GPU when a job took control of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Original {
-    #[serde(rename = "limit_mw")]
-    limit: PowerLimit,
-    found_at: DateTime<Utc>,
-    /// The latest boot in which the GPU had this limit.
-    boot_id: String,
-    #[serde(rename = "counter_mj")]
-    counter: Option<Millijoules>,
-}
-
-/// The journal's content.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Contents {
-    boards: BTreeMap<GpuId, Entry>,
-    #[serde(rename = "left_to_others", default, skip_serializing_if = "BTreeMap::is_empty")]
-    external: BTreeMap<GpuId, RecordedExternal>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    originals: BTreeMap<GpuId, Original>,
-}
-
-impl Contents {
-    /// Forgets the limits of a GPU that an external writer has set to `theirs`. Only a clock lock is recorded to restore.
-    fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) {
-        self.originals.remove(gpu);
-        let Some(entry) = self.boards.get_mut(gpu) else { return };
-        if entry.locked.is_some() {
-            entry.original = theirs;
-            entry.written.clear();
-            entry.original_persistence = None;
-        } else {
-            self.boards.remove(gpu);
-        }
-    }
-
-    fn set_external(&mut self, gpu: &GpuId, limit: ExternalLimit, boot_id: &str) {
-        self.external.insert(gpu.clone(), RecordedExternal { limit, boot_id: boot_id.to_owned() });
-    }
-}
-
 #[derive(Serialize, Deserialize)]
 struct Document {
     version: u32,
@@ -178,7 +82,8 @@ struct Document {
     contents: Contents,
 }
 
-/// The journal of one state directory.
+/// The journal of one state directory. Each change is on disk before its method returns; if that fails, the GPU must
+/// not be written.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -210,17 +115,17 @@ impl Journal {
 
     /// Returns the entries.
     pub fn entries(&self) -> impl Iterator<Item = (&GpuId, &Entry)> {
-        self.contents.boards.iter()
+        self.contents.entries.iter()
     }
 
     /// Returns the entry of a GPU.
     pub fn entry(&self, gpu: &GpuId) -> Option<&Entry> {
-        self.contents.boards.get(gpu)
+        self.contents.entries.get(gpu)
     }
 
     /// Returns true if there is nothing to restore and no job's original limit.
     pub fn is_empty(&self) -> bool {
-        self.contents.boards.is_empty() && self.contents.originals.is_empty()
+        self.contents.entries.is_empty() && self.contents.originals.is_empty()
     }
 
     /// Returns the original limit of a GPU.
@@ -235,7 +140,7 @@ impl Journal {
             Some(Entry {
                 boot_id: original.boot_id.clone(),
                 counter: original.counter,
-                ..self.new_entry(original.limit, original.found_at)
+                ..self.new_entry(original.limit, original.observed_at)
             })
         };
         self.entry(gpu).cloned().or_else(of_job)
@@ -244,7 +149,7 @@ impl Journal {
     /// Raises the recorded energy counter of a GPU to `counter`, a later value from another record. A smaller reading
     /// later means that the driver was reloaded.
     pub fn update_counter(&mut self, gpu: &GpuId, counter: Millijoules) {
-        let entry = self.contents.boards.get_mut(gpu).map(|entry| &mut entry.counter);
+        let entry = self.contents.entries.get_mut(gpu).map(|entry| &mut entry.counter);
         let original = self.contents.originals.get_mut(gpu).map(|original| &mut original.counter);
         for known in entry.into_iter().chain(original) {
             *known = Some(known.map_or(counter, |known| known.max(counter)));
@@ -253,9 +158,6 @@ impl Journal {
 
     /// Records the original limit of a GPU that a job controls, or, if it is recorded already, that the GPU has it in
     /// this boot. The original limit of an entry takes precedence over `current`.
-    ///
-    /// # Errors
-    /// If the journal cannot be written: then the GPU must not be.
     pub fn record_original(
         &mut self,
         gpu: &GpuId,
@@ -269,23 +171,17 @@ impl Journal {
             _ => {}
         }
         let limit = self.original_limit(gpu).unwrap_or(current);
-        let original = Original { limit, found_at: now, boot_id: self.boot_id.clone(), counter };
+        let original = Original { limit, observed_at: now, boot_id: self.boot_id.clone(), counter };
         self.change(|contents| drop(contents.originals.insert(gpu.clone(), original)))
     }
 
     /// Forgets the original limit of a GPU whose job has ended. An entry stays.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub fn forget_original(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
         self.change(|contents| drop(contents.originals.remove(gpu)))
     }
 
     /// Records that `limit` is about to be written to a GPU that has `current`, and syncs to disk. `current` becomes
     /// the original limit at the first call.
-    ///
-    /// # Errors
-    /// If the journal cannot be written: then the GPU must not be.
     pub fn record_write(
         &mut self,
         gpu: &GpuId,
@@ -305,9 +201,6 @@ impl Journal {
 
     /// Records that the last write succeeded and the GPU has `shown` since. The limit before it is no longer wattune's:
     /// if it comes back, an external writer set it.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub fn record_written(&mut self, gpu: &GpuId, shown: PowerLimit) -> Result<(), JournalError> {
         let Some(mut entry) = self.entry(gpu).cloned() else { return Ok(()) };
         let Some(asked) = entry.written.last().copied() else { return Ok(()) };
@@ -318,9 +211,6 @@ impl Journal {
 
     /// Records that the clocks of a GPU whose limit is `limit` are about to be locked, and syncs to disk. The clocks
     /// must be free or locked by wattune.
-    ///
-    /// # Errors
-    /// If the journal cannot be written: then the GPU must not be.
     pub fn record_lock(
         &mut self,
         gpu: &GpuId,
@@ -334,19 +224,17 @@ impl Journal {
         self.put(gpu, entry)
     }
 
-    /// Records that persistence mode is about to be changed from `found` on a GPU whose limit is `limit`.
-    ///
-    /// # Errors
-    /// If the journal cannot be written: then the GPU must not be.
+    /// Records that persistence mode is about to be changed from `original` on a GPU whose limit is
+    /// `limit`.
     pub fn record_persistence(
         &mut self,
         gpu: &GpuId,
-        found: bool,
+        original: bool,
         limit: PowerLimit,
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
         let mut entry = self.entry_or_new(gpu, limit, now);
-        entry.original_persistence.get_or_insert(found);
+        entry.original_persistence.get_or_insert(original);
         self.put(gpu, entry)
     }
 
@@ -357,7 +245,7 @@ impl Journal {
     }
 
     fn put(&mut self, gpu: &GpuId, entry: Entry) -> Result<(), JournalError> {
-        self.change(|contents| drop(contents.boards.insert(gpu.clone(), entry)))
+        self.change(|contents| drop(contents.entries.insert(gpu.clone(), entry)))
     }
 
     fn new_entry(&self, original: PowerLimit, now: DateTime<Utc>) -> Entry {
@@ -366,38 +254,29 @@ impl Journal {
             original_persistence: None,
             written: Vec::new(),
             locked: None,
-            found_at: now,
+            observed_at: now,
             boot_id: self.boot_id.clone(),
             counter: None,
         }
     }
 
     /// Forgets the clock lock of a GPU: its clocks are free or locked by an external writer.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub fn forget_lock(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
         self.change(|contents| {
-            let Some(entry) = contents.boards.get_mut(gpu).filter(|e| e.locked.is_some()) else { return };
+            let Some(entry) = contents.entries.get_mut(gpu).filter(|e| e.locked.is_some()) else { return };
             entry.locked = None;
             if entry.written.is_empty() && entry.original_persistence.is_none() {
-                contents.boards.remove(gpu);
+                contents.entries.remove(gpu);
             }
         })
     }
 
     /// Forgets the limits of a GPU that an external writer has set to `theirs`. Only a clock lock is recorded to restore.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) -> Result<(), JournalError> {
         self.change(|contents| contents.yield_limit(gpu, theirs))
     }
 
     /// Does the same for a GPU whose job continues, and records the external limit for the next daemon.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub fn yield_to_external(&mut self, gpu: &GpuId, external: ExternalLimit) -> Result<(), JournalError> {
         let boot_id = self.boot_id.clone();
         self.change(|contents| {
@@ -407,21 +286,15 @@ impl Journal {
     }
 
     /// Forgets a restored GPU. The original limit that its job recorded stays.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub fn forget(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
-        self.change(|contents| drop(contents.boards.remove(gpu)))
+        self.change(|contents| drop(contents.entries.remove(gpu)))
     }
 
     /// Forgets a GPU whose limit an external writer changed, and records that limit for the next daemon.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub fn forget_for_external(&mut self, gpu: &GpuId, external: ExternalLimit) -> Result<(), JournalError> {
         let boot_id = self.boot_id.clone();
         self.change(|contents| {
-            contents.boards.remove(gpu);
+            contents.entries.remove(gpu);
             contents.originals.remove(gpu);
             contents.set_external(gpu, external, &boot_id);
         })
@@ -444,9 +317,6 @@ impl Journal {
     }
 
     /// Records or clears the external limit of a GPU.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub fn set_external_limit(&mut self, gpu: &GpuId, external: Option<ExternalLimit>) -> Result<(), JournalError> {
         if self.contents.external.get(gpu).map(|recorded| recorded.limit) == external {
             return Ok(());
@@ -480,7 +350,7 @@ impl Journal {
         if contents == self.contents {
             return Ok(());
         }
-        let version = if contents.boards.values().any(|e| e.locked.is_some()) { WITH_CLOCKS } else { VERSION };
+        let version = if contents.entries.values().any(|e| e.locked.is_some()) { WITH_CLOCKS } else { VERSION };
         let document = Document { version, contents };
         let write = || -> io::Result<()> {
             let next = self.path.with_extension("json.new");

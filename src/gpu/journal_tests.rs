@@ -10,7 +10,7 @@ fn entry() -> Entry {
         original_persistence: None,
         written: vec![w(225), w(200)],
         locked: None,
-        found_at: DateTime::UNIX_EPOCH,
+        observed_at: DateTime::UNIX_EPOCH,
         boot_id: "boot-1".into(),
         counter: Some(Millijoules::new(1_000)),
     }
@@ -147,16 +147,17 @@ fn a_clock_lock_has_its_own_format_and_outlives_the_limit() {
 #[test]
 fn a_journal_without_clocks_is_read() {
     let dir = tempfile::tempdir().expect("a directory");
-    let old = r#"{"version":1,"boards":{"GPU-1":{"found_mw":250000,"original_persistence":false,"written_mw":[225000],
+    let old = r#"{"version":1,"boards":{"GPU-1":{"found_mw":250000,"found_persistence":false,"written_mw":[225000],
         "found_at":"2026-01-01T00:00:00Z","boot_id":"boot-1","counter_mj":1000}}}"#;
     fs::write(dir.path().join(FILE_NAME), old).expect("written");
     let journal = Journal::open(dir.path(), "boot-1".into()).expect("an older version wrote it");
     let entry = journal.entry(&GpuId::new("GPU-1").expect("an id")).expect("recorded");
     assert_eq!((entry.original, entry.written.as_slice(), entry.locked), (w(250), [w(225)].as_slice(), None));
+    assert_eq!(entry.original_persistence, Some(false));
 }
 
 #[test]
-fn writes_that_fail_never_make_the_boards_own_limit_look_external() {
+fn writes_that_fail_never_make_the_gpus_own_limit_look_external() {
     let dir = tempfile::tempdir().expect("a directory");
     let gpu = GpuId::new("GPU-1").expect("an id");
     let now = DateTime::UNIX_EPOCH;
@@ -242,8 +243,8 @@ proptest::proptest! {
         let gpu = GpuId::new("GPU-1").expect("an id");
         let now = DateTime::UNIX_EPOCH;
         let mut journal = Journal::open(dir.path(), "boot-1".into()).expect("empty");
-        let (found, mut current) = (w(250), w(250));
-        journal.record_original(&gpu, found, None, now).expect("written");
+        let (original, mut current) = (w(250), w(250));
+        journal.record_original(&gpu, original, None, now).expect("written");
         // The limits that a kill may leave on the GPU.
         let mut ours = vec![current];
         for (i, (limit, is_done, rounds)) in writes.iter().enumerate() {
@@ -267,14 +268,14 @@ proptest::proptest! {
         let entry = journal.restore_entry(&gpu).expect("a job's");
         let way = |limit| restore_action(&entry, journal.boot_id(), &observed(limit, 0));
         for limit in &ours {
-            let expected = if limit.same_as(found) { RestoreAction::AlreadyRestored } else { RestoreAction::Write(found) };
+            let expected = if limit.same_as(original) { RestoreAction::AlreadyRestored } else { RestoreAction::Write(original) };
             proptest::prop_assert_eq!(way(*limit), expected);
         }
         let other = w(other);
-        let may_be_ours = entry.written.iter().chain(&ours).chain([&found]).any(|own| own.same_as(other));
+        let may_be_ours = entry.written.iter().chain(&ours).chain([&original]).any(|own| own.same_as(other));
         if !may_be_ours {
             let is_default = has_rebooted && other.same_as(w(300));
-            let expected = if is_default { RestoreAction::Write(found) } else { RestoreAction::LeaveExternal(other) };
+            let expected = if is_default { RestoreAction::Write(original) } else { RestoreAction::LeaveExternal(other) };
             proptest::prop_assert_eq!(way(other), expected);
         }
         proptest::prop_assert!(entry.written.len() <= 2);

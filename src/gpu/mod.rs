@@ -189,26 +189,14 @@ pub trait GpuDevice: Send {
 
     /// Locks the clocks of the multiprocessors to `highest` and below. Needs root. No driver reports an existing lock,
     /// so this replaces an earlier lock irrecoverably.
-    ///
-    /// # Errors
-    /// As for [`Self::set_power_limit`].
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError>;
 
     /// Removes any lock of the clocks, whoever set it. Needs root.
-    ///
-    /// # Errors
-    /// As for [`Self::set_power_limit`].
     fn reset_clocks(&mut self) -> Result<(), GpuError>;
 
     /// Turns persistence mode on or off. Needs root.
-    ///
-    /// # Errors
-    /// As for [`Self::set_power_limit`].
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError>;
 
     /// Looks up a lost GPU by its identity.
-    ///
-    /// # Errors
-    /// [`GpuError::Lost`] while it is still gone.
     fn reopen(&mut self) -> Result<(), GpuError>;
 }

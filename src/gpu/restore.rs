@@ -200,8 +200,8 @@ impl Attempt<'_> {
             return self.is_ours.then(|| self.failed("the GPU does not report its limit".into()));
         };
         let default = self.gpu.capabilities().limits.as_ref().ok().map(|range| range.default);
-        let board = ObservedLimit { current, default, counter: seen.counter, restarted: seen.restarts() > 0 };
-        let action = restore_action(&self.entry, self.boot_id, &board);
+        let observed = ObservedLimit { current, default, counter: seen.counter, restarted: seen.restarts() > 0 };
+        let action = restore_action(&self.entry, self.boot_id, &observed);
         if !self.is_ours && !matches!(action, RestoreAction::Write(_)) {
             return None;
         }
@@ -215,9 +215,9 @@ impl Attempt<'_> {
         let outcome = match action {
             RestoreAction::AlreadyRestored => Ok(Restored::AlreadyRestored(self.entry.original, clocks)),
             RestoreAction::LeaveExternal(limit) => Ok(Restored::LeftExternal(limit, clocks)),
-            RestoreAction::Write(found) => match part.filter(|limit| *limit < found) {
-                Some(limit) => set(limit).map(|()| Restored::HeldByCap { limit, original: found }),
-                None => set(found).map(|()| Restored::Written(found, clocks)),
+            RestoreAction::Write(original) => match part.filter(|limit| *limit < original) {
+                Some(limit) => set(limit).map(|()| Restored::HeldByCap { limit, original }),
+                None => set(original).map(|()| Restored::Written(original, clocks)),
             },
         };
         let outcome = match (outcome, unlocked) {
@@ -227,8 +227,8 @@ impl Attempt<'_> {
             }
             (Ok(outcome), Ok(_)) => outcome,
         };
-        let is_found = matches!(outcome, Restored::AlreadyRestored(..) | Restored::Written(..));
-        let persistence = self.entry.original_persistence.filter(|_| is_found);
+        let is_original = matches!(outcome, Restored::AlreadyRestored(..) | Restored::Written(..));
+        let persistence = self.entry.original_persistence.filter(|_| is_original);
         Some(match persistence.filter(|on| seen.reading.persistence.is_some_and(|now| now != *on)) {
             Some(on) => match self.persist(on) {
                 Ok(()) => outcome,

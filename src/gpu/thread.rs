@@ -172,18 +172,12 @@ impl GpuHandle {
     }
 
     /// Writes and waits for the outcome for at most `timeout`. Blocks: not for async tasks.
-    ///
-    /// # Errors
-    /// The driver's error, or [`GpuError::TimedOut`].
     pub fn write_and_wait(&self, write: Write, timeout: Seconds) -> Result<(), GpuError> {
         self.carry_out(Task::Write(write, None), timeout)
     }
 
     /// Reads everything again after all queued writes and waits for it for at most `timeout`. Blocks: not for async
     /// tasks.
-    ///
-    /// # Errors
-    /// The reason why the GPU does not answer.
     pub fn read_and_wait(&self, timeout: Seconds) -> Result<Observation, GpuError> {
         self.carry_out(Task::Read, timeout)?;
         Ok(lock(&self.shared).observation.clone())

@@ -24,7 +24,7 @@ const REFUSED_RETRY: Seconds = Seconds::new(10.0);
 pub enum Write {
     /// A power limit within the GPU's range.
     PowerLimit(PowerLimit),
-    /// The highest allexcluded clock, one of the lockable ones.
+    /// The highest allowed clock, one of the lockable ones.
     LockClocks(ClockLimit),
     /// Removal of any clock lock.
     ResetClocks,
@@ -385,7 +385,7 @@ mod tests {
         let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
         let range = LimitRange { min: w(100), max: w(300), default: w(300) };
         let idle = Watts::new(30.0);
-        let physics = Physics { range, found: w(300), idle, settling: Seconds::new(2.0), noise: 0.0, seed: 7 };
+        let physics = Physics { range, original_limit: w(300), idle, settling: Seconds::new(2.0), noise: 0.0, seed: 7 };
         let board = SimulatedBoard::new(physics, clock.clone());
         let mut worker =
             Worker::new(Box::new(board.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());

@@ -36,9 +36,6 @@ pub fn build(
 
 /// Makes the chain of price sources that the settings choose; empty for none. Nothing is read or connected yet.
 /// Requests are counted in a file in `state_dir`.
-///
-/// # Errors
-/// If settings contradict each other, or the place does not determine the bidding zone.
 pub fn build_price(
     price: &PriceSettings,
     carbon: &CarbonSettings,

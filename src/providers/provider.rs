@@ -81,9 +81,6 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
 
     /// Requests actual values of a past span, which may be long; the source answers with as much of it as one request
     /// covers, from the start on. `None` if it offers no more than [`Self::fetch`].
-    ///
-    /// # Errors
-    /// As [`Self::fetch`].
     fn fetch_actuals(&self, _span: Slot, _now: DateTime<Utc>) -> BoxFuture<'_, Actuals<V>> {
         std::future::ready(Ok(None)).boxed()
     }

@@ -199,10 +199,6 @@ impl From<&StoredRecurring> for RecurringDocument {
 
 impl RecurringDocument {
     /// Validates the document and returns the job under a name.
-    ///
-    /// # Errors
-    ///
-    /// Returns the invalid field and the valid values.
     pub(super) fn read(self, name: JobName) -> Result<StoredRecurring, InvalidSpec> {
         if self.wattune_recurring != VERSION {
             let why = format!("is {}; this version reads {VERSION}", self.wattune_recurring);

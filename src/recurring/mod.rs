@@ -87,9 +87,6 @@ impl Recurring {
     }
 
     /// Ends the trials whose lease has expired.
-    ///
-    /// # Errors
-    /// If the store fails.
     pub async fn sweep(&self) -> Result<(), StoreError> {
         let now = self.now();
         for name in self.store.overdue_recurring(now).await? {
@@ -99,10 +96,6 @@ impl Recurring {
     }
 
     /// Creates a recurring job, or finds an equal existing one. Returns true if it is new.
-    ///
-    /// # Errors
-    ///
-    /// If the specification is invalid, or a different job with that name exists.
     pub async fn put(&self, name: JobName, spec: RecurringSpec) -> Result<(RecurringView, bool), RecurringError> {
         let terms = Terms::try_from(spec)?;
         let wanted = RecurringSpec::from(&terms);
@@ -124,17 +117,11 @@ impl Recurring {
     }
 
     /// Returns up to `limit` recurring jobs by name, after `after`.
-    ///
-    /// # Errors
-    /// If the store fails.
     pub async fn list(&self, after: &str, limit: u32) -> Result<Vec<RecurringEntry>, RecurringError> {
         Ok(self.store.list_recurring(after, limit, self.now()).await?.into_iter().map(RecurringEntry::from).collect())
     }
 
     /// Returns up to `limit` recurring jobs with the newest trials, newest first, and the total number of jobs.
-    ///
-    /// # Errors
-    /// If the store fails.
     pub async fn latest(&self, limit: u32) -> Result<(Vec<RecurringView>, u64), RecurringError> {
         let now = self.now();
         let (mut latest, all) = self.store.latest_recurring(limit).await?;
@@ -143,17 +130,11 @@ impl Recurring {
     }
 
     /// Returns a recurring job with the estimates for its batch sizes.
-    ///
-    /// # Errors
-    /// If there is none of that name.
     pub async fn show(&self, name: &JobName) -> Result<RecurringView, RecurringError> {
         Ok((&self.present(name, FullRuns::default()).await?).into())
     }
 
     /// Deletes a recurring job with all its trials, and returns its last state.
-    ///
-    /// # Errors
-    /// If there is none of that name.
     pub async fn delete(&self, name: &JobName) -> Result<RecurringView, RecurringError> {
         let was = self.present(name, FullRuns::default()).await?;
         self.store.delete_recurring(name).await?;
@@ -175,18 +156,12 @@ impl Recurring {
     }
 
     /// Returns a trial.
-    ///
-    /// # Errors
-    /// If there is no such job or trial.
     pub async fn trial(&self, name: &JobName, number: u32) -> Result<TrialView, RecurringError> {
         let stored = self.present(name, one(number)).await?;
         self.with_hint(&stored, number).await
     }
 
     /// Returns the trials on a page, in its order.
-    ///
-    /// # Errors
-    /// If there is no such job.
     pub async fn trials(&self, name: &JobName, page: Page) -> Result<Vec<TrialView>, RecurringError> {
         let stored = self.present(name, FullRuns { page: Some(page), ..FullRuns::default() }).await?;
         let on_page = page.of(&stored.job.runs).into_iter();
@@ -194,9 +169,6 @@ impl Recurring {
     }
 
     /// Returns the batch size of a trial.
-    ///
-    /// # Errors
-    /// If there is no such job or trial.
     pub async fn batch_size(&self, name: &JobName, number: u32) -> Result<u64, RecurringError> {
         let stored = self.outline(name, one(number)).await?;
         Ok(find(&stored, number)?.trial.batch_size)
@@ -222,10 +194,6 @@ impl Recurring {
     }
 
     /// Ends a trial, after an optional last report.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::report`].
     pub async fn end(
         &self,
         name: &JobName,
@@ -244,18 +212,11 @@ impl Recurring {
     }
 
     /// Returns all data of a recurring job.
-    ///
-    /// # Errors
-    /// If there is none of that name.
     pub async fn export(&self, name: &JobName) -> Result<RecurringDocument, RecurringError> {
         Ok((&self.known(name).await?).into())
     }
 
     /// Creates a recurring job from an exported document.
-    ///
-    /// # Errors
-    ///
-    /// If the document is inconsistent, or a job with that name exists.
     pub async fn import(&self, name: JobName, document: RecurringDocument) -> Result<RecurringView, RecurringError> {
         let mut stored = document.read(name)?;
         // No lease is longer than that of a trial that begins now.

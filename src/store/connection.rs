@@ -95,9 +95,6 @@ impl fmt::Debug for ConnectionPool {
 
 impl ConnectionPool {
     /// Starts `threads` threads with this name (at most 15 bytes). They end when the last handle is dropped.
-    ///
-    /// # Errors
-    /// If a thread cannot be started.
     pub(super) fn start(
         name: &str,
         threads: usize,

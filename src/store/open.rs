@@ -26,18 +26,12 @@ const LEFT_OPEN: &str = "a daemon left its write-ahead log (-wal) beside it, whi
 
 impl Store {
     /// Opens the database in `state_dir`, creates it if necessary, and migrates it.
-    ///
-    /// # Errors
-    /// If the file cannot be opened or belongs to a newer version.
     pub async fn open(state_dir: &Path) -> Result<Self, StoreError> {
         // The control loop waits for this, and retries at the next tick if the file is locked.
         Self::open_with(state_dir, Wait::Once).await
     }
 
     /// Opens the database for a single operation that is not retried: waits several seconds for other writers.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
     pub async fn open_with_wait(state_dir: &Path) -> Result<Self, StoreError> {
         Self::open_with(state_dir, Wait::UpTo(Duration::from_secs(5))).await
     }

@@ -54,7 +54,7 @@ impl Room {
 fn device(clock: &Arc<ManualClock>, index: u32) -> Box<dyn GpuDevice> {
     let range = LimitRange { min: w(100), max: w(300), default: w(300) };
     let (idle, settling) = (Watts::new(30.0), Seconds::new(1.0));
-    let physics = Physics { range, found: w(280), idle, settling, noise: 0.0, seed: u64::from(index) };
+    let physics = Physics { range, original_limit: w(280), idle, settling, noise: 0.0, seed: u64::from(index) };
     Box::new(SimulatedBoard::new(physics, clock.clone()).device(index, "A40"))
 }
 

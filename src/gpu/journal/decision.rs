@@ -1,6 +1,6 @@
 //! Decides how to restore a GPU's limit (pure).
 
-use super::Entry;
+use super::entry::Entry;
 use wattune_core::domain::PowerLimit;
 use wattune_core::units::Millijoules;
 
@@ -32,17 +32,17 @@ pub struct ObservedLimit {
 ///
 /// A limit that wattune wrote is replaced. So is the driver's default after a reboot or a driver reload, which no
 /// external writer set. Any other limit is an external writer's.
-pub fn restore_action(entry: &Entry, boot_id: &str, board: &ObservedLimit) -> RestoreAction {
-    let current = board.current;
+pub fn restore_action(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> RestoreAction {
+    let current = gpu.current;
     if current.same_as(entry.original) {
         return RestoreAction::AlreadyRestored;
     }
     if entry.written.iter().any(|w| w.same_as(current)) {
         return RestoreAction::Write(entry.original);
     }
-    let counted_anew = matches!((entry.counter, board.counter), (Some(then), Some(now)) if now < then);
-    let restarted = board.restarted || entry.boot_id != boot_id || counted_anew;
-    if restarted && board.default.is_some_and(|d| d.same_as(current)) {
+    let counted_anew = matches!((entry.counter, gpu.counter), (Some(then), Some(now)) if now < then);
+    let restarted = gpu.restarted || entry.boot_id != boot_id || counted_anew;
+    if restarted && gpu.default.is_some_and(|d| d.same_as(current)) {
         return RestoreAction::Write(entry.original);
     }
     RestoreAction::LeaveExternal(current)

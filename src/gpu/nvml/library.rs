@@ -78,9 +78,6 @@ pub(super) struct Library {
 
 impl Library {
     /// Opens the library that `settings` name, or the first of the default names that exists.
-    ///
-    /// # Errors
-    /// See [`OpenError`].
     pub(super) fn open(settings: &Settings) -> Result<Arc<Self>, OpenError> {
         let names: Vec<PathBuf> = match &settings.library {
             Some(path) => vec![path.clone()],

@@ -49,9 +49,6 @@ pub fn open_all(settings: &Settings) -> Result<OpenedGpus, OpenError> {
 }
 
 /// Opens the GPUs like [`open_all`], and returns a channel of those that become usable later.
-///
-/// # Errors
-/// As [`open_all`].
 pub fn open_and_search(settings: &Settings) -> Result<(OpenedGpus, Receiver<Box<dyn GpuDevice>>), OpenError> {
     let library = Library::open(settings)?;
     let gpus = open_now(&library)?;

@@ -27,7 +27,7 @@ pub struct Physics {
     /// The range of accepted limits.
     pub range: LimitRange,
     /// Its original limit.
-    pub found: PowerLimit,
+    pub original_limit: PowerLimit,
     /// The draw without a job.
     pub idle: Watts,
     /// The time constant with which draw and throughput follow a change.
@@ -92,7 +92,7 @@ impl SimulatedBoard {
     pub fn new(physics: Physics, clock: Arc<dyn Clock>) -> Self {
         let state = State {
             load: None,
-            limit: physics.found,
+            limit: physics.original_limit,
             clocks: Err(GpuError::NotSupported { call: "lock_clocks (simulated)" }),
             locking: Ok(()),
             lock: None,
@@ -286,8 +286,14 @@ mod tests {
     fn board(noise: f64) -> (Arc<ManualClock>, SimulatedBoard) {
         let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
         let range = LimitRange { min: w(100), max: w(300), default: w(300) };
-        let physics =
-            Physics { range, found: w(300), idle: Watts::new(30.0), settling: Seconds::new(2.0), noise, seed: 7 };
+        let physics = Physics {
+            range,
+            original_limit: w(300),
+            idle: Watts::new(30.0),
+            settling: Seconds::new(2.0),
+            noise,
+            seed: 7,
+        };
         (clock.clone(), SimulatedBoard::new(physics, clock))
     }
 

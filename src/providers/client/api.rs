@@ -152,9 +152,6 @@ impl Api {
     }
 
     /// Requests the JSON at `path` ("/v3/zones") below the base address.
-    ///
-    /// # Errors
-    /// As [`Http::get_json`].
     pub(in crate::providers) async fn get(
         &self,
         path: &str,

@@ -94,9 +94,6 @@ impl CarbonSettings {
     }
 
     /// Looks for settings that are right one by one but not together.
-    ///
-    /// # Errors
-    /// With the first contradiction found.
     pub fn check(&self) -> Result<(), SettingsError> {
         Source::ALL.iter().try_for_each(|source| self.table(*source).check(self.source.has(*source)))
     }

@@ -76,9 +76,6 @@ impl PriceSettings {
     }
 
     /// Looks for settings that are right one by one but not together.
-    ///
-    /// # Errors
-    /// With the first contradiction found.
     pub fn check(&self) -> Result<(), SettingsError> {
         self.file.check_for::<PricePerMwh>(self.source == PriceSource::File)
     }

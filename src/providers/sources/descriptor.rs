@@ -47,9 +47,6 @@ pub(in crate::providers) trait Table {
     fn build(&self, shared: &SharedSettings<'_>) -> Result<Arc<dyn Provider>, SettingsError>;
 
     /// Looks for settings that are right one by one but not together; `is_listed` if `carbon.source` names the source.
-    ///
-    /// # Errors
-    /// With the first contradiction found.
     fn check(&self, _is_listed: bool) -> Result<(), SettingsError> {
         Ok(())
     }

@@ -88,10 +88,6 @@ impl From<rusqlite::Error> for CorrectionError {
 
 impl Store {
     /// Attributes closed intervals to another share. The emissions of their hours are due again afterwards.
-    ///
-    /// # Errors
-    ///
-    /// If the request is invalid or the transaction fails; then nothing was changed.
     pub async fn correct(&self, request: &CorrectionRequest) -> Result<CorrectionResult, CorrectionError> {
         if request.from == request.to {
             return Err(CorrectionError::Same);

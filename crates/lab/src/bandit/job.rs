@@ -95,9 +95,6 @@ impl Job {
 
     /// Keeps only batch sizes that `other` has too, the job on that `side` of a switch of the traces, and clips the default
     /// to them. Notes what that changes.
-    ///
-    /// # Errors
-    /// If the default is not among them.
     pub fn shared_with(&mut self, other: &Self, side: &str) -> Result<(), String> {
         let asked = self.arms[self.default].batch_size;
         let mut lacking: Vec<u64> = self.arms.iter().map(|arm| arm.batch_size).collect();

@@ -32,9 +32,6 @@ struct Group<'a> {
 /// Runs the submissions of one group, in the order of their starts, under a policy. Runs that ended before an arrival
 /// are observed then, in the order of ends; a run that did not reach its target is repeated from its end on and takes as
 /// long again, 20 times at the most. All are awaited at the end.
-///
-/// # Errors
-/// If no batch size reaches the target.
 pub fn overlap(
     job: &Job,
     knobs: &Knobs,

@@ -57,9 +57,6 @@ pub struct StudyError {
 
 impl Study<'_> {
     /// Runs everything, in the order case, policy, seed. `step` is called [`Study::steps`] times on the way.
-    ///
-    /// # Errors
-    /// If a job cannot reach its target.
     pub fn run(&self, mut step: impl FnMut()) -> Result<Report, StudyError> {
         let mut report = Report { summary: Vec::new(), history: self.history.then(Vec::new), notes: self.notes() };
         for case in self.cases {

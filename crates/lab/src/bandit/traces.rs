@@ -33,9 +33,6 @@ pub struct JobQuery {
 
 impl<'a> Traces<'a> {
     /// Joins both.
-    ///
-    /// # Errors
-    /// If a value is wrong, or they share no training.
     pub fn join(train: &'a TraceFile, power: &'a TraceFile) -> Result<Self, TraceError> {
         let (train_rows, power_rows) = (train_rows(train)?, power_rows(power)?);
         let trained: HashSet<&TrainingKey> = train_rows.iter().map(|row| &row.training).collect();

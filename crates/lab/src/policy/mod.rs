@@ -27,9 +27,6 @@ pub const POLICIES: &[Policy] = &[
 ];
 
 /// Returns the policy of this name.
-///
-/// # Errors
-/// Names all policies.
 pub fn named(name: &str) -> Result<Policy, String> {
     let known = || POLICIES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
     let policy = POLICIES.iter().find(|p| p.name == name);

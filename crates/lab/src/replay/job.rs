@@ -29,9 +29,6 @@ pub struct Job {
 
 impl Job {
     /// A job that takes `at_max` at the largest limit of its profile.
-    ///
-    /// # Errors
-    /// If the profile has no point with throughput and power.
     pub fn new(gpu: String, workload: Workload, profile: Profile, at_max: Seconds) -> Result<Self, Unplannable> {
         let curve = Curve::from_profile(&profile).ok_or(Unplannable::NoUsablePoint)?;
         let work = curve.ceiling().throughput * at_max;

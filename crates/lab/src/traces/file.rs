@@ -45,9 +45,6 @@ pub struct TraceFile {
 
 impl TraceFile {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// If it cannot be read, or is compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let path = path.to_owned();
         match std::fs::read(&path) {

@@ -70,9 +70,6 @@ pub struct PowerRow {
 }
 
 /// Returns the rows of a `summary_power_*.csv`.
-///
-/// # Errors
-/// If it is no CSV, or a value is wrong.
 pub fn power_rows(file: &TraceFile) -> Result<Vec<PowerRow>, TraceError> {
     let columns = ["dataset", "network", "optimizer", "batch_size", "power_limit", "time_per_epoch", "average_power"];
     rows(file, &columns, &[], |row| {

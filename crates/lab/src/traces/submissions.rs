@@ -23,9 +23,6 @@ pub struct Submission {
 
 /// Returns the submissions of a group trace: columns `group`, `start` and `end` in seconds, `job`, and optionally
 /// `runtime_ratio`.
-///
-/// # Errors
-/// If it is no CSV, or a value is wrong.
 pub fn submissions(file: &TraceFile) -> Result<Vec<Submission>, TraceError> {
     rows(file, &["group", "start", "end", "job"], &["runtime_ratio"], |row| {
         let (start, end) = (row.finite(1)?, row.finite(2)?);

@@ -15,9 +15,6 @@ pub struct TrainRow {
 }
 
 /// Returns the rows of `summary_train.csv`: where a target epoch is empty or `nan`, the target was never reached.
-///
-/// # Errors
-/// If it is no CSV, or a value is wrong.
 pub fn train_rows(file: &TraceFile) -> Result<Vec<TrainRow>, TraceError> {
     rows(file, &["dataset", "network", "optimizer", "batch_size", "target_metric", "target_epoch"], &[], |row| {
         let (training, target_metric) = (TrainingKey::of(row)?, row.finite(4)?);

@@ -64,9 +64,6 @@ pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot,
 }
 
 /// Reads the key of the zone in the body of `/zone`, or of any other answer that names its zone.
-///
-/// # Errors
-/// If none is named.
 pub(super) fn zone(body: &Value) -> Result<String, ProviderError> {
     no_fault(body)?;
     let named = ["zoneKey", "zone", "key"].iter().find_map(|field| body.get(field)?.as_str());
@@ -75,9 +72,6 @@ pub(super) fn zone(body: &Value) -> Result<String, ProviderError> {
 }
 
 /// Reads the body of `/zones`: a map of keys to zones.
-///
-/// # Errors
-/// If it is no such map, or has nothing in it.
 pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
     from_map(body, |zone| {
         let text = |field: &str| zone.get(field).and_then(Value::as_str).unwrap_or_default();

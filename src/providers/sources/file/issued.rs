@@ -25,9 +25,6 @@ pub fn is_issued(bytes: &[u8]) -> bool {
 }
 
 /// Reads forecasts made at 00:00 UTC of `issue_date_utc`, hour by hour from `horizon_h` 0 on, in the order of the file.
-///
-/// # Errors
-/// Names the row that is wrong.
 pub fn parse_issued(bytes: &[u8]) -> Result<Vec<Issued>, ParseError> {
     let mut all: Vec<Issued> = Vec::new();
     for (number, row) in (2..).zip(csv::Reader::from_reader(bytes).deserialize()) {

@@ -125,9 +125,6 @@ impl FileProvider {
 
 impl FileProvider<PricePerMwh> {
     /// Reads nothing yet. If the file has several zones, the one named like the bidding zone is read.
-    ///
-    /// # Errors
-    /// Without a path.
     pub(in crate::providers) fn prices(
         own: &Settings,
         bidding_zone: Option<Zone>,

@@ -67,9 +67,6 @@ pub fn parse(bytes: &[u8], settings: &Settings, zone: Option<&Zone>) -> Result<P
 }
 
 /// Reads a file as [`parse`] does, for any signal.
-///
-/// # Errors
-/// As [`parse`].
 pub fn parse_as<V: FileSignal>(
     bytes: &[u8],
     settings: &Settings,

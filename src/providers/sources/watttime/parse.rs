@@ -76,9 +76,6 @@ pub(super) fn rows(body: &Value, region: &str) -> Result<Rows, ProviderError> {
 }
 
 /// Reads the region in the body of `/v3/region-from-loc`.
-///
-/// # Errors
-/// If none is named.
 pub(super) fn region(body: &Value) -> Result<String, ProviderError> {
     no_fault(body)?;
     let named = body.get("region").and_then(Value::as_str);
@@ -87,9 +84,6 @@ pub(super) fn region(body: &Value) -> Result<String, ProviderError> {
 }
 
 /// Reads the token in the body of `/login`. Nothing of the body is repeated in an error.
-///
-/// # Errors
-/// If there is none that can be sent.
 pub(super) fn token(body: &Value) -> Result<String, ProviderError> {
     let token = body.get("token").and_then(Value::as_str).map(str::trim);
     let token = token.filter(|t| !t.is_empty() && t.chars().all(|c| c.is_ascii_graphic()));
@@ -98,9 +92,6 @@ pub(super) fn token(body: &Value) -> Result<String, ProviderError> {
 }
 
 /// Reads the regions in the body of `/v3/my-access`.
-///
-/// # Errors
-/// If it is no such body.
 pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
     let mut zones = Vec::new();
     for signal in array(body.get("signal_types"), "signal_types")? {

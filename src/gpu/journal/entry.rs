@@ -1,0 +1,111 @@
+//! The records of the journal, as they are on disk.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
+use wattune_core::units::Millijoules;
+
+/// The original settings of a GPU, and wattune's writes since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The original limit.
+    #[serde(rename = "found_mw")]
+    pub original: PowerLimit,
+    /// The original persistence mode, if wattune changed it.
+    #[serde(rename = "found_persistence")]
+    pub original_persistence: Option<bool>,
+    /// The limits that wattune may have left on the GPU: its last one, and the one before, in case the process died
+    /// between the journal entry and the write.
+    #[serde(rename = "written_mw")]
+    pub written: Vec<PowerLimit>,
+    /// The clock that wattune locked or was about to lock; the clocks were free before.
+    #[serde(rename = "locked_mhz", default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<ClockLimit>,
+    /// The time at which the original limit was read.
+    #[serde(rename = "found_at")]
+    pub observed_at: DateTime<Utc>,
+    /// The boot of the last write.
+    pub boot_id: String,
+    /// The energy counter at the last write. A smaller value later means that the driver was reloaded.
+    #[serde(rename = "counter_mj")]
+    pub counter: Option<Millijoules>,
+}
+
+impl Entry {
+    /// Returns true if the clocks are to be unlocked. A reboot unlocks them: a lock after it is an external one.
+    pub fn holds_lock(&self, boot_id: &str) -> bool {
+        self.locked.is_some() && self.boot_id == boot_id
+    }
+
+    /// Moves the entry to this boot, which drops a lock of an earlier one.
+    pub(super) fn move_to_boot(&mut self, boot_id: &str) {
+        if self.boot_id != boot_id {
+            self.locked = None;
+            boot_id.clone_into(&mut self.boot_id);
+        }
+    }
+}
+
+/// A limit that an external writer set on a job's GPU, which wattune leaves alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExternalLimit {
+    /// The limit.
+    #[serde(rename = "limit_mw")]
+    pub limit: PowerLimit,
+    /// The time at which wattune noticed it.
+    pub since: DateTime<Utc>,
+}
+
+/// An external limit and the boot in which it was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RecordedExternal {
+    #[serde(flatten)]
+    pub(super) limit: ExternalLimit,
+    pub(super) boot_id: String,
+}
+
+/// The limit of a GPU when a job took control of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Original {
+    #[serde(rename = "limit_mw")]
+    pub(super) limit: PowerLimit,
+    #[serde(rename = "found_at")]
+    pub(super) observed_at: DateTime<Utc>,
+    /// The latest boot in which the GPU had this limit.
+    pub(super) boot_id: String,
+    #[serde(rename = "counter_mj")]
+    pub(super) counter: Option<Millijoules>,
+}
+
+/// The journal's content.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Contents {
+    #[serde(rename = "boards")]
+    pub(super) entries: BTreeMap<GpuId, Entry>,
+    #[serde(rename = "left_to_others", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) external: BTreeMap<GpuId, RecordedExternal>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) originals: BTreeMap<GpuId, Original>,
+}
+
+impl Contents {
+    /// Forgets the limits of a GPU that an external writer has set to `theirs`. Only a clock lock is recorded to restore.
+    pub(super) fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) {
+        self.originals.remove(gpu);
+        let Some(entry) = self.entries.get_mut(gpu) else { return };
+        if entry.locked.is_some() {
+            entry.original = theirs;
+            entry.written.clear();
+            entry.original_persistence = None;
+        } else {
+            self.entries.remove(gpu);
+        }
+    }
+
+    pub(super) fn set_external(&mut self, gpu: &GpuId, limit: ExternalLimit, boot_id: &str) {
+        self.external.insert(gpu.clone(), RecordedExternal { limit, boot_id: boot_id.to_owned() });
+    }
+}
