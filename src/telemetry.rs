@@ -88,7 +88,6 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// The channel to the thread that writes the log.
 #[derive(Clone)]
 struct Lines {
     sender: SyncSender<Message>,

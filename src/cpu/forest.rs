@@ -150,7 +150,6 @@ impl Forest {
         self.used.get(job).copied().unwrap_or_default()
     }
 
-    /// Returns the job of each process.
     pub(super) fn owners(&self) -> impl Iterator<Item = (u32, &JobId)> {
         self.members.iter().map(|(pid, member)| (*pid, &member.job))
     }

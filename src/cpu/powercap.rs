@@ -20,7 +20,6 @@ const SEARCH_EVERY: Seconds = Seconds::new(10.0);
 /// The depth of zones below the root: control type, package, subzone.
 const MAX_DEPTH: usize = 3;
 
-/// The zones below one root.
 #[derive(Debug)]
 pub(super) struct Powercap {
     root: PathBuf,
@@ -30,7 +29,6 @@ pub(super) struct Powercap {
     problems: Vec<String>,
 }
 
-/// A zone.
 #[derive(Clone, Debug)]
 struct Zone {
     device: DeviceId,

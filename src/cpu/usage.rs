@@ -14,7 +14,6 @@ pub(super) const TICK_US: u64 = 10_000;
 /// The depth of nested control groups that are read for their processes.
 const MAX_DEPTH: usize = 16;
 
-/// The content of the node's `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeStat {
     pub(super) cores: u32,
@@ -22,7 +21,6 @@ pub(super) struct NodeStat {
     pub(super) booted: Option<DateTime<Utc>>,
 }
 
-/// Reads the node's CPU times.
 pub(super) fn node(proc: &Path) -> Result<NodeStat, String> {
     let path = proc.join("stat");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
@@ -70,7 +68,6 @@ fn parse_process(text: &str) -> Option<Stat> {
     })
 }
 
-/// Finds processes by their ids.
 pub(super) fn find(proc: &Path, pids: &[u32]) -> Result<Vec<Process>, InvalidJob> {
     let one = |pid: &u32| match process(proc, *pid) {
         Some(stat) => Ok(Process { pid: *pid, start: stat.start }),

@@ -30,7 +30,6 @@ struct Past {
     lasted: Seconds,
 }
 
-/// The pauses of a running job.
 #[derive(Clone, Debug)]
 pub(super) struct Pausing {
     pauses: Pauses,

@@ -78,7 +78,6 @@ impl std::fmt::Display for Restored {
 /// The longest wait for a written limit to be read back.
 const READ_BACK_TIMEOUT: Seconds = Seconds::new(1.0);
 
-/// The interval between such reads.
 const READ_BACK_INTERVAL: Seconds = Seconds::new(0.1);
 
 /// Restores every GPU in the journal, all at once, so that a hanging GPU delays no other. Each step (read, clocks,
@@ -172,7 +171,6 @@ fn record_part(journal: &mut Journal, gpu: &GpuHandle, limit: PowerLimit) -> Res
     }
 }
 
-/// The restore of one GPU.
 struct Attempt<'a> {
     entry: Entry,
     /// wattune has written to the GPU; otherwise its job has only recorded the original limit.

@@ -46,7 +46,7 @@ pub fn build_price(
     let source: Arc<dyn Provider<PricePerMwh>> = match price.source {
         PriceSource::None => return Ok(Vec::new()),
         PriceSource::File => {
-            Arc::new(FileProvider::prices(&price.file, charts.bidding_zone.clone(), shared.poll_interval)?)
+            Arc::new(FileProvider::of(&price.file, charts.bidding_zone.clone(), shared.poll_interval)?)
         }
         PriceSource::EnergyCharts => Arc::new(EnergyChartsPrice::new(charts, &shared)?),
     };

@@ -120,27 +120,11 @@ const fn one() -> u32 {
 }
 
 impl RecurringSpec {
-    /// Returns the first field that differs.
-    pub fn differs_in(&self, other: &Self) -> Option<&'static str> {
-        let table = [
-            ("batch_sizes", self.batch_sizes != other.batch_sizes),
-            ("default_batch_size", self.default_batch_size != other.default_batch_size),
-            ("max_epochs", self.max_epochs != other.max_epochs),
-            ("target_metric", self.target_metric != other.target_metric),
-            ("higher_is_better", self.higher_is_better != other.higher_is_better),
-            ("max_power_w", self.max_power_w != other.max_power_w),
-            ("eta", self.eta != other.eta),
-            ("objective", self.objective != other.objective),
-            ("reference_g_per_kwh", self.reference_g_per_kwh != other.reference_g_per_kwh),
-            ("beta", self.beta != other.beta),
-            ("window", self.window != other.window),
-            ("policy", self.policy != other.policy),
-            ("seed", self.seed != other.seed),
-            ("lease_s", self.lease_s != other.lease_s),
-            ("gpu_model", self.gpu_model != other.gpu_model),
-            ("number_of_gpus", self.number_of_gpus != other.number_of_gpus),
-        ];
-        table.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
+    /// Returns a field that differs.
+    pub fn differs_in(&self, other: &Self) -> Option<String> {
+        let fields = |spec: &Self| serde_json::to_value(spec).ok()?.as_object().cloned();
+        let (own, others) = (fields(self)?, fields(other)?);
+        own.into_iter().find(|(field, value)| others.get(field) != Some(value)).map(|(field, _)| field)
     }
 }
 

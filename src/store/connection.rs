@@ -21,7 +21,6 @@ use super::StoreError;
 /// Number of prepared statements that each connection caches: more than the store has.
 const STATEMENTS: usize = 128;
 
-/// Opens a connection.
 type Open = dyn Fn() -> Result<Connection, StoreError> + Send + Sync;
 
 /// Time that a write waits for other processes that write.
@@ -34,7 +33,6 @@ pub(super) enum Wait {
     UpTo(Duration),
 }
 
-/// Interval between attempts to obtain a lock.
 const WAIT_STEP: Duration = Duration::from_millis(5);
 /// Number of attempts with [`Wait::Once`].
 const WAIT_STEPS: i32 = 50;

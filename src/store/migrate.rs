@@ -41,7 +41,6 @@ const MIGRATIONS: &[Migration] = migrations![
     13 "0013_estimated.sql",
 ];
 
-/// Returns the version of this program's tables.
 pub(super) const fn latest() -> i64 {
     MIGRATIONS[MIGRATIONS.len() - 1].version
 }

@@ -41,7 +41,6 @@ pub(super) fn one<T>(
     optional(db, sql, params, of)?.ok_or_else(|| rusqlite::Error::QueryReturnedNoRows.into())
 }
 
-/// Returns the first column of a row.
 pub(super) fn first<T: FromSql>(row: &Row<'_>) -> Result<T, StoreError> {
     Ok(row.get(0)?)
 }

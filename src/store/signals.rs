@@ -183,7 +183,6 @@ pub(super) fn factors(db: &Connection, sources: &[SourceKey], span: &Slot) -> Re
     Ok(best.points().iter().map(factor).collect())
 }
 
-/// Returns the provenance of values by row.
 fn provenances(db: &Connection, of: &TimeSeries<(usize, Value)>) -> Result<BTreeMap<i64, Provenance>, StoreError> {
     let ids: Vec<i64> = of.points().iter().map(|(_, (_, value))| value.row).collect();
     let sql = "SELECT id, provenance FROM intensities \

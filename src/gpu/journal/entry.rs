@@ -80,7 +80,6 @@ pub(super) struct Original {
     pub(super) counter: Option<Millijoules>,
 }
 
-/// The journal's content.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Contents {
     #[serde(rename = "boards")]

@@ -121,7 +121,6 @@ impl Library {
         count.ok()
     }
 
-    /// Returns the driver's number of GPUs.
     pub(super) fn device_count(&self) -> Result<u32, OpenError> {
         self.nvml().device_count().map_err(|error| open_error(&self.path, "nvmlDeviceGetCount_v2", error))
     }

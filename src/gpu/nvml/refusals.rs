@@ -32,7 +32,6 @@ impl Refusals {
         self.calls.iter().find(|r| r.error.call() == call && now < r.again).map(|r| &r.error)
     }
 
-    /// Records a refusal.
     pub(super) fn record(&mut self, error: GpuError, now: Monotonic) {
         let since = self.calls.iter().find(|r| r.error.call() == error.call()).map_or(now, |r| r.since);
         self.clear(error.call());

@@ -181,7 +181,6 @@ impl SimulatedBoard {
         SimulatedDevice { world: self.clone(), board, capabilities }
     }
 
-    /// Returns the state, integrated up to now.
     fn lock(&self) -> MutexGuard<'_, State> {
         let now = self.clock.monotonic();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -71,12 +71,10 @@ impl Api {
         }
     }
 
-    /// Returns the source's name.
     pub(in crate::providers) fn source(&self) -> &'static str {
         self.source
     }
 
-    /// Returns the place that it is asked about.
     pub(in crate::providers) fn place(&self) -> &Place {
         &self.place
     }
@@ -86,17 +84,14 @@ impl Api {
         self.place.zone().clone()
     }
 
-    /// Returns the time between new answers.
     pub(in crate::providers) fn cadence(&self) -> Seconds {
         self.cadence
     }
 
-    /// Returns the part of its answers that is used.
     pub(in crate::providers) fn contributes(&self) -> Contribution {
         self.contributes
     }
 
-    /// Returns how often it was asked.
     pub(in crate::providers) fn requests(&self, now: DateTime<Utc>) -> Requests {
         self.http.usage().requests(now)
     }
@@ -194,12 +189,10 @@ impl Denied {
         since.is_some_and(|since| (since..since + TimeDelta::days(1)).contains(&now))
     }
 
-    /// Records a refusal.
     pub(in crate::providers) fn note(&self, now: DateTime<Utc>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Forgets the refusal.
     pub(in crate::providers) fn lift(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

@@ -17,7 +17,6 @@ const MAX_BYTES: u64 = 64 << 20;
 /// Forecasts from at most this far in the future are accepted: clocks may be off.
 const SKEW: TimeDelta = TimeDelta::minutes(15);
 
-/// A file per source and zone.
 #[derive(Clone, Debug)]
 pub(in crate::providers) struct Cache {
     path: PathBuf,

@@ -91,7 +91,6 @@ impl Http {
         }
     }
 
-    /// Returns the count of requests.
     pub(in crate::providers) fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -307,7 +306,6 @@ impl Http {
     }
 }
 
-/// Returns the target of a redirection.
 fn redirect(response: &Response, from: &Url) -> Option<Url> {
     let status = response.status();
     let moved = status.is_redirection() && status != StatusCode::NOT_MODIFIED;

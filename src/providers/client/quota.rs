@@ -112,7 +112,6 @@ impl Usage {
         Ok(())
     }
 
-    /// Returns the number of requests up to `now`.
     pub(in crate::providers) fn requests(&self, now: DateTime<Utc>) -> Requests {
         let kept = self.kept();
         let since = |t: DateTime<Utc>| kept.asked.iter().filter(|a| **a > t.timestamp()).count();
@@ -125,7 +124,6 @@ impl Usage {
         self.kept().pinned.as_ref().filter(|p| p.place == place).map(|p| p.zone.clone())
     }
 
-    /// Stores the zone that was found for a place.
     pub(in crate::providers) fn pin(&self, place: &str, zone: &str) {
         let mut kept = self.kept();
         kept.pinned = Some(Pinned { place: place.to_owned(), zone: zone.to_owned() });

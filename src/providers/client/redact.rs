@@ -13,7 +13,6 @@ const MOST: usize = 64;
 /// The replacement of a secret.
 const HIDDEN: &str = "…";
 
-/// The secrets that were sent so far.
 #[derive(Default)]
 pub(in crate::providers) struct Secrets(Mutex<VecDeque<Known>>);
 

@@ -106,7 +106,6 @@ impl<V: SignalValue> FeedHandle<V> {
     }
 }
 
-/// The outcome of a request.
 enum Outcome<V: SignalValue> {
     Polled(Box<Result<Answer<V>, ProviderError>>),
     Actuals(Box<Actuals<V>>),
@@ -227,7 +226,6 @@ impl<V: SignalValue> Feed<V> {
         self.publish(index, after, now.utc);
     }
 
-    /// Writes the source's cache if it changed.
     async fn keep(&mut self, index: usize, before: &SourceState<V>, after: &SourceState<V>) {
         if before.forecast != after.forecast
             && let Some(forecast) = &after.forecast

@@ -68,7 +68,6 @@ impl Place {
         Self { zone: zone.clone(), form: form_of(zone.as_str()) }
     }
 
-    /// Returns the place as it was written.
     pub(in crate::providers) fn zone(&self) -> &Zone {
         &self.zone
     }

@@ -68,7 +68,6 @@ macro_rules! carbon_settings {
         }
 
         impl CarbonSettings {
-            /// Returns a source's table.
             pub(super) fn table(&self, source: Source) -> &dyn Table {
                 match source {
                     $(Source::$variant => &self.$name,)*

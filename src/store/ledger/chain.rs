@@ -10,7 +10,6 @@ use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, Row};
 use wattune_core::ledger::{Interval, Share};
 
-/// Columns of an interval.
 pub(super) const INTERVAL: &str = "device, share, job_id, start_us, end_us, energy_mj, source";
 
 impl Store {

@@ -72,7 +72,6 @@ fn checkpoint(row: &Row<'_>) -> Result<Checkpoint, StoreError> {
     })
 }
 
-/// Returns the counter in a row of the checkpoints.
 pub(super) fn counter(row: &Row<'_>) -> Result<Counter, StoreError> {
     Ok(Counter { reading: row.get("counter_mj")?, rebased: row.get("rebased_mj")?, base: row.get("base_mj")? })
 }
@@ -81,7 +80,6 @@ pub(super) fn counter(row: &Row<'_>) -> Result<Counter, StoreError> {
 /// counter, and part of its future increase that is recorded already.
 type Columns<'a> = (&'a str, i64, i64, &'a str, i64, Option<&'a str>, i64);
 
-/// Returns the digest of a checkpoint's row.
 fn checkpoint_digest(columns: &Columns<'_>) -> Result<Digest, StoreError> {
     Ok(Digest::of(rows::json(columns)?))
 }

@@ -154,7 +154,6 @@ fn factors_within(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result
     Ok(factors)
 }
 
-/// Implements [`Store::sources_with_earlier`].
 pub(super) fn sources_with_earlier(
     db: &Connection,
     kind: SignalKind,
@@ -171,7 +170,6 @@ pub(super) fn sources_with_earlier(
     Ok(sources::with_earlier(kind, active, silent, &rows::all(db, sql, [newest], settlement)?))
 }
 
-/// Implements [`Store::settlements_of`].
 pub(super) fn versions_of(db: &Connection, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'settlement' AND about_us = ?1 ORDER BY seq";
     rows::all(db, sql, [hour.timestamp_micros()], settlement)
@@ -235,7 +233,6 @@ pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, S
     Ok(found)
 }
 
-/// Returns the settlement in a row's column `line`.
 pub(super) fn settlement(row: &Row<'_>) -> Result<Settlement, StoreError> {
     match lines::entry(row)? {
         Entry::Settlement(settlement) => Ok(settlement),

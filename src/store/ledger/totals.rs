@@ -3,14 +3,14 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 
-use super::settle::{open_rows, settled_within};
+use super::settle::settled_within;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::{DeviceId, SignalKind, Slot};
 use wattune_core::ledger::apportion::day_of;
 use wattune_core::ledger::entry::Part;
 use wattune_core::ledger::report::span::{edges, whole_days};
 use wattune_core::ledger::report::{DaySums, DayTotal, Grouping, Sum};
-use wattune_core::ledger::{Interval, Share, Total};
+use wattune_core::ledger::{Share, Total};
 use wattune_core::units::Millijoules;
 
 /// Columns of a [`Total`]'s figures.
@@ -46,12 +46,6 @@ impl Store {
         let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= ?1 AND book = ?2");
         let kind = kind.as_str();
         self.read.run(move |db| rows::one(db, &sql, params![day.timestamp_micros(), kind], total)).await
-    }
-
-    /// Returns the recorded rows that begin in `span` and are in no settlement yet.
-    pub async fn unsettled_rows(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
-        let span = *span;
-        self.read.run(move |db| open_rows(&*db.transaction()?, &span)).await
     }
 }
 
@@ -119,7 +113,6 @@ pub(super) fn days(tx: &Connection, span: &Slot, by: &Grouping) -> Result<Vec<Su
     Ok(sums.finish())
 }
 
-/// Parses a row of the daily totals.
 fn day_total(line: &str) -> Option<DayTotal<'_>> {
     let mut fields = line.split(' ');
     let day = DateTime::from_timestamp_micros(fields.next()?.parse().ok()?)?;

@@ -61,7 +61,6 @@ impl Page {
 
 /// Columns that policies need.
 const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j";
-/// Remaining columns.
 const MORE: &str = "energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
                     ended_us, reason";
 

@@ -83,7 +83,6 @@ impl Group<'_> {
     }
 }
 
-/// The index of the run that ends first.
 fn first(flights: &[RunInFlight]) -> Option<usize> {
     (0..flights.len()).min_by(|a, b| flights[*a].end.total_cmp(&flights[*b].end))
 }

@@ -85,7 +85,6 @@ pub(super) type RowKey<'a> = (&'static str, &'a Job, Option<&'a str>, u64);
 /// The oracle's expectation for a recurrence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Expected {
-    /// The cost of a run.
     pub(super) run: Cost,
     /// The number of runs.
     pub(super) runs: f64,

@@ -41,16 +41,13 @@ pub struct Study<'a> {
 }
 
 /// Why a study cannot be made.
+#[expect(missing_docs, reason = "the message explains the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("policy {policy}, {workload} on {gpu}")]
 pub struct StudyError {
-    /// The policy.
     pub policy: &'static str,
-    /// The job.
     pub workload: String,
-    /// Its GPU.
     pub gpu: String,
-    /// The fault.
     #[source]
     pub source: SimulationError,
 }

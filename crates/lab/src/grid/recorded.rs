@@ -93,7 +93,6 @@ impl RecordedGrid {
         }
     }
 
-    /// The forecasts issued by `now`.
     pub(super) fn issues_by(&self, now: DateTime<Utc>) -> Vec<&Issued> {
         match &self.forecasts {
             PublishedForecasts::Issued(issued) => issued.iter().take_while(|i| i.issued_at <= now).collect(),

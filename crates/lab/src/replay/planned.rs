@@ -16,7 +16,6 @@ pub(super) fn objective(view: &View<'_>) -> Objective {
     Objective { max_slowdown: view.budget, pausable: view.pausing, ..Objective::UNBOUND }
 }
 
-/// The request to the planner.
 pub(super) fn request<'a>(
     view: &View<'a>,
     horizon: &'a [PlanSlot],
@@ -49,7 +48,6 @@ pub(super) fn request<'a>(
     }
 }
 
-/// A plan as steps.
 pub(super) fn steps(plan: &Plan) -> Vec<Step> {
     let action = |doing, point| match doing {
         JobActivity::Training => Action::Train(vec![(point, 1.0)]),

@@ -106,7 +106,6 @@ pub fn replay(
     run.end()
 }
 
-/// A job under way.
 pub(super) struct Run<'a> {
     job: &'a Job,
     start: DateTime<Utc>,
@@ -137,7 +136,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The view of a policy now.
     pub(super) fn view<'b>(&self, setting: &Setting<'b>, curve: &'b Curve, budget: Option<f64>) -> View<'b> {
         View {
             now: self.now(),
@@ -170,7 +168,6 @@ impl<'a> Run<'a> {
         self.job.work - self.done <= self.job.work * ROUNDING
     }
 
-    /// Power and throughput during an action.
     fn at(&self, action: &Action) -> (Watts, SamplesPerSecond) {
         let points = &self.job.profile.points;
         match action {

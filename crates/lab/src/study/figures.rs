@@ -23,7 +23,6 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The figures of a replay.
     pub(super) fn of(replayed: &Replayed) -> Self {
         let against = &replayed.against_max;
         Self {

@@ -6,32 +6,23 @@ use super::figures::captured;
 use super::row::Row;
 
 /// Several rows of one policy, job and budget, over starts and seeds.
+#[expect(missing_docs, reason = "fields are those of `Row`, or its means")]
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mean {
-    /// See [`Row`].
     pub policy: &'static str,
-    /// See [`Row`].
     pub gpu: String,
-    /// See [`Row`].
     pub workload: String,
-    /// See [`Row`].
     pub batch_size: u64,
-    /// See [`Row`].
     pub grid: String,
-    /// See [`Row`].
     pub budget_pct: Option<f64>,
-    /// The number of rows.
     pub rows: usize,
     /// The mean; `None`, as the others then are, where one of the rows has none: the rest would be the mean of other starts
     /// than those of the other policies.
     pub carbon_reduction_pct: Option<f64>,
-    /// The mean.
     pub time_increase_pct: Option<f64>,
     /// The ratio of the means (`planning.md` §5).
     pub captured_headroom: Option<f64>,
-    /// The mean.
     pub energy_effect_pct: Option<f64>,
-    /// The mean.
     pub timing_effect_pct: Option<f64>,
 }
 

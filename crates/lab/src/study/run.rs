@@ -42,18 +42,14 @@ pub struct Study<'a> {
 }
 
 /// Why a study cannot be made.
+#[expect(missing_docs, reason = "the message explains the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{policy} on {workload} from {start} with {budget}: {source}", start = start.format("%FT%TZ"))]
 pub struct StudyError {
-    /// The policy.
     pub policy: &'static str,
-    /// The job.
     pub workload: String,
-    /// Its start.
     pub start: DateTime<Utc>,
-    /// The budget in words.
     pub budget: String,
-    /// The fault.
     #[source]
     pub source: ReplayError,
 }

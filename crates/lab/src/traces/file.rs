@@ -64,7 +64,6 @@ impl TraceFile {
         stem.strip_prefix("summary_power_").unwrap_or(&stem).to_owned()
     }
 
-    /// An error about its rows.
     pub(crate) fn unusable(&self, why: String) -> TraceError {
         TraceError::Unusable { path: self.path.clone(), why }
     }

@@ -25,7 +25,6 @@ impl TrainingKey {
     }
 }
 
-/// A wrong value.
 pub(super) struct Fault {
     pub(super) line: u64,
     pub(super) column: &'static str,

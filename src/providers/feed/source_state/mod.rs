@@ -283,7 +283,6 @@ fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f
     }
 }
 
-/// The wait that a failure itself asks for.
 fn asked_patience(error: &ProviderError) -> Seconds {
     match error {
         ProviderError::Refused { .. } => REFUSED_RETRY,

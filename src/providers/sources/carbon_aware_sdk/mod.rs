@@ -46,7 +46,6 @@ const TOLD_BY: TimeDelta = TimeDelta::hours(3);
 /// A location farther than this from the coordinates belongs to another grid.
 const FARTHEST_KM: f64 = 500.0;
 
-/// The facts about this source.
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "carbon_aware_sdk",
     summary: Some("as the data source behind it"),
@@ -93,7 +92,6 @@ struct CarbonAwareSdk {
 }
 
 impl CarbonAwareSdk {
-    /// Connects to nothing yet.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, CADENCE)?;
         Ok(Self { api, kind: own.kind, scope: own.scope, hours: Mutex::default() })
@@ -110,7 +108,6 @@ impl CarbonAwareSdk {
         })
     }
 
-    /// Lists the locations that the WebAPI knows.
     async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
         let known = parse::locations(&self.get("/locations", &[], now).await?)?;
         Ok(known.iter().map(|l| ZoneName::new(&l.key, l.name.as_deref().unwrap_or_default())).collect())
@@ -140,7 +137,6 @@ impl CarbonAwareSdk {
         Ok(chosen)
     }
 
-    /// Requests the actual values of a past span.
     async fn rows(
         &self,
         location: &str,

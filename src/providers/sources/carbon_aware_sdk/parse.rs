@@ -11,7 +11,6 @@ use wattune_core::units::GramsPerKwh;
 /// No slot is longer.
 const LONGEST: TimeDelta = TimeDelta::days(1);
 
-/// One forecast of `/emissions/forecasts/current`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ParsedForecast {
     /// The time at which the data source made it.

@@ -41,7 +41,6 @@ const USUAL_HOURS: u8 = 24;
 /// Countries that are several zones.
 const SEVERAL_ZONES: [&str; 14] = ["AU", "BR", "CA", "CL", "DK", "ID", "IN", "IT", "JP", "NO", "NZ", "RU", "SE", "US"];
 
-/// The facts about this source.
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "electricity_maps",
     summary: Some("average, with a key; worldwide"),
@@ -87,7 +86,6 @@ struct ElectricityMaps {
 }
 
 impl ElectricityMaps {
-    /// Connects to nothing yet, and needs no key yet.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, Seconds::from_delta(HOUR))?;
         let (no_forecast, short_forecast, no_past) = Default::default();
@@ -269,7 +267,6 @@ impl ElectricityMaps {
         }
     }
 
-    /// Requests the actual values of the last 24 hours.
     async fn behind(&self, zone: &str, now: DateTime<Utc>) -> Result<Vec<(Slot, Intensity)>, ProviderError> {
         let query = [("zone", zone), ("emissionFactorType", self.factors())];
         let body = self.get("/carbon-intensity/history", &query, now).await.map_err(|e| self.with_hint(e))?;

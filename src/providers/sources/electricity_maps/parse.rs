@@ -12,7 +12,6 @@ use wattune_core::units::GramsPerKwh;
 /// A zone's key is short; longer text is none.
 const LONGEST_ZONE: usize = 96;
 
-/// A forecast, oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ParsedForecast {
     pub(super) rows: Vec<(Slot, GramsPerKwh)>,

@@ -5,7 +5,6 @@ use crate::providers::error::ProviderError;
 /// The page for keys and plans.
 pub(super) const PORTAL: &str = "https://portal.electricitymaps.com";
 
-/// The meaning of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     BadKey,

@@ -42,7 +42,6 @@ const LIMIT: &str = "5000";
 
 const BOTH: [&str; 2] = ["DK1", "DK2"];
 
-/// The facts about this source.
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "energinet",
     summary: Some("average; no key"),
@@ -76,7 +75,6 @@ struct Energinet {
 }
 
 impl Energinet {
-    /// Connects to nothing yet.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, CADENCE)?;
         let place = api.place();

@@ -38,7 +38,6 @@ const COUNTRIES: [&str; 32] = [
     "LU", "LV", "ME", "MK", "NL", "NO", "PL", "PT", "RO", "RS", "SE", "SI", "SK",
 ];
 
-/// The facts about this source.
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "energy_charts",
     summary: Some("average; no key"),
@@ -75,7 +74,6 @@ struct EnergyCharts {
 }
 
 impl EnergyCharts {
-    /// Connects to nothing yet.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, CADENCE)?;
         let place = api.place();

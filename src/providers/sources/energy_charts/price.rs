@@ -25,7 +25,6 @@ use crate::providers::provider::{Actuals, Answer, Provider};
 use wattune_core::domain::{Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune_core::units::{PricePerMwh, Seconds};
 
-/// The source's name.
 const SOURCE: &str = "energy_charts";
 
 /// Tomorrow's prices come once a day, but not always at the same hour.
@@ -38,7 +37,6 @@ pub(in crate::providers) struct EnergyChartsPrice {
 }
 
 impl EnergyChartsPrice {
-    /// Connects to nothing yet.
     pub(in crate::providers) fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let zone = zone(own, shared)?;
         // The API counts prices and intensities apart.

@@ -39,7 +39,7 @@ use crate::providers::place::Place;
 use crate::providers::provider::{Answer, Provider};
 use wattune_core::domain::{Forecast, Provenance, Quoted, Slot, TimeSeries, Zone};
 use wattune_core::ledger::chain::Digest;
-use wattune_core::units::{GramsPerKwh, PricePerMwh, Seconds};
+use wattune_core::units::{GramsPerKwh, Seconds};
 
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
@@ -53,7 +53,6 @@ const EARLY: TimeDelta = TimeDelta::minutes(10);
 /// and it is rather a forecast that has run out.
 const HISTORY: Seconds = Seconds::new(86_400.0);
 
-/// The facts about this source.
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "file",
     summary: None,
@@ -62,7 +61,7 @@ pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     #[cfg(any(test, feature = "fuzzing"))]
     fuzz: &[
         super::FuzzTarget { name: "file", parse: parse_any::<GramsPerKwh> },
-        super::FuzzTarget { name: "price_file", parse: parse_any::<PricePerMwh> },
+        super::FuzzTarget { name: "price_file", parse: parse_any::<wattune_core::units::PricePerMwh> },
     ],
 };
 
@@ -123,19 +122,13 @@ impl FileProvider {
     }
 }
 
-impl FileProvider<PricePerMwh> {
-    /// Reads nothing yet. If the file has several zones, the one named like the bidding zone is read.
-    pub(in crate::providers) fn prices(
-        own: &Settings,
-        bidding_zone: Option<Zone>,
+impl<V: FileSignal> FileProvider<V> {
+    /// Reads nothing yet. If the file has several zones, `zone` chooses one.
+    pub(in crate::providers) fn of(
+        file: &Settings,
+        zone: Option<Zone>,
         cadence: Option<Seconds>,
     ) -> Result<Self, SettingsError> {
-        Self::of(own, bidding_zone, cadence)
-    }
-}
-
-impl<V: FileSignal> FileProvider<V> {
-    fn of(file: &Settings, zone: Option<Zone>, cadence: Option<Seconds>) -> Result<Self, SettingsError> {
         Ok(Self {
             path: file.path.clone().ok_or(SettingsError::NoPath { table: V::TABLE })?,
             settings: file.clone(),

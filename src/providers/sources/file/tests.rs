@@ -6,6 +6,7 @@ use super::play::MOST_ROWS;
 use super::*;
 use crate::providers::{CarbonSettings, Contribution, PriceSettings, PriceSource};
 use wattune_core::domain::{CarbonSeries, Origin, SignalKind, SignalScope};
+use wattune_core::units::PricePerMwh;
 
 fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).expect(text).to_utc()
@@ -329,7 +330,7 @@ async fn prices_are_read_like_intensities() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("price.csv");
     fs::write(&path, "time,price\n2021-01-01T00:00Z,-5\n2021-01-01T01:00Z,90\n").expect("written");
-    let prices = FileProvider::prices(&settings(path.clone()).file, None, None).expect("has a path");
+    let prices = FileProvider::<PricePerMwh>::of(&settings(path.clone()).file, None, None).expect("has a path");
     let forecast = prices.fetch(at("2021-01-01T01:10:00Z")).await.expect("covers now").forecast;
     assert_eq!(forecast.best_at(at("2021-01-01T01:10:00Z")).map(|(_, p)| p.value), Some(PricePerMwh::new(90.0)));
     assert_eq!(forecast.actual.points()[0].1.value, PricePerMwh::new(-5.0));
@@ -338,7 +339,7 @@ async fn prices_are_read_like_intensities() {
     fs::remove_file(path).expect("removed");
     let gone = prices.fetch(at("2021-01-01T01:10:00Z")).await.expect_err("gone").to_string();
     assert!(gone.contains("check price.file.path"), "{gone}");
-    let nowhere = FileProvider::prices(&Settings::default(), None, None);
+    let nowhere = FileProvider::<PricePerMwh>::of(&Settings::default(), None, None);
     assert_eq!(nowhere.map(|_| ()), Err(SettingsError::NoPath { table: "price" }));
 }
 

@@ -16,7 +16,6 @@ use crate::providers::provider::{Answer, Provider};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, SignalKind, SignalScope, Slot, Zone};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// The facts about this source.
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "fixed",
     summary: None,

@@ -34,7 +34,6 @@ const HALF_HOUR: TimeDelta = TimeDelta::minutes(30);
 /// Windows of the past may be 14 days long; a slot less is on the safe side.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::minutes(14 * 24 * 60 - 30);
 
-/// Horizon of the forecast.
 const AHEAD_H: f64 = 48.0;
 
 /// Depth to which `data` may hold regions that hold slots.
@@ -61,7 +60,6 @@ const REGIONS: [&str; 17] = [
     "Wales",
 ];
 
-/// The facts about this source.
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "uk_carbon_intensity",
     summary: Some("average, operational; no key"),
@@ -144,7 +142,6 @@ fn is_northern_ireland(latitude: f64, longitude: f64) -> bool {
 }
 
 impl UkCarbonIntensity {
-    /// Connects to nothing yet.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let chosen = match (own.region.map(u8::from), &own.postcode) {
             (Some(region), _) => Some((Asked::Region(region), region.to_string())),

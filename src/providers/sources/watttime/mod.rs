@@ -42,7 +42,6 @@ const LONGEST_WINDOW: TimeDelta = TimeDelta::days(14);
 /// Both ends of a window are included: one step less, and windows do not overlap.
 const STEP: TimeDelta = TimeDelta::minutes(5);
 
-/// The facts about this source.
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "watttime",
     summary: Some("marginal, with an account; CAISO_NORTH is free"),
@@ -110,7 +109,6 @@ impl fmt::Debug for WattTime {
 }
 
 impl WattTime {
-    /// Connects to nothing yet, and needs no account yet.
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, Seconds::from_delta(CADENCE))?;
         let place = api.place();
@@ -127,7 +125,6 @@ impl WattTime {
         self.session.get(&self.api, &self.settings, (path, query), now).await
     }
 
-    /// Lists the regions that the account may read.
     async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
         parse::zones(&self.get("/v3/my-access", &[("signal_type", SIGNAL)], now).await?)
     }

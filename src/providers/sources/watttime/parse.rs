@@ -33,7 +33,6 @@ pub(super) struct Rows {
     pub(super) warnings: Vec<String>,
 }
 
-/// The intensity of one slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) slot: Slot,
@@ -75,7 +74,6 @@ pub(super) fn rows(body: &Value, region: &str) -> Result<Rows, ProviderError> {
     })
 }
 
-/// Reads the region in the body of `/v3/region-from-loc`.
 pub(super) fn region(body: &Value) -> Result<String, ProviderError> {
     no_fault(body)?;
     let named = body.get("region").and_then(Value::as_str);
@@ -91,7 +89,6 @@ pub(super) fn token(body: &Value) -> Result<String, ProviderError> {
     token.map(str::to_owned).ok_or_else(none)
 }
 
-/// Reads the regions in the body of `/v3/my-access`.
 pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
     let mut zones = Vec::new();
     for signal in array(body.get("signal_types"), "signal_types")? {
