@@ -3,7 +3,7 @@
 use crate::bandit::job::Job;
 use crate::bandit::run::{EndedRun, Setting};
 use crate::traces::Epoch;
-use wattune_core::bandit::{Cost, PolicyName, Spec};
+use wattune_core::bandit::{self, Choice, Cost, Generator, PolicyName, Spec, Trial};
 
 /// The settings that all policies share.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,6 +31,46 @@ pub enum SimulationError {
     DefaultFails { batch_size: u64, seed: u64 },
 }
 
+/// The state of the daemon's policies in a simulation.
+pub struct Learner {
+    /// The job as these policies see it.
+    pub(super) spec: Spec,
+    pub(super) generator: Generator,
+    pub(super) trials: Vec<Trial>,
+    /// The limit of each profiled arm.
+    pub(super) limits: Vec<Option<usize>>,
+}
+
+impl Learner {
+    pub(super) fn new(job: &Job, knobs: &Knobs, policy: PolicyName, seed: u64) -> Self {
+        let spec = Spec {
+            batch_sizes: job.arms.iter().map(|arm| arm.batch_size).collect(),
+            default_batch_size: job.arms[job.default].batch_size,
+            max_epochs: job.max_epochs,
+            knob: job.knob(knobs.eta),
+            beta: knobs.beta,
+            window: knobs.window,
+            policy,
+        };
+        Self { spec, generator: Generator::new(seed), trials: Vec::new(), limits: vec![None; job.arms.len()] }
+    }
+
+    /// Returns the daemon's choice; `None` with nothing left to choose from.
+    pub(super) fn next(&mut self) -> Option<Choice> {
+        bandit::next(&self.spec, &self.trials, &mut self.generator).ok()
+    }
+
+    /// Returns the arm of the best batch size so far.
+    pub(super) fn favourite(&self, job: &Job) -> usize {
+        job.arm_of(bandit::favourite(&self.spec, &self.trials)).unwrap_or(job.default)
+    }
+
+    /// Returns the cost of an epoch.
+    pub(super) fn epoch_cost(&self, epoch: &Epoch) -> Cost {
+        self.spec.knob.cost(epoch.energy(), epoch.time)
+    }
+}
+
 /// The choices of a policy for one job.
 pub trait Chooser {
     /// Chooses the setting of run `number`. `in_flight`: other runs have not ended yet.
@@ -45,8 +85,20 @@ pub trait Chooser {
     /// the cost of all tries of the recurrence.
     fn observe(&mut self, _job: &Job, _ended: &EndedRun, _spent: Cost) {}
 
-    /// Notes that the traces were switched; profiles are void on a new GPU.
-    fn switched(&mut self, _job: &Job, _new_gpu: bool) {}
+    /// Returns the state of a policy that learns as the daemon does.
+    fn learner(&mut self) -> Option<&mut Learner> {
+        None
+    }
+
+    /// Continues with other traces; profiles are void on a new GPU.
+    fn switched(&mut self, job: &Job, new_gpu: bool) {
+        let Some(learner) = self.learner() else { return };
+        learner.spec.max_epochs = job.max_epochs;
+        learner.spec.knob.max_power = job.max_power;
+        if new_gpu {
+            learner.limits.fill(None);
+        }
+    }
 
     /// The best batch size and limit so far, as indices.
     fn favourite(&self, job: &Job) -> (usize, usize);
@@ -65,17 +117,4 @@ pub struct Policy {
     pub start: Start,
     /// Whether the very first run has to reach the target, as in the published algorithm.
     pub first_must_reach: bool,
-}
-
-/// The job as the policies of the daemon see it.
-pub(super) fn spec(job: &Job, knobs: &Knobs, policy: PolicyName) -> Spec {
-    Spec {
-        batch_sizes: job.arms.iter().map(|arm| arm.batch_size).collect(),
-        default_batch_size: job.arms[job.default].batch_size,
-        max_epochs: job.max_epochs,
-        knob: job.knob(knobs.eta),
-        beta: knobs.beta,
-        window: knobs.window,
-        policy,
-    }
 }

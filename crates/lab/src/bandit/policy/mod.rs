@@ -9,7 +9,7 @@ mod kind;
 mod wattune;
 mod zeus;
 
-pub use kind::{Chooser, Knobs, Policy, SimulationError};
+pub use kind::{Chooser, Knobs, Learner, Policy, SimulationError};
 
 /// All policies.
 pub const POLICIES: &[Policy] = &[

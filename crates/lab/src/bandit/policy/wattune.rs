@@ -3,11 +3,11 @@
 
 use std::ops::RangeInclusive;
 
-use super::kind::{Chooser, Knobs, Policy, SimulationError, spec};
+use super::kind::{Chooser, Knobs, Learner, Policy, SimulationError};
 use crate::bandit::job::{Job, cheapest};
 use crate::bandit::run::{EndedRun, Setting};
 use crate::traces::Epoch;
-use wattune_core::bandit::{self, Choice, Cost, Generator, Kind, Outcome, PolicyName, Spec, State, Trial};
+use wattune_core::bandit::{self, Choice, Cost, Kind, Outcome, PolicyName, State, Trial};
 
 /// The number of limits on each side of the neighbour's that are profiled; more while the best of them is at the edge.
 const WINDOW: usize = 2;
@@ -19,18 +19,10 @@ pub(super) const POLICY: Policy = Policy {
     first_must_reach: false,
 };
 
-struct Wattune {
-    spec: Spec,
-    generator: Generator,
-    trials: Vec<Trial>,
-    /// The limit of each profiled arm.
-    limits: Vec<Option<usize>>,
-}
+struct Wattune(Learner);
 
 fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, SimulationError> {
-    let spec = spec(job, knobs, PolicyName::Wattune);
-    let (generator, limits) = (Generator::new(seed), vec![None; job.arms.len()]);
-    Ok(Box::new(Wattune { spec, generator, trials: Vec::new(), limits }))
+    Ok(Box::new(Wattune(Learner::new(job, knobs, PolicyName::Wattune, seed))))
 }
 
 impl Wattune {
@@ -38,7 +30,7 @@ impl Wattune {
     fn search(&self, job: &Job, arm: usize) -> (usize, RangeInclusive<usize>) {
         let trace = &job.arms[arm];
         let last = trace.levels.len() - 1;
-        let cost = |level: usize| trace.levels[level].epoch_cost(&self.spec.knob);
+        let cost = |level: usize| trace.levels[level].epoch_cost(&self.0.spec.knob);
         let Some(neighbour) = self.neighbour(job, arm) else {
             return (cheapest((0..=last).map(cost)), 0..=last);
         };
@@ -62,67 +54,57 @@ impl Wattune {
         #[expect(clippy::cast_precision_loss, reason = "a batch size")]
         let log = |arm: usize| (job.arms[arm].batch_size as f64).ln();
         let away = |other: &usize| (log(*other) - log(arm)).abs();
-        let profiled = (0..job.arms.len()).filter(|other| self.limits[*other].is_some());
+        let profiled = (0..job.arms.len()).filter(|other| self.0.limits[*other].is_some());
         let nearest = profiled.min_by(|a, b| away(a).total_cmp(&away(b)))?;
-        self.limits[nearest].map(|level| job.arms[nearest].levels[level].limit)
-    }
-
-    fn trial(&mut self, number: u32) -> Option<&mut Trial> {
-        self.trials.iter_mut().rev().find(|trial| trial.number == number)
+        self.0.limits[nearest].map(|level| job.arms[nearest].levels[level].limit)
     }
 }
 
 impl Chooser for Wattune {
     fn choose(&mut self, job: &Job, number: u32, _: bool) -> Setting {
-        let next = bandit::next(&self.spec, &self.trials, &mut self.generator);
         // With nothing left to choose from, the best so far.
-        let choice = next.unwrap_or_else(|_| Choice {
-            batch_size: bandit::favourite(&self.spec, &self.trials),
+        let choice = self.0.next().unwrap_or_else(|| Choice {
+            batch_size: bandit::favourite(&self.0.spec, &self.0.trials),
             kind: Kind::Regular,
         });
         let Choice { batch_size, kind } = choice;
         let (state, cost) = (State::Running, Cost::ZERO);
-        self.trials.push(Trial { number, batch_size, kind, state, cost, epochs: 0, epoch_cost: None });
+        self.0.trials.push(Trial { number, batch_size, kind, state, cost, epochs: 0, epoch_cost: None });
         let arm = job.arm_of(batch_size).unwrap_or(job.default);
-        if let Some(level) = self.limits[arm] {
+        if let Some(level) = self.0.limits[arm] {
             return Setting { arm, level, profiling: None };
         }
         let (level, swept) = self.search(job, arm);
-        self.limits[arm] = Some(level);
+        self.0.limits[arm] = Some(level);
         Setting { arm, level, profiling: Some(job.arms[arm].mean_epoch(swept)) }
     }
 
     fn patience(&self, job: &Job, setting: &Setting, epoch: &Epoch) -> u32 {
-        let epoch_cost = self.spec.knob.cost(epoch.energy(), epoch.time);
+        let epoch_cost = self.0.epoch_cost(epoch);
         // The newest is the run itself.
-        let others = self.trials.split_last().map_or(&[][..], |(_, others)| others);
-        bandit::patience(&self.spec, others, job.arms[setting.arm].batch_size, epoch_cost)
+        let others = self.0.trials.split_last().map_or(&[][..], |(_, others)| others);
+        bandit::patience(&self.0.spec, others, job.arms[setting.arm].batch_size, epoch_cost)
     }
 
     fn observe(&mut self, job: &Job, ended: &EndedRun, _: Cost) {
-        let epoch_cost = self.spec.knob.cost(ended.epoch.energy(), ended.epoch.time);
+        let epoch_cost = self.0.epoch_cost(&ended.epoch);
         let outcome = match ended.reached {
             true => Outcome::Reached,
             false if ended.epochs < job.max_epochs => Outcome::Stopped,
             false => Outcome::NotReached,
         };
-        if let Some(trial) = self.trial(ended.number) {
+        if let Some(trial) = self.0.trials.iter_mut().rev().find(|trial| trial.number == ended.number) {
             trial.state = State::Ended(outcome);
             (trial.cost, trial.epochs, trial.epoch_cost) = (ended.cost, ended.epochs, Some(epoch_cost));
         }
     }
 
-    fn switched(&mut self, job: &Job, new_gpu: bool) {
-        self.spec.max_epochs = job.max_epochs;
-        self.spec.knob.max_power = job.max_power;
-        if new_gpu {
-            self.limits.fill(None);
-        }
+    fn learner(&mut self) -> Option<&mut Learner> {
+        Some(&mut self.0)
     }
 
     fn favourite(&self, job: &Job) -> (usize, usize) {
-        let batch_size = bandit::favourite(&self.spec, &self.trials);
-        let arm = job.arm_of(batch_size).unwrap_or(job.default);
-        (arm, self.limits[arm].unwrap_or_else(|| self.search(job, arm).0))
+        let arm = self.0.favourite(job);
+        (arm, self.0.limits[arm].unwrap_or_else(|| self.search(job, arm).0))
     }
 }

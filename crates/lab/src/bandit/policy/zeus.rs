@@ -2,11 +2,11 @@
 //! own rules where they differ from the service's: the bound and the limit of a run, the cost of profiling, and runs
 //! without an epoch.
 
-use super::kind::{Chooser, Knobs, Policy, SimulationError, spec};
+use super::kind::{Chooser, Knobs, Learner, Policy, SimulationError};
 use crate::bandit::job::Job;
 use crate::bandit::run::{EndedRun, Setting};
 use crate::traces::Epoch;
-use wattune_core::bandit::{self, Cost, Generator, Kind, Knob, Outcome, PolicyName, Spec, State, Trial};
+use wattune_core::bandit::{Cost, Kind, Knob, Outcome, PolicyName, Spec, State, Trial};
 
 /// The cost of a run without an epoch, relative to the bound.
 const WITHOUT_EPOCH: f64 = 100.0;
@@ -19,12 +19,8 @@ pub(super) const POLICY: Policy = Policy {
 };
 
 struct Zeus {
-    spec: Spec,
-    generator: Generator,
-    /// Ended runs, in the order of their ends.
-    trials: Vec<Trial>,
-    /// The limit of each profiled arm.
-    limits: Vec<Option<usize>>,
+    /// Its trials are the ended runs, in the order of their ends.
+    learner: Learner,
     /// The cheapest recurrence so far, and the arm that reached its target.
     cheapest: Option<(Cost, usize)>,
     /// The batch size that pruning waits for.
@@ -32,9 +28,7 @@ struct Zeus {
 }
 
 fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, SimulationError> {
-    let spec = spec(job, knobs, PolicyName::Zeus);
-    let (generator, limits) = (Generator::new(seed), vec![None; job.arms.len()]);
-    Ok(Box::new(Zeus { spec, generator, trials: Vec::new(), limits, cheapest: None, exploring: None }))
+    Ok(Box::new(Zeus { learner: Learner::new(job, knobs, PolicyName::Zeus, seed), cheapest: None, exploring: None }))
 }
 
 /// Limits are compared with the largest of the batch size, not of the GPU.
@@ -56,7 +50,7 @@ impl Zeus {
 
     /// The most that a run may cost.
     fn bound(&self) -> Option<Cost> {
-        self.spec.beta.zip(self.cheapest).map(|(beta, (cheapest, _))| cheapest * beta)
+        self.learner.spec.beta.zip(self.cheapest).map(|(beta, (cheapest, _))| cheapest * beta)
     }
 
     /// A run that ended with the batch size that pruning waits for counts as its exploration, also if it was not started
@@ -73,21 +67,22 @@ impl Zeus {
 impl Chooser for Zeus {
     fn choose(&mut self, job: &Job, _: u32, in_flight: bool) -> Setting {
         let learned = |zeus: &mut Self| {
-            let choice = bandit::next(&zeus.spec, &zeus.trials, &mut zeus.generator).ok()?;
+            let choice = zeus.learner.next()?;
             zeus.exploring = (choice.kind == Kind::Exploration).then_some(choice.batch_size);
             job.arm_of(choice.batch_size)
         };
         let chosen = if in_flight { None } else { learned(self) };
         // With nothing left to choose from, the best that reached its target.
         let arm = chosen.unwrap_or_else(|| self.best_known(job));
-        let first = self.limits[arm].is_none();
+        let first = self.learner.limits[arm].is_none();
         let trace = &job.arms[arm];
-        let level = *self.limits[arm].get_or_insert_with(|| trace.best_level(&limit_knob(&self.spec, job, arm)));
+        let level = *self.learner.limits[arm]
+            .get_or_insert_with(|| trace.best_level(&limit_knob(&self.learner.spec, job, arm)));
         Setting { arm, level, profiling: first.then(|| trace.mean_epoch(0..=trace.levels.len() - 1)) }
     }
 
     fn patience(&self, job: &Job, setting: &Setting, epoch: &Epoch) -> u32 {
-        let cost = limit_knob(&self.spec, job, setting.arm).cost(epoch.energy(), epoch.time);
+        let cost = limit_knob(&self.learner.spec, job, setting.arm).cost(epoch.energy(), epoch.time);
         self.bound().map_or(job.max_epochs, |bound| whole_epochs(bound.get(), cost.get()))
     }
 
@@ -107,23 +102,18 @@ impl Chooser for Zeus {
             state: State::Ended(outcome),
             cost,
             epochs: ended.epochs,
-            epoch_cost: Some(self.spec.knob.cost(ended.epoch.energy(), ended.epoch.time)),
+            epoch_cost: Some(self.learner.epoch_cost(&ended.epoch)),
         };
-        self.trials.push(trial);
+        self.learner.trials.push(trial);
     }
 
-    fn switched(&mut self, job: &Job, new_gpu: bool) {
-        self.spec.max_epochs = job.max_epochs;
-        self.spec.knob.max_power = job.max_power;
-        if new_gpu {
-            self.limits.fill(None);
-        }
+    fn learner(&mut self) -> Option<&mut Learner> {
+        Some(&mut self.learner)
     }
 
     fn favourite(&self, job: &Job) -> (usize, usize) {
-        let batch_size = bandit::favourite(&self.spec, &self.trials);
-        let arm = job.arm_of(batch_size).unwrap_or(job.default);
-        let level = self.limits[arm];
-        (arm, level.unwrap_or_else(|| job.arms[arm].best_level(&limit_knob(&self.spec, job, arm))))
+        let arm = self.learner.favourite(job);
+        let level = self.learner.limits[arm];
+        (arm, level.unwrap_or_else(|| job.arms[arm].best_level(&limit_knob(&self.learner.spec, job, arm))))
     }
 }
