@@ -250,14 +250,17 @@ async fn values_that_jump_are_used_when_they_were_said_three_times() {
     case.maps.say(maps(&Weather::steady(1200.0)));
     let held = daemon.carbon_where("a jump", |c| c["sources"][0]["held_back"].is_string()).await;
     let told = text(&held["sources"][0], "held_back");
-    assert!(told.contains("1200.0 for") && told.contains("(120.0 to 120.0)") && told.contains("3 answers"), "{told}");
+    assert!(
+        told.contains("1200.0 for") && told.contains("(120.0 to 120.0)") && told.contains("3 consecutive answers"),
+        "{told}"
+    );
     assert_eq!((text(&held, "source"), &held["intensity_g_per_kwh"]), (MAPS, &json!(120.0)), "{held:#}");
     let used = follows(&daemon, MAPS, 1200.0).await;
     assert_eq!(used["sources"][0]["held_back"], Value::Null, "{used:#}");
     let answers = case.maps.asked()[before..].iter().filter(|a| a.path.contains("/forecast")).count();
     assert!(answers >= 3, "{answers}");
     let log = daemon.log();
-    assert_eq!(log.matches("values held back").count(), 1, "{log}");
+    assert_eq!(log.matches("values quarantined").count(), 1, "{log}");
     // A single slip is never used.
     case.maps.say(maps(&Weather::steady(12_000.0)));
     daemon.carbon_where("a slip", |c| c["sources"][0]["held_back"].is_string()).await;

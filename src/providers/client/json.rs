@@ -20,6 +20,36 @@ pub(in crate::providers) fn unexpected(at: &str, expected: &str, found: &Value) 
     malformed(at, format!("expected {expected}, found {}", shortened(&found.to_string())))
 }
 
+/// Refuses a body that is no object, and errors that come with status 200.
+pub(in crate::providers) fn no_fault(body: &Value) -> Result<(), ProviderError> {
+    if !body.is_object() {
+        return Err(unexpected("the answer", "an object", body));
+    }
+    let Some(error) = body.get("error").filter(|error| !error.is_null()) else { return Ok(()) };
+    let fields = [error.get("message"), body.get("message"), body.get("msg"), Some(error)];
+    let message = fields.into_iter().flatten().find_map(Value::as_str);
+    Err(ProviderError::Unexpected { status: 200, message: shortened(message.unwrap_or(&error.to_string())) })
+}
+
+/// Checks that an answer is for the zone that was asked for.
+pub(in crate::providers) fn same_zone(given: Option<&Value>, asked: &str, at: &str) -> Result<(), ProviderError> {
+    let given = given.unwrap_or(&Value::Null);
+    let Some(zone) = given.as_str() else { return Err(unexpected(at, &format!("the zone {asked}"), given)) };
+    if zone.eq_ignore_ascii_case(asked) {
+        return Ok(());
+    }
+    let zone = shortened(zone);
+    Err(malformed(at, format!("wrong zone in the answer: {zone}, but {asked} was asked for; check the zone")))
+}
+
+/// A zone's code is short; longer text is none.
+const LONGEST_CODE: usize = 96;
+
+/// Returns true if a text can be a zone's code.
+pub(in crate::providers) fn is_code(text: &str) -> bool {
+    (1..=LONGEST_CODE).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic())
+}
+
 /// Reads a value of the signal: a number, or text that is one; `None` where there is none or `null`. Zero is zero.
 pub(in crate::providers) fn value<V: SignalValue>(field: Option<&Value>, at: &str) -> Result<Option<V>, ProviderError> {
     scaled(field, 1.0, at)

@@ -8,19 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use super::json::is_code;
 use crate::providers::error::ProviderError;
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 const DAY: TimeDelta = TimeDelta::days(1);
 
-/// No more moments than this are kept; a quota above it cannot be told from none.
+/// No more moments than this are kept; a higher quota is as good as none.
 const MOST: usize = 100_000;
 
 /// Longer files are none that was written here.
 const MAX_BYTES: u64 = 4 << 20;
-
-/// A zone's code is short; longer text is none.
-const LONGEST_ZONE: usize = 96;
 
 /// The number of requests to a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,9 +59,7 @@ impl Kept {
         // A file that was edited is brought into the form that is written here.
         kept.asked.make_contiguous().sort_unstable();
         kept.asked.drain(..kept.asked.len().saturating_sub(MOST));
-        let usable =
-            |zone: &str| (1..=LONGEST_ZONE).contains(&zone.len()) && zone.chars().all(|c| c.is_ascii_graphic());
-        kept.pinned = kept.pinned.filter(|pinned| usable(&pinned.zone));
+        kept.pinned = kept.pinned.filter(|pinned| is_code(&pinned.zone));
         Some(kept)
     }
 }

@@ -189,7 +189,7 @@ impl<V: SignalValue> Feed<V> {
             }
         };
         after.requests = self.members[index].provider.requests(now.utc);
-        if let Some(held) = after.held_back.as_ref().filter(|h| h.times == 1) {
+        if let Some(held) = after.quarantined.as_ref().filter(|h| h.times == 1) {
             tracing::warn!(source = after.source, "{} source: {held}", self.options.signal);
         }
         let wait = Seconds::from_delta(after.next_poll_at - now.utc).max(Seconds::ZERO);
@@ -216,7 +216,7 @@ impl<V: SignalValue> Feed<V> {
             // The answers themselves are all that this source offers; those of long ago are final.
             Ok(_) => before.with_actuals(&Default::default(), now.utc, self.options.jump_factor),
             Err(error) => {
-                tracing::debug!(source = before.source, "what came cannot be fetched again: {error}");
+                tracing::debug!(source = before.source, "actual values cannot be fetched again: {error}");
                 member.actuals_due_at = now.utc + TimeDelta::minutes(30);
                 before.clone()
             }

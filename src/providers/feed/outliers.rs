@@ -54,8 +54,8 @@ impl<V: SignalValue> fmt::Display for Quarantined<V> {
         let (low, high) = self.known;
         write!(
             f,
-            "{} of {} values held back: {:.1} for {} lies more than {} times off all that is known ({low:.1} to {high:.1}); \
-             they are used when the source has said so in {BELIEVED} answers",
+            "{} of {} values quarantined: {:.1} for {} lies more than {} times outside the known range ({low:.1} to {high:.1}); \
+             they are used once {BELIEVED} consecutive answers confirm them",
             self.values,
             self.of,
             self.value.number(),

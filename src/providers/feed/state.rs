@@ -21,9 +21,9 @@ pub struct FeedState<V: SignalValue = GramsPerKwh> {
     /// The sources, in the order of the chain.
     pub sources: Vec<SourceState<V>>,
     /// Index of the active source; absent while none has answered.
-    pub followed: Option<usize>,
+    pub active: Option<usize>,
     /// The time at which it became active.
-    pub followed_since: DateTime<Utc>,
+    pub active_since: DateTime<Utc>,
     /// The active source's forecast, with actual values of other sources of the same kind and scope where it has none
     /// itself.
     pub forecast: Option<Arc<Forecast<V>>>,
@@ -32,12 +32,12 @@ pub struct FeedState<V: SignalValue = GramsPerKwh> {
 impl<V: SignalValue> FeedState<V> {
     /// Returns the state before the first poll.
     pub fn starting(sources: Vec<SourceState<V>>, now: DateTime<Utc>) -> Self {
-        Self { sources, followed: None, followed_since: now, forecast: None }.chosen(&Ranks::default(), now)
+        Self { sources, active: None, active_since: now, forecast: None }.chosen(&Ranks::default(), now)
     }
 
     /// Returns the active source.
     pub fn source(&self) -> Option<&SourceState<V>> {
-        self.sources.get(self.followed?)
+        self.sources.get(self.active?)
     }
 
     /// Returns the freshness of the active source at `now`.
@@ -70,10 +70,10 @@ impl<V: SignalValue> FeedState<V> {
         // Of equally old last words the first in the chain counts: `max_by_key` would take the last.
         let latest = || order.iter().rev().filter(|i| last_word(i).is_some()).max_by_key(|i| last_word(i));
         let choice = order.iter().find(fresh).or_else(|| order.iter().find(covers)).or_else(latest).copied();
-        if choice != self.followed {
-            self.followed_since = now;
+        if choice != self.active {
+            self.active_since = now;
         }
-        self.followed = choice;
+        self.active = choice;
         self.forecast = self.joined();
         self
     }
@@ -83,7 +83,7 @@ impl<V: SignalValue> FeedState<V> {
     fn order(&self, ranks: &Ranks) -> Vec<usize> {
         let rank = |i: usize| {
             let own = ranks.get(self.sources[i].source).copied().unwrap_or(0.0);
-            if self.followed == Some(i) { own + BETTER_BY } else { own }
+            if self.active == Some(i) { own + BETTER_BY } else { own }
         };
         let mut order: Vec<usize> = (0..self.sources.len()).collect();
         order.sort_by(|a, b| {
@@ -96,22 +96,22 @@ impl<V: SignalValue> FeedState<V> {
     /// Returns the active source's forecast. Actual values that it lacks are taken from other sources of the same
     /// quantity: kind and scope must be known and equal.
     fn joined(&self) -> Option<Arc<Forecast<V>>> {
-        let followed = self.source()?.forecast.as_ref()?;
+        let active = self.source()?.forecast.as_ref()?;
         let mut actuals = TimeSeries::default();
         for other in self.sources.iter().rev().filter_map(|s| s.forecast.as_ref()) {
             let quantity = |f: &Forecast<V>| (f.kind, f.scope);
-            if !Arc::ptr_eq(other, followed) && is_same_quantity(quantity(followed), quantity(other)) {
+            if !Arc::ptr_eq(other, active) && is_same_quantity(quantity(active), quantity(other)) {
                 actuals.overwrite(&other.actual);
             }
         }
         if actuals.is_empty() {
-            return Some(Arc::clone(followed));
+            return Some(Arc::clone(active));
         }
-        actuals.overwrite(&followed.actual);
-        if actuals == followed.actual {
-            return Some(Arc::clone(followed));
+        actuals.overwrite(&active.actual);
+        if actuals == active.actual {
+            return Some(Arc::clone(active));
         }
-        let joined = Forecast { actual: actuals, ..Forecast::clone(followed) };
+        let joined = Forecast { actual: actuals, ..Forecast::clone(active) };
         // The same as before stays the same thing: whoever compares need not look inside.
         match &self.forecast {
             Some(before) if **before == joined => Some(Arc::clone(before)),

@@ -33,7 +33,7 @@ macro_rules! carbon_settings {
             /// The intensity where none is known, in gCO2e/kWh.
             #[serde(deserialize_with = "intensity")]
             pub fallback_g_per_kwh: GramsPerKwh,
-            /// A value this many times above (or below) the range of the last four weeks is held back at first.
+            /// A value this many times above (or below) the range of the last four weeks is quarantined at first.
             #[serde(deserialize_with = "jump_factor")]
             pub jump_factor: f64,
             /// Time between polls, in seconds; the source's own interval if absent.

@@ -251,7 +251,7 @@ fn source_view(source: &SourceState, followed: Option<&SourceState>, now: DateTi
         requests_last_hour: source.requests.map(|r| r.last_hour),
         requests_last_day: source.requests.map(|r| r.last_day),
         requests_allowed_per_hour: source.requests.map(|r| r.allowed_per_hour),
-        held_back: source.held_back.as_ref().map(ToString::to_string),
+        held_back: source.quarantined.as_ref().map(ToString::to_string),
         notes: source.notes.clone(),
     }
 }

@@ -88,7 +88,7 @@ pub struct SourceState<V: SignalValue = GramsPerKwh> {
     /// Notes about the newest answer.
     pub notes: Vec<String>,
     /// Quarantined values, which are not used until they are repeated.
-    pub held_back: Option<Quarantined<V>>,
+    pub quarantined: Option<Quarantined<V>>,
     /// Number of requests, where there is a quota.
     pub requests: Option<Requests>,
     /// No answer has come since the start; what there is was stored by an earlier run.
@@ -115,7 +115,7 @@ impl<V: SignalValue> SourceState<V> {
             failing_since: None,
             next_poll_at: now,
             notes: Vec::new(),
-            held_back: None,
+            quarantined: None,
             requests: provider.requests(now),
         };
         state.stale_since = state.stale_at(now);
@@ -168,16 +168,16 @@ impl<V: SignalValue> SourceState<V> {
         let old = self.forecast.as_ref().filter(|old| joinable(old, &newest));
         if let (Some(known), None) = (&self.forecast, &old) {
             notes.push(format!(
-                "what was known is of another zone, kind or scope ({} from {}) and was dropped",
+                "the known values are of another zone, kind or scope ({} from {}) and were dropped",
                 known.zone, known.source
             ));
         }
         // As published: quarantined values are not withdrawn ones.
         let published = newest.actual.clone();
-        let held_back = quarantine(old.map(Arc::as_ref), &mut newest, self.held_back.as_ref(), jump_factor, now);
-        notes.extend(held_back.as_ref().map(ToString::to_string));
+        let quarantined = quarantine(old.map(Arc::as_ref), &mut newest, self.quarantined.as_ref(), jump_factor, now);
+        notes.extend(quarantined.as_ref().map(ToString::to_string));
         // An answer of which nothing could be used does not make older ones younger.
-        let unusable = held_back.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
+        let unusable = quarantined.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
         let issued = Arc::new(newest.clone());
         let forecast = match old {
             Some(old) => merged(&without(old, &published, &expected, now), newest, now),
@@ -193,7 +193,7 @@ impl<V: SignalValue> SourceState<V> {
             failing_since: None,
             next_poll_at: after_next_answer(now, self.cadence, jitter),
             notes,
-            held_back,
+            quarantined,
             from_cache: false,
             ..self.clone()
         }
@@ -209,7 +209,7 @@ impl<V: SignalValue> SourceState<V> {
             let held = quarantine_past(known, &mut actuals, jump_factor, now);
             if held > 0 {
                 state.notes.push(format!(
-                    "{held} values of what came were left out: they lie more than {jump_factor} times off all that is known"
+                    "{held} actual values are ignored: they lie more than {jump_factor} times outside the known range"
                 ));
             }
             if !actuals.is_empty() {

@@ -233,7 +233,7 @@ impl ApiSource for CarbonAwareSdk {
             // Nothing in that day, which is no fault.
             Err(ProviderError::Empty { .. }) => Vec::new(),
             Err(error) => {
-                notes.push(format!("what came in the last 24 h is not known: {error}"));
+                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
                 Vec::new()
             }
             Ok(rows) => rows,
@@ -245,7 +245,7 @@ impl ApiSource for CarbonAwareSdk {
             return Err(ProviderError::Empty { what });
         }
         if expected.is_empty() && notes.is_empty() {
-            notes.push(format!("there is no forecast of now or later for {location}, only what came"));
+            notes.push(format!("there is no forecast of now or later for {location}, only actual values"));
         }
         notes.extend(self.api.skew_note());
         let forecast = Forecast {
@@ -303,7 +303,7 @@ fn choose(known: &[Location], place: &Place) -> Result<String, ProviderError> {
             Some((location, distance)) => {
                 Err(refused(format!("the nearest location, {}, is {distance:.0} km away", location.key)))
             }
-            None => Err(refused("no location says where it is".to_owned())),
+            None => Err(refused("no location has coordinates".to_owned())),
         };
     }
     let country = place.country().unwrap_or_default();

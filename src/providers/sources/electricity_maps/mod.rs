@@ -22,7 +22,7 @@ use self::refusal::{PORTAL, is_unexplained, not_in_plan, with_advice};
 pub use self::settings::Settings;
 use self::settings::{ApiVersion, EmissionFactors};
 use super::descriptor::{Descriptor, Table, ZonesError};
-use crate::providers::client::json::{note_short, notes as notes_of};
+use crate::providers::client::json::{note_short, series};
 use crate::providers::client::{Api, ApiSource, Contribution, Denied, Secret, SharedSettings, abridged};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName};
@@ -219,8 +219,8 @@ impl ElectricityMaps {
         let optional = self.api.contributes() != Contribution::Forecast;
         let without = || {
             format!(
-                "the key's plan has no forecast for {zone}; only what came in the last 24 h is known, and a forecast is \
-                 made of it here; plans with forecasts are at {PORTAL}"
+                "the key's plan has no forecast for {zone}; only actual values of the last 24 h are known, from which \
+                 wattune forecasts; plans with forecasts are at {PORTAL}"
             )
         };
         if optional && self.no_forecast.stands(now) {
@@ -260,7 +260,7 @@ impl ElectricityMaps {
             }
             // The key may be right and the plan without forecasts; if it is the key, the history is refused, too.
             Err(error) if optional && is_unexplained(&error) => {
-                notes.push(format!("the forecast is not given, only what came in the last 24 h: {error}"));
+                notes.push(format!("the forecast is not given, only actual values of the last 24 h: {error}"));
                 Ok(None)
             }
             Err(error) => Err(self.with_hint(error)),
@@ -331,7 +331,7 @@ impl ApiSource for ElectricityMaps {
         let behind = match (behind, &ahead) {
             (Ok(behind), _) => behind,
             (Err(error), Some(_)) => {
-                notes.push(format!("what came in the last 24 h is not known: {error}"));
+                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
                 Vec::new()
             }
             (Err(error), None) => {
@@ -344,9 +344,8 @@ impl ApiSource for ElectricityMaps {
         };
         let hours = ahead.as_ref().map(|(_, hours)| *hours);
         let (rows, updated_at) = ahead.map(|(ahead, _)| (ahead.rows, ahead.updated_at)).unwrap_or_default();
-        let expected = rows.into_iter().map(|(slot, value)| (slot, Intensity { value, origin: Origin::Forecast }));
-        let (expected, problems) = CarbonSeries::from_points(expected.collect());
-        notes.extend(notes_of(&problems));
+        let (expected, odd) = series(rows.into_iter().map(|(slot, value)| (slot, Some(value))), Origin::Forecast);
+        notes.extend(odd);
         let forecast = Forecast {
             issued_at: updated_at.unwrap_or(now).min(now),
             ..self.api.forecast((SignalKind::Average, self.scope()), now, expected, CarbonSeries::from_points(behind).0)

@@ -3,14 +3,13 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use crate::providers::client::json::{MOST_POINTS, array, by_starts, malformed, time, unexpected, value};
+use crate::providers::client::json::{
+    MOST_POINTS, array, by_starts, is_code, malformed, no_fault, same_zone, time, unexpected, value,
+};
 use crate::providers::error::{ProviderError, shortened};
 use crate::providers::place::ZoneName;
 use wattune_core::domain::{Intensity, Origin, Slot};
 use wattune_core::units::GramsPerKwh;
-
-/// A zone's key is short; longer text is none.
-const LONGEST_ZONE: usize = 96;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ParsedForecast {
@@ -48,7 +47,7 @@ pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot,
     check(body, zone)?;
     read(body, "history", |row, at| {
         if let Some(given) = row.get("zone").filter(|z| !z.is_null()) {
-            same_zone(given, zone, at)?;
+            same_zone(Some(given), zone, at)?;
         }
         if let Some(given) = row.get("emissionFactorType").and_then(Value::as_str)
             && given != factors
@@ -64,10 +63,12 @@ pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot,
 
 /// Reads the key of the zone in the body of `/zone`, or of any other answer that names its zone.
 pub(super) fn zone(body: &Value) -> Result<String, ProviderError> {
-    no_fault(body)?;
+    check_status(body)?;
     let named = ["zoneKey", "zone", "key"].iter().find_map(|field| body.get(field)?.as_str());
-    let key = named.filter(|z| (1..=LONGEST_ZONE).contains(&z.len()) && z.chars().all(|c| c.is_ascii_graphic()));
-    key.map(str::to_owned).ok_or_else(|| malformed("the answer", "names no zone for these coordinates"))
+    named
+        .filter(|key| is_code(key))
+        .map(str::to_owned)
+        .ok_or_else(|| malformed("the answer", "names no zone for these coordinates"))
 }
 
 /// Reads the body of `/zones`: a map of keys to zones.
@@ -89,37 +90,18 @@ fn origin(row: &Value) -> Origin {
 
 /// Without a zone that it knows, the API answers with the zone of the caller's IP address.
 fn check(body: &Value, zone: &str) -> Result<(), ProviderError> {
-    no_fault(body)?;
+    check_status(body)?;
     if body.as_object().is_some_and(serde_json::Map::is_empty) {
         return Err(malformed("the answer", "is empty ({}); check the zone and the address"));
     }
-    same_zone(body.get("zone").unwrap_or(&Value::Null), zone, "zone")
+    same_zone(body.get("zone"), zone, "zone")
 }
 
-fn same_zone(given: &Value, asked: &str, at: &str) -> Result<(), ProviderError> {
-    match given.as_str() {
-        Some(given) if given.eq_ignore_ascii_case(asked) => Ok(()),
-        Some(given) => {
-            let given = shortened(given);
-            Err(malformed(at, format!("wrong zone in the answer: {given}, but {asked} was asked for; check the zone")))
-        }
-        None => Err(unexpected(at, &format!("the zone {asked}"), given)),
-    }
-}
-
-/// Errors that come with status 200.
-fn no_fault(body: &Value) -> Result<(), ProviderError> {
-    if !body.is_object() {
-        return Err(unexpected("the answer", "an object", body));
-    }
-    if let Some(error) = body.get("error").filter(|e| !e.is_null()) {
-        let given = error.get("message").unwrap_or(error);
-        let message = given.as_str().map_or_else(|| given.to_string(), str::to_owned);
-        return Err(ProviderError::Unexpected { status: 200, message: shortened(&message) });
-    }
+fn check_status(body: &Value) -> Result<(), ProviderError> {
+    no_fault(body)?;
     match body.get("status").and_then(Value::as_str) {
         Some(status) if status != "ok" => {
-            let what = format!("Electricity Maps says \"{}\" of the zone", shortened(status));
+            let what = format!("Electricity Maps reports the status \"{}\" for the zone", shortened(status));
             Err(ProviderError::Empty { what })
         }
         _ => Ok(()),

@@ -263,7 +263,7 @@ async fn a_plan_without_forecast_gives_history_alone_and_is_not_asked_again_for_
         assert!(answer.forecast.expected.is_empty());
         assert_eq!(answer.forecast.issued_at, at(now));
         assert_eq!(values(&answer.forecast.actual)[..2], [60.0, 70.0]);
-        assert!(answer.notes[0].contains("plan has no forecast for DK-DK2; only what came"), "{:?}", answer.notes);
+        assert!(answer.notes[0].contains("plan has no forecast for DK-DK2; only actual values"), "{:?}", answer.notes);
         assert_eq!(maps.requests(FORECAST).await.len(), asked, "{now}");
     }
     let unexplained = dk2(status(401, ""), ok(BEHIND)).await;
@@ -402,7 +402,7 @@ async fn a_missing_past_is_only_a_note() {
     for behind in [status(500, "oops"), ok(r#"{"zone":"DK-DK2","history":[]}"#), status(401, "")] {
         let answer = dk2(ok(AHEAD), behind).await.fetch(NOW).await.expect("the forecast is there");
         assert!(answer.forecast.actual.is_empty());
-        assert!(answer.notes[0].starts_with("what came in the last 24 h is not known"), "{:?}", answer.notes);
+        assert!(answer.notes[0].starts_with("the actual values of the last 24 h are unknown"), "{:?}", answer.notes);
     }
 }
 

@@ -84,7 +84,7 @@ impl Energinet {
             _ => {
                 return Err(place.refused(
                     api.source(),
-                    "it tells of Denmark alone; write \"DK1\" (west of the Great Belt), \"DK2\" (east), \"DK\" (the mean \
+                    "it covers Denmark only; write \"DK1\" (west of the Great Belt), \"DK2\" (east), \"DK\" (the mean \
                      of both) or coordinates",
                 ));
             }
@@ -125,7 +125,7 @@ impl ApiSource for Energinet {
         let mut notes = Vec::new();
         let behind = match self.get("/dataset/CO2Emis", &[("start", "now-P1D")], now).await {
             Err(error) if !no_forecast => {
-                notes.push(format!("what came in the last 24 h is not known: {error}"));
+                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
                 Vec::new()
             }
             behind => behind?,
@@ -141,7 +141,7 @@ impl ApiSource for Energinet {
             return Err(ProviderError::Empty { what });
         }
         if expected.is_empty() && !no_forecast {
-            notes.push(format!("there is no forecast for {areas} now, only what came"));
+            notes.push(format!("there is no forecast for {areas} now, only actual values"));
         }
         if self.areas.len() > 1 {
             notes.push(

@@ -35,7 +35,7 @@ pub(super) fn numbers<V: SignalValue>(
     let numbers = array(body.get(name), name)?;
     if numbers.len() != length {
         let what = format!(
-            "has {} entries, but unix_seconds has {length}; which belong together cannot be told",
+            "has {} entries, but unix_seconds has {length}; it is unclear which belong together",
             numbers.len()
         );
         return Err(malformed(name, what));

@@ -114,7 +114,7 @@ impl ApiSource for EnergyCharts {
             return Err(ProviderError::Empty { what });
         }
         if expected.is_empty() {
-            notes.push(format!("there is no forecast for {} now, only what came", self.country));
+            notes.push(format!("there is no forecast for {} now, only actual values", self.country));
         }
         notes.extend(self.api.skew_note());
         let forecast = self.api.forecast((SignalKind::Average, self.scope), now, expected, actual);

@@ -49,7 +49,7 @@ const CADENCE: Seconds = Seconds::new(300.0);
 /// A clock may be wrong by less.
 const EARLY: TimeDelta = TimeDelta::minutes(10);
 
-/// Values of so long a time at least are a history, if nothing says that they are: with less there is no daily shape,
+/// Values of so long a time at least are a history, if no setting declares them so: with less there is no daily shape,
 /// and it is rather a forecast that has run out.
 const HISTORY: Seconds = Seconds::new(86_400.0);
 
@@ -184,7 +184,7 @@ impl<V: FileSignal> FileProvider<V> {
             if !self.is_history(file, &actual) {
                 return Err(ProviderError::Empty { what: self.nothing_ahead(file) });
             }
-            notes.push(format!("only what came is used: {}", self.nothing_ahead(file)));
+            notes.push(format!("only actual values are used: {}", self.nothing_ahead(file)));
         }
         let forecast = Forecast {
             zone: file.zone.clone().unwrap_or_else(|| self.zone()),
@@ -217,7 +217,7 @@ impl<V: FileSignal> FileProvider<V> {
         let is_early = self.settings.timing == Timing::Absolute && !file.one_for_both && newest > modified + EARLY;
         is_early.then(|| {
             format!(
-                "{} tells what came at {} and was written before that, at {}: if its times are local, set {}.file.time_zone",
+                "{} has an actual value for {} and was written before that, at {}: if its times are local, set {}.file.time_zone",
                 self.shown(),
                 newest.format("%FT%TZ"),
                 modified.format("%FT%TZ"),
@@ -229,7 +229,7 @@ impl<V: FileSignal> FileProvider<V> {
     fn nothing_ahead(&self, file: &ParsedFile<V>) -> String {
         let what = match file.expected.end() {
             Some(end) => format!("the forecast in {} ends at {}", self.shown(), end.format("%FT%TZ")),
-            None => format!("{} has no forecast column, only what came", self.shown()),
+            None => format!("{} has no forecast column, only actual values", self.shown()),
         };
         let table = V::TABLE;
         match self.settings.timing {

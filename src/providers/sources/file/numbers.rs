@@ -51,7 +51,7 @@ impl Numbers {
         self.has_commas |= comma;
         self.has_points |= point;
         if self.has_commas && self.has_points {
-            return Err(" (other rows have the other decimal sign, so that it cannot be told which is meant)");
+            return Err(" (other rows have the other decimal sign, so that it is unclear which is meant)");
         }
         text.replace(',', ".").parse().map_err(|_| "")
     }

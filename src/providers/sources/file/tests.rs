@@ -277,7 +277,7 @@ async fn a_history_alone_is_used_with_a_note() {
             && answer.forecast.expected.end() <= Some(at("2021-01-02T00:00:00Z"))
     );
     assert!(
-        answer.notes[0].contains("only what came is used") && answer.notes[0].contains("append newer"),
+        answer.notes[0].contains("only actual values are used") && answer.notes[0].contains("append newer"),
         "{:?}",
         answer.notes
     );

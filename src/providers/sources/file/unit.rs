@@ -33,7 +33,7 @@ pub(super) fn check_names<V: FileSignal>(columns: &Columns, settings: &Settings)
     for column in columns.expected.iter().chain(&columns.actual) {
         if let Some(unit) = named_unit(&column.name).filter(|unit| V::UNITS.contains(unit)) {
             let what = format!(
-                "column {:?} says another unit than {right}; set {table}.file.unit = \"{unit}\", or \"{right}\" if it is that \
+                "column {:?} names another unit than {right}; set {table}.file.unit = \"{unit}\", or \"{right}\" if it is that \
                  all the same",
                 shortened(&column.name),
                 right = V::UNITS[0],

@@ -83,7 +83,7 @@ impl Table for Settings {
     }
 
     fn zones(&self, _: SharedSettings<'_>, _: DateTime<Utc>) -> BoxFuture<'_, Result<Vec<ZoneName>, ZonesError>> {
-        let country = ZoneName::new("GB", "Great Britain, with what came");
+        let country = ZoneName::new("GB", "Great Britain, with actual values");
         let region =
             |(number, name): (u8, &str)| ZoneName::new(&format!("GB-{number}"), &format!("{name}, forecast only"));
         let zones = std::iter::once(country).chain((1..).zip(REGIONS).map(region)).collect();
@@ -108,10 +108,10 @@ enum Asked {
 impl Asked {
     /// Interprets a zone, or returns the remedy.
     fn of(place: &Place) -> Result<Self, &'static str> {
-        const RIGHT: &str = "it tells of Great Britain alone; write \"GB\", a region like \"GB-13\", the outward part of a \
+        const RIGHT: &str = "it covers Great Britain only; write \"GB\", a region like \"GB-13\", the outward part of a \
                              postcode like \"BS16\", or coordinates";
         const OTHER_GRID: &str =
-            "Northern Ireland is part of the Irish grid, and this source tells of Great Britain alone";
+            "Northern Ireland is part of the Irish grid, and this source covers Great Britain only";
         let zone = place.zone().as_str();
         if !place.is_code() {
             let northern_ireland = place.coordinates().is_some_and(|(lat, lon)| is_northern_ireland(lat, lon));
@@ -202,7 +202,7 @@ impl ApiSource for UkCarbonIntensity {
         };
         let behind = match self.asked {
             Asked::Country => self.get(&format!("/intensity/{from}/pt24h"), now).await.unwrap_or_else(|error| {
-                notes.push(format!("what came in the last 24 h is not known: {error}"));
+                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
                 Vec::new()
             }),
             Asked::Region(_) | Asked::Postcode(_) => Vec::new(),

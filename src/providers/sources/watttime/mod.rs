@@ -23,7 +23,7 @@ use self::parse::{Row, Rows, SIGNAL};
 use self::session::{Session, not_in_plan};
 pub use self::settings::Settings;
 use super::descriptor::{Descriptor, Table, ZonesError};
-use crate::providers::client::json::{note_short, notes as notes_of};
+use crate::providers::client::json::{note_short, series};
 use crate::providers::client::{Api, ApiSource, Contribution, Denied, Secret, SharedSettings, abridged};
 use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName};
@@ -201,7 +201,7 @@ impl WattTime {
         notes: &mut Vec<String>,
     ) -> Result<Vec<(Slot, Intensity)>, ProviderError> {
         if self.no_history.stands(now) {
-            notes.push(format!("the account's plan has no history of {region}; what came is not known"));
+            notes.push(format!("the account's plan has no history of {region}; actual values are unknown"));
             return Ok(Vec::new());
         }
         self.behind(region, (now - TimeDelta::hours(24), now), now).await
@@ -243,7 +243,7 @@ impl ApiSource for WattTime {
         let behind = match (behind, &ahead) {
             (Ok(behind), _) => behind,
             (Err(error), Some(_)) => {
-                notes.push(format!("what came in the last 24 h is not known: {error}"));
+                notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
                 Vec::new()
             }
             (Err(error), None) => return Err(error),
@@ -256,9 +256,8 @@ impl ApiSource for WattTime {
             issued_at = ahead.generated_at.unwrap_or(now).min(now);
             rows = ahead.rows;
         }
-        let expected = rows.iter().map(|row| (row.slot, Intensity { value: row.value, origin: Origin::Forecast }));
-        let (expected, problems) = CarbonSeries::from_points(expected.collect());
-        notes.extend(notes_of(&problems));
+        let (expected, odd) = series(rows.iter().map(|row| (row.slot, Some(row.value))), Origin::Forecast);
+        notes.extend(odd);
         let actual = CarbonSeries::from_points(behind).0;
         if expected.is_empty() && actual.is_empty() {
             return Err(ProviderError::Empty { what: format!("the history of {region} holds no value of the past") });

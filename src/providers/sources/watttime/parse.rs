@@ -3,7 +3,9 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 
-use crate::providers::client::json::{array, by_starts, malformed, scaled, time, unexpected};
+use crate::providers::client::json::{
+    array, by_starts, is_code, malformed, no_fault, same_zone, scaled, time, unexpected,
+};
 use crate::providers::error::{ProviderError, shortened};
 use crate::providers::place::ZoneName;
 use wattune_core::domain::{Slot, Unit};
@@ -14,9 +16,6 @@ pub(super) const SIGNAL: &str = "co2_moer";
 
 /// The only unit that is converted.
 const UNITS: &str = "lbs_co2_per_mwh";
-
-/// A region's code is short; longer text is none.
-const LONGEST_REGION: usize = 96;
 
 /// Warnings beyond these are left out.
 const MOST_WARNINGS: usize = 5;
@@ -77,8 +76,10 @@ pub(super) fn rows(body: &Value, region: &str) -> Result<Rows, ProviderError> {
 pub(super) fn region(body: &Value) -> Result<String, ProviderError> {
     no_fault(body)?;
     let named = body.get("region").and_then(Value::as_str);
-    let region = named.filter(|r| (1..=LONGEST_REGION).contains(&r.len()) && r.chars().all(|c| c.is_ascii_graphic()));
-    region.map(str::to_owned).ok_or_else(|| malformed("region", "no region for these coordinates"))
+    named
+        .filter(|region| is_code(region))
+        .map(str::to_owned)
+        .ok_or_else(|| malformed("region", "no region for these coordinates"))
 }
 
 /// Reads the token in the body of `/login`. Nothing of the body is repeated in an error.
@@ -108,15 +109,7 @@ fn check(meta: &Value, region: &str) -> Result<(), ProviderError> {
         Value::String(units) if units == UNITS => {}
         other => return Err(unexpected("meta.units", &format!("\"{UNITS}\""), other)),
     }
-    match meta.get("region").unwrap_or(&Value::Null) {
-        Value::String(given) if given.eq_ignore_ascii_case(region) => {}
-        Value::String(given) => {
-            let given = shortened(given);
-            let what = format!("wrong zone in the answer: {given}, but {region} was asked for; check the zone");
-            return Err(malformed("meta.region", what));
-        }
-        other => return Err(unexpected("meta.region", &format!("the region {region}"), other)),
-    }
+    same_zone(meta.get("region"), region, "meta.region")?;
     match meta.get("signal_type").unwrap_or(&Value::Null) {
         Value::Null => Ok(()),
         Value::String(signal) if signal == SIGNAL => Ok(()),
@@ -131,17 +124,6 @@ fn period(meta: &Value) -> Result<Option<TimeDelta>, ProviderError> {
     let seconds = field.as_f64().filter(|s| (1.0..=86_400.0).contains(s)).map(|s| s as i64);
     let seconds = seconds.ok_or_else(|| unexpected(at, "seconds, at most a day", field))?;
     Ok(Some(TimeDelta::seconds(seconds)))
-}
-
-/// Errors that come with status 200.
-fn no_fault(body: &Value) -> Result<(), ProviderError> {
-    if !body.is_object() {
-        return Err(unexpected("the answer", "an object", body));
-    }
-    let Some(error) = body.get("error").filter(|e| !e.is_null()) else { return Ok(()) };
-    let given = ["message", "msg"].iter().find_map(|field| body.get(field)?.as_str()).or_else(|| error.as_str());
-    let message = given.map_or_else(|| error.to_string(), str::to_owned);
-    Err(ProviderError::Unexpected { status: 200, message: shortened(&message) })
 }
 
 fn warnings(meta: &Value) -> Vec<String> {
