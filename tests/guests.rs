@@ -22,10 +22,11 @@ use crate::support;
 
 struct Node {
     clock: Arc<ManualClock>,
+    board: SimulatedBoard,
     controller: Controller,
     jobs: Vec<JobId>,
-    _feed: tokio::sync::watch::Sender<FeedState>,
-    _state: tempfile::TempDir,
+    feed: tokio::sync::watch::Sender<FeedState>,
+    state: tempfile::TempDir,
 }
 
 fn begin() -> DateTime<Utc> {
@@ -43,7 +44,18 @@ impl Node {
         let load = LoadCurve::saturating(&range, Watts::new(300.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
         board.run(Some(load));
         let state = tempfile::tempdir().expect("a directory");
-        let (feed, signal) = tokio::sync::watch::channel(FeedState::starting(Vec::new(), begin()));
+        let (feed, _) = tokio::sync::watch::channel(FeedState::starting(Vec::new(), begin()));
+        let controller = Self::controller(settings, &clock, &board, &feed, &state).await;
+        Self { clock, board, controller, jobs: Vec::new(), feed, state }
+    }
+
+    async fn controller(
+        settings: Settings,
+        clock: &Arc<ManualClock>,
+        board: &SimulatedBoard,
+        feed: &tokio::sync::watch::Sender<FeedState>,
+        state: &tempfile::TempDir,
+    ) -> Controller {
         let parts = Parts {
             settings,
             profiling: wattune_core::profile::Settings::default(),
@@ -57,13 +69,37 @@ impl Node {
             devices: vec![Box::new(board.device(0, "Guests")) as Box<dyn GpuDevice>],
             sampling: Sampling::OnRequest,
             cpu: None,
-            signal,
+            signal: feed.subscribe(),
             ranks: RankBoard::default(),
             price: None,
             problems: Vec::new(),
         };
-        let controller = Controller::start(parts).await.expect("starts");
-        Self { clock, controller, jobs: Vec::new(), _feed: feed, _state: state }
+        Controller::start(parts).await.expect("starts")
+    }
+
+    /// Another daemon takes over.
+    async fn restart(self) -> Self {
+        let Self { clock, board, controller, jobs, feed, state } = self;
+        controller.shut_down().await;
+        let controller = Self::controller(Settings::default(), &clock, &board, &feed, &state).await;
+        Self { clock, board, controller, jobs, feed, state }
+    }
+
+    /// The first job trains so long at 200 samples a second, from where it is.
+    async fn train(&mut self, seconds: std::ops::Range<u32>) {
+        for second in seconds {
+            self.clock.advance(Seconds::new(1.0));
+            let at = self.clock.monotonic().since(Monotonic::default());
+            let report = ProgressReport { samples: Samples::new(200.0 * f64::from(second)), at: Some(at) };
+            self.controller.progress(&self.jobs[0].clone(), report).await.expect("it runs");
+            self.controller.tick().await;
+        }
+    }
+
+    async fn has_profile(&self, job: usize) -> bool {
+        let name = JobName::new(format!("guest-{job}")).expect("a name");
+        let key = ProfileKey { name, batch_size: None, boards: vec![("Guests (simulated)".into(), 1)] };
+        self.store().profile(&key).await.expect("read").is_some()
     }
 
     async fn register(&mut self, control: bool) -> Result<(), ControlError> {
@@ -183,11 +219,30 @@ async fn guests_that_share_a_gpu_leave_no_profile_behind() {
             node.controller.tick().await;
         }
         for job in 0..guests {
-            let name = JobName::new(format!("guest-{job}")).expect("a name");
-            let key = ProfileKey { name, batch_size: None, boards: vec![("Guests (simulated)".into(), 1)] };
-            let record = node.store().profile(&key).await.expect("read");
-            assert_eq!(record.is_some(), guests == 1, "guest {job} of {guests}: {record:?}");
+            assert_eq!(node.has_profile(job).await, guests == 1, "guest {job} of {guests}");
         }
+        node.controller.shut_down().await;
+    }
+}
+
+#[tokio::test]
+async fn a_guest_that_shared_a_gpu_for_a_moment_leaves_no_profile_behind_nor_does_it_after_a_restart() {
+    for (is_shared, restarts) in [(false, true), (true, false), (true, true)] {
+        let mut node = Node::start(Settings::default()).await;
+        node.controller.tick().await;
+        node.register(false).await.expect("there is room");
+        if is_shared {
+            // It has gone again before anything is stored.
+            node.register(false).await.expect("there is room");
+            node.controller.end(&node.jobs[1].clone()).await.expect("ends");
+        }
+        node.controller.tick().await;
+        if restarts {
+            node = node.restart().await;
+        }
+        node.train(0..300).await;
+        node.controller.end(&node.jobs[0].clone()).await.expect("ends");
+        assert_eq!(node.has_profile(0).await, !is_shared, "shared: {is_shared}, a restart: {restarts}");
         node.controller.shut_down().await;
     }
 }

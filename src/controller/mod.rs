@@ -59,7 +59,7 @@ pub use start::{Parts, open_handles};
 pub use view::{BudgetView, CapView, look, price_view};
 
 use accounting::{Accounting, Change};
-use cap::Cap;
+use cap::{Cap, LimitGrants};
 use gpus::{Gpus, Wish};
 use jobs::Jobs;
 use planning::Planner;
@@ -168,11 +168,11 @@ impl Controller {
                     Err(error) => self.accounting.note_store_fault(&error),
                 }
             }
-            for job in self.jobs.iter().filter(|job| job.spec.gpus.contains(&id)) {
-                match job.spec.control && gpu.owner.is_none() {
-                    true => gpu.owner = Some(job.id.clone()),
-                    false => gpu.guests.push(job.id.clone()),
-                }
+            let holders = self.jobs.iter().filter(|job| job.spec.gpus.contains(&id));
+            let holders: Vec<(JobId, bool)> = holders.map(|job| (job.id.clone(), job.spec.control)).collect();
+            for (job, controls) in holders {
+                gpu.add_holder(&job, controls && gpu.owner.is_none());
+                self.jobs.detect_sharing(&gpu);
             }
             let goes_on = gpu.owner.is_some();
             self.gpus.take_up(gpu);
@@ -392,17 +392,17 @@ impl Controller {
         }
     }
 
-    /// Plans every job that has a reason to, and has all of them follow their plans.
-    async fn plan(&mut self) {
+    /// Plans every job that has a reason to, and has all of them follow their plans. Returns what the cap then grants.
+    async fn plan(&mut self) -> LimitGrants {
         let now = self.now();
         self.planner.plan(&mut node!(self), self.accounting.budget(), now).await;
         self.freeze_references().await;
         let ids = self.jobs.ids();
-        self.planner.follow(&ids, &mut node!(self), now);
+        self.planner.follow(&ids, &mut node!(self), now)
     }
 
     /// The same after something that concerns one job alone, unless it turns out to concern others.
-    async fn plan_one(&mut self, id: &JobId) {
+    async fn plan_one(&mut self, id: &JobId) -> LimitGrants {
         let now = self.now();
         match self.planner.look_at_one(id, &mut node!(self), self.accounting.budget(), now) {
             true => self.plan().await,

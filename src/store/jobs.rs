@@ -41,6 +41,9 @@ pub struct StoredProgress {
     /// State of the job, running or paused, and since when.
     #[serde(default)]
     pub activity: Option<Activity>,
+    /// True if it controls nothing and shared a GPU with another job, so that its profile measured both.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_shared: bool,
 }
 
 impl StoredProgress {

@@ -373,9 +373,7 @@ impl Accounting {
     pub(in crate::controller) async fn store_profile(&mut self, node: &mut Node<'_>, id: &JobId) {
         let now = node.now().utc;
         let Some(job) = node.jobs.get_mut(id) else { return };
-        let is_shared = |gpu: &GpuId| node.gpus.get(gpu).is_some_and(|gpu| gpu.booked() > 1);
-        job.has_shared |= !job.spec.control && job.spec.gpus.iter().any(is_shared);
-        if job.has_shared {
+        if job.progress.has_shared {
             return;
         }
         let Some(record) = job.record_to_save() else { return };

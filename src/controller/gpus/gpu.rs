@@ -264,7 +264,7 @@ impl Gpu {
 
     /// Asks what processes use of it while it has several holders, and takes in what it said.
     pub fn observe_sharing(&mut self, owners: &BTreeMap<u32, JobId>) {
-        let shared = self.booked() > 1;
+        let shared = self.holder_count() > 1;
         self.handle.watch_processes(shared);
         match &self.seen.process_use {
             Some(Ok(used)) if shared => self.sharing.observe(used, owners),

@@ -16,16 +16,23 @@ impl Gpu {
         self.owner.iter().chain(&self.guests).cloned().collect()
     }
 
-    /// Gives a job its place: `is_turned` says that the energy up to now is recorded.
+    /// Adds a job: as the one that controls the GPU, or as a guest.
+    pub(in crate::controller) fn add_holder(&mut self, job: &JobId, controls: bool) {
+        match controls {
+            true => self.owner = Some(job.clone()),
+            false => self.guests.push(job.clone()),
+        }
+    }
+
+    /// Adds a job that has just come: `is_turned` says that the energy up to now is recorded.
     pub(in crate::controller) fn admit(&mut self, job: &JobId, controls: bool, is_turned: bool) {
         if !is_turned {
             self.newcomers.insert(job.clone());
         }
+        self.add_holder(job, controls);
         if !controls {
-            self.guests.push(job.clone());
             return;
         }
-        self.owner = Some(job.clone());
         // A new owner asks anew: what somebody set before it came is what it finds, and what was not allowed then may be
         // now.
         self.foreign = None;
@@ -44,8 +51,8 @@ impl Gpu {
         self.newcomers.remove(job);
     }
 
-    /// How many they are.
-    pub(in crate::controller) fn booked(&self) -> usize {
+    /// Returns the number of its holders.
+    pub(in crate::controller) fn holder_count(&self) -> usize {
         self.owner.iter().count() + self.guests.len()
     }
 
@@ -56,13 +63,13 @@ impl Gpu {
 
     /// Whether a row for each of its jobs is more than should be written every few seconds.
     pub(in crate::controller) fn has_many_jobs(&self) -> bool {
-        self.booked() > FEW_JOBS
+        self.holder_count() > FEW_JOBS
     }
 
     /// Whether its books are not to turn at this moment for the sake of jobs that come or go: each turn writes a row for
     /// each of its jobs, so that many jobs would else cost the square of their number.
     pub(in crate::controller) fn is_crowded(&self, at: Monotonic) -> bool {
-        let jobs = self.booked() - self.newcomers.len();
+        let jobs = self.holder_count() - self.newcomers.len();
         let Some(books) = self.books.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
         #[expect(clippy::cast_precision_loss, reason = "jobs of a GPU are counted in thousands")]
         let spacing = TIME_PER_ROW * jobs as f64;

@@ -104,8 +104,6 @@ pub struct Job {
     heard: Option<Monotonic>,
     setting: Option<Setting>,
     saved_points: Option<Record>,
-    /// Whether its profile measured other jobs too.
-    pub(in crate::controller) has_shared: bool,
 }
 
 /// A job's word.
@@ -161,7 +159,6 @@ impl Job {
             heard: None,
             setting: None,
             saved_points: None,
-            has_shared: false,
         };
         if let Some((settings, known)) = profiling {
             job.equip(groups, settings, known);
@@ -281,8 +278,9 @@ impl Job {
     }
 
     /// What was learned so far.
-    pub fn profile(&self) -> Profile {
-        self.profiler.as_ref().map(Profiler::profile).unwrap_or_default()
+    pub fn profile(&self) -> &Profile {
+        const NOTHING: &Profile = &Profile { points: Vec::new() };
+        self.profiler.as_ref().map_or(NOTHING, Profiler::profile)
     }
 
     /// Whether all of its points are measured.

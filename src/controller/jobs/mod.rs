@@ -20,7 +20,7 @@ pub use job::{Group, Job, ProgressReport};
 pub use phase::Phase;
 pub(super) use sweep_ceiling::SweepCeiling;
 
-use super::gpus::Gpus;
+use super::gpus::{Gpu, Gpus};
 use super::planning::ReplanReason;
 use wattune_core::domain::JobId;
 use wattune_core::time::Now;
@@ -69,6 +69,21 @@ impl Jobs {
 
     pub(super) fn remove(&mut self, id: &JobId) -> Option<Job> {
         self.0.remove(id)
+    }
+
+    /// Records that the guests of a GPU share it, once it has several holders. Call it whenever a holder is added.
+    pub(super) fn detect_sharing(&mut self, gpu: &Gpu) {
+        // With more holders, all but the newest are marked already.
+        let unmarked = match gpu.holder_count() {
+            0 | 1 => return,
+            2 => 0,
+            _ => gpu.guests.len().saturating_sub(1),
+        };
+        for guest in gpu.guests.iter().skip(unmarked) {
+            if let Some(job) = self.0.get_mut(guest).filter(|job| !job.progress.has_shared) {
+                (job.progress.has_shared, job.unsaved) = (true, true);
+            }
+        }
     }
 
     /// Has every job planned again.

@@ -10,6 +10,7 @@ mod shared_budget;
 pub use replan::ReplanReason;
 
 use super::accounting::BudgetBook;
+use super::cap::LimitGrants;
 use super::jobs::Jobs;
 use super::node::Node;
 use explanation::CapReduction;
@@ -77,8 +78,8 @@ impl Planner {
             || self.share != SharedBudget::of(&node.demand(now), node.cap, budget)
     }
 
-    /// Has jobs do what their plans say now, and says why.
-    pub(super) fn follow(&self, ids: &[JobId], node: &mut Node<'_>, now: Now) {
+    /// Has jobs do what their plans say now, and says why. Returns what the cap grants them.
+    pub(super) fn follow(&self, ids: &[JobId], node: &mut Node<'_>, now: Now) -> LimitGrants {
         for id in ids {
             let pace = self.pace(id);
             if let Some(job) = node.jobs.get_mut(id) {
@@ -94,6 +95,7 @@ impl Planner {
                 job.explain(now, job.out_of_band_cap(node.gpus), held);
             }
         }
+        grants
     }
 
     /// Returns what is wrong with planning, in one sentence each.

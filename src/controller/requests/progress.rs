@@ -28,13 +28,14 @@ impl Controller {
             tracing::info!(job.id = %id, "job {id}: {note}");
         }
         let stage_now = job.profiler.as_ref().map(|p| p.stage());
-        self.plan_one(id).await;
+        let mut grants = self.plan_one(id).await;
         let moved = stage_now != stage || self.jobs.get(id).is_some_and(|j| j.phase != phase);
         if moved {
             self.act();
+            grants = self.snapshot().grants();
             self.accounting.store_profile(&mut node!(self), id).await;
         }
-        self.snapshot().progress_view(id).ok_or_else(|| ControlError::not_found("job", id, String::new()))
+        self.snapshot().progress_view(id, &grants).ok_or_else(|| ControlError::not_found("job", id, String::new()))
     }
 
     /// Writes down how far a job is. Its next report counts on from here even if another daemon takes it, so that what it

@@ -88,7 +88,7 @@ impl Controller {
         }
         let most = self.settings.most_jobs_per_gpu;
         for gpu in spec.gpus.iter().filter_map(|id| self.gpus.get(id)) {
-            let open = gpu.booked();
+            let open = gpu.holder_count();
             if open >= most as usize {
                 return Err(ControlError::TooMany(format!(
                     "GPU {} has {open} open jobs, and control.most_jobs_per_gpu = {most} allows no more: end jobs that are \
@@ -117,14 +117,17 @@ impl Controller {
 
     /// Gives a job its place on its GPUs.
     pub(in crate::controller) async fn admit(&mut self, job: Job) {
-        let (id, processes) = (job.id.clone(), job.spec.processes.clone());
-        for gpu in &job.spec.gpus {
+        let (id, gpus, processes) = (job.id.clone(), job.spec.gpus.clone(), job.spec.processes.clone());
+        for gpu in &gpus {
             let is_turned = self.accounting.turn_books_of(&mut node!(self), gpu, false);
             if let Some(gpu) = self.gpus.get_mut(gpu) {
                 gpu.admit(&id, job.spec.control, is_turned);
             }
         }
         self.jobs.add(job);
+        for gpu in gpus.iter().filter_map(|gpu| self.gpus.get(gpu)) {
+            self.jobs.detect_sharing(gpu);
+        }
         if let Some(processes) = processes {
             self.accounting.follow(&mut node!(self), &id, &processes).await;
         }

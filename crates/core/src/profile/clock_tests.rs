@@ -60,6 +60,7 @@ impl Job {
         let energy = vec![Joules::new(self.energy)];
         self.profiler.observe(GpuSnapshot { at, setting: Some(vec![set]), unusable: false, capped, energy });
         self.profiler.report(Report { received: at, at: Some(self.now), samples: Samples::new(self.samples) });
+        assert_eq!(*self.profiler.profile(), self.profiler.measured_profile(), "kept at {:?}", self.now);
     }
 
     fn sweep(&mut self) {
@@ -131,6 +132,7 @@ fn disabling_clocks_ends_their_sweep() {
         job.second();
     }
     job.profiler.disable_clocks();
+    assert_eq!(*job.profiler.profile(), job.profiler.measured_profile());
     assert_eq!(job.profiler.stage(), Stage::Closing);
     job.sweep();
     assert!(job.profiler.profile().points.iter().all(|p| p.setting[0].clock.is_none()));

@@ -10,6 +10,8 @@ mod budget;
 mod learning;
 mod sweep;
 
+use std::sync::OnceLock;
+
 use super::dips::Dip;
 use super::drift::{Baseline, DriftWindow};
 use super::measurement::{ChunkVerdict, Measurement};
@@ -138,6 +140,8 @@ pub struct Profiler {
     far_below: Seconds,
     learning: Learning,
     notes: Vec<String>,
+    /// Profile by the present record; computed when it is used and cleared with each change.
+    profile: OnceLock<Profile>,
 }
 
 impl Profiler {
@@ -168,6 +172,7 @@ impl Profiler {
             far_below: Seconds::ZERO,
             learning: Learning::default(),
             notes: Vec::new(),
+            profile: OnceLock::new(),
         };
         profiler.advance();
         profiler
@@ -255,6 +260,7 @@ impl Profiler {
     /// Continues without locked clocks because the daemon may not lock them. Measurements at locked clocks stay in the
     /// record for later runs.
     pub fn disable_clocks(&mut self) {
+        self.profile.take();
         self.clocks.clear();
         let at_clocks = |set: &Setting| set.iter().any(|s| s.clock.is_some());
         if matches!(self.stage, Stage::Clocks { .. }) || self.remeasuring.as_ref().is_some_and(at_clocks) {
@@ -266,7 +272,11 @@ impl Profiler {
 
     /// Returns the profile measured so far: the ceiling, then limits, then clocks in descending order. Empty until the
     /// ceiling is measured.
-    pub fn profile(&self) -> Profile {
+    pub fn profile(&self) -> &Profile {
+        self.profile.get_or_init(|| self.measured_profile())
+    }
+
+    pub(super) fn measured_profile(&self) -> Profile {
         let mut points = self.known_points();
         // Limits that cannot bind are copies of the ceiling; a cap that counts limits needs them.
         let copies = self.loose_limits();
@@ -289,12 +299,13 @@ impl Profiler {
     /// Returns the estimates that separate pauses from training. A rate from few and unequal chunks may contain pauses,
     /// so the larger of its own error and the pooled error applies.
     pub fn setting_estimates(&self) -> Vec<(Setting, SettingEstimate)> {
-        let known = |point: OperatingPoint| {
+        let known = |point: &OperatingPoint| {
             let own = self.stats(&point.setting).map_or(0.0, |stats| stats.throughput.relative_error().unwrap_or(1.0));
             let Estimate { mean: throughput, relative_error } = point.throughput;
-            (point.setting, SettingEstimate { throughput, error: relative_error.max(own), power: point.power.mean })
+            let estimate = SettingEstimate { throughput, error: relative_error.max(own), power: point.power.mean };
+            (point.setting.clone(), estimate)
         };
-        self.profile().points.into_iter().map(known).collect()
+        self.profile().points.iter().map(known).collect()
     }
 
     /// Returns the measured points, and for unequal GPUs those inferred from the groups' sweeps.
@@ -413,6 +424,7 @@ impl Profiler {
     }
 
     fn add_chunk(&mut self, setting: &Setting, chunk: Chunk) {
+        self.profile.take();
         let closing = self.stage == Stage::Closing && setting == self.ceiling();
         // Rates below a fifth of the slowest known setting are not training.
         let slowest = self.record.points.iter().filter_map(|p| p.throughput.rate()).reduce(f64::min);

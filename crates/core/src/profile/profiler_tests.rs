@@ -70,6 +70,9 @@ impl Job {
             at: self.client_clock.then_some(self.now),
             samples: Samples::new(self.samples),
         });
+        if self.now < Seconds::new(5_000.0) {
+            assert_eq!(*self.profiler.profile(), self.profiler.measured_profile(), "kept at {:?}", self.now);
+        }
     }
 
     fn sweep(&mut self) -> u32 {
@@ -100,7 +103,7 @@ fn the_sweep_stops_where_nothing_is_gained_and_returns_to_the_ceiling() {
 fn points_are_measured_to_the_stated_error_and_refined_afterwards() {
     let mut job = Job::new(0.01, Record::default());
     job.sweep();
-    let profile = job.profiler.profile();
+    let profile = job.profiler.profile().clone();
     assert!(profile.points.iter().all(|p| p.throughput.relative_error <= 0.004 && p.measured >= Seconds::new(5.0)));
     let before = profile.at(&[w(200).into()]).expect("measured").throughput;
     (0..3000).for_each(|_| job.second(200, 1.0));

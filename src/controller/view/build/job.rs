@@ -93,10 +93,10 @@ impl Snapshot<'_> {
     }
 
     /// Returns the answer to a job's progress report.
-    pub(in crate::controller) fn progress_view(&self, id: &JobId) -> Option<ProgressView> {
+    pub(in crate::controller) fn progress_view(&self, id: &JobId, grants: &LimitGrants) -> Option<ProgressView> {
         let job = self.jobs.get(id)?;
         let gpu = job.spec.gpus.first()?;
-        let wanted = self.grants().let_through(gpu, self.demand().set_point(gpu));
+        let wanted = grants.let_through(gpu, self.demand().set_point(gpu));
         Some(ProgressView {
             phase: job.phase,
             reason: job.reason.clone(),
@@ -168,7 +168,7 @@ impl Snapshot<'_> {
             measuring_w: wanted.map(|setting| watts(setting)),
             measuring_mhz: wanted.and_then(|setting| clock(setting)),
             thermal_trend: job.profiler.as_ref().and_then(|p| p.record().thermal_trend),
-            points: points(&job.profile()),
+            points: points(job.profile()),
         })
     }
 
@@ -193,7 +193,7 @@ impl Snapshot<'_> {
             // Without bounds for their power there is nothing to show; `savings` has intervals.
             pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
         });
-        let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, &job.profile(), &series));
+        let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, job.profile(), &series));
         let savings = estimate.savings(known).await?;
         let warnings = match &stored.ended {
             Some((at, _)) => job.broken_at_end(*at, emissions.carbon),

@@ -29,6 +29,7 @@ impl Profiler {
     #[must_use]
     pub fn with_slack_budget(mut self) -> Self {
         self.learning.slack = Some(Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, whole: None, part: 0.0 });
+        self.profile.take();
         self.stage = Stage::Sweep { group: 0, index: 0 };
         self.advance();
         self
@@ -36,7 +37,10 @@ impl Profiler {
 
     /// Sets the job's slack; `None` if it has no time limit.
     pub fn allow(&mut self, slack: Option<Slack>) {
-        self.learning.slack = slack;
+        let accuracy = |slack: Option<Slack>| slack.map(|slack| (slack.whole, slack.part));
+        if accuracy(std::mem::replace(&mut self.learning.slack, slack)) != accuracy(slack) {
+            self.profile.take();
+        }
         if self.learning.deferred {
             self.advance();
         }

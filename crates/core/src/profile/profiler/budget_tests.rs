@@ -44,6 +44,9 @@ fn learn(whole: f64, part: f64, every: u32, noise: f64, record: Record) -> (f64,
         let is_known = profiler.profile().ceiling().is_some();
         let allowed = Seconds::new(if is_known { whole * part } else { 0.0 });
         profiler.allow(Some(Slack { allowed, lost: Seconds::new(lost), whole: Some(Seconds::new(whole)), part }));
+        if second < 2_000 {
+            assert_eq!(*profiler.profile(), profiler.measured_profile(), "kept at {second} s");
+        }
         let setting = Some(vec![w(limit).into()]);
         profiler.observe(GpuSnapshot { at, setting, unusable: false, capped: true, energy: vec![Joules::new(energy)] });
         if second % every == 0 {
@@ -91,7 +94,7 @@ fn a_job_without_slack_is_not_profiled() {
 fn limits_too_slow_to_be_useful_are_measured_only_if_nearly_free() {
     let lowest = |whole, part| {
         let (_, profiler) = learn(whole, part, 1, 0.0, Record::default());
-        let points = profiler.profile().points;
+        let points = &profiler.profile().points;
         points.iter().map(|p| p.setting[0].limit.milliwatts() / 1000).min().expect("measured")
     };
     // 225 W slows by more than 3 %; no limit further down pays.

@@ -38,6 +38,7 @@ impl Profiler {
             if self.stage == Stage::Closing {
                 self.since_sweep = Seconds::ZERO;
             }
+            self.profile.take();
             self.stage = next;
             self.stage_time = Seconds::ZERO;
         }
