@@ -133,7 +133,7 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
     ] {
         let truth: Comparison = truth.context("the truth is not known")?;
         let told = match told {
-            SavingView::Told(told) => told,
+            SavingView::Known(told) => told,
             SavingView::Unknown(why) => bail!("{name}: {}", why.unknown),
         };
         let row = |what, told: IntervalView, truth| Row {

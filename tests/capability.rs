@@ -213,7 +213,7 @@ async fn limits_that_are_not_read_for_longer_are_a_problem_until_they_are() {
     let (_, training) = case.train(0).await;
     case.limit(0, 230.0).await;
     case.fail(0, &[(LIMIT, UNKNOWN)]);
-    let problems = case.problem("GPU 0: the driver does not tell the present limit").await;
+    let problems = case.problem("GPU 0: the driver does not report the present limit").await;
     assert!(problems.contains("an internal driver error") && case.metric(0, "limit").await == 1.0, "{problems}");
     case.fail(0, &[]);
     case.limit(0, 180.0).await;
@@ -233,7 +233,7 @@ async fn what_is_refused_at_the_start_is_asked_again() {
     });
     let case = Case::start(&[refusing]).await;
     let (_, training) = case.train(0).await;
-    let problems = case.problem("GPU 0: its energy cannot be told").await;
+    let problems = case.problem("GPU 0: its energy is unknown").await;
     assert!(problems.contains("no counter") && problems.contains("no power"), "{problems}");
     assert_eq!(case.daemon.gpu(0).await["state"], "observed");
     case.fail(0, &[]);

@@ -173,7 +173,7 @@ impl Node {
             },
             carbon: CarbonSettings::default(),
             carbon_budget: BudgetSettings::default(),
-            books: Default::default(),
+            ledger: Default::default(),
             cap: CapSettings { limit_w: constant_w, ..CapSettings::default() },
             state_dir: state.path(),
             clock: clock.clone(),

@@ -113,7 +113,7 @@ impl Outage {
             carbon: CarbonSettings::default(),
             cap: wattune::controller::CapSettings::default(),
             carbon_budget: wattune::controller::BudgetSettings::default(),
-            books: Default::default(),
+            ledger: Default::default(),
             state_dir: state.path(),
             clock: clock.clone(),
             devices: vec![Box::new(board.device(0, "Long"))],

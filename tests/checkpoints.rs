@@ -83,7 +83,7 @@ impl World {
             carbon: CarbonSettings::default(),
             cap: Default::default(),
             carbon_budget: Default::default(),
-            books: Default::default(),
+            ledger: Default::default(),
             state_dir: self.state.path(),
             clock: self.clock.clone(),
             devices: gpus.devices,

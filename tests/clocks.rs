@@ -151,7 +151,7 @@ async fn clocks_save_where_limits_do_nothing_and_are_unlocked_whatever_happens()
     tokio::time::sleep(Duration::from_secs(2)).await;
     driver.lock_as_somebody_else(0, 1725);
     eventually("yielding", LONG, async || {
-        daemon.problems().await.contains("somebody else has set its clocks").then_some(())
+        daemon.problems().await.contains("an external writer has set its clocks").then_some(())
     })
     .await;
     eventually("a plan of limits", LONG, async || {

@@ -279,7 +279,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         carbon: wattune::providers::CarbonSettings::default(),
         cap: controller::CapSettings::default(),
         carbon_budget: controller::BudgetSettings::default(),
-        books: Default::default(),
+        ledger: Default::default(),
         state_dir: state.path(),
         clock: clock.clone(),
         devices: vec![Box::new(hardware.device(0, "Fragile"))],

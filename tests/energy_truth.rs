@@ -147,7 +147,7 @@ impl Day {
             carbon: CarbonSettings::default(),
             cap: Default::default(),
             carbon_budget: Default::default(),
-            books: Default::default(),
+            ledger: Default::default(),
             state_dir: self.state.path(),
             clock: self.clock.clone(),
             devices: boards.devices,

@@ -237,10 +237,10 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
     let before = case.driver.limits_written(0).len();
     case.driver.set_limit_as_somebody_else(0, 200);
     let view = case.state(0, "foreign").await;
-    assert!(text(&view, "detail").contains("somebody else set it to 200 W"), "{view}");
+    assert!(text(&view, "detail").contains("an external writer set it to 200 W"), "{view}");
     let job = case.daemon.phase(&id, "observing").await;
     assert!(text(&job, "reason").contains("somebody else"), "{job}");
-    assert!(case.daemon.problems().await.contains("GPU 0: somebody else set it to 200 W"));
+    assert!(case.daemon.problems().await.contains("GPU 0: an external writer set it to 200 W"));
     assert!(!case.journal().contains("found_mw"), "nothing is to be restored over it");
     case.daemon.hold(&case.driver, 1, 150.0).await;
     training.stop().await;
@@ -257,7 +257,7 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
         driver.set_limit_as_somebody_else(0, theirs);
         case = Case::again(driver, state).await;
         let view = case.state(0, "foreign").await;
-        assert!(text(&view, "detail").contains(&format!("somebody else set it to {theirs} W")), "{view}");
+        assert!(text(&view, "detail").contains(&format!("an external writer set it to {theirs} W")), "{view}");
         let training = case.train(&id, 0);
         case.daemon.phase(&id, "observing").await;
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;

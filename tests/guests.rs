@@ -62,7 +62,7 @@ impl Node {
             planning: wattune_core::plan::Settings::default(),
             carbon: CarbonSettings::default(),
             carbon_budget: BudgetSettings::default(),
-            books: Default::default(),
+            ledger: Default::default(),
             cap: CapSettings::default(),
             state_dir: state.path(),
             clock: clock.clone(),

@@ -145,7 +145,7 @@ impl Node {
             carbon: CarbonSettings::default(),
             cap: Default::default(),
             carbon_budget: Default::default(),
-            books: Default::default(),
+            ledger: Default::default(),
             state_dir: self.state.path(),
             clock: self.clock.clone(),
             devices: vec![Box::new(self.board.device(0, "Ledger"))],

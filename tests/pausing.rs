@@ -91,7 +91,7 @@ async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedBoar
         carbon: CarbonSettings::default(),
         cap: CapSettings::default(),
         carbon_budget: BudgetSettings::default(),
-        books: Default::default(),
+        ledger: Default::default(),
         state_dir: state,
         clock: clock.clone(),
         devices: vec![Box::new(board.device(0, "Long"))],

@@ -240,7 +240,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
         carbon: CarbonSettings::default(),
         cap: CapSettings::default(),
         carbon_budget: BudgetSettings::default(),
-        books: Default::default(),
+        ledger: Default::default(),
         state_dir: state.path(),
         clock: clock.clone(),
         devices: vec![Box::new(board.device(0, "GPU"))],

@@ -337,7 +337,7 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
         energy_effect_pct: against.energy_effect_pct,
         timing_effect_pct: against.timing_effect_pct,
         reported_carbon_reduction_pct: outcome.reported.as_ref().and_then(|savings| match &savings.against_max {
-            SavingView::Told(estimate) => Some(estimate.carbon_reduction_pct),
+            SavingView::Known(estimate) => Some(estimate.carbon_reduction_pct),
             SavingView::Unknown(_) => None,
         }),
     })

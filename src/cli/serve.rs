@@ -13,7 +13,7 @@ use super::{Exit, Overrides, runtime};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Backend, Settings, SimulatedSettings};
 use crate::controller::{
-    Arrivals, Bookkeeping, Controller, Handle, OnExit, Parts, PriceSignal, open_handles, supervise,
+    Arrivals, Controller, Handle, LedgerTerms, OnExit, Parts, PriceSignal, open_handles, supervise,
 };
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
@@ -73,10 +73,10 @@ fn restore_abandoned(settings: &Settings) {
 }
 
 /// Returns the terms under which the ledger is kept. Settings contain the places of secrets, never secrets.
-fn bookkeeping(settings: &Settings) -> Bookkeeping {
+fn ledger_terms(settings: &Settings) -> LedgerTerms {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let digest = serde_json::to_string(settings).map(|json| Digest::of(&json)).unwrap_or_default();
-    Bookkeeping { settings: settings.ledger.clone(), host: host.trim().to_owned(), digest }
+    LedgerTerms { settings: settings.ledger.clone(), host: host.trim().to_owned(), digest }
 }
 
 async fn serve(settings: Settings) -> anyhow::Result<Exit> {
@@ -105,7 +105,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let (handle, requests) = Handle::queue();
     let ready = http::Ready::default();
     let server = http::Server::bind(&settings.http, handle, ready.clone()).await?;
-    let books = bookkeeping(&settings);
+    let ledger = ledger_terms(&settings);
     let parts = Parts {
         sampling: Sampling::Every(settings.control.sample_s),
         cpu: Some(cpu(&settings.cpu, &clock)),
@@ -115,7 +115,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         carbon: settings.carbon,
         cap: settings.cap,
         carbon_budget: settings.carbon_budget,
-        books,
+        ledger,
         state_dir: &state_dir,
         clock: clock.clone(),
         devices,

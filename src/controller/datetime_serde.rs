@@ -10,24 +10,24 @@ use toml::value::Datetime;
 const YEARS: std::ops::RangeInclusive<i32> = 2000..=2999;
 
 /// Reads a moment: a text in RFC 3339, or TOML's own date and time, with its zone.
-pub(super) fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DateTime<Utc>, D::Error> {
-    deserializer.deserialize_any(Moment)
+pub(super) fn datetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DateTime<Utc>, D::Error> {
+    deserializer.deserialize_any(DateTimeVisitor)
 }
 
 /// The same where it may be absent or null.
-pub(super) fn optional_moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateTime<Utc>>, D::Error> {
+pub(super) fn optional_datetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateTime<Utc>>, D::Error> {
     struct Present(DateTime<Utc>);
     impl<'de> Deserialize<'de> for Present {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            moment(deserializer).map(Self)
+            datetime(deserializer).map(Self)
         }
     }
     Ok(Option::<Present>::deserialize(deserializer)?.map(|Present(at)| at))
 }
 
-struct Moment;
+struct DateTimeVisitor;
 
-impl Moment {
+impl DateTimeVisitor {
     fn read<E: de::Error>(self, text: &str) -> Result<DateTime<Utc>, E> {
         let at = text.parse::<DateTime<Utc>>().ok().filter(|at| YEARS.contains(&at.year()));
         at.ok_or_else(|| {
@@ -37,7 +37,7 @@ impl Moment {
     }
 }
 
-impl<'de> de::Visitor<'de> for Moment {
+impl<'de> de::Visitor<'de> for DateTimeVisitor {
     type Value = DateTime<Utc>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,15 +62,15 @@ mod tests {
 
     #[derive(Debug, Deserialize)]
     struct Span {
-        #[serde(deserialize_with = "moment")]
+        #[serde(deserialize_with = "datetime")]
         start: DateTime<Utc>,
-        #[serde(default, deserialize_with = "optional_moment")]
+        #[serde(default, deserialize_with = "optional_datetime")]
         end: Option<DateTime<Utc>>,
     }
 
     #[test]
     fn moments_are_read_as_text_and_as_tomls_own() {
-        let noon: DateTime<Utc> = "2026-12-01T12:00:00Z".parse().expect("a moment");
+        let noon: DateTime<Utc> = "2026-12-01T12:00:00Z".parse().expect("a datetime");
         for text in ["\"2026-12-01T12:00:00Z\"", "2026-12-01T12:00:00Z", "2026-12-01T13:00:00+01:00"] {
             let span: Span = toml::from_str(&format!("start = {text}\nend = {text}")).expect(text);
             assert_eq!((span.start, span.end), (noon, Some(noon)), "{text}");

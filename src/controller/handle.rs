@@ -56,20 +56,20 @@ impl Handle {
 
 impl Requests {
     /// Waits for the next question; `None` once nobody can ask any more.
-    pub async fn next(&mut self) -> Option<Asked> {
-        self.questions.recv().await.map(Asked)
+    pub async fn next(&mut self) -> Option<PendingRequest> {
+        self.questions.recv().await.map(PendingRequest)
     }
 
     /// The next question, if one is waiting.
-    pub fn waiting(&mut self) -> Option<Asked> {
-        self.questions.try_recv().ok().map(Asked)
+    pub fn waiting(&mut self) -> Option<PendingRequest> {
+        self.questions.try_recv().ok().map(PendingRequest)
     }
 }
 
 /// A question that waits for its answer.
-pub struct Asked(Question);
+pub struct PendingRequest(Question);
 
-impl Asked {
+impl PendingRequest {
     /// Answers it.
     pub async fn answer(self, controller: &mut Controller) {
         (self.0)(controller).await;

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-pub use accounting::{Bookkeeping, BudgetSettings, Period};
+pub use accounting::{BudgetSettings, LedgerTerms, Period};
 pub use cap::{Announced, CapSettings, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
 pub use error::{ControlError, StartError};
 pub use gpus::{Act, Arrivals, Gpu, GpuRef, Override};
@@ -56,11 +56,11 @@ pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
 pub use signal::{PriceSignal, RankBoard, scores};
 pub use start::{Parts, open_handles};
-pub use view::{BudgetView, CapView, look, price_view};
+pub use view::{BudgetView, CapView, describe_feed, price_view};
 
 use accounting::{Accounting, Change};
 use cap::{Cap, LimitGrants};
-use gpus::{Gpus, Wish};
+use gpus::{Gpus, Target};
 use jobs::Jobs;
 use planning::Planner;
 use savings::SavingsTracker;
@@ -77,7 +77,7 @@ use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
 /// What is to become of each GPU now.
-type Wishes = BTreeMap<GpuId, Wish>;
+type Targets = BTreeMap<GpuId, Target>;
 
 /// Everything a running daemon knows and decides with.
 pub struct Controller {
@@ -98,20 +98,20 @@ pub struct Controller {
 impl Controller {
     /// One activation. Never fails: what cannot be done now is a state that the API shows, and is tried again.
     pub async fn tick(&mut self) {
-        self.take_up_arrivals().await;
+        self.add_arrivals().await;
         self.observe();
         // A cap that falls does not wait for books and plans.
         self.act();
-        self.take_signal().await;
+        self.update_signal().await;
         self.end_silent_jobs().await;
         self.account().await;
-        self.keep_ledger().await;
+        self.maintain_ledger().await;
         self.equip_jobs().await;
         self.jobs.withdraw_clocks(&self.gpus);
         self.fit_sweeps();
         self.plan().await;
-        let wishes = self.act();
-        self.gpus.remember(&wishes, self.now());
+        let targets = self.act();
+        self.gpus.remember(&targets, self.now());
     }
 
     /// The daemon's present.
@@ -157,15 +157,15 @@ impl Controller {
     }
 
     /// Takes up the GPUs that came since the last tick, with what is owed to them and the jobs that wait for them.
-    async fn take_up_arrivals(&mut self) {
+    async fn add_arrivals(&mut self) {
         while let Some(mut gpu) = self.gpus.next_arrival(&self.clock, self.settings.call_timeout_s).await {
             let id = gpu.id().clone();
             let device = DeviceId::from(&id);
             if gpu.handle.capabilities().energy_counter.is_err() {
                 match self.store.recorded_until(&device).await {
-                    Ok(Some(until)) => self.accounting.know_booked_until(device, until),
+                    Ok(Some(until)) => self.accounting.set_recorded_until(device, until),
                     Ok(None) => {}
-                    Err(error) => self.accounting.note_store_fault(&error),
+                    Err(error) => self.accounting.record_store_fault(&error),
                 }
             }
             let holders = self.jobs.iter().filter(|job| job.spec.gpus.contains(&id));
@@ -175,9 +175,9 @@ impl Controller {
                 self.jobs.detect_sharing(&gpu);
             }
             let goes_on = gpu.owner.is_some();
-            self.gpus.take_up(gpu);
+            self.gpus.add(gpu);
             if goes_on {
-                self.gpus.leave_as_before(&id);
+                self.gpus.keep_external_limit(&id);
             }
             self.jobs.replan_all(ReplanReason::GpuCameBack);
         }
@@ -190,27 +190,27 @@ impl Controller {
             gpu.observe_sharing(self.accounting.process_owners());
         }
         let now = self.now();
-        self.accounting.open_books(&mut node!(self));
+        self.accounting.open_intervals(&mut node!(self));
         for job in self.jobs.iter_mut() {
             job.observe(&self.gpus, now);
         }
-        for (id, w) in self.gpus.take_written() {
+        for (id, w) in self.gpus.take_finished_writes() {
             let what = if w.failed { "power limit refused" } else { "power limit" };
             let (before, enforced) = (w.before, w.shown);
-            let change = Change { what, foreign: false, before, asked: Some(w.asked), enforced };
-            self.accounting.note_control(&mut node!(self), &id, change);
+            let change = Change { what, external: false, before, asked: Some(w.asked), enforced };
+            self.accounting.record_control(&mut node!(self), &id, change);
         }
         self.gpus.expire_overrides(now);
     }
 
     /// Takes in what the feed says, and tells those whom it concerns.
-    async fn take_signal(&mut self) {
+    async fn update_signal(&mut self) {
         let now = self.now();
-        let update = self.signal.take(&self.store, now).await;
+        let update = self.signal.update(&self.store, now).await;
         for fault in &update.faults {
-            self.accounting.note_store_fault(fault);
+            self.accounting.record_store_fault(fault);
         }
-        self.accounting.take_update(&update, now.utc);
+        self.accounting.apply_update(&update, now.utc);
         match update.is_other_series {
             true => self.accounting.recount_everything(&mut node!(self)),
             false => self.accounting.recount_in(&mut node!(self), update.reported.iter().chain(&update.revised)),
@@ -243,24 +243,24 @@ impl Controller {
         for id in late.unwrap_or_default() {
             let stored = match self.store.job(&id).await {
                 Ok(stored) => stored.filter(|job| job.ended.is_some()),
-                Err(error) => return self.accounting.note_store_fault(&error),
+                Err(error) => return self.accounting.record_store_fault(&error),
             };
             self.accounting.forget_late(&id);
             if let Some(stored) = stored {
-                self.reckon_again(&stored, "energy of its time was read after its end").await;
+                self.estimate_again(&stored, "energy of its time was read after its end").await;
             }
         }
     }
 
     /// Keeps the ledger: a step of it in each tick. What fails is tried again at the next one.
-    async fn keep_ledger(&mut self) {
+    async fn maintain_ledger(&mut self) {
         if self.accounting.store_fault().is_none() {
             let kept = match self.step_ledger().await {
-                Ok(()) => self.look_at_savings().await,
+                Ok(()) => self.update_savings().await,
                 Err(error) => Err(error.into()),
             };
             if let Err(ControlError::Store(error)) = kept {
-                self.accounting.note_store_fault(&error);
+                self.accounting.record_store_fault(&error);
             }
         }
         self.accounting.count_budget(&mut node!(self)).await;
@@ -268,26 +268,26 @@ impl Controller {
 
     async fn step_ledger(&mut self) -> Result<(), StoreError> {
         if let Some(ending) = self.accounting.begin_hour(&mut node!(self)).await? {
-            self.reckon_before_roll_up(ending).await?;
+            self.estimate_before_roll_up(ending).await?;
             self.accounting.roll_up(&mut node!(self)).await?;
         }
-        if self.accounting.look_for_due(&mut node!(self)).await? {
-            self.reckon_awaited().await?;
+        if self.accounting.detect_due_hours(&mut node!(self)).await? {
+            self.estimate_awaited().await?;
         }
-        self.accounting.settle_hours(&mut node!(self)).await
+        self.accounting.compute_due_hours(&mut node!(self)).await
     }
 
     /// Looks what was saved.
-    async fn look_at_savings(&mut self) -> Result<(), ControlError> {
+    async fn update_savings(&mut self) -> Result<(), ControlError> {
         let now = self.now().utc;
-        let Some(look) = self.savings.begin_look(&self.jobs, now) else { return Ok(()) };
-        for id in &look.jobs {
+        let Some(update) = self.savings.begin_update(&self.jobs, now) else { return Ok(()) };
+        for id in &update.jobs {
             let saved = self.snapshot().saved_so_far(id).await?;
             if let Some(job) = self.jobs.get_mut(id) {
                 job.saved = saved;
             }
         }
-        Ok(self.savings.end_look(look, &self.store).await?)
+        Ok(self.savings.end_update(update, &self.store).await?)
     }
 
     /// Records against what the jobs will be compared that have a plan and were not frozen yet, or were profiled anew.
@@ -296,53 +296,54 @@ impl Controller {
             let Some(job) = self.jobs.get(&id) else { continue };
             let entry = match self.snapshot().freeze(job).await {
                 Ok(entry) => entry,
-                Err(error) => return self.accounting.note_store_fault(&error),
+                Err(error) => return self.accounting.record_store_fault(&error),
             };
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.frozen = job.profiler.as_ref().map(|p| p.restarts());
             }
             if let Some(entry) = entry {
-                self.write_note(entry).await;
+                self.write_entry(entry).await;
             }
         }
     }
 
     /// Estimates jobs again that ended before all intensities of their time had come, once these have.
-    async fn reckon_awaited(&mut self) -> Result<(), StoreError> {
+    async fn estimate_awaited(&mut self) -> Result<(), StoreError> {
         for id in self.savings.awaited() {
             let stored = self.store.job(&id).await?;
             let Some(stored) = stored.filter(|job| savings::may_wait(job, self.now().utc)) else {
-                self.savings.forget(&id);
+                self.savings.remove_awaited(&id);
                 continue;
             };
             let snapshot = self.snapshot();
             let Ok(job) = snapshot.make_job(&stored).await else { continue };
-            let outcome = match snapshot.reckon(&job, &stored, "the intensities of its time have come").await {
+            let outcome = match snapshot.estimate_outcome(&job, &stored, "the intensities of its time have come").await
+            {
                 Ok(Some(outcome)) if outcome.savings.is_provisional() => continue,
                 Ok(outcome) => outcome,
                 Err(ControlError::Store(error)) => return Err(error),
                 Err(_) => continue,
             };
-            self.savings.forget(&id);
+            self.savings.remove_awaited(&id);
             if let Some(outcome) = outcome {
-                self.write_note(Entry::Outcome(Box::new(outcome))).await;
+                self.write_entry(Entry::Outcome(Box::new(outcome))).await;
             }
         }
         Ok(())
     }
 
     /// Estimates jobs a last time whose minutes are about to be rolled up, with the intensities known now.
-    async fn reckon_before_roll_up(&mut self, ids: Vec<JobId>) -> Result<(), StoreError> {
+    async fn estimate_before_roll_up(&mut self, ids: Vec<JobId>) -> Result<(), StoreError> {
         for id in ids {
             let Some(stored) = self.store.job(&id).await?.filter(|job| job.ended.is_some()) else { continue };
             if self.snapshot().outcome(&id).await?.is_some() && !self.store.is_rolled_up(&id).await? {
-                self.reckon_again(&stored, "its minutes are rolled up").await;
+                self.estimate_again(&stored, "its minutes are rolled up").await;
             }
         }
         Ok(())
     }
 
-    async fn reckon_again(&mut self, stored: &StoredJob, why: &str) {
+    async fn estimate_again(&mut self, stored: &StoredJob, why: &str) {
         if let Ok(job) = self.snapshot().make_job(stored).await {
             self.record_outcome(&job, stored, why).await;
         }
@@ -350,23 +351,23 @@ impl Controller {
 
     /// Records what came of a job that ended. What cannot be written now is, at a later tick.
     async fn record_outcome(&mut self, job: &Job, stored: &StoredJob, why: &str) {
-        match self.snapshot().reckon(job, stored, why).await {
+        match self.snapshot().estimate_outcome(job, stored, why).await {
             Ok(Some(outcome)) => {
-                self.savings.note(&outcome);
-                self.write_note(Entry::Outcome(Box::new(outcome))).await;
+                self.savings.add_outcome(&outcome);
+                self.write_entry(Entry::Outcome(Box::new(outcome))).await;
             }
-            Err(ControlError::Store(error)) => self.accounting.note_store_fault(&error),
+            Err(ControlError::Store(error)) => self.accounting.record_store_fault(&error),
             Ok(None) | Err(_) => {}
         }
     }
 
     /// Writes an entry now if that is possible, else at a later tick.
-    async fn write_note(&mut self, entry: Entry) {
-        self.accounting.note(entry);
+    async fn write_entry(&mut self, entry: Entry) {
+        self.accounting.queue_entry(entry);
         if self.accounting.store_fault().is_none()
-            && let Err(error) = self.accounting.write_notes(&mut node!(self)).await
+            && let Err(error) = self.accounting.write_entries(&mut node!(self)).await
         {
-            self.accounting.note_store_fault(&error);
+            self.accounting.record_store_fault(&error);
         }
     }
 
@@ -411,27 +412,27 @@ impl Controller {
     }
 
     /// Compares what is wanted of each GPU with what it shows, and acts. Returns what is wanted.
-    fn act(&mut self) -> Wishes {
+    fn act(&mut self) -> Targets {
         let demand = self.snapshot().demand();
         let (now, grants) = (demand.now, self.cap.enforce(&demand));
-        let wish = |id: GpuId| {
-            let wanted = grants.let_through(&id, demand.set_point(&id));
+        let target = |id: GpuId| {
+            let wanted = grants.permitted(&id, demand.set_point(&id));
             let may_write = grants.of(&id).is_none_or(|(_, grant)| grant.now);
-            (id, Wish { wanted, may_write })
+            (id, Target { wanted, may_write })
         };
-        let wishes: Wishes = self.gpus.ids().into_iter().map(wish).collect();
-        for (id, act) in self.gpus.act(&wishes, &self.settings, now) {
+        let targets: Targets = self.gpus.ids().into_iter().map(target).collect();
+        for (id, act) in self.gpus.act(&targets, &self.settings, now) {
             match act {
-                Act::Asked { .. } | Act::Clocks(_) => self.accounting.close_books_of(&mut node!(self), &id),
-                Act::Yielded(foreign) => {
-                    let (what, enforced) = ("power limit found changed", Some(foreign.limit));
-                    let change = Change { what, foreign: true, before: None, asked: None, enforced };
-                    self.accounting.note_control(&mut node!(self), &id, change);
+                Act::Asked { .. } | Act::Clocks(_) => self.accounting.close_interval_of(&mut node!(self), &id),
+                Act::Yielded(external) => {
+                    let (what, enforced) = ("power limit found changed", Some(external.limit));
+                    let change = Change { what, external: true, before: None, asked: None, enforced };
+                    self.accounting.record_control(&mut node!(self), &id, change);
                     self.jobs.replan_all(ReplanReason::GpuTakenOver);
                 }
-                Act::Nothing | Act::GivenBack(_) => {}
+                Act::Nothing | Act::Restored(_) => {}
             }
         }
-        wishes
+        targets
     }
 }

@@ -3,7 +3,7 @@
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::cap::give_back_within;
+use super::cap::restore_within;
 use super::handle::QUEUE;
 use super::{Controller, Requests};
 use crate::gpu::journal::{Journal, JournalError, boot_id};
@@ -80,7 +80,7 @@ pub async fn supervise(
     // What the loop had in memory went with it; what it wrote to boards stands in the file.
     let mut journal = Journal::open(&state_dir, boot_id())?;
     let cap = cap.get().filter(|_| keeps);
-    let restoring = tokio::task::spawn_blocking(move || give_back_within(&mut journal, &handles.all(), timeout, cap));
+    let restoring = tokio::task::spawn_blocking(move || restore_within(&mut journal, &handles.all(), timeout, cap));
     let restored = restoring.await.unwrap_or_else(|error| {
         tracing::error!("giving them back died too ({error}); run `wattune restore`");
         Vec::new()
@@ -94,17 +94,17 @@ impl Controller {
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
         // The cap is kept beyond the daemon's end, unless the settings say otherwise.
         let (timeout, cap) = (self.settings.restore_timeout(), self.cap.at_exit(&self.snapshot().demand()));
-        let (gpus, restored) = self.gpus.give_back(timeout, cap).await;
+        let (gpus, restored) = self.gpus.restore(timeout, cap).await;
         self.gpus = gpus;
         self.accounting.refresh_cpu(&mut node!(self)).await;
-        self.accounting.close_all_books(&mut node!(self));
+        self.accounting.close_all_intervals(&mut node!(self));
         self.write_backlog().await;
         self.accounting.checkpoint_now(&mut node!(self)).await;
         if let Err(error) = self.end_ledger().await {
-            self.accounting.note_store_fault(&error);
+            self.accounting.record_store_fault(&error);
         }
         self.accounting.store_jobs(&mut node!(self)).await;
-        self.accounting.tell_unwritten();
+        self.accounting.log_unwritten();
         self.store.close().await;
         restored
     }

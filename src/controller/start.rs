@@ -7,7 +7,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
-use super::accounting::{Accounting, Backlog, Bookkeeping, BudgetSettings, Downtime, gone_since};
+use super::accounting::{Accounting, Backlog, BudgetSettings, Downtime, LedgerTerms, ended_since};
 use super::cap::{Cap, CapSettings, KEPT};
 use super::gpus::{FULL_READING, Gpus};
 use super::jobs::Jobs;
@@ -47,7 +47,7 @@ pub struct Parts<'a> {
     /// What its jobs together may emit.
     pub carbon_budget: BudgetSettings,
     /// How the books are kept.
-    pub books: Bookkeeping,
+    pub ledger: LedgerTerms,
     /// The boards.
     pub devices: Vec<Box<dyn GpuDevice>>,
     /// When they are read.
@@ -139,11 +139,11 @@ impl Controller {
         // First of all: what follows is read from the books as they are with it.
         let taken = store.recover_open_intervals().await?;
         let recovered = store.checkpoints().await?;
-        let gone = gone_since(&store, &recovered).await?;
+        let ended_occupancy = ended_since(&store, &recovered).await?;
         let open_jobs = store.open_jobs().await?;
         let heard =
             |job: &StoredJob| job.progress.last.map_or(job.registered_at, |l| l.received.max(job.registered_at));
-        let heard = open_jobs.iter().map(|job| (job.id.clone(), heard(job))).collect();
+        let last_reports = open_jobs.iter().map(|job| (job.id.clone(), heard(job))).collect();
         let mut recorded_until = BTreeMap::new();
         for gpu in gpus.iter().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
             let device = DeviceId::from(gpu.id());
@@ -152,7 +152,7 @@ impl Controller {
             }
         }
         let away = taken.last_seen.map(|seen| Downtime::until_now(seen, &*parts.clock));
-        let backlog = Backlog { recovered, recorded_until, heard, gone, away, ..Backlog::default() };
+        let backlog = Backlog { recovered, recorded_until, last_reports, ended_occupancy, away, ..Backlog::default() };
         let fallback = parts.carbon.fallback_g_per_kwh;
         let signal = Signal::new(parts.signal, parts.price, fallback, parts.ranks, parts.clock.utc());
         let mut controller = Self {
@@ -164,7 +164,7 @@ impl Controller {
             gpus,
             jobs: Jobs::default(),
             cap,
-            accounting: Accounting::new(parts.books, parts.carbon_budget, parts.cpu, backlog),
+            accounting: Accounting::new(parts.ledger, parts.carbon_budget, parts.cpu, backlog),
             savings: SavingsTracker::default(),
             planner: Planner::new(parts.planning),
             signal,
@@ -172,7 +172,7 @@ impl Controller {
         controller.accounting.open_ledger(&controller.store, now).await?;
         for stored in ended_lately(&controller.store, now).await? {
             if let Some(outcome) = controller.snapshot().outcome(&stored.id).await? {
-                controller.savings.note(&outcome);
+                controller.savings.add_outcome(&outcome);
             }
         }
         controller.gpus.observe();
@@ -183,7 +183,7 @@ impl Controller {
                     tracing::info!(job.id = %id, "job {id} ({}) taken up again; waiting for its next report", job.spec.name);
                     let steered = if job.spec.control { job.spec.gpus.clone() } else { Vec::new() };
                     controller.admit(job).await;
-                    steered.iter().for_each(|gpu| controller.gpus.leave_as_before(gpu));
+                    steered.iter().for_each(|gpu| controller.gpus.keep_external_limit(gpu));
                 }
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }

@@ -168,7 +168,7 @@ impl World {
             carbon: CarbonSettings::default(),
             cap: CapSettings::default(),
             carbon_budget: BudgetSettings::default(),
-            books: Default::default(),
+            ledger: Default::default(),
             state_dir,
             clock: clock.clone(),
             devices,

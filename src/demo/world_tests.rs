@@ -134,7 +134,7 @@ async fn reported_savings_are_true_against_both_references() {
         let reported = outcome.reported.expect("the daemon ended the job");
         let truths = [outcome.against_original, outcome.against_ceiling].map(|t| t.expect("comparable"));
         for (saving, truth) in [reported.against_found, reported.against_max].into_iter().zip(truths) {
-            let SavingView::Told(estimate) = saving else { panic!("{saving:?}") };
+            let SavingView::Known(estimate) = saving else { panic!("{saving:?}") };
             let (interval, truth) = (estimate.carbon_reduction_pct, truth.carbon_reduction_pct);
             assert!((interval.mean - truth).abs() < 0.3, "{interval:?} {truth}");
             assert!(interval.high - interval.low < 2.0, "{interval:?}");
@@ -228,10 +228,10 @@ async fn an_outcome_is_computed_again_once_the_actual_intensities_are_known() {
         world.step().await;
     }
     let reported = |world: &World| world.outcomes().remove(0).reported.expect("the daemon ended the job").against_max;
-    let SavingView::Told(early) = reported(&world) else { panic!("{:?}", reported(&world)) };
+    let SavingView::Known(early) = reported(&world) else { panic!("{:?}", reported(&world)) };
     assert!(early.provisional, "the last half hour has no actual value yet");
     world.settle().await;
-    let SavingView::Told(late) = reported(&world) else { panic!("{:?}", reported(&world)) };
+    let SavingView::Known(late) = reported(&world) else { panic!("{:?}", reported(&world)) };
     assert!(!late.provisional);
     let width = |interval: &IntervalView| interval.high - interval.low;
     assert!(width(&early.carbon_reduction_pct) > width(&late.carbon_reduction_pct), "{early:?} {late:?}");

@@ -7,7 +7,7 @@ export const everythingAtOnce = (status) => {
   const [board] = status.gpus;
   const gpu = (index, changes) => ({ ...board, index, uuid: `GPU-${index}`, simulated: false, model: "NVIDIA A40", ...changes });
   const gpus = [
-    gpu(0, { state: "foreign", detail: "somebody else set it to 250.000 W", power_limit_requested_w: 250, power_limit_enforced_w: 250, power_limit_wanted_w: null, temperature_c: 61, event_reasons: ["hw_thermal_slowdown", "sw_power_cap"] }),
+    gpu(0, { state: "foreign", detail: "an external writer set it to 250.000 W", power_limit_requested_w: 250, power_limit_enforced_w: 250, power_limit_wanted_w: null, temperature_c: 61, event_reasons: ["hw_thermal_slowdown", "sw_power_cap"] }),
     gpu(1, { state: "lost", detail: "the board has gone", power_w: null, power_limit_requested_w: null, power_limit_enforced_w: null, power_limit_min_w: null, power_limit_max_w: null, event_reasons: null }),
     gpu(2, { state: "unresponsive", detail: "a call of the driver hangs", power_w: null }),
     gpu(3, { state: "override", override_until: status.now, power_limit_requested_w: 200, power_limit_enforced_w: 200, power_limit_wanted_w: 180 }),
@@ -42,7 +42,7 @@ export const everythingAtOnce = (status) => {
         { device: "cpu:package-0", zone: "package-0", kind: "package", path: "/x", power_w: null, energy_j: 3.6e6, energy_in_gaps_j: 0,
           counter_turns: 0, counter_resets: 0, counter_jumps: 0, counter_changes: 0, problem: "may not be read: only root may" }] },
       jobs_left_out: 650, problems_left_out: 12,
-      problems: ["GPU 0: somebody else set it to 250.000 W", HOSTILE],
+      problems: ["GPU 0: an external writer set it to 250.000 W", HOSTILE],
     },
     accounts: {
       "job-paused": { energy_j: 5e6, carbon_g: 500, against_max: null, savings: { against_found: {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Exit, Format, Overrides, chart, daemon};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
-use crate::controller::{look, price_view};
+use crate::controller::{describe_feed, price_view};
 use crate::providers::{self, Feed, FeedOptions};
 use wattune_core::time::Now;
 
@@ -83,7 +83,7 @@ async fn ask_sources(settings: &Settings) -> anyhow::Result<Shown> {
     let options = FeedOptions { jump_factor: settings.carbon.jump_factor, ..FeedOptions::default() };
     let now = SystemClock::start().now();
     let state = Feed::start(groups, options, now).await.poll_due(now).await;
-    let (carbon, forecast) = look(&state, settings.carbon.fallback_g_per_kwh, now.utc);
+    let (carbon, forecast) = describe_feed(&state, settings.carbon.fallback_g_per_kwh, now.utc);
     Ok(Shown {
         asked: "sources",
         now: now.utc,

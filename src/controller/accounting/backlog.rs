@@ -1,41 +1,44 @@
-//! What was booked and is not written yet, and what the last daemon left.
+//! What waits to be written to the ledger, and what an earlier daemon left: open checkpoints, leases, occupancy of GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
-use super::occupancy::{Downtime, EndedOccupancy};
-use crate::store::{Checkpoint, LastReport, StoredJob};
-use wattune_core::domain::{DeviceId, JobId};
-use wattune_core::ledger::Interval;
+use crate::clock::Clock;
+use crate::controller::jobs::Job;
+use crate::gpu::journal::boot_id;
+use crate::store::{Checkpoint, LastReport, LastSeen, Store, StoreError, StoredJob};
+use wattune_core::domain::{DeviceId, GpuId, JobId};
+use wattune_core::ledger::{Interval, OccupancySpan};
 use wattune_core::time::Monotonic;
+use wattune_core::units::Seconds;
 
-/// Why energy is lost where a counter shows less than when it was read last.
+/// Reason of a loss where a counter shows less than at its last reading.
 pub(in crate::controller) const RESET_UNWATCHED: &str =
-    "its counter was reset while nobody looked: what it had counted before that since it was read last is not known";
-/// Why energy is lost where no counter is.
+    "its counter was reset while it was not read: what it had counted since its last reading is not known";
+/// Reason of a loss without a counter.
 pub(in crate::controller) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
 
-/// What was booked and is not written yet. The database may be away for a while; the books are not lost.
+/// Records that are not written yet: the database may be unavailable for a while.
 #[derive(Default)]
 pub(in crate::controller) struct Backlog {
     pub(in crate::controller) intervals: Vec<Interval>,
     pub(in crate::controller) checkpoints: Vec<Checkpoint>,
     pub(in crate::controller) ended: Vec<StoredJob>,
-    /// Where each board's books stood when the last daemon stopped.
+    /// Checkpoint of each device when the last daemon stopped.
     pub(in crate::controller) recovered: Vec<Checkpoint>,
-    /// Until when boards without a counter were booked by then.
+    /// Time up to which energy of GPUs without a counter was recorded by then.
     pub(in crate::controller) recorded_until: BTreeMap<DeviceId, DateTime<Utc>>,
-    /// When jobs that it left were heard of last.
-    pub(in crate::controller) heard: BTreeMap<JobId, DateTime<Utc>>,
-    /// When it was seen last, and for how long it was away.
+    /// Last report of each job that the last daemon left.
+    pub(in crate::controller) last_reports: BTreeMap<JobId, DateTime<Utc>>,
+    /// Time between the last daemon and this one.
     pub(in crate::controller) away: Option<Downtime>,
-    /// Jobs that ended since such a board was read, and held it.
-    pub(in crate::controller) gone: Vec<EndedOccupancy>,
-    /// Jobs of whose energy something was written after they had ended.
+    /// Occupancy by jobs that have ended since such a device was read.
+    pub(in crate::controller) ended_occupancy: Vec<EndedOccupancy>,
+    /// Ended jobs with energy that was written after their end.
     pub(in crate::controller) late: BTreeSet<JobId>,
-    /// What was kept of the open intervals.
-    pub(in crate::controller) kept: Kept,
+    /// Last checkpoint of the open intervals.
+    pub(in crate::controller) last_checkpoint: LastCheckpoint,
 }
 
 impl Backlog {
@@ -44,12 +47,69 @@ impl Backlog {
     }
 }
 
-/// What was written down last.
+/// The last checkpoint.
 #[derive(Default)]
-pub(in crate::controller) struct Kept {
+pub(in crate::controller) struct LastCheckpoint {
     pub(super) at: Option<Monotonic>,
-    /// The last report of each open job.
+    /// Last report of each open job in it.
     pub(super) reports: BTreeMap<JobId, LastReport>,
-    /// Whether the last checkpoint could not be written.
+    /// True if it could not be written.
     pub(super) failed: bool,
+}
+
+/// Maximum number of ended jobs read at a start.
+const RECALLED: u32 = 1000;
+
+/// GPUs are read shortly before a job ends; that time is not worth a row after its final account.
+pub(super) const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
+
+/// Occupancy of GPUs by a job that has ended.
+pub(in crate::controller) struct EndedOccupancy {
+    pub(super) gpus: Vec<GpuId>,
+    pub(super) span: OccupancySpan,
+}
+
+/// Time between the last daemon and this one.
+pub(in crate::controller) struct Downtime {
+    pub(super) seen: LastSeen,
+    /// Duration.
+    pub(super) span: Seconds,
+    /// Start of this daemon.
+    pub(super) back: Monotonic,
+}
+
+impl Downtime {
+    /// Returns the time from `seen` to now.
+    pub(in crate::controller) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
+        let by_machine = seen.uptime.zip(clock.uptime()).filter(|(then, now)| seen.boot_id == boot_id() && now >= then);
+        // The wall clock may have been set meanwhile.
+        let span = by_machine.map_or_else(|| Seconds::from_delta(clock.utc() - seen.at), |(then, now)| now - then);
+        Self { seen, span: span.max(Seconds::ZERO), back: clock.monotonic() }
+    }
+
+    /// Returns the rest of a job's lease when the last daemon was seen last. A job that it did not list was registered
+    /// right afterwards.
+    pub(super) fn lease_left(&self, job: &Job) -> Seconds {
+        self.seen.leases.get(&job.id).copied().unwrap_or(job.spec.lease)
+    }
+}
+
+/// Returns the occupancy by jobs that ended after the last daemon had read their GPUs.
+///
+/// # Errors
+/// If they cannot be read.
+pub(in crate::controller) async fn ended_since(
+    store: &Store,
+    points: &[Checkpoint],
+) -> Result<Vec<EndedOccupancy>, StoreError> {
+    let ended = store.ended_jobs(RECALLED).await?;
+    let gone = |job: &StoredJob| {
+        let until = job.ended.as_ref().map(|(at, _)| *at)?;
+        let is_missed = |point: &Checkpoint| {
+            job.spec.gpus.iter().any(|gpu| DeviceId::from(gpu) == point.device) && until - point.at >= MOMENT
+        };
+        let span = OccupancySpan { job: job.id.clone(), from: job.registered_at, until: Some(until) };
+        points.iter().any(is_missed).then(|| EndedOccupancy { gpus: job.spec.gpus.clone(), span })
+    };
+    Ok(ended.iter().filter_map(gone).collect())
 }

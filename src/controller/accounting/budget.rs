@@ -1,30 +1,30 @@
-//! A carbon budget of the node: what all of its jobs together may emit within a span of time, such as a month.
+//! Carbon budget of the node: a limit on the emissions of all of its jobs within a span of time, such as a month.
 
 use chrono::{DateTime, Datelike, Days, Months, NaiveTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::hourly_emissions::HourlyEmissions;
-use crate::controller::datetime_serde::optional_moment;
+use crate::controller::datetime_serde::optional_datetime;
 use wattune_core::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
 use wattune_core::ledger::{self, Interval, Share};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Short};
 
-/// Less is a mistake of units: a board at idle emits it within seconds. More is none that jobs could reach.
+/// Valid limits. A GPU at idle emits less within seconds, which would be a mistake of units; no jobs emit more.
 const LIMIT_RANGE_G: std::ops::RangeInclusive<f64> = 0.001..=1e12;
 
-/// `[carbon_budget]`: what all jobs together may emit, day by day, week by week, month by month, or once.
+/// `[carbon_budget]`: limit on the emissions of all jobs per day, week or month, or once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BudgetSettings {
-    /// Within each span, in gCO2e.
+    /// Limit for each span, in gCO2e.
     pub limit_g: Option<f64>,
-    /// The spans, which follow one another.
+    /// Length of the spans, which follow one another.
     pub per: Option<Period>,
-    /// When the one span begins, in place of `per`.
-    #[serde(deserialize_with = "optional_moment")]
+    /// Start of a single span, in place of `per`.
+    #[serde(deserialize_with = "optional_datetime")]
     pub from: Option<DateTime<Utc>>,
-    /// When it ends.
-    #[serde(deserialize_with = "optional_moment")]
+    /// End of a single span.
+    #[serde(deserialize_with = "optional_datetime")]
     pub until: Option<DateTime<Utc>>,
 }
 
@@ -41,7 +41,7 @@ pub enum Period {
 }
 
 impl Period {
-    /// The span that a moment lies in.
+    /// Returns the span that contains a time.
     fn around(self, t: DateTime<Utc>) -> Option<Slot> {
         let today = t.date_naive();
         let (first, next) = match self {
@@ -60,12 +60,12 @@ impl Period {
 }
 
 impl BudgetSettings {
-    /// What may be emitted within each span, if there is a budget.
+    /// Returns the limit for each span, if there is a budget.
     pub fn limit(&self) -> Option<GramsCo2e> {
         self.limit_g.and_then(GramsCo2e::try_new)
     }
 
-    /// The span that counts at a moment: the one that it lies in, or the one that is still to come.
+    /// Returns the span that counts at a time: the one that contains it, or the one that is still to come.
     pub fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.limit()?;
         match (self.per, self.from, self.until) {
@@ -75,13 +75,13 @@ impl BudgetSettings {
         }
     }
 
-    /// All spans from the one at `now` to the one at `until`, in time order.
+    /// Returns all spans from the one at `now` to the one at `until`, in time order.
     fn spans(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> Vec<Slot> {
         let next = |span: &Slot| self.span(span.end());
         std::iter::successors(self.span(now), next).take_while(|span| span.start() < until).collect()
     }
 
-    /// Checks what the types cannot; the answer begins with the key and says what would be right.
+    /// Checks what the types cannot; the error begins with the key and states what is valid.
     ///
     /// # Errors
     /// For the first mistake.
@@ -103,25 +103,25 @@ impl BudgetSettings {
     }
 }
 
-/// The budget, and what has been emitted of it.
+/// Carbon budget and the emissions counted towards it.
 #[derive(Default)]
-pub(in crate::controller) struct BudgetBook {
+pub(in crate::controller) struct BudgetAccount {
     pub(super) settings: BudgetSettings,
-    /// What all jobs have used since the beginning of a span.
+    /// Emissions of all jobs since the beginning of a span.
     pub(super) counted: Option<(Slot, HourlyEmissions)>,
 }
 
-impl BudgetBook {
+impl BudgetAccount {
     pub(in crate::controller) fn new(settings: BudgetSettings) -> Self {
         Self { settings, counted: None }
     }
 
-    /// The span that counts at a moment.
+    /// Returns the span that counts at a time.
     pub(in crate::controller) fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.settings.span(now)
     }
 
-    /// Adds closed intervals to what was counted.
+    /// Adds closed intervals to the count.
     pub(in crate::controller) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         for row in ledger::within(rows, span).iter().filter(|row| counts(row)) {
@@ -129,24 +129,24 @@ impl BudgetBook {
         }
     }
 
-    /// Counts an hour anew.
+    /// Counts an hour again.
     pub(in crate::controller) fn recount(&mut self, hour: DateTime<Utc>, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         sum.recount(hour, ledger::within(rows, span).iter().filter(|row| counts(row)), series);
     }
 
-    /// The hours in which something was counted.
+    /// Returns the hours with counted emissions.
     pub(in crate::controller) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
         self.counted.iter().flat_map(|(_, sum)| sum.hours())
     }
 
-    /// What has been emitted within a span; energy whose intensity is unknown counts with `otherwise`.
+    /// Returns the emissions within a span; energy without a known intensity counts with `otherwise`.
     pub(super) fn emitted(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
         let counted = self.counted.as_ref().filter(|(of, _)| of == span);
         counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.sum().estimate(otherwise))
     }
 
-    /// What is left for each span up to `until`; nothing where there is no budget.
+    /// Returns the rest of the budget for each span up to `until`; nothing without a budget.
     pub(in crate::controller) fn left(
         &self,
         now: DateTime<Utc>,
@@ -160,7 +160,7 @@ impl BudgetBook {
     }
 }
 
-/// Budgets are of what is planned: what jobs use of boards.
+/// Returns whether a row counts: budgets limit what is planned, the jobs' energy of GPUs.
 pub(super) fn counts(row: &Interval) -> bool {
     matches!(row.share, Share::Job(_)) && row.device.kind() == DeviceKind::Gpu
 }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn at(text: &str) -> DateTime<Utc> {
-        text.parse().expect("a moment")
+        text.parse().expect("a datetime")
     }
 
     fn settings(text: &str) -> BudgetSettings {

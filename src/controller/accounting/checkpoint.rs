@@ -1,8 +1,8 @@
-//! Checkpoints: what is open is written down every few seconds, so that a kill costs no more than these.
+//! Checkpoints: open intervals are stored every few seconds, so that a kill costs no more than these.
 //!
-//! An interval of the books is written once it is closed, a minute after it began. Until then it would go with the
-//! daemon: energy of a board without a counter for good, and of one with a counter into a gap of which nobody knows who
-//! used it. So would the last reports, by which the next daemon tells whose lease was not over.
+//! An interval is written once it is closed, a minute after it began. Until then a kill would lose it: the energy of a
+//! GPU without a counter for good, and the attribution of the energy of one with a counter. It would also lose the last
+//! reports, which tell the next daemon whose lease was not over.
 
 use chrono::TimeDelta;
 
@@ -19,15 +19,15 @@ use wattune_core::ledger::{AttributionRule, Metered, OpenInterval};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
-/// A lease is looked at so many times while it lasts: seconds of doubt matter to short ones.
+/// Number of checkpoints within the shortest lease: to short ones, seconds of uncertainty matter.
 const LOOKS_PER_LEASE: f64 = 4.0;
 
-/// A checkpoint has the progress of no more jobs, steered ones first: thousands that report would be written all the time.
-/// That of others is stored with the next interval, and their leases with each checkpoint.
+/// Maximum number of jobs whose progress a checkpoint stores, controlled ones first. That of others is stored with the
+/// next interval, and their leases with each checkpoint.
 const MOST_REPORTS: usize = 64;
 
 impl Accounting {
-    /// Writes down what is open, if it is time for that. What fails is tried again at the next checkpoint.
+    /// Stores a checkpoint, if one is due. A failed one is tried again at the next.
     pub(in crate::controller) async fn checkpoint(&mut self, node: &mut Node<'_>) {
         if self.is_checkpoint_due(node) {
             self.checkpoint_now(node).await;
@@ -39,57 +39,59 @@ impl Accounting {
         let shortest = node.jobs.iter().map(|job| job.spec.lease / LOOKS_PER_LEASE).reduce(Seconds::min);
         let period = shortest.map_or(node.settings.checkpoint_s, |lease| lease.min(node.settings.checkpoint_s));
         // Ticks come a little early or late.
-        self.backlog.kept.at.is_none_or(|at| now.since(at) + node.settings.tick_s / 2.0 >= period)
+        self.backlog.last_checkpoint.at.is_none_or(|at| now.since(at) + node.settings.tick_s / 2.0 >= period)
     }
 
-    /// Writes down what is open.
+    /// Stores a checkpoint.
     pub(in crate::controller) async fn checkpoint_now(&mut self, node: &mut Node<'_>) {
-        // What is open begins where the rows end that are not written yet.
+        // Open intervals begin where the rows end that are not written yet.
         if !self.backlog.intervals.is_empty() || !self.backlog.checkpoints.is_empty() {
             return;
         }
         let now = node.now();
-        self.backlog.kept.at = Some(now.monotonic);
+        self.backlog.last_checkpoint.at = Some(now.monotonic);
         let open: Vec<OpenIntervalRecord> =
-            node.gpus.iter().filter_map(|gpu| self.open_books_of(node, gpu)).chain(self.open_zones()).collect();
+            node.gpus.iter().filter_map(|gpu| self.open_interval_of(node, gpu)).chain(self.open_zones()).collect();
         let leases = node.jobs.iter().map(|job| (job.id.clone(), job.lease_left(now))).collect();
         let last_seen = LastSeen { at: now.utc, boot_id: boot_id(), uptime: node.clock.uptime(), leases };
-        let progress = self.unkept_progress(node);
+        let progress = self.changed_progress(node);
         let outcome = node.store.store_open_intervals(&open, &last_seen, &progress).await;
         if let Err(error) = &outcome {
-            self.note_store_fault(error);
-        } else if self.backlog.kept.failed {
+            self.record_store_fault(error);
+        } else if self.backlog.last_checkpoint.failed {
             self.store_fault = None;
         }
-        let kept = &mut self.backlog.kept;
-        kept.failed = outcome.is_err();
+        let last_checkpoint = &mut self.backlog.last_checkpoint;
+        last_checkpoint.failed = outcome.is_err();
         if outcome.is_ok() {
-            kept.reports.extend(progress.into_iter().filter_map(|(id, progress)| Some((id, progress.last?))));
-            kept.reports.retain(|id, _| node.jobs.contains(id));
+            last_checkpoint
+                .reports
+                .extend(progress.into_iter().filter_map(|(id, progress)| Some((id, progress.last?))));
+            last_checkpoint.reports.retain(|id, _| node.jobs.contains(id));
         }
     }
 
-    /// The progress of jobs that have reported since it was written down last.
-    fn unkept_progress(&self, node: &Node<'_>) -> Vec<(JobId, StoredProgress)> {
-        let reports = &self.backlog.kept.reports;
+    /// Returns the progress of jobs that have reported since the last checkpoint.
+    fn changed_progress(&self, node: &Node<'_>) -> Vec<(JobId, StoredProgress)> {
+        let reports = &self.backlog.last_checkpoint.reports;
         let steered = node.jobs.iter().filter(|job| job.spec.control);
         let all = steered.chain(node.jobs.iter().filter(|job| !job.spec.control));
         let unkept = all.filter(|job| job.progress.last.as_ref() != reports.get(&job.id));
         unkept.take(MOST_REPORTS).map(|job| (job.id.clone(), job.progress)).collect()
     }
 
-    /// A board's open interval as it would be closed with the newest reading of its energy.
-    fn open_books_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenIntervalRecord> {
-        let (seen, books, device) = (&gpu.seen, gpu.books.as_ref()?, DeviceId::from(gpu.id()));
+    /// Returns a GPU's open interval as it would be closed with the newest reading of its energy.
+    fn open_interval_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenIntervalRecord> {
+        let (seen, books, device) = (&gpu.seen, gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
         let reading = EnergyReading { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
         if reading.counter.is_some() && gpu.has_many_jobs() {
-            // A row for each of them every few seconds is too much, and the counter knows what a kill would cost.
+            // A row for each of them every few seconds is too much, and the counter covers the cost of a kill.
             return None;
         }
         let rule = self.rule_so_far(node, gpu.id())?;
         let why = if books.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
         let Some(open) = as_closed(&device, books, reading.at, reading.metered, &rule, why) else {
-            // Too short to be measured. Nothing else tells where the books of a board without a counter end.
+            // Too short to be measured. Nothing else records where the rows of a GPU without a counter end.
             let nothing = OpenIntervalRecord {
                 device,
                 until: books.start(),
@@ -104,7 +106,7 @@ impl Accounting {
     }
 }
 
-/// An open interval as it would be closed now, without its checkpoint. `None` if it is too short for that.
+/// Returns an open interval as it would be closed now, without its checkpoint; `None` if it is too short for that.
 pub(in crate::controller) fn as_closed(
     device: &DeviceId,
     books: &OpenInterval,

@@ -1,4 +1,4 @@
-//! The books of CPU packages and memory, and the processes of jobs that they are split by.
+//! Intervals of CPU packages and memory, attributed by the CPU time of the jobs' processes.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::Accounting;
 use super::checkpoint::as_closed;
-use super::zones::ZoneBooks;
+use super::zones::OpenZone;
 use crate::controller::error::ControlError;
 use crate::controller::node::Node;
 use crate::controller::view::{CpuView, CpuZoneView, ProcessesView};
@@ -15,29 +15,29 @@ use crate::store::{Checkpoint, OpenIntervalRecord};
 use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, ProcessSelector, Processes};
 use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole};
 use wattune_core::time::Now;
-use wattune_core::units::{Millijoules, Seconds};
+use wattune_core::units::Seconds;
 
-/// Why energy is lost where a counter fell by more than a turn can be, or another one is read.
+/// Reason of a loss where a counter fell by more than a wrap can be, or another one is read.
 const RESET: &str = "its counter was reset, or another one is read now: what it had counted before that since it was read last is not known";
 
 impl Accounting {
-    /// Takes in what is known of the CPUs now, and opens the books of zones that are read for the first time.
+    /// Takes in the latest readings of the CPUs, and opens intervals of zones that are read for the first time.
     pub(in crate::controller) fn observe_cpu(&mut self) {
         let Some(handle) = &self.cpu.handle else { return };
         handle.refresh();
         self.cpu.seen = handle.observe();
-        self.open_zone_books();
+        self.open_zone_intervals();
     }
 
-    /// Whose each process is.
+    /// Returns the job of each process.
     pub(in crate::controller) fn process_owners(&self) -> &BTreeMap<u32, JobId> {
         &self.cpu.seen.usage.owners
     }
 
-    fn open_zone_books(&mut self) {
+    fn open_zone_intervals(&mut self) {
         let seen = self.cpu.seen.clone();
         for zone in &seen.zones {
-            if self.cpu.books.contains_key(&zone.device) {
+            if self.cpu.zones.contains_key(&zone.device) {
                 continue;
             }
             let Some((at, counter)) = self.cpu.read(&zone.device).and_then(|(zone, at)| Some((at, zone.counter_uj?)))
@@ -55,25 +55,14 @@ impl Accounting {
                 rebased_before = last.rebased_mj + moved - zone.metered.rebased_mj;
             }
             let interval = OpenInterval::open(device.clone(), at, zone.metered);
-            let books = ZoneBooks { interval, rebased_before, time: seen.time.clone() };
-            let rebased_mj = rebased_before + zone.metered.rebased_mj;
-            self.cpu.books.insert(device.clone(), books);
-            let read_from = Some(zone.counter_id().to_owned());
-            let point = Checkpoint {
-                device,
-                counter,
-                at: at.utc,
-                read_from,
-                holders: Vec::new(),
-                rebased_mj,
-                estimated: Millijoules::ZERO,
-            };
-            self.backlog.checkpoints.push(point);
+            let open = OpenZone { interval, rebased_before, time: seen.time.clone() };
+            self.backlog.checkpoints.extend(open.checkpoint(zone, at.utc));
+            self.cpu.zones.insert(device, open);
         }
     }
 
-    /// What a zone used while no daemon looked, as far as its counter can tell: nobody can be named for it. Nothing is
-    /// known across a start of the machine.
+    /// Returns the energy of a zone between two daemons by its counter, without attribution. It is unknown across a boot
+    /// of the machine.
     fn gap_of(
         &mut self,
         zone: &ZoneState,
@@ -88,107 +77,73 @@ impl Accounting {
                 last.at
             );
             let why = "the machine was started meanwhile: what its counter had counted before is not known";
-            self.ledger.lose(device, last.at, at.utc, why);
+            self.ledger.record_lost(device, last.at, at.utc, why);
             return Vec::new();
         }
         if last.read_from.as_deref().is_some_and(|before| before != zone.counter_id()) {
-            self.ledger.lose(device, last.at, at.utc, RESET);
+            self.ledger.record_lost(device, last.at, at.utc, RESET);
             return Vec::new();
         }
         let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
         let counter = whole(zone.counter_uj.unwrap_or_default());
         let energy = ledger::min_energy_between(last.counter, counter, zone.range_uj, span);
-        // A turn would have gone round: more than what the counter shows now.
+        // A wrap would have added more than the counter shows now.
         if counter < last.counter && energy == counter {
-            self.ledger.lose(device, last.at, at.utc, RESET);
+            self.ledger.record_lost(device, last.at, at.utc, RESET);
         }
         ledger::gap_intervals(device, last.at, at.utc, energy, &[])
     }
 
-    /// Closes the intervals of zones for which `due` says so, if they are long enough to be measured. Answers whether
-    /// there were any.
-    pub(in crate::controller) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) -> bool {
+    /// Closes the intervals of zones that `due` accepts, if they are long enough to be measured.
+    pub(in crate::controller) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) {
         let seen = self.cpu.seen.clone();
-        let devices: Vec<DeviceId> = self.cpu.books.keys().cloned().collect();
-        let mut any = false;
+        let devices: Vec<DeviceId> = self.cpu.zones.keys().cloned().collect();
         for device in devices {
-            let Some((metered, counter, read_from, at)) = self
-                .cpu
-                .read(&device)
-                .and_then(|(zone, at)| Some((zone.metered, zone.counter_uj?, zone.counter_id().to_owned(), at)))
-            else {
+            let read = self.cpu.read(&device).filter(|(zone, _)| zone.counter_uj.is_some());
+            let Some((zone, at)) = read.map(|(zone, at)| (zone.clone(), at)) else { continue };
+            let Some(open) = self.cpu.zones.get_mut(&device) else { continue };
+            if !(open.interval.has_rule_changes() || due(&open.interval)) {
                 continue;
-            };
-            let Some(books) = self
-                .cpu
-                .books
-                .get_mut(&device)
-                .filter(|books| books.interval.has_rule_changes() || due(&books.interval))
-            else {
-                continue;
-            };
-            let time = books.time(&seen.time);
-            let lost = books.interval.has_lost_energy(metered).then(|| books.interval.start());
-            let Some(rows) = books.interval.close(at, metered, &AttributionRule::CpuTime(time)) else { continue };
-            if let Some(from) = lost {
-                self.ledger.lose(&device, from, books.interval.start(), RESET);
             }
-            books.time = seen.time.clone();
-            any = true;
+            let time = open.time(&seen.time);
+            let lost = open.interval.has_lost_energy(zone.metered).then(|| open.interval.start());
+            let Some(rows) = open.interval.close(at, zone.metered, &AttributionRule::CpuTime(time)) else { continue };
+            if let Some(from) = lost {
+                self.ledger.record_lost(&device, from, open.interval.start(), RESET);
+            }
+            open.time = seen.time.clone();
             self.backlog.intervals.extend(rows);
-            let rebased_mj = books.rebased_before + metered.rebased_mj;
-            let at = books.interval.start();
-            let counter = whole(counter);
-            let point = Checkpoint {
-                device,
-                counter,
-                at,
-                read_from: Some(read_from),
-                holders: Vec::new(),
-                rebased_mj,
-                estimated: Millijoules::ZERO,
-            };
-            self.backlog.checkpoints.retain(|c| c.device != point.device);
-            self.backlog.checkpoints.push(point);
+            self.backlog.checkpoints.retain(|c| c.device != device);
+            self.backlog.checkpoints.extend(open.checkpoint(&zone, open.interval.start()));
         }
-        any
     }
 
-    /// The open intervals of zones as they would be closed now.
+    /// Returns the open intervals of zones as they would be closed now.
     pub(in crate::controller) fn open_zones(&self) -> Vec<OpenIntervalRecord> {
         let time = &self.cpu.seen.time;
-        let open = |(device, books): (&DeviceId, &ZoneBooks)| {
+        let open = |(device, open): (&DeviceId, &OpenZone)| {
             let (zone, at) = self.cpu.read(device)?;
-            let (counter, rule) = (whole(zone.counter_uj?), AttributionRule::CpuTime(books.time(time)));
-            let open = as_closed(device, &books.interval, at, zone.metered, &rule, RESET)?;
-            let checkpoint = Checkpoint {
-                device: device.clone(),
-                counter,
-                at: open.until,
-                read_from: Some(zone.counter_id().to_owned()),
-                holders: Vec::new(),
-                rebased_mj: books.rebased_before + zone.metered.rebased_mj,
-                estimated: Millijoules::ZERO,
-            };
-            Some(OpenIntervalRecord { checkpoint: Some(checkpoint), ..open })
+            let rule = AttributionRule::CpuTime(open.time(time));
+            let record = as_closed(device, &open.interval, at, zone.metered, &rule, RESET)?;
+            Some(OpenIntervalRecord { checkpoint: Some(open.checkpoint(zone, record.until)?), ..record })
         };
-        self.cpu.books.iter().filter_map(open).collect()
+        self.cpu.zones.iter().filter_map(open).collect()
     }
 
-    /// Closes the books of all zones, right before a job's CPU time is counted no longer, or right after it began to be.
-    /// What zones used that cannot be read now is split by the CPU time up to now once they can.
-    fn turn_zones(&mut self) {
+    /// Closes the intervals of all zones, right before a job's CPU time is no longer counted, or right after that began.
+    /// The energy of zones that cannot be read now is attributed by the CPU time up to now once they can.
+    fn split_zones(&mut self) {
         self.close_zones(|_| true);
         let seen = self.cpu.seen.clone();
         let Some(at) = seen.at else { return };
-        for books in self.cpu.books.values_mut().filter(|books| books.interval.is_unread(at.monotonic, Seconds::ZERO)) {
-            let time = books.time(&seen.time);
-            books.interval.change_rule(at.monotonic, AttributionRule::CpuTime(time));
-            books.time = seen.time.clone();
+        for open in self.cpu.zones.values_mut().filter(|open| open.interval.is_unread(at.monotonic, Seconds::ZERO)) {
+            let time = open.time(&seen.time);
+            open.interval.change_rule(at.monotonic, AttributionRule::CpuTime(time));
+            open.time = seen.time.clone();
         }
     }
 
-    /// Finds the processes that a job claims, and makes sure that no other job has them.
+    /// Finds the processes that a job names, and makes sure that no other job has them.
     ///
     /// # Errors
     /// If they are not there, or are another job's.
@@ -216,7 +171,7 @@ impl Accounting {
         Ok(Some(processes))
     }
 
-    /// Begins to count a job's CPU time; what was used before is booked without it.
+    /// Begins to count a job's CPU time; earlier energy is attributed without it.
     pub(in crate::controller) async fn follow(&mut self, node: &mut Node<'_>, job: &JobId, processes: &Processes) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         let (id, processes) = (job.clone(), processes.clone());
@@ -224,21 +179,21 @@ impl Accounting {
             tracing::error!(job.id = %job, "the CPU time of job {job} is not counted: /proc does not answer");
         }
         self.observe_cpu();
-        self.turn_zones();
+        self.split_zones();
     }
 
-    /// Books a job's CPU time up to now and counts it no longer.
+    /// Attributes energy by a job's CPU time up to now and stops counting it.
     pub(in crate::controller) async fn unfollow(&mut self, node: &mut Node<'_>, job: &JobId) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         self.refresh_cpu(node).await;
-        self.turn_zones();
+        self.split_zones();
         let id = job.clone();
         if self.off_thread(node, move || handle.unfollow(&id)).await.is_none() {
             tracing::error!(job.id = %job, "the processes of job {job} are still followed: /proc does not answer");
         }
     }
 
-    /// Reads the CPUs now and closes their books.
+    /// Reads the CPUs now and closes their intervals.
     pub(in crate::controller) async fn refresh_cpu(&mut self, node: &mut Node<'_>) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         self.off_thread(node, move || drop(handle.sample())).await;
@@ -246,7 +201,7 @@ impl Accounting {
         self.close_zones(|_| true);
     }
 
-    /// Carries out what can block, at most as long as a call of the driver may take. `None` if it takes longer.
+    /// Runs blocking work for as long as a driver call may take; `None` if it takes longer.
     async fn off_thread<T: Send + 'static>(
         &self,
         node: &Node<'_>,
@@ -256,7 +211,7 @@ impl Accounting {
         tokio::time::timeout(node.settings.call_timeout_s.to_std(), done).await.ok()?.ok()
     }
 
-    /// The CPUs; absent where the daemon does not look at them.
+    /// Returns the CPUs; `None` where the daemon does not read them.
     pub(in crate::controller) fn cpu_view(&self) -> Option<CpuView> {
         let (handle, seen) = (self.cpu.handle.as_ref()?, &self.cpu.seen);
         let zone = |zone: &ZoneState| CpuZoneView {
@@ -286,7 +241,7 @@ impl Accounting {
         })
     }
 
-    /// What somebody should look at. That a machine has no RAPL at all is no such thing; the CPUs' view says it.
+    /// Returns the problems of the CPUs. A machine without RAPL has none; the CPUs' view shows it.
     pub(in crate::controller) fn cpu_problems(&self) -> Vec<String> {
         let seen = &self.cpu.seen;
         let of_all = seen.problems.iter().filter(|_| !seen.zones.is_empty()).chain(&seen.usage.problem);
@@ -294,7 +249,7 @@ impl Accounting {
         of_all.chain(seen.zones.iter().flat_map(ZoneState::concerns)).collect()
     }
 
-    /// A running job's processes.
+    /// Returns a running job's processes.
     pub(in crate::controller) fn processes_view(&self, job: &JobId, processes: &Processes) -> ProcessesView {
         let usage = self.cpu.seen.usage.jobs.get(job);
         ProcessesView {
@@ -307,7 +262,7 @@ impl Accounting {
     }
 }
 
-/// "package-0" and "dram-0": short, and different from one another.
+/// Returns the short name of a zone: "package-0" or "dram-0".
 fn zone_name(device: &DeviceId) -> String {
     match device.as_str().split_once(':') {
         Some(("dram", package)) => package.replacen("package", "dram", 1),

@@ -1,5 +1,4 @@
-//! What was emitted, by the hour in which it was, so that hours of which something new is told are counted anew: a
-//! running job has one figure, wherever it is asked for.
+//! Emissions by hour, so that hours with new intensities are counted again: a running job has one figure everywhere.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::{self, Emissions, Interval, Share};
 use wattune_core::units::{GramsPerKwh, Millijoules, Seconds};
 
-/// Energy and what it emitted, by UTC hour.
+/// Energy and its emissions, by UTC hour.
 #[derive(Clone, Debug, Default)]
 pub(in crate::controller) struct HourlyEmissions {
     hours: BTreeMap<DateTime<Utc>, Emissions>,
@@ -26,14 +25,14 @@ impl HourlyEmissions {
         all
     }
 
-    /// Adds a row of the books.
+    /// Adds a row of the ledger.
     pub(in crate::controller) fn add(&mut self, row: &Interval, series: &CarbonSeries) {
         let more = ledger::emissions([row], series);
         self.hours.entry(hour_of(row.slot.start())).or_default().add(&more);
         self.sum.add(&more);
     }
 
-    /// Puts rows in the place of all that was added of an hour.
+    /// Replaces all that was added of an hour.
     pub(in crate::controller) fn recount<'a>(
         &mut self,
         hour: DateTime<Utc>,
@@ -50,12 +49,12 @@ impl HourlyEmissions {
         }
     }
 
-    /// All of it.
+    /// Returns the sum.
     pub(in crate::controller) fn sum(&self) -> &Emissions {
         &self.sum
     }
 
-    /// The mean intensity over a span, from the hours in it; `None` where none of their energy has an intensity.
+    /// Returns the mean intensity over a span, from the hours in it; `None` where none of their energy has one.
     pub(in crate::controller) fn mean_intensity_over(&self, span: &Slot) -> Option<GramsPerKwh> {
         let (mut time, mut sum) = (Seconds::ZERO, 0.0);
         for (hour, emissions) in &self.hours {
@@ -68,25 +67,25 @@ impl HourlyEmissions {
         (time > Seconds::ZERO).then(|| GramsPerKwh::new(sum / time.get()))
     }
 
-    /// The hours in which there is something.
+    /// Returns the hours with energy.
     pub(in crate::controller) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
         self.hours.keys().copied()
     }
 }
 
-/// A job's rows of boards, or of what is beside them.
+/// Returns a job's rows of GPUs, or those of CPU packages and memory.
 pub(in crate::controller) fn of_job<'a>(
     rows: &'a [Interval],
     id: &'a JobId,
-    of_boards: bool,
+    of_gpus: bool,
 ) -> impl Iterator<Item = &'a Interval> {
     let is_its = move |row: &&Interval| {
-        matches!(&row.share, Share::Job(of) if of == id) && (row.device.kind() == DeviceKind::Gpu) == of_boards
+        matches!(&row.share, Share::Job(of) if of == id) && (row.device.kind() == DeviceKind::Gpu) == of_gpus
     };
     rows.iter().filter(is_its)
 }
 
-/// Energy by what used it.
+/// Returns energy by kind of device.
 pub(in crate::controller) fn by_kind(rows: &[Interval]) -> BTreeMap<DeviceKind, Millijoules> {
     let mut sums = BTreeMap::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! What is to be done on the ledger, and what was done since the start.
+//! Upkeep of the ledger that is due, and that was done since the start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,44 +14,44 @@ use wattune_core::ledger::entry::{Entry, Lost};
 use wattune_core::ledger::{self, Interval, Total};
 use wattune_core::units::Millijoules;
 
-/// The view sums up so many UTC days, today's among them.
+/// Number of UTC days that the view sums up, today included.
 pub(in crate::controller) const SHOWN_DAYS: i64 = 30;
 
-/// Under which terms the books are kept.
+/// Terms under which the ledger is kept.
 #[derive(Clone, Debug, Default)]
-pub struct Bookkeeping {
+pub struct LedgerTerms {
     /// `[ledger]`.
     pub settings: ledger::Settings,
-    /// The host's name.
+    /// Name of the host.
     pub host: String,
-    /// The digest of everything that is set.
+    /// Digest of all settings.
     pub digest: Digest,
 }
 
-/// A minute, and what this daemon had found by then.
+/// Minute, and the gaps and losses that this daemon had found by then.
 type Counted = (DateTime<Utc>, u64, u64);
 
-/// What is to be done on the ledger.
+/// Upkeep of the ledger.
 #[derive(Default)]
 pub(in crate::controller) struct Ledger {
-    pub(super) keeping: Bookkeeping,
-    /// The hour in which the last block was closed.
+    pub(super) terms: LedgerTerms,
+    /// Hour in which the last block was closed.
     pub(super) closed: Option<DateTime<Utc>>,
-    /// The minute in which was looked for hours that are due.
-    pub(super) looked: Option<DateTime<Utc>>,
-    /// Hours to be settled anew, and why; an hour may be for several reasons.
+    /// Minute of the last check for due hours.
+    pub(super) checked_minute: Option<DateTime<Utc>>,
+    /// Hours whose emissions are due for computation, and the reasons.
     pub(super) pending: BTreeSet<(DateTime<Utc>, DueReason)>,
-    /// Hours in which something else is known than when running jobs' sums were made.
+    /// Hours with other intensities than in the running jobs' sums.
     pub(super) recount: BTreeSet<DateTime<Utc>>,
-    /// Whether past hours got new values since the jobs that wait for them were looked at.
+    /// True if past hours got new values since the waiting jobs were estimated.
     pub(super) has_new_values: bool,
-    /// What is to be noted and was not written yet.
-    pub(super) notes: Vec<Entry>,
-    /// What was booked since the start, by device, share and source.
-    pub(super) booked: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
+    /// Entries that are not written yet.
+    pub(super) queued: Vec<Entry>,
+    /// Energy recorded since the start, by device, share and source.
+    pub(super) recorded: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
     pub(super) gaps: u64,
     pub(super) lost: u64,
-    /// Those of the last day by the books: when they were counted, how many with their energy known, and without.
+    /// Gaps of the last day in the ledger: time of the count, number with known energy, and with unknown.
     pub(super) of_the_day: Option<(Counted, u64, u64)>,
     pub(super) closed_at: Option<DateTime<Utc>>,
     pub(super) difference_mj: u64,
@@ -60,43 +60,43 @@ pub(in crate::controller) struct Ledger {
 }
 
 impl Ledger {
-    /// Counts rows that were written.
+    /// Counts written rows.
     pub(in crate::controller) fn count(&mut self, rows: &[Interval]) {
         let mut before: Option<&Interval> = None;
         for row in rows {
             let key = (row.device.clone(), row.share.name(), row.source);
-            *self.booked.entry(key).or_default() += row.energy;
-            // A gap is cut at full hours and shared out.
+            *self.recorded.entry(key).or_default() += row.energy;
+            // A gap is split at full hours and by share.
             let of_gap = |r: &Interval| r.source == EnergySource::CounterGap && r.device == row.device;
             self.gaps += u64::from(of_gap(row) && !before.is_some_and(of_gap));
             before = Some(row);
         }
     }
 
-    /// Marks the hours with new, withdrawn or final values to be settled again.
-    pub(in crate::controller) fn take_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
+    /// Marks the hours with new, withdrawn or final values as due.
+    pub(in crate::controller) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
         for slot in update.reported.iter().filter(|slot| slot.start() < now) {
-            self.resettle(slot, DueReason::Intensity);
+            self.mark_due(slot, DueReason::Intensity);
             self.has_new_values = true;
         }
         for hour in &update.finalised {
-            self.resettle(hour, DueReason::Intensity);
+            self.mark_due(hour, DueReason::Intensity);
         }
     }
 
-    /// Notes a time in which a device used energy of which nothing tells how much.
-    pub(in crate::controller) fn lose(
+    /// Records a time in which a device used an unknown amount of energy.
+    pub(in crate::controller) fn record_lost(
         &mut self,
         device: &DeviceId,
         from: DateTime<Utc>,
         until: DateTime<Utc>,
         why: &str,
     ) {
-        tracing::warn!("energy of {device} between {from} and {until} is in no book: {why}");
+        tracing::warn!("energy of {device} between {from} and {until} is lost: {why}");
         let (device, why) = (device.clone(), why.to_owned());
         // A wall clock that was set back meanwhile must not hide it.
         let from = if from < until { from } else { until - TimeDelta::seconds(1) };
-        self.notes.push(Entry::Lost(Lost { at: until, device, from, until, why }));
+        self.queued.push(Entry::Lost(Lost { at: until, device, from, until, why }));
         self.lost += 1;
     }
 
@@ -108,10 +108,10 @@ impl Ledger {
             source: source.as_str().into(),
             energy_j: joules(*energy),
         };
-        let of_gaps = self.booked.iter().filter(|((_, _, source), _)| *source == EnergySource::CounterGap);
+        let of_gaps = self.recorded.iter().filter(|((_, _, source), _)| *source == EnergySource::CounterGap);
         LedgerView {
             closed_at: self.closed_at,
-            booked: self.booked.iter().map(booked).collect(),
+            booked: self.recorded.iter().map(booked).collect(),
             gaps: self.gaps,
             gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
             unknown_gaps: self.lost,
@@ -131,17 +131,17 @@ impl Ledger {
         }
     }
 
-    pub(in crate::controller) fn new(keeping: Bookkeeping) -> Self {
-        Self { keeping, ..Self::default() }
+    pub(in crate::controller) fn new(terms: LedgerTerms) -> Self {
+        Self { terms, ..Self::default() }
     }
 
-    /// Has the hours of a span settled anew.
-    pub(in crate::controller) fn resettle(&mut self, span: &Slot, why: DueReason) {
+    /// Marks the hours of a span as due.
+    pub(in crate::controller) fn mark_due(&mut self, span: &Slot, why: DueReason) {
         self.pending.extend(hours_of(span).map(|hour| (hour, why)));
     }
 
-    /// The newest hour to be settled, and why: a correction first and by itself, as it changes nothing that is known of the
-    /// grid. With energy also comes what is told of the grid.
+    /// Returns the newest due hour and its reasons: a correction first and by itself, since it involves no intensities.
+    /// Energy includes new intensities.
     pub(super) fn next_pending(&self) -> Option<(DateTime<Utc>, Vec<DueReason>)> {
         let (hour, _) = *self.pending.last()?;
         let all: Vec<DueReason> = self.pending.range((hour, DueReason::Energy)..).map(|(_, why)| *why).collect();

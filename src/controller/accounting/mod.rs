@@ -1,28 +1,25 @@
-//! The books: intervals of GPUs and CPUs, what is open over a kill, the ledger's upkeep, what jobs and the node emitted.
+//! Owns the accounting: intervals of GPUs and CPUs, checkpoints, the ledger's upkeep, emissions of jobs and the node.
 
-mod attribution;
 mod backlog;
 mod budget;
-mod budget_count;
 mod checkpoint;
 mod cpu;
 mod hourly_emissions;
 mod intensities;
 mod intervals;
 mod ledger;
-mod occupancy;
 mod recount;
+mod recovery;
 mod upkeep;
 mod zones;
 
-pub(super) use backlog::Backlog;
-pub(super) use budget::BudgetBook;
+pub(super) use backlog::{Backlog, Downtime, ended_since};
+pub(super) use budget::BudgetAccount;
 pub use budget::{BudgetSettings, Period};
 pub(super) use hourly_emissions::{HourlyEmissions, by_kind};
 pub(super) use intensities::Intensities;
-pub use ledger::Bookkeeping;
+pub use ledger::LedgerTerms;
 pub(super) use ledger::SHOWN_DAYS;
-pub(super) use occupancy::{Downtime, gone_since};
 pub(super) use upkeep::Change;
 
 use ledger::Ledger;
@@ -33,42 +30,41 @@ use super::signal::Signal;
 use crate::cpu::watch::CpuHandle;
 use crate::store::{Store, StoreError};
 
-/// Owns the books.
+/// Owner of the accounting.
 pub(super) struct Accounting {
     ledger: Ledger,
-    /// Books that could not be written yet, and what the last daemon left.
     backlog: Backlog,
     cpu: Processors,
-    budget: BudgetBook,
+    budget: BudgetAccount,
     store_fault: Option<String>,
 }
 
 impl Accounting {
-    pub(super) fn new(keeping: Bookkeeping, budget: BudgetSettings, cpu: Option<CpuHandle>, backlog: Backlog) -> Self {
-        let (ledger, cpu, budget) = (Ledger::new(keeping), Processors::new(cpu), BudgetBook::new(budget));
+    pub(super) fn new(terms: LedgerTerms, budget: BudgetSettings, cpu: Option<CpuHandle>, backlog: Backlog) -> Self {
+        let (ledger, cpu, budget) = (Ledger::new(terms), Processors::new(cpu), BudgetAccount::new(budget));
         Self { ledger, backlog, cpu, budget, store_fault: None }
     }
 
-    /// The node's carbon budget.
-    pub(super) fn budget(&self) -> &BudgetBook {
+    /// Returns the node's carbon budget.
+    pub(super) fn budget(&self) -> &BudgetAccount {
         &self.budget
     }
 
-    /// Why nothing can be written, if that is so.
+    /// Returns why the ledger cannot be read or written, if that is so.
     pub(super) fn store_fault(&self) -> Option<&String> {
         self.store_fault.as_ref()
     }
 
-    /// Notes that something could not be read or written.
-    pub(super) fn note_store_fault(&mut self, error: &StoreError) {
+    /// Records that the ledger could not be read or written.
+    pub(super) fn record_store_fault(&mut self, error: &StoreError) {
         let text = in_full(error);
         if self.store_fault.as_ref() != Some(&text) {
-            tracing::error!("{text}; what is booked is kept in memory until it can be written");
+            tracing::error!("{text}; records are kept in memory until they can be written");
         }
         self.store_fault = Some(text);
     }
 
-    /// What grams are reckoned with.
+    /// Returns the intensities that emissions are computed with.
     pub(super) fn intensities<'a>(&self, signal: &'a Signal, store: &'a Store) -> Intensities<'a> {
         Intensities::new(signal, store, self.store_fault.is_none())
     }

@@ -1,22 +1,27 @@
-//! Hours counted anew of which something else is known than when their energy was recorded.
+//! Hours counted again for running jobs and the carbon budget when their intensities change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 
 use super::Accounting;
+use super::budget::counts;
 use super::hourly_emissions::{HourlyEmissions, by_kind, of_job};
 use crate::controller::error::ControlError;
+use crate::controller::jobs::Jobs;
 use crate::controller::node::Node;
+use crate::controller::signal::Signal;
+use crate::controller::view::BudgetView;
 use wattune_core::domain::{DeviceKind, JobId, Slot};
 use wattune_core::ledger::apportion::hours_of;
-use wattune_core::ledger::{Interval, Share};
+use wattune_core::ledger::{self, Interval, Share};
+use wattune_core::units::GramsCo2e;
 
-/// So many hours are counted anew in one tick, the newest first.
+/// Maximum number of hours counted again in one tick, the newest first.
 const RECOUNTED_AT_ONCE: usize = 24;
 
 impl Accounting {
-    /// Has what was emitted in these times counted anew: something else is known of them than when it was booked.
+    /// Marks the hours of these times to be counted again.
     pub(in crate::controller) fn recount_in<'a>(
         &mut self,
         node: &mut Node<'_>,
@@ -27,19 +32,19 @@ impl Accounting {
         self.ledger.recount.extend(past.flat_map(hours_of).filter(|hour| *hour < now));
     }
 
-    /// The same of all times.
+    /// Marks all hours to be counted again.
     pub(in crate::controller) fn recount_everything(&mut self, node: &mut Node<'_>) {
         let counted = self.counted_hours(node).collect::<Vec<_>>();
         self.ledger.recount.extend(counted);
     }
 
-    /// Hours of which a running job or the budget holds a sum.
+    /// Returns the hours of which a running job or the budget holds a sum.
     fn counted_hours(&self, node: &Node<'_>) -> impl Iterator<Item = DateTime<Utc>> {
-        let of_jobs = node.jobs.iter().flat_map(|job| job.emissions.hours().chain(job.beside.hours()));
+        let of_jobs = node.jobs.iter().flat_map(|job| job.emissions.hours().chain(job.cpu_emissions.hours()));
         of_jobs.chain(self.budget.hours())
     }
 
-    /// Counts some of the hours anew that wait for it.
+    /// Counts some of the marked hours again.
     pub(in crate::controller) async fn recount_hours(&mut self, node: &mut Node<'_>) {
         if self.ledger.recount.is_empty() {
             return;
@@ -49,13 +54,13 @@ impl Accounting {
         for _ in 0..RECOUNTED_AT_ONCE {
             let Some(hour) = self.ledger.recount.last().copied() else { return };
             match self.recount_hour(node, hour).await {
-                Err(ControlError::Store(error)) => return self.note_store_fault(&error),
+                Err(ControlError::Store(error)) => return self.record_store_fault(&error),
                 Err(_) | Ok(()) => self.ledger.recount.remove(&hour),
             };
         }
     }
 
-    /// Has every job show what the books hold for it: those that an earlier daemon took up began there.
+    /// Sums up the ledger's rows of every job: some began under an earlier daemon.
     pub(in crate::controller) async fn recount_jobs(&mut self, node: &mut Node<'_>) {
         self.recount_budget(node).await;
         let ids = node.jobs.ids();
@@ -66,11 +71,11 @@ impl Accounting {
             };
             match (counted, node.jobs.get_mut(&id)) {
                 (Ok((rows, series)), Some(job)) => {
-                    job.used = by_kind(&rows);
+                    job.energy_by_kind = by_kind(&rows);
                     job.emissions = HourlyEmissions::of(of_job(&rows, &id, true), &series);
-                    job.beside = HourlyEmissions::of(of_job(&rows, &id, false), &series);
+                    job.cpu_emissions = HourlyEmissions::of(of_job(&rows, &id, false), &series);
                 }
-                (Err(ControlError::Store(error)), _) => self.note_store_fault(&error),
+                (Err(ControlError::Store(error)), _) => self.record_store_fault(&error),
                 _ => {}
             }
         }
@@ -88,12 +93,62 @@ impl Accounting {
         }
         for job in node.jobs.iter_mut() {
             let own = of_jobs.get(&job.id).map(Vec::as_slice).unwrap_or_default();
-            let (boards, beside): (Vec<&Interval>, Vec<&Interval>) =
+            let (boards, cpu_emissions): (Vec<&Interval>, Vec<&Interval>) =
                 own.iter().partition(|row| row.device.kind() == DeviceKind::Gpu);
             job.emissions.recount(hour, boards, &series);
-            job.beside.recount(hour, beside, &series);
+            job.cpu_emissions.recount(hour, cpu_emissions, &series);
         }
         self.budget.recount(hour, &rows, &series);
         Ok(())
+    }
+
+    /// Returns the budget's present span; `None` without a budget, or once it is over.
+    pub(in crate::controller) fn budget_view(
+        &self,
+        jobs: &Jobs,
+        signal: &Signal,
+        now: DateTime<Utc>,
+    ) -> Option<BudgetView> {
+        let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
+        let emitted = self.budget.emitted(&span, signal.basis().value);
+        let ahead = Slot::new(now.max(span.start()), span.end())?;
+        let planned: GramsCo2e =
+            jobs.iter().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
+        Some(BudgetView {
+            from: span.start(),
+            until: span.end(),
+            limit_g: limit.get(),
+            emitted_g: emitted.get(),
+            left_g: (limit - emitted).get(),
+            expected_g: (emitted + planned).get(),
+        })
+    }
+
+    /// Counts the emissions of the budget's present span when one begins.
+    pub(in crate::controller) async fn count_budget(&mut self, node: &mut Node<'_>) {
+        let span = self.budget.settings.span(node.now().utc);
+        if self.budget.counted.as_ref().map(|(of, _)| *of) != span {
+            self.recount_budget(node).await;
+        }
+    }
+
+    /// Counts them from the ledger, with the intensities known now.
+    pub(in crate::controller) async fn recount_budget(&mut self, node: &mut Node<'_>) {
+        let Some(span) = self.budget.settings.span(node.now().utc) else {
+            self.budget.counted = None;
+            return;
+        };
+        match self.emitted_within(node, &span).await {
+            Ok(emitted) => self.budget.counted = Some((span, emitted)),
+            Err(ControlError::Store(error)) => self.record_store_fault(&error),
+            Err(_) => {}
+        }
+    }
+
+    async fn emitted_within(&self, node: &Node<'_>, span: &Slot) -> Result<HourlyEmissions, ControlError> {
+        let mut rows = ledger::within(&node.store.intervals_of_jobs(span).await?, span);
+        rows.retain(counts);
+        let series = self.intensities(node.signal, node.store).for_jobs(span).await?;
+        Ok(HourlyEmissions::of(&rows, &series))
     }
 }

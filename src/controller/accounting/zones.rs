@@ -1,32 +1,36 @@
-//! The node's CPU packages and memory, and the open intervals of their books.
+//! CPU packages and memory of the node, and their open intervals.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
-use wattune_core::domain::{DeviceId, JobId};
-use wattune_core::ledger::{CpuTime, OpenInterval};
-use wattune_core::time::Now;
+use chrono::{DateTime, Utc};
 
-/// The node's CPUs as the controller knows them.
+use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
+use crate::store::Checkpoint;
+use wattune_core::domain::{DeviceId, JobId};
+use wattune_core::ledger::{CpuTime, OpenInterval, whole};
+use wattune_core::time::Now;
+use wattune_core::units::Millijoules;
+
+/// CPUs of the node as the controller knows them.
 #[derive(Default)]
 pub(in crate::controller) struct Processors {
     pub(super) handle: Option<CpuHandle>,
     pub(in crate::controller) seen: Arc<Observation>,
-    pub(super) books: BTreeMap<DeviceId, ZoneBooks>,
+    pub(super) zones: BTreeMap<DeviceId, OpenZone>,
 }
 
-/// The open interval of one zone.
-pub(super) struct ZoneBooks {
+/// Open interval of one zone.
+pub(super) struct OpenZone {
     pub(super) interval: OpenInterval,
-    /// What turns and resets moved the counter by before this daemon's meter began, in millijoules.
+    /// Change of the counter by wraps and resets before this daemon's meter began, in millijoules.
     pub(super) rebased_before: i64,
-    /// CPU time when the interval began, or turned last.
+    /// CPU time when the interval began, or was split last.
     pub(super) time: TimeState,
 }
 
-impl ZoneBooks {
-    /// CPU time since then.
+impl OpenZone {
+    /// Returns the CPU time since then.
     pub(super) fn time(&self, now: &TimeState) -> CpuTime {
         let before = |job: &JobId| self.time.jobs.get(job).copied().unwrap_or_default();
         CpuTime {
@@ -35,6 +39,19 @@ impl ZoneBooks {
             jobs: now.jobs.iter().map(|(job, used)| (job.clone(), used.saturating_sub(before(job)))).collect(),
         }
     }
+
+    /// Returns the checkpoint of an interval that begins at this reading; `None` for a zone without a counter.
+    pub(super) fn checkpoint(&self, zone: &ZoneState, at: DateTime<Utc>) -> Option<Checkpoint> {
+        Some(Checkpoint {
+            device: zone.device.clone(),
+            counter: whole(zone.counter_uj?),
+            at,
+            read_from: Some(zone.counter_id().to_owned()),
+            holders: Vec::new(),
+            rebased_mj: self.rebased_before + zone.metered.rebased_mj,
+            estimated: Millijoules::ZERO,
+        })
+    }
 }
 
 impl Processors {
@@ -42,7 +59,7 @@ impl Processors {
         Self { handle, ..Self::default() }
     }
 
-    /// A zone that was read with the newest observation; others keep their intervals open.
+    /// Returns a zone that was read with the newest observation; others keep their intervals open.
     pub(super) fn read(&self, device: &DeviceId) -> Option<(&ZoneState, Now)> {
         let zone = self.seen.zones.iter().find(|zone| zone.device == *device)?;
         let at = zone.at.filter(|at| self.seen.at == Some(*at) && zone.problem.is_none())?;

@@ -39,14 +39,14 @@ impl Demand<'_> {
 
     fn request(&self, gpu: &Gpu) -> Option<LimitRequest> {
         let in_force = gpu.in_force()?;
-        let found = self.gpus.found(gpu.id()).unwrap_or(in_force);
-        let wish = self.set_point(gpu.id()).map(|set| set.limit);
+        let found = self.gpus.original_limit(gpu.id()).unwrap_or(in_force);
+        let set_point = self.set_point(gpu.id()).map(|set| set.limit);
         let priority = self.priority(gpu);
         let (floor, ceiling) = match gpu.range() {
             Some(range) if priority != LimitPriority::Fixed => (range.min, range.ceiling(found)),
             _ => (in_force, in_force),
         };
-        let wanted = wish.unwrap_or(found);
+        let wanted = set_point.unwrap_or(found);
         let most = match priority {
             LimitPriority::Job { .. } | LimitPriority::Sweep { .. } => ceiling,
             LimitPriority::Fixed | LimitPriority::Idle | LimitPriority::Manual => wanted,
@@ -58,7 +58,7 @@ impl Demand<'_> {
     pub(in crate::controller) fn priority(&self, gpu: &Gpu) -> LimitPriority {
         let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
         let is_silent = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
-        let not_ours = gpu.foreign.is_some() || gpu.handle.capabilities().why_no_control().is_some();
+        let not_ours = gpu.external.is_some() || gpu.handle.capabilities().why_no_control().is_some();
         if is_silent || not_ours || (owner.is_none() && !gpu.guests.is_empty() && gpu.manual.is_none()) {
             return LimitPriority::Fixed;
         }
@@ -71,7 +71,7 @@ impl Demand<'_> {
             Phase::Waiting => LimitPriority::Idle,
             Phase::Observing if finished => LimitPriority::Idle,
             // What cannot be measured now takes no room from others.
-            Phase::Profiling if matches!(job.reach, SweepCeiling::Waits { .. }) => LimitPriority::Idle,
+            Phase::Profiling if matches!(job.sweep_ceiling, SweepCeiling::Waiting { .. }) => LimitPriority::Idle,
             Phase::Profiling => LimitPriority::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
             _ => LimitPriority::Job { priority },
         }

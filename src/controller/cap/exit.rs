@@ -16,7 +16,7 @@ const ROUNDS: usize = 2;
 
 /// Gives every board that the journal knows back as far as all limits together stay under `cap`, in milliwatts; without
 /// a cap, in full. What does not fit stays in the journal. Blocks: not for async tasks.
-pub(in crate::controller) fn give_back_within(
+pub(in crate::controller) fn restore_within(
     journal: &mut Journal,
     handles: &[GpuHandle],
     timeout: Seconds,

@@ -15,7 +15,7 @@ use chrono::{DateTime, Utc};
 pub(super) use demand::Demand;
 pub(super) use events::KEPT;
 pub use events::{Announced, EventView, event_view};
-pub(super) use exit::give_back_within;
+pub(super) use exit::restore_within;
 pub use settings::{CapSettings, NewEvent, OnExit, ScheduleEntry};
 
 use super::settings::Settings;
@@ -149,9 +149,9 @@ impl LimitGrants {
     }
 
     /// Returns the set point to pursue on a GPU; `None` for its original limit.
-    pub(super) fn let_through(&self, id: &GpuId, wish: Option<SetPoint>) -> Option<SetPoint> {
-        match (self.of(id), wish) {
-            (None, wish) => wish,
+    pub(super) fn permitted(&self, id: &GpuId, set_point: Option<SetPoint>) -> Option<SetPoint> {
+        match (self.of(id), set_point) {
+            (None, set_point) => set_point,
             (Some((_, grant)), Some(set)) => Some(SetPoint { limit: grant.limit, ..set }),
             (Some((request, grant)), None) => (grant.limit < request.wanted).then(|| grant.limit.into()),
         }

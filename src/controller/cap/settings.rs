@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc, Weekday};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::controller::datetime_serde::{moment, optional_moment};
+use crate::controller::datetime_serde::{datetime, optional_datetime};
 use wattune_core::domain::{
     ConfiguredCap, DemandResponse, EventId, InvalidJob, Level, Rebound, Slot, Window, check_level,
 };
@@ -64,10 +64,10 @@ pub struct ScheduleEntry {
     /// When it ends, "HH:MM" in UTC; at or before `from` on the next day: at `from`, the window lasts a whole day.
     pub to: Option<String>,
     /// When the span begins.
-    #[serde(deserialize_with = "optional_moment")]
+    #[serde(deserialize_with = "optional_datetime")]
     pub start: Option<DateTime<Utc>>,
     /// When it ends.
-    #[serde(deserialize_with = "optional_moment")]
+    #[serde(deserialize_with = "optional_datetime")]
     pub end: Option<DateTime<Utc>>,
     /// The cap.
     pub limit_w: Option<f64>,
@@ -83,10 +83,10 @@ pub struct NewEvent {
     #[schema(example = "dr-2026-12-01", min_length = 1, max_length = 64)]
     pub id: String,
     /// When the target begins to hold.
-    #[serde(deserialize_with = "moment")]
+    #[serde(deserialize_with = "datetime")]
     pub start: DateTime<Utc>,
     /// When it holds no more.
-    #[serde(deserialize_with = "moment")]
+    #[serde(deserialize_with = "datetime")]
     pub end: DateTime<Utc>,
     /// The target; give it or `target_pct`.
     #[serde(default)]

@@ -1,11 +1,11 @@
-//! The clocks of one board under control: whether they are wattune's to lock, what they are locked to, and the way back.
+//! Clock control of one GPU: whether wattune may lock its clocks, their lock, and its removal.
 //!
-//! No driver tells what clocks are locked to, so what is in force is what was written last, as long as the clock that
-//! the board shows under load does not speak against it. For the same reason a lock that was there before could not be
-//! given back: clocks are locked only on boards that were seen to run freely, and the way back is to unlock them.
+//! No driver reports the lock of clocks, so the last written lock counts as in force unless the clock under load
+//! contradicts it. For the same reason an earlier lock could not be restored: clocks are locked only on GPUs that were
+//! observed to run freely, and restoring means unlocking them.
 
-use super::gpu::{Act, Gpu};
-use super::locked_clock::{ABOVE, FREE, LockedClock, PERSISTENT};
+use super::control_state::{ABOVE, Act, FREE, LockedClock, PERSISTENT};
+use super::gpu::Gpu;
 use super::steering::LASTING;
 use crate::controller::settings::Locking;
 use crate::gpu::journal::{Journal, JournalError};
@@ -14,10 +14,10 @@ use wattune_core::domain::{ClockLimit, ClockRange, EventReasons, PowerLimit};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// A lock that the driver refused for a moment is tried again after this.
+/// Pause before a refused lock is tried again.
 const TRY_AGAIN: Seconds = Seconds::new(2.0);
 
-/// The board's clock, if it works and nothing that the driver tells lowers it.
+/// Returns the GPU's clock, if it works and no reported reason lowers it.
 fn unexplained_clock(seen: &Observation) -> Option<u32> {
     let reading = seen.reading;
     let working = reading.processes != Some(0) || reading.reasons.is_some();
@@ -26,7 +26,7 @@ fn unexplained_clock(seen: &Observation) -> Option<u32> {
 }
 
 impl Gpu {
-    /// Takes in what the board shows of its clocks.
+    /// Compares the reported clock with the lock, or learns the highest free clock.
     pub(in crate::controller) fn observe_clocks(&mut self) {
         let restarts = self.seen.restarts();
         if self.clocks.held.is_some_and(|h| h.restarts != restarts) {
@@ -34,7 +34,7 @@ impl Gpu {
         }
         let (Some(clock), Some(at)) = (unexplained_clock(&self.seen), self.seen.at.map(|at| at.monotonic)) else {
             if let Some(held) = &mut self.clocks.held {
-                held.astray = None;
+                held.deviating_since = None;
             }
             return;
         };
@@ -42,8 +42,8 @@ impl Gpu {
             Some(held) => {
                 if held.compare(clock, at) {
                     let why = format!(
-                        "somebody else has set its clocks: it runs at {clock} MHz where wattune had locked {}; they are left \
-                         alone until its next job",
+                        "an external writer has set its clocks: it runs at {clock} MHz where wattune had locked {}; they are \
+                         left alone until its next job",
                         held.clock
                     );
                     self.clocks.held = None;
@@ -58,12 +58,12 @@ impl Gpu {
         }
     }
 
-    /// Takes in how a write to its clocks ended.
-    pub(in crate::controller) fn take_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
+    /// Takes in the result of a write to its clocks.
+    pub(in crate::controller) fn apply_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
         match (write, result) {
             (Write::LockClocks(clock), Ok(())) => {
                 let restarts = self.seen.restarts();
-                self.clocks.held = Some(LockedClock { clock, shown: false, astray: None, restarts });
+                self.clocks.held = Some(LockedClock { clock, shown: false, deviating_since: None, restarts });
                 self.clocks.failing = None;
             }
             (Write::LockClocks(_), Err(error)) if !matches!(error, GpuError::Lost { .. }) => {
@@ -90,45 +90,39 @@ impl Gpu {
         }
     }
 
-    /// A new owner, or somebody by hand, asks anew: what was not allowed before may be now, and what it finds is what
-    /// counts.
-    pub(in crate::controller) fn ask_clocks_anew(&mut self) {
+    /// Forgets why clocks were left alone: for a new owner they may be lockable again.
+    pub(in crate::controller) fn reset_clock_state(&mut self) {
         self.clocks.off = None;
         self.clocks.failing = None;
         self.clocks.free = None;
     }
 
-    /// What its clocks are locked to, as far as that can be known.
+    /// Returns the lock of its clocks, as far as that can be known.
     pub fn clock_lock(&self) -> Option<ClockLimit> {
         self.clocks.held.map(|h| h.clock)
     }
 
-    /// Why its clocks turned out not to be wattune's to lock, once it was tried.
-    pub fn clocks_refused(&self) -> Option<&str> {
-        self.clocks.off.as_deref()
-    }
-
-    /// Why its clocks are not as wanted although the driver has taken them, or not free again, once that has lasted.
-    pub(in crate::controller) fn why_clocks_astray(&self, now: Monotonic) -> Option<String> {
+    /// Returns why its clocks are not as written, once that has lasted.
+    pub(in crate::controller) fn describe_clock_deviation(&self, now: Monotonic) -> Option<String> {
         if self.clocks.refused {
             return Some("its clocks are still locked: the driver refuses to unlock them; it is tried again".into());
         }
         let held = self.clocks.held.filter(|held| !held.shown)?;
         let above =
             self.seen.reading.sm_clock_mhz.filter(|mhz| f64::from(*mhz) > f64::from(held.clock.megahertz()) * ABOVE)?;
-        held.astray.filter(|since| now.since(*since) > LASTING)?;
+        held.deviating_since.filter(|since| now.since(*since) > LASTING)?;
         Some(format!(
             "its clocks were locked to {} and run at {above} MHz: the driver does not keep the lock",
             held.clock
         ))
     }
 
-    /// Why its clocks are left alone, in words a person can act on; `None` if they may be locked.
+    /// Returns why wattune may not lock its clocks, in one sentence; `None` if it may.
     pub fn why_no_clocks(&self) -> Option<String> {
         self.handle.capabilities().why_no_clocks().or_else(|| self.clocks.off.clone())
     }
 
-    /// Brings the clocks nearer to `wanted`: `None` is no lock. The limit is `limit` and settled.
+    /// Brings the clocks nearer to `wanted`; `None` is no lock. `limit` is in force.
     pub(in crate::controller) fn pursue_clocks(
         &mut self,
         wanted: Option<ClockLimit>,
@@ -144,7 +138,7 @@ impl Gpu {
         let Some(clock) = wanted.filter(|_| self.why_no_clocks().is_none()) else {
             return self.unlock(ours, journal, now);
         };
-        let waits = self.clocks.failing.is_some() && self.asked_within(TRY_AGAIN, now);
+        let waits = self.clocks.failing.is_some() && self.requested_within(TRY_AGAIN, now);
         if self.clock_lock() == Some(clock) || waits || (!ours && !self.runs_freely(now)) {
             return Ok(Act::Nothing);
         }
@@ -153,7 +147,7 @@ impl Gpu {
         if self.clocks.failing.is_none() {
             self.clocks.first = !ours;
         }
-        self.ask(Write::LockClocks(clock), now);
+        self.request_write(Write::LockClocks(clock), now);
         Ok(Act::Clocks(format!("clocks locked to {clock}")))
     }
 
@@ -166,20 +160,20 @@ impl Gpu {
             journal.forget_lock(&self.id().clone())?;
             return Ok(Act::Nothing);
         }
-        // What was refused may be allowed again; asking at every tick would only fill the log.
-        if self.clocks.refused && self.asked_lately(now) {
+        // What was refused may be permitted again; a write at every tick would only fill the log.
+        if self.clocks.refused && self.requested_recently(now) {
             return Ok(Act::Nothing);
         }
-        self.ask(Write::ResetClocks, now);
+        self.request_write(Write::ResetClocks, now);
         Ok(Act::Clocks("clocks unlocked".into()))
     }
 
-    /// Whether nobody has locked its clocks, as far as its clock under load tells. Says so where somebody has.
+    /// Returns whether its clocks are free, judged by its clock under load. Records the reason where they are not.
     fn runs_freely(&mut self, now: Now) -> bool {
         let capabilities = self.handle.capabilities();
         let Ok(range) = &capabilities.clocks else { return false };
         let Some((highest, since)) = self.clocks.free else {
-            // A driver that does not even tell the present clock gives no reason to believe in a lock.
+            // A driver that does not even report the present clock gives no reason to assume a lock.
             return self.seen.at.is_some() && self.seen.reading.sm_clock_mhz.is_none();
         };
         if f64::from(highest) >= f64::from(range.max().megahertz()) * FREE {
@@ -187,24 +181,22 @@ impl Gpu {
         }
         if now.monotonic.since(since) >= PERSISTENT {
             self.clocks.off = Some(format!(
-                "its clocks are left alone: it works at {highest} MHz of {} and gives no reason, so somebody has locked \
-                 them, and no driver tells to what (nvidia-smi -rgc unlocks them)",
+                "its clocks are left alone: it works at {highest} MHz of {} and reports no reason, so an external writer \
+                 has locked them, and no driver reports to what (nvidia-smi -rgc unlocks them)",
                 range.max()
             ));
         }
         false
     }
-}
 
-impl Gpu {
-    /// The clocks that it may be locked to, if the settings and the board allow it.
+    /// Returns the clocks that it may be locked to, if the settings and the GPU permit it.
     pub(in crate::controller) fn lockable_clocks(&self, locking: Locking) -> Option<ClockRange> {
         let capabilities = self.handle.capabilities();
         let wanted = locking == Locking::Auto && capabilities.why_no_clocks().is_none();
         capabilities.clocks.as_ref().ok().filter(|_| wanted).cloned()
     }
 
-    /// Why its clocks are left alone, by the settings or for its own reasons.
+    /// Returns why its clocks are left alone, by the settings or for its own reasons.
     pub(in crate::controller) fn why_clocks_left_alone(&self, locking: Locking) -> Option<String> {
         let off = (locking == Locking::Off).then(|| "switched off (control.clocks = \"off\")".to_owned());
         off.or_else(|| self.why_no_clocks())

@@ -1,12 +1,11 @@
-//! What is the matter with a GPU, in words a person can act on: everything that keeps it from being measured or steered as
-//! wanted.
+//! Problems of a GPU, in one sentence each: everything that keeps it from being measured or controlled.
 
 use super::gpu::Gpu;
 use super::steering::LASTING;
 use crate::gpu::GpuError;
 use wattune_core::time::Monotonic;
 
-/// What of a GPU is not as it should be.
+/// Subject of a GPU's problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controller) enum Concern {
     /// It does not answer.
@@ -24,7 +23,7 @@ pub(in crate::controller) enum Concern {
 }
 
 impl Concern {
-    /// The name in API and metrics.
+    /// Returns its name in API and metrics.
     pub(in crate::controller) const fn as_str(self) -> &'static str {
         match self {
             Self::Answer => "answer",
@@ -36,47 +35,46 @@ impl Concern {
         }
     }
 
-    /// Whether it keeps the GPU from being steered.
-    pub(in crate::controller) const fn is_of_steering(self) -> bool {
+    /// Returns whether it keeps the GPU from being controlled.
+    pub(in crate::controller) const fn is_of_control(self) -> bool {
         matches!(self, Self::Answer | Self::Limit | Self::Clocks)
     }
 }
 
-/// Counter over integrated power outside of this is a wrong sensor rather than a coarse one.
+/// Ratios of counter to integrated power that a coarse sensor explains; beyond, it is wrong.
 const LIKELY: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
-/// Returns all that is the matter with a GPU now. What has lasted for no longer than ten seconds is left out, if it was
-/// fine before.
+/// Returns all problems of a GPU. Those younger than ten seconds are left out, unless they existed from the start.
 pub(in crate::controller) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
     let mut concerns: Vec<(Concern, String)> = Vec::new();
     if let Some((error, since)) = &seen.fault {
         concerns.push((Concern::Answer, format!("{error} (since {})", since.utc.format("%FT%TZ"))));
     }
-    // A GPU that does not answer is no news about its limit.
-    let uncontrolled = gpu.why_no_control().filter(|why| !concerns.iter().any(|(_, told)| told == why));
+    // The reason of a GPU that does not answer stands once.
+    let uncontrolled = gpu.why_no_control().filter(|why| !concerns.iter().any(|(_, known)| known == why));
     concerns.extend(uncontrolled.map(|why| (Concern::Limit, why)));
-    concerns.extend(gpu.not_back.clone().map(|why| (Concern::Limit, why)));
-    concerns.extend(gpu.why_astray(now).map(|why| (Concern::Limit, why)));
+    concerns.extend(gpu.restore_problem.clone().map(|why| (Concern::Limit, why)));
+    concerns.extend(gpu.describe_deviation(now).map(|why| (Concern::Limit, why)));
     if seen.fault.is_none() {
         concerns.extend(unmeasured(gpu, now));
     }
     if let Some(ratio) = seen.counter_over_power.filter(|ratio| !LIKELY.contains(ratio) && can.energy_counter.is_ok()) {
-        let words = "times what its power readings come to: one of the two is wrong (wattune books the counter)";
+        let words = "times the energy of its power readings: one of the two is wrong (wattune records the counter)";
         concerns.push((Concern::Energy, format!("its energy counter gained {ratio:.2} {words}")));
     }
-    concerns.extend(gpu.clocks_refused().map(|why| (Concern::Clocks, why.to_owned())));
-    concerns.extend(gpu.why_clocks_astray(now).map(|why| (Concern::Clocks, why)));
+    concerns.extend(gpu.clocks.off.clone().map(|why| (Concern::Clocks, why)));
+    concerns.extend(gpu.describe_clock_deviation(now).map(|why| (Concern::Clocks, why)));
     if let Some(error) = &gpu.persistence_denied {
         concerns.push((Concern::Persistence, format!("persistence mode stays as it is: {error}")));
     }
     concerns
 }
 
-/// What cannot be read of its energy and its power.
+/// Returns the readings of its energy and power that are missing.
 fn unmeasured(gpu: &Gpu, now: Monotonic) -> Option<(Concern, String)> {
     let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
-    let since = |telling: &crate::gpu::Availability| telling.missing_longer_than(LASTING, now);
+    let since = |availability: &crate::gpu::Availability| availability.missing_longer_than(LASTING, now);
     let why =
         |answer: &Result<(), GpuError>, fine: &str| answer.as_ref().err().map_or(fine.into(), ToString::to_string);
     let counter = why(&can.energy_counter, "it stands still while power is drawn");
@@ -87,7 +85,7 @@ fn unmeasured(gpu: &Gpu, now: Monotonic) -> Option<(Concern, String)> {
             Some((Concern::Energy, words))
         }
         (Some(_), Some(_)) => {
-            let words = format!("its energy cannot be told: no counter ({counter}), no power ({power})");
+            let words = format!("its energy is unknown: no counter ({counter}), no power ({power})");
             Some((Concern::Energy, words))
         }
         (None, Some(_)) => {

@@ -1,17 +1,17 @@
-//! Whose a GPU is: the job that controls it and those that are booked on it beside, be they a thousand.
+//! Holders of a GPU: the job that controls it and the guests that only use it, up to thousands.
 
 use super::gpu::Gpu;
 use wattune_core::domain::JobId;
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// With no more jobs than this its books turn whenever one comes or goes.
+/// With no more jobs than this its interval is split whenever one comes or goes.
 const FEW_JOBS: usize = 16;
-/// With more, so much time lies between two turns for each of them: a row of each is written at a turn.
+/// With more, at least this time per job lies between two splits: each split writes a row per job.
 const TIME_PER_ROW: Seconds = Seconds::new(0.125);
 
 impl Gpu {
-    /// The jobs that hold it, the controlling one first.
+    /// Returns the jobs that hold it, the controlling one first.
     pub fn holders(&self) -> Vec<JobId> {
         self.owner.iter().chain(&self.guests).cloned().collect()
     }
@@ -24,28 +24,27 @@ impl Gpu {
         }
     }
 
-    /// Adds a job that has just come: `is_turned` says that the energy up to now is recorded.
-    pub(in crate::controller) fn admit(&mut self, job: &JobId, controls: bool, is_turned: bool) {
-        if !is_turned {
+    /// Adds a job that has just come: `is_split` says that the energy up to now is recorded.
+    pub(in crate::controller) fn admit(&mut self, job: &JobId, controls: bool, is_split: bool) {
+        if !is_split {
             self.newcomers.insert(job.clone());
         }
         self.add_holder(job, controls);
         if !controls {
             return;
         }
-        // A new owner asks anew: what somebody set before it came is what it finds, and what was not allowed then may be
-        // now.
-        self.foreign = None;
+        // Limits set before a new owner came are its original ones, and writes that were denied may be permitted now.
+        self.external = None;
         self.denied = None;
         self.persistence_denied = None;
-        self.ask_clocks_anew();
+        self.reset_clock_state();
     }
 
-    /// Takes a job's place away.
+    /// Removes a job.
     pub(in crate::controller) fn release(&mut self, job: &JobId) {
         if self.owner.as_ref() == Some(job) {
             self.owner = None;
-            self.foreign = None;
+            self.external = None;
         }
         self.guests.retain(|guest| guest != job);
         self.newcomers.remove(job);
@@ -56,27 +55,27 @@ impl Gpu {
         self.owner.iter().count() + self.guests.len()
     }
 
-    /// Those that have held it since its books turned last.
-    pub(in crate::controller) fn settled_holders(&self) -> Vec<JobId> {
+    /// Returns the holders since its interval was split last.
+    pub(in crate::controller) fn counted_holders(&self) -> Vec<JobId> {
         self.owner.iter().chain(&self.guests).filter(|id| !self.newcomers.contains(*id)).cloned().collect()
     }
 
-    /// Whether a row for each of its jobs is more than should be written every few seconds.
+    /// Returns whether a row per job is more than should be written every few seconds.
     pub(in crate::controller) fn has_many_jobs(&self) -> bool {
         self.holder_count() > FEW_JOBS
     }
 
-    /// Whether its books are not to turn at this moment for the sake of jobs that come or go: each turn writes a row for
-    /// each of its jobs, so that many jobs would else cost the square of their number.
+    /// Returns whether its interval is not split now for jobs that come or go: each split writes a row per job, so that
+    /// many jobs would else cost the square of their number.
     pub(in crate::controller) fn is_crowded(&self, at: Monotonic) -> bool {
         let jobs = self.holder_count() - self.newcomers.len();
-        let Some(books) = self.books.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
+        let Some(interval) = self.interval.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
         #[expect(clippy::cast_precision_loss, reason = "jobs of a GPU are counted in thousands")]
         let spacing = TIME_PER_ROW * jobs as f64;
-        at.since(books.last_rule_change()) < spacing
+        at.since(interval.last_rule_change()) < spacing
     }
 
-    /// Whether something runs on it that nobody registered.
+    /// Returns whether an unregistered process runs on it.
     pub fn has_unknown_user(&self) -> bool {
         self.owner.is_none() && self.guests.is_empty() && self.seen.reading.processes.is_some_and(|n| n > 0)
     }

@@ -1,4 +1,4 @@
-//! What each board's limit was in the last day: kept in memory alone, for looking at. The books are elsewhere.
+//! Limits of a GPU over the last day, in memory alone: for display, not for the ledger.
 
 use std::collections::VecDeque;
 
@@ -8,53 +8,53 @@ use crate::controller::view::LimitSpanView;
 use wattune_core::domain::{JobId, PowerLimit};
 use wattune_core::units::{Millijoules, Seconds, Watts};
 
-/// How far back it goes.
+/// Length of the history.
 const KEPT: TimeDelta = TimeDelta::hours(24);
-/// A new span is begun after so long, so that the draw is a mean over no more than that.
+/// Longest span, so that its power is a mean over no more than that.
 const LONGEST: TimeDelta = TimeDelta::minutes(5);
-/// Nobody looked: what lies between two looks that are further apart is not known.
+/// Two observations further apart than this leave a hole between them.
 const UNSEEN: TimeDelta = TimeDelta::minutes(2);
-/// The most spans of a board, however often its limit changes: five times as many as a day without changes has.
+/// Maximum number of spans, however often the limit changes: five times as many as a day without changes has.
 const MOST: usize = 1440;
 
-/// What stays the same during a span.
+/// State that stays the same during a span.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LimitState {
-    /// The limit in force, as the board told it.
+    /// Limit in force, as reported.
     pub(super) limit: Option<PowerLimit>,
-    /// The limit that was wanted.
+    /// Wanted limit.
     pub(super) wanted: Option<PowerLimit>,
-    /// The job that controlled the board.
+    /// Job that controlled the GPU.
     pub(super) job: Option<JobId>,
 }
 
-/// From one look to another.
+/// Span between two observations.
 #[derive(Clone, Debug, PartialEq)]
 struct Span {
     start: DateTime<Utc>,
     end: DateTime<Utc>,
     state: LimitState,
-    /// What it drew; `None` if the board tells neither energy nor power.
+    /// Energy; `None` if the GPU reports neither energy nor power.
     energy: Option<Millijoules>,
 }
 
-/// A board's last day, oldest first, without overlaps.
+/// Limits of a GPU over the last day, oldest first, without overlaps.
 #[derive(Debug, Default)]
 pub(in crate::controller) struct LimitHistory {
     spans: VecDeque<Span>,
-    /// The board's energy at the last look.
+    /// Energy at the last observation.
     metered: Option<Millijoules>,
 }
 
 impl LimitHistory {
-    /// Takes a look at `now`. What is seen counts since the look before.
-    pub(super) fn look(&mut self, now: DateTime<Utc>, state: LimitState, metered: Option<Millijoules>) {
-        // A clock that was set back tells some times again.
+    /// Records an observation. It holds for the time since the one before.
+    pub(super) fn record(&mut self, now: DateTime<Utc>, state: LimitState, metered: Option<Millijoules>) {
+        // A clock that was set back repeats some times.
         while self.spans.back().is_some_and(|last| last.start >= now) {
             self.spans.pop_back();
         }
         if let Some(last) = self.spans.back_mut().filter(|last| last.end > now) {
-            // What it drew until then was not read.
+            // The energy up to then was not read.
             (last.end, last.energy) = (now, None);
         }
         let drawn = metered.zip(self.metered).and_then(|(now, then)| now.checked_since(then));
@@ -81,23 +81,24 @@ impl LimitHistory {
         }
     }
 
-    /// The spans, for the API.
+    /// Returns the spans, for the API.
     pub(in crate::controller) fn view(&self) -> Vec<LimitSpanView> {
         let watts = |l: PowerLimit| l.watts().get();
         let power = |energy: Millijoules, span: &Span| -> Watts {
             energy.to_joules() / Seconds::from_delta(span.end - span.start)
         };
-        // A look alone says nothing about any time.
-        let told = self.spans.iter().filter(|s| s.start < s.end);
-        told.map(|s| LimitSpanView {
-            start: s.start,
-            end: s.end,
-            power_limit_enforced_w: s.state.limit.map(watts),
-            power_limit_wanted_w: s.state.wanted.map(watts),
-            power_w: s.energy.map(|e| power(e, s).get()),
-            job_id: s.state.job.as_ref().map(ToString::to_string),
-        })
-        .collect()
+        // A single observation covers no time.
+        let spans = self.spans.iter().filter(|s| s.start < s.end);
+        spans
+            .map(|s| LimitSpanView {
+                start: s.start,
+                end: s.end,
+                power_limit_enforced_w: s.state.limit.map(watts),
+                power_limit_wanted_w: s.state.wanted.map(watts),
+                power_w: s.energy.map(|e| power(e, s).get()),
+                job_id: s.state.job.as_ref().map(ToString::to_string),
+            })
+            .collect()
     }
 }
 
@@ -121,7 +122,7 @@ mod tests {
         let mut history = LimitHistory::default();
         for s in 0..=400 {
             let watts = if s <= 40 { 300 } else { 200 };
-            history.look(at(s), state(watts), Some(Millijoules::new(250_000 * s as u64)));
+            history.record(at(s), state(watts), Some(Millijoules::new(250_000 * s as u64)));
         }
         let spans: Vec<_> =
             history.view().iter().map(|s| (s.start, s.end, s.power_limit_enforced_w, s.power_w)).collect();
@@ -135,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_saw_is_a_hole_and_what_is_not_told_is_absent() {
+    fn unobserved_time_is_a_hole_and_unreported_energy_is_absent() {
         let mut history = LimitHistory::default();
         for s in [0, 10, 200, 210] {
-            history.look(at(s), state(300), None);
+            history.record(at(s), state(300), None);
         }
         let spans: Vec<_> = history.view().iter().map(|s| (s.start, s.end, s.power_w)).collect();
         assert_eq!(spans, [(at(0), at(10), None), (at(200), at(210), None)]);
@@ -153,7 +154,7 @@ mod tests {
             let (mut history, mut now) = (LimitHistory::default(), 0);
             for (step, watts) in steps {
                 now += step + stride;
-                history.look(at(now), state(watts), Some(Millijoules::ZERO));
+                history.record(at(now), state(watts), Some(Millijoules::ZERO));
                 let view = history.view();
                 prop_assert!(history.spans.len() <= MOST);
                 prop_assert!(view.windows(2).all(|w| w[0].end <= w[1].start));
@@ -167,7 +168,7 @@ mod tests {
     fn a_limit_that_changes_all_the_time_fills_no_memory() {
         let mut history = LimitHistory::default();
         for s in 0..5000 {
-            history.look(at(s), state(100 + (s % 2) as u32), Some(Millijoules::ZERO));
+            history.record(at(s), state(100 + (s % 2) as u32), Some(Millijoules::ZERO));
         }
         assert_eq!(history.view().len(), MOST);
         assert_eq!(history.view().last().map(|s| s.end), Some(at(4999)));

@@ -1,14 +1,12 @@
-//! The GPUs and the journal that gives their limits back: looking at them, and bringing each to what is wanted of it.
+//! Owns the GPUs and the journal of original limits: observation, and writes that bring each GPU to its target.
 
-mod arrivals;
-mod astray;
+mod actuation;
 mod clocks;
 mod concerns;
+mod control_state;
 mod gpu;
-mod gpu_ref;
 mod holders;
 mod limit_history;
-mod locked_clock;
 mod sharing;
 mod steering;
 #[cfg(test)]
@@ -16,16 +14,17 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use arrivals::Arrivals;
-pub(super) use arrivals::Handles;
 pub(super) use concerns::concerns;
-pub use gpu::{Act, Gpu, Override};
-pub use gpu_ref::GpuRef;
+pub(super) use control_state::FinishedWrite;
+pub use control_state::{Act, Override};
+pub use gpu::Gpu;
 
-use super::cap::give_back_within;
+use tokio::sync::mpsc::Receiver;
+
+use super::cap::restore_within;
 use super::error::{ControlError, in_full};
 use super::settings::Settings;
 use crate::clock::Clock;
@@ -37,36 +36,80 @@ use wattune_core::domain::{GpuId, PowerLimit, SetPoint};
 use wattune_core::time::Now;
 use wattune_core::units::{Seconds, Watts};
 
-/// GPUs answer in full this often.
+/// Time between two full readings of a GPU.
 pub(super) const FULL_READING: Seconds = Seconds::new(1.0);
 
-/// What is to become of a GPU now.
+/// Wanted state of a GPU.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
-    /// The set point that somebody wants; `None` for what was found.
+pub(super) struct Target {
+    /// Set point of its override or job; `None` for its original limit.
     pub(super) wanted: Option<SetPoint>,
-    /// Whether it may be written already: under a cap others are lowered first.
+    /// True if it may be written already: under a cap others are lowered first.
     pub(super) may_write: bool,
 }
 
-/// A write of a limit that ended since it was asked for last.
-pub(super) use gpu::Written;
+/// Name of a GPU in requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuRef {
+    /// Index at this boot.
+    Index(u32),
+    /// UUID or PCI bus id.
+    Id(String),
+}
+
+impl GpuRef {
+    /// Parses a name: digits are an index, everything else an id.
+    pub fn parse(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Id(text.to_owned()), Self::Index)
+    }
+}
+
+impl std::fmt::Display for GpuRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "{index}"),
+            Self::Id(id) => f.write_str(id),
+        }
+    }
+}
+
+/// GPUs that could not be used at the start, as they come.
+pub struct Arrivals {
+    /// Their devices.
+    pub devices: Receiver<Box<dyn GpuDevice>>,
+    /// Problem of each that the driver counts, by index; it is none any more once the GPU comes.
+    pub problems: BTreeMap<u32, String>,
+}
+
+/// Handles of all GPUs, shared with the supervisor, which restores limits without the controller.
+#[derive(Clone, Default)]
+pub(super) struct Handles(Arc<Mutex<Vec<GpuHandle>>>);
+
+impl Handles {
+    fn add(&self, handle: GpuHandle) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+    }
+
+    pub(super) fn all(&self) -> Vec<GpuHandle> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
 
 /// Owns the GPUs and the journal of original limits.
 pub(super) struct Gpus {
     all: BTreeMap<GpuId, Gpu>,
     journal: Journal,
-    /// Why no limit is set: the journal cannot be written.
+    /// Reason why no limit is set: the journal cannot be written.
     journal_fault: Option<String>,
     handles: Handles,
     arrivals: Option<Arrivals>,
     sampling: Sampling,
-    /// GPUs that exist and could not be opened, and what else somebody should look at since the start.
+    /// Problems known since the start, such as GPUs that could not be opened.
     problems: Vec<String>,
 }
 
 impl Gpus {
-    /// GPUs that an earlier daemon's limits were taken from, as far as that could be done.
+    /// Returns the owner of these GPUs. Limits of an earlier daemon are restored already, as far as possible.
     pub(super) fn new(journal: Journal, handles: Vec<GpuHandle>, sampling: Sampling, problems: Vec<String>) -> Self {
         let all_handles = Handles::default();
         handles.iter().for_each(|handle| all_handles.add(handle.clone()));
@@ -86,12 +129,10 @@ impl Gpus {
         self.all.contains_key(id)
     }
 
-    /// By their identities.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Gpu> {
         self.all.values()
     }
 
-    /// By their identities.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Gpu> {
         self.all.values_mut()
     }
@@ -100,47 +141,47 @@ impl Gpus {
         self.all.keys().cloned().collect()
     }
 
-    /// The original limits, and what is owed to GPUs that are not there.
+    /// Returns the journal of original limits, those of absent GPUs included.
     pub(super) fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    /// Where the journal is.
+    /// Returns the directory of the journal.
     pub(super) fn state_dir(&self) -> &Path {
         self.journal.path().parent().unwrap_or(Path::new(""))
     }
 
-    /// Why no limit is set, if the journal cannot be written.
+    /// Returns why no limit is set, if the journal cannot be written.
     pub(super) fn journal_fault(&self) -> Option<&String> {
         self.journal_fault.as_ref()
     }
 
-    /// What has been known to be wrong since the start.
+    /// Returns the problems known since the start.
     pub(super) fn problems(&self) -> &[String] {
         &self.problems
     }
 
-    /// The handles, also of GPUs that will come, for whoever has to give them back without the controller.
+    /// Returns the handles of all GPUs, also of those that come later.
     pub(super) fn handles(&self) -> Handles {
         self.handles.clone()
     }
 
-    /// The limit that a GPU had before wattune touched it; the present one if wattune has not.
-    pub(super) fn found(&self, id: &GpuId) -> Option<PowerLimit> {
-        self.get(id)?.found(&self.journal)
+    /// Returns the limit in force before wattune's first write; the present one if wattune has written none.
+    pub(super) fn original_limit(&self, id: &GpuId) -> Option<PowerLimit> {
+        self.get(id)?.original_limit(&self.journal)
     }
 
-    /// The highest limit that wattune may set on a GPU.
+    /// Returns the maximum usable limit of a GPU.
     pub(super) fn ceiling(&self, id: &GpuId) -> Option<PowerLimit> {
         self.get(id)?.ceiling(&self.journal)
     }
 
-    /// The largest limits of all of them: what a share of the node's cap is of.
+    /// Returns the sum of the largest limits, which a cap in percent is a part of.
     pub(super) fn largest_limits(&self) -> Watts {
         self.iter().filter_map(Gpu::range).map(|range| range.max.watts()).sum()
     }
 
-    /// Finds a GPU by what people call it.
+    /// Finds a GPU by its name in a request.
     ///
     /// # Errors
     /// If there is none of that name, or two of that index.
@@ -169,12 +210,12 @@ impl Gpus {
         Err(ControlError::not_found("GPU", which, format!("; this machine has {known}")))
     }
 
-    /// Takes in what the hardware says now.
+    /// Takes in the hardware's latest readings.
     pub(super) fn observe(&mut self) {
         self.iter_mut().for_each(Gpu::observe);
     }
 
-    /// Reads some of them anew.
+    /// Reads some GPUs again.
     pub(super) fn refresh(&mut self, ids: &[GpuId]) {
         for id in ids {
             if let Some(gpu) = self.all.get_mut(id) {
@@ -184,24 +225,29 @@ impl Gpus {
         }
     }
 
-    /// The writes that ended since this was asked last.
-    pub(super) fn take_written(&mut self) -> Vec<(GpuId, Written)> {
-        self.iter_mut().filter_map(|gpu| Some((gpu.id().clone(), gpu.written.take()?))).collect()
+    /// Returns the writes that finished since the last call.
+    pub(super) fn take_finished_writes(&mut self) -> Vec<(GpuId, FinishedWrite)> {
+        self.iter_mut().filter_map(|gpu| Some((gpu.id().clone(), gpu.writes.finished.take()?))).collect()
     }
 
-    /// Ends overrides whose time is over.
+    /// Removes expired overrides.
     pub(super) fn expire_overrides(&mut self, now: Now) {
         for gpu in self.iter_mut() {
             gpu.manual.take_if(|manual| manual.until < now.monotonic);
         }
     }
 
-    /// Brings each GPU nearer to what is wanted of it. The next call is the retry. Answers with what was done.
-    pub(super) fn act(&mut self, wishes: &BTreeMap<GpuId, Wish>, settings: &Settings, now: Now) -> Vec<(GpuId, Act)> {
+    /// Brings each GPU nearer to its target. The next call is the retry. Returns what was done.
+    pub(super) fn act(
+        &mut self,
+        targets: &BTreeMap<GpuId, Target>,
+        settings: &Settings,
+        now: Now,
+    ) -> Vec<(GpuId, Act)> {
         let (mut done, mut fault) = (Vec::new(), None);
         for (id, gpu) in &mut self.all {
-            let Some(wish) = wishes.get(id) else { continue };
-            match act_on(gpu, *wish, settings, &mut self.journal, now) {
+            let Some(target) = targets.get(id) else { continue };
+            match act_on(gpu, *target, settings, &mut self.journal, now) {
                 Ok(Act::Nothing) => gpu.unjournalled = None,
                 Ok(act) => {
                     gpu.unjournalled = None;
@@ -214,9 +260,9 @@ impl Gpus {
             }
             let original = match settings.observe {
                 true => Ok(()),
-                false => gpu.keep_original(&mut self.journal, now),
+                false => gpu.journal_original(&mut self.journal, now),
             };
-            if let Err(error) = original.and_then(|()| self.journal.set_external_limit(id, gpu.foreign)) {
+            if let Err(error) = original.and_then(|()| self.journal.set_external_limit(id, gpu.external)) {
                 fault = Some(in_full(&error));
             }
         }
@@ -229,32 +275,32 @@ impl Gpus {
         done
     }
 
-    /// Notes the limit that is wanted of each and what it draws, for its last day.
-    pub(super) fn remember(&mut self, wishes: &BTreeMap<GpuId, Wish>, now: Now) {
+    /// Records the wanted limit and the energy of each in its limit history.
+    pub(super) fn remember(&mut self, targets: &BTreeMap<GpuId, Target>, now: Now) {
         for gpu in self.iter_mut() {
-            let wanted = wishes.get(gpu.id()).and_then(|wish| wish.wanted);
+            let wanted = targets.get(gpu.id()).and_then(|target| target.wanted);
             gpu.remember(wanted.map(|set| set.limit), now);
         }
     }
 
-    /// A job of an earlier daemon goes on there: what that one found on it counts.
-    pub(super) fn leave_as_before(&mut self, id: &GpuId) {
+    /// Respects the external limit that an earlier daemon found on a GPU whose job goes on.
+    pub(super) fn keep_external_limit(&mut self, id: &GpuId) {
         if let Some(gpu) = self.all.get_mut(id) {
-            gpu.leave_as_before(&self.journal);
+            gpu.keep_external_limit(&self.journal);
         }
     }
 
-    /// Takes GPUs up from now on as they come.
+    /// Accepts GPUs from now on as they come.
     pub(super) fn await_arrivals(&mut self, arrivals: Arrivals) {
         self.arrivals = Some(arrivals);
     }
 
-    /// A GPU that came since, once it has said something; nobody holds it yet.
+    /// Returns a GPU that came since, once it has answered; it has no holders yet.
     pub(super) async fn next_arrival(&mut self, clock: &Arc<dyn Clock>, call_timeout: Seconds) -> Option<Gpu> {
         let device = self.next_unknown()?;
         let handle = GpuHandle::start(device, clock.clone(), self.sampling, FULL_READING, call_timeout);
         self.handles.add(handle.clone());
-        // Whose its limit is can be told only once it has said which one it has.
+        // Whether its limit is external is known only once it has reported one.
         for _ in 0..50 {
             let seen = handle.observe();
             if seen.at.is_some() || seen.fault.is_some() {
@@ -263,7 +309,7 @@ impl Gpus {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let mut gpu = Gpu::new(handle);
-        gpu.came_late = true;
+        gpu.arrived_late = true;
         gpu.observe();
         Some(gpu)
     }
@@ -277,8 +323,8 @@ impl Gpus {
         }
     }
 
-    /// Takes a GPU up that came after the start.
-    pub(super) fn take_up(&mut self, gpu: Gpu) {
+    /// Adds a GPU that came after the start.
+    pub(super) fn add(&mut self, gpu: Gpu) {
         let (id, index) = (gpu.id().clone(), gpu.handle.board().index);
         if let Some(other) = self.all.values().find(|other| other.handle.board().index == index) {
             let problem = format!(
@@ -295,12 +341,12 @@ impl Gpus {
         tracing::info!(gpu.uuid = %id, "GPU {index} ({id}) can be used from now on");
     }
 
-    /// Gives every GPU that wattune has set back as far as `cap`, in milliwatts, allows, and looks at all of them once
-    /// more. Answers with what became of each.
-    pub(super) async fn give_back(mut self, timeout: Seconds, cap: Option<u64>) -> (Self, Vec<(GpuId, Restored)>) {
+    /// Restores the original limit of every GPU that wattune has set, as far as `cap` (in milliwatts) allows, and reads
+    /// all of them once more. Returns the result for each.
+    pub(super) async fn restore(mut self, timeout: Seconds, cap: Option<u64>) -> (Self, Vec<(GpuId, Restored)>) {
         let (handles, mut journal) = (self.handles.all(), self.journal);
         let restored = tokio::task::spawn_blocking(move || {
-            let restored = give_back_within(&mut journal, &handles, timeout, cap);
+            let restored = restore_within(&mut journal, &handles, timeout, cap);
             (journal, restored)
         });
         let restored = match restored.await {
@@ -308,7 +354,7 @@ impl Gpus {
                 self.journal = journal;
                 restored
             }
-            // Whoever supervises the loop tries once more.
+            // The supervisor tries once more.
             Err(died) => std::panic::resume_unwind(died.into_panic()),
         };
         self.observe();
@@ -316,12 +362,12 @@ impl Gpus {
     }
 }
 
-/// Brings one GPU nearer to what is wanted of it.
+/// Brings one GPU nearer to its target.
 ///
 /// # Errors
-/// Why the journal could not be written: then the GPU was not.
-fn act_on(gpu: &mut Gpu, wish: Wish, settings: &Settings, journal: &mut Journal, now: Now) -> Result<Act, String> {
-    let Wish { wanted, may_write } = wish;
+/// If the journal could not be written: then the GPU was not.
+fn act_on(gpu: &mut Gpu, target: Target, settings: &Settings, journal: &mut Journal, now: Now) -> Result<Act, String> {
+    let Target { wanted, may_write } = target;
     if wanted.is_some() && settings.enable_persistence {
         gpu.persist(journal, now).map_err(|error| in_full(&error))?;
     }
@@ -338,11 +384,11 @@ fn act_on(gpu: &mut Gpu, wish: Wish, settings: &Settings, journal: &mut Journal,
                 "GPU {id}: power limit {from} → {to}");
         }
         Act::Clocks(what) => tracing::info!(gpu.uuid = %id, "GPU {id}: {what}"),
-        Act::Yielded(foreign) => {
-            tracing::warn!(gpu.uuid = %id, "GPU {id}: somebody else set {}; leaving it alone", foreign.limit);
+        Act::Yielded(external) => {
+            tracing::warn!(gpu.uuid = %id, "GPU {id}: an external writer set {}; leaving it alone", external.limit);
         }
-        Act::GivenBack(limit) => {
-            tracing::info!(gpu.uuid = %id, "GPU {id}: back at its found limit of {limit}");
+        Act::Restored(limit) => {
+            tracing::info!(gpu.uuid = %id, "GPU {id}: back at its original limit of {limit}");
         }
     }
     Ok(acted)

@@ -1,23 +1,23 @@
-//! What the processes of a board's jobs used of it, while there are several: its energy is split by that.
+//! Use of a GPU by the processes of its jobs, while it has several: its energy is split by it.
 
 use std::collections::BTreeMap;
 
 use wattune_core::domain::JobId;
 use wattune_core::ledger::GpuUsage;
 
-/// Use since the books of the board were closed last.
+/// Use since the GPU's last interval was closed.
 #[derive(Debug, Default)]
 pub(in crate::controller) struct Sharing {
-    /// What the board said of each process last.
+    /// Last reported use of each process.
     last: BTreeMap<u32, u64>,
-    /// Whose a process was when that was known: it may have ended since.
+    /// Job of each process when that was known: it may have ended since.
     owners: BTreeMap<u32, JobId>,
     jobs: BTreeMap<JobId, u64>,
     others: u64,
 }
 
 impl Sharing {
-    /// Takes what the board says of each process since it is asked; the numbers only grow.
+    /// Takes in the use of each process since the GPU is watched; the numbers only grow.
     pub(in crate::controller) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
         for (pid, used) in seen {
             let before = self.last.insert(*pid, *used).unwrap_or_default();
@@ -34,14 +34,14 @@ impl Sharing {
         self.owners.retain(|pid, _| seen.contains_key(pid));
     }
 
-    /// What the holders used, and begins anew. Jobs that hold the board no more count as others.
+    /// Returns the use by holders and begins anew. Jobs that do not hold the GPU any more count as others.
     pub(in crate::controller) fn take(&mut self, holders: &[JobId]) -> GpuUsage {
         let used = self.so_far(holders);
         (self.jobs, self.others) = (BTreeMap::new(), 0);
         used
     }
 
-    /// What the holders used so far. Jobs that hold the board no more count as others.
+    /// Returns the use by holders so far. Jobs that do not hold the GPU any more count as others.
     pub(in crate::controller) fn so_far(&self, holders: &[JobId]) -> GpuUsage {
         let mut used = GpuUsage { others: self.others, ..GpuUsage::default() };
         for (job, weight) in &self.jobs {
@@ -50,7 +50,7 @@ impl Sharing {
         used
     }
 
-    /// Forgets everything: the board has one holder again.
+    /// Forgets everything: the GPU has one holder again.
     pub(in crate::controller) fn clear(&mut self) {
         *self = Self::default();
     }

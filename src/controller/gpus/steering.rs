@@ -1,35 +1,36 @@
-//! Whether a GPU's limit is as it is wanted: what is written in vain is a state that people see, and is tried again.
+//! Results of writes: a limit that is not as wanted, not permitted or not restored is a state that people see, and is
+//! tried again.
 
-use super::astray::Astray;
+use super::control_state::{LimitDeviation, WrittenLimit};
 use super::gpu::Gpu;
 use super::limit_history::LimitState;
-use crate::gpu::{GpuError, Write};
+use crate::gpu::Write;
 use wattune_core::domain::PowerLimit;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
 
-/// What lasts longer than this is a problem.
+/// Duration from which a state counts as a problem.
 pub(in crate::controller) const LASTING: Seconds = Seconds::new(10.0);
-/// Drivers round what they are given; a limit further off than this, and than a part of it, is another one.
+/// Drivers round limits; one that differs by more than this, and by more than this part of it, is another one.
 const ROUNDED: Watts = Watts::new(3.0);
 const ROUNDED_PART: f64 = 0.02;
-/// What is written in vain is tried again after this part of the time for which it has been,
+/// Pause before a limit that did not take effect is written again: this part of the time since the deviation began,
 const PART: f64 = 0.25;
-/// but no later than this.
+/// at most this.
 const LONGEST: Seconds = Seconds::new(10.0);
-/// What is not permitted, or not supported, is tried again no sooner than after this,
+/// Least pause before a write that was not permitted, or not supported, is tried again,
 const DENIED_SHORTEST: Seconds = Seconds::new(10.0);
-/// and no later than after this.
+/// and the longest.
 const DENIED_LONGEST: Seconds = Seconds::new(300.0);
 
-/// Whether a GPU that was given `wanted` shows no more than a rounding of it.
+/// Returns whether the shown limit is `wanted` as a driver rounds it.
 fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
     let (wanted, shown) = (wanted.watts(), shown.watts());
     (wanted - shown).abs() <= ROUNDED.max(wanted * ROUNDED_PART)
 }
 
 impl Gpu {
-    /// Why its limit is not wattune's to set, in words a person can act on; `None` if it is.
+    /// Returns why wattune may not set its limit, in one sentence; `None` if it may.
     pub fn why_no_control(&self) -> Option<String> {
         if let Some(why) = self.handle.capabilities().why_no_control() {
             return Some(why);
@@ -37,18 +38,18 @@ impl Gpu {
         if let Some(error) = &self.denied {
             return Some(format!("observing only: {error}"));
         }
-        if let Some(foreign) = &self.foreign {
+        if let Some(external) = &self.external {
             return Some(format!(
-                "somebody else set it to {} at {}; wattune leaves it alone until its job ends or a new limit is asked \
-                 for with PUT …/power-limit",
-                foreign.limit,
-                foreign.since.format("%FT%TZ")
+                "an external writer set it to {} at {}; wattune leaves it alone until its job ends or a new limit is \
+                 requested with PUT …/power-limit",
+                external.limit,
+                external.since.format("%FT%TZ")
             ));
         }
         if let Some((error, since)) = &self.seen.fault {
             return Some(format!("{error} (since {})", since.utc.format("%FT%TZ")));
         }
-        // A moment without it is nothing: what is wanted waits for the limit to be read again.
+        // A short absence is no problem: writes wait until the limit is read again.
         let missing =
             self.seen.at.and_then(|at| self.seen.limit_availability.missing_longer_than(LASTING, at.monotonic));
         missing.map(|since| {
@@ -57,15 +58,16 @@ impl Gpu {
                 Ok(()) => "nvmlDeviceGetPowerManagementLimit".into(),
             };
             format!(
-                "the driver does not tell the present limit since {} ({why}), so that it could not be given back: nothing \
+                "the driver does not report the present limit since {} ({why}), so that it could not be restored: nothing \
                  is set",
                 since.utc.format("%FT%TZ")
             )
         })
     }
 
-    /// A cap shows only while more than it is asked for. Below it, the last one seen is taken to be there still.
-    pub(in crate::controller) fn notice_cap(&mut self) {
+    /// Detects an out-of-band cap. It is visible only while more than it is requested; below it, the last one is assumed
+    /// to hold.
+    pub(in crate::controller) fn detect_cap(&mut self) {
         let reading = &self.seen.reading;
         let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
         if enforced < requested && !enforced.same_as(requested) {
@@ -75,35 +77,35 @@ impl Gpu {
         }
     }
 
-    /// Takes a cap that does not show for gone, so that the next plan finds out.
-    pub fn doubt_cap(&mut self) {
+    /// Forgets an out-of-band cap that is not visible, so that the next plan tests whether it holds.
+    pub fn expire_cap(&mut self) {
         self.cap = None;
-        self.notice_cap();
+        self.detect_cap();
     }
 
-    /// Compares what the GPU shows with what is wanted of it; with `None`, nothing is.
+    /// Compares the shown limit with the wanted one; with `None`, no limit is wanted.
     pub(in crate::controller) fn compare(&mut self, wanted: Option<PowerLimit>, shown: PowerLimit, now: Now) {
         let Some(wanted) = wanted.filter(|wanted| !wanted.same_as(shown) && !is_rounded(*wanted, shown)) else {
-            self.astray = None;
+            self.deviation = None;
             return;
         };
-        let error = self.write_error.clone();
-        let before = self.astray.take();
-        let (since, looks) = before.map_or((now, 0), |astray| (astray.since, astray.looks));
-        self.astray = Some(Astray { since, looks: looks + 1, wanted, shown, error });
+        let error = self.writes.error.clone();
+        let before = self.deviation.take();
+        let (since, ticks) = before.map_or((now, 0), |deviation| (deviation.since, deviation.ticks));
+        self.deviation = Some(LimitDeviation { since, ticks: ticks + 1, wanted, shown, error });
     }
 
-    /// Whether what was written in vain has to wait before it is written again.
+    /// Returns whether a limit that did not take effect has to wait before it is written again.
     pub(in crate::controller) fn waits_to_write_again(&self, now: Now) -> bool {
-        let astray = self.astray.as_ref();
-        let pause = astray.map(|astray| (now.monotonic.since(astray.since.monotonic) * PART).min(LONGEST));
-        pause.is_some_and(|pause| self.asked_within(pause, now))
+        let deviation = self.deviation.as_ref();
+        let pause = deviation.map(|deviation| (now.monotonic.since(deviation.since.monotonic) * PART).min(LONGEST));
+        pause.is_some_and(|pause| self.requested_within(pause, now))
     }
 
-    /// Why its limit is not as wanted, once that has lasted.
-    pub(in crate::controller) fn why_astray(&self, now: Monotonic) -> Option<String> {
-        let lasts = |a: &&Astray| a.looks > 2 && now.since(a.since.monotonic) > LASTING;
-        let Astray { since, wanted, shown, error, .. } = self.astray.as_ref().filter(lasts)?;
+    /// Returns why its limit is not as wanted, once that has lasted.
+    pub(in crate::controller) fn describe_deviation(&self, now: Monotonic) -> Option<String> {
+        let lasts = |a: &&LimitDeviation| a.ticks > 2 && now.since(a.since.monotonic) > LASTING;
+        let LimitDeviation { since, wanted, shown, error, .. } = self.deviation.as_ref().filter(lasts)?;
         let why = match error {
             Some(error) => error.to_string(),
             None => "the driver accepts the limit and does not keep it".into(),
@@ -114,36 +116,80 @@ impl Gpu {
         ))
     }
 
-    /// Notes that limits may not be written now.
-    pub(in crate::controller) fn deny(&mut self, error: GpuError, at: Monotonic) {
-        self.denied = Some(error);
-        self.denied_since.get_or_insert(at);
-    }
-
-    /// Tries whether limits may be written again where they were not, by writing the limit that is there. Answers whether
-    /// that was asked for.
-    pub(in crate::controller) fn probe_denial(&mut self, current: PowerLimit, now: Now) -> bool {
+    /// Tests whether limits may be written again, by writing the present one.
+    pub(super) fn probe_denial(&mut self, current: PowerLimit, now: Now) {
         if self.denied.is_none() {
             self.denied_since = None;
-            return false;
+            return;
         }
-        let Some(since) = self.denied_since.filter(|_| self.owner.is_some()) else { return false };
+        let Some(since) = self.denied_since.filter(|_| self.owner.is_some()) else { return };
         let pause = (now.monotonic.since(since) * PART).max(DENIED_SHORTEST).min(DENIED_LONGEST);
-        if self.asked_within(pause, now) {
-            return false;
+        if !self.requested_within(pause, now) {
+            self.request_write(Write::PowerLimit(current), now);
         }
-        self.ask(Write::PowerLimit(current), now);
-        true
     }
 
-    /// Notes the limit that it shows, the one that was wanted, and what it drew.
+    /// Takes in that a limit was written, and what the GPU shows now.
+    pub(super) fn apply_written(&mut self, requested: PowerLimit, shown: Option<PowerLimit>) {
+        self.denied = None;
+        self.writes.error = None;
+        self.writes.is_unconfirmed = !self.writes.is_restoring;
+        match shown.filter(|shown| self.writes.is_restoring && !shown.same_as(requested)) {
+            Some(shown) => {
+                self.record_failed_restore(requested, format!("the driver accepted it, and it shows {shown}"));
+            }
+            None => self.record_restored(),
+        }
+        self.writes.limit = Some(WrittenLimit { requested, shown });
+        self.writes.restarts_seen = self.seen.restarts();
+        self.arrived_late = false;
+    }
+
+    pub(super) fn record_failed_restore(&mut self, original: PowerLimit, why: String) {
+        let words = format!("its original limit of {original} is not back: {why}; it is tried again every few seconds");
+        tracing::error!(gpu.uuid = %self.id(), "GPU {}: {words}", self.id());
+        self.remark = Some(words.clone());
+        self.restore_problem = Some(words);
+        self.restore_failures += 1;
+        self.writes.failed_restores += 1;
+    }
+
+    pub(super) fn record_restored(&mut self) {
+        self.restore_problem = None;
+        self.writes.failed_restores = 0;
+    }
+
+    pub(super) fn requested_within(&self, span: Seconds, now: Now) -> bool {
+        self.writes.last_request.is_some_and(|at| now.monotonic.since(at) < span)
+    }
+
+    /// Requests a write; its result appears in a later observation.
+    pub(super) fn request_write(&mut self, write: Write, now: Now) {
+        self.writes.last_request = Some(now.monotonic);
+        if !self.handle.request(write, self.seen.reading.requested) {
+            return;
+        }
+        self.writes.in_flight = Some((write, now.monotonic));
+        if let Write::PowerLimit(limit) = write {
+            self.writes.last_limit = Some(limit);
+            self.writes.before = self.seen.reading.requested;
+            self.remark = Some(format!("set to {limit} at {}", now.utc.format("%FT%TZ")));
+        }
+        // GPUs without a thread of their own have done it already.
+        let seen = self.handle.observe();
+        if seen.last_write.is_some() && seen.last_write != self.seen.last_write {
+            self.seen = seen;
+        }
+    }
+
+    /// Records the shown limit, the wanted one and the energy in its limit history.
     pub(in crate::controller) fn remember(&mut self, wanted: Option<PowerLimit>, now: Now) {
         let (reading, can) = (&self.seen.reading, self.handle.capabilities());
         let answers = self.seen.fault.is_none();
         let limit = reading.enforced.or(reading.requested).filter(|_| answers);
-        let told = answers && (can.energy_counter.is_ok() || can.power.is_ok());
-        let metered = told.then_some(self.seen.metered.drawn);
-        self.history.look(now.utc, LimitState { limit, wanted, job: self.owner.clone() }, metered);
+        let is_metered = answers && (can.energy_counter.is_ok() || can.power.is_ok());
+        let metered = is_metered.then_some(self.seen.metered.drawn);
+        self.history.record(now.utc, LimitState { limit, wanted, job: self.owner.clone() }, metered);
     }
 }
 

@@ -39,9 +39,9 @@ impl Room {
     fn act(&mut self, wanted: Option<u32>) -> Vec<(GpuId, Act)> {
         self.clock.advance(Seconds::new(1.0));
         self.gpus.observe();
-        let wish = Wish { wanted: wanted.map(|watts| w(watts).into()), may_write: true };
-        let wishes = self.gpus.ids().into_iter().map(|id| (id, wish)).collect();
-        let done = self.gpus.act(&wishes, &Settings::default(), self.clock.now());
+        let target = Target { wanted: wanted.map(|watts| w(watts).into()), may_write: true };
+        let targets = self.gpus.ids().into_iter().map(|id| (id, target)).collect();
+        let done = self.gpus.act(&targets, &Settings::default(), self.clock.now());
         self.gpus.observe();
         done
     }
@@ -75,10 +75,10 @@ fn what_is_wanted_is_written_once_and_what_was_found_comes_back() {
     let done = room.act(Some(200));
     assert!(done.iter().all(|(_, act)| matches!(act, Act::Asked { .. })) && done.len() == 2, "{done:?}");
     assert_eq!(room.limits(), [Some(w(200)); 2]);
-    assert_eq!(room.gpus.take_written().len(), 2);
-    assert!(room.act(Some(200)).is_empty() && room.gpus.take_written().is_empty());
+    assert_eq!(room.gpus.take_finished_writes().len(), 2);
+    assert!(room.act(Some(200)).is_empty() && room.gpus.take_finished_writes().is_empty());
     let id = room.gpus.ids().remove(0);
-    assert_eq!((room.gpus.found(&id), room.gpus.ceiling(&id)), (Some(w(280)), Some(w(280))));
+    assert_eq!((room.gpus.original_limit(&id), room.gpus.ceiling(&id)), (Some(w(280)), Some(w(280))));
     room.act(None);
     assert_eq!(room.limits(), [Some(w(280)); 2]);
     room.act(None);
@@ -112,8 +112,8 @@ async fn a_gpu_that_comes_late_is_taken_up_once() {
     let clock: Arc<dyn Clock> = room.clock.clone();
     let mut came = 0;
     while let Some(gpu) = room.gpus.next_arrival(&clock, Seconds::new(1.0)).await {
-        assert!(gpu.came_late && gpu.seen.at.is_some());
-        room.gpus.take_up(gpu);
+        assert!(gpu.arrived_late && gpu.seen.at.is_some());
+        room.gpus.add(gpu);
         came += 1;
     }
     assert_eq!((came, room.gpus.ids().len(), room.gpus.handles().all().len()), (1, 2, 2));
@@ -124,7 +124,7 @@ async fn a_gpu_that_comes_late_is_taken_up_once() {
 async fn at_the_end_all_are_given_back() {
     let mut room = Room::of(2);
     room.act(Some(150));
-    let (gpus, restored) = room.gpus.give_back(Seconds::new(1.0), None).await;
+    let (gpus, restored) = room.gpus.restore(Seconds::new(1.0), None).await;
     assert_eq!(restored.len(), 2, "{restored:?}");
     assert!(gpus.iter().all(|gpu| gpu.seen.reading.requested == Some(w(280))));
 }

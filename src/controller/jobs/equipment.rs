@@ -1,6 +1,6 @@
 //! A job's equipment: its GPUs in groups of equal ones, and a profiler for them with what earlier runs learned.
 
-use super::job::{Group, Job, Known, profile_key};
+use super::job::{Group, Job, PriorProfile, profile_key};
 use crate::controller::error::ControlError;
 use crate::controller::snapshot::Snapshot;
 use crate::store::{StoreError, StoredJob};
@@ -24,13 +24,13 @@ impl Snapshot<'_> {
     pub(in crate::controller) async fn equipment(
         &self,
         spec: &JobSpec,
-    ) -> Result<Option<(Vec<Group>, Known)>, ControlError> {
+    ) -> Result<Option<(Vec<Group>, PriorProfile)>, ControlError> {
         let Some(groups) = self.group(spec) else { return Ok(None) };
-        let known = self.known_profile(spec, &groups).await?;
+        let known = self.prior_profile(spec, &groups).await?;
         Ok(Some((groups, known)))
     }
 
-    async fn known_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<Known, ControlError> {
+    async fn prior_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<PriorProfile, ControlError> {
         let key = profile_key(spec, groups);
         let record = match self.store.profile(&key).await {
             // What cannot be read is measured again; the job must not be refused for ever because of it.
@@ -52,7 +52,7 @@ impl Snapshot<'_> {
             }
             _ => None,
         };
-        Ok(Known { record, expected })
+        Ok(PriorProfile { record, expected })
     }
 
     /// Returns a job's GPUs in groups of equal ones, by model. Equal GPUs get one limit, so that their ceiling is the lowest
@@ -62,7 +62,7 @@ impl Snapshot<'_> {
         for id in &spec.gpus {
             let gpu = self.gpus.get(id)?;
             let (model, range) = (gpu.handle.board().model.clone(), gpu.range()?);
-            let (ceiling, original) = (self.gpus.ceiling(id)?, self.gpus.found(id));
+            let (ceiling, original) = (self.gpus.ceiling(id)?, self.gpus.original_limit(id));
             let clocks = gpu.lockable_clocks(self.settings.clocks);
             match groups.iter_mut().find(|g| g.model == model) {
                 Some(group) => {
@@ -80,7 +80,7 @@ impl Snapshot<'_> {
             }
         }
         groups.sort_by(|a, b| a.model.cmp(&b.model));
-        self.keep_within_reach(&mut groups);
+        self.lower_to_constant_cap(&mut groups);
         Some(groups)
     }
 }

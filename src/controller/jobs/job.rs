@@ -3,29 +3,37 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
+use serde::Serialize;
+use utoipa::ToSchema;
 
-use super::idling::Idling;
-use super::phase::Phase;
-use super::reports::SeenReports;
+use super::reports::ReceivedReports;
 use super::setback::Setback;
-use super::sweep_ceiling::SweepCeiling;
 use crate::controller::accounting::HourlyEmissions;
-use crate::controller::error::ControlError;
 use crate::controller::planning::ReplanReason;
-use crate::store::{LastReport, StoredJob, StoredProgress};
-use wattune_core::domain::{
-    DeviceKind, EventReasons, GpuId, InvalidJob, JobId, JobSpec, MOST_SAMPLES, PowerLimit, Profile, ProfileKey,
-    SetPoint, Work,
-};
+use crate::store::{StoredJob, StoredProgress};
+use wattune_core::domain::{DeviceKind, GpuId, JobId, JobSpec, PowerLimit, Profile, ProfileKey, SetPoint, Work};
 use wattune_core::ledger::report::Saved;
-use wattune_core::plan::{AppliedSetPoint, JobActivity, Plan};
+use wattune_core::plan::{AppliedSetPoint, Plan};
 use wattune_core::profile::steps::{GroupRange, Setting};
-use wattune_core::profile::{GpuSnapshot, Profiler, Record, Report, Settings as ProfileSettings, Stage, StallDetector};
+use wattune_core::profile::{Profiler, Record, Settings as ProfileSettings, Stage, StallDetector};
 use wattune_core::time::{Monotonic, Now};
-use wattune_core::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds};
+use wattune_core::units::{Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// A client's monotonic clock does not run for centuries: it counted something else than seconds.
-const LATEST_AT: Seconds = Seconds::new(1e10);
+/// What the daemon does for a job now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Registered; its first progress report is awaited before anything is set.
+    Waiting,
+    /// Its throughput and power are being measured.
+    Profiling,
+    /// Its limits follow a plan.
+    Planned,
+    /// Its plan has it pause: it should save a checkpoint, stand still and go on reporting.
+    Paused,
+    /// It is booked; its limits are left alone.
+    Observing,
+}
 
 /// Boards of one job that are equal and get the same limit.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +53,72 @@ impl Group {
     }
 }
 
+/// Idle time since the last progress report.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::controller) struct Idling {
+    /// When that was looked at last.
+    seen: Option<Monotonic>,
+    /// Time since the last report in which it was told to do no work.
+    pub(in crate::controller) since_report: Seconds,
+}
+
+impl Idling {
+    /// Counts the time since this was called last, if the job was told to do no work.
+    pub(in crate::controller) fn count(&mut self, at: Monotonic, is_idle: bool) {
+        let since = self.seen.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
+        if is_idle {
+            self.since_report += since;
+        }
+    }
+}
+
+/// What the node's cap makes of a job's sweep.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::controller) enum SweepCeiling {
+    /// Nothing.
+    #[default]
+    Full,
+    /// It waits for room.
+    Waiting {
+        /// When there will be some, as far as that is known.
+        until: Option<DateTime<Utc>>,
+        /// What is to be measured, summed over its boards.
+        wanted: Watts,
+        /// What there is for them now.
+        room: Watts,
+    },
+    /// It is measured up to lower limits than its boards allow.
+    Lowered {
+        /// Of each group of equal boards.
+        to: Vec<PowerLimit>,
+    },
+}
+
+impl SweepCeiling {
+    /// Returns what the cap keeps from the sweep, in one sentence.
+    pub(in crate::controller) fn describe(&self) -> Option<String> {
+        match self {
+            Self::Full => None,
+            Self::Waiting { until, wanted, room } => {
+                let until = until.map_or("until there is room".into(), |at| format!("until {}", at.format("%FT%TZ")));
+                Some(format!(
+                    "measuring waits {until}: the node's cap leaves its boards {:.0} W of the {:.0} W to be measured",
+                    room.get().max(0.0),
+                    wanted.get()
+                ))
+            }
+            Self::Lowered { to } => {
+                let to: Vec<String> = to.iter().map(ToString::to_string).collect();
+                Some(format!(
+                    "the node's cap keeps it from its highest limits for long: it is measured up to {} and its slowdown is \
+                     reckoned from there until there is room for more",
+                    to.join(" + ")
+                ))
+            }
+        }
+    }
+}
+
 /// A job that has not ended.
 pub struct Job {
     /// Its id.
@@ -54,9 +128,9 @@ pub struct Job {
     /// Its boards in groups of equal ones.
     pub groups: Vec<Group>,
     /// The ceilings of its groups where no cap for some time lowers them.
-    pub(in crate::controller) whole: Vec<PowerLimit>,
+    pub(in crate::controller) full_ceilings: Vec<PowerLimit>,
     /// What the node's cap makes of its sweep.
-    pub(in crate::controller) reach: SweepCeiling,
+    pub(in crate::controller) sweep_ceiling: SweepCeiling,
     /// Under which its profile is kept.
     pub key: ProfileKey,
     /// When it was registered.
@@ -84,35 +158,26 @@ pub struct Job {
     /// What it used up to the last closed interval, and emitted by the intensities known now.
     pub(in crate::controller) emissions: HourlyEmissions,
     /// What it used of CPU packages and memory, and emitted with that; promises are about boards alone.
-    pub(in crate::controller) beside: HourlyEmissions,
+    pub(in crate::controller) cpu_emissions: HourlyEmissions,
     /// The energy of both by what used it.
-    pub used: BTreeMap<DeviceKind, Millijoules>,
+    pub energy_by_kind: BTreeMap<DeviceKind, Millijoules>,
     /// What it saved so far against the limit found, as looked at last.
     pub saved: Option<Saved>,
     /// The plan's set point that it was given, and since when.
-    pub(in crate::controller) held: Option<AppliedSetPoint>,
+    pub(in crate::controller) applied: Option<AppliedSetPoint>,
     pub(in crate::controller) idling: Idling,
     /// Splits its time between training and pauses of its own.
     pub(in crate::controller) stalls: StallDetector,
     /// Whether something is to be stored that must survive a restart.
     pub(in crate::controller) unsaved: bool,
     /// What its reports look like.
-    pub(in crate::controller) seen_reports: SeenReports,
+    pub(in crate::controller) received_reports: ReceivedReports,
     /// Its progress as all jobs' was stored last.
     pub(in crate::controller) saved_progress: Option<StoredProgress>,
-    lease_until: Monotonic,
-    heard: Option<Monotonic>,
-    setting: Option<Setting>,
-    saved_points: Option<Record>,
-}
-
-/// A job's word.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ProgressReport {
-    /// Cumulative samples.
-    pub samples: Samples,
-    /// The client's monotonic seconds.
-    pub at: Option<Seconds>,
+    pub(super) lease_until: Monotonic,
+    pub(super) last_report_at: Option<Monotonic>,
+    pub(super) setting: Option<Setting>,
+    saved_record: Option<Record>,
 }
 
 impl Job {
@@ -121,7 +186,7 @@ impl Job {
         id: JobId,
         spec: JobSpec,
         groups: Vec<Group>,
-        profiling: Option<(ProfileSettings, Known)>,
+        profiling: Option<(ProfileSettings, PriorProfile)>,
         stored: StoredProgress,
         registered_at: DateTime<Utc>,
         now: Now,
@@ -132,8 +197,8 @@ impl Job {
             id,
             spec,
             groups: Vec::new(),
-            whole: Vec::new(),
-            reach: SweepCeiling::Whole,
+            full_ceilings: Vec::new(),
+            sweep_ceiling: SweepCeiling::Full,
             registered_at,
             progress: stored,
             profiler: None,
@@ -146,19 +211,19 @@ impl Job {
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
             emissions: HourlyEmissions::default(),
-            beside: HourlyEmissions::default(),
-            used: BTreeMap::new(),
+            cpu_emissions: HourlyEmissions::default(),
+            energy_by_kind: BTreeMap::new(),
             saved: None,
-            held: None,
+            applied: None,
             idling: Idling::default(),
             stalls: StallDetector::new(stored.account),
             unsaved: false,
-            seen_reports: SeenReports::default(),
+            received_reports: ReceivedReports::default(),
             saved_progress: None,
             lease_until,
-            heard: None,
+            last_report_at: None,
             setting: None,
-            saved_points: None,
+            saved_record: None,
         };
         if let Some((settings, known)) = profiling {
             job.equip(groups, settings, known);
@@ -167,7 +232,7 @@ impl Job {
     }
 
     /// Gives it a profiler for its boards, now that they say what they can.
-    pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: Known) {
+    pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: PriorProfile) {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
         let boards = groups.iter().flat_map(|g| g.members.iter().cloned());
         let profiler =
@@ -175,7 +240,7 @@ impl Job {
         self.profiler = Some(profiler.with_gpus(boards));
         self.frozen = self.frozen.map(|_| 0);
         self.key = profile_key(&self.spec, &groups);
-        self.whole = groups.iter().map(|g| g.range.ceiling).collect();
+        self.full_ceilings = groups.iter().map(|g| g.range.ceiling).collect();
         self.stalls.set_groups(&ranges);
         self.groups = groups;
     }
@@ -192,89 +257,7 @@ impl Job {
 
     /// Whether it has reported since this daemon runs.
     pub fn is_alive(&self) -> bool {
-        self.heard.is_some()
-    }
-
-    /// Tells it what its boards show. `setting` is what is in force per group, if each group agrees.
-    pub fn see(&mut self, now: Now, setting: Option<Setting>, reasons: EventReasons, energy: Vec<Joules>) {
-        let at = now.monotonic;
-        self.setting.clone_from(&setting);
-        self.pass_time(at);
-        self.allow_learning(now);
-        let idle = self.doing() != JobActivity::Training;
-        // A GPU that does not answer tells nothing of its energy.
-        let known = setting.is_some().then(|| energy.iter().copied().sum());
-        self.stalls.observe(at, setting.as_ref(), known, idle);
-        if let Some(profiler) = &mut self.profiler {
-            // A pause says nothing about a set point.
-            let (unusable, capped) = (reasons.invalidate_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
-            profiler.observe(GpuSnapshot { at, setting, unusable, capped, energy });
-        }
-    }
-
-    /// Takes a progress report and renews the lease.
-    ///
-    /// # Errors
-    /// If it contradicts the one before; then nothing is changed but the lease.
-    pub fn report(&mut self, report: ProgressReport, now: Now) -> Result<(), ControlError> {
-        self.lease_until = now.monotonic.after(self.spec.lease);
-        let invalid = |field, why| Err(ControlError::Invalid(InvalidJob { field, why }));
-        if report.samples < Samples::ZERO {
-            return invalid("samples", format!("is {}; it is a count and cannot be negative", report.samples.get()));
-        }
-        if report.samples.get() > MOST_SAMPLES {
-            let why = format!("is {:e}; no run counts beyond {MOST_SAMPLES:e} samples", report.samples.get());
-            return invalid("samples", why);
-        }
-        if report.at.is_some_and(|at| at < Seconds::ZERO) {
-            return invalid("at_s", "is negative; give monotonic seconds since the job's start".into());
-        }
-        if let Some(at) = report.at.filter(|at| *at > LATEST_AT) {
-            return invalid("at_s", format!("is {:e}; it counts seconds, at most {:e}", at.get(), LATEST_AT.get()));
-        }
-        let stored = &mut self.progress;
-        if let Some(last) = stored.last {
-            if report.samples.get() < last.samples {
-                let why = format!(
-                    "is {}, less than the {} reported before; it is the cumulative count of this run, not that of a step or an \
-                     epoch (end the job and register anew after going back to an old checkpoint)",
-                    report.samples.get(),
-                    last.samples
-                );
-                return invalid("samples", why);
-            }
-            if let (Some(at), Some(before)) = (report.at, last.at_s)
-                && at.get() < before
-            {
-                let why =
-                    format!("is {}, before the {before} reported last; it must come from a monotonic clock", at.get());
-                return invalid("at_s", why);
-            }
-            let span = match (report.at, last.at_s) {
-                (Some(at), Some(before)) => at - Seconds::new(before),
-                _ => Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO),
-            };
-            let done = report.samples - Samples::new(last.samples);
-            self.account_for(span, done);
-        } else {
-            stored.first_samples = report.samples.get();
-            stored.started_at = Some(now.utc);
-            self.stalls.begin();
-        }
-        self.progress.last =
-            Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });
-        self.heard = Some(now.monotonic);
-        self.seen_reports.note(report.samples, report.at, now.monotonic);
-        let trains = self.doing() == JobActivity::Training;
-        self.allow_learning(now);
-        if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {
-            let before = profiler.stage();
-            profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
-            if profiler.stage() != before {
-                self.replan = Some(ReplanReason::ProfileChanged);
-            }
-        }
-        Ok(())
+        self.last_report_at.is_some()
     }
 
     /// What was learned so far.
@@ -311,10 +294,10 @@ impl Job {
     /// lower limits. Carried on from the last report at the throughput of the setting in force.
     pub fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
-        let since = self.heard.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
+        let since = self.last_report_at.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
         let idle = self.idling.since_report.min(since);
         let (rate, training) = match self.throughput_now() {
-            Some(rate) if self.heard.is_some() => (rate, since - idle),
+            Some(rate) if self.last_report_at.is_some() => (rate, since - idle),
             _ => (SamplesPerSecond::ZERO, Seconds::ZERO),
         };
         let samples = account.samples + rate * training;
@@ -331,7 +314,7 @@ impl Job {
             Phase::Profiling => self.profiler.as_ref()?.wanted()?,
             Phase::Planned | Phase::Paused => {
                 self.plan.as_ref()?.segment_at(now.utc)?;
-                &self.held.as_ref()?.setting
+                &self.applied.as_ref()?.setting
             }
         };
         setting.get(group).copied()
@@ -359,7 +342,7 @@ impl Job {
     /// The set point in a group that the profiler or the plan knows, where the board shows its limit rounded.
     pub fn nearest_known(&self, group: usize, shown: SetPoint) -> SetPoint {
         let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|s| s.get(group)).copied();
-        let held = self.held.iter().filter_map(|h| h.setting.get(group).copied());
+        let held = self.applied.iter().filter_map(|h| h.setting.get(group).copied());
         let planned = self.plan.iter().flat_map(|p| &p.segments).filter_map(|s| s.setting.get(group).copied());
         wanted.into_iter().chain(held).chain(planned).find(|l| l.same_as(shown)).unwrap_or(shown)
     }
@@ -367,11 +350,11 @@ impl Job {
     /// Its profile's sums, if they changed by a new point or stage since the last call: then they are to be stored.
     pub fn record_to_save(&mut self) -> Option<Record> {
         let record = self.profiler.as_ref()?.record();
-        if record.points.is_empty() || self.saved_points.as_ref() == Some(record) {
+        if record.points.is_empty() || self.saved_record.as_ref() == Some(record) {
             return None;
         }
-        self.saved_points = Some(record.clone());
-        self.saved_points.clone()
+        self.saved_record = Some(record.clone());
+        self.saved_record.clone()
     }
 
     /// As it is stored.
@@ -388,7 +371,7 @@ impl Job {
 
 /// What is known of a job's profile when it begins.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct PriorProfile {
     /// What earlier runs measured.
     pub record: Record,
     /// The limit of least energy with the nearest other batch size.

@@ -1,24 +1,20 @@
 //! Owns the jobs that have not ended: registration, leases, progress, phases and warnings.
 
 mod equipment;
-mod idling;
 mod job;
-mod observation;
 mod pacing;
-mod phase;
+mod progress;
 mod reports;
-mod resting;
 mod setback;
 mod slack;
-mod sweep_ceiling;
 mod sweeps;
 mod warnings;
 
 use std::collections::BTreeMap;
 
-pub use job::{Group, Job, ProgressReport};
-pub use phase::Phase;
-pub(super) use sweep_ceiling::SweepCeiling;
+pub(super) use job::SweepCeiling;
+pub use job::{Group, Job, Phase};
+pub use progress::ProgressReport;
 
 use super::gpus::{Gpu, Gpus};
 use super::planning::ReplanReason;

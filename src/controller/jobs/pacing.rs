@@ -1,13 +1,10 @@
 //! How a job follows its plan: set points that stay for a while, and pauses.
 
-use super::job::Job;
-use super::phase::Phase;
+use super::job::{Job, Phase};
+use super::setback::Setback;
 use wattune_core::domain::Activity;
 use wattune_core::plan::{AppliedSetPoint, JobActivity, SwitchingLimits, next_set_point};
-use wattune_core::profile::Profiler;
-use wattune_core::profile::steps::Setting;
-use wattune_core::time::{Monotonic, Now};
-use wattune_core::units::{Samples, Seconds};
+use wattune_core::time::Now;
 
 impl Job {
     /// Takes up what its plan says for now, at the pace that the settings allow.
@@ -18,8 +15,9 @@ impl Job {
         let (samples, _) = self.progress_now(now);
         let profile = self.profile();
         let plan = self.plan.as_ref().filter(|_| self.phase == Phase::Planned);
-        self.held = plan.and_then(|plan| next_set_point(self.held.as_ref(), plan, &profile, samples, now.utc, pace));
-        let doing = self.doing();
+        self.applied =
+            plan.and_then(|plan| next_set_point(self.applied.as_ref(), plan, &profile, samples, now.utc, pace));
+        let doing = self.activity();
         let activity = match doing {
             JobActivity::Paused => Activity::PausedSince(now.utc),
             JobActivity::Training | JobActivity::Resuming => Activity::RunningSince(now.utc),
@@ -38,26 +36,8 @@ impl Job {
     }
 
     /// What it was told to do.
-    pub(in crate::controller) fn doing(&self) -> JobActivity {
-        self.held.as_ref().map_or(JobActivity::Training, |held| held.doing)
-    }
-
-    /// Counts the time in which it was told to do no work.
-    pub(in crate::controller) fn pass_time(&mut self, at: Monotonic) {
-        let is_idle = self.doing() != JobActivity::Training;
-        self.idling.pass_time(at, is_idle);
-    }
-
-    /// Accounts for what was done between two reports. Time in which it was told to do no work is no stall: it counts
-    /// towards the slowdown, and so does what it did all the same.
-    pub(in crate::controller) fn account_for(&mut self, span: Seconds, done: Samples) {
-        self.idling.since_report = Seconds::ZERO;
-        let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();
-        let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
-        self.progress.account = self.stalls.report(span, done, &known);
-        if let (Some(profiler), Some(pauses)) = (&mut self.profiler, self.stalls.latest_pauses()) {
-            profiler.exclude_pauses(pauses);
-        }
+    pub(in crate::controller) fn activity(&self) -> JobActivity {
+        self.applied.as_ref().map_or(JobActivity::Training, |applied| applied.doing)
     }
 
     /// When it is to go on, if it pauses now.
@@ -68,19 +48,38 @@ impl Job {
     }
 
     /// What of the present set point the plan's reason does not explain.
-    pub(in crate::controller) fn why_held(&self, now: Now) -> Option<String> {
+    pub(in crate::controller) fn describe_applied(&self, now: Now) -> Option<String> {
         let segment = self.plan.as_ref()?.segment_at(now.utc)?;
-        let AppliedSetPoint { setting, ramping, .. } = self.held.as_ref()?;
+        let AppliedSetPoint { setting, ramping, .. } = self.applied.as_ref()?;
         if *setting == segment.setting {
             return None;
         }
         let words = |setting: &[wattune_core::domain::SetPoint]| {
             setting.iter().map(ToString::to_string).collect::<Vec<_>>().join(" + ")
         };
-        let (held, planned) = (words(setting), words(&segment.setting));
+        let (applied, planned) = (words(setting), words(&segment.setting));
         Some(match ramping {
-            true => format!("at {held} on the ramp to {planned}"),
-            false => format!("stays at {held} for a while, as changes shall be seldom; planned are {planned}"),
+            true => format!("at {applied} on the ramp to {planned}"),
+            false => format!("stays at {applied} for a while, as changes shall be seldom; planned are {planned}"),
         })
+    }
+
+    /// Its planning died: its boards go back to the limits found on them, and it is not planned for a while.
+    pub(in crate::controller) fn fail_planning(&mut self, why: String, now: Now) {
+        let setback = Setback::after(self.setback.as_ref(), why, now);
+        tracing::error!(job.id = %self.id, times = setback.times, "job {}: {}", self.id, setback.describe());
+        self.plan = None;
+        self.unplannable = Some(setback.describe());
+        self.setback = Some(setback);
+    }
+
+    /// Whether it is not to be planned yet, because its planning died a short while ago.
+    pub(in crate::controller) fn rests_from_planning(&self, now: Now) -> bool {
+        self.setback.as_ref().is_some_and(|setback| now.monotonic < setback.until)
+    }
+
+    /// That its planning died, in one sentence.
+    pub(in crate::controller) fn describe_setback(&self) -> Option<String> {
+        self.setback.as_ref().map(Setback::describe)
     }
 }

@@ -24,7 +24,7 @@ const LONG_LEASE: Seconds = Seconds::new(10_000.0);
 
 /// A report, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Seen {
+struct ReceivedReport {
     samples: Samples,
     /// The client's clock.
     at: Option<Seconds>,
@@ -34,23 +34,23 @@ struct Seen {
 
 /// The reports of a job that this daemon has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(in crate::controller) struct SeenReports {
-    first: Option<Seen>,
-    last: Option<Seen>,
+pub(in crate::controller) struct ReceivedReports {
+    first: Option<ReceivedReport>,
+    last: Option<ReceivedReport>,
     count: u32,
 }
 
-impl SeenReports {
+impl ReceivedReports {
     /// Takes one in.
     pub(in crate::controller) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
-        let seen = Seen { samples, at, received };
+        let seen = ReceivedReport { samples, at, received };
         self.first.get_or_insert(seen);
         self.last = Some(seen);
         self.count = self.count.saturating_add(1);
     }
 
     /// What looks like a mistake, with what was most likely meant.
-    pub(in crate::controller) fn doubts(&self, spec: &JobSpec) -> Vec<String> {
+    pub(in crate::controller) fn likely_mistakes(&self, spec: &JobSpec) -> Vec<String> {
         let Some((first, last)) = self.first.zip(self.last) else { return Vec::new() };
         let took = last.received.since(first.received);
         let total = match spec.work {
@@ -103,7 +103,7 @@ impl SeenReports {
 }
 
 /// Whether the client's clock counts seconds.
-fn clock(first: Seen, last: Seen, took: Seconds) -> Option<String> {
+fn clock(first: ReceivedReport, last: ReceivedReport, took: Seconds) -> Option<String> {
     let passed = last.at? - first.at?;
     let pace = passed / took;
     let unit = match pace {
@@ -119,7 +119,7 @@ fn clock(first: Seen, last: Seen, took: Seconds) -> Option<String> {
 }
 
 /// Whether the work comes to an end at this pace.
-fn endless(first: Seen, last: Seen, took: Seconds, total: Option<Samples>) -> Option<String> {
+fn endless(first: ReceivedReport, last: ReceivedReport, took: Seconds, total: Option<Samples>) -> Option<String> {
     let (done, left) = (last.samples - first.samples, total? - last.samples);
     if done <= Samples::ZERO {
         return None;
@@ -157,14 +157,14 @@ mod tests {
     }
 
     /// Doubts after a report a second; samples and the client's clock as functions of the second.
-    fn doubts(spec: &JobSpec, seconds: u32, samples: fn(f64) -> f64, at: Option<fn(f64) -> f64>) -> String {
-        let mut seen = SeenReports::default();
+    fn likely_mistakes(spec: &JobSpec, seconds: u32, samples: fn(f64) -> f64, at: Option<fn(f64) -> f64>) -> String {
+        let mut seen = ReceivedReports::default();
         let start = Monotonic::default();
         for i in 0..=seconds {
             let t = f64::from(i);
             seen.note(Samples::new(samples(t)), at.map(|at| Seconds::new(at(t))), start.after(Seconds::new(t)));
         }
-        seen.doubts(spec).join("; ")
+        seen.likely_mistakes(spec).join("; ")
     }
 
     #[test]
@@ -184,10 +184,13 @@ mod tests {
             (&spec(Some(5000.0), 60.0), |t| 256.0 * t, None, ""),
         ];
         for (i, (spec, samples, at, part)) in table.into_iter().enumerate() {
-            let doubts = doubts(spec, 20, samples, at);
-            assert!(doubts.contains(part) && doubts.is_empty() == part.is_empty(), "{i}: {doubts:?}");
+            let likely_mistakes = likely_mistakes(spec, 20, samples, at);
+            assert!(
+                likely_mistakes.contains(part) && likely_mistakes.is_empty() == part.is_empty(),
+                "{i}: {likely_mistakes:?}"
+            );
         }
-        assert_eq!(doubts(&usual, 1, |_| 256.0, None), "", "too few to say");
+        assert_eq!(likely_mistakes(&usual, 1, |_| 256.0, None), "", "too few to say");
         let long: [(f64, Of, &str); 4] = [
             (5e-324, |t| 256.0 * t, "5120 samples are reported of 5e-324 in all"),
             (1e15, |t| 5e-324 * t.ceil(), "takes more than 100 years"),
@@ -195,10 +198,13 @@ mod tests {
             (1e10, |t| 20.0 * t, "takes 16 years"),
         ];
         for (total, samples, told) in long {
-            let doubts = doubts(&spec(Some(total), 60.0), 20, samples, None);
-            assert!(doubts.contains(told) && doubts.len() < 200 && !doubts.contains("inf"), "{total}: {doubts}");
+            let likely_mistakes = likely_mistakes(&spec(Some(total), 60.0), 20, samples, None);
+            assert!(
+                likely_mistakes.contains(told) && likely_mistakes.len() < 200 && !likely_mistakes.contains("inf"),
+                "{total}: {likely_mistakes}"
+            );
         }
         // Who loads and compiles has done nothing for a while.
-        assert!(doubts(&usual, 90, |_| 0.0, None).contains("is it counted?"));
+        assert!(likely_mistakes(&usual, 90, |_| 0.0, None).contains("is it counted?"));
     }
 }

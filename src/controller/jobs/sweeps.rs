@@ -6,8 +6,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::job::{Group, Job, Known};
-use super::sweep_ceiling::SweepCeiling;
+use super::job::{Group, Job, PriorProfile, SweepCeiling};
 use crate::controller::gpus::Gpu;
 use crate::controller::planning::ReplanReason;
 use crate::controller::snapshot::Snapshot;
@@ -25,13 +24,13 @@ const WORTHWHILE: TimeDelta = TimeDelta::minutes(15);
 pub(in crate::controller) struct SweepFit {
     pub(in crate::controller) job: JobId,
     ceilings: Vec<PowerLimit>,
-    reach: SweepCeiling,
+    sweep_ceiling: SweepCeiling,
 }
 
 impl Snapshot<'_> {
     /// Lowers the ceilings of a job's GPUs to what a cap that holds at all times ever leaves them, with all other GPUs at
     /// their lowest limits: what is above can neither be measured nor used.
-    pub(in crate::controller) fn keep_within_reach(&self, groups: &mut [Group]) {
+    pub(in crate::controller) fn lower_to_constant_cap(&self, groups: &mut [Group]) {
         let Some(cap) = self.cap.constant(self.gpus.largest_limits()) else { return };
         lower(groups, cap - self.others(groups, |_| false), None);
     }
@@ -43,21 +42,21 @@ impl Snapshot<'_> {
         }
         let schedule = self.cap.schedule(self.gpus.largest_limits(), self.now.utc);
         let fit = |job: &Job| {
-            let (ceilings, reach) = self.reach(job, &schedule)?;
-            Some(SweepFit { job: job.id.clone(), ceilings, reach })
+            let (ceilings, sweep_ceiling) = self.ceilings_of(job, &schedule)?;
+            Some(SweepFit { job: job.id.clone(), ceilings, sweep_ceiling })
         };
         self.jobs.iter().filter(|job| job.spec.control).filter_map(fit).collect()
     }
 
     /// Returns the ceilings that a job's sweep goes up to, and what that makes of it; `None` where it stays as it is.
-    fn reach(&self, job: &Job, schedule: &CapSchedule) -> Option<(Vec<PowerLimit>, SweepCeiling)> {
+    fn ceilings_of(&self, job: &Job, schedule: &CapSchedule) -> Option<(Vec<PowerLimit>, SweepCeiling)> {
         let profiler = job.profiler.as_ref()?;
-        let lowered = job.groups.iter().zip(&job.whole).any(|(g, whole)| g.range.ceiling < *whole);
+        let lowered = job.groups.iter().zip(&job.full_ceilings).any(|(g, full)| g.range.ceiling < *full);
         if schedule.is_empty() || (profiler.is_complete() && !lowered) {
-            return Some((job.whole.clone(), SweepCeiling::Whole));
+            return Some((job.full_ceilings.clone(), SweepCeiling::Full));
         }
         let mut groups = job.groups.clone();
-        groups.iter_mut().zip(&job.whole).for_each(|(g, whole)| g.range.ceiling = *whole);
+        groups.iter_mut().zip(&job.full_ceilings).for_each(|(g, full)| g.range.ceiling = *full);
         // What is measured or planned with already is left only for room that is there and lasts.
         let cap = match profiler.is_complete() || lowered {
             true => schedule.over(&Slot::new(self.now.utc, self.now.utc + WORTHWHILE)?),
@@ -85,14 +84,14 @@ impl Snapshot<'_> {
             self.cap.soon(schedule, self.settings, self.now.utc).map(|cap| cap - others).filter(|room| *room < wanted);
         // What even the lowest limits exceed is not waited for.
         let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.boards()).sum();
-        let reach = match room.filter(|_| wanted > lowest) {
+        let sweep_ceiling = match room.filter(|_| wanted > lowest) {
             Some(room) => {
-                SweepCeiling::Waits { until: room_again(schedule, self.now.utc, wanted + others), wanted, room }
+                SweepCeiling::Waiting { until: room_again(schedule, self.now.utc, wanted + others), wanted, room }
             }
-            None if ceilings != job.whole => SweepCeiling::Lowered { to: ceilings.clone() },
-            None => SweepCeiling::Whole,
+            None if ceilings != job.full_ceilings => SweepCeiling::Lowered { to: ceilings.clone() },
+            None => SweepCeiling::Full,
         };
-        Some((ceilings, reach))
+        Some((ceilings, sweep_ceiling))
     }
 
     /// What all boards but those of some groups count with at the least; those that are `held` with what they want.
@@ -120,11 +119,12 @@ fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
     for group in groups.iter_mut().filter(|_| part < 1.0) {
         let (min, ceiling) = (group.range.min.watts(), group.range.ceiling.watts());
         let exact = min + (ceiling - min) * part;
-        let reach = match step {
+        let sweep_ceiling = match step {
             Some(step) => ceiling - step * ((ceiling - exact) / step - 1e-9).ceil(),
             None => Watts::new(exact.get().floor()),
         };
-        group.range.ceiling = PowerLimit::from_watts(reach.max(min)).clamp(group.range.min, group.range.ceiling);
+        group.range.ceiling =
+            PowerLimit::from_watts(sweep_ceiling.max(min)).clamp(group.range.min, group.range.ceiling);
     }
 }
 
@@ -151,20 +151,20 @@ impl Job {
             let words: Vec<String> = fit.ceilings.iter().map(ToString::to_string).collect();
             let (id, to) = (&self.id, words.join(" + "));
             tracing::info!(job.id = %id, "job {id}: measured up to {to} from now on, as the node's cap allows");
-            self.reach_up_to(&fit.ceilings, settings.clone());
+            self.change_ceilings(&fit.ceilings, settings.clone());
         }
-        self.reach = fit.reach;
+        self.sweep_ceiling = fit.sweep_ceiling;
     }
 
     /// Goes on measuring up to other ceilings; what is known is kept.
-    fn reach_up_to(&mut self, ceilings: &[PowerLimit], settings: ProfileSettings) {
-        let known = |p: &Profiler| Known { record: p.record().clone(), expected: p.expected_limit() };
+    fn change_ceilings(&mut self, ceilings: &[PowerLimit], settings: ProfileSettings) {
+        let known = |p: &Profiler| PriorProfile { record: p.record().clone(), expected: p.expected_limit() };
         let Some(known) = self.profiler.as_ref().map(known) else { return };
-        let whole = std::mem::take(&mut self.whole);
+        let full = std::mem::take(&mut self.full_ceilings);
         let mut groups = self.groups.clone();
         groups.iter_mut().zip(ceilings).for_each(|(group, ceiling)| group.range.ceiling = *ceiling);
         self.equip(groups, settings, known);
-        self.whole = whole;
+        self.full_ceilings = full;
         // A plan knows points by their places in the profile.
         self.plan = None;
         self.replan = Some(ReplanReason::OtherCeilings);

@@ -2,8 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::job::Job;
-use super::phase::Phase;
+use super::job::{Job, Phase};
 use wattune_core::domain::Objective;
 use wattune_core::plan::{Promise, Verdict, Weighing};
 use wattune_core::time::Now;
@@ -22,9 +21,9 @@ impl Job {
             }
             _ => self.broken_without_plan(now),
         };
-        warnings.extend(self.reach.describe());
-        warnings.extend(self.setback_in_words());
-        warnings.extend(self.seen_reports.doubts(&self.spec));
+        warnings.extend(self.sweep_ceiling.describe());
+        warnings.extend(self.describe_setback());
+        warnings.extend(self.received_reports.likely_mistakes(&self.spec));
         warnings
     }
 

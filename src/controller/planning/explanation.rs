@@ -15,7 +15,7 @@ impl Job {
     /// Puts the present choice's reason in words.
     pub(super) fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
         self.explain_choice(now, allowed, held);
-        if let Some(why) = self.why_held(now) {
+        if let Some(why) = self.describe_applied(now) {
             self.reason = format!("{why}: {}", self.reason);
         }
     }

@@ -9,7 +9,7 @@ mod shared_budget;
 
 pub use replan::ReplanReason;
 
-use super::accounting::BudgetBook;
+use super::accounting::BudgetAccount;
 use super::cap::LimitGrants;
 use super::jobs::Jobs;
 use super::node::Node;
@@ -45,7 +45,7 @@ impl Planner {
 
     /// Plans every job that has a reason to, and sees to the phase of each. Plans are searched for on other threads; a
     /// search that takes longer than the settings allow is told to stop, the plans before stay in force until it has.
-    pub(super) async fn plan(&mut self, node: &mut Node<'_>, budget: &BudgetBook, now: Now) {
+    pub(super) async fn plan(&mut self, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) {
         if self.search.as_ref().is_some_and(Search::is_finished) {
             self.await_plans(node, budget, Seconds::ZERO).await;
         }
@@ -70,7 +70,7 @@ impl Planner {
 
     /// Sees to one job's phase. Returns whether all are to be planned now: of many jobs each reports by itself, and what
     /// one reports seldom concerns others.
-    pub(super) fn look_at_one(&mut self, id: &JobId, node: &mut Node<'_>, budget: &BudgetBook, now: Now) -> bool {
+    pub(super) fn look_at_one(&mut self, id: &JobId, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) -> bool {
         self.look_at(id, node, now);
         let is_finished = self.search.as_ref().is_some_and(Search::is_finished);
         is_finished
@@ -135,7 +135,7 @@ impl Planner {
             // A cap that a lower limit hides may have lifted: each slot's plan is made as if, and made again if it has not.
             for gpu in &job.spec.gpus {
                 if let Some(gpu) = node.gpus.get_mut(gpu) {
-                    gpu.doubt_cap();
+                    gpu.expire_cap();
                 }
             }
         }
@@ -144,7 +144,7 @@ impl Planner {
     }
 
     /// Waits for the search in progress, at most `patience`, and takes what it found.
-    async fn await_plans(&mut self, node: &mut Node<'_>, budget: &BudgetBook, patience: Seconds) {
+    async fn await_plans(&mut self, node: &mut Node<'_>, budget: &BudgetAccount, patience: Seconds) {
         let Some(mut search) = self.search.take() else { return };
         let Some(solved) = search.outcome(patience).await else {
             self.search = Some(search);
@@ -199,7 +199,7 @@ impl Planner {
     }
 
     /// Returns what is to be planned now. Jobs that share a cap are planned together or not at all.
-    fn batch(&self, node: &mut Node<'_>, budget: &BudgetBook, share: Option<&SharedBudget>, now: Now) -> PlanBatch {
+    fn batch(&self, node: &mut Node<'_>, budget: &BudgetAccount, share: Option<&SharedBudget>, now: Now) -> PlanBatch {
         let due = node.jobs.iter().filter(|job| job.is_due(now)).map(|job| job.id.clone());
         let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
         let (together, alone): (Vec<JobId>, Vec<JobId>) = due.partition(|id| members.contains(id));

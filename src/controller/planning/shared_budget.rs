@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::controller::accounting::BudgetBook;
+use crate::controller::accounting::BudgetAccount;
 use crate::controller::cap::{Cap, Demand};
 use crate::controller::jobs::{Job, Phase};
 use wattune_core::cap::{LimitPriority, LimitRequest};
@@ -88,7 +88,7 @@ impl Counted {
 
 impl SharedBudget {
     /// Returns what the cap and the budget leave for whom; `None` where there is neither.
-    pub(super) fn of(demand: &Demand<'_>, cap: &Cap, budget: &BudgetBook) -> Option<Self> {
+    pub(super) fn of(demand: &Demand<'_>, cap: &Cap, budget: &BudgetAccount) -> Option<Self> {
         let now = demand.now;
         let schedule = cap.schedule(demand.gpus.largest_limits(), now.utc);
         let budget = budget.span(now.utc);

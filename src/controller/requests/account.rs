@@ -13,7 +13,7 @@ impl Controller {
     pub async fn account_of(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
         // The books of a running job reach as far as its reports do.
         for gpu in self.jobs.get(id).map(|job| job.spec.gpus.clone()).unwrap_or_default() {
-            self.accounting.close_books_of(&mut node!(self), &gpu);
+            self.accounting.close_interval_of(&mut node!(self), &gpu);
         }
         if self.jobs.get(id).is_some_and(|job| job.spec.processes.is_some()) {
             self.accounting.refresh_cpu(&mut node!(self)).await;
@@ -31,10 +31,10 @@ impl Controller {
                 if let Some(gpu) = self.gpus.get_mut(&gpu) {
                     gpu.observe();
                 }
-                self.accounting.close_books_of(&mut node!(self), &gpu);
+                self.accounting.close_interval_of(&mut node!(self), &gpu);
             }
             self.write_backlog().await;
-            self.keep_progress(id).await;
+            self.store_progress(id).await;
         }
         let job = self.snapshot().job(id).await?;
         let energy = match self.jobs.get(id) {

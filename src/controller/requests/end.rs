@@ -34,21 +34,21 @@ impl Controller {
         }
         self.accounting.store_profile(&mut node!(self), id).await;
         for gpu in &gpus {
-            self.accounting.turn_books_of(&mut node!(self), gpu, true);
+            self.accounting.split_interval_of(&mut node!(self), gpu, true);
             if let Some(gpu) = self.gpus.get_mut(gpu) {
                 gpu.release(id);
             }
         }
         let Some(job) = self.jobs.remove(id) else { return };
-        self.accounting.remember_gone(&mut node!(self), &job);
+        self.accounting.record_ended(&mut node!(self), &job);
         let ended = job.stored(Some((self.now().utc, reason.to_owned())));
         self.write_backlog().await;
         // What was written now is in what is estimated below.
         self.accounting.forget_late(id);
         tracing::info!(job.id = %id, "job {id} ({}) ended: {reason}", job.spec.name);
         if let Err(error) = self.store.save_job(&ended).await {
-            self.accounting.note_store_fault(&error);
-            self.accounting.keep_ended(ended);
+            self.accounting.record_store_fault(&error);
+            self.accounting.queue_ended(ended);
             return;
         }
         self.record_outcome(&job, &ended, "it ended").await;

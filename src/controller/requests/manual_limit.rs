@@ -42,17 +42,17 @@ impl Controller {
         };
         gpu.denied = None;
         // Asking by hand means taking the board back from whoever set it.
-        let foreign = gpu.foreign.take();
+        let external = gpu.external.take();
         let asked = match allowed(gpu, ceiling, limit) {
             Ok(asked) => asked,
             Err(refused) => {
-                gpu.foreign = foreign;
+                gpu.external = external;
                 return Err(refused);
             }
         };
         let (until, until_utc) = (now.monotonic.after(ttl), now.utc + ttl.to_delta());
-        let wish = Override { limit: asked, until, until_utc, by };
-        let before = gpu.manual.replace(wish);
+        let manual = Override { limit: asked, until, until_utc, by };
+        let before = gpu.manual.replace(manual);
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: set by hand to {asked} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
         self.plan().await;
@@ -62,7 +62,7 @@ impl Controller {
         if let Some(gpu) = self.gpus.get_mut(&id)
             && let Some(why) = gpu.unjournalled.take()
         {
-            (gpu.manual, gpu.foreign) = (before, foreign);
+            (gpu.manual, gpu.external) = (before, external);
             return Err(ControlError::Journal(why));
         }
         self.await_write(&id).await;
@@ -86,7 +86,7 @@ impl Controller {
         tracing::info!(gpu.uuid = %id, caller = %by, "GPU {id}: limit by hand released");
         if let Some(gpu) = self.gpus.get_mut(&id) {
             gpu.manual = None;
-            gpu.foreign = None;
+            gpu.external = None;
             gpu.denied = None;
         }
         self.jobs.replan_all(ReplanReason::OverrideEnded);

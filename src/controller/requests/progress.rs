@@ -20,7 +20,7 @@ impl Controller {
         let first = job.progress.last.is_none();
         job.report(report, now)?;
         if first {
-            self.keep_progress(id).await;
+            self.store_progress(id).await;
         }
         let Some(job) = self.jobs.get_mut(id) else { return Err(self.snapshot().no_such_job(id).await) };
         let notes = job.profiler.as_mut().map(|p| p.take_notes()).unwrap_or_default();
@@ -40,11 +40,11 @@ impl Controller {
 
     /// Writes down how far a job is. Its next report counts on from here even if another daemon takes it, so that what it
     /// spent until then is not lost: the first report, and each that an answer relied on.
-    pub(super) async fn keep_progress(&mut self, id: &JobId) {
+    pub(super) async fn store_progress(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
         let saved = self.store.save_job(&job.stored(None)).await;
         if let Err(error) = &saved {
-            self.accounting.note_store_fault(error);
+            self.accounting.record_store_fault(error);
         }
         if let Some(job) = self.jobs.get_mut(id) {
             job.unsaved |= saved.is_err();

@@ -31,7 +31,7 @@ pub struct NewJob {
     pub priority: i32,
     /// The user's labels.
     pub tags: BTreeMap<String, String>,
-    /// Which processes are its own.
+    /// ReferenceKind processes are its own.
     pub claim: Option<ProcessSelector>,
 }
 
@@ -119,9 +119,9 @@ impl Controller {
     pub(in crate::controller) async fn admit(&mut self, job: Job) {
         let (id, gpus, processes) = (job.id.clone(), job.spec.gpus.clone(), job.spec.processes.clone());
         for gpu in &gpus {
-            let is_turned = self.accounting.turn_books_of(&mut node!(self), gpu, false);
+            let is_split = self.accounting.split_interval_of(&mut node!(self), gpu, false);
             if let Some(gpu) = self.gpus.get_mut(gpu) {
-                gpu.admit(&id, job.spec.control, is_turned);
+                gpu.admit(&id, job.spec.control, is_split);
             }
         }
         self.jobs.add(job);

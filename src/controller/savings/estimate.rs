@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::reference::{Which, evidence_at};
+use super::reference::{ReferenceKind, evidence_at};
 use crate::controller::error::ControlError;
 use crate::controller::jobs::Job;
 use crate::controller::signal::HORIZONS_H;
@@ -32,7 +32,7 @@ const NOT_CONTROLLED: &str = "registered with \"control\": false: its boards are
 
 /// What a job's savings are estimated self.
 pub(in crate::controller) struct Estimate<'a> {
-    pub(in crate::controller) of: Snapshot<'a>,
+    pub(in crate::controller) snapshot: Snapshot<'a>,
     pub(in crate::controller) stored: &'a StoredJob,
     /// The job as it runs or ran, with its profile.
     pub(in crate::controller) job: &'a Job,
@@ -48,11 +48,11 @@ impl Estimate<'_> {
         known: Result<SavingInput, String>,
     ) -> Result<Savings, ControlError> {
         let id = &self.stored.id;
-        let written = self.of.outcome(id).await?;
+        let written = self.snapshot.outcome(id).await?;
         if let Some(outcome) = written.filter(|_| self.stored.ended.is_some()) {
             let savings = outcome.savings;
             // Hours say too little of a job's first and last minutes: what was reckoned from minutes stands.
-            if self.of.store.is_rolled_up(id).await? {
+            if self.snapshot.store.is_rolled_up(id).await? {
                 return Ok(savings);
             }
             let again = |before: OrUnknown<ReferenceComparison>| match before {
@@ -66,7 +66,7 @@ impl Estimate<'_> {
                 batch_size_effect: self.batch_size_effect().await?.map(Into::into),
             });
         }
-        let frozen = self.of.counterfactuals(id).await?;
+        let frozen = self.snapshot.counterfactuals(id).await?;
         let against = |which| -> OrUnknown<ReferenceComparison> {
             let compared = self.references(&frozen, which);
             let told = compared.map(|compared| compared.with(&known));
@@ -74,14 +74,14 @@ impl Estimate<'_> {
             told.map_err(|why| known.as_ref().err().cloned().unwrap_or(why)).into()
         };
         Ok(Savings {
-            against_found: against(Which::Found),
-            against_max: against(Which::Max),
+            against_found: against(ReferenceKind::Original),
+            against_max: against(ReferenceKind::Max),
             batch_size_effect: self.batch_size_effect().await?.map(Into::into),
         })
     }
 
     /// What a job is compared with; nothing is reckoned yet.
-    fn references(&self, frozen: &[Counterfactual], which: Which) -> Result<ReferenceComparison, String> {
+    fn references(&self, frozen: &[Counterfactual], which: ReferenceKind) -> Result<ReferenceComparison, String> {
         if !self.stored.spec.control {
             return Err(NOT_CONTROLLED.into());
         }
@@ -142,16 +142,16 @@ impl Estimate<'_> {
             }
         }
         let is_beside = |index: &usize| mix.parts.iter().all(|(part, _)| part.index != *index);
-        let beside = (0..profile.points.len()).filter(is_beside);
+        let cpu_emissions = (0..profile.points.len()).filter(is_beside);
         let others: Vec<Evidence> =
-            beside.filter_map(|index| profiler.evidence(&profile.points[index].setting)).collect();
+            cpu_emissions.filter_map(|index| profiler.evidence(&profile.points[index].setting)).collect();
         let mixed: Vec<&Evidence> = places.iter().map(|place| &points[*place]).collect();
         let least = min_constant_power(&mixed, &others.iter().collect::<Vec<_>>(), rate);
         (places, least)
     }
 
     /// What a job did between its first report and its last, and what is known of the grid.
-    pub(in crate::controller) async fn done(&self) -> Result<Result<SavingInput, String>, StoreError> {
+    pub(in crate::controller) async fn completed_work(&self) -> Result<Result<SavingInput, String>, StoreError> {
         let stored = self.stored;
         if !stored.spec.control {
             return Ok(Err(NOT_CONTROLLED.into()));
@@ -162,13 +162,13 @@ impl Estimate<'_> {
         };
         if let Some(inner) = Slot::new(span.start() + TOUCH, span.end() - TOUCH) {
             for gpu in &stored.spec.gpus {
-                if self.of.store.was_shared(gpu, &stored.id, &inner).await? {
+                if self.snapshot.store.was_shared(gpu, &stored.id, &inner).await? {
                     let why = "another job, or somebody unknown, was on its boards: what each drew is shared by a rule";
                     return Ok(Err(why.into()));
                 }
             }
         }
-        let gaps = self.of.store.gaps(&span).await?;
+        let gaps = self.snapshot.store.gaps(&span).await?;
         let hole =
             gaps.into_iter().filter(|gap| gap.is_hole_of(&stored.spec.gpus, &span)).find_map(|gap| gap.energy.err());
         if let Some(why) = hole {
@@ -189,7 +189,7 @@ impl Estimate<'_> {
         if series.points().iter().all(|(_, i)| i.origin.is_actual()) {
             return None;
         }
-        let error = self.usual_error().unwrap_or_else(|| spread(self.of.signal.accounting_series().series()));
+        let error = self.usual_error().unwrap_or_else(|| spread(self.snapshot.signal.accounting_series().series()));
         let larger = |i: &Intensity| match i.origin.is_actual() {
             true => *i,
             false => Intensity { value: i.value * (1.0 + error), ..*i },
@@ -199,15 +199,16 @@ impl Estimate<'_> {
 
     /// The standard error, relative to what came, of what the book's first source said an hour ahead.
     fn usual_error(&self) -> Option<f64> {
-        let source = &self.of.signal.accounting_series().sources().first()?.source;
-        let score = self.of.signal.scores().iter().find(|s| s.source == *source && s.horizon_h == HORIZONS_H[0])?;
+        let source = &self.snapshot.signal.accounting_series().sources().first()?.source;
+        let score =
+            self.snapshot.signal.scores().iter().find(|s| s.source == *source && s.horizon_h == HORIZONS_H[0])?;
         let absolute = score.mape_pct.filter(|_| score.hours >= LEAST_SCORED_H)?;
         Some(absolute / 100.0 * DEVIATION_PER_ABSOLUTE)
     }
 
     /// What a trial's batch size did; `None` for what is no trial of a recurring job.
     async fn batch_size_effect(&self) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
-        let Some(recurring) = self.of.store.recurring_by_run(&self.stored.id).await? else { return Ok(None) };
+        let Some(recurring) = self.snapshot.store.recurring_by_run(&self.stored.id).await? else { return Ok(None) };
         let runs = &recurring.job.runs;
         let Some(own) = runs.iter().find(|r| r.job.as_ref() == Some(&self.stored.id)) else { return Ok(None) };
         let default = recurring.job.terms.spec.default_batch_size;
@@ -217,7 +218,7 @@ impl Estimate<'_> {
         if !own.trial.reached() {
             return Ok(Some(Err("it has not reached its target".into())));
         }
-        let before = own.ended_at.unwrap_or(self.of.now.utc);
+        let before = own.ended_at.unwrap_or(self.snapshot.now.utc);
         let past = runs.iter().filter(|r| {
             r.trial.batch_size == default && r.trial.reached() && r.ended_at.is_some_and(|ended| ended <= before)
         });
@@ -226,7 +227,7 @@ impl Estimate<'_> {
         for run in past {
             energies.push(run.energy);
             let job = match &run.job {
-                Some(job) => self.of.store.job(job).await?,
+                Some(job) => self.snapshot.store.job(job).await?,
                 None => None,
             };
             same_sensors &= job.is_some_and(|j| j.spec.gpus.iter().collect::<BTreeSet<_>>() == boards);

@@ -21,14 +21,14 @@ use wattune_core::ledger::savings_entries::Outcome;
 
 /// So long after its end a job waits for intensities; a source that has not published them by then seldom will.
 const AWAITED: TimeDelta = TimeDelta::days(14);
-/// No more ended jobs are looked at for that after a start.
+/// No more ended jobs are updated at for that after a start.
 const RECALLED: u32 = 1000;
 
 /// Owner of what jobs save.
 #[derive(Default)]
 pub(super) struct SavingsTracker {
-    /// The minute of the last look.
-    looked: Option<DateTime<Utc>>,
+    /// The minute of the last update.
+    updated: Option<DateTime<Utc>>,
     /// The jobs that ran then.
     running: Vec<JobId>,
     /// Jobs that ended and wait for intensities of their time.
@@ -37,8 +37,8 @@ pub(super) struct SavingsTracker {
     ended: Option<SavedView>,
 }
 
-/// What is to be looked at now.
-pub(super) struct Look {
+/// What is to be updated at now.
+pub(super) struct SavingsUpdate {
     /// The jobs whose savings are to be estimated again.
     pub(super) jobs: Vec<JobId>,
     running: Vec<JobId>,
@@ -47,26 +47,26 @@ pub(super) struct Look {
 }
 
 impl SavingsTracker {
-    /// Begins a look, once a minute: of each job once an hour, in a job's first hour once a minute, as all of its
+    /// Begins a update, once a minute: of each job once an hour, in a job's first hour once a minute, as all of its
     /// intervals are read for it.
-    pub(super) fn begin_look(&mut self, jobs: &Jobs, now: DateTime<Utc>) -> Option<Look> {
+    pub(super) fn begin_update(&mut self, jobs: &Jobs, now: DateTime<Utc>) -> Option<SavingsUpdate> {
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
-        let before = self.looked.replace(minute);
+        let before = self.updated.replace(minute);
         if before == Some(minute) {
             return None;
         }
         let is_new_hour = before.is_none_or(|before| hour_of(before) != hour_of(minute));
         let is_due = |job: &&Job| is_new_hour || now - job.registered_at < TimeDelta::hours(1);
         let due = jobs.iter().filter(is_due).map(|job| job.id.clone()).collect();
-        Some(Look { jobs: due, running: jobs.ids(), is_new_hour, now })
+        Some(SavingsUpdate { jobs: due, running: jobs.ids(), is_new_hour, now })
     }
 
-    /// Ends a look: sums up the jobs that ended lately, once an hour and whenever jobs came or went.
-    pub(super) async fn end_look(&mut self, look: Look, store: &Store) -> Result<(), StoreError> {
-        let has_changed = self.running != look.running;
-        self.running = look.running;
-        let span = Slot::new(look.now - TimeDelta::days(SHOWN_DAYS), look.now);
-        let Some(span) = span.filter(|_| look.is_new_hour || has_changed) else { return Ok(()) };
+    /// Ends a update: sums up the jobs that ended lately, once an hour and whenever jobs came or went.
+    pub(super) async fn end_update(&mut self, update: SavingsUpdate, store: &Store) -> Result<(), StoreError> {
+        let has_changed = self.running != update.running;
+        self.running = update.running;
+        let span = Slot::new(update.now - TimeDelta::days(SHOWN_DAYS), update.now);
+        let Some(span) = span.filter(|_| update.is_new_hour || has_changed) else { return Ok(()) };
         let jobs = store.jobs_within(&span).await?;
         let ended = || jobs.iter().filter(|job| job.ended_within(&span));
         let known = ended().filter_map(|job| job.saved);
@@ -84,7 +84,7 @@ impl SavingsTracker {
     }
 
     /// Notes a job's outcome: it waits while intensities of its time may still come.
-    pub(super) fn note(&mut self, outcome: &Outcome) {
+    pub(super) fn add_outcome(&mut self, outcome: &Outcome) {
         if outcome.savings.is_provisional() {
             self.awaited.insert(outcome.job.clone());
         }
@@ -96,7 +96,7 @@ impl SavingsTracker {
     }
 
     /// Lets a job wait no longer.
-    pub(super) fn forget(&mut self, job: &JobId) {
+    pub(super) fn remove_awaited(&mut self, job: &JobId) {
         self.awaited.remove(job);
     }
 }

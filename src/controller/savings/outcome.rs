@@ -16,16 +16,16 @@ impl Snapshot<'_> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
         let stored = job.stored(None);
         let rows = self.accounting.rows_of(id, self.store).await?;
-        let (emissions, series) = self.intensities().settle(&rows).await?;
+        let (emissions, series) = self.intensities().emissions_of(&rows).await?;
         let estimate =
-            Estimate { of: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
-        let savings = estimate.savings(estimate.done().await?).await?;
+            Estimate { snapshot: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
+        let savings = estimate.savings(estimate.completed_work().await?).await?;
         let saving = savings.against_found.known().and_then(|compared| compared.saving.known());
         Ok(saving.map(|saving| saving.carbon_reduction_g.into()))
     }
 
     /// Returns the outcome of a job that ended; `None` where there is nothing to compare, or nothing new.
-    pub(in crate::controller) async fn reckon(
+    pub(in crate::controller) async fn estimate_outcome(
         &self,
         job: &Job,
         stored: &StoredJob,
@@ -37,9 +37,9 @@ impl Snapshot<'_> {
             return Ok(None);
         }
         let rows = self.accounting.rows_of(&stored.id, self.store).await?;
-        let (emissions, series) = self.intensities().settle(&rows).await?;
-        let estimate = Estimate { of: *self, stored, job, rows: &rows, series: &series, emissions: &emissions };
-        let savings = estimate.savings(estimate.done().await?).await?;
+        let (emissions, series) = self.intensities().emissions_of(&rows).await?;
+        let estimate = Estimate { snapshot: *self, stored, job, rows: &rows, series: &series, emissions: &emissions };
+        let savings = estimate.savings(estimate.completed_work().await?).await?;
         if earlier.as_ref().is_some_and(|before| before.savings == savings) {
             return Ok(None);
         }
@@ -63,7 +63,7 @@ impl Snapshot<'_> {
             Entry::Counterfactual(it) if it.job == *id => Some(*it),
             _ => None,
         };
-        Ok(written.into_iter().chain(self.accounting.notes().cloned()).filter_map(is_one).collect())
+        Ok(written.into_iter().chain(self.accounting.queued_entries().cloned()).filter_map(is_one).collect())
     }
 
     /// Returns a job's outcome as written last.
@@ -73,6 +73,6 @@ impl Snapshot<'_> {
             Entry::Outcome(it) if it.job == *id => Some(*it),
             _ => None,
         };
-        Ok(written.into_iter().chain(self.accounting.notes().cloned()).filter_map(is_one).next_back())
+        Ok(written.into_iter().chain(self.accounting.queued_entries().cloned()).filter_map(is_one).next_back())
     }
 }

@@ -15,15 +15,15 @@ use wattune_core::units::{GramsCo2e, Joules, Seconds};
 
 /// One of a job's references: its original limits, or the largest.
 #[derive(Clone, Copy)]
-pub(super) enum Which {
-    Found,
+pub(super) enum ReferenceKind {
+    Original,
     Max,
 }
 
-impl Which {
+impl ReferenceKind {
     pub(super) fn of(self, frozen: &Counterfactual) -> &Reference {
         match self {
-            Self::Found => &frozen.found,
+            Self::Original => &frozen.found,
             Self::Max => &frozen.max,
         }
     }
@@ -72,8 +72,8 @@ impl Snapshot<'_> {
             why: why.into(),
             rule: RULE.into(),
             samples: plan.samples_done,
-            found: reference(Which::Found),
-            max: reference(Which::Max),
+            found: reference(ReferenceKind::Original),
+            max: reference(ReferenceKind::Max),
             planned_energy_j: plan.expected.energy,
             planned_carbon_g: plan.expected.carbon,
             planned_end: plan.expected.ends_at,
@@ -82,19 +82,19 @@ impl Snapshot<'_> {
     }
 
     /// Returns the limit of each group that a reference is at.
-    fn reference_limits(&self, job: &Job, which: Which) -> Result<Vec<PowerLimit>, String> {
+    fn reference_limits(&self, job: &Job, which: ReferenceKind) -> Result<Vec<PowerLimit>, String> {
         let of = |id: &GpuId| {
             let gpu = self.gpus.get(id)?;
             match which {
-                Which::Found => self.gpus.found(id),
-                Which::Max => gpu.range().map(|range| range.max),
+                ReferenceKind::Original => self.gpus.original_limit(id),
+                ReferenceKind::Max => gpu.range().map(|range| range.max),
             }
         };
         let one = |members: &[GpuId]| {
             let limits: Option<BTreeSet<PowerLimit>> = members.iter().map(of).collect();
             match limits.ok_or("a board does not tell its limits")?.into_iter().collect::<Vec<_>>().as_slice() {
                 [only] => Ok(*only),
-                _ if matches!(which, Which::Found) => Err("its boards were found at different limits"),
+                _ if matches!(which, ReferenceKind::Original) => Err("its boards were found at different limits"),
                 _ => Err("its boards have different maximum limits"),
             }
         };

@@ -9,7 +9,7 @@ use crate::store::SourceKey;
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot, is_same_quantity};
 use wattune_core::units::GramsPerKwh;
 
-/// The series that the books use: all sources of one kind and scope. It is the first source's that has said anything,
+/// The series that the books use: all sources of one kind and scope. It is the first source's that has published anything,
 /// so that an outage, in which another kind may be followed, does not change what grams mean.
 #[derive(Default)]
 pub(in crate::controller) struct AccountingSeries {
@@ -17,7 +17,7 @@ pub(in crate::controller) struct AccountingSeries {
     sources: Vec<SourceKey>,
     /// What is known in memory.
     series: CarbonSeries,
-    /// Times about which no source said anything, as the model saw them while they passed.
+    /// Times about which no source published anything, as the model saw them while they passed.
     modelled: CarbonSeries,
     leading: Option<Arc<Forecast>>,
 }
@@ -35,15 +35,15 @@ impl AccountingSeries {
 
     /// Takes in what the sources say now. Answers with the times of which another value is known than before; `None` if
     /// it is another series altogether.
-    pub(super) fn take(&mut self, state: &FeedState) -> Option<Vec<Slot>> {
-        let said: Vec<&Arc<Forecast>> = state.sources.iter().filter_map(|s| s.forecast.as_ref()).collect();
-        let Some(leading) = said.first() else { return Some(Vec::new()) };
+    pub(super) fn update(&mut self, state: &FeedState) -> Option<Vec<Slot>> {
+        let published: Vec<&Arc<Forecast>> = state.sources.iter().filter_map(|s| s.forecast.as_ref()).collect();
+        let Some(leading) = published.first() else { return Some(Vec::new()) };
         let key = SourceKey::of(leading);
         if self.leading.as_ref().is_some_and(|l| !same_signal(&SourceKey::of(l), &key)) {
             self.modelled = CarbonSeries::default();
         }
         let alike: Vec<&Arc<Forecast>> =
-            said.iter().filter(|f| same_signal(&SourceKey::of(f), &key)).copied().collect();
+            published.iter().filter(|f| same_signal(&SourceKey::of(f), &key)).copied().collect();
         let sources: Vec<SourceKey> = alike.iter().map(|f| SourceKey::of(f)).collect();
         let mut series = self.modelled.clone();
         for forecast in alike.iter().rev() {
@@ -53,7 +53,7 @@ impl AccountingSeries {
             series.overwrite(&forecast.actual);
         }
         let mut update = changes(&series, Some(&self.series));
-        update.extend(gone(&self.series, &series));
+        update.extend(missing(&self.series, &series));
         let is_other = self.sources != sources;
         (self.sources, self.series) = (sources, series);
         self.leading = Some(Arc::clone(leading));
@@ -81,18 +81,18 @@ pub(in crate::controller) fn same_signal(a: &SourceKey, b: &SourceKey) -> bool {
 /// nothing back, unless it is a file's that says what was expected of it: the values were blanked.
 pub(super) fn withdrawn(before: &CarbonSeries, answer: &Forecast) -> Vec<(Slot, Intensity)> {
     if !answer.actual.is_empty() {
-        return gone(before, &answer.actual);
+        return missing(before, &answer.actual);
     }
     let is_blank = |slot: &Slot| !answer.expected.overlapping(slot).is_empty() && slot.end() <= answer.retrieved_at;
     before.points().iter().filter(|(slot, _)| answer.is_of_file() && is_blank(slot)).copied().collect()
 }
 
-/// What `before` said of the time that `now` speaks of, and `now` does not: since its beginning, as older values only
+/// What `before` published of the time that `now` speaks of, and `now` does not: since its beginning, as older values only
 /// fall out of view.
-fn gone(before: &CarbonSeries, now: &CarbonSeries) -> Vec<(Slot, Intensity)> {
+fn missing(before: &CarbonSeries, now: &CarbonSeries) -> Vec<(Slot, Intensity)> {
     let Some(start) = now.start() else { return Vec::new() };
-    let gone = |(slot, _): &&(Slot, Intensity)| slot.start() >= start && now.overlapping(slot).is_empty();
-    before.points().iter().filter(gone).copied().collect()
+    let missing = |(slot, _): &&(Slot, Intensity)| slot.start() >= start && now.overlapping(slot).is_empty();
+    before.points().iter().filter(missing).copied().collect()
 }
 
 /// The points of `now` that `before` did not have.

@@ -87,12 +87,12 @@ impl SignalBasis {
     }
 
     /// Has the present looked at again at once.
-    pub(super) fn doubt(&mut self) {
+    pub(super) fn expire(&mut self) {
         self.looked_at = None;
     }
 
     /// Takes over what was found now; whether the present rests on another basis than before.
-    pub(super) fn take(&mut self, found: Self, now: Now) -> bool {
+    pub(super) fn replace(&mut self, found: Self, now: Now) -> bool {
         let changed = (self.level, self.source) != (found.level, found.source);
         let since = if changed { now.utc } else { self.since };
         if changed {

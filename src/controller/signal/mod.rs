@@ -7,7 +7,6 @@ mod scores;
 mod stored;
 #[cfg(test)]
 mod tests;
-mod update;
 
 use std::sync::Arc;
 
@@ -20,8 +19,8 @@ pub(super) use past_forecasts::PastForecasts;
 pub(super) use scores::HORIZONS_H;
 pub use scores::{RankBoard, scores};
 use scores::{Scores, at_hand};
-use stored::StoredAnswers;
-pub(super) use update::SignalUpdate;
+pub(super) use stored::SignalUpdate;
+use stored::StoredResponses;
 
 use super::planning::ReplanReason;
 use super::view::ScoreView;
@@ -52,7 +51,7 @@ pub(super) struct Signal {
     basis: SignalBasis,
     accounting_series: AccountingSeries,
     /// What was stored of each source of the feed.
-    taken: Vec<StoredAnswers>,
+    stored: Vec<StoredResponses>,
     past_forecasts: PastForecasts,
     scores: Scores,
 }
@@ -75,7 +74,7 @@ impl Signal {
             model: Model::default(),
             basis: SignalBasis::unknown(now, fallback),
             accounting_series: AccountingSeries::default(),
-            taken: Vec::new(),
+            stored: Vec::new(),
             past_forecasts: PastForecasts::default(),
             scores: Scores::new(ranks),
         }
@@ -83,37 +82,37 @@ impl Signal {
 
     /// Takes in the newest answers of the feed and stores them. What could not be stored is tried again with the next
     /// answer, or when its time has come.
-    pub(super) async fn take(&mut self, store: &Store, now: Now) -> SignalUpdate {
+    pub(super) async fn update(&mut self, store: &Store, now: Now) -> SignalUpdate {
         let mut update = SignalUpdate::default();
         if self.feed.has_changed().unwrap_or(false) {
             let state = self.feed.borrow_and_update().clone();
-            self.take_answers(&state, store, now, &mut update).await;
+            self.store_responses(&state, store, now, &mut update).await;
         }
         if self.basis.is_due(now) {
-            self.look_at_the_present(store, now, &mut update).await;
+            self.update_basis(store, now, &mut update).await;
         }
-        if let Err(error) = self.past_forecasts.look_back(self.forecast.as_deref(), store, now.utc).await {
+        if let Err(error) = self.past_forecasts.update(self.forecast.as_deref(), store, now.utc).await {
             update.faults.push(error);
         }
         if self.forecast.is_some() {
             let state = self.feed.borrow().clone();
-            if let Err(error) = self.scores.keep(store, &state, now).await {
+            if let Err(error) = self.scores.update(store, &state, now).await {
                 update.faults.push(error);
             }
         }
         update
     }
 
-    async fn take_answers(&mut self, state: &FeedState, store: &Store, now: Now, update: &mut SignalUpdate) {
-        self.taken.resize_with(state.sources.len(), StoredAnswers::default);
-        for (taken, source) in self.taken.iter_mut().zip(&state.sources) {
-            if let Err(error) = taken.take(source, store, update).await {
+    async fn store_responses(&mut self, state: &FeedState, store: &Store, now: Now, update: &mut SignalUpdate) {
+        self.stored.resize_with(state.sources.len(), StoredResponses::default);
+        for (stored, source) in self.stored.iter_mut().zip(&state.sources) {
+            if let Err(error) = stored.store_new(source, store, update).await {
                 update.faults.push(error);
             }
         }
         // What is new is told to the store at once, and the present is looked at anew.
-        self.basis.doubt();
-        match self.accounting_series.take(state) {
+        self.basis.expire();
+        match self.accounting_series.update(state) {
             Some(slots) => update.revised.extend(slots),
             None => update.is_other_series = true,
         }
@@ -145,14 +144,14 @@ impl Signal {
 
     /// Sees what the present is reckoned with: forecasts end, and what came grows old. A time about which no source says
     /// anything is booked as the model sees it while it passes.
-    async fn look_at_the_present(&mut self, store: &Store, now: Now, update: &mut SignalUpdate) {
-        for taken in &mut self.taken {
-            if let Err(error) = taken.store_begun(now.utc, store).await {
+    async fn update_basis(&mut self, store: &Store, now: Now, update: &mut SignalUpdate) {
+        for stored in &mut self.stored {
+            if let Err(error) = stored.store_begun(now.utc, store).await {
                 update.faults.push(error);
             }
         }
         let found = SignalBasis::of(&self.model, self.forecast.as_deref(), &self.feed.borrow(), self.fallback, now.utc);
-        if self.basis.take(found, now) {
+        if self.basis.replace(found, now) {
             update.replan.get_or_insert(ReplanReason::AnotherBasis);
         }
         if matches!(found.level, BasisLevel::Local | BasisLevel::DailyShape)

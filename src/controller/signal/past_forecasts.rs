@@ -3,8 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::HORIZONS_H;
-use crate::controller::view::spelling::spelled;
-use crate::controller::view::{ForeseenView, OutcomeView};
+use crate::controller::view::{ForeseenView, OutcomeView, spelled};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{Forecast, Intensity, Slot};
 use wattune_core::forecast::mean_if_covered;
@@ -30,7 +29,7 @@ struct About {
 
 impl PastForecasts {
     /// Looks up the forecasts of slots that have not been looked at.
-    pub(super) async fn look_back(
+    pub(super) async fn update(
         &mut self,
         forecast: Option<&Forecast>,
         store: &Store,

@@ -37,7 +37,7 @@ impl Scores {
     }
 
     /// Scores the sources now and then.
-    pub(super) async fn keep(&mut self, store: &Store, state: &FeedState, now: Now) -> Result<(), StoreError> {
+    pub(super) async fn update(&mut self, store: &Store, state: &FeedState, now: Now) -> Result<(), StoreError> {
         if self.scored_at.is_some_and(|at| now.monotonic.since(at) < SCORE) {
             return Ok(());
         }
@@ -73,12 +73,13 @@ pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>,
         let Some(span) = Slot::new(since, now) else { break };
         let (source, zone) = (first.source.clone(), first.zone.clone());
         let key = SourceKey { source, zone, kind: first.kind, scope: first.scope };
-        let mut came = store.intensities(std::slice::from_ref(&key), &span).await?;
-        came =
-            CarbonSeries::from_points(came.points().iter().filter(|(_, i)| i.origin.is_actual()).copied().collect()).0;
+        let mut actual = store.intensities(std::slice::from_ref(&key), &span).await?;
+        actual =
+            CarbonSeries::from_points(actual.points().iter().filter(|(_, i)| i.origin.is_actual()).copied().collect())
+                .0;
         let alike: Vec<Issued> = alike.into_iter().cloned().map(at_hand).collect();
         for horizon_h in HORIZONS_H {
-            let score = score_issued(&alike, &came, now, Seconds::new(horizon_h * 3600.0));
+            let score = score_issued(&alike, &actual, now, Seconds::new(horizon_h * 3600.0));
             scores.push(ScoreView::new(&first.source, first.zone.as_str(), horizon_h, &score));
         }
     }

@@ -4,15 +4,34 @@ use std::sync::Arc;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::SignalUpdate;
 use super::accounting_series::{changes, withdrawn};
+use crate::controller::planning::ReplanReason;
 use crate::providers::{Contribution, SourceState};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot};
 
+/// The changes since the last tick that concern the ledger, the jobs and the plans.
+#[derive(Debug, Default)]
+pub(in crate::controller) struct SignalUpdate {
+    /// Slots with new or withdrawn values: their hours are settled and counted again.
+    pub(in crate::controller) reported: Vec<Slot>,
+    /// Slots whose value in the accounting series has changed: their hours are counted again.
+    pub(in crate::controller) revised: Vec<Slot>,
+    /// Whether the ledger uses another accounting series: all hours are counted again.
+    pub(in crate::controller) is_other_series: bool,
+    /// Hours whose values a source has declared final.
+    pub(in crate::controller) finalised: Vec<Slot>,
+    /// Whether this is the first forecast since the start.
+    pub(in crate::controller) is_first: bool,
+    /// The reason to plan every job again.
+    pub(in crate::controller) replan: Option<ReplanReason>,
+    /// Failed reads and writes.
+    pub(in crate::controller) faults: Vec<StoreError>,
+}
+
 /// What was taken of a source's states.
 #[derive(Default)]
-pub(super) struct StoredAnswers {
+pub(super) struct StoredResponses {
     forecast: Option<Arc<Forecast>>,
     issued: Option<Arc<Forecast>>,
     final_until: Option<DateTime<Utc>>,
@@ -20,10 +39,10 @@ pub(super) struct StoredAnswers {
     begun_until: Option<DateTime<Utc>>,
 }
 
-impl StoredAnswers {
+impl StoredResponses {
     /// Stores what a source said that it had not said before: what came with its provenance, its newest forecast as it
     /// was issued, and what is final.
-    pub(super) async fn take(
+    pub(super) async fn store_new(
         &mut self,
         source: &SourceState,
         store: &Store,
@@ -31,7 +50,7 @@ impl StoredAnswers {
     ) -> Result<(), StoreError> {
         let Some(newest) = &source.forecast else { return Ok(()) };
         if self.forecast.as_ref() != Some(newest) {
-            self.take_outcomes(newest, source.contributes, store, update).await?;
+            self.store_actuals(newest, source.contributes, store, update).await?;
         }
         let issued = source.issued.as_ref().filter(|i| !i.expected.is_empty());
         if let Some(issued) = issued
@@ -54,7 +73,7 @@ impl StoredAnswers {
         Ok(())
     }
 
-    async fn take_outcomes(
+    async fn store_actuals(
         &mut self,
         newest: &Arc<Forecast>,
         contributes: Contribution,
@@ -62,7 +81,7 @@ impl StoredAnswers {
         update: &mut SignalUpdate,
     ) -> Result<(), StoreError> {
         let before = self.forecast.as_ref().filter(|b| SourceKey::of(b) == SourceKey::of(newest));
-        let mut came = changes(&newest.actual, before.map(|b| &b.actual));
+        let mut actual = changes(&newest.actual, before.map(|b| &b.actual));
         let withdrawn = match before {
             Some(before) => withdrawn(&before.actual, newest),
             // What is not asked for was not taken back.
@@ -70,12 +89,12 @@ impl StoredAnswers {
             None => withdrawn_since(newest, store).await?,
         };
         if before.is_none() {
-            came = not_stored(newest, came, store).await?;
+            actual = not_stored(newest, actual, store).await?;
             self.begun_until = None;
         }
         store.withdraw_intensities(newest, &withdrawn).await?;
-        store.append_intensities(newest, &came).await?;
-        update.reported.extend(came.iter().chain(&withdrawn).map(|(slot, _)| *slot));
+        store.append_intensities(newest, &actual).await?;
+        update.reported.extend(actual.iter().chain(&withdrawn).map(|(slot, _)| *slot));
         self.forecast = Some(Arc::clone(newest));
         Ok(())
     }
@@ -88,9 +107,9 @@ impl StoredAnswers {
         let from = self.begun_until.map_or(0, |until| points.partition_point(|(slot, _)| slot.start() <= until));
         let to = points.partition_point(|(slot, _)| slot.start() <= now);
         let mut begun = points.get(from..to).unwrap_or_default().to_vec();
-        // A generated grid's expectation would take the place of what it has told already.
-        let told = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
-        begun.retain(|(slot, i)| !told(slot) || (self.begun_until.is_some() && i.origin != Origin::Synthetic));
+        // A generated grid's expectation would take the place of what it has is_known already.
+        let is_known = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
+        begun.retain(|(slot, i)| !is_known(slot) || (self.begun_until.is_some() && i.origin != Origin::Synthetic));
         if self.begun_until.is_none() {
             begun = not_stored(forecast, begun, store).await?;
         }
@@ -120,6 +139,6 @@ async fn withdrawn_since(newest: &Forecast, store: &Store) -> Result<Vec<(Slot, 
     let span = said.start().zip(said.end()).and_then(|(start, end)| Slot::new(start, end));
     let Some(span) = span else { return Ok(Vec::new()) };
     let stored = store.intensities(&[SourceKey::of(newest)], &span).await?;
-    let came = stored.points().iter().filter(|(_, i)| i.origin.is_actual()).copied().collect();
-    Ok(withdrawn(&CarbonSeries::from_points(came).0, newest))
+    let actual = stored.points().iter().filter(|(_, i)| i.origin.is_actual()).copied().collect();
+    Ok(withdrawn(&CarbonSeries::from_points(actual).0, newest))
 }

@@ -64,12 +64,12 @@ async fn an_answer_is_news_once() {
     let store = Store::open(dir.path()).await.expect("opens");
     let came = hours(-24, 0, 300.0, Origin::Measured);
     let (publish, mut signal) = owner(feed(&said(400.0, came.clone())));
-    let update = signal.take(&store, now(0)).await;
+    let update = signal.update(&store, now(0)).await;
     assert!(update.is_first && update.is_other_series && update.faults.is_empty(), "{update:?}");
     assert_eq!((update.reported.len(), update.replan), (24, Some(ReplanReason::NewForecast)));
     assert_eq!(signal.basis().value, GramsPerKwh::new(400.0));
 
-    let update = signal.take(&store, now(1)).await;
+    let update = signal.update(&store, now(1)).await;
     assert!(
         !update.is_first && !update.is_other_series && update.reported.is_empty() && update.replan.is_none(),
         "{update:?}"
@@ -79,11 +79,11 @@ async fn an_answer_is_news_once() {
     let mut later = came.clone();
     later.overwrite(&hours(0, 1, 410.0, Origin::Measured));
     publish.send_replace(feed(&said(400.0, later)));
-    let update = signal.take(&store, now(3600)).await;
+    let update = signal.update(&store, now(3600)).await;
     assert_eq!((update.reported.len(), update.revised.len(), update.replan), (1, 1, None), "{update:?}");
 
     publish.send_replace(feed(&said(200.0, came)));
-    let update = signal.take(&store, now(3601)).await;
+    let update = signal.update(&store, now(3601)).await;
     assert_eq!(update.replan, Some(ReplanReason::NewForecast));
     assert!(!update.is_first, "{update:?}");
 }
@@ -93,22 +93,22 @@ async fn what_is_taken_back_is_told_and_what_is_final_is_said_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     let (publish, mut signal) = owner(feed(&said(400.0, hours(-24, 0, 300.0, Origin::Measured))));
-    signal.take(&store, now(0)).await;
+    signal.update(&store, now(0)).await;
     // The source does not say any more what came in an hour of which it spoke.
     let mut kept = hours(-24, -6, 300.0, Origin::Measured);
     kept.overwrite(&hours(-5, 0, 300.0, Origin::Measured));
     publish.send_replace(feed(&said(400.0, kept.clone())));
-    let update = signal.take(&store, now(1)).await;
+    let update = signal.update(&store, now(1)).await;
     let gone = Slot::new(at(-6), at(-5)).expect("an hour");
     assert_eq!((update.reported.as_slice(), update.is_other_series), ([gone].as_slice(), false), "{update:?}");
 
     let mut state = feed(&said(400.0, kept));
     state.sources[0].final_until = Some(at(-3));
     publish.send_replace(state.clone());
-    let update = signal.take(&store, now(2)).await;
+    let update = signal.update(&store, now(2)).await;
     assert!(update.reported.is_empty() && update.faults.is_empty(), "{update:?}");
     publish.send_replace(state);
-    assert!(signal.take(&store, now(3)).await.finalised.is_empty());
+    assert!(signal.update(&store, now(3)).await.finalised.is_empty());
     assert_eq!(store.final_until(&signal.accounting_series().sources()[0]).await.expect("read"), Some(at(-3)));
 }
 
@@ -118,7 +118,7 @@ async fn a_store_that_fails_is_a_fault_and_is_told_again() {
     let store = Store::open(dir.path()).await.expect("opens");
     store.close().await;
     let (_publish, mut signal) = owner(feed(&said(400.0, CarbonSeries::default())));
-    let update = signal.take(&store, now(0)).await;
+    let update = signal.update(&store, now(0)).await;
     assert!(!update.faults.is_empty() && update.is_first, "{update:?}");
     assert_eq!(signal.basis().value, GramsPerKwh::new(400.0), "planning goes on");
 }

@@ -45,7 +45,7 @@ pub struct UnknownView {
 #[serde(untagged)]
 pub enum SavingView {
     /// It is known.
-    Told(Box<SavingFigures>),
+    Known(Box<SavingFigures>),
     /// It is not.
     Unknown(UnknownView),
 }
@@ -83,7 +83,7 @@ pub struct SavingFigures {
 #[serde(untagged)]
 pub enum BatchEffectView {
     /// It is known.
-    Told(BatchFigures),
+    Known(BatchFigures),
     /// It is not.
     Unknown(UnknownView),
 }
@@ -104,7 +104,7 @@ pub struct BatchFigures {
 impl SavingsView {
     /// Whether some of it rests on intensities that have not come yet.
     pub fn is_provisional(&self) -> bool {
-        let open = |it: &SavingView| matches!(it, SavingView::Told(told) if told.provisional);
+        let open = |it: &SavingView| matches!(it, SavingView::Known(told) if told.provisional);
         open(&self.against_found) || open(&self.against_max)
     }
 }
@@ -132,7 +132,7 @@ impl From<OrUnknown<ReferenceComparison>> for SavingView {
                 return Self::Unknown(UnknownView { unknown });
             }
         };
-        Self::Told(Box::new(SavingFigures {
+        Self::Known(Box::new(SavingFigures {
             power_limits_w: limits.iter().map(|l: &PowerLimit| l.watts().get()).collect(),
             carbon_at_reference_g: saving.carbon_at_reference_g.get(),
             energy_at_reference_j: saving.energy_at_reference_j.get(),
@@ -151,7 +151,7 @@ impl From<OrUnknown<ReferenceComparison>> for SavingView {
 impl From<OrUnknown<BatchEffect>> for BatchEffectView {
     fn from(found: OrUnknown<BatchEffect>) -> Self {
         match found {
-            OrUnknown::Known(effect) => Self::Told(BatchFigures {
+            OrUnknown::Known(effect) => Self::Known(BatchFigures {
                 default_runs: effect.runs,
                 energy_reduction_j: effect.energy_j.into(),
                 carbon_reduction_g: effect.carbon_g.into(),

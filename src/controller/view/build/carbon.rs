@@ -5,9 +5,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::controller::error::ControlError;
 use crate::controller::signal::{BasisLevel, PastForecasts, PriceSignal, SignalBasis};
 use crate::controller::snapshot::Snapshot;
-use crate::controller::view::spelling::spelled;
 use crate::controller::view::{
-    CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
+    CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView, spelled,
 };
 use crate::providers::{Currency, FeedState, Freshness, SourceState};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin, Slot};
@@ -21,17 +20,17 @@ impl Snapshot<'_> {
     /// Returns the carbon signal now.
     pub(in crate::controller) fn carbon_now(&self) -> CarbonView {
         let state = self.signal.state();
-        self.seen(&state).view()
+        self.at_present(&state).view()
     }
 
     /// Returns what is expected of the grid from now on.
     pub(in crate::controller) fn carbon_forecast(&self) -> Vec<IntensityView> {
         let state = self.signal.state();
-        self.seen(&state).ahead()
+        self.at_present(&state).ahead()
     }
 
-    fn seen<'s>(&'s self, state: &'s FeedState) -> Seen<'s> {
-        Seen {
+    fn at_present<'s>(&'s self, state: &'s FeedState) -> SignalAtPresent<'s> {
+        SignalAtPresent {
             now: self.now.utc,
             state,
             forecast: self.signal.forecast(),
@@ -118,19 +117,27 @@ pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: Date
 }
 
 /// What a feed's state comes to without a daemon: the signal now, and what is expected from now on.
-pub fn look(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (CarbonView, Vec<IntensityView>) {
+pub fn describe_feed(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (CarbonView, Vec<IntensityView>) {
     let forecast = state.forecast.as_deref();
     let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now, &ModelPolicy::default()));
     let model = model.unwrap_or_default();
     let basis = SignalBasis::of(&model, forecast, state, fallback, now);
     let past_forecasts = PastForecasts::default();
-    let seen =
-        Seen { now, state, forecast, model: &model, basis, scores: &[], past_forecasts: &past_forecasts, fallback };
+    let seen = SignalAtPresent {
+        now,
+        state,
+        forecast,
+        model: &model,
+        basis,
+        scores: &[],
+        past_forecasts: &past_forecasts,
+        fallback,
+    };
     (seen.view(), seen.ahead())
 }
 
 /// The signal as it is seen at one moment.
-struct Seen<'a> {
+struct SignalAtPresent<'a> {
     now: DateTime<Utc>,
     state: &'a FeedState,
     forecast: Option<&'a Forecast>,
@@ -141,7 +148,7 @@ struct Seen<'a> {
     fallback: GramsPerKwh,
 }
 
-impl Seen<'_> {
+impl SignalAtPresent<'_> {
     fn view(&self) -> CarbonView {
         let Self { now, state, forecast, basis, .. } = *self;
         // Before anything was said, the first source is the one that everybody waits for.

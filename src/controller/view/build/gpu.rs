@@ -30,7 +30,7 @@ impl Snapshot<'_> {
         let clocks = capabilities.clocks.as_ref().ok();
         let watts = |l: PowerLimit| l.watts().get();
         let cap = gpu.out_of_band_cap();
-        let state = match (&seen.fault, &gpu.foreign) {
+        let state = match (&seen.fault, &gpu.external) {
             (Some((GpuError::TimedOut { .. }, _)), _) => "unresponsive",
             (Some(_), _) => "lost",
             (None, Some(_)) => "foreign",
@@ -44,7 +44,7 @@ impl Snapshot<'_> {
                 "an out-of-band cap holds it at {c}; plans stay under it until it lifts, or the host's cap is raised"
             )
         });
-        let set = grants.let_through(gpu.id(), self.demand().set_point(gpu.id()));
+        let set = grants.permitted(gpu.id(), self.demand().set_point(gpu.id()));
         let wanted = set.map(|set| set.limit);
         let held = grants.of(gpu.id()).and_then(|(request, grant)| {
             let cut = (grant.limit < request.wanted).then(|| {
@@ -87,7 +87,7 @@ impl Snapshot<'_> {
             power_limit_found_w: self.gpus.journal().entry(gpu.id()).map(|e| watts(e.original)),
             power_limit_default_w: range.map(|r| watts(r.default)),
             foreign_limits: gpu.yields,
-            restore_failed: gpu.not_back.is_some(),
+            restore_failed: gpu.restore_problem.is_some(),
             restore_failures: gpu.restore_failures,
             power_limit_min_w: range.map(|r| watts(r.min)),
             power_limit_max_w: range.map(|r| watts(r.max)),

@@ -9,10 +9,9 @@ use crate::controller::error::ControlError;
 use crate::controller::jobs::{Job, Phase};
 use crate::controller::savings::Estimate;
 use crate::controller::snapshot::Snapshot;
-use crate::controller::view::spelling::spelled;
 use crate::controller::view::{
     AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView, ProfileView, ProgressView,
-    SegmentView,
+    SegmentView, spelled,
 };
 use crate::store::StoredJob;
 use wattune_core::domain::{
@@ -53,7 +52,7 @@ impl Snapshot<'_> {
         let carbon = match stored.spec.objective.carbon_budget {
             Some(_) => {
                 let rows = self.accounting.rows_of(&stored.id, self.store).await?;
-                self.intensities().settle(&rows).await?.0.carbon
+                self.intensities().emissions_of(&rows).await?.0.carbon
             }
             None => GramsCo2e::ZERO,
         };
@@ -63,11 +62,11 @@ impl Snapshot<'_> {
 
     fn job_view(&self, job: &Job, grants: &LimitGrants) -> JobView {
         let (now, demand) = (self.now, self.demand());
-        let wanted = |gpu: &GpuId| grants.let_through(gpu, demand.set_point(gpu));
+        let wanted = |gpu: &GpuId| grants.permitted(gpu, demand.set_point(gpu));
         let sets: Vec<_> = job.spec.gpus.iter().map(wanted).collect();
         let limits: Vec<Option<f64>> = sets.iter().map(|set| Some(set.as_ref()?.limit.watts().get())).collect();
         let mut booked = job.emissions.sum().clone();
-        booked.add(job.beside.sum());
+        booked.add(job.cpu_emissions.sum());
         JobView {
             lease_left_s: Some(job.lease_left(now).get()),
             phase: Some(job.phase),
@@ -78,7 +77,7 @@ impl Snapshot<'_> {
             slowdown: job.slowdown(),
             energy_j: Some(booked.energy.get()),
             carbon_g: booked.mean_intensity().map(|_| booked.carbon.get()),
-            energy_by_device_j: in_joules(&job.used),
+            energy_by_device_j: in_joules(&job.energy_by_kind),
             saved_g: job.saved.map(Into::into),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
             plan_made_at: job.plan.as_ref().map(|p| p.made_at),
@@ -96,7 +95,7 @@ impl Snapshot<'_> {
     pub(in crate::controller) fn progress_view(&self, id: &JobId, grants: &LimitGrants) -> Option<ProgressView> {
         let job = self.jobs.get(id)?;
         let gpu = job.spec.gpus.first()?;
-        let wanted = grants.let_through(gpu, self.demand().set_point(gpu));
+        let wanted = grants.permitted(gpu, self.demand().set_point(gpu));
         Some(ProgressView {
             phase: job.phase,
             reason: job.reason.clone(),
@@ -184,11 +183,11 @@ impl Snapshot<'_> {
             }
         };
         let rows = self.accounting.rows_of(id, self.store).await?;
-        let (emissions, series) = self.intensities().settle(&rows).await?;
+        let (emissions, series) = self.intensities().emissions_of(&rows).await?;
         let account = stored.progress.account;
         let estimate =
-            Estimate { of: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
-        let known = estimate.done().await?;
+            Estimate { snapshot: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
+        let known = estimate.completed_work().await?;
         let known_pauses = known.as_ref().ok().filter(|known| {
             // Without bounds for their power there is nothing to show; `savings` has intervals.
             pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)

@@ -1,0 +1,162 @@
+//! Recovery after a time without observation: the energy that counters gained, and the jobs on the GPUs meanwhile.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::Accounting;
+use super::backlog::{EndedOccupancy, MOMENT, RESET_UNWATCHED};
+use crate::controller::gpus::Gpu;
+use crate::controller::jobs::Job;
+use crate::controller::node::Node;
+use crate::store::Checkpoint;
+use wattune_core::domain::{DeviceId, GpuId};
+use wattune_core::ledger::{self, OccupancySpan, OpenInterval};
+use wattune_core::units::{Millijoules, Seconds};
+
+/// Reason of a loss between two daemons without a counter.
+const NOT_KEPT: &str =
+    "it has no energy counter, and no daemon ran, or one was ended before it had written down what it read";
+/// Reason of a loss with a counter.
+const NOT_BACK: &str = "its counter has not been read since";
+/// Time to wait for a counter that an earlier daemon read, before the energy that it alone knows counts as lost.
+const GIVEN_UP: Seconds = Seconds::new(3600.0);
+/// GPUs without a counter that were recorded so shortly before a start have no gap: sensors are no faster.
+const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
+
+impl Accounting {
+    /// Opens intervals of GPUs that answer for the first time. The counter's increase since the last daemon's checkpoint
+    /// becomes intervals of its own, once it is read.
+    pub(in crate::controller) fn open_intervals(&mut self, node: &mut Node<'_>) {
+        let now = node.now();
+        let answers = |gpu: &Gpu| gpu.seen.at.is_some() && gpu.seen.fault.is_none();
+        let is_new = |gpu: &&Gpu| gpu.interval.is_none() && answers(gpu);
+        let ids: Vec<GpuId> = node.gpus.iter().filter(is_new).map(|gpu| gpu.id().clone()).collect();
+        for id in ids {
+            let device = DeviceId::from(&id);
+            let is_known = self.backlog.recovered.iter().any(|c| c.device == device);
+            let Some(gpu) = node.gpus.get_mut(&id) else { continue };
+            if is_known && gpu.seen.metered_at.is_none() {
+                // An interval opened without a first value would never know the energy of the gap.
+                continue;
+            }
+            gpu.interval = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
+            gpu.opened = Some((now, gpu.seen.metered));
+            if is_known {
+                continue;
+            }
+            let Some(counter) = gpu.seen.counter else {
+                if let Some(until) =
+                    self.backlog.recorded_until.remove(&device).filter(|until| now.utc - *until > PAUSE)
+                {
+                    self.ledger.record_lost(&device, until, now.utc, NOT_KEPT);
+                }
+                continue;
+            };
+            let (holders, rebased_mj) = (gpu.holders(), gpu.rebased_before + gpu.seen.metered.rebased_mj);
+            let (at, read_from, estimated) = (now.utc, None, Millijoules::ZERO);
+            let point = Checkpoint { device, counter, at, read_from, holders, rebased_mj, estimated };
+            self.backlog.checkpoints.push(point);
+        }
+        for id in node.gpus.ids() {
+            self.record_recovered(node, &id);
+        }
+    }
+
+    /// Records the energy of a GPU since the last daemon's checkpoint, once its counter is read: less what was integrated
+    /// since then. If more was integrated than the counter gained, recording resumes once the counter has caught up.
+    pub(super) fn record_recovered(&mut self, node: &mut Node<'_>, id: &GpuId) {
+        let device = DeviceId::from(id);
+        let Some(place) = self.backlog.recovered.iter().position(|c| c.device == device) else { return };
+        let now = node.now();
+        let spans = self.occupancy_of(node, id, self.backlog.recovered[place].at);
+        let Some(gpu) = node.gpus.get_mut(id) else { return };
+        let (Some((opened, first)), Some(interval)) = (gpu.opened, &gpu.interval) else { return };
+        let Some(counter) = gpu.seen.counter else {
+            if now.monotonic.since(opened.monotonic) > GIVEN_UP && !std::mem::replace(&mut gpu.is_given_up, true) {
+                // Daemons in between have integrated its power.
+                let recorded = self.backlog.recorded_until.get(&device).copied();
+                let from = recorded.unwrap_or_default().max(self.backlog.recovered[place].at);
+                self.ledger.record_lost(&device, from, opened.utc, NOT_BACK);
+            }
+            return;
+        };
+        let last = self.backlog.recovered.swap_remove(place);
+        let (metered, estimated) = (gpu.seen.metered, last.estimated + gpu.seen.metered.since_opened(&first));
+        // Its reading when the interval was opened, or its first one after that.
+        let shown = metered.reading_before(counter, &first);
+        let gained = shown.checked_since(last.counter);
+        if gained.is_none() {
+            self.ledger.record_lost(&device, last.at, opened.utc, RESET_UNWATCHED);
+        }
+        let energy = gained.unwrap_or(shown).checked_since(estimated).unwrap_or_default();
+        let owed = gained.and_then(|gained| estimated.checked_since(gained)).unwrap_or_default();
+        gpu.handle.exclude_energy(owed);
+        self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, opened.utc, energy, &spans));
+        let moved = ledger::rebased(last.counter, shown, energy);
+        // Resets seen by this daemon's meter come on top.
+        gpu.rebased_before = last.rebased_mj + moved - first.rebased_mj;
+        let (at, rebased_mj) = (interval.start(), last.rebased_mj + moved);
+        let holders = gpu.holders();
+        let point = Checkpoint { device, counter: shown, at, read_from: None, holders, rebased_mj, estimated: owed };
+        self.backlog.checkpoints.push(point);
+    }
+
+    /// Remembers the occupancy by a job that ends now, of GPUs that have not answered since this daemon began.
+    pub(in crate::controller) fn record_ended(&mut self, node: &mut Node<'_>, job: &Job) {
+        let now = node.now().utc;
+        for gpu in &job.spec.gpus {
+            let device = DeviceId::from(gpu);
+            let Some(point) = self.backlog.recovered.iter().find(|point| point.device == device) else { continue };
+            let spans = self.spans_of(node, job, point.at).into_iter();
+            let ended = spans.map(|span| OccupancySpan { until: span.until.or(Some(now)), ..span });
+            self.backlog.ended_occupancy.extend(ended.map(|span| EndedOccupancy { gpus: vec![gpu.clone()], span }));
+        }
+    }
+
+    /// Returns the occupancy of a GPU since an earlier daemon read it at `since`.
+    pub(in crate::controller) fn occupancy_of(
+        &self,
+        node: &Node<'_>,
+        gpu: &GpuId,
+        since: DateTime<Utc>,
+    ) -> Vec<OccupancySpan> {
+        let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(gpu));
+        let ended = self
+            .backlog
+            .ended_occupancy
+            .iter()
+            .filter(|ended| ended.gpus.contains(gpu))
+            .map(|ended| ended.span.clone());
+        let mut spans: Vec<OccupancySpan> =
+            ended.chain(going_on.flat_map(|job| self.spans_of(node, job, since))).collect();
+        spans.sort_by_key(|span| span.from);
+        spans
+    }
+
+    /// Returns the spans in which a job held its GPUs since then, as far as known: a job that reported before and after
+    /// the start of this daemon held them in between if its lease was not over.
+    fn spans_of(&self, node: &Node<'_>, job: &Job, since: DateTime<Utc>) -> Vec<OccupancySpan> {
+        let span = |from, until| OccupancySpan { job: job.id.clone(), from, until };
+        let Some(heard) = self.backlog.last_reports.get(&job.id) else { return vec![span(job.registered_at, None)] };
+        let away = self.backlog.away.as_ref();
+        let was_there = away.filter(|away| away.seen.leases.contains_key(&job.id));
+        // After the wall clock was set back, a job may seem to have come later than it did.
+        let from = match was_there {
+            Some(away) if job.registered_at > away.seen.at => since.min(job.registered_at),
+            _ => job.registered_at,
+        };
+        let goes_on = match away {
+            Some(away) if job.is_alive() => away.span <= away.lease_left(job),
+            Some(away) => away.span + node.now().monotonic.since(away.back) <= away.lease_left(job),
+            None => {
+                let again = if job.is_alive() { node.started_at } else { node.now().utc };
+                Seconds::from_delta(again - since.max(*heard)) <= job.spec.lease
+            }
+        };
+        if goes_on {
+            return vec![span(from, None)];
+        }
+        let last = was_there.map_or(*heard, |away| away.seen.at.max(*heard));
+        let before = (last - since >= MOMENT).then(|| span(from, Some(last)));
+        before.into_iter().chain(job.is_alive().then(|| span(node.started_at, None))).collect()
+    }
+}

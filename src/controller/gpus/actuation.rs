@@ -1,0 +1,279 @@
+//! Acting on a GPU: its wanted set point is written, or its original limit restored, one write at a time. The journal
+//! knows each write before the GPU does.
+
+use super::control_state::{Act, WrittenLimit};
+use super::gpu::Gpu;
+use crate::gpu::Write;
+use crate::gpu::journal::{self, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction};
+use wattune_core::domain::{PowerLimit, SetPoint};
+use wattune_core::time::Now;
+use wattune_core::units::Seconds;
+
+/// Time between two attempts to restore an original limit that the driver refuses.
+const RETRY_REFUSED: Seconds = Seconds::new(10.0);
+/// Number of attempts without such a pause.
+const IMMEDIATE_RESTORES: u32 = 3;
+
+impl Gpu {
+    /// Brings the GPU nearer to `wanted`, or with `None` to its original limit. Called at each tick; the next tick is
+    /// the retry.
+    ///
+    /// # Errors
+    /// If the journal cannot be written: then the GPU was not.
+    pub fn act(&mut self, wanted: Option<SetPoint>, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+        let Some(current) = self.free_to_set() else { return Ok(Act::Nothing) };
+        if let Some(external) = self.yielded(current, journal, now)? {
+            return Ok(Act::Yielded(external));
+        }
+        let confirmed = self.confirm(current, journal);
+        let wanted = wanted.filter(|_| self.why_no_control().is_none());
+        self.compare(wanted.map(|set| set.limit), current, now);
+        let Some(set) = wanted else {
+            // Clocks first: a GPU whose limit cannot be restored keeps no lock for that.
+            return match self.pursue_clocks(None, current, journal, now)? {
+                Act::Nothing => {
+                    let done = self.restore(current, journal, now)?;
+                    if done == Act::Nothing && journal.entry(self.id()).is_none() {
+                        self.probe_denial(current, now);
+                    }
+                    Ok(done)
+                }
+                unlocking => Ok(unlocking),
+            };
+        };
+        confirmed?;
+        match self.pursue(set.limit, current, journal, now)? {
+            Act::Nothing => self.pursue_clocks(set.clock, current, journal, now),
+            setting => Ok(setting),
+        }
+    }
+
+    /// Leaves the GPU as it is until others are lowered. An external limit is detected all the same.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+        self.deviation = None;
+        let Some(current) = self.free_to_set() else { return Ok(Act::Nothing) };
+        Ok(self.yielded(current, journal, now)?.map_or(Act::Nothing, Act::Yielded))
+    }
+
+    /// Returns the present limit if the GPU responds and no write is in flight.
+    fn free_to_set(&self) -> Option<PowerLimit> {
+        self.seen.reading.requested.filter(|_| self.writes.in_flight.is_none() && self.seen.fault.is_none())
+    }
+
+    /// Journals that the last write is done: the limit before it belongs to nobody any more.
+    fn confirm(&mut self, current: PowerLimit, journal: &mut Journal) -> Result<(), JournalError> {
+        if self.writes.is_unconfirmed && self.shows_written(current) {
+            journal.record_written(&self.id().clone(), current)?;
+            self.writes.is_unconfirmed = false;
+        }
+        Ok(())
+    }
+
+    /// Returns whether a limit is what the GPU made of the last write.
+    fn shows_written(&self, current: PowerLimit) -> bool {
+        self.writes.limit.and_then(|written| written.shown).is_some_and(|shown| shown.same_as(current))
+    }
+
+    /// Journals the original limit of a GPU that a job controls, for as long as it does.
+    ///
+    /// # Errors
+    /// If the journal cannot be written.
+    pub(super) fn journal_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
+        let is_free_to_set = self.owner.is_some() && !self.is_writing() && self.why_no_control().is_none();
+        match self.seen.reading.requested.filter(|_| is_free_to_set) {
+            Some(current) => journal.record_original(self.id(), current, self.seen.counter, now.utc),
+            None => Ok(()),
+        }
+    }
+
+    /// Respects the external limit that an earlier daemon found on the GPU.
+    pub(super) fn keep_external_limit(&mut self, journal: &Journal) {
+        let default = self.range().map(|range| range.default);
+        self.external = journal.external_limit(self.id(), self.seen.reading.requested, default);
+    }
+
+    /// Yields to an external writer if the present limit is one's, and journals that.
+    fn yielded(
+        &mut self,
+        current: PowerLimit,
+        journal: &mut Journal,
+        now: Now,
+    ) -> Result<Option<ExternalLimit>, JournalError> {
+        match self.detect_external_limit(current, now) {
+            Some(external) => journal.yield_to_external(&self.id().clone(), external).map(|()| Some(external)),
+            None => self.detect_earlier_external_limit(current, journal, now),
+        }
+    }
+
+    /// Detects an external limit: any other than the one at which the GPU is held, unless it is the default after a
+    /// restart. The external writer may change it again.
+    fn detect_external_limit(&mut self, current: PowerLimit, now: Now) -> Option<ExternalLimit> {
+        if let Some(external) = self.external.as_mut().filter(|external| !external.limit.same_as(current)) {
+            *external = ExternalLimit { limit: current, since: now.utc };
+        }
+        let written = self.writes.limit?;
+        if current.same_as(written.requested) || self.shows_written(current) {
+            self.writes.restarts_seen = self.seen.restarts();
+            return None;
+        }
+        self.writes.limit = None;
+        if self.has_restarted() && self.range().is_some_and(|r| r.default.same_as(current)) {
+            return None;
+        }
+        self.manual = None;
+        self.remark = Some(format!("an external writer set {current} over wattune's {}", written.requested));
+        Some(self.yield_to(current, now))
+    }
+
+    fn yield_to(&mut self, limit: PowerLimit, now: Now) -> ExternalLimit {
+        let external = ExternalLimit { limit, since: now.utc };
+        self.external = Some(external);
+        self.yields += 1;
+        self.record_restored();
+        external
+    }
+
+    /// Detects an external limit that replaced one of an earlier daemon: then there is nothing to restore. On a GPU
+    /// whose job goes on, that limit is respected like one that is set while the daemon runs.
+    fn detect_earlier_external_limit(
+        &mut self,
+        current: PowerLimit,
+        journal: &mut Journal,
+        now: Now,
+    ) -> Result<Option<ExternalLimit>, JournalError> {
+        let id = self.id().clone();
+        let Some(entry) = journal.restore_entry(&id).filter(|_| self.writes.limit.is_none()) else { return Ok(None) };
+        match journal::restore_action(&entry, journal.boot_id(), &self.observed_limit(current)) {
+            RestoreAction::LeaveExternal(limit) if self.owner.is_some() && self.manual.is_none() => {
+                let external = self.yield_to(limit, now);
+                journal.yield_to_external(&id, external)?;
+                Ok(Some(external))
+            }
+            RestoreAction::LeaveExternal(limit) => journal.yield_limit(&id, limit).map(|()| None),
+            RestoreAction::AlreadyRestored | RestoreAction::Write(_) => Ok(None),
+        }
+    }
+
+    fn observed_limit(&self, current: PowerLimit) -> ObservedLimit {
+        let default = self.range().map(|range| range.default);
+        ObservedLimit { current, default, counter: self.seen.counter, restarted: self.has_restarted() }
+    }
+
+    /// Returns whether the GPU or its driver may have started anew since it last showed wattune's limit.
+    fn has_restarted(&self) -> bool {
+        self.arrived_late || self.seen.restarts() > self.writes.restarts_seen
+    }
+
+    fn pursue(
+        &mut self,
+        limit: PowerLimit,
+        current: PowerLimit,
+        journal: &mut Journal,
+        now: Now,
+    ) -> Result<Act, JournalError> {
+        if current.same_as(limit) {
+            // Nothing to write, but any later change is external.
+            self.writes.limit.get_or_insert(WrittenLimit { requested: limit, shown: Some(current) });
+            return Ok(Act::Nothing);
+        }
+        let is_requested = self.writes.limit.is_some_and(|written| written.requested == limit);
+        if is_requested {
+            self.remark = Some(format!("the GPU was set to {limit} and shows {current}"));
+        }
+        // Rounded, or tried in vain a moment ago.
+        let has_failed = is_requested || (self.writes.error.is_some() && self.writes.last_limit == Some(limit));
+        if (is_requested && self.deviation.is_none()) || (has_failed && self.waits_to_write_again(now)) {
+            return Ok(Act::Nothing);
+        }
+        journal.record_write(&self.id().clone(), current, limit, self.seen.counter, now.utc)?;
+        self.writes.is_restoring = false;
+        self.request_write(Write::PowerLimit(limit), now);
+        Ok(Act::Asked { from: current, to: limit })
+    }
+
+    /// Restores the original limit, persistence mode first and the journal's entry last.
+    fn restore(&mut self, current: PowerLimit, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+        let id = self.id().clone();
+        let Some(mut entry) = journal.restore_entry(&id) else {
+            self.writes.limit = None;
+            return Ok(Act::Nothing);
+        };
+        let is_ours = journal.entry(&id).is_some();
+        if is_ours && self.shows_written(current) {
+            // What the GPU made of the last write is wattune's, also before the journal knows.
+            entry.written.push(current);
+        }
+        match journal::restore_action(&entry, journal.boot_id(), &self.observed_limit(current)) {
+            RestoreAction::AlreadyRestored if !is_ours => {
+                self.writes.limit = None;
+                self.forget_original(journal).map(|()| Act::Nothing)
+            }
+            RestoreAction::AlreadyRestored => match entry.original_persistence {
+                Some(on) if self.seen.reading.persistence == Some(!on) && self.persistence_denied.is_none() => {
+                    self.request_write(Write::Persistence(on), now);
+                    Ok(Act::Nothing)
+                }
+                // A lock that could not be removed yet.
+                _ if entry.holds_lock(journal.boot_id()) => Ok(Act::Nothing),
+                _ => {
+                    journal.forget(&id)?;
+                    self.forget_original(journal)?;
+                    self.writes.limit = None;
+                    self.record_restored();
+                    Ok(Act::Restored(current))
+                }
+            },
+            RestoreAction::LeaveExternal(limit) => {
+                journal.yield_limit(&id, limit)?;
+                self.writes.limit = None;
+                self.yields += 1;
+                self.record_restored();
+                Ok(Act::Yielded(ExternalLimit { limit, since: now.utc }))
+            }
+            // What was refused may be allowed again; a write at every tick would only fill the log.
+            RestoreAction::Write(_) if self.rests_from_restoring(now) => Ok(Act::Nothing),
+            RestoreAction::Write(original) => {
+                self.writes.limit = None;
+                self.writes.is_restoring = true;
+                self.request_write(Write::PowerLimit(original), now);
+                Ok(Act::Asked { from: current, to: original })
+            }
+        }
+    }
+
+    fn rests_from_restoring(&self, now: Now) -> bool {
+        let is_refused = self.denied.is_some() || self.writes.failed_restores >= IMMEDIATE_RESTORES;
+        is_refused && self.requested_recently(now)
+    }
+
+    /// Removes the journalled original limit, which is of no more use once no job controls the GPU.
+    fn forget_original(&self, journal: &mut Journal) -> Result<(), JournalError> {
+        match self.owner {
+            Some(_) => Ok(()),
+            None => journal.forget_original(self.id()),
+        }
+    }
+
+    /// Turns persistence mode on, if it is off and may be changed.
+    ///
+    /// # Errors
+    /// If the journal cannot be written: then the GPU was not.
+    pub fn persist(&mut self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
+        let (off, limit) = (self.seen.reading.persistence == Some(false), self.seen.reading.requested);
+        let id = self.id().clone();
+        let tried = journal.entry(&id).is_some_and(|e| e.original_persistence.is_some());
+        let hindered = tried || self.persistence_denied.is_some() || self.why_no_control().is_some();
+        if let Some(limit) = limit.filter(|_| off && !hindered && !self.is_writing()) {
+            journal.record_persistence(&id, false, limit, now.utc)?;
+            self.request_write(Write::Persistence(true), now);
+        }
+        Ok(())
+    }
+
+    pub(super) fn requested_recently(&self, now: Now) -> bool {
+        self.requested_within(RETRY_REFUSED, now)
+    }
+}

@@ -1,0 +1,167 @@
+//! Progress of a job: readings of its GPUs, its reports, and the account of its time.
+
+use super::job::Job;
+use crate::controller::error::ControlError;
+use crate::controller::gpus::{Gpu, Gpus};
+use crate::controller::planning::ReplanReason;
+use crate::store::LastReport;
+use wattune_core::domain::{EventReasons, GpuId, InvalidJob, MOST_SAMPLES, SetPoint};
+use wattune_core::plan::JobActivity;
+use wattune_core::profile::steps::Setting;
+use wattune_core::profile::{GpuSnapshot, Profiler, Report};
+use wattune_core::time::{Monotonic, Now};
+use wattune_core::units::{Joules, Samples, Seconds};
+
+/// A client's monotonic clock does not run for centuries: it counted something else than seconds.
+const LATEST_AT: Seconds = Seconds::new(1e10);
+
+/// A job's word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProgressReport {
+    /// Cumulative samples.
+    pub samples: Samples,
+    /// The client's monotonic seconds.
+    pub at: Option<Seconds>,
+}
+
+impl Job {
+    /// Takes in what its GPUs show.
+    pub(in crate::controller) fn observe(&mut self, gpus: &Gpus, now: Now) {
+        let (setting, reasons) = self.in_force(gpus);
+        let energy: Vec<Joules> = self.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
+        let at = now.monotonic;
+        self.setting.clone_from(&setting);
+        self.count_idle_time(at);
+        self.allow_learning(now);
+        let idle = self.activity() != JobActivity::Training;
+        // A GPU that does not answer tells nothing of its energy.
+        let known = setting.is_some().then(|| energy.iter().copied().sum());
+        self.stalls.observe(at, setting.as_ref(), known, idle);
+        if let Some(profiler) = &mut self.profiler {
+            // A pause says nothing about a set point.
+            let (unusable, capped) = (reasons.invalidate_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
+            profiler.observe(GpuSnapshot { at, setting, unusable, capped, energy });
+        }
+    }
+
+    /// Returns the set point in force on each group of its GPUs, if all GPUs of a group agree, and why any of them is
+    /// slowed.
+    fn in_force(&self, gpus: &Gpus) -> (Option<Setting>, EventReasons) {
+        let mut reasons = EventReasons::default();
+        let mut setting = Setting::with_capacity(self.groups.len());
+        for group in &self.groups {
+            let mut agreed = None;
+            for id in &group.members {
+                let Some(gpu) = gpus.get(id).filter(|g| g.seen.fault.is_none()) else { return (None, reasons) };
+                let Some(limit) = gpu.seen.reading.enforced.or(gpu.seen.reading.requested) else {
+                    return (None, reasons);
+                };
+                let set = SetPoint { limit, clock: gpu.clock_lock() };
+                reasons = reasons | gpu.seen.reading.reasons.unwrap_or_default();
+                match agreed {
+                    None => agreed = Some(set),
+                    Some(other) if set.same_as(other) => {}
+                    Some(_) => return (None, reasons),
+                }
+            }
+            let Some(set) = agreed else { return (None, reasons) };
+            // Some GPUs round what they are given: the profile knows the limit that was asked for.
+            setting.push(self.nearest_known(setting.len(), set));
+        }
+        (Some(setting), reasons)
+    }
+
+    /// Takes a progress report and renews the lease.
+    ///
+    /// # Errors
+    /// If it contradicts the one before; then nothing is changed but the lease.
+    pub fn report(&mut self, report: ProgressReport, now: Now) -> Result<(), ControlError> {
+        self.lease_until = now.monotonic.after(self.spec.lease);
+        let invalid = |field, why| Err(ControlError::Invalid(InvalidJob { field, why }));
+        if report.samples < Samples::ZERO {
+            return invalid("samples", format!("is {}; it is a count and cannot be negative", report.samples.get()));
+        }
+        if report.samples.get() > MOST_SAMPLES {
+            let why = format!("is {:e}; no run counts beyond {MOST_SAMPLES:e} samples", report.samples.get());
+            return invalid("samples", why);
+        }
+        if report.at.is_some_and(|at| at < Seconds::ZERO) {
+            return invalid("at_s", "is negative; give monotonic seconds since the job's start".into());
+        }
+        if let Some(at) = report.at.filter(|at| *at > LATEST_AT) {
+            return invalid("at_s", format!("is {:e}; it counts seconds, at most {:e}", at.get(), LATEST_AT.get()));
+        }
+        let stored = &mut self.progress;
+        if let Some(last) = stored.last {
+            if report.samples.get() < last.samples {
+                let why = format!(
+                    "is {}, less than the {} reported before; it is the cumulative count of this run, not that of a step or an \
+                     epoch (end the job and register anew after going back to an old checkpoint)",
+                    report.samples.get(),
+                    last.samples
+                );
+                return invalid("samples", why);
+            }
+            if let (Some(at), Some(before)) = (report.at, last.at_s)
+                && at.get() < before
+            {
+                let why =
+                    format!("is {}, before the {before} reported last; it must come from a monotonic clock", at.get());
+                return invalid("at_s", why);
+            }
+            let span = match (report.at, last.at_s) {
+                (Some(at), Some(before)) => at - Seconds::new(before),
+                _ => Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO),
+            };
+            let done = report.samples - Samples::new(last.samples);
+            self.account_for(span, done);
+        } else {
+            stored.first_samples = report.samples.get();
+            stored.started_at = Some(now.utc);
+            self.stalls.begin();
+        }
+        self.progress.last =
+            Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });
+        self.last_report_at = Some(now.monotonic);
+        self.received_reports.note(report.samples, report.at, now.monotonic);
+        let trains = self.activity() == JobActivity::Training;
+        self.allow_learning(now);
+        if let Some(profiler) = self.profiler.as_mut().filter(|_| trains) {
+            let before = profiler.stage();
+            profiler.report(Report { received: now.monotonic, at: report.at, samples: report.samples });
+            if profiler.stage() != before {
+                self.replan = Some(ReplanReason::ProfileChanged);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the time in which it was told to do no work.
+    pub(in crate::controller) fn count_idle_time(&mut self, at: Monotonic) {
+        let is_idle = self.activity() != JobActivity::Training;
+        self.idling.count(at, is_idle);
+    }
+
+    /// Accounts for what was done between two reports. Time in which it was told to do no work is no stall: it counts
+    /// towards the slowdown, and so does what it did all the same.
+    pub(in crate::controller) fn account_for(&mut self, span: Seconds, done: Samples) {
+        self.idling.since_report = Seconds::ZERO;
+        let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();
+        let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);
+        self.progress.account = self.stalls.report(span, done, &known);
+        if let (Some(profiler), Some(pauses)) = (&mut self.profiler, self.stalls.latest_pauses()) {
+            profiler.exclude_pauses(pauses);
+        }
+    }
+}
+
+/// Returns the energy of a group's GPUs up to `now`. GPUs are read some milliseconds before: what they drew since is
+/// estimated from their power, or short windows would be wrong by that much.
+fn group_energy(members: &[GpuId], gpus: &Gpus, now: Now) -> Joules {
+    let energy = |gpu: &Gpu| {
+        let since = gpu.seen.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();
+        let drawn = gpu.seen.reading.power.unwrap_or_default() * since;
+        gpu.seen.metered.drawn.to_joules() + drawn
+    };
+    members.iter().filter_map(|id| gpus.get(id)).map(energy).sum()
+}
