@@ -106,7 +106,7 @@ async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is
         daemon.limit_files_to("65536");
         eventually("the problem", LONG, async || {
             let problems = daemon.problems().await;
-            (problems.contains("books:") && problems.contains("disk")).then_some(())
+            (problems.contains("ledger:") && problems.contains("disk")).then_some(())
         })
         .await;
     };
@@ -143,7 +143,7 @@ async fn books_that_cannot_be_written_for_a_while_lose_nothing() {
         (!problems.is_empty()).then_some(problems)
     })
     .await;
-    assert!(problems.contains("books:") && problems.contains("holds the database"), "{problems}");
+    assert!(problems.contains("ledger:") && problems.contains("holds the database"), "{problems}");
     // Boards are served all the same.
     daemon.hold(&driver, 0, 150.0).await;
     drop(locked);

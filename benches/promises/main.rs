@@ -292,7 +292,7 @@ async fn once(
     let Daemon { clock, controller, feed } = daemon;
     let new = NewJob {
         name: JobName::new("job")?,
-        claim: None,
+        processes: None,
         gpus: vec![GpuRef::Index(0)],
         batch_size: None,
         work: Work::TotalSamples(job.total()),

@@ -1,4 +1,4 @@
-//! Moments as people write them in settings and requests.
+//! Times in settings and requests.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Deserializer, de};
 use toml::value::Datetime;
 
-/// Years in which anything can be meant.
+/// Plausible years.
 const YEARS: std::ops::RangeInclusive<i32> = 2000..=2999;
 
-/// Reads a moment: a text in RFC 3339, or TOML's own date and time, with its zone.
+/// Deserializes a time: a text in RFC 3339, or TOML's own date and time, with its zone.
 pub(super) fn datetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DateTime<Utc>, D::Error> {
     deserializer.deserialize_any(DateTimeVisitor)
 }
 
-/// The same where it may be absent or null.
+/// Deserializes a time that may be absent or null.
 pub(super) fn optional_datetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateTime<Utc>>, D::Error> {
     struct Present(DateTime<Utc>);
     impl<'de> Deserialize<'de> for Present {

@@ -1,64 +1,64 @@
-//! What the controller refuses, and why it cannot start.
+//! Errors of requests and of the start.
 
 use crate::gpu::journal::JournalError;
 use crate::store::StoreError;
 use wattune_core::domain::InvalidJob;
 
-/// Why a request is not carried out. Each says what would be right.
+/// Error of a request. Each states what would be valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// There is no such thing.
+    /// The named object does not exist.
     #[error("no {what} {given:?}{hint}")]
     NotFound {
-        /// "GPU", "job".
+        /// Kind of object: "GPU", "job".
         what: &'static str,
-        /// What was asked for.
+        /// Name in the request.
         given: String,
-        /// What there is instead; empty, or begins with punctuation.
+        /// Hint at what exists; empty, or begins with punctuation.
         hint: String,
     },
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] InvalidJob),
-    /// Somebody else has it.
+    /// The request conflicts with the present state.
     #[error("{0}")]
     Conflict(String),
-    /// There are as many as are allowed.
+    /// The maximum number is reached.
     #[error("{0}")]
     TooMany(String),
-    /// It may not or cannot be done here.
+    /// The request is not permitted or not possible here.
     #[error("{0}")]
     Forbidden(String),
     /// The restore journal cannot be written, so that no limit may be set. Nothing was changed.
-    #[error("no limit is set: {0}; the limit that was found could not be given back")]
+    #[error("no limit is set: {0}; the original limit could not be restored")]
     Journal(String),
     /// The database failed; nothing was changed.
-    #[error("the books cannot be read or written now: {0}")]
+    #[error("the ledger cannot be read or written now: {0}")]
     Store(#[from] StoreError),
 }
 
 impl ControlError {
-    /// There is no such thing; `hint` says what there is.
+    /// Returns the error for an object that does not exist.
     pub(super) fn not_found(what: &'static str, given: impl ToString, hint: String) -> Self {
         Self::NotFound { what, given: given.to_string(), hint }
     }
 }
 
-/// Why the daemon cannot start.
+/// Error of the start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The restore journal is unusable.
+    /// The journal of original limits is unusable.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The database is unusable.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The node's cap makes no sense; the settings are checked before, so this is a mistake of the program.
+    /// The node's cap is invalid. The settings are checked before, so this is a bug.
     #[error("cap: {0}")]
     Cap(String),
 }
 
-/// Returns an error with its cause: which file, and why not.
+/// Returns an error with its cause.
 pub(super) fn in_full(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),

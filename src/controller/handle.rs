@@ -1,76 +1,76 @@
-//! Asking the controller: questions queue up and are answered one at a time, between ticks.
+//! Queue of requests to the controller, which handles them one at a time, between ticks.
 
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Controller;
 
-/// More unanswered questions than this, and further ones are refused.
+/// Maximum number of waiting requests; further ones are refused.
 pub(super) const QUEUE: usize = 128;
 
-type Question = Box<dyn for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, ()> + Send>;
+type Request = Box<dyn for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, ()> + Send>;
 
-/// The controller has too much to answer, or is shutting down.
+/// Error: the controller has too many waiting requests, or is shutting down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the daemon is too busy or shutting down; try again")]
 pub struct Busy;
 
-/// The asking end. Cheap to clone.
+/// Sending end of the queue. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    questions: mpsc::Sender<Question>,
+    requests: mpsc::Sender<Request>,
 }
 
-/// The answering end, which the loop owns.
+/// Receiving end of the queue, which the loop owns.
 pub struct Requests {
-    questions: mpsc::Receiver<Question>,
+    requests: mpsc::Receiver<Request>,
 }
 
 impl Handle {
-    /// Both ends of a new queue.
+    /// Returns both ends of a new queue.
     pub fn queue() -> (Self, Requests) {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        (Self { questions: sender }, Requests { questions: receiver })
+        (Self { requests: sender }, Requests { requests: receiver })
     }
 
-    /// Has `question` answered by the controller.
+    /// Has the controller handle `request`.
     ///
     /// # Errors
-    /// If the queue is full or the controller is gone; then the question was not asked.
-    pub async fn ask<T, F>(&self, question: F) -> Result<T, Busy>
+    /// If the queue is full or the controller is gone; then the request was not made.
+    pub async fn ask<T, F>(&self, request: F) -> Result<T, Busy>
     where
         T: Send + 'static,
         F: for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, T> + Send + 'static,
     {
         let (reply, answer) = oneshot::channel();
-        let boxed: Question = Box::new(move |controller| {
+        let boxed: Request = Box::new(move |controller| {
             Box::pin(async move {
-                // Whoever asked may have gone.
-                let _ = reply.send(question(controller).await);
+                // The caller may have gone.
+                let _ = reply.send(request(controller).await);
             })
         });
-        self.questions.try_send(boxed).map_err(|_| Busy)?;
+        self.requests.try_send(boxed).map_err(|_| Busy)?;
         answer.await.map_err(|_| Busy)
     }
 }
 
 impl Requests {
-    /// Waits for the next question; `None` once nobody can ask any more.
+    /// Waits for the next request; `None` once no handle is left.
     pub async fn next(&mut self) -> Option<PendingRequest> {
-        self.questions.recv().await.map(PendingRequest)
+        self.requests.recv().await.map(PendingRequest)
     }
 
-    /// The next question, if one is waiting.
+    /// Returns the next request, if one is waiting.
     pub fn waiting(&mut self) -> Option<PendingRequest> {
-        self.questions.try_recv().ok().map(PendingRequest)
+        self.requests.try_recv().ok().map(PendingRequest)
     }
 }
 
-/// A question that waits for its answer.
-pub struct PendingRequest(Question);
+/// A waiting request.
+pub struct PendingRequest(Request);
 
 impl PendingRequest {
-    /// Answers it.
+    /// Handles it.
     pub async fn answer(self, controller: &mut Controller) {
         (self.0)(controller).await;
     }

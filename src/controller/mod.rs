@@ -1,10 +1,10 @@
 //! The loop and all mutable state of a running daemon: observe → account → plan → compare → act.
 //!
-//! [`Controller::tick`] is activated by a timer or by an event, is never told what changed, and does no retries of its
-//! own: the next tick is the retry. Everything else asks through a [`Handle`], one question at a time, between ticks.
-//! The plan is data; the controller carries it out. Its parts own what they keep; `tick` and the requests connect them.
+//! [`Controller::tick`] is activated by a timer or by an event, does not know what changed, and does no retries of its
+//! own: the next tick is the retry. Requests come through a [`Handle`], one at a time, between ticks. The plan is data;
+//! the controller carries it out. Its parts own their state; `tick` and the requests connect them.
 
-/// Borrows the parts that owners beside them work on.
+/// Borrows the parts that accounting and planning work on.
 macro_rules! node {
     ($controller:ident) => {
         $crate::controller::node::Node {
@@ -76,10 +76,10 @@ use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
-/// What is to become of each GPU now.
+/// Target of each GPU now.
 type Targets = BTreeMap<GpuId, Target>;
 
-/// Everything a running daemon knows and decides with.
+/// State of a running daemon, by owner.
 pub struct Controller {
     settings: Settings,
     profiling: ProfileSettings,
@@ -96,11 +96,11 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// One activation. Never fails: what cannot be done now is a state that the API shows, and is tried again.
+    /// Runs one activation. Never fails: what cannot be done now is a state that the API shows, and is tried again.
     pub async fn tick(&mut self) {
         self.add_arrivals().await;
         self.observe();
-        // A cap that falls does not wait for books and plans.
+        // A falling cap does not wait for accounting and plans.
         self.act();
         self.update_signal().await;
         self.end_silent_jobs().await;
@@ -114,27 +114,27 @@ impl Controller {
         self.gpus.remember(&targets, self.now());
     }
 
-    /// The daemon's present.
+    /// Returns the daemon's present time.
     pub fn now(&self) -> Now {
         self.clock.now()
     }
 
-    /// Time between two ticks.
+    /// Returns the time between two ticks.
     pub fn tick_period(&self) -> Seconds {
         self.settings.tick_s
     }
 
-    /// The feed, for waiting for its next answer.
+    /// Returns the feed, for waiting for its next response.
     pub fn signal(&self) -> watch::Receiver<FeedState> {
         self.signal.feed()
     }
 
-    /// Its books, for what works beside the loop.
+    /// Returns the store, for tasks outside the loop.
     pub fn store(&self) -> Store {
         self.store.clone()
     }
 
-    /// Takes GPUs up from now on as they come.
+    /// Accepts GPUs from now on as they come.
     pub fn await_arrivals(&mut self, arrivals: Arrivals) {
         self.gpus.await_arrivals(arrivals);
     }
@@ -156,7 +156,7 @@ impl Controller {
         }
     }
 
-    /// Takes up the GPUs that came since the last tick, with what is owed to them and the jobs that wait for them.
+    /// Adds the GPUs that came since the last tick, with their journalled limits and the jobs that wait for them.
     async fn add_arrivals(&mut self) {
         while let Some(mut gpu) = self.gpus.next_arrival(&self.clock, self.settings.call_timeout_s).await {
             let id = gpu.id().clone();
@@ -203,7 +203,7 @@ impl Controller {
         self.gpus.expire_overrides(now);
     }
 
-    /// Takes in what the feed says, and tells those whom it concerns.
+    /// Takes in the feed's newest responses, and marks the hours and jobs that they concern.
     async fn update_signal(&mut self) {
         let now = self.now();
         let update = self.signal.update(&self.store, now).await;
@@ -224,7 +224,7 @@ impl Controller {
         }
     }
 
-    /// Closes the intervals that are long enough, and writes them and what is open down.
+    /// Closes the intervals that are long enough, and stores them with a checkpoint of the open ones.
     async fn account(&mut self) {
         let is_closed = self.accounting.close_due(&mut node!(self));
         let is_due = is_closed || self.jobs.iter().any(|job| job.unsaved);
@@ -237,7 +237,7 @@ impl Controller {
         self.accounting.checkpoint(&mut node!(self)).await;
     }
 
-    /// Writes what was booked. Jobs of whose energy something was read only after they had ended are estimated again.
+    /// Writes the backlog. Jobs with energy that was read only after their end are estimated again.
     async fn write_backlog(&mut self) {
         let late = self.accounting.write_backlog(&mut node!(self)).await;
         for id in late.unwrap_or_default() {
@@ -252,7 +252,7 @@ impl Controller {
         }
     }
 
-    /// Keeps the ledger: a step of it in each tick. What fails is tried again at the next one.
+    /// Maintains the ledger, one step in each tick. A failed step is tried again at the next one.
     async fn maintain_ledger(&mut self) {
         if self.accounting.store_fault().is_none() {
             let kept = match self.step_ledger().await {
@@ -277,7 +277,7 @@ impl Controller {
         self.accounting.compute_due_hours(&mut node!(self)).await
     }
 
-    /// Looks what was saved.
+    /// Estimates the savings that are due.
     async fn update_savings(&mut self) -> Result<(), ControlError> {
         let now = self.now().utc;
         let Some(update) = self.savings.begin_update(&self.jobs, now) else { return Ok(()) };
@@ -290,7 +290,7 @@ impl Controller {
         Ok(self.savings.end_update(update, &self.store).await?)
     }
 
-    /// Records against what the jobs will be compared that have a plan and were not frozen yet, or were profiled anew.
+    /// Records the references of jobs that have a first plan, or were profiled again.
     async fn freeze_references(&mut self) {
         for id in savings::due_references(&self.jobs) {
             let Some(job) = self.jobs.get(&id) else { continue };
@@ -307,7 +307,7 @@ impl Controller {
         }
     }
 
-    /// Estimates jobs again that ended before all intensities of their time had come, once these have.
+    /// Estimates ended jobs again once all intensities of their time have come.
     async fn estimate_awaited(&mut self) -> Result<(), StoreError> {
         for id in self.savings.awaited() {
             let stored = self.store.job(&id).await?;
@@ -332,7 +332,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Estimates jobs a last time whose minutes are about to be rolled up, with the intensities known now.
+    /// Estimates jobs a last time before their minutes are rolled up, with the intensities known now.
     async fn estimate_before_roll_up(&mut self, ids: Vec<JobId>) -> Result<(), StoreError> {
         for id in ids {
             let Some(stored) = self.store.job(&id).await?.filter(|job| job.ended.is_some()) else { continue };
@@ -349,7 +349,7 @@ impl Controller {
         }
     }
 
-    /// Records what came of a job that ended. What cannot be written now is, at a later tick.
+    /// Records the outcome of an ended job; if it cannot be written now, at a later tick.
     async fn record_outcome(&mut self, job: &Job, stored: &StoredJob, why: &str) {
         match self.snapshot().estimate_outcome(job, stored, why).await {
             Ok(Some(outcome)) => {
@@ -371,12 +371,12 @@ impl Controller {
         }
     }
 
-    /// Gives jobs their profilers whose GPUs were silent when they came, and have answered since.
+    /// Equips jobs whose GPUs did not answer at their registration, and have answered since.
     async fn equip_jobs(&mut self) {
         let bare: Vec<JobId> = self.jobs.iter().filter(|j| j.profiler.is_none()).map(|j| j.id.clone()).collect();
         for id in bare {
             let Some(job) = self.jobs.get(&id) else { continue };
-            // If the books cannot be read now, the next tick tries again.
+            // If the store cannot be read now, the next tick tries again.
             let Ok(Some((groups, known))) = self.snapshot().equipment(&job.spec).await else { continue };
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.equip(groups, self.profiling.clone(), known);
@@ -384,7 +384,7 @@ impl Controller {
         }
     }
 
-    /// Has the sweeps of all jobs go as far as the node's cap lets them.
+    /// Sets the ceilings of all jobs' sweeps by the node's cap.
     fn fit_sweeps(&mut self) {
         for fit in self.snapshot().sweep_fits() {
             if let Some(job) = self.jobs.get_mut(&fit.job) {
@@ -393,7 +393,7 @@ impl Controller {
         }
     }
 
-    /// Plans every job that has a reason to, and has all of them follow their plans. Returns what the cap then grants.
+    /// Plans every job that has a reason to, and applies all plans. Returns the cap's grants.
     async fn plan(&mut self) -> LimitGrants {
         let now = self.now();
         self.planner.plan(&mut node!(self), self.accounting.budget(), now).await;
@@ -402,7 +402,7 @@ impl Controller {
         self.planner.follow(&ids, &mut node!(self), now)
     }
 
-    /// The same after something that concerns one job alone, unless it turns out to concern others.
+    /// Does the same for one job alone, unless others are concerned too.
     async fn plan_one(&mut self, id: &JobId) -> LimitGrants {
         let now = self.now();
         match self.planner.look_at_one(id, &mut node!(self), self.accounting.budget(), now) {
@@ -411,7 +411,7 @@ impl Controller {
         }
     }
 
-    /// Compares what is wanted of each GPU with what it shows, and acts. Returns what is wanted.
+    /// Compares the target of each GPU with its readings, and acts. Returns the targets.
     fn act(&mut self) -> Targets {
         let demand = self.snapshot().demand();
         let (now, grants) = (demand.now, self.cap.enforce(&demand));

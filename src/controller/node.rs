@@ -1,4 +1,4 @@
-//! The parts of the daemon that an owner beside them works on, borrowed one by one.
+//! The parts of the daemon that accounting and planning work on, borrowed one by one.
 
 use chrono::{DateTime, Utc};
 
@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::store::Store;
 use wattune_core::time::Now;
 
-/// What the ledger is kept of, and plans are made for.
+/// The parts of the daemon that accounting and planning work on.
 pub(super) struct Node<'a> {
     pub(super) gpus: &'a mut Gpus,
     pub(super) jobs: &'a mut Jobs,
@@ -20,7 +20,7 @@ pub(super) struct Node<'a> {
     pub(super) store: &'a Store,
     pub(super) settings: &'a Settings,
     pub(super) clock: &'a dyn Clock,
-    /// When the daemon was started.
+    /// Start of the daemon.
     pub(super) started_at: DateTime<Utc>,
 }
 
@@ -29,7 +29,7 @@ impl Node<'_> {
         self.clock.now()
     }
 
-    /// Returns what is wanted of the GPUs.
+    /// Returns the demand on the GPUs.
     pub(super) fn demand(&self, now: Now) -> Demand<'_> {
         Demand { gpus: self.gpus, jobs: self.jobs, settings: self.settings, now }
     }

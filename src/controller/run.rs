@@ -1,4 +1,4 @@
-//! The loop of a running daemon: a timer and events activate the tick; questions are answered in between.
+//! The loop of a running daemon: a timer and events activate the tick; requests are handled in between.
 
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -11,7 +11,7 @@ use crate::gpu::restore::Restored;
 use crate::store::StoreError;
 use wattune_core::domain::GpuId;
 
-/// Runs until `cancel`, then shuts down in order. Answers with what became of each board that wattune had set.
+/// Runs until `cancel`, then shuts down in order. Returns the result for each GPU that wattune had set.
 pub async fn run(
     mut controller: Controller,
     mut requests: Requests,
@@ -43,7 +43,8 @@ pub async fn run(
     controller.shut_down().await
 }
 
-/// Ticks that take longer than their period (a database that somebody else locks) must not starve those who ask.
+/// Handles the waiting requests: ticks that take longer than their period, for example because another process locks the
+/// database, must not starve them.
 async fn answer_waiting(controller: &mut Controller, requests: &mut Requests) {
     for _ in 0..QUEUE {
         let Some(asked) = requests.waiting() else { return };
@@ -51,19 +52,19 @@ async fn answer_waiting(controller: &mut Controller, requests: &mut Requests) {
     }
 }
 
-/// How the loop ended.
+/// End of the loop.
 #[derive(Debug)]
 pub struct Ended {
-    /// What became of each board that wattune had set.
+    /// Result for each GPU that wattune had set.
     pub restored: Vec<(GpuId, Restored)>,
-    /// Why the loop died, if it did not end as it should.
+    /// Panic that ended the loop, if there was one.
     pub died: Option<String>,
 }
 
-/// Runs the loop in a task of its own. If that dies of a bug, the boards get their found limits back all the same.
+/// Runs the loop in a task of its own. If that panics, the GPUs get their original limits back all the same.
 ///
 /// # Errors
-/// If the loop died and the journal cannot be read then.
+/// If the loop panicked and the journal cannot be read then.
 pub async fn supervise(
     controller: Controller,
     requests: Requests,
@@ -76,23 +77,23 @@ pub async fn supervise(
         Ok(restored) => return Ok(Ended { restored, died: None }),
         Err(died) => died.to_string(),
     };
-    tracing::error!("the control loop died ({died}); giving GPUs their found limits back");
-    // What the loop had in memory went with it; what it wrote to boards stands in the file.
+    tracing::error!("the control loop died ({died}); restoring the GPUs' original limits");
+    // The loop's memory is lost; its writes to GPUs are in the file.
     let mut journal = Journal::open(&state_dir, boot_id())?;
     let cap = cap.get().filter(|_| keeps);
     let restoring = tokio::task::spawn_blocking(move || restore_within(&mut journal, &handles.all(), timeout, cap));
     let restored = restoring.await.unwrap_or_else(|error| {
-        tracing::error!("giving them back died too ({error}); run `wattune restore`");
+        tracing::error!("restoring died too ({error}); run `wattune restore`");
         Vec::new()
     });
     Ok(Ended { restored, died: Some(died) })
 }
 
 impl Controller {
-    /// The last things to do: limits given back, then books closed and jobs stored. Jobs stay registered; the next
-    /// daemon takes them up again. Answers with what became of each board that wattune had set.
+    /// Restores limits, then closes the intervals and stores the jobs, which stay registered for the next daemon. Returns
+    /// the result for each GPU that wattune had set.
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
-        // The cap is kept beyond the daemon's end, unless the settings say otherwise.
+        // The cap holds beyond the daemon's end, unless the settings say otherwise.
         let (timeout, cap) = (self.settings.restore_timeout(), self.cap.at_exit(&self.snapshot().demand()));
         let (gpus, restored) = self.gpus.restore(timeout, cap).await;
         self.gpus = gpus;

@@ -1,14 +1,14 @@
-//! How the controller runs.
+//! Settings of the control loop.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use wattune_core::units::Seconds;
 
-/// Whether clocks may be locked.
+/// Permission to lock clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Locking {
-    /// Where the power limit does not bind, and board and rights allow it.
+    /// Where the power limit does not bind, and GPU and rights permit it.
     #[default]
     Auto,
     /// Never.
@@ -41,31 +41,31 @@ impl<'de> Deserialize<'de> for Locking {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Plan and book, but set nothing.
+    /// Plan and record, but set nothing.
     pub observe: bool,
     /// Time between ticks.
     pub tick_s: Seconds,
-    /// The longest interval of the books.
+    /// Longest interval of the ledger.
     pub interval_s: Seconds,
-    /// Time between two checkpoints of the open intervals and of the last reports: what a kill costs at most, with a tick.
+    /// Time between two checkpoints of open intervals and last reports: with a tick, the maximum cost of a kill.
     pub checkpoint_s: Seconds,
     /// Turn persistence mode on where it is off, so that limits survive the last client; off again afterwards.
     pub enable_persistence: bool,
-    /// Whether clocks may be locked where the power limit does not bind.
+    /// Permission to lock clocks where the power limit does not bind.
     pub clocks: Locking,
-    /// The rolling window over which jobs of unknown length are planned.
+    /// Rolling window over which jobs of unknown length are planned.
     pub window_s: Seconds,
-    /// The lease of a job that does not ask for one.
+    /// Lease of a job that requests none.
     pub default_lease_s: Seconds,
-    /// The most jobs that are open at once; further ones are refused until some have ended.
+    /// Maximum number of open jobs; further ones are refused until some have ended.
     pub most_jobs: u32,
-    /// The most open jobs on one GPU.
+    /// Maximum number of open jobs on one GPU.
     pub most_jobs_per_gpu: u32,
-    /// How long a write or a read of a board may take before the board counts as unresponsive.
+    /// Time after which a GPU that has not completed a write or a read counts as unresponsive.
     pub call_timeout_s: Seconds,
     /// Time between two readings of energy and power.
     pub sample_s: Seconds,
-    /// How long a tick waits for new plans before it goes on with the old ones, and the search is told to stop.
+    /// Time for which a tick waits for new plans before it continues with the old ones and stops the search.
     pub solve_limit_s: Seconds,
 }
 
@@ -90,13 +90,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long each step of giving a board back may take: longer than in normal work, since it is the last chance, and
-    /// short enough for the grace that service managers give.
+    /// Returns the time-out of each step of restoring a GPU: longer than usual, since it is the last chance, and short enough
+    /// for the grace of service managers.
     pub(super) fn restore_timeout(&self) -> Seconds {
         (self.call_timeout_s * 3.0).max(Seconds::new(3.0)).min(Seconds::new(5.0))
     }
 
-    /// Checks what the types cannot; the answer names the key and what would be right.
+    /// Checks what the types cannot; the error names the key and states what is valid.
     ///
     /// # Errors
     /// For the first value out of range.

@@ -1,4 +1,4 @@
-//! The daemon's parts at one moment, to read: views are built and savings estimated from them, without side effects.
+//! The daemon's parts at one time, to read: views are built and savings estimated from them, without side effects.
 
 use chrono::{DateTime, Utc};
 
@@ -14,7 +14,7 @@ use crate::store::Store;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::time::Now;
 
-/// The daemon's parts at one moment.
+/// The daemon's parts at one time.
 #[derive(Clone, Copy)]
 pub(super) struct Snapshot<'a> {
     pub(super) now: Now,
@@ -32,12 +32,12 @@ pub(super) struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Returns what is wanted of the GPUs.
+    /// Returns the demand on the GPUs.
     pub(super) fn demand(&self) -> Demand<'a> {
         Demand { gpus: self.gpus, jobs: self.jobs, settings: self.settings, now: self.now }
     }
 
-    /// Returns what the cap grants each GPU.
+    /// Returns the cap's grants.
     pub(super) fn grants(&self) -> LimitGrants {
         self.cap.grants(&self.demand())
     }

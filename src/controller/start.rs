@@ -1,4 +1,4 @@
-//! From a state directory and boards to a controller: what an earlier daemon left behind is put right first.
+//! Start of a controller from a state directory and GPUs: what an earlier daemon left is restored or continued first.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,43 +28,43 @@ use wattune_core::plan::Settings as PlanSettings;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::units::{Seconds, Watts};
 
-/// What a controller is made of.
+/// Parts of a controller.
 pub struct Parts<'a> {
-    /// How the loop runs.
+    /// Settings of the loop.
     pub settings: Settings,
-    /// How jobs are profiled.
+    /// Settings of the profiler.
     pub profiling: ProfileSettings,
-    /// How plans are made.
+    /// Settings of the planner.
     pub planning: PlanSettings,
-    /// The carbon signal's settings, for what the API shows of them.
+    /// Settings of the carbon signal.
     pub carbon: CarbonSettings,
-    /// Where state is kept.
+    /// State directory.
     pub state_dir: &'a Path,
-    /// The time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
-    /// The node's cap.
+    /// Node's cap.
     pub cap: CapSettings,
-    /// What its jobs together may emit.
+    /// Carbon budget of all jobs.
     pub carbon_budget: BudgetSettings,
-    /// How the books are kept.
+    /// Terms of the ledger.
     pub ledger: LedgerTerms,
-    /// The boards.
+    /// GPUs.
     pub devices: Vec<Box<dyn GpuDevice>>,
-    /// When they are read.
+    /// Times of their readings.
     pub sampling: Sampling,
-    /// The node's CPUs, if it looks at them.
+    /// CPUs, if they are read.
     pub cpu: Option<CpuHandle>,
-    /// What the feed publishes.
+    /// State of the carbon feed.
     pub signal: watch::Receiver<FeedState>,
-    /// Where the feed is told how well its sources forecast.
+    /// Ranks of the feed's sources by their forecasts.
     pub ranks: RankBoard,
-    /// What the price's feed publishes, if there is one.
+    /// Price, if there is a source.
     pub price: Option<PriceSignal>,
-    /// What is known to be wrong already.
+    /// Known problems.
     pub problems: Vec<String>,
 }
 
-/// Puts boards behind their handles. In observe mode nothing is ever written through them.
+/// Returns handles of devices. In observe mode nothing is ever written through them.
 pub fn open_handles(
     devices: Vec<Box<dyn GpuDevice>>,
     clock: &Arc<dyn Clock>,
@@ -75,7 +75,7 @@ pub fn open_handles(
     devices.into_iter().map(start).collect()
 }
 
-/// Waits until every board has said something, at most `patience`: the first views are then of something.
+/// Waits until every GPU has answered, at most `patience`, so that the first views have readings.
 fn await_answers(handles: &[GpuHandle], patience: Seconds) {
     let step = Seconds::new(0.01);
     let mut left = patience;
@@ -90,7 +90,7 @@ fn await_answers(handles: &[GpuHandle], patience: Seconds) {
     }
 }
 
-/// The database, and with it all that is known of caps.
+/// Opens the database and reads the announced events.
 async fn read_caps(state_dir: &Path, settings: CapSettings, now: DateTime<Utc>) -> Result<(Store, Cap), StartError> {
     let store = Store::open(state_dir).await?;
     let announced = store.events(now - KEPT).await?;
@@ -99,10 +99,10 @@ async fn read_caps(state_dir: &Path, settings: CapSettings, now: DateTime<Utc>) 
 }
 
 impl Controller {
-    /// Starts: gives boards back that an earlier daemon left set, takes up its jobs and its books.
+    /// Starts: restores GPUs that an earlier daemon left set, and continues its jobs and ledger.
     ///
     /// # Errors
-    /// If the journal or the database is unusable: then no board may be touched.
+    /// If the journal or the database is unusable: then no GPU may be touched.
     pub async fn start(parts: Parts<'_>) -> Result<Self, StartError> {
         let mut journal = Journal::open(parts.state_dir, journal::boot_id())?;
         let handles = open_handles(parts.devices, &parts.clock, parts.sampling, parts.settings.call_timeout_s);
@@ -110,15 +110,15 @@ impl Controller {
         let now = parts.clock.utc();
         let caps = read_caps(parts.state_dir, parts.cap, now).await;
         if let Ok((store, _)) = &caps {
-            // What they showed last tells a driver that was reloaded since, with its default limits.
+            // Their last counters reveal a driver that was reloaded since, with its default limits.
             for point in store.checkpoints().await.unwrap_or_default() {
                 if let Ok(gpu) = GpuId::new(point.device.to_string()) {
                     journal.update_counter(&gpu, point.counter);
                 }
             }
         }
-        // Under a cap, boards are lowered first; the ticks then give back what fits. Else everything comes back before
-        // anything else that could fail. What cannot be restored now stays in the journal, and every tick tries again.
+        // Under a cap, GPUs are lowered first; the ticks then restore what fits. Else everything is restored before anything
+        // else that could fail. What cannot be restored now stays in the journal, and every tick tries again.
         let capped =
             !settings.observe && caps.as_ref().is_ok_and(|(_, caps)| !caps.schedule(Watts::ZERO, now).is_empty());
         let journal = tokio::task::spawn_blocking(move || {
@@ -129,15 +129,15 @@ impl Controller {
             journal
         })
         .await;
-        // The closure only returns what it was given; if it panicked the file is the truth.
+        // If the closure panicked, the file has the truth.
         let journal = match journal {
             Ok(journal) => journal,
             Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
         };
         let (store, cap) = caps?;
         let gpus = Gpus::new(journal, handles, parts.sampling, parts.problems);
-        // First of all: what follows is read from the books as they are with it.
-        let taken = store.recover_open_intervals().await?;
+        // First of all: everything below reads the ledger with these intervals.
+        let recovered_intervals = store.recover_open_intervals().await?;
         let recovered = store.checkpoints().await?;
         let ended_occupancy = ended_since(&store, &recovered).await?;
         let open_jobs = store.open_jobs().await?;
@@ -147,11 +147,13 @@ impl Controller {
         let mut recorded_until = BTreeMap::new();
         for gpu in gpus.iter().filter(|gpu| gpu.handle.capabilities().energy_counter.is_err()) {
             let device = DeviceId::from(gpu.id());
-            if let Some(until) = store.recorded_until(&device).await?.max(taken.known_until.get(&device).copied()) {
+            if let Some(until) =
+                store.recorded_until(&device).await?.max(recovered_intervals.known_until.get(&device).copied())
+            {
                 recorded_until.insert(device, until);
             }
         }
-        let away = taken.last_seen.map(|seen| Downtime::until_now(seen, &*parts.clock));
+        let away = recovered_intervals.last_seen.map(|seen| Downtime::until_now(seen, &*parts.clock));
         let backlog = Backlog { recovered, recorded_until, last_reports, ended_occupancy, away, ..Backlog::default() };
         let fallback = parts.carbon.fallback_g_per_kwh;
         let signal = Signal::new(parts.signal, parts.price, fallback, parts.ranks, parts.clock.utc());
@@ -181,9 +183,9 @@ impl Controller {
             match controller.snapshot().make_job(&job).await {
                 Ok(job) => {
                     tracing::info!(job.id = %id, "job {id} ({}) taken up again; waiting for its next report", job.spec.name);
-                    let steered = if job.spec.control { job.spec.gpus.clone() } else { Vec::new() };
+                    let controlled = if job.spec.control { job.spec.gpus.clone() } else { Vec::new() };
                     controller.admit(job).await;
-                    steered.iter().for_each(|gpu| controller.gpus.keep_external_limit(gpu));
+                    controlled.iter().for_each(|gpu| controller.gpus.keep_external_limit(gpu));
                 }
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }

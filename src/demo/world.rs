@@ -187,7 +187,7 @@ impl World {
             let name = name.map_err(|e| refused(ControlError::Conflict(e.to_string())))?;
             let new = NewJob {
                 name,
-                claim: Some(ProcessSelector::Pids(indexes.iter().map(|index| FIRST_PID + index).collect())),
+                processes: Some(ProcessSelector::Pids(indexes.iter().map(|index| FIRST_PID + index).collect())),
                 gpus: indexes.into_iter().map(GpuRef::Index).collect(),
                 batch_size: None,
                 work: Work::TotalSamples(training.total),

@@ -310,7 +310,7 @@ impl TryFrom<RegisterJob> for NewJob {
             None => Work::Unknown,
         };
         let wishes = wire.objective.unwrap_or_default();
-        let claim = ProcessSelector::new(wire.pids, wire.cgroup)?;
+        let processes = ProcessSelector::new(wire.pids, wire.cgroup)?;
         let lease = wire.lease_s.map(|s| finite("lease_s", Seconds::try_new(s))).transpose()?;
         Ok(Self {
             name,
@@ -322,7 +322,7 @@ impl TryFrom<RegisterJob> for NewJob {
             control: wire.control,
             priority: wire.priority,
             tags: wire.tags,
-            claim,
+            processes,
         })
     }
 }

@@ -30,7 +30,7 @@ fn the_documented_request_is_accepted() {
         control: true,
         priority: 0,
         tags: BTreeMap::from([("team".to_owned(), "vision".to_owned())]),
-        claim: None,
+        processes: None,
     };
     assert_eq!(job, expected);
 }

@@ -84,6 +84,6 @@ pub(crate) fn job(name: &str, max_slowdown: f64) -> NewJob {
         control: true,
         priority: 0,
         tags: BTreeMap::new(),
-        claim: None,
+        processes: None,
     }
 }

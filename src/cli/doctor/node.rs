@@ -19,7 +19,7 @@ pub(super) fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     if asked.is_empty() {
         return Vec::new();
     }
-    let (standing, events) = match (asked.standing(), asked.events()) {
+    let (standing, events) = match (asked.configured(), asked.events()) {
         (Ok(standing), Ok(events)) => (standing, events),
         (Err(why), _) | (_, Err(why)) => return vec![finding(what, Verdict::Broken, why)],
     };

@@ -82,19 +82,19 @@ impl Accounting {
 
     /// Returns a GPU's open interval as it would be closed with the newest reading of its energy.
     fn open_interval_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenIntervalRecord> {
-        let (seen, books, device) = (&gpu.seen, gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
+        let (seen, interval, device) = (&gpu.seen, gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
         let reading = EnergyReading { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
         if reading.counter.is_some() && gpu.has_many_jobs() {
             // A row for each of them every few seconds is too much, and the counter covers the cost of a kill.
             return None;
         }
         let rule = self.rule_so_far(node, gpu.id())?;
-        let why = if books.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
-        let Some(open) = as_closed(&device, books, reading.at, reading.metered, &rule, why) else {
+        let why = if interval.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
+        let Some(open) = as_closed(&device, interval, reading.at, reading.metered, &rule, why) else {
             // Too short to be measured. Nothing else records where the rows of a GPU without a counter end.
             let nothing = OpenIntervalRecord {
                 device,
-                until: books.start(),
+                until: interval.start(),
                 intervals: Vec::new(),
                 checkpoint: None,
                 lost: None,
@@ -109,20 +109,20 @@ impl Accounting {
 /// Returns an open interval as it would be closed now, without its checkpoint; `None` if it is too short for that.
 pub(in crate::controller) fn as_closed(
     device: &DeviceId,
-    books: &OpenInterval,
+    interval: &OpenInterval,
     at: Now,
     metered: Metered,
     rule: &AttributionRule,
     why_lost: &str,
 ) -> Option<OpenIntervalRecord> {
-    let mut closed = books.clone();
+    let mut closed = interval.clone();
     let intervals = closed.close(at, metered, rule)?;
     let until = closed.start();
-    let lost = books.has_lost_energy(metered).then(|| Lost {
+    let lost = interval.has_lost_energy(metered).then(|| Lost {
         at: until,
         device: device.clone(),
         // A wall clock that was set back meanwhile must not hide it.
-        from: if books.start() < until { books.start() } else { until - TimeDelta::seconds(1) },
+        from: if interval.start() < until { interval.start() } else { until - TimeDelta::seconds(1) },
         until,
         why: why_lost.to_owned(),
     });

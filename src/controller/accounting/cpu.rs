@@ -150,16 +150,16 @@ impl Accounting {
     pub(in crate::controller) async fn find_processes(
         &self,
         node: &Node<'_>,
-        claim: Option<ProcessSelector>,
+        selector: Option<ProcessSelector>,
     ) -> Result<Option<Processes>, ControlError> {
-        let Some(claim) = claim else { return Ok(None) };
-        let field = if matches!(claim, ProcessSelector::Pids(_)) { "pids" } else { "cgroup" };
+        let Some(selector) = selector else { return Ok(None) };
+        let field = if matches!(selector, ProcessSelector::Pids(_)) { "pids" } else { "cgroup" };
         let invalid = |why: &str| ControlError::Invalid(InvalidJob { field, why: why.to_owned() });
         let Some(handle) = self.cpu.handle.clone() else {
             return Err(invalid("cannot be followed: this daemon looks at no processes; leave it out"));
         };
-        let found = self.off_thread(node, move || handle.resolve(&claim)).await;
-        let processes = found.ok_or_else(|| invalid("cannot be looked up now; ask again"))??;
+        let resolved = self.off_thread(node, move || handle.resolve(&selector)).await;
+        let processes = resolved.ok_or_else(|| invalid("cannot be looked up now; ask again"))??;
         for job in node.jobs.iter() {
             if let Some(shared) = job.spec.processes.as_ref().and_then(|theirs| processes.shared_with(theirs)) {
                 return Err(ControlError::Conflict(format!(

@@ -45,12 +45,12 @@ impl<'a> Intensities<'a> {
     pub(in crate::controller) async fn for_jobs(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
         let sources = self.signal.accounting_series().sources();
         let is_marginal = sources.first().is_some_and(|key| key.kind == SignalKind::Marginal);
-        let book = if is_marginal { SignalKind::Marginal } else { SignalKind::Average };
+        let kind = if is_marginal { SignalKind::Marginal } else { SignalKind::Average };
         let active = match sources {
-            [] => self.store.latest_sources(book).await?,
+            [] => self.store.latest_sources(kind).await?,
             active => active.to_vec(),
         };
-        self.best_of(&self.store.sources_with_earlier(book, &active, &self.signal.silent(), span).await?, span).await
+        self.best_of(&self.store.sources_with_earlier(kind, &active, &self.signal.silent(), span).await?, span).await
     }
 
     /// Returns the best known intensities of the active sources.

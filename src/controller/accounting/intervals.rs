@@ -21,17 +21,17 @@ impl Accounting {
         let now = node.now();
         let due = node.settings.interval_s - node.settings.tick_s;
         let boundary = self.signal_boundary(node);
-        let is_due = move |books: &OpenInterval| {
+        let is_due = move |interval: &OpenInterval| {
             // After a split, the sooner it is closed, the better its parts are known.
-            books.has_rule_changes()
-                || books.age(now) >= due.max(Seconds::new(0.5))
-                || boundary.is_some_and(|b| books.start() < b && b <= now.utc)
+            interval.has_rule_changes()
+                || interval.age(now) >= due.max(Seconds::new(0.5))
+                || boundary.is_some_and(|b| interval.start() < b && b <= now.utc)
         };
         // An unresponsive GPU is due until it answers, and there is nothing to write until then.
-        let closes = |gpu: &Gpu, books: &OpenInterval| gpu.seen.metered_at.is_some_and(|at| books.can_close(at));
+        let closes = |gpu: &Gpu, interval: &OpenInterval| gpu.seen.metered_at.is_some_and(|at| interval.can_close(at));
         // With many jobs, each with a row, intervals are longer, but not beyond a slot of the signal.
-        let waits = |gpu: &Gpu, books: &OpenInterval| {
-            gpu.is_crowded(now.monotonic) && !boundary.is_some_and(|b| books.start() < b && b <= now.utc)
+        let waits = |gpu: &Gpu, interval: &OpenInterval| {
+            gpu.is_crowded(now.monotonic) && !boundary.is_some_and(|b| interval.start() < b && b <= now.utc)
         };
         let is_due_on =
             |gpu: &&Gpu| gpu.interval.as_ref().is_some_and(|b| is_due(b) && closes(gpu, b) && !waits(gpu, b));
@@ -72,26 +72,27 @@ impl Accounting {
     fn close_interval_at(&mut self, node: &mut Node<'_>, id: &GpuId, reading: EnergyReading) {
         self.record_recovered(node, id);
         let EnergyReading { at, metered, .. } = reading;
-        if !node.gpus.get(id).and_then(|gpu| gpu.interval.as_ref()).is_some_and(|books| books.can_close(at)) {
+        if !node.gpus.get(id).and_then(|gpu| gpu.interval.as_ref()).is_some_and(|interval| interval.can_close(at)) {
             return;
         }
         let Some(rule) = self.rule_of(node, id) else { return };
         let Some(gpu) = node.gpus.get_mut(id) else { return };
         let holders = gpu.holders();
-        let Some(books) = gpu.interval.as_mut() else { return };
-        let (lost, unread) = (books.has_lost_energy(metered).then(|| books.start()), books.was_unread(metered));
-        let Some(rows) = books.close(at, metered, &rule) else { return };
+        let Some(interval) = gpu.interval.as_mut() else { return };
+        let (lost, unread) =
+            (interval.has_lost_energy(metered).then(|| interval.start()), interval.was_unread(metered));
+        let Some(rows) = interval.close(at, metered, &rule) else { return };
         gpu.newcomers.clear();
         self.backlog.intervals.extend(rows);
         if let Some(from) = lost {
             self.ledger.record_lost(
                 &DeviceId::from(id),
                 from,
-                books.start(),
+                interval.start(),
                 if unread { NEVER_COUNTED } else { RESET_UNWATCHED },
             );
         }
-        let until = books.start();
+        let until = interval.start();
         let Some(point) = node.gpus.get(id).and_then(|gpu| self.point_of(gpu, holders, &reading, until)) else {
             return;
         };
@@ -168,15 +169,15 @@ impl Accounting {
         let now = node.now().monotonic;
         let Some(gpu) = node.gpus.get(id) else { return };
         // The time since the last reading of a GPU that answers is not worth a row after a job's final account.
-        let is_due = |books: &OpenInterval| !is_leaving || books.is_unread(now, node.settings.sample_s);
+        let is_due = |interval: &OpenInterval| !is_leaving || interval.is_unread(now, node.settings.sample_s);
         // A GPU without readings has no energy to attribute.
         if gpu.seen.metered_at.is_none() || !gpu.interval.as_ref().is_some_and(is_due) {
             return;
         }
         let Some(rule) = self.rule_of(node, id) else { return };
         let Some(gpu) = node.gpus.get_mut(id) else { return };
-        if let Some(books) = gpu.interval.as_mut() {
-            books.change_rule(now, rule);
+        if let Some(interval) = gpu.interval.as_mut() {
+            interval.change_rule(now, rule);
             gpu.newcomers.clear();
         }
     }

@@ -93,10 +93,10 @@ impl Accounting {
         }
         for job in node.jobs.iter_mut() {
             let own = of_jobs.get(&job.id).map(Vec::as_slice).unwrap_or_default();
-            let (boards, cpu_emissions): (Vec<&Interval>, Vec<&Interval>) =
+            let (of_gpus, of_cpus): (Vec<&Interval>, Vec<&Interval>) =
                 own.iter().partition(|row| row.device.kind() == DeviceKind::Gpu);
-            job.emissions.recount(hour, boards, &series);
-            job.cpu_emissions.recount(hour, cpu_emissions, &series);
+            job.emissions.recount(hour, of_gpus, &series);
+            job.cpu_emissions.recount(hour, of_cpus, &series);
         }
         self.budget.recount(hour, &rows, &series);
         Ok(())

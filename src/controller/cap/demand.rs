@@ -1,4 +1,4 @@
-//! The demand on the node's cap: the set point that somebody wants on each GPU, and what that asks of the cap.
+//! Demand on the node's cap: the wanted set point of each GPU, and its request for power.
 
 use crate::controller::gpus::{Gpu, Gpus};
 use crate::controller::jobs::{Jobs, Phase, SweepCeiling};
@@ -8,7 +8,7 @@ use wattune_core::domain::{GpuId, SetPoint};
 use wattune_core::time::Now;
 use wattune_core::units::Samples;
 
-/// The GPUs and the jobs that hold them, at one moment.
+/// GPUs and the jobs that hold them, at one time.
 #[derive(Clone, Copy)]
 pub(in crate::controller) struct Demand<'a> {
     pub(in crate::controller) gpus: &'a Gpus,
@@ -18,7 +18,7 @@ pub(in crate::controller) struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    /// Returns the set point that somebody wants on a GPU: a manual override's, else its job's, else none.
+    /// Returns the wanted set point of a GPU: of its manual override, else of its job, else none.
     pub(in crate::controller) fn set_point(&self, id: &GpuId) -> Option<SetPoint> {
         let gpu = self.gpus.get(id)?;
         if self.settings.observe {
@@ -39,14 +39,14 @@ impl Demand<'_> {
 
     fn request(&self, gpu: &Gpu) -> Option<LimitRequest> {
         let in_force = gpu.in_force()?;
-        let found = self.gpus.original_limit(gpu.id()).unwrap_or(in_force);
+        let original = self.gpus.original_limit(gpu.id()).unwrap_or(in_force);
         let set_point = self.set_point(gpu.id()).map(|set| set.limit);
         let priority = self.priority(gpu);
         let (floor, ceiling) = match gpu.range() {
-            Some(range) if priority != LimitPriority::Fixed => (range.min, range.ceiling(found)),
+            Some(range) if priority != LimitPriority::Fixed => (range.min, range.ceiling(original)),
             _ => (in_force, in_force),
         };
-        let wanted = set_point.unwrap_or(found);
+        let wanted = set_point.unwrap_or(original);
         let most = match priority {
             LimitPriority::Job { .. } | LimitPriority::Sweep { .. } => ceiling,
             LimitPriority::Fixed | LimitPriority::Idle | LimitPriority::Manual => wanted,
@@ -70,7 +70,7 @@ impl Demand<'_> {
         match job.phase {
             Phase::Waiting => LimitPriority::Idle,
             Phase::Observing if finished => LimitPriority::Idle,
-            // What cannot be measured now takes no room from others.
+            // A sweep that waits takes no room from others.
             Phase::Profiling if matches!(job.sweep_ceiling, SweepCeiling::Waiting { .. }) => LimitPriority::Idle,
             Phase::Profiling => LimitPriority::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
             _ => LimitPriority::Job { priority },

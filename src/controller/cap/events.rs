@@ -1,4 +1,4 @@
-//! Demand-response events: announced, amended, withdrawn.
+//! Demand-response events: announcement, replacement, withdrawal.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
@@ -9,12 +9,12 @@ use crate::controller::error::ControlError;
 use crate::store::Store;
 use wattune_core::domain::{DemandResponse, EventId, InvalidJob};
 
-/// No more events than this are kept at a time.
+/// Maximum number of events at a time.
 const MOST_EVENTS: usize = 1000;
-/// Events are shown and kept for so long after they are over.
+/// Time for which events are kept after they are over.
 pub(in crate::controller) const KEPT: TimeDelta = TimeDelta::days(7);
 
-/// A demand-response event and where it stands.
+/// Demand-response event and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct EventView {
     /// As it was announced.
@@ -27,16 +27,16 @@ pub struct EventView {
     pub origin: &'static str,
 }
 
-/// How announcing an event ended.
+/// Result of an announcement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Announced {
-    /// The event.
+    /// Event.
     pub view: EventView,
-    /// Whether its id was not known before.
+    /// True if its id is new.
     pub is_new: bool,
 }
 
-/// An event as it is shown.
+/// Returns an event as the API shows it.
 pub fn event_view(event: &DemandResponse, origin: &'static str, now: DateTime<Utc>) -> EventView {
     let state = match () {
         () if now >= event.ends_at() => "over",
@@ -57,7 +57,7 @@ impl Cap {
         all
     }
 
-    /// Takes an event in, in place of one with the same id, and stores it.
+    /// Adds or replaces an event and stores it.
     pub(in crate::controller) async fn announce(
         &mut self,
         event: DemandResponse,
@@ -85,7 +85,7 @@ impl Cap {
         Ok(Announced { view, is_new })
     }
 
-    /// Forgets an event, also in its midst, and returns it.
+    /// Removes an event, also while it is active, and returns it.
     pub(in crate::controller) async fn withdraw(
         &mut self,
         id: &EventId,

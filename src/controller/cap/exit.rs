@@ -1,4 +1,4 @@
-//! Giving boards back when nobody will be left to keep the cap.
+//! Restoring original limits at the daemon's end, as far as the node's cap allows.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -11,11 +11,11 @@ use wattune_core::cap::{LimitGrant, LimitPriority, LimitRequest, allocate};
 use wattune_core::domain::{GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
-/// Boards above their found limits first, then what they make room for.
+/// Rounds of restoring: GPUs above their original limits first, then those that they make room for.
 const ROUNDS: usize = 2;
 
-/// Gives every board that the journal knows back as far as all limits together stay under `cap`, in milliwatts; without
-/// a cap, in full. What does not fit stays in the journal. Blocks: not for async tasks.
+/// Restores every journalled GPU as far as all limits together stay under `cap`, in milliwatts; without a cap, in full.
+/// The rest stays in the journal. Blocks: not for async tasks.
 pub(in crate::controller) fn restore_within(
     journal: &mut Journal,
     handles: &[GpuHandle],
@@ -29,9 +29,9 @@ pub(in crate::controller) fn restore_within(
         if open.iter().all(|h| journal.entry(&h.board().id).is_none()) {
             break;
         }
-        let looks = look(handles, timeout);
+        let observations = read_all(handles, timeout);
         let requests: Vec<Option<LimitRequest>> =
-            handles.iter().zip(&looks).map(|(h, seen)| request(h, seen, journal)).collect();
+            handles.iter().zip(&observations).map(|(h, seen)| request(h, seen, journal)).collect();
         let grants = allocate(&requests.iter().flatten().copied().collect::<Vec<_>>(), Some(cap));
         let mut grants = grants.into_iter();
         let mut now = Vec::new();
@@ -53,27 +53,27 @@ pub(in crate::controller) fn restore_within(
     });
     let locked: Vec<_> = locked.collect();
     outcomes.extend(restore_only(journal, &locked, timeout));
-    let found: Vec<(GpuId, PowerLimit)> = journal.entries().map(|(id, e)| (id.clone(), e.original)).collect();
+    let originals: Vec<(GpuId, PowerLimit)> = journal.entries().map(|(id, e)| (id.clone(), e.original)).collect();
     for handle in handles {
         let id = &handle.board().id;
-        let Some((_, found)) = found.iter().find(|(gpu, _)| gpu == id) else { continue };
+        let Some((_, original)) = originals.iter().find(|(gpu, _)| gpu == id) else { continue };
         let limit = handle.observe().reading.requested;
         outcomes.entry(id.clone()).or_insert_with(|| match limit {
-            Some(limit) => Restored::HeldByCap { limit, original: *found },
-            None => Restored::Failed { original: *found, shown: None, why: "the board does not answer".into() },
+            Some(limit) => Restored::HeldByCap { limit, original: *original },
+            None => Restored::Failed { original: *original, shown: None, why: "the GPU does not answer".into() },
         });
     }
     outcomes.extend(absent(journal, handles));
     outcomes.into_iter().collect()
 }
 
-/// How far a board may come back, if not all the way.
+/// Returns the limit up to which a GPU is restored, if not in full.
 fn part(request: &LimitRequest, grant: &LimitGrant) -> Option<PowerLimit> {
     (grant.limit < request.wanted).then_some(grant.limit)
 }
 
-/// What all boards say, after whatever was on its way to them.
-fn look(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
+/// Reads all GPUs after the writes in flight.
+fn read_all(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
     thread::scope(|scope| {
         let read = |handle: &GpuHandle| handle.read_and_wait(timeout).unwrap_or_else(|_| handle.observe());
         let reading: Vec<_> = handles.iter().map(|handle| (handle, scope.spawn(move || read(handle)))).collect();
@@ -81,7 +81,7 @@ fn look(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
     })
 }
 
-/// A board as the cap sees it at the end: its found limit is all that anybody still wants. `None` if it tells no limit.
+/// Returns a GPU's request at the end: its original limit. `None` if it reports no limit.
 fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<LimitRequest> {
     let range = handle.capabilities().limits.as_ref().ok().copied();
     let in_force = seen.reading.requested.max(seen.reading.enforced).or(range.map(|r| r.max))?;
@@ -103,7 +103,7 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
     match restore_action(entry, journal.boot_id(), &board) {
         RestoreAction::LeaveExternal(_) => Some(fixed),
         RestoreAction::AlreadyRestored | RestoreAction::Write(_) => {
-            // Nobody is lowered for the sake of another at the end: what room there is, is shared.
+            // At the end no GPU is lowered for another: the room that there is, is shared.
             let floor = in_force.min(entry.original);
             Some(LimitRequest {
                 wanted: entry.original,

@@ -1,4 +1,4 @@
-//! Owns the node's cap: its schedule, demand-response events, and what it grants the GPUs.
+//! Owns the node's cap: its schedule, demand-response events, and its grants to GPUs.
 
 mod demand;
 mod events;
@@ -23,22 +23,22 @@ use wattune_core::cap::{LimitGrant, LimitRequest, allocate};
 use wattune_core::domain::{CapSchedule, ConfiguredCap, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot};
 use wattune_core::units::{Seconds, Watts};
 
-/// Searching for plans holds a tick up for no longer.
+/// Longest time for which a search for plans delays a tick.
 const LONGEST_SEARCH: Seconds = Seconds::new(60.0);
 
 /// Owner of the node's cap.
 pub(super) struct Cap {
     settings: CapSettings,
-    standing: ConfiguredCap,
-    /// Those of the settings; they are not to be withdrawn.
+    configured: ConfiguredCap,
+    /// Events of the settings, which cannot be withdrawn.
     fixed: Vec<DemandResponse>,
-    /// Those that were announced.
+    /// Announced events.
     events: BTreeMap<EventId, DemandResponse>,
     last: LastCap,
 }
 
-/// The strictest cap that was about to hold when it was last looked at, for whoever has to give boards back without
-/// asking the controller.
+/// Cap that was binding when limits were last written, shared with the supervisor, which restores limits without the
+/// controller.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastCap(Arc<AtomicU64>);
 
@@ -49,54 +49,54 @@ impl LastCap {
         self.0.store(cap.unwrap_or(NO_CAP), Ordering::Relaxed);
     }
 
-    /// In milliwatts.
+    /// Returns it in milliwatts.
     pub(super) fn get(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|cap| *cap != NO_CAP)
     }
 }
 
 impl Cap {
-    /// The settings' cap and the events that were announced to an earlier daemon.
+    /// Returns the settings' cap with the events announced to an earlier daemon.
     ///
     /// # Errors
     /// As [`CapSettings::check`].
     pub(super) fn new(settings: CapSettings, announced: Vec<DemandResponse>) -> Result<Self, String> {
-        let (standing, fixed) = (settings.standing()?, settings.events()?);
+        let (configured, fixed) = (settings.configured()?, settings.events()?);
         let events = announced.into_iter().map(|e| (e.id.clone(), e)).collect();
         let last = LastCap::default();
         last.set(None);
-        Ok(Self { settings, standing, fixed, events, last })
+        Ok(Self { settings, configured, fixed, events, last })
     }
 
-    /// The cap over time as it is known now, of a node whose boards' largest limits add up to `baseline`.
+    /// Returns the cap over time as known now; `baseline` is the sum of the GPUs' largest limits.
     pub(super) fn schedule(&self, baseline: Watts, now: DateTime<Utc>) -> CapSchedule {
         let events: Vec<DemandResponse> = self.fixed.iter().chain(self.events.values()).cloned().collect();
-        CapSchedule::new(&self.standing, &events, baseline, now)
+        CapSchedule::new(&self.configured, &events, baseline, now)
     }
 
-    /// Whether found limits that do not fit stay behind when the daemon ends.
+    /// Returns whether original limits that do not fit stay lowered when the daemon ends.
     pub(super) fn keeps_on_exit(&self) -> bool {
         self.settings.on_exit == OnExit::Keep
     }
 
-    /// The last look's result, shared.
+    /// Returns the shared last cap.
     pub(super) fn last(&self) -> LastCap {
         self.last.clone()
     }
 
     /// Returns the part of the cap that holds at all times.
     pub(super) fn constant(&self, baseline: Watts) -> Option<Watts> {
-        Some(self.standing.constant?.of(baseline))
+        Some(self.configured.constant?.of(baseline))
     }
 
-    /// Returns the time before a fall of the cap at which limits are lowered: noticing takes up to two ticks, of which one
+    /// Returns the time before a fall of the cap at which limits are lowered: detection takes up to two ticks, of which one
     /// may wait for a plan, and a write as long as a call may take.
     pub(super) fn lead(&self, settings: &Settings) -> Seconds {
         let Settings { tick_s, call_timeout_s, solve_limit_s, .. } = *settings;
         self.settings.lead_s.max(tick_s * 2.0 + call_timeout_s + solve_limit_s.min(LONGEST_SEARCH))
     }
 
-    /// Returns the strictest cap of a schedule from now until a lowering that is asked for now is certain to be in force.
+    /// Returns the strictest cap of a schedule from now until a lowering requested now is certain to be in force.
     pub(super) fn soon(&self, schedule: &CapSchedule, settings: &Settings, now: DateTime<Utc>) -> Option<Watts> {
         let lead = self.lead(settings).to_delta().max(chrono::TimeDelta::milliseconds(1));
         let cap = schedule.over(&Slot::new(now, now + lead)?)?.to_milliwatts();
@@ -110,18 +110,17 @@ impl Cap {
         Some(u64::from(cap.to_milliwatts()))
     }
 
-    /// Returns the sum that GPUs' limits may come back to when the daemon ends, in milliwatts; `None` where they come back
-    /// in full.
+    /// Returns the sum to which GPUs' limits are restored when the daemon ends, in milliwatts; `None` for in full.
     pub(super) fn at_exit(&self, demand: &Demand<'_>) -> Option<u64> {
         self.binding(demand).filter(|_| self.keeps_on_exit())
     }
 
-    /// Returns what the cap grants each GPU that counts.
+    /// Returns the grant of each GPU that counts.
     pub(super) fn grants(&self, demand: &Demand<'_>) -> LimitGrants {
         self.grants_under(self.binding(demand), demand)
     }
 
-    /// Returns the same, and notes the cap for whoever has to restore limits without the controller.
+    /// Returns the same, and records the cap for the supervisor.
     pub(super) fn enforce(&self, demand: &Demand<'_>) -> LimitGrants {
         let cap = self.binding(demand);
         self.last.set(cap.filter(|_| !demand.settings.observe));
@@ -138,17 +137,17 @@ impl Cap {
     }
 }
 
-/// What the cap grants each GPU that counts; empty where there is no cap.
+/// Grant of each GPU that counts; empty where there is no cap.
 #[derive(Debug, Default)]
 pub(super) struct LimitGrants(BTreeMap<GpuId, (LimitRequest, LimitGrant)>);
 
 impl LimitGrants {
-    /// Returns a GPU's request and what is granted of it.
+    /// Returns a GPU's request and grant.
     pub(super) fn of(&self, id: &GpuId) -> Option<&(LimitRequest, LimitGrant)> {
         self.0.get(id)
     }
 
-    /// Returns the set point to pursue on a GPU; `None` for its original limit.
+    /// Returns the set point that is permitted on a GPU; `None` for its original limit.
     pub(super) fn permitted(&self, id: &GpuId, set_point: Option<SetPoint>) -> Option<SetPoint> {
         match (self.of(id), set_point) {
             (None, set_point) => set_point,

@@ -1,4 +1,4 @@
-//! The node's cap as it is written down: in the settings, and in requests of the API.
+//! Settings of the node's cap, and demand-response events in requests.
 
 use chrono::{DateTime, Utc, Weekday};
 use serde::{Deserialize, Serialize};
@@ -10,13 +10,13 @@ use wattune_core::domain::{
 };
 use wattune_core::units::{Seconds, Watts};
 
-/// `[cap]`: the most that the power limits of all boards may add up to.
+/// `[cap]`: maximum sum of the power limits of all GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CapSettings {
     /// At all times.
     pub limit_w: Option<f64>,
-    /// The same as a part of the sum of the boards' largest limits.
+    /// The same as a part of the sum of the GPUs' largest limits.
     pub limit_pct: Option<f64>,
     /// Windows of the week and spans of time with caps of their own.
     pub schedule: Vec<ScheduleEntry>,
@@ -24,7 +24,7 @@ pub struct CapSettings {
     pub events: Vec<NewEvent>,
     /// Limits are down this long before the cap falls.
     pub lead_s: Seconds,
-    /// What becomes of found limits that do not fit under the cap when the daemon ends.
+    /// Handling of original limits that do not fit under the cap when the daemon ends.
     pub on_exit: OnExit,
 }
 
@@ -41,7 +41,7 @@ impl Default for CapSettings {
     }
 }
 
-/// What becomes of found limits that do not fit under the cap when the daemon ends.
+/// Handling of original limits that do not fit under the cap when the daemon ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExit {
@@ -71,11 +71,11 @@ pub struct ScheduleEntry {
     pub end: Option<DateTime<Utc>>,
     /// The cap.
     pub limit_w: Option<f64>,
-    /// The same as a part of the sum of the boards' largest limits.
+    /// The same as a part of the sum of the GPUs' largest limits.
     pub limit_pct: Option<f64>,
 }
 
-/// A demand-response event: for a while the limits of all boards add up to no more than a target.
+/// A demand-response event: for a while the limits of all GPUs add up to no more than a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewEvent {
@@ -91,7 +91,7 @@ pub struct NewEvent {
     /// The target; give it or `target_pct`.
     #[serde(default)]
     pub target_w: Option<f64>,
-    /// The target as a part of the sum of the boards' largest limits: 70 lets them have 70 % of it.
+    /// The target as a part of the sum of the GPUs' largest limits: 70 allows 70 % of it.
     #[serde(default)]
     pub target_pct: Option<f64>,
     /// How long before its start the event counts as announced: nothing is done for it earlier. At once if absent.
@@ -104,7 +104,7 @@ pub struct NewEvent {
     /// What limits may return to after the end, for `rebound_s`.
     #[serde(default)]
     pub rebound_w: Option<f64>,
-    /// The same as a part of the sum of the boards' largest limits.
+    /// The same as a part of the sum of the GPUs' largest limits.
     #[serde(default)]
     pub rebound_pct: Option<f64>,
     /// For how long after the end.
@@ -113,18 +113,18 @@ pub struct NewEvent {
 }
 
 impl CapSettings {
-    /// Whether nothing is capped by the settings.
+    /// Returns whether the settings have no cap.
     pub fn is_empty(&self) -> bool {
         self.limit_w.is_none() && self.limit_pct.is_none() && self.schedule.is_empty() && self.events.is_empty()
     }
 
-    /// Checks what the types cannot; the answer begins with the key and says what would be right.
+    /// Checks what the types cannot; the error begins with the key and states what is valid.
     ///
     /// # Errors
     /// For the first mistake.
     pub fn check(&self) -> Result<(), String> {
         self.lead_s.check("lead_s", 0.0, 300.0)?;
-        self.standing()?;
+        self.configured()?;
         let events = self.events()?;
         match (1..events.len()).find(|&i| events[..i].iter().any(|e| e.id == events[i].id)) {
             Some(twice) => Err(format!("events[{twice}].id {} stands there twice", events[twice].id)),
@@ -132,18 +132,18 @@ impl CapSettings {
         }
     }
 
-    /// The cap that holds until the settings change.
+    /// Returns the cap that holds until the settings change.
     ///
     /// # Errors
     /// As [`Self::check`].
-    pub fn standing(&self) -> Result<ConfiguredCap, String> {
-        let constant = level(("limit_w", self.limit_w), ("limit_pct", self.limit_pct)).map_err(|e| said("", &e))?;
+    pub fn configured(&self) -> Result<ConfiguredCap, String> {
+        let constant = level(("limit_w", self.limit_w), ("limit_pct", self.limit_pct)).map_err(|e| describe("", &e))?;
         let mut cap = ConfiguredCap { constant, ..ConfiguredCap::default() };
         for (i, entry) in self.schedule.iter().enumerate() {
             let at = format!("schedule[{i}]");
             let inside = format!("{at}.");
             let named =
-                level(("limit_w", entry.limit_w), ("limit_pct", entry.limit_pct)).map_err(|e| said(&inside, &e))?;
+                level(("limit_w", entry.limit_w), ("limit_pct", entry.limit_pct)).map_err(|e| describe(&inside, &e))?;
             let Some(level) = named else { return Err(format!("{at} has no cap: give limit_w or limit_pct")) };
             match entry {
                 ScheduleEntry { from: Some(from), to: Some(to), start: None, end: None, days, .. } => {
@@ -171,7 +171,7 @@ impl CapSettings {
         Ok(cap)
     }
 
-    /// The events that the settings name.
+    /// Returns the events of the settings.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -240,7 +240,7 @@ impl From<&DemandResponse> for NewEvent {
     }
 }
 
-/// A level that is given in watts or percent, or not at all.
+/// Returns a level that is given in watts or percent, or not at all.
 fn level(
     watts: (&'static str, Option<f64>),
     percent: (&'static str, Option<f64>),
@@ -259,7 +259,7 @@ fn level(
     }
 }
 
-fn said(at: &str, error: &InvalidJob) -> String {
+fn describe(at: &str, error: &InvalidJob) -> String {
     format!("{at}{} {}", error.field, error.why)
 }
 
@@ -267,7 +267,7 @@ fn weekday(text: &str) -> Result<Weekday, String> {
     text.parse().map_err(|_| format!("names {text:?}, which is no day; write mon, tue, wed, thu, fri, sat or sun"))
 }
 
-/// "HH:MM" or "HH:MM:SS" in seconds since midnight.
+/// Parses "HH:MM" or "HH:MM:SS" to seconds since midnight.
 fn time_of_day(text: &str) -> Result<u32, String> {
     use chrono::{NaiveTime, Timelike};
     let time = NaiveTime::parse_from_str(text, "%H:%M").or_else(|_| NaiveTime::parse_from_str(text, "%H:%M:%S"));
@@ -293,7 +293,7 @@ mod tests {
         let text = text.replace("2026-12-02T00:00:00Z", "\"2026-12-02T00:00:00Z\"");
         let settings: CapSettings = toml::from_str(&text).expect("parses");
         settings.check().expect("right");
-        let cap = settings.standing().expect("right");
+        let cap = settings.configured().expect("right");
         assert_eq!(cap.constant, Some(Level::Watts(Watts::new(1200.0))));
         let window =
             Window { days: vec![Weekday::Mon, Weekday::Fri], from: 61_200, to: 73_800, level: Level::Share(0.5) };

@@ -1,4 +1,4 @@
-//! The cap and what is wrong with it, for the API.
+//! The cap and its problems, for the API.
 
 use chrono::TimeDelta;
 
@@ -35,7 +35,7 @@ impl Cap {
         })
     }
 
-    /// Returns what is wrong with the cap, in one sentence each.
+    /// Returns the cap's problems, in one sentence each.
     pub(in crate::controller) fn problems(&self, demand: &Demand<'_>) -> Vec<String> {
         let (now, most) = (demand.now, demand.gpus.largest_limits());
         let schedule = self.schedule(most, now.utc);
@@ -48,14 +48,14 @@ impl Cap {
         let strictest = Slot::new(now.utc, now.utc + TimeDelta::days(8)).and_then(|week| schedule.over(&week));
         if let Some(cap) = strictest.filter(|cap| *cap < lowest) {
             problems.push(format!(
-                "the node's cap goes down to {cap} within the next days, and the boards' limits add up to {lowest} at the \
-                 least; raise it, or stop boards"
+                "the node's cap goes down to {cap} within the next days, and the GPUs' limits add up to {lowest} at the \
+                 least; raise it, or remove GPUs"
             ));
         }
         let events = self.fixed.iter().chain(self.events.values());
         for event in events.filter(|e| e.ends_at() > now.utc && most > Watts::ZERO && e.target.of(most) > most) {
             problems.push(format!(
-                "demand-response event {} changes nothing: its target of {} is more than the boards' largest limits add up to \
+                "demand-response event {} changes nothing: its target of {} is more than the GPUs' largest limits add up to \
                  ({most}); is it in milliwatts?",
                 event.id,
                 event.target.of(most)
@@ -67,13 +67,13 @@ impl Cap {
         let silent: Vec<String> =
             demand.gpus.iter().filter(|g| g.in_force().is_none()).map(|g| g.handle.board().index.to_string()).collect();
         if !silent.is_empty() {
-            problems.push(format!("the node's cap does not count GPU {}: no limit is told", silent.join(", ")));
+            problems.push(format!("the node's cap does not count GPU {}: no limit is reported", silent.join(", ")));
         }
         problems
     }
 }
 
-/// The lowest sum that the limits of boards can be brought to.
+/// Returns the lowest sum that the limits can be brought to.
 fn lowest(requests: &[LimitRequest]) -> Watts {
     let least = |s: &LimitRequest| if s.priority == LimitPriority::Fixed { s.in_force } else { s.floor };
     requests.iter().map(|s| least(s).watts()).sum()

@@ -1,4 +1,4 @@
-//! A job's equipment: its GPUs in groups of equal ones, and a profiler for them with what earlier runs learned.
+//! A job's GPUs in groups of equal ones, and its prior profile.
 
 use super::job::{Group, Job, PriorProfile, profile_key};
 use crate::controller::error::ControlError;
@@ -9,7 +9,7 @@ use wattune_core::profile::Record;
 use wattune_core::profile::steps::GroupRange;
 
 impl Snapshot<'_> {
-    /// Makes a job that is registered or was, with what earlier runs learned.
+    /// Makes a job from its stored data, with the profile of earlier runs.
     pub(in crate::controller) async fn make_job(&self, stored: &StoredJob) -> Result<Job, ControlError> {
         let equipment = self.equipment(&stored.spec).await?;
         let (groups, profiling) = match equipment {
@@ -20,7 +20,7 @@ impl Snapshot<'_> {
         Ok(Job::new(id, spec, groups, profiling, progress, registered_at, self.now))
     }
 
-    /// Returns a job's GPUs in groups, and what is known of their profile; `None` while one of them reports no limits.
+    /// Returns a job's GPUs in groups and its prior profile; `None` while one of them reports no limits.
     pub(in crate::controller) async fn equipment(
         &self,
         spec: &JobSpec,
@@ -33,7 +33,7 @@ impl Snapshot<'_> {
     async fn prior_profile(&self, spec: &JobSpec, groups: &[Group]) -> Result<PriorProfile, ControlError> {
         let key = profile_key(spec, groups);
         let record = match self.store.profile(&key).await {
-            // What cannot be read is measured again; the job must not be refused for ever because of it.
+            // An unreadable profile is measured again; the job must not be refused for ever because of it.
             Err(error @ StoreError::Damaged { .. }) => {
                 tracing::warn!("{error}; job {} is profiled anew", spec.name);
                 Record::default()
@@ -55,8 +55,8 @@ impl Snapshot<'_> {
         Ok(PriorProfile { record, expected })
     }
 
-    /// Returns a job's GPUs in groups of equal ones, by model. Equal GPUs get one limit, so that their ceiling is the lowest
-    /// of theirs. `None` if one of them has no limit to set.
+    /// Returns a job's GPUs in groups of equal ones, by model. Equal GPUs get one limit, so their ceiling is their lowest.
+    /// `None` if one of them has no limit to set.
     fn group(&self, spec: &JobSpec) -> Option<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
         for id in &spec.gpus {

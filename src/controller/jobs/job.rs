@@ -1,4 +1,4 @@
-//! One registered job: its lease, its progress, its profiler and its plan.
+//! One registered job: its lease, its profiler, its plan and what the daemon does for it.
 
 use std::collections::BTreeMap;
 
@@ -19,36 +19,36 @@ use wattune_core::profile::{Profiler, Record, Settings as ProfileSettings, Stage
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// What the daemon does for a job now.
+/// Phase of a job: what the daemon does for it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Registered; its first progress report is awaited before anything is set.
+    /// Registered; nothing is set before its first progress report.
     Waiting,
-    /// Its throughput and power are being measured.
+    /// Its throughput and power are measured.
     Profiling,
     /// Its limits follow a plan.
     Planned,
-    /// Its plan has it pause: it should save a checkpoint, stand still and go on reporting.
+    /// Its plan pauses it: it should save a checkpoint, stop training and go on reporting.
     Paused,
-    /// It is booked; its limits are left alone.
+    /// Its energy is recorded; its limits are left alone.
     Observing,
 }
 
-/// Boards of one job that are equal and get the same limit.
+/// GPUs of one job that are equal and get the same limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// Their model.
+    /// Model.
     pub model: String,
-    /// Who they are.
+    /// GPUs.
     pub members: Vec<GpuId>,
-    /// What they may be set to.
+    /// Settings that they accept.
     pub range: GroupRange,
 }
 
 impl Group {
-    /// How many they are.
-    pub fn boards(&self) -> f64 {
+    /// Returns the number of GPUs.
+    pub fn gpu_count(&self) -> f64 {
         f64::from(self.range.boards)
     }
 }
@@ -56,14 +56,14 @@ impl Group {
 /// Idle time since the last progress report.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::controller) struct Idling {
-    /// When that was looked at last.
+    /// Time of the last count.
     seen: Option<Monotonic>,
-    /// Time since the last report in which it was told to do no work.
+    /// Time since the last report in which the job was to do no work.
     pub(in crate::controller) since_report: Seconds,
 }
 
 impl Idling {
-    /// Counts the time since this was called last, if the job was told to do no work.
+    /// Counts the time since the last call, if the job was to do no work.
     pub(in crate::controller) fn count(&mut self, at: Monotonic, is_idle: bool) {
         let since = self.seen.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
         if is_idle {
@@ -72,37 +72,37 @@ impl Idling {
     }
 }
 
-/// What the node's cap makes of a job's sweep.
+/// Effect of the node's cap on a job's sweep.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::controller) enum SweepCeiling {
-    /// Nothing.
+    /// None.
     #[default]
     Full,
     /// It waits for room.
     Waiting {
-        /// When there will be some, as far as that is known.
+        /// Time from which there is some, as far as known.
         until: Option<DateTime<Utc>>,
-        /// What is to be measured, summed over its boards.
+        /// Limits to be measured, summed over its GPUs.
         wanted: Watts,
-        /// What there is for them now.
+        /// Power available for them now.
         room: Watts,
     },
-    /// It is measured up to lower limits than its boards allow.
+    /// It goes up to lower limits than its GPUs allow.
     Lowered {
-        /// Of each group of equal boards.
+        /// Ceiling of each group of equal GPUs.
         to: Vec<PowerLimit>,
     },
 }
 
 impl SweepCeiling {
-    /// Returns what the cap keeps from the sweep, in one sentence.
+    /// Returns the effect in one sentence.
     pub(in crate::controller) fn describe(&self) -> Option<String> {
         match self {
             Self::Full => None,
             Self::Waiting { until, wanted, room } => {
                 let until = until.map_or("until there is room".into(), |at| format!("until {}", at.format("%FT%TZ")));
                 Some(format!(
-                    "measuring waits {until}: the node's cap leaves its boards {:.0} W of the {:.0} W to be measured",
+                    "measuring waits {until}: the node's cap leaves its GPUs {:.0} W of the {:.0} W to be measured",
                     room.get().max(0.0),
                     wanted.get()
                 ))
@@ -110,8 +110,8 @@ impl SweepCeiling {
             Self::Lowered { to } => {
                 let to: Vec<String> = to.iter().map(ToString::to_string).collect();
                 Some(format!(
-                    "the node's cap keeps it from its highest limits for long: it is measured up to {} and its slowdown is \
-                     reckoned from there until there is room for more",
+                    "the node's cap keeps it from its highest limits for long: it is measured up to {} and its slowdown \
+                     counts from there until there is room for more",
                     to.join(" + ")
                 ))
             }
@@ -121,58 +121,58 @@ impl SweepCeiling {
 
 /// A job that has not ended.
 pub struct Job {
-    /// Its id.
+    /// Id.
     pub id: JobId,
-    /// As it was registered.
+    /// Registered data.
     pub spec: JobSpec,
-    /// Its boards in groups of equal ones.
+    /// Its GPUs in groups of equal ones.
     pub groups: Vec<Group>,
-    /// The ceilings of its groups where no cap for some time lowers them.
+    /// Ceilings of its groups without a temporary cap.
     pub(in crate::controller) full_ceilings: Vec<PowerLimit>,
-    /// What the node's cap makes of its sweep.
+    /// Effect of the node's cap on its sweep.
     pub(in crate::controller) sweep_ceiling: SweepCeiling,
-    /// Under which its profile is kept.
+    /// Key of its stored profile.
     pub key: ProfileKey,
-    /// When it was registered.
+    /// Time of registration.
     pub registered_at: DateTime<Utc>,
-    /// What must survive a restart.
+    /// Progress that survives a restart.
     pub progress: StoredProgress,
-    /// The just-in-time profiler; none for boards whose limits cannot be told.
+    /// Just-in-time profiler; `None` while a GPU reports no limits.
     pub profiler: Option<Profiler>,
-    /// The plan in force.
+    /// Plan in force.
     pub plan: Option<Plan>,
-    /// Why there is no plan although the profile is complete.
+    /// Reason why there is no plan although the profile is complete.
     pub unplannable: Option<String>,
-    /// That its planning died of a fault in the planner.
+    /// Faults in the planner that failed its planning.
     pub(in crate::controller) setback: Option<Setback>,
-    /// The out-of-band cap that the plan was made under.
+    /// Out-of-band cap that the plan was made under.
     pub planned_under: Option<PowerLimit>,
-    /// Why a new plan is due.
+    /// Reason why a new plan is due.
     pub replan: Option<ReplanReason>,
-    /// How often it had been profiled anew when its references were frozen last.
+    /// Number of its profiler's restarts when its references were frozen last.
     pub(in crate::controller) frozen: Option<u32>,
-    /// What the daemon does for it.
+    /// Phase.
     pub phase: Phase,
-    /// Why it is in that phase, in one sentence.
+    /// Reason for its phase, in one sentence.
     pub reason: String,
-    /// What it used up to the last closed interval, and emitted by the intensities known now.
+    /// Energy of its GPUs up to the last closed interval, and emissions by the intensities known now.
     pub(in crate::controller) emissions: HourlyEmissions,
-    /// What it used of CPU packages and memory, and emitted with that; promises are about boards alone.
+    /// The same of CPU packages and memory; promises are about GPUs alone.
     pub(in crate::controller) cpu_emissions: HourlyEmissions,
-    /// The energy of both by what used it.
+    /// Energy of both by kind of device.
     pub energy_by_kind: BTreeMap<DeviceKind, Millijoules>,
-    /// What it saved so far against the limit found, as looked at last.
+    /// Savings so far against the original limit, by the last estimate.
     pub saved: Option<Saved>,
-    /// The plan's set point that it was given, and since when.
+    /// Set point of its plan that is applied, and since when.
     pub(in crate::controller) applied: Option<AppliedSetPoint>,
     pub(in crate::controller) idling: Idling,
-    /// Splits its time between training and pauses of its own.
+    /// Detector of its own pauses.
     pub(in crate::controller) stalls: StallDetector,
-    /// Whether something is to be stored that must survive a restart.
+    /// True if progress is to be stored at the next tick.
     pub(in crate::controller) unsaved: bool,
-    /// What its reports look like.
+    /// Summary of its reports.
     pub(in crate::controller) received_reports: ReceivedReports,
-    /// Its progress as all jobs' was stored last.
+    /// Progress as stored last.
     pub(in crate::controller) saved_progress: Option<StoredProgress>,
     pub(super) lease_until: Monotonic,
     pub(super) last_report_at: Option<Monotonic>,
@@ -181,7 +181,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job at its registration, or, with `stored` progress, after a restart of the daemon.
+    /// Returns a job at its registration, or, with `stored` progress, after a restart of the daemon.
     pub fn new(
         id: JobId,
         spec: JobSpec,
@@ -231,13 +231,13 @@ impl Job {
         job
     }
 
-    /// Gives it a profiler for its boards, now that they say what they can.
+    /// Gives it a profiler for its GPUs, once they report their limits.
     pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: PriorProfile) {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
-        let boards = groups.iter().flat_map(|g| g.members.iter().cloned());
+        let gpus = groups.iter().flat_map(|g| g.members.iter().cloned());
         let profiler =
             Profiler::new(settings, &ranges, known.record).with_expected_limit(known.expected).with_slack_budget();
-        self.profiler = Some(profiler.with_gpus(boards));
+        self.profiler = Some(profiler.with_gpus(gpus));
         self.frozen = self.frozen.map(|_| 0);
         self.key = profile_key(&self.spec, &groups);
         self.full_ceilings = groups.iter().map(|g| g.range.ceiling).collect();
@@ -245,53 +245,53 @@ impl Job {
         self.groups = groups;
     }
 
-    /// Whether it has been silent for longer than its lease.
+    /// Returns whether it has been silent for longer than its lease.
     pub fn lease_expired(&self, now: Now) -> bool {
         now.monotonic > self.lease_until
     }
 
-    /// How long its lease lasts without a further word.
+    /// Returns how long its lease lasts without a further report.
     pub fn lease_left(&self, now: Now) -> Seconds {
         self.lease_until.since(now.monotonic)
     }
 
-    /// Whether it has reported since this daemon runs.
+    /// Returns whether it has reported since this daemon runs.
     pub fn is_alive(&self) -> bool {
         self.last_report_at.is_some()
     }
 
-    /// What was learned so far.
+    /// Returns the profile so far.
     pub fn profile(&self) -> &Profile {
         const NOTHING: &Profile = &Profile { points: Vec::new() };
         self.profiler.as_ref().map_or(NOTHING, Profiler::profile)
     }
 
-    /// Whether all of its points are measured.
+    /// Returns whether all of its points are measured.
     pub(in crate::controller) fn is_profiled(&self) -> bool {
         self.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done)
     }
 
-    /// Whether only the sensors of its own boards measured its profile.
+    /// Returns whether only the sensors of its own GPUs measured its profile.
     pub(in crate::controller) fn measured_itself(&self) -> bool {
-        let boards = self.profiler.as_ref().map(|p| &p.record().boards);
-        boards.is_some_and(|b| !b.is_empty() && b.iter().all(|id| self.spec.gpus.contains(id)))
+        let measured_by = self.profiler.as_ref().map(|p| &p.record().boards);
+        measured_by.is_some_and(|b| !b.is_empty() && b.iter().all(|id| self.spec.gpus.contains(id)))
     }
 
-    /// The profiled throughput at the setting in force.
+    /// Returns the profiled throughput at the setting in force.
     pub fn throughput_now(&self) -> Option<SamplesPerSecond> {
         let setting = self.setting.as_ref()?;
         self.profile().at(setting).map(|p| p.throughput.mean)
     }
 
-    /// How much is left to do, if that is known; zero once everything is done.
+    /// Returns the remaining work, if that is known; zero once everything is done.
     pub fn remaining(&self) -> Option<Samples> {
         let Work::TotalSamples(total) = self.spec.work else { return None };
         let done = self.progress.last.map_or(0.0, |l| l.samples);
         Some((total - Samples::new(done)).max(Samples::ZERO))
     }
 
-    /// Samples done, and the time that planning counts for them: what they take at the reference, and what was lost to
-    /// lower limits. Carried on from the last report at the throughput of the setting in force.
+    /// Returns the samples done and the time that planning counts for them: their time at the reference, and the time lost
+    /// to lower limits. Extrapolates from the last report at the throughput of the setting in force.
     pub fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
         let since = self.last_report_at.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
@@ -306,7 +306,7 @@ impl Job {
         (samples, samples / reference + lost)
     }
 
-    /// The set point of a board that the job wants now; `None` to leave it as it was found.
+    /// Returns the set point of a GPU that the job wants now; `None` for its original limit.
     pub fn wanted(&self, gpu: &GpuId, now: Now) -> Option<SetPoint> {
         let group = self.groups.iter().position(|g| g.members.contains(gpu))?;
         let setting = match self.phase {
@@ -320,15 +320,15 @@ impl Job {
         setting.get(group).copied()
     }
 
-    /// Decides what to do for it: `hindrance` is why its boards cannot be controlled, if so.
+    /// Decides its phase. `hindrance` is the reason why its GPUs cannot be controlled, if any.
     pub fn choose_phase(&mut self, hindrance: Option<String>) {
         let finished = self.remaining().is_some_and(|left| left <= Samples::ZERO);
         let (phase, reason) = match (&hindrance, &self.profiler) {
             (Some(why), _) => (Phase::Observing, why.clone()),
-            (None, None) => (Phase::Observing, "its boards have no power limit to set".into()),
+            (None, None) => (Phase::Observing, "its GPUs have no power limit to set".into()),
             (None, Some(_)) if !self.is_alive() => (Phase::Waiting, "waiting for the first progress report".into()),
             (None, Some(_)) if finished => {
-                (Phase::Observing, "its work is done; its boards have their limits back".into())
+                (Phase::Observing, "its work is done; its GPUs have their limits back".into())
             }
             (None, Some(profiler)) => match (profiler.stage(), profiler.wanted()) {
                 (Stage::Done, _) | (_, None) => (Phase::Planned, String::new()),
@@ -339,7 +339,7 @@ impl Job {
         self.reason = reason;
     }
 
-    /// The set point in a group that the profiler or the plan knows, where the board shows its limit rounded.
+    /// Returns the profiler's or the plan's set point of a group that a GPU shows rounded; else the shown one.
     pub fn nearest_known(&self, group: usize, shown: SetPoint) -> SetPoint {
         let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|s| s.get(group)).copied();
         let held = self.applied.iter().filter_map(|h| h.setting.get(group).copied());
@@ -347,7 +347,7 @@ impl Job {
         wanted.into_iter().chain(held).chain(planned).find(|l| l.same_as(shown)).unwrap_or(shown)
     }
 
-    /// Its profile's sums, if they changed by a new point or stage since the last call: then they are to be stored.
+    /// Returns its profile's record to store, if it changed since the last call.
     pub fn record_to_save(&mut self) -> Option<Record> {
         let record = self.profiler.as_ref()?.record();
         if record.points.is_empty() || self.saved_record.as_ref() == Some(record) {
@@ -357,7 +357,7 @@ impl Job {
         self.saved_record.clone()
     }
 
-    /// As it is stored.
+    /// Returns the job as it is stored.
     pub fn stored(&self, ended: Option<(DateTime<Utc>, String)>) -> StoredJob {
         StoredJob {
             id: self.id.clone(),
@@ -369,16 +369,16 @@ impl Job {
     }
 }
 
-/// What is known of a job's profile when it begins.
+/// Profile known when a job begins.
 #[derive(Clone, Debug, Default)]
 pub struct PriorProfile {
-    /// What earlier runs measured.
+    /// Measurements of earlier runs.
     pub record: Record,
-    /// The limit of least energy with the nearest other batch size.
+    /// Most efficient limit with the nearest other batch size.
     pub expected: Option<PowerLimit>,
 }
 
-/// Under which the profile of a job on these boards is kept.
+/// Returns the key under which the profile of a job on these GPUs is stored.
 pub(in crate::controller) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
     let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
     ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards }

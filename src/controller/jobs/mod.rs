@@ -21,7 +21,7 @@ use super::planning::ReplanReason;
 use wattune_core::domain::JobId;
 use wattune_core::time::Now;
 
-/// Of silent jobs that control nothing so many are ended in one tick.
+/// Maximum number of silent guests that are ended in one tick.
 const GUESTS_ENDED_AT_ONCE: usize = 16;
 
 /// Owner of the jobs that have not ended.
@@ -41,12 +41,10 @@ impl Jobs {
         self.0.contains_key(id)
     }
 
-    /// By their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Job> {
         self.0.values()
     }
 
-    /// By their ids.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Job> {
         self.0.values_mut()
     }
@@ -82,7 +80,7 @@ impl Jobs {
         }
     }
 
-    /// Has every job planned again.
+    /// Marks every job to be planned again.
     pub(super) fn replan_all(&mut self, why: ReplanReason) {
         for job in self.iter_mut() {
             job.replan.get_or_insert(why);
@@ -92,14 +90,14 @@ impl Jobs {
     /// Returns the jobs to end now as they have been silent for longer than their leases.
     pub(super) fn silent(&self, now: Now) -> Vec<JobId> {
         let mut silent: Vec<&Job> = self.iter().filter(|job| job.lease_expired(now)).collect();
-        // Whose GPUs get their limits back comes first; of the others not all at once, as others wait for answers.
+        // Those with limits to restore come first; guests are ended in portions, as requests wait meanwhile.
         silent.sort_by_key(|job| !job.spec.control);
         let guests = silent.iter().filter(|job| !job.spec.control).count();
         silent.truncate(silent.len() - guests.saturating_sub(GUESTS_ENDED_AT_ONCE));
         silent.into_iter().map(|job| job.id.clone()).collect()
     }
 
-    /// Has jobs on GPUs whose clocks turned out not to be wattune's to lock go on with limits alone.
+    /// Disables clocks for jobs on GPUs whose clocks wattune may not lock.
     pub(super) fn withdraw_clocks(&mut self, gpus: &Gpus) {
         for job in self.iter_mut() {
             let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
@@ -107,7 +105,7 @@ impl Jobs {
             let Some(why) = why else { continue };
             tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
             profiler.disable_clocks();
-            // Its plan may hold points that are not to be had any more.
+            // Its plan may hold points that are not available any more.
             job.plan = None;
             job.replan = Some(ReplanReason::ClocksLeftAlone);
         }

@@ -1,4 +1,4 @@
-//! How a job follows its plan: set points that stay for a while, and pauses.
+//! A job's steps along its plan: set points with a minimum duration, pauses, and rests after a fault of the planner.
 
 use super::job::{Job, Phase};
 use super::setback::Setback;
@@ -7,10 +7,10 @@ use wattune_core::plan::{AppliedSetPoint, JobActivity, SwitchingLimits, next_set
 use wattune_core::time::Now;
 
 impl Job {
-    /// Takes up what its plan says for now, at the pace that the settings allow.
+    /// Applies the plan's present segment, as fast as the settings allow.
     pub(in crate::controller) fn follow_plan(&mut self, now: Now, pace: &SwitchingLimits) {
         if self.phase == Phase::Waiting {
-            return; // nothing is known of what it does
+            return; // it has not reported
         }
         let (samples, _) = self.progress_now(now);
         let profile = self.profile();
@@ -35,19 +35,19 @@ impl Job {
         }
     }
 
-    /// What it was told to do.
+    /// Returns what it is to do now.
     pub(in crate::controller) fn activity(&self) -> JobActivity {
         self.applied.as_ref().map_or(JobActivity::Training, |applied| applied.doing)
     }
 
-    /// When it is to go on, if it pauses now.
+    /// Returns the time at which it is to resume, if it pauses now.
     pub(in crate::controller) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
         let ahead = self.plan.iter().flat_map(|plan| &plan.segments).filter(|s| s.slot.end() > now.utc);
         let pause = ahead.take_while(|s| s.doing == JobActivity::Paused).last()?;
         (self.phase == Phase::Paused).then(|| pause.slot.end())
     }
 
-    /// What of the present set point the plan's reason does not explain.
+    /// Returns why its set point differs from the planned one; `None` if it does not.
     pub(in crate::controller) fn describe_applied(&self, now: Now) -> Option<String> {
         let segment = self.plan.as_ref()?.segment_at(now.utc)?;
         let AppliedSetPoint { setting, ramping, .. } = self.applied.as_ref()?;
@@ -64,7 +64,7 @@ impl Job {
         })
     }
 
-    /// Its planning died: its boards go back to the limits found on them, and it is not planned for a while.
+    /// Records a fault in its planning: its GPUs return to their original limits, and it is not planned for a while.
     pub(in crate::controller) fn fail_planning(&mut self, why: String, now: Now) {
         let setback = Setback::after(self.setback.as_ref(), why, now);
         tracing::error!(job.id = %self.id, times = setback.times, "job {}: {}", self.id, setback.describe());
@@ -73,12 +73,12 @@ impl Job {
         self.setback = Some(setback);
     }
 
-    /// Whether it is not to be planned yet, because its planning died a short while ago.
+    /// Returns whether it is not planned yet because its planning failed recently.
     pub(in crate::controller) fn rests_from_planning(&self, now: Now) -> bool {
         self.setback.as_ref().is_some_and(|setback| now.monotonic < setback.until)
     }
 
-    /// That its planning died, in one sentence.
+    /// Returns the failure of its planning in one sentence.
     pub(in crate::controller) fn describe_setback(&self) -> Option<String> {
         self.setback.as_ref().map(Setback::describe)
     }

@@ -12,20 +12,20 @@ use wattune_core::profile::{GpuSnapshot, Profiler, Report};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Joules, Samples, Seconds};
 
-/// A client's monotonic clock does not run for centuries: it counted something else than seconds.
+/// Maximum client time: no monotonic clock runs for centuries, so more is not in seconds.
 const LATEST_AT: Seconds = Seconds::new(1e10);
 
-/// A job's word.
+/// Progress report of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgressReport {
     /// Cumulative samples.
     pub samples: Samples,
-    /// The client's monotonic seconds.
+    /// Client's monotonic seconds.
     pub at: Option<Seconds>,
 }
 
 impl Job {
-    /// Takes in what its GPUs show.
+    /// Takes in the readings of its GPUs.
     pub(in crate::controller) fn observe(&mut self, gpus: &Gpus, now: Now) {
         let (setting, reasons) = self.in_force(gpus);
         let energy: Vec<Joules> = self.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
@@ -34,11 +34,11 @@ impl Job {
         self.count_idle_time(at);
         self.allow_learning(now);
         let idle = self.activity() != JobActivity::Training;
-        // A GPU that does not answer tells nothing of its energy.
+        // The energy of a GPU that does not answer is unknown.
         let known = setting.is_some().then(|| energy.iter().copied().sum());
         self.stalls.observe(at, setting.as_ref(), known, idle);
         if let Some(profiler) = &mut self.profiler {
-            // A pause says nothing about a set point.
+            // Readings in a pause do not measure a set point.
             let (unusable, capped) = (reasons.invalidate_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
             profiler.observe(GpuSnapshot { at, setting, unusable, capped, energy });
         }
@@ -65,13 +65,13 @@ impl Job {
                 }
             }
             let Some(set) = agreed else { return (None, reasons) };
-            // Some GPUs round what they are given: the profile knows the limit that was asked for.
+            // Some GPUs round limits: the profile knows the requested one.
             setting.push(self.nearest_known(setting.len(), set));
         }
         (Some(setting), reasons)
     }
 
-    /// Takes a progress report and renews the lease.
+    /// Takes in a progress report and renews the lease.
     ///
     /// # Errors
     /// If it contradicts the one before; then nothing is changed but the lease.
@@ -136,14 +136,14 @@ impl Job {
         Ok(())
     }
 
-    /// Counts the time in which it was told to do no work.
+    /// Counts the time in which it was to do no work.
     pub(in crate::controller) fn count_idle_time(&mut self, at: Monotonic) {
         let is_idle = self.activity() != JobActivity::Training;
         self.idling.count(at, is_idle);
     }
 
-    /// Accounts for what was done between two reports. Time in which it was told to do no work is no stall: it counts
-    /// towards the slowdown, and so does what it did all the same.
+    /// Accounts for the time between two reports. Time in which it was to do no work is no stall: it counts towards the
+    /// slowdown, and so does work done all the same.
     pub(in crate::controller) fn account_for(&mut self, span: Seconds, done: Samples) {
         self.idling.since_report = Seconds::ZERO;
         let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();

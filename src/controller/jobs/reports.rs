@@ -1,38 +1,38 @@
-//! What a job's reports look like that count something else than they should.
+//! Progress reports that look like a mistake, such as steps or milliseconds instead of samples or seconds.
 
 use wattune_core::domain::{JobSpec, Work};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Lasting, Samples, Seconds, Short};
 
-/// So many reports are looked at before anything is said of them,
+/// Minimum number of reports before anything is said of them,
 const FEW: u32 = 5;
-/// and over so long a time.
+/// and minimum time that they cover.
 const SHORT: Seconds = Seconds::new(2.0);
-/// For the pace of the work, and of the client's clock.
+/// Minimum time for statements about throughput and the client's clock.
 const LONGER: Seconds = Seconds::new(5.0);
-/// A job that has done nothing by then after its first report is not loading or compiling any more.
+/// Time after the first report by which a job is not loading or compiling any more.
 const LATEST_BEGIN: Seconds = Seconds::new(60.0);
-/// Clocks differ by less than this factor.
+/// Factor by which the client's clock may differ.
 const CLOCKS_DIFFER: f64 = 20.0;
-/// The last batch may be filled up, and an epoch be left unfinished, but nobody does so much more than there is to do.
+/// Ratio of reported to total samples that a filled last batch explains.
 const BEYOND: f64 = 1.1;
-/// Nobody trains for longer.
+/// Longest plausible training.
 const LONGEST: Seconds = Seconds::new(5.0 * 365.25 * 86_400.0);
-/// A lease so much longer than the time between two reports was given in milliseconds, if it is long at all.
+/// Ratio of lease to report interval from which a long lease was probably given in milliseconds.
 const LEASE_SPACINGS: f64 = 5000.0;
 const LONG_LEASE: Seconds = Seconds::new(10_000.0);
 
-/// A report, as far as it matters here.
+/// A received report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ReceivedReport {
     samples: Samples,
-    /// The client's clock.
+    /// Client's clock.
     at: Option<Seconds>,
-    /// The daemon's.
+    /// Daemon's clock.
     received: Monotonic,
 }
 
-/// The reports of a job that this daemon has seen.
+/// Reports of a job to this daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in crate::controller) struct ReceivedReports {
     first: Option<ReceivedReport>,
@@ -41,7 +41,7 @@ pub(in crate::controller) struct ReceivedReports {
 }
 
 impl ReceivedReports {
-    /// Takes one in.
+    /// Adds a report.
     pub(in crate::controller) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
         let seen = ReceivedReport { samples, at, received };
         self.first.get_or_insert(seen);
@@ -49,7 +49,7 @@ impl ReceivedReports {
         self.count = self.count.saturating_add(1);
     }
 
-    /// What looks like a mistake, with what was most likely meant.
+    /// Returns likely mistakes, each with what was probably meant.
     pub(in crate::controller) fn likely_mistakes(&self, spec: &JobSpec) -> Vec<String> {
         let Some((first, last)) = self.first.zip(self.last) else { return Vec::new() };
         let took = last.received.since(first.received);
@@ -102,7 +102,7 @@ impl ReceivedReports {
     }
 }
 
-/// Whether the client's clock counts seconds.
+/// Returns the mistake of a client's clock that does not count seconds.
 fn clock(first: ReceivedReport, last: ReceivedReport, took: Seconds) -> Option<String> {
     let passed = last.at? - first.at?;
     let pace = passed / took;
@@ -118,7 +118,7 @@ fn clock(first: ReceivedReport, last: ReceivedReport, took: Seconds) -> Option<S
     ))
 }
 
-/// Whether the work comes to an end at this pace.
+/// Returns the mistake of work that would not end within years.
 fn endless(first: ReceivedReport, last: ReceivedReport, took: Seconds, total: Option<Samples>) -> Option<String> {
     let (done, left) = (last.samples - first.samples, total? - last.samples);
     if done <= Samples::ZERO {
@@ -127,7 +127,7 @@ fn endless(first: ReceivedReport, last: ReceivedReport, took: Seconds, total: Op
     let needed = took * (left / done);
     (needed > LONGEST).then(|| {
         format!(
-            "at this pace the work takes {}: do samples and work.total_samples count the same? Are steps or epochs \
+            "at this throughput the work takes {}: do samples and work.total_samples count the same? Are steps or epochs \
              reported?",
             Lasting(needed)
         )

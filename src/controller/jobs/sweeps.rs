@@ -1,8 +1,8 @@
-//! How far up a job can be measured under the node's cap, and what becomes of its sweep until more is possible.
+//! Ceilings of jobs' sweeps under the node's cap.
 //!
-//! A cap that holds at all times lowers a job's ceiling for good. One that comes and goes does so only where it leaves no
-//! room for long: then the job is measured as far as it can be and planned with that, and what was out of reach is
-//! measured once there is room. For a cap that lifts soon the sweep waits, and takes no room from others meanwhile.
+//! A cap that holds at all times lowers a job's ceiling for good. A temporary one does so only where it leaves no room for
+//! long: then the job is measured and planned up to a lower ceiling, and the rest is measured once there is room. For a
+//! cap that lifts soon the sweep waits, and takes no room from others meanwhile.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -15,12 +15,12 @@ use wattune_core::domain::{CapSchedule, JobId, PowerLimit, Slot};
 use wattune_core::profile::{Profiler, Settings as ProfileSettings};
 use wattune_core::units::Watts;
 
-/// A sweep waits for room that comes within so long.
+/// Longest time that a sweep waits for room.
 const PATIENCE: TimeDelta = TimeDelta::hours(1);
-/// Room for less time than this is not worth beginning a measurement with.
+/// Shortest time of room in which a measurement is worth beginning.
 const WORTHWHILE: TimeDelta = TimeDelta::minutes(15);
 
-/// The ceilings that a job's sweep goes up to now, and why.
+/// Ceilings of a job's sweep now, and the cap's effect on them.
 pub(in crate::controller) struct SweepFit {
     pub(in crate::controller) job: JobId,
     ceilings: Vec<PowerLimit>,
@@ -28,14 +28,14 @@ pub(in crate::controller) struct SweepFit {
 }
 
 impl Snapshot<'_> {
-    /// Lowers the ceilings of a job's GPUs to what a cap that holds at all times ever leaves them, with all other GPUs at
-    /// their lowest limits: what is above can neither be measured nor used.
+    /// Lowers the ceilings of a job's GPUs to the most that a constant cap leaves them, with all other GPUs at their lowest
+    /// limits: anything above can neither be measured nor used.
     pub(in crate::controller) fn lower_to_constant_cap(&self, groups: &mut [Group]) {
         let Some(cap) = self.cap.constant(self.gpus.largest_limits()) else { return };
         lower(groups, cap - self.others(groups, |_| false), None);
     }
 
-    /// Returns how far the sweeps of all jobs go under the node's cap.
+    /// Returns the ceilings of all jobs' sweeps under the node's cap.
     pub(in crate::controller) fn sweep_fits(&self) -> Vec<SweepFit> {
         if self.settings.observe {
             return Vec::new();
@@ -48,7 +48,7 @@ impl Snapshot<'_> {
         self.jobs.iter().filter(|job| job.spec.control).filter_map(fit).collect()
     }
 
-    /// Returns the ceilings that a job's sweep goes up to, and what that makes of it; `None` where it stays as it is.
+    /// Returns the ceilings of a job's sweep and the cap's effect; `None` where they stay as they are.
     fn ceilings_of(&self, job: &Job, schedule: &CapSchedule) -> Option<(Vec<PowerLimit>, SweepCeiling)> {
         let profiler = job.profiler.as_ref()?;
         let lowered = job.groups.iter().zip(&job.full_ceilings).any(|(g, full)| g.range.ceiling < *full);
@@ -57,7 +57,7 @@ impl Snapshot<'_> {
         }
         let mut groups = job.groups.clone();
         groups.iter_mut().zip(&job.full_ceilings).for_each(|(g, full)| g.range.ceiling = *full);
-        // What is measured or planned with already is left only for room that is there and lasts.
+        // A complete or lowered sweep is raised only for room that is there and lasts.
         let cap = match profiler.is_complete() || lowered {
             true => schedule.over(&Slot::new(self.now.utc, self.now.utc + WORTHWHILE)?),
             false => most_ahead(schedule, self.now.utc),
@@ -76,14 +76,14 @@ impl Snapshot<'_> {
         }
         let wanted = profiler.wanted().filter(|_| ceilings.iter().eq(job.groups.iter().map(|g| &g.range.ceiling)));
         let wanted: Watts = match wanted {
-            Some(setting) => job.groups.iter().zip(setting).map(|(g, set)| set.limit.watts() * g.boards()).sum(),
-            None => groups.iter().map(|g| g.range.ceiling.watts() * g.boards()).sum(),
+            Some(setting) => job.groups.iter().zip(setting).map(|(g, set)| set.limit.watts() * g.gpu_count()).sum(),
+            None => groups.iter().map(|g| g.range.ceiling.watts() * g.gpu_count()).sum(),
         };
         let others = self.others(&groups, |gpu| gpu.manual.is_some());
         let room =
             self.cap.soon(schedule, self.settings, self.now.utc).map(|cap| cap - others).filter(|room| *room < wanted);
-        // What even the lowest limits exceed is not waited for.
-        let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.boards()).sum();
+        // It does not wait for room that even the lowest limits exceed.
+        let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.gpu_count()).sum();
         let sweep_ceiling = match room.filter(|_| wanted > lowest) {
             Some(room) => {
                 SweepCeiling::Waiting { until: room_again(schedule, self.now.utc, wanted + others), wanted, room }
@@ -94,7 +94,7 @@ impl Snapshot<'_> {
         Some((ceilings, sweep_ceiling))
     }
 
-    /// What all boards but those of some groups count with at the least; those that are `held` with what they want.
+    /// Returns the least sum of limits of all GPUs outside of `groups`; those with a `held` override count with it.
     fn others(&self, groups: &[Group], held: impl Fn(&Gpu) -> bool) -> Watts {
         let demand = self.demand();
         let is_mine = |gpu: &&Gpu| groups.iter().any(|g| g.members.contains(gpu.id()));
@@ -107,11 +107,11 @@ impl Snapshot<'_> {
     }
 }
 
-/// Lowers ceilings to what fits into `room`, each by the same part of what it can give; with `step`, to a rung of the
-/// ladder from the present ceiling, so that what is measured there is of use later.
+/// Lowers ceilings to fit into `room`, each by the same fraction of its range; with `step`, to a power-limit step below
+/// the present ceiling, so that measurements there are of use later.
 fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
-    let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.boards()).sum();
-    let above: Watts = groups.iter().map(|g| (g.range.ceiling.watts() - g.range.min.watts()) * g.boards()).sum();
+    let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.gpu_count()).sum();
+    let above: Watts = groups.iter().map(|g| (g.range.ceiling.watts() - g.range.min.watts()) * g.gpu_count()).sum();
     if above <= Watts::ZERO {
         return;
     }
@@ -128,7 +128,7 @@ fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
     }
 }
 
-/// The highest cap for a worthwhile time that begins soon; `None` where there is no cap for such a time.
+/// Returns the highest cap for a worthwhile time that begins soon; `None` where there is no cap for such a time.
 fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
     let mut starts = schedule.boundaries(now, now + PATIENCE);
     starts.insert(0, now);
@@ -136,7 +136,7 @@ fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
     caps.reduce(|most, cap| Some(most?.max(cap?))).flatten()
 }
 
-/// When the cap allows so much next for a worthwhile time, as far as is soon.
+/// Returns when the cap next allows `wanted` for a worthwhile time, if that is soon.
 fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Option<DateTime<Utc>> {
     let allows = |at: &DateTime<Utc>| {
         Slot::new(*at, *at + WORTHWHILE).is_some_and(|slot| schedule.over(&slot).is_none_or(|cap| cap >= wanted))
@@ -145,7 +145,7 @@ fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Opti
 }
 
 impl Job {
-    /// Has its sweep go as far as the node's cap lets it.
+    /// Sets the ceilings of its sweep.
     pub(in crate::controller) fn fit_sweep(&mut self, fit: SweepFit, settings: &ProfileSettings) {
         if self.groups.iter().map(|g| g.range.ceiling).ne(fit.ceilings.iter().copied()) {
             let words: Vec<String> = fit.ceilings.iter().map(ToString::to_string).collect();
@@ -156,7 +156,7 @@ impl Job {
         self.sweep_ceiling = fit.sweep_ceiling;
     }
 
-    /// Goes on measuring up to other ceilings; what is known is kept.
+    /// Continues measuring up to other ceilings with the same record.
     fn change_ceilings(&mut self, ceilings: &[PowerLimit], settings: ProfileSettings) {
         let known = |p: &Profiler| PriorProfile { record: p.record().clone(), expected: p.expected_limit() };
         let Some(known) = self.profiler.as_ref().map(known) else { return };
@@ -165,7 +165,7 @@ impl Job {
         groups.iter_mut().zip(ceilings).for_each(|(group, ceiling)| group.range.ceiling = *ceiling);
         self.equip(groups, settings, known);
         self.full_ceilings = full;
-        // A plan knows points by their places in the profile.
+        // A plan refers to points by their indices in the profile.
         self.plan = None;
         self.replan = Some(ReplanReason::OtherCeilings);
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn ceilings_are_lowered_to_rungs_that_fit() {
+    fn ceilings_are_lowered_to_steps_that_fit() {
         let table = [(560.0, 280), (559.0, 255), (510.0, 255), (509.0, 230), (250.0, 105), (209.0, 100), (10.0, 100)];
         for (room, ceiling) in table {
             let mut groups = [group(280, 2)];

@@ -62,7 +62,7 @@ impl Job {
     /// Returns what its plan is made from.
     fn plan_input(&self, outlook: &Outlook, gpus: &Gpus, window: Seconds, now: Now) -> PlanInput {
         let profile = self.profile().clone();
-        let limit = |(group, set): (&Group, &SetPoint)| set.limit.watts() * group.boards();
+        let limit = |(group, set): (&Group, &SetPoint)| set.limit.watts() * group.gpu_count();
         let limits = profile.points.iter().map(|p| self.groups.iter().zip(&p.setting).map(limit).sum()).collect();
         let (samples, elapsed) = self.progress_now(now);
         let work = match self.spec.work {

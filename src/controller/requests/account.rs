@@ -6,12 +6,12 @@ use wattune_core::domain::JobId;
 use wattune_core::units::Joules;
 
 impl Controller {
-    /// What a job used and emitted, running or ended, with the best intensities known now.
+    /// Returns the energy and emissions of a job, running or ended, with the best intensities known now.
     ///
     /// # Errors
     /// If there is no such job, or the database cannot be read.
     pub async fn account_of(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
-        // The books of a running job reach as far as its reports do.
+        // The intervals of a running job extend as far as its reports do.
         for gpu in self.jobs.get(id).map(|job| job.spec.gpus.clone()).unwrap_or_default() {
             self.accounting.close_interval_of(&mut node!(self), &gpu);
         }
@@ -21,7 +21,7 @@ impl Controller {
         self.snapshot().account_of(id).await
     }
 
-    /// Energy of a job's boards up to now, and the job. Its books are closed for that, and written with its progress.
+    /// Returns a job and the energy of its GPUs up to now. Closes its intervals and stores them with its progress.
     ///
     /// # Errors
     /// If there is no such job.

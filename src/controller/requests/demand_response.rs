@@ -1,4 +1,4 @@
-//! Demand-response events: announced, replaced, withdrawn.
+//! Announcing and withdrawing demand-response events.
 
 use crate::controller::cap::{Announced, EventView};
 use crate::controller::requests::Caller;
@@ -6,7 +6,7 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::{DemandResponse, EventId};
 
 impl Controller {
-    /// Takes an event in, in place of one with the same id. It is kept over restarts.
+    /// Adds an event, or replaces the one with the same id. It survives restarts.
     ///
     /// # Errors
     /// If it is over already, if the settings have an event of that id, or if it cannot be stored: then nothing changes.
@@ -19,10 +19,10 @@ impl Controller {
         Ok(announced)
     }
 
-    /// Forgets an event, also in its midst. Answers with what it was.
+    /// Removes an event, also while it is active, and returns it.
     ///
     /// # Errors
-    /// If there is none of that id, or it stands in the settings, or the store fails.
+    /// If there is none of that id, if it is one of the settings, or if the store fails.
     pub async fn withdraw(&mut self, id: &EventId, by: Caller) -> Result<EventView, ControlError> {
         let now = self.now().utc;
         let withdrawn = self.cap.withdraw(id, &self.store, now).await?;
@@ -31,7 +31,7 @@ impl Controller {
         Ok(withdrawn)
     }
 
-    /// Limits follow at once; no tick is awaited.
+    /// Applies the cap at once, without waiting for a tick.
     async fn follow_cap(&mut self) {
         self.act();
         self.plan().await;

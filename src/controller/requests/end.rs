@@ -5,7 +5,7 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::JobId;
 
 impl Controller {
-    /// Ends a job: its GPUs get their limits back, its books are closed. Answers with its account.
+    /// Ends a job: restores its GPUs' limits, closes its intervals and returns its account.
     ///
     /// # Errors
     /// If there is no such job.
@@ -43,7 +43,7 @@ impl Controller {
         self.accounting.record_ended(&mut node!(self), &job);
         let ended = job.stored(Some((self.now().utc, reason.to_owned())));
         self.write_backlog().await;
-        // What was written now is in what is estimated below.
+        // The estimate below includes what was written now.
         self.accounting.forget_late(id);
         tracing::info!(job.id = %id, "job {id} ({}) ended: {reason}", job.spec.name);
         if let Err(error) = self.store.save_job(&ended).await {

@@ -1,4 +1,4 @@
-//! A GPU's limit set by hand, and taken back.
+//! Manual overrides of a GPU's limit, and their release.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::{GpuId, InvalidJob, PowerLimit};
 use wattune_core::units::{Seconds, Short, Watts};
 
-/// Overrides outside this range are refused.
+/// Valid durations of overrides.
 const OVERRIDE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=7.0 * 86_400.0;
 
 impl Controller {
-    /// Sets a board's limit by hand for `ttl`; it takes precedence over the board's job.
+    /// Overrides a GPU's limit for `ttl`; the override takes precedence over the GPU's job.
     ///
     /// # Errors
-    /// In observe mode, on boards that cannot be set, and for limits outside the board's range: from its minimum up to
-    /// its ceiling.
+    /// In observe mode, on GPUs that cannot be set, and for limits outside the range from the GPU's minimum to its maximum
+    /// usable limit.
     pub async fn set_override(
         &mut self,
         which: &GpuRef,
@@ -41,7 +41,7 @@ impl Controller {
             return Err(ControlError::not_found("GPU", which, String::new()));
         };
         gpu.denied = None;
-        // Asking by hand means taking the board back from whoever set it.
+        // An override takes the GPU back from an external writer.
         let external = gpu.external.take();
         let asked = match allowed(gpu, ceiling, limit) {
             Ok(asked) => asked,
@@ -56,7 +56,7 @@ impl Controller {
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: set by hand to {asked} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
         self.plan().await;
-        // A write that is still on its way would hide whether this one can be done.
+        // A write in flight would hide whether this one can be done.
         self.await_write(&id).await;
         self.act();
         if let Some(gpu) = self.gpus.get_mut(&id)
@@ -77,10 +77,10 @@ impl Controller {
         }
     }
 
-    /// Takes a manual override back.
+    /// Releases a manual override.
     ///
     /// # Errors
-    /// If there is no such board. A board without an override is left as it is.
+    /// If there is no such GPU. A GPU without an override stays as it is.
     pub async fn release_override(&mut self, which: &GpuRef, by: Caller) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
         tracing::info!(gpu.uuid = %id, caller = %by, "GPU {id}: limit by hand released");
@@ -95,7 +95,7 @@ impl Controller {
         self.snapshot().gpu(which)
     }
 
-    /// Gives a board a moment to carry out what it was told, so that the answer says how that ended.
+    /// Waits shortly for the write in flight, so that the response states its result.
     async fn await_write(&mut self, id: &GpuId) {
         for _ in 0..30 {
             let Some(gpu) = self.gpus.get_mut(id) else { return };
@@ -108,18 +108,18 @@ impl Controller {
     }
 }
 
-/// The limit, if the board may be set to it.
+/// Returns the limit, if the GPU may be set to it.
 fn allowed(gpu: &Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Result<PowerLimit, ControlError> {
     if let Some(why) = gpu.why_no_control() {
         return Err(ControlError::Forbidden(why));
     }
     let (Some(range), Some(ceiling)) = (gpu.range(), ceiling) else {
-        return Err(ControlError::Forbidden("the board does not say which limits it takes".into()));
+        return Err(ControlError::Forbidden("the GPU does not report which limits it accepts".into()));
     };
     let asked = PowerLimit::from_watts(limit);
     if asked < range.min || asked > ceiling {
-        let found = if ceiling < range.max { " (its found limit; wattune never goes above it)" } else { "" };
-        let why = format!("is {limit}; this board takes {} to {ceiling}{found}", range.min);
+        let original = if ceiling < range.max { " (its original limit; wattune never goes above it)" } else { "" };
+        let why = format!("is {limit}; this GPU accepts {} to {ceiling}{original}", range.min);
         return Err(ControlError::Invalid(InvalidJob { field: "power_limit_w", why }));
     }
     Ok(asked)

@@ -1,4 +1,4 @@
-//! The requests that others make of the controller, one file each.
+//! Requests to the controller, one file each, with their callers.
 
 mod account;
 mod demand_response;
@@ -12,10 +12,10 @@ pub use register::NewJob;
 
 use std::fmt;
 
-/// Who makes a request.
+/// Caller of a request, for the ledger and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Somebody on this machine: its users are not told apart.
+    /// A user of this machine; they are not distinguished.
     Local,
 }
 

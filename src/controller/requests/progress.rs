@@ -6,7 +6,7 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::JobId;
 
 impl Controller {
-    /// Takes a job's progress report and renews its lease.
+    /// Takes in a job's progress report and renews its lease.
     ///
     /// # Errors
     /// If there is no such job, or the report contradicts the one before.
@@ -38,8 +38,8 @@ impl Controller {
         self.snapshot().progress_view(id, &grants).ok_or_else(|| ControlError::not_found("job", id, String::new()))
     }
 
-    /// Writes down how far a job is. Its next report counts on from here even if another daemon takes it, so that what it
-    /// spent until then is not lost: the first report, and each that an answer relied on.
+    /// Stores a job's progress: the first report, and each that a response relied on. Its next report continues from here
+    /// also under another daemon, so that the energy until then is not lost.
     pub(super) async fn store_progress(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
         let saved = self.store.save_job(&job.stored(None)).await;

@@ -1,4 +1,4 @@
-//! What others may look at; nothing changes by it.
+//! Requests that change nothing.
 
 use crate::controller::cap::EventView;
 use crate::controller::gpus::GpuRef;
@@ -28,7 +28,7 @@ impl Controller {
         self.snapshot().gpu(which)
     }
 
-    /// Returns a GPU's limits and draw of the last day, as far as this daemon has seen it.
+    /// Returns a GPU's limits and power over the last day, as far as this daemon ran.
     ///
     /// # Errors
     /// If there is no such GPU.
@@ -80,12 +80,12 @@ impl Controller {
         self.snapshot().carbon_now()
     }
 
-    /// Returns what is expected of the grid from now on, two days at most; nothing while nothing is known but the constant.
+    /// Returns the forecast of the grid from now on, up to two days; nothing while only the configured constant is known.
     pub fn carbon_forecast(&self) -> Vec<IntensityView> {
         self.snapshot().carbon_forecast()
     }
 
-    /// Returns what is known of the grid's past hours.
+    /// Returns the grid's past hours.
     ///
     /// # Errors
     /// If the database cannot be read, or `hours` is not within 0 to a year.

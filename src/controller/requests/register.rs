@@ -13,34 +13,34 @@ use wattune_core::units::Seconds;
 /// A job that wants to be registered.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewJob {
-    /// The user's name for it.
+    /// Name.
     pub name: JobName,
-    /// Its boards.
+    /// GPUs.
     pub gpus: Vec<GpuRef>,
     /// Samples per step.
     pub batch_size: Option<u64>,
-    /// How much there is to do.
+    /// Amount of work.
     pub work: Work,
-    /// What it may cost.
+    /// Objective.
     pub objective: Objective,
-    /// Its lease; the daemon's default if absent.
+    /// Lease; the daemon's default if absent.
     pub lease: Option<Seconds>,
-    /// Whether its limits may be set.
+    /// True if its limits may be set.
     pub control: bool,
-    /// Who bends first: the lowest.
+    /// Priority under the node's cap: the lowest is lowered first.
     pub priority: i32,
-    /// The user's labels.
+    /// Labels.
     pub tags: BTreeMap<String, String>,
     /// ReferenceKind processes are its own.
-    pub claim: Option<ProcessSelector>,
+    pub processes: Option<ProcessSelector>,
 }
 
 impl Controller {
-    /// Registers a job. Its boards are its own from now on, unless it asks not to control them.
+    /// Registers a job. It controls its GPUs from now on, unless it asks not to.
     ///
     /// # Errors
-    /// For boards that do not exist or that another job controls, for what [`JobSpec::check`] refuses, and where as many
-    /// jobs are open as the settings allow. Nothing is changed then.
+    /// For GPUs that do not exist or that another job controls, for what [`JobSpec::check`] refuses, and where as many jobs
+    /// are open as the settings allow. Nothing is changed then.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let spec = JobSpec {
@@ -63,10 +63,10 @@ impl Controller {
             return Err(ControlError::Invalid(InvalidJob { field, why: why.into() }));
         }
         if spec.control {
-            self.refuse_held_boards(&spec)?;
+            self.refuse_controlled_gpus(&spec)?;
         }
         self.refuse_too_many(&spec)?;
-        spec.processes = self.accounting.find_processes(&node!(self), new.claim).await?;
+        spec.processes = self.accounting.find_processes(&node!(self), new.processes).await?;
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
         let (progress, registered_at) = (StoredProgress::default(), self.now().utc);
         let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None };
@@ -100,14 +100,14 @@ impl Controller {
         Ok(())
     }
 
-    fn refuse_held_boards(&self, spec: &JobSpec) -> Result<(), ControlError> {
+    fn refuse_controlled_gpus(&self, spec: &JobSpec) -> Result<(), ControlError> {
         for id in &spec.gpus {
             let Some(gpu) = self.gpus.get(id) else { continue };
             let index = gpu.handle.board().index;
             if let Some(owner) = gpu.owner.as_ref().and_then(|o| self.jobs.get(o)) {
                 return Err(ControlError::Conflict(format!(
                     "GPU {index} ({id}) is controlled by job {} ({}); end that job first, or register with \
-                     \"control\": false to be booked without control",
+                     \"control\": false to have its energy recorded without control",
                     owner.id, owner.spec.name
                 )));
             }
@@ -115,7 +115,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Gives a job its place on its GPUs.
+    /// Adds a job to its GPUs.
     pub(in crate::controller) async fn admit(&mut self, job: Job) {
         let (id, gpus, processes) = (job.id.clone(), job.spec.gpus.clone(), job.spec.processes.clone());
         for gpu in &gpus {

@@ -18,23 +18,23 @@ use wattune_core::ledger::{self, CompletedWork, Emissions, Interval};
 use wattune_core::profile::{Curve, Evidence};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
-/// Nobody else may have been on a board meanwhile; intervals beside the job's own touch it for no longer than the
-/// longest time between two readings, and a little.
+/// Time by which intervals of others may overlap a job's own at its ends: a little more than the longest time between two
+/// readings.
 const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
 
-/// A score of fewer hours says little.
+/// Minimum number of hours of a usable score.
 const LEAST_SCORED_H: f64 = 24.0;
 
-/// Of normal errors the standard deviation is this many times the mean absolute one: √(π/2).
+/// Ratio of the standard deviation to the mean absolute error of normal errors: √(π/2).
 const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
 
-const NOT_CONTROLLED: &str = "registered with \"control\": false: its boards are not steered for it";
+const NOT_CONTROLLED: &str = "registered with \"control\": false: its GPUs are not controlled for it";
 
-/// What a job's savings are estimated self.
+/// Data from which a job's savings are estimated.
 pub(in crate::controller) struct Estimate<'a> {
     pub(in crate::controller) snapshot: Snapshot<'a>,
     pub(in crate::controller) stored: &'a StoredJob,
-    /// The job as it runs or ran, with its profile.
+    /// Job as it runs or ran, with its profile.
     pub(in crate::controller) job: &'a Job,
     pub(in crate::controller) rows: &'a [Interval],
     pub(in crate::controller) series: &'a CarbonSeries,
@@ -42,7 +42,7 @@ pub(in crate::controller) struct Estimate<'a> {
 }
 
 impl Estimate<'_> {
-    /// Returns what the job saved; why not, where no honest estimate exists.
+    /// Returns the job's savings; the reason where no honest estimate exists.
     pub(in crate::controller) async fn savings(
         &self,
         known: Result<SavingInput, String>,
@@ -51,7 +51,7 @@ impl Estimate<'_> {
         let written = self.snapshot.outcome(id).await?;
         if let Some(outcome) = written.filter(|_| self.stored.ended.is_some()) {
             let savings = outcome.savings;
-            // Hours say too little of a job's first and last minutes: what was reckoned from minutes stands.
+            // Hours are too coarse for a job's first and last minutes: the estimate from minutes stands.
             if self.snapshot.store.is_rolled_up(id).await? {
                 return Ok(savings);
             }
@@ -62,16 +62,16 @@ impl Estimate<'_> {
             return Ok(Savings {
                 against_found: again(savings.against_found),
                 against_max: again(savings.against_max),
-                // Whether the trial reached its target is often told after its job has ended.
+                // Whether the trial reached its target is often known only after its job has ended.
                 batch_size_effect: self.batch_size_effect().await?.map(Into::into),
             });
         }
         let frozen = self.snapshot.counterfactuals(id).await?;
         let against = |which| -> OrUnknown<ReferenceComparison> {
             let compared = self.references(&frozen, which);
-            let told = compared.map(|compared| compared.with(&known));
-            // What keeps it from being told at all comes first.
-            told.map_err(|why| known.as_ref().err().cloned().unwrap_or(why)).into()
+            let compared = compared.map(|compared| compared.with(&known));
+            // The reason why nothing is known comes first.
+            compared.map_err(|why| known.as_ref().err().cloned().unwrap_or(why)).into()
         };
         Ok(Savings {
             against_found: against(ReferenceKind::Original),
@@ -80,7 +80,7 @@ impl Estimate<'_> {
         })
     }
 
-    /// What a job is compared with; nothing is reckoned yet.
+    /// Returns the reference that a job is compared with, without the comparison.
     fn references(&self, frozen: &[Counterfactual], which: ReferenceKind) -> Result<ReferenceComparison, String> {
         if !self.stored.spec.control {
             return Err(NOT_CONTROLLED.into());
@@ -107,18 +107,18 @@ impl Estimate<'_> {
         };
         let epochs: Vec<ReferencePeriod> = frozen.iter().enumerate().map(start).collect();
         let (mix, mix_at_least) = if earlier.is_empty() { self.mix(&limits, &mut points) } else { Default::default() };
-        let limit = limits.iter().zip(&self.job.groups).map(|(limit, group)| limit.watts() * group.boards()).sum();
+        let limit = limits.iter().zip(&self.job.groups).map(|(limit, group)| limit.watts() * group.gpu_count()).sum();
         let limit = (!limits.is_empty()).then_some(limit);
         let is_ceiling = limits.iter().zip(&self.job.groups).all(|(limit, group)| limit.same_as(group.range.ceiling));
         let at_ceiling = is_ceiling && earlier.iter().all(|f| which.of(f).limits == limits);
         let same_sensors = self.job.measured_itself();
         let basis = SavingBasis { points, epochs, mix, mix_at_least, limit, same_sensors, at_ceiling };
-        let saving = OrUnknown::Unknown { unknown: "not reckoned".into() };
+        let saving = OrUnknown::Unknown { unknown: "not estimated".into() };
         Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }
 
-    /// The settings of the best constant mix of a job's throughput, as places in `points`; those that are not the
-    /// reference are added to them. Empty where something of it is not measured. With what such a mix may draw in truth.
+    /// Returns the settings of the best constant mix with the job's throughput, as indices into `points`; those other than
+    /// the reference are added. Empty where a part is not measured. Also returns a lower bound of such a mix's power.
     fn mix(&self, limits: &[PowerLimit], points: &mut Vec<Evidence>) -> (Vec<usize>, Option<Watts>) {
         let (account, profile) = (self.stored.progress.account, self.job.profile());
         let (Some(profiler), Some(curve)) = (&self.job.profiler, Curve::from_profile(&profile)) else {
@@ -150,7 +150,7 @@ impl Estimate<'_> {
         (places, least)
     }
 
-    /// What a job did between its first report and its last, and what is known of the grid.
+    /// Returns the work between the job's first report and its last, and the grid's intensities.
     pub(in crate::controller) async fn completed_work(&self) -> Result<Result<SavingInput, String>, StoreError> {
         let stored = self.stored;
         if !stored.spec.control {
@@ -163,7 +163,8 @@ impl Estimate<'_> {
         if let Some(inner) = Slot::new(span.start() + TOUCH, span.end() - TOUCH) {
             for gpu in &stored.spec.gpus {
                 if self.snapshot.store.was_shared(gpu, &stored.id, &inner).await? {
-                    let why = "another job, or somebody unknown, was on its boards: what each drew is shared by a rule";
+                    let why =
+                        "another job or an unregistered process was on its GPUs: their energy is attributed by a rule";
                     return Ok(Err(why.into()));
                 }
             }
@@ -172,7 +173,7 @@ impl Estimate<'_> {
         let hole =
             gaps.into_iter().filter(|gap| gap.is_hole_of(&stored.spec.gpus, &span)).find_map(|gap| gap.energy.err());
         if let Some(why) = hole {
-            return Ok(Err(format!("a part of what its boards used in its time is in no book: {why}")));
+            return Ok(Err(format!("a part of its GPUs' energy in its time is in no row of the ledger: {why}")));
         }
         let otherwise = self.if_more();
         let known = |done: CompletedWork| -> Result<SavingInput, String> {
@@ -183,7 +184,7 @@ impl Estimate<'_> {
         Ok(self.done_by(&span, self.series).and_then(known))
     }
 
-    /// The series, if what has not come yet is larger by its standard error; `None` where all has come.
+    /// Returns the series with missing values larger by their standard error; `None` where none is missing.
     fn if_more(&self) -> Option<CarbonSeries> {
         let series = self.series;
         if series.points().iter().all(|(_, i)| i.origin.is_actual()) {
@@ -197,7 +198,7 @@ impl Estimate<'_> {
         Some(series.map(larger))
     }
 
-    /// The standard error, relative to what came, of what the book's first source said an hour ahead.
+    /// Returns the relative standard error of the preferred source's forecasts an hour ahead.
     fn usual_error(&self) -> Option<f64> {
         let source = &self.snapshot.signal.accounting_series().sources().first()?.source;
         let score =
@@ -206,7 +207,7 @@ impl Estimate<'_> {
         Some(absolute / 100.0 * DEVIATION_PER_ABSOLUTE)
     }
 
-    /// What a trial's batch size did; `None` for what is no trial of a recurring job.
+    /// Returns the effect of a trial's batch size; `None` where the job is no trial of a recurring job.
     async fn batch_size_effect(&self) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
         let Some(recurring) = self.snapshot.store.recurring_by_run(&self.stored.id).await? else { return Ok(None) };
         let runs = &recurring.job.runs;
@@ -223,14 +224,14 @@ impl Estimate<'_> {
             r.trial.batch_size == default && r.trial.reached() && r.ended_at.is_some_and(|ended| ended <= before)
         });
         let (mut energies, mut same_sensors) = (Vec::new(), true);
-        let boards: BTreeSet<&GpuId> = self.stored.spec.gpus.iter().collect();
+        let gpus: BTreeSet<&GpuId> = self.stored.spec.gpus.iter().collect();
         for run in past {
             energies.push(run.energy);
             let job = match &run.job {
                 Some(job) => self.snapshot.store.job(job).await?,
                 None => None,
             };
-            same_sensors &= job.is_some_and(|j| j.spec.gpus.iter().collect::<BTreeSet<_>>() == boards);
+            same_sensors &= job.is_some_and(|j| j.spec.gpus.iter().collect::<BTreeSet<_>>() == gpus);
         }
         let Some(intensity) = self.emissions.mean_intensity().filter(|_| self.emissions.unknown <= Joules::ZERO) else {
             return Ok(Some(Err("an intensity is unknown for part of the time".into())));
@@ -238,20 +239,20 @@ impl Estimate<'_> {
         Ok(Some(batch_effect(&energies, own.energy, intensity, same_sensors)))
     }
 
-    /// Returns what the job did in the span of its reports, by its rows.
+    /// Returns the job's work in the span of its reports, by its rows.
     fn done_by(&self, span: &Slot, series: &CarbonSeries) -> Result<CompletedWork, String> {
         let account = self.stored.progress.account;
         let mut rows = ledger::within(self.rows, span);
         rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
         let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
         let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
-        let booked = ledger::emissions(&rows, series);
-        // Boards are read a moment before or after a job reports; more than that is a hole.
+        let recorded = ledger::emissions(&rows, series);
+        // GPUs are read shortly before or after a job reports; a larger difference is a gap.
         let reported = account.time() * (self.stored.spec.gpus.len() as f64) / covered;
         if !(reported.is_finite() && reported < 1.1) {
-            return Err("the books do not cover the time between its first report and its last".into());
+            return Err("the ledger does not cover the time between its first report and its last".into());
         }
-        if booked.unknown > Joules::ZERO {
+        if recorded.unknown > Joules::ZERO {
             return Err("an intensity is unknown for part of the time".into());
         }
         Ok(CompletedWork {
@@ -260,13 +261,13 @@ impl Estimate<'_> {
             stalled: account.stalled,
             stalled_energy: pause_energy(&account, None).map_or(account.stalled_energy, |pauses| pauses.mean),
             samples: account.samples,
-            energy: booked.energy * reported,
-            carbon: booked.carbon * reported,
+            energy: recorded.energy * reported,
+            carbon: recorded.carbon * reported,
         })
     }
 }
 
-/// The standard deviation of intensities over their mean: no forecast worth its name is further off.
+/// Returns the relative standard deviation of intensities, an upper bound of any useful forecast's error.
 fn spread(series: &CarbonSeries) -> f64 {
     let (mut time, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for (slot, intensity) in series.points() {

@@ -1,4 +1,4 @@
-//! Owns what jobs save: of those that run so far, and of those that ended, some of which wait for intensities.
+//! Owns the estimates of savings: of running jobs so far, and of ended jobs, some of which wait for intensities.
 
 mod estimate;
 mod outcome;
@@ -19,27 +19,27 @@ use wattune_core::domain::{JobId, Slot};
 use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::savings_entries::Outcome;
 
-/// So long after its end a job waits for intensities; a source that has not published them by then seldom will.
+/// Time after its end for which a job waits for intensities; sources seldom publish them later.
 const AWAITED: TimeDelta = TimeDelta::days(14);
-/// No more ended jobs are updated at for that after a start.
+/// Maximum number of ended jobs read at a start.
 const RECALLED: u32 = 1000;
 
-/// Owner of what jobs save.
+/// Owner of the estimates of savings.
 #[derive(Default)]
 pub(super) struct SavingsTracker {
-    /// The minute of the last update.
+    /// Minute of the last update.
     updated: Option<DateTime<Utc>>,
-    /// The jobs that ran then.
+    /// Jobs that ran then.
     running: Vec<JobId>,
-    /// Jobs that ended and wait for intensities of their time.
+    /// Ended jobs that wait for intensities of their time.
     awaited: BTreeSet<JobId>,
-    /// Of the jobs that ended in the last 30 days.
+    /// Savings of jobs that ended in the last 30 days.
     ended: Option<SavedView>,
 }
 
-/// What is to be updated at now.
+/// A due update of the estimates.
 pub(super) struct SavingsUpdate {
-    /// The jobs whose savings are to be estimated again.
+    /// Jobs whose savings are to be estimated again.
     pub(super) jobs: Vec<JobId>,
     running: Vec<JobId>,
     is_new_hour: bool,
@@ -47,7 +47,7 @@ pub(super) struct SavingsUpdate {
 }
 
 impl SavingsTracker {
-    /// Begins a update, once a minute: of each job once an hour, in a job's first hour once a minute, as all of its
+    /// Begins an update, once a minute: of each job once an hour, and in its first hour once a minute, since all of its
     /// intervals are read for it.
     pub(super) fn begin_update(&mut self, jobs: &Jobs, now: DateTime<Utc>) -> Option<SavingsUpdate> {
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
@@ -61,7 +61,7 @@ impl SavingsTracker {
         Some(SavingsUpdate { jobs: due, running: jobs.ids(), is_new_hour, now })
     }
 
-    /// Ends a update: sums up the jobs that ended lately, once an hour and whenever jobs came or went.
+    /// Ends an update: sums up the jobs that ended lately, once an hour and whenever jobs came or went.
     pub(super) async fn end_update(&mut self, update: SavingsUpdate, store: &Store) -> Result<(), StoreError> {
         let has_changed = self.running != update.running;
         self.running = update.running;
@@ -78,12 +78,12 @@ impl SavingsTracker {
         Ok(())
     }
 
-    /// Returns what the jobs that ended lately saved together.
+    /// Returns the savings of jobs that ended lately.
     pub(super) fn view(&self) -> Option<SavedView> {
         self.ended.clone()
     }
 
-    /// Notes a job's outcome: it waits while intensities of its time may still come.
+    /// Adds a job's outcome: it waits while intensities of its time may still come.
     pub(super) fn add_outcome(&mut self, outcome: &Outcome) {
         if outcome.savings.is_provisional() {
             self.awaited.insert(outcome.job.clone());
@@ -95,7 +95,7 @@ impl SavingsTracker {
         self.awaited.iter().cloned().collect()
     }
 
-    /// Lets a job wait no longer.
+    /// Removes a job from those that wait.
     pub(super) fn remove_awaited(&mut self, job: &JobId) {
         self.awaited.remove(job);
     }

@@ -1,4 +1,4 @@
-//! The outcome of jobs that ended, and what the ledger holds of jobs' savings.
+//! Outcomes of ended jobs, and the ledger's entries on jobs' savings.
 
 use super::estimate::Estimate;
 use crate::controller::error::ControlError;
@@ -11,7 +11,7 @@ use wattune_core::ledger::report::Saved;
 use wattune_core::ledger::savings_entries::{Counterfactual, Outcome};
 
 impl Snapshot<'_> {
-    /// Returns what a running job saved so far against its original limits, if there is an honest estimate.
+    /// Returns a running job's savings so far against its original limits, if there is an honest estimate.
     pub(in crate::controller) async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
         let stored = job.stored(None);
@@ -32,7 +32,7 @@ impl Snapshot<'_> {
         why: &str,
     ) -> Result<Option<Outcome>, ControlError> {
         let earlier = self.outcome(&stored.id).await?;
-        // A job that was never planned has nothing to be compared with.
+        // A job that was never planned has no reference.
         if self.counterfactuals(&stored.id).await?.is_empty() {
             return Ok(None);
         }

@@ -64,7 +64,7 @@ impl Snapshot<'_> {
             let expected_carbon_g = expected_carbon_g.flatten();
             Reference { limits, measured: measured.into(), expected_energy_j, expected_carbon_g }
         };
-        let said = |f: &Forecast| ForecastId { source: f.source.clone(), zone: f.zone.clone(), issued_at: f.issued_at };
+        let id = |f: &Forecast| ForecastId { source: f.source.clone(), zone: f.zone.clone(), issued_at: f.issued_at };
         Counterfactual {
             at: self.now.utc,
             job: job.id.clone(),
@@ -77,7 +77,7 @@ impl Snapshot<'_> {
             planned_energy_j: plan.expected.energy,
             planned_carbon_g: plan.expected.carbon,
             planned_end: plan.expected.ends_at,
-            forecast: self.signal.forecast().map(said),
+            forecast: self.signal.forecast().map(id),
         }
     }
 
@@ -92,21 +92,21 @@ impl Snapshot<'_> {
         };
         let one = |members: &[GpuId]| {
             let limits: Option<BTreeSet<PowerLimit>> = members.iter().map(of).collect();
-            match limits.ok_or("a board does not tell its limits")?.into_iter().collect::<Vec<_>>().as_slice() {
+            match limits.ok_or("a GPU does not report its limits")?.into_iter().collect::<Vec<_>>().as_slice() {
                 [only] => Ok(*only),
-                _ if matches!(which, ReferenceKind::Original) => Err("its boards were found at different limits"),
-                _ => Err("its boards have different maximum limits"),
+                _ if matches!(which, ReferenceKind::Original) => Err("its GPUs have different original limits"),
+                _ => Err("its GPUs have different maximum limits"),
             }
         };
         let limits: Result<Vec<_>, &str> = job.groups.iter().map(|g| one(&g.members)).collect();
         match limits {
-            Ok(limits) if limits.is_empty() => Err("its boards have no power limit to set".into()),
+            Ok(limits) if limits.is_empty() => Err("its GPUs have no power limit to set".into()),
             limits => limits.map_err(Into::into),
         }
     }
 }
 
-/// Returns what the profile measured with the groups at these limits.
+/// Returns the profile's measurement with the groups at these limits.
 pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, String> {
     let words: Vec<String> = limits.iter().map(ToString::to_string).collect();
     let words = words.join(" + ");
@@ -114,13 +114,13 @@ pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, 
         job.groups.iter().zip(limits).find(|(g, l)| **l > g.range.ceiling && !l.same_as(g.range.ceiling))
     {
         return Err(format!(
-            "nothing is measured at {words}: wattune goes no higher than {}, the limit that was found or that a cap \
+            "nothing is measured at {words}: wattune goes no higher than {}, the original limit or what a cap \
              leaves",
             group.0.range.ceiling
         ));
     }
-    let profiler = job.profiler.as_ref().ok_or("its boards have no power limit to set")?;
-    // Boards may show a limit rounded.
+    let profiler = job.profiler.as_ref().ok_or("its GPUs have no power limit to set")?;
+    // GPUs may show a limit rounded.
     let is_there = |setting: &Setting| {
         let alike = |(set, limit): (&SetPoint, &PowerLimit)| set.same_as((*limit).into());
         setting.len() == limits.len() && setting.iter().zip(limits).all(alike)
@@ -131,8 +131,8 @@ pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, 
     evidence.ok_or_else(|| format!("the profile has no measurement at {words}"))
 }
 
-/// What the work of a plan would use at a reference, and emit by the plan's intensities; grams are absent where it would
-/// take longer than the plan.
+/// Returns a plan's energy at a reference, and its emissions by the plan's intensities; `None` where it would take longer
+/// than the plan.
 fn expected(plan: &Plan, at: &Evidence) -> (Joules, Option<GramsCo2e>) {
     let time = plan.expected.samples / at.throughput;
     (at.power * time, expected_carbon(plan, at, time))

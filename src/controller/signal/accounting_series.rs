@@ -1,4 +1,4 @@
-//! The series that the books use, and what a new answer changes in one.
+//! The series of intensities that the ledger uses, and the changes by a new response.
 
 use std::sync::Arc;
 
@@ -9,32 +9,32 @@ use crate::store::SourceKey;
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot, is_same_quantity};
 use wattune_core::units::GramsPerKwh;
 
-/// The series that the books use: all sources of one kind and scope. It is the first source's that has published anything,
-/// so that an outage, in which another kind may be followed, does not change what grams mean.
+/// Series of intensities that the ledger uses: all sources of one kind and scope, those of the first source with any
+/// response. An outage, in which a source of another kind may be active, then does not change the meaning of emissions.
 #[derive(Default)]
 pub(in crate::controller) struct AccountingSeries {
-    /// The sources that speak of it, the preferred one first.
+    /// Sources of it, the preferred one first.
     sources: Vec<SourceKey>,
-    /// What is known in memory.
+    /// Values in memory.
     series: CarbonSeries,
-    /// Times about which no source published anything, as the model saw them while they passed.
+    /// Values of the model for times without a source, made while they passed.
     modelled: CarbonSeries,
     leading: Option<Arc<Forecast>>,
 }
 
 impl AccountingSeries {
-    /// The sources that speak of it, the preferred one first.
+    /// Returns its sources, the preferred one first.
     pub(in crate::controller) fn sources(&self) -> &[SourceKey] {
         &self.sources
     }
 
-    /// What is known in memory.
+    /// Returns the values in memory.
     pub(in crate::controller) fn series(&self) -> &CarbonSeries {
         &self.series
     }
 
-    /// Takes in what the sources say now. Answers with the times of which another value is known than before; `None` if
-    /// it is another series altogether.
+    /// Takes in the sources' newest responses. Returns the slots with changed values; `None` if the sources themselves
+    /// changed.
     pub(super) fn update(&mut self, state: &FeedState) -> Option<Vec<Slot>> {
         let published: Vec<&Arc<Forecast>> = state.sources.iter().filter_map(|s| s.forecast.as_ref()).collect();
         let Some(leading) = published.first() else { return Some(Vec::new()) };
@@ -60,8 +60,7 @@ impl AccountingSeries {
         (!is_other).then(|| update.into_iter().map(|(slot, _)| slot).collect())
     }
 
-    /// Has a time in it about which no source says anything. Answers with what is to be stored, and in whose name;
-    /// `None` before any source has spoken.
+    /// Fills a slot without a source. Returns the point to store and the source in whose name; `None` before any response.
     pub(super) fn fill(&mut self, slot: Slot, value: GramsPerKwh) -> Option<(Arc<Forecast>, (Slot, Intensity))> {
         let leading = self.leading.clone()?;
         let point = (slot, Intensity { value, origin: Origin::Fallback });
@@ -72,13 +71,13 @@ impl AccountingSeries {
     }
 }
 
-/// Whether two sources speak of the same quantity; where one does not say, only of the same source and zone is known.
+/// Returns whether two sources publish the same quantity; without a stated kind and scope, only one source and zone does.
 pub(in crate::controller) fn same_signal(a: &SourceKey, b: &SourceKey) -> bool {
     a == b || is_same_quantity((a.kind, a.scope), (b.kind, b.scope))
 }
 
-/// What `before` told of the past of which an answer speaks, and does not tell any more. One that tells of no past takes
-/// nothing back, unless it is a file's that says what was expected of it: the values were blanked.
+/// Returns the actual values of `before` that a response covers but no longer contains. A response without actual values
+/// withdraws none, unless it is a file with forecasts for their time: then the values were blanked.
 pub(super) fn withdrawn(before: &CarbonSeries, answer: &Forecast) -> Vec<(Slot, Intensity)> {
     if !answer.actual.is_empty() {
         return missing(before, &answer.actual);
@@ -87,15 +86,14 @@ pub(super) fn withdrawn(before: &CarbonSeries, answer: &Forecast) -> Vec<(Slot, 
     before.points().iter().filter(|(slot, _)| answer.is_of_file() && is_blank(slot)).copied().collect()
 }
 
-/// What `before` published of the time that `now` speaks of, and `now` does not: since its beginning, as older values only
-/// fall out of view.
+/// Returns the points of `before` that are missing in `now`, since its beginning: older values only left its window.
 fn missing(before: &CarbonSeries, now: &CarbonSeries) -> Vec<(Slot, Intensity)> {
     let Some(start) = now.start() else { return Vec::new() };
     let missing = |(slot, _): &&(Slot, Intensity)| slot.start() >= start && now.overlapping(slot).is_empty();
     before.points().iter().filter(missing).copied().collect()
 }
 
-/// The points of `now` that `before` did not have.
+/// Returns the points of `now` that `before` did not have.
 pub(super) fn changes(now: &CarbonSeries, before: Option<&CarbonSeries>) -> Vec<(Slot, Intensity)> {
     let known = |(slot, value): &&(Slot, _)| before.and_then(|b| b.at(slot.start())) != Some(&(*slot, *value));
     now.points().iter().filter(known).copied().collect()

@@ -1,4 +1,4 @@
-//! What the present is reckoned with, and since when.
+//! Basis of the signal's present value: the active source, the local forecaster, a daily shape or the constant.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -8,19 +8,19 @@ use wattune_core::forecast::{Basis, HorizonPolicy, Model};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Time between two looks at what the present rests on.
+/// Time between two updates of the basis.
 const LOOK: Seconds = Seconds::new(5.0);
 
-/// What the present is reckoned with.
+/// Kind of basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::controller) enum BasisLevel {
-    /// What the followed source says.
+    /// Active source.
     Source,
-    /// The local forecaster.
+    /// Local forecaster.
     Local,
-    /// The last known shape of a day.
+    /// Last known shape of a day.
     DailyShape,
-    /// The configured constant.
+    /// Configured constant.
     Constant,
 }
 
@@ -35,13 +35,13 @@ impl BasisLevel {
     }
 }
 
-/// What the present is reckoned with, and since when.
+/// Basis of the present value, and since when.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::controller) struct SignalBasis {
     pub(in crate::controller) level: BasisLevel,
     pub(in crate::controller) source: Option<&'static str>,
     pub(in crate::controller) value: GramsPerKwh,
-    /// For how long from now on it holds.
+    /// Slot for which it holds.
     pub(super) slot: Slot,
     pub(in crate::controller) since: DateTime<Utc>,
     looked_at: Option<Monotonic>,
@@ -53,7 +53,7 @@ impl SignalBasis {
         Self { level: BasisLevel::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
     }
 
-    /// What `now` is reckoned with.
+    /// Returns the basis of the value at `now`.
     pub(in crate::controller) fn of(
         model: &Model,
         forecast: Option<&Forecast>,
@@ -71,7 +71,7 @@ impl SignalBasis {
             Basis::Local => BasisLevel::Local,
             Basis::DailyShape => BasisLevel::DailyShape,
             Basis::Constant => BasisLevel::Constant,
-            // Nobody says anything about now: it is filled from other days or from around it.
+            // No source covers the present: it is filled from other days or from around it.
             _ if forecast.is_none_or(|f| f.best_at(now).is_none()) => BasisLevel::DailyShape,
             // A constant that nobody chose is a source in form only.
             _ if forecast.is_some_and(made_up) => BasisLevel::Constant,
@@ -81,25 +81,25 @@ impl SignalBasis {
         Self { level, source, value: present.intensity, slot: present.slot, since: now, looked_at: None }
     }
 
-    /// Whether it is time to look at the present again.
+    /// Returns whether an update is due.
     pub(super) fn is_due(&self, now: Now) -> bool {
         self.looked_at.is_none_or(|at| now.monotonic.since(at) >= LOOK)
     }
 
-    /// Has the present looked at again at once.
+    /// Makes an update due at once.
     pub(super) fn expire(&mut self) {
         self.looked_at = None;
     }
 
-    /// Takes over what was found now; whether the present rests on another basis than before.
-    pub(super) fn replace(&mut self, found: Self, now: Now) -> bool {
-        let changed = (self.level, self.source) != (found.level, found.source);
+    /// Replaces the basis. Returns whether its kind or source changed.
+    pub(super) fn replace(&mut self, basis: Self, now: Now) -> bool {
+        let changed = (self.level, self.source) != (basis.level, basis.source);
         let since = if changed { now.utc } else { self.since };
         if changed {
-            let (from, to, source) = (self.level.name(), found.level.name(), found.source);
+            let (from, to, source) = (self.level.name(), basis.level.name(), basis.source);
             tracing::info!(from, to, source, "carbon signal: the present now rests on another basis");
         }
-        *self = Self { since, looked_at: Some(now.monotonic), ..found };
+        *self = Self { since, looked_at: Some(now.monotonic), ..basis };
         changed
     }
 }

@@ -31,11 +31,11 @@ use wattune_core::forecast::{ISSUE_LOOKBACK, Model, ModelPolicy};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
-/// The price and where it comes from.
+/// Price and its source.
 pub struct PriceSignal {
-    /// What its feed publishes.
+    /// State of its feed.
     pub state: watch::Receiver<FeedState<PricePerMwh>>,
-    /// What it is counted in.
+    /// Currency.
     pub currency: Currency,
 }
 
@@ -43,21 +43,21 @@ pub struct PriceSignal {
 pub(super) struct Signal {
     feed: watch::Receiver<FeedState>,
     price: Option<PriceSignal>,
-    /// The intensity of last resort.
+    /// Intensity of last resort.
     fallback: GramsPerKwh,
-    /// What the followed source says, and what was learnt from what came.
+    /// Newest response of the active source, and the model fitted to forecasts and actual values.
     forecast: Option<Arc<Forecast>>,
     model: Model,
     basis: SignalBasis,
     accounting_series: AccountingSeries,
-    /// What was stored of each source of the feed.
+    /// Stored responses of each source of the feed.
     stored: Vec<StoredResponses>,
     past_forecasts: PastForecasts,
     scores: Scores,
 }
 
 impl Signal {
-    /// Nothing is known before the first [`Self::take`].
+    /// Returns the owner of a signal without values before the first [`Self::update`].
     pub(super) fn new(
         mut feed: watch::Receiver<FeedState>,
         price: Option<PriceSignal>,
@@ -80,8 +80,8 @@ impl Signal {
         }
     }
 
-    /// Takes in the newest answers of the feed and stores them. What could not be stored is tried again with the next
-    /// answer, or when its time has come.
+    /// Takes in the newest responses of the feed and stores them. A failed write is tried again with the next response, or
+    /// when its time has come.
     pub(super) async fn update(&mut self, store: &Store, now: Now) -> SignalUpdate {
         let mut update = SignalUpdate::default();
         if self.feed.has_changed().unwrap_or(false) {
@@ -110,7 +110,6 @@ impl Signal {
                 update.faults.push(error);
             }
         }
-        // What is new is told to the store at once, and the present is looked at anew.
         self.basis.expire();
         match self.accounting_series.update(state) {
             Some(slots) => update.revised.extend(slots),
@@ -128,7 +127,7 @@ impl Signal {
         }
     }
 
-    /// Fits the model to a forecast, its outcomes, and what its source issued in the last weeks.
+    /// Fits the model to a forecast, its actual values and the forecasts that its source issued in the last weeks.
     async fn learn(&mut self, newest: &Forecast, store: &Store, now: DateTime<Utc>, update: &mut SignalUpdate) {
         let kept = store.issued_of(&SourceKey::of(newest), now - ISSUE_LOOKBACK).await;
         let kept: Vec<Issued> = match kept {
@@ -142,21 +141,21 @@ impl Signal {
         self.model = Model::fit(&newest.expected, &issues, &newest.actual, now, &ModelPolicy::default());
     }
 
-    /// Sees what the present is reckoned with: forecasts end, and what came grows old. A time about which no source says
-    /// anything is booked as the model sees it while it passes.
+    /// Updates the basis: forecasts end, and actual values grow old. A slot without a source gets the model's value while it
+    /// passes.
     async fn update_basis(&mut self, store: &Store, now: Now, update: &mut SignalUpdate) {
         for stored in &mut self.stored {
             if let Err(error) = stored.store_begun(now.utc, store).await {
                 update.faults.push(error);
             }
         }
-        let found = SignalBasis::of(&self.model, self.forecast.as_deref(), &self.feed.borrow(), self.fallback, now.utc);
-        if self.basis.replace(found, now) {
+        let basis = SignalBasis::of(&self.model, self.forecast.as_deref(), &self.feed.borrow(), self.fallback, now.utc);
+        if self.basis.replace(basis, now) {
             update.replan.get_or_insert(ReplanReason::AnotherBasis);
         }
-        if matches!(found.level, BasisLevel::Local | BasisLevel::DailyShape)
+        if matches!(basis.level, BasisLevel::Local | BasisLevel::DailyShape)
             && self.accounting_series.series().at(now.utc).is_none()
-            && let Some((leading, point)) = self.accounting_series.fill(found.slot, found.value)
+            && let Some((leading, point)) = self.accounting_series.fill(basis.slot, basis.value)
         {
             update.revised.push(point.0);
             if let Err(error) = store.append_intensities(&leading, &[point]).await {
@@ -165,57 +164,57 @@ impl Signal {
         }
     }
 
-    /// The feed, for waiting for its next answer.
+    /// Returns the feed, for waiting for its next response.
     pub(super) fn feed(&self) -> watch::Receiver<FeedState> {
         self.feed.clone()
     }
 
-    /// What the feed published last. Holds up the feed while it is held.
+    /// Returns the feed's state. It blocks the feed while it is borrowed.
     pub(super) fn state(&self) -> watch::Ref<'_, FeedState> {
         self.feed.borrow()
     }
 
-    /// What the followed source says.
+    /// Returns the newest response of the active source.
     pub(super) fn forecast(&self) -> Option<&Forecast> {
         self.forecast.as_deref()
     }
 
-    /// What was learnt from forecasts and what came.
+    /// Returns the model fitted to forecasts and actual values.
     pub(super) fn model(&self) -> &Model {
         &self.model
     }
 
-    /// What the present is reckoned with.
+    /// Returns the basis of the present value.
     pub(super) fn basis(&self) -> SignalBasis {
         self.basis
     }
 
-    /// The series that the books use.
+    /// Returns the series that the ledger uses.
     pub(super) fn accounting_series(&self) -> &AccountingSeries {
         &self.accounting_series
     }
 
-    /// What was expected of the present and of the newest outcome.
+    /// Returns past forecasts for the present slot and for the latest slot with an actual value.
     pub(super) fn past_forecasts(&self) -> &PastForecasts {
         &self.past_forecasts
     }
 
-    /// How well each source forecast lately.
+    /// Returns the scores of each source's recent forecasts.
     pub(super) fn scores(&self) -> &[ScoreView] {
         &self.scores.newest
     }
 
-    /// The intensity of last resort.
+    /// Returns the intensity of last resort.
     pub(super) fn fallback(&self) -> GramsPerKwh {
         self.fallback
     }
 
-    /// The price, if the settings name a source.
+    /// Returns the price, if the settings name a source.
     pub(super) fn price(&self) -> Option<&PriceSignal> {
         self.price.as_ref()
     }
 
-    /// Sources of the settings that have said nothing since the start and stand before those that have.
+    /// Returns the sources of the settings without a response since the start that precede those with one.
     pub(super) fn silent(&self) -> Vec<String> {
         let state = self.state();
         state.sources.iter().take_while(|s| s.forecast.is_none()).map(|s| s.source.to_owned()).collect()

@@ -1,4 +1,4 @@
-//! What the followed source expected of the present, and of the newest time of which it has told what came.
+//! Past forecasts for the present slot and for the latest slot with an actual value.
 
 use chrono::{DateTime, Utc};
 
@@ -9,14 +9,14 @@ use wattune_core::domain::{Forecast, Intensity, Slot};
 use wattune_core::forecast::mean_if_covered;
 use wattune_core::units::Seconds;
 
-/// Forecasts beside what they were about.
+/// Past forecasts of the active source.
 #[derive(Default)]
 pub(in crate::controller) struct PastForecasts {
-    /// What it was worked out for: nothing else can change it.
+    /// Key of the lookup: nothing else can change the result.
     about: Option<About>,
-    /// What was expected of the present slot.
+    /// Forecasts for the present slot.
     pub(in crate::controller) foreseen: Vec<ForeseenView>,
-    /// The newest outcome.
+    /// Latest actual value with its forecasts.
     pub(in crate::controller) outcome: Option<OutcomeView>,
 }
 
@@ -28,7 +28,7 @@ struct About {
 }
 
 impl PastForecasts {
-    /// Looks up the forecasts of slots that have not been looked at.
+    /// Looks up the forecasts if the slots changed.
     pub(super) async fn update(
         &mut self,
         forecast: Option<&Forecast>,
@@ -68,7 +68,7 @@ impl PastForecasts {
     }
 }
 
-/// What was expected of a slot some time before it began, by the newest forecast that was at hand then.
+/// Returns the forecasts for a slot at each horizon before it began, by the newest forecast available then.
 async fn foreseen(source: &SourceKey, slot: &Slot, store: &Store) -> Result<Vec<ForeseenView>, StoreError> {
     let mut foreseen = Vec::new();
     for horizon_h in HORIZONS_H {

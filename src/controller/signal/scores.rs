@@ -1,4 +1,4 @@
-//! How well each source forecast lately.
+//! Scores of each source's recent forecasts.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,16 +15,16 @@ use wattune_core::units::Seconds;
 /// Time between two scorings.
 const SCORE: Seconds = Seconds::new(3600.0);
 
-/// How far back forecasts are scored.
+/// Time over which forecasts are scored.
 const SCORED: TimeDelta = TimeDelta::days(14);
 
-/// The horizons at which forecasts are held against what came, in hours.
+/// Horizons of scored forecasts, in hours.
 pub(in crate::controller) const HORIZONS_H: [f64; 2] = [1.0, 24.0];
 
-/// Where the ranks of the feed are kept.
+/// Ranks of the feed's sources, shared with the feed.
 pub type RankBoard = Arc<Mutex<Ranks>>;
 
-/// The newest scores, and where the feed is told of them: it orders equals by it.
+/// Newest scores, and the ranks by which the feed orders equal sources.
 pub(super) struct Scores {
     pub(super) newest: Vec<ScoreView>,
     scored_at: Option<Monotonic>,
@@ -36,7 +36,7 @@ impl Scores {
         Self { newest: Vec::new(), scored_at: None, ranks }
     }
 
-    /// Scores the sources now and then.
+    /// Scores the sources, if that is due.
     pub(super) async fn update(&mut self, store: &Store, state: &FeedState, now: Now) -> Result<(), StoreError> {
         if self.scored_at.is_some_and(|at| now.monotonic.since(at) < SCORE) {
             return Ok(());
@@ -53,12 +53,12 @@ impl Scores {
     }
 }
 
-/// As of when it could be used: what was made earlier than it was fetched was of no use before.
+/// Returns a forecast with the time at which it could be used: not before it was retrieved.
 pub(super) fn at_hand(issued: Issued) -> Issued {
     Issued { issued_at: issued.issued_at.max(issued.retrieved_at), ..issued }
 }
 
-/// How well each source forecast over the last fortnight, from what the store knows.
+/// Returns the scores of each source's forecasts over the last fortnight, from the store.
 ///
 /// # Errors
 /// If it cannot be read.

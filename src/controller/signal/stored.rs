@@ -1,4 +1,4 @@
-//! What a source of the feed said: told to the store once, as it came.
+//! Responses of the feed's sources: each is stored once, as received.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::providers::{Contribution, SourceState};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot};
 
-/// The changes since the last tick that concern the ledger, the jobs and the plans.
+/// Changes of the signal since the last tick that concern the ledger, the jobs and the plans.
 #[derive(Debug, Default)]
 pub(in crate::controller) struct SignalUpdate {
-    /// Slots with new or withdrawn values: their hours are settled and counted again.
+    /// Slots with new or withdrawn values: their hours are computed and counted again.
     pub(in crate::controller) reported: Vec<Slot>,
     /// Slots whose value in the accounting series has changed: their hours are counted again.
     pub(in crate::controller) revised: Vec<Slot>,
@@ -29,19 +29,19 @@ pub(in crate::controller) struct SignalUpdate {
     pub(in crate::controller) faults: Vec<StoreError>,
 }
 
-/// What was taken of a source's states.
+/// Stored responses of one source.
 #[derive(Default)]
 pub(super) struct StoredResponses {
     forecast: Option<Arc<Forecast>>,
     issued: Option<Arc<Forecast>>,
     final_until: Option<DateTime<Utc>>,
-    /// What was expected of slots that began up to here is stored.
+    /// Time up to which forecasts of begun slots are stored.
     begun_until: Option<DateTime<Utc>>,
 }
 
 impl StoredResponses {
-    /// Stores what a source said that it had not said before: what came with its provenance, its newest forecast as it
-    /// was issued, and what is final.
+    /// Stores what is new in a source's response: actual values with their provenance, its newest forecast as issued, and
+    /// the time up to which values are final.
     pub(super) async fn store_new(
         &mut self,
         source: &SourceState,
@@ -84,7 +84,7 @@ impl StoredResponses {
         let mut actual = changes(&newest.actual, before.map(|b| &b.actual));
         let withdrawn = match before {
             Some(before) => withdrawn(&before.actual, newest),
-            // What is not asked for was not taken back.
+            // Values that were not requested were not withdrawn.
             None if contributes == Contribution::Forecast => Vec::new(),
             None => withdrawn_since(newest, store).await?,
         };
@@ -99,15 +99,15 @@ impl StoredResponses {
         Ok(())
     }
 
-    /// Stores what is expected of slots as they begin: whether what came will ever be told is not known then. Later ones
-    /// stand in the forecasts as they were issued.
+    /// Stores the forecast of slots as they begin, since an actual value may never be published. Later slots are in the
+    /// forecasts as issued.
     pub(super) async fn store_begun(&mut self, now: DateTime<Utc>, store: &Store) -> Result<(), StoreError> {
         let Some(forecast) = &self.forecast else { return Ok(()) };
         let points = forecast.expected.points();
         let from = self.begun_until.map_or(0, |until| points.partition_point(|(slot, _)| slot.start() <= until));
         let to = points.partition_point(|(slot, _)| slot.start() <= now);
         let mut begun = points.get(from..to).unwrap_or_default().to_vec();
-        // A generated grid's expectation would take the place of what it has is_known already.
+        // A generated grid's forecast would replace its actual value.
         let is_known = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
         begun.retain(|(slot, i)| !is_known(slot) || (self.begun_until.is_some() && i.origin != Origin::Synthetic));
         if self.begun_until.is_none() {
@@ -121,7 +121,7 @@ impl StoredResponses {
     }
 }
 
-/// Those points that the store does not have: an earlier run may have stored what the cache gave back.
+/// Returns the points that the store does not have: an earlier run may have stored cached ones.
 async fn not_stored(
     newest: &Forecast,
     points: Vec<(Slot, Intensity)>,
@@ -133,10 +133,10 @@ async fn not_stored(
     Ok(points.into_iter().filter(|p| stored.at(p.0.start()) != Some(p)).collect())
 }
 
-/// What an earlier run stored of the past that a source does not say any more.
+/// Returns actual values stored by an earlier run that a source no longer publishes.
 async fn withdrawn_since(newest: &Forecast, store: &Store) -> Result<Vec<(Slot, Intensity)>, StoreError> {
-    let said = if newest.actual.is_empty() { &newest.expected } else { &newest.actual };
-    let span = said.start().zip(said.end()).and_then(|(start, end)| Slot::new(start, end));
+    let covered = if newest.actual.is_empty() { &newest.expected } else { &newest.actual };
+    let span = covered.start().zip(covered.end()).and_then(|(start, end)| Slot::new(start, end));
     let Some(span) = span else { return Ok(Vec::new()) };
     let stored = store.intensities(&[SourceKey::of(newest)], &span).await?;
     let actual = stored.points().iter().filter(|(_, i)| i.origin.is_actual()).copied().collect();

@@ -1,4 +1,4 @@
-//! The grid's signals, as they are shown.
+//! Carbon signal and price.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -6,179 +6,178 @@ use utoipa::ToSchema;
 
 use wattune_core::forecast::Score;
 
-/// The carbon signal now.
+/// Carbon signal now.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CarbonView {
-    /// Part of the grid.
+    /// Grid zone.
     pub zone: Option<String>,
-    /// The source that is followed: the best one of the chain that has something to say.
+    /// Active source: the best one of the chain with a response.
     pub source: Option<String>,
     /// `average`, `marginal` or `unspecified`.
     pub kind: Option<String>,
     /// `lifecycle`, `operational` or `unspecified`.
     pub scope: Option<String>,
-    /// Intensity of the present slot; absent while nothing is known of it but the configured constant.
+    /// Intensity of the present slot; absent while only the configured constant is known.
     pub intensity_g_per_kwh: Option<f64>,
-    /// Where that value comes from: `measured`, `estimated`, `forecast`, `fallback` (made by wattune), `synthetic`.
+    /// Origin of that value: `measured`, `estimated`, `forecast`, `fallback` (made by wattune), `synthetic`.
     pub origin: Option<String>,
-    /// What the present is reckoned with: `source` (what a source says, corrected), `local` (the local forecaster),
-    /// `daily_shape` (the last known shape of a day) or `constant` (the configured fallback).
+    /// Basis of the present value: `source` (a source, corrected), `local` (the local forecaster), `daily_shape` (the last
+    /// known shape of a day) or `constant` (the configured fallback).
     pub basis: &'static str,
-    /// Since when it is this basis and this source.
+    /// Time since which this basis and this source hold.
     pub basis_since: DateTime<Utc>,
-    /// What is planned with at present: the basis's value, before it is followed as far as its skill goes.
+    /// Present value for planning, before it is weighted by the forecast's skill.
     pub planned_with_g_per_kwh: f64,
-    /// `fresh`, `stale` or `none`: of the source that is followed.
+    /// Freshness of the active source: `fresh`, `stale` or `none`.
     pub freshness: String,
-    /// Since when it has not been fresh.
+    /// Time since which it is not fresh.
     pub stale_since: Option<DateTime<Utc>>,
-    /// When its last good answer came.
+    /// Time of its last good response.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// When the next one is asked for.
+    /// Time of the next request.
     pub next_poll_at: Option<DateTime<Utc>>,
-    /// Why its last poll failed.
+    /// Error of its last request.
     pub last_error: Option<String>,
-    /// How far the forecast is followed: 0 not at all, 1 fully (its measured skill).
+    /// Weight of the forecast by its measured skill: 0 none, 1 full.
     pub followed: Option<f64>,
-    /// The mean of what the source expected less what came, which is corrected for.
+    /// Mean of forecasts less actual values, which is corrected for.
     pub bias_g_per_kwh: Option<f64>,
-    /// What is planned with where the signal says nothing.
+    /// Intensity for planning where the signal has no value.
     pub fallback_g_per_kwh: f64,
-    /// What the followed source expected of the present slot, an hour and a day before it began.
+    /// Forecasts of the active source for the present slot, an hour and a day before it began.
     pub foreseen: Vec<ForeseenView>,
-    /// The newest time of which the followed source has told what came.
+    /// Latest slot for which the active source has published an actual value.
     pub outcome: Option<OutcomeView>,
-    /// What is odd about the data, and what was done about it.
+    /// Oddities of the data, and their handling.
     pub notes: Vec<String>,
-    /// The sources of the chain, in order.
+    /// Sources of the chain, in order.
     pub sources: Vec<SourceView>,
-    /// How well sources forecast over the last fortnight, counted hourly.
+    /// Scores of the sources' forecasts over the last fortnight, computed hourly.
     pub scores: Vec<ScoreView>,
 }
 
-/// What was expected of a slot.
+/// Past forecast for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct ForeseenView {
-    /// How long before the slot began, at least.
+    /// Minimum time before the slot began.
     pub horizon_h: f64,
-    /// What the newest forecast that was at hand then said.
+    /// Value of the newest forecast available then.
     pub intensity_g_per_kwh: f64,
 }
 
-/// What came in a slot.
+/// Actual value of a slot.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct OutcomeView {
-    /// First moment.
+    /// Start.
     pub start: DateTime<Utc>,
-    /// First moment after.
+    /// End.
     pub end: DateTime<Utc>,
-    /// What came.
+    /// Actual value.
     pub intensity_g_per_kwh: f64,
     /// `measured`, `estimated` or `synthetic`.
     pub origin: String,
-    /// What was expected of it.
+    /// Past forecasts for it.
     pub foreseen: Vec<ForeseenView>,
 }
 
 /// A source of the chain.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SourceView {
-    /// Its name in the settings.
+    /// Name in the settings.
     pub source: String,
-    /// Its place in the chain, from 1; equals share one.
+    /// Place in the chain, from 1; equal sources share one.
     pub rank: usize,
-    /// Whether it is the one that is followed.
+    /// True if it is active.
     pub followed: bool,
-    /// What of its answers is used: `both`, `forecast` or `actual`.
+    /// Used part of its responses: `both`, `forecast` or `actual`.
     pub contributes: String,
-    /// Part of the grid, as the settings name it.
+    /// Grid zone as named in the settings.
     pub zone: Option<String>,
-    /// `average`, `marginal` or `unspecified`; absent before its first answer.
+    /// `average`, `marginal` or `unspecified`; absent before its first response.
     pub kind: Option<String>,
-    /// `lifecycle`, `operational` or `unspecified`; absent before its first answer.
+    /// `lifecycle`, `operational` or `unspecified`; absent before its first response.
     pub scope: Option<String>,
     /// `fresh`, `stale` or `none`.
     pub freshness: String,
-    /// Since when it has not been fresh.
+    /// Time since which it is not fresh.
     pub stale_since: Option<DateTime<Utc>>,
-    /// When its last good answer came.
+    /// Time of its last good response.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// Whether that was before this daemon started.
+    /// True if that was before this daemon started.
     pub from_cache: bool,
-    /// When its forecast ends.
+    /// End of its forecast.
     pub forecast_until: Option<DateTime<Utc>>,
-    /// Up to when it told what came.
+    /// End of its actual values.
     pub actual_until: Option<DateTime<Utc>>,
-    /// Up to when that changes no more.
+    /// Time up to which these are final.
     pub final_until: Option<DateTime<Utc>>,
-    /// When it is asked next.
+    /// Time of the next request.
     pub next_poll_at: DateTime<Utc>,
-    /// Why it failed last; absent after a success.
+    /// Last error; absent after a success.
     pub last_error: Option<String>,
-    /// Failures since its last success.
+    /// Number of failures since its last success.
     pub consecutive_failures: u32,
-    /// Since when it fails.
+    /// Time since which it fails.
     pub failing_since: Option<DateTime<Utc>>,
-    /// `closed`, or `open` when it has failed so often that it is tried seldom.
+    /// `closed`, or `open` if it has failed so often that it is requested seldom.
     pub circuit: &'static str,
-    /// Requests within the last hour; absent where they do not count.
+    /// Number of requests within the last hour; absent where they are not counted.
     pub requests_last_hour: Option<u32>,
-    /// Requests within the last 24 hours.
+    /// Number of requests within the last 24 hours.
     pub requests_last_day: Option<u32>,
-    /// Requests that are allowed within an hour.
+    /// Number of requests allowed within an hour.
     pub requests_allowed_per_hour: Option<u32>,
-    /// Values that jumped and are held back, in one sentence.
+    /// Quarantined values that jumped, in one sentence.
     pub held_back: Option<String>,
-    /// What was odd about its last answer.
+    /// Oddities of its last response.
     pub notes: Vec<String>,
 }
 
 /// One slot of a series of intensities.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct IntensityView {
-    /// First moment.
+    /// Start.
     pub start: DateTime<Utc>,
-    /// First moment after.
+    /// End.
     pub end: DateTime<Utc>,
-    /// The intensity.
+    /// Intensity.
     pub intensity_g_per_kwh: f64,
-    /// Where it comes from.
+    /// Origin.
     pub origin: String,
-    /// Of slots to come: four outcomes in five lie at or above this.
+    /// Lower bound of the 80 % prediction interval, for slots to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_g_per_kwh: Option<f64>,
-    /// Of slots to come: four outcomes in five lie at or below this, and at or above `low_g_per_kwh`.
+    /// Upper bound of the 80 % prediction interval, for slots to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_g_per_kwh: Option<f64>,
-    /// Of slots past: `forecast` (nothing else is known), `provisional`, or `final` (changes no more).
+    /// Finality, for past slots: `forecast` (nothing else is known), `provisional` or `final`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<&'static str>,
 }
 
-/// How well a source forecast, over the last fortnight.
+/// Scores of a source's forecasts over the last fortnight.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct ScoreView {
-    /// The source.
+    /// Source.
     pub source: String,
-    /// Part of the grid.
+    /// Grid zone.
     pub zone: String,
-    /// How far ahead: 1 scores the forecasts known at the start of each hour, 24 those known at the start of each day
-    /// (UTC).
+    /// Horizon: 1 scores the forecasts known at the start of each hour, 24 those known at the start of each day (UTC).
     pub horizon_h: f64,
-    /// Mean absolute error in percent of what came.
+    /// Mean absolute percentage error.
     pub mape_pct: Option<f64>,
-    /// Mean of forecast less outcome.
+    /// Mean of forecast less actual value.
     pub bias_g_per_kwh: Option<f64>,
-    /// Spearman's rank correlation within the day, mean over days.
+    /// Mean of Spearman's rank correlation within each day.
     pub rank_correlation: Option<f64>,
-    /// The share of what perfect foresight of the 6 greenest hours of each day saves that the forecast would have saved.
+    /// Savings by the forecast as a part of those by perfect foresight of the 6 greenest hours of each day.
     pub caught_gain: Option<f64>,
-    /// How many hours were scored.
+    /// Number of scored hours.
     pub hours: f64,
 }
 
 impl ScoreView {
-    /// A score in its place.
+    /// Returns the view of a score.
     pub fn new(source: &str, zone: &str, horizon_h: f64, score: &Score) -> Self {
         Self {
             source: source.to_owned(),
@@ -193,47 +192,47 @@ impl ScoreView {
     }
 }
 
-/// The day-ahead price.
+/// Day-ahead price.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PriceView {
-    /// The source; absent while there is none.
+    /// Source; absent without one.
     pub source: Option<String>,
-    /// The bidding zone.
+    /// Bidding zone.
     pub zone: Option<String>,
     /// Three letters (ISO 4217).
     pub currency: String,
-    /// The price of the present slot; negative ones are normal.
+    /// Price of the present slot; negative ones are normal.
     pub price_per_mwh: Option<f64>,
     /// `fresh`, `stale` or `none`.
     pub freshness: String,
-    /// When the last good answer came.
+    /// Time of the last good response.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// Why the last poll failed.
+    /// Error of the last request.
     pub last_error: Option<String>,
-    /// What was odd about the last answer.
+    /// Oddities of the last response.
     pub notes: Vec<String>,
-    /// The prices from the present slot on.
+    /// Prices from the present slot on.
     pub slots: Vec<PriceSlotView>,
 }
 
-/// One slot's price.
+/// Price of a slot.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PriceSlotView {
-    /// First moment.
+    /// Start.
     pub start: DateTime<Utc>,
-    /// First moment after.
+    /// End.
     pub end: DateTime<Utc>,
-    /// The price.
+    /// Price.
     pub price_per_mwh: f64,
 }
 
-/// The price of the present slot.
+/// Price of the present slot.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PresentPrice {
-    /// The bidding zone.
+    /// Bidding zone.
     pub zone: String,
     /// Three letters (ISO 4217).
     pub currency: String,
-    /// The price; negative ones are normal.
+    /// Price; negative ones are normal.
     pub price_per_mwh: f64,
 }

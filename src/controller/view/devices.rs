@@ -4,142 +4,142 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// One board.
+/// A GPU.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct GpuView {
     /// Index at this boot.
     pub index: u32,
-    /// Its identity.
+    /// Identity.
     pub uuid: String,
     /// PCI bus id.
     pub pci_bus_id: String,
     /// Product name.
     pub model: String,
-    /// Whether it is no hardware at all.
+    /// True if it is simulated.
     pub simulated: bool,
     /// `free`, `job`, `override`, `foreign`, `observed`, `lost` or `unresponsive`.
     pub state: &'static str,
-    /// What somebody should look at, of `answer`, `energy`, `power`, `limit`, `clocks` and `persistence`; `detail` says why.
+    /// Subjects of its problems: `answer`, `energy`, `power`, `limit`, `clocks`, `persistence`; `detail` states the reasons.
     pub problems: Vec<&'static str>,
-    /// What is the matter, in words a person can act on.
+    /// Problems and restrictions, in one sentence each.
     pub detail: Option<String>,
-    /// The job that controls it.
+    /// Job that controls it.
     pub owner: Option<String>,
-    /// Jobs that are booked on it without controlling it.
+    /// Jobs that use it without controlling it.
     pub booked_jobs: Vec<String>,
-    /// Limit asked for at the hardware, whoever asked.
+    /// Limit requested at the hardware, by any writer.
     pub power_limit_requested_w: Option<f64>,
     /// Limit in force.
     pub power_limit_enforced_w: Option<f64>,
     /// Limit that wattune wants now.
     pub power_limit_wanted_w: Option<f64>,
-    /// Limit before wattune touched it; it will be restored.
+    /// Original limit: in force before wattune's first write; it will be restored.
     pub power_limit_found_w: Option<f64>,
-    /// The board's default.
+    /// Default limit.
     pub power_limit_default_w: Option<f64>,
-    /// The lowest it takes.
+    /// Lowest accepted limit.
     pub power_limit_min_w: Option<f64>,
-    /// The highest it takes.
+    /// Highest accepted limit.
     pub power_limit_max_w: Option<f64>,
-    /// What wattune has locked its clocks to; absent while it has not. No driver tells of locks by others.
+    /// Clock that wattune has locked; absent while it has not. No driver reports locks of others.
     pub clock_limit_mhz: Option<u32>,
-    /// What wattune wants its clocks locked to now.
+    /// Locked clock that wattune wants now.
     pub clock_limit_wanted_mhz: Option<u32>,
-    /// The lowest clock it can be locked to.
+    /// Lowest lockable clock.
     pub clock_limit_min_mhz: Option<u32>,
-    /// The highest clock it can be locked to, which is its highest.
+    /// Highest lockable clock, which is its highest.
     pub clock_limit_max_mhz: Option<u32>,
-    /// Why its clocks are left alone; absent where they may be locked.
+    /// Reason why its clocks are left alone; absent where they may be locked.
     pub clocks_left_alone: Option<String>,
-    /// How often wattune has left it alone because somebody else set its limit, since the daemon started.
+    /// Number of times since the daemon started that wattune yielded to an external writer's limit.
     pub foreign_limits: u32,
-    /// Whether the found limit was refused when it was to come back, and has not come back since.
+    /// True if the original limit did not come back when it was restored, and has not since.
     pub restore_failed: bool,
-    /// How often that happened since the daemon started.
+    /// Number of times that this happened since the daemon started.
     pub restore_failures: u32,
     /// An out-of-band cap below the requested limit.
     pub out_of_band_cap_w: Option<f64>,
-    /// A manual override's end.
+    /// End of a manual override.
     pub override_until: Option<DateTime<Utc>>,
-    /// Draw.
+    /// Power.
     pub power_w: Option<f64>,
     /// Energy since the daemon started.
     pub energy_j: f64,
-    /// `counter` or `integrated_power`: what its energy is read from.
+    /// Source of its energy: `counter` or `integrated_power`.
     pub energy_source: &'static str,
-    /// How often its energy counter was reset since the daemon started.
+    /// Number of resets of its energy counter since the daemon started.
     pub counter_resets: u32,
-    /// Counter over integrated power in the last minute; far from 1 one of them is wrong.
+    /// Ratio of counter to integrated power in the last minute; far from 1, one of them is wrong.
     pub counter_over_power: Option<f64>,
     /// Core temperature.
     pub temperature_c: Option<f64>,
     /// Clock of the multiprocessors.
     pub sm_clock_mhz: Option<u32>,
-    /// Why clocks are lowered; absent where the board does not say.
+    /// Reasons for lowered clocks; absent where the GPU reports none.
     pub event_reasons: Option<Vec<&'static str>>,
     /// Persistence mode.
     pub persistence: Option<bool>,
-    /// The driver's version.
+    /// Version of the driver.
     pub driver: String,
 }
 
-/// A time in which a board's limit stayed the same, five minutes at most.
+/// Span of at most five minutes in which a GPU's limit stayed the same.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct LimitSpanView {
-    /// First moment.
+    /// Start.
     pub start: DateTime<Utc>,
-    /// First moment after.
+    /// End.
     pub end: DateTime<Utc>,
-    /// Limit in force; absent where the board did not tell it.
+    /// Limit in force; absent where the GPU did not report it.
     pub power_limit_enforced_w: Option<f64>,
     /// Limit that wattune wanted; absent where it wanted none.
     pub power_limit_wanted_w: Option<f64>,
-    /// Mean draw.
+    /// Mean power.
     pub power_w: Option<f64>,
-    /// The job that controlled the board.
+    /// Job that controlled the GPU.
     pub job_id: Option<String>,
 }
 
-/// The node's CPUs.
+/// CPUs of the node.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CpuView {
     /// `rapl`: the kernel's powercap zones; or `simulated`.
     pub source: &'static str,
-    /// Whether it is no hardware at all.
+    /// True if it is simulated.
     pub simulated: bool,
-    /// Logical CPUs; absent where that cannot be told.
+    /// Number of logical CPUs; absent where unknown.
     pub cores: Option<u32>,
-    /// CPU packages and their memory that are or were there; empty where none can be found.
+    /// CPU packages and their memory, present or earlier; empty where there are none.
     pub zones: Vec<CpuZoneView>,
-    /// What keeps zones or CPU time from being read, and what to do about it.
+    /// Problems of reading zones or CPU time, with their remedies.
     pub problems: Vec<String>,
 }
 
 /// A CPU package or its memory.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CpuZoneView {
-    /// Its name in the books: `cpu:package-0`, `dram:package-0`.
+    /// Name in the ledger: `cpu:package-0`, `dram:package-0`.
     pub device: String,
-    /// Its short name: `package-0`, `dram-0`.
+    /// Short name: `package-0`, `dram-0`.
     pub zone: String,
     /// `package` or `dram`.
     pub kind: &'static str,
-    /// Where it is read.
+    /// Path of its readings.
     pub path: String,
-    /// Draw between the last two readings; absent while it is not read.
+    /// Power between the last two readings; absent while it is not read.
     pub power_w: Option<f64>,
     /// Energy since the daemon started; absent before the first reading.
     pub energy_j: Option<f64>,
-    /// The part of it over times in which nobody looked, or in which the counter may have turned more than once.
+    /// Part of it over unmonitored times, or in which the counter may have wrapped more than once.
     pub energy_in_gaps_j: f64,
-    /// How often its counter began again at zero since the daemon started.
+    /// Number of wraps of its counter since the daemon started.
     pub counter_turns: u32,
-    /// How often it was reset.
+    /// Number of resets.
     pub counter_resets: u32,
-    /// How often it went ahead by more than any package can use; that energy counts as in gaps.
+    /// Number of increases beyond what any package can use; that energy counts as in gaps.
     pub counter_jumps: u32,
-    /// How often another counter was read than before, after which what was used in between is not known.
+    /// Number of changes to another counter; the energy in between is unknown.
     pub counter_changes: u32,
-    /// Why it is not read now, and what to do about it.
+    /// Problem of reading it now, with its remedy.
     pub problem: Option<String>,
 }

@@ -10,81 +10,82 @@ use super::{IntervalView, SavingsView};
 use crate::controller::jobs::Phase;
 use wattune_core::domain::Processes;
 
-/// One job.
+/// A job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct JobView {
-    /// Its id.
+    /// Id.
     pub job_id: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// UUIDs of its boards.
+    /// UUIDs of its GPUs.
     pub gpus: Vec<String>,
     /// Samples per step.
     pub batch_size: Option<u64>,
-    /// All its work; absent if it did not say.
+    /// Total work; absent if it is unknown.
     pub total_samples: Option<f64>,
     /// Cumulative samples reported.
     pub samples: Option<f64>,
-    /// Its objective.
+    /// Objective.
     pub objective: ObjectiveView,
-    /// Whether its limits may be set.
+    /// True if its limits may be set.
     pub control: bool,
     /// ReferenceKind job bends first under the node's cap: the one with the lower number.
     pub priority: i32,
-    /// The user's labels.
+    /// Labels.
     pub tags: BTreeMap<String, String>,
-    /// Its processes; absent if it did not tell which they are.
+    /// Processes; absent if it did not name them.
     pub processes: Option<ProcessesView>,
-    /// Its lease.
+    /// Lease.
     pub lease_s: f64,
-    /// When the lease ends without a further word; absent once the job has ended.
+    /// Rest of the lease without a further report; absent once the job has ended.
     pub lease_left_s: Option<f64>,
-    /// What is done for it.
+    /// Phase.
     pub phase: Option<Phase>,
-    /// Why, in one sentence.
+    /// Reason for the phase, in one sentence.
     pub reason: String,
-    /// The limit that is wanted on its (first) board now.
+    /// Limit wanted on its (first) GPU now.
     pub power_limit_w: Option<f64>,
-    /// The limits wanted on all its boards, in the order of `gpus`.
+    /// Limits wanted on all its GPUs, in the order of `gpus`.
     pub power_limits_w: Vec<Option<f64>>,
-    /// What the clocks of its boards are to be locked to now; absent where they are not.
+    /// Clock to which its GPUs are to be locked now; absent where they are not.
     pub clock_limit_mhz: Option<u32>,
-    /// Slower than at the ceiling so far, with the same pauses of its own: 0.012 is 1.2 %.
+    /// Slowdown so far against the maximum usable limit, with the same pauses of its own: 0.012 is 1.2 %.
     pub slowdown: Option<f64>,
-    /// Time spent training: pauses of its own are left out.
+    /// Time spent training, without pauses of its own.
     pub active_s: f64,
     /// Time in pauses of its own: evaluation, checkpoints, input.
     pub stalled_s: f64,
-    /// Energy booked for it so far, of CPU packages and memory too if it told its processes; once it has ended, its account has it (`…/emissions`).
+    /// Energy recorded for it so far, of CPU packages and memory too if it named its processes; absent once it has ended
+    /// (see its account, `…/emissions`).
     pub energy_j: Option<f64>,
-    /// Emissions booked for it so far; absent while no intensity is known, and once it has ended.
+    /// Emissions recorded for it so far; absent while no intensity is known, and once it has ended.
     pub carbon_g: Option<f64>,
-    /// The energy by what used it, in joules: `gpu`, `cpu`, `dram`; empty once it has ended.
+    /// Energy by kind of device, in joules: `gpu`, `cpu`, `dram`; empty once it has ended.
     pub energy_by_device_j: BTreeMap<String, f64>,
-    /// Emissions saved against the limit found so far, in grams, as of the last full hour or, in its first hour, the
-    /// last minute; absent while that cannot be told, and once it has ended.
+    /// Emissions saved so far against the original limit, in grams, as of the last full hour or, in its first hour, the
+    /// last minute; absent while unknown, and once it has ended.
     pub saved_g: Option<IntervalView>,
-    /// When it was registered.
+    /// Time of registration.
     pub registered_at: DateTime<Utc>,
-    /// When it first reported.
+    /// Time of the first report.
     pub started_at: Option<DateTime<Utc>>,
-    /// When the plan expects it to end.
+    /// Expected end by the plan.
     pub expected_end: Option<DateTime<Utc>>,
-    /// When the plan in force was made; absent while there is none.
+    /// Time at which the plan in force was made; absent without one.
     pub plan_made_at: Option<DateTime<Utc>>,
-    /// What that plan expected to be emitted from then on.
+    /// Expected emissions of that plan from then on.
     pub planned_carbon_g: Option<f64>,
-    /// The same at the ceiling.
+    /// The same at the maximum usable limit.
     pub planned_carbon_at_max_g: Option<f64>,
-    /// When it is to go on with its work; absent unless it is to pause now.
+    /// Time at which it is to resume; absent unless it is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
-    /// When it ended.
+    /// End.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Why it ended.
+    /// Reason for its end.
     pub end_reason: Option<String>,
-    /// How many of its promises cannot be kept, by the plan in force.
+    /// Number of its promises that cannot be kept, by the plan in force.
     pub broken_promises: usize,
-    /// Promises that cannot be kept, and by how much; and what is the matter with its boards and measurements.
+    /// Promises that cannot be kept, and by how much; and problems of its GPUs and measurements.
     pub warnings: Vec<String>,
 }
 
@@ -95,68 +96,68 @@ pub struct ObjectiveView {
     pub eta: f64,
     /// Allowed increase of time.
     pub max_slowdown: Option<f64>,
-    /// When it must be done.
+    /// Deadline.
     pub deadline: Option<DateTime<Utc>>,
-    /// What all of its work may emit.
+    /// Limit on the emissions of all of its work.
     pub carbon_budget_g: Option<f64>,
-    /// How much of carbon's place the price takes; 0 is carbon alone.
+    /// Weight of the price in place of carbon; 0 is carbon alone.
     pub price_weight: f64,
-    /// What pausing costs; absent where it may not pause.
+    /// Cost of pausing; absent where it may not pause.
     pub pausable: Option<PausingView>,
 }
 
-/// What pausing costs.
+/// Cost of pausing.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct PausingView {
-    /// What all its boards draw together while it pauses.
+    /// Power of all its GPUs while it pauses.
     pub idle_power_w: f64,
-    /// The shortest run.
+    /// Shortest run.
     pub min_run_s: f64,
-    /// The shortest pause.
+    /// Shortest pause.
     pub min_pause_s: f64,
     /// Seconds at running power without work that each pause costs.
     pub checkpoint_s: f64,
 }
 
-/// The answer to a progress report.
+/// Response to a progress report.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ProgressView {
-    /// What is done for the job.
+    /// Phase of the job.
     pub phase: Phase,
-    /// Why, in one sentence.
+    /// Reason for the phase, in one sentence.
     pub reason: String,
-    /// The limit that is wanted on its (first) board now.
+    /// Limit wanted on its (first) GPU now.
     pub power_limit_w: Option<f64>,
-    /// What the clocks of its boards are to be locked to now; absent where they are not.
+    /// Clock to which its GPUs are to be locked now; absent where they are not.
     pub clock_limit_mhz: Option<u32>,
-    /// When it is to go on with its work; absent unless it is to pause now.
+    /// Time at which it is to resume; absent unless it is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
-    /// Slower than at the ceiling so far.
+    /// Slowdown so far against the maximum usable limit.
     pub slowdown: Option<f64>,
-    /// When the plan expects it to end.
+    /// Expected end by the plan.
     pub expected_end: Option<DateTime<Utc>>,
-    /// The renewed lease.
+    /// Renewed lease.
     pub lease_s: f64,
     /// Promises that cannot be kept, and by how much.
     pub warnings: Vec<String>,
 }
 
-/// What will happen to a job, and why.
+/// Plan of a job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PlanView {
-    /// Its id.
+    /// Id.
     pub job_id: String,
-    /// When the plan was made; absent while there is none.
+    /// Time at which the plan was made; absent without one.
     pub made_at: Option<DateTime<Utc>>,
-    /// Why there is none, or what is remarkable about it.
+    /// Reason why there is none, or a remark on it.
     pub note: String,
-    /// Whether it is carried out, or only shown (observe mode).
+    /// True if it is applied; false if it is only shown (observe mode).
     pub applied: bool,
-    /// When the work will be done.
+    /// Expected end of the work.
     pub expected_end: Option<DateTime<Utc>>,
     /// Expected emissions from now on.
     pub expected_carbon_g: Option<f64>,
-    /// The same at the ceiling.
+    /// The same at the maximum usable limit.
     pub expected_carbon_at_max_g: Option<f64>,
     /// Expected energy from now on.
     pub expected_energy_j: Option<f64>,
@@ -168,110 +169,110 @@ pub struct PlanView {
     pub segments: Vec<SegmentView>,
 }
 
-/// A span in which limits stay the same.
+/// Span in which limits stay the same.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SegmentView {
-    /// First moment.
+    /// Start.
     pub start: DateTime<Utc>,
-    /// First moment after.
+    /// End.
     pub end: DateTime<Utc>,
-    /// One limit per board, in the order of the job's `gpus`.
+    /// One limit per GPU, in the order of the job's `gpus`.
     pub power_limits_w: Vec<f64>,
-    /// What the clocks of all boards are locked to; absent where they are not.
+    /// Clock to which all GPUs are locked; absent where they are not.
     pub clock_limit_mhz: Option<u32>,
-    /// What the job does: `training`, `paused`, or `resuming` while its checkpoint is saved and loaded.
+    /// Activity of the job: `training`, `paused`, or `resuming` while its checkpoint is saved and loaded.
     pub doing: &'static str,
-    /// Expected draw of all boards.
+    /// Expected power of all GPUs.
     pub power_w: f64,
     /// Expected throughput.
     pub samples_per_s: f64,
     /// Intensity planned with.
     pub intensity_g_per_kwh: f64,
-    /// Why this limit, in one sentence.
+    /// Reason for this limit, in one sentence.
     pub reason: String,
 }
 
-/// What was learned about a job.
+/// Profile of a job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ProfileView {
-    /// Its id.
+    /// Id.
     pub job_id: String,
-    /// Whether the sweep is complete.
+    /// True if the sweep is complete.
     pub complete: bool,
-    /// The limits to be measured next, one per group of equal boards.
+    /// Limits to be measured next, one per group of equal GPUs.
     pub measuring_w: Option<Vec<f64>>,
-    /// The locked clock to be measured next; absent where clocks are not locked for it.
+    /// Locked clock to be measured next; absent where clocks are not locked for it.
     pub measuring_mhz: Option<u32>,
-    /// Change of throughput at the ceiling during the sweep: what warming up did.
+    /// Change of throughput at the ceiling during the sweep, caused by warming up.
     pub thermal_trend: Option<f64>,
-    /// The points; the first one is the ceiling, the reference of the slowdown.
+    /// Points; the first is the ceiling, the reference of the slowdown.
     pub points: Vec<PointView>,
 }
 
 /// One operating point.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PointView {
-    /// One limit per group of equal boards.
+    /// One limit per group of equal GPUs.
     pub power_limits_w: Vec<f64>,
-    /// What the clocks of all boards were locked to; absent where they were not.
+    /// Clock to which all GPUs were locked; absent where they were not.
     pub clock_limit_mhz: Option<u32>,
     /// Throughput of the whole job.
     pub samples_per_s: f64,
-    /// Its relative standard error.
+    /// Relative standard error of the throughput.
     pub samples_per_s_error: f64,
-    /// Draw of all boards.
+    /// Power of all GPUs.
     pub power_w: f64,
     /// Energy per sample.
     pub joules_per_sample: f64,
-    /// For how long it was measured; 0 where it was inferred from others.
+    /// Duration of the measurement; 0 where it was inferred from others.
     pub measured_s: f64,
 }
 
-/// What a job used and emitted: its account, final once the job has ended.
+/// Account of a job: energy and emissions, final once the job has ended.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct AccountView {
-    /// Its id.
+    /// Id.
     pub job_id: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Whether it trained on simulated boards: nothing below was measured on hardware then.
+    /// True if it trained on simulated GPUs: then nothing below was measured on hardware.
     pub simulated: bool,
     /// Cumulative samples reported.
     pub samples: Option<f64>,
-    /// Time spent training: pauses of its own are left out.
+    /// Time spent training, without pauses of its own.
     pub time_s: f64,
     /// Time in pauses of its own (evaluation, checkpoints, input): all comparisons have the same pauses on both sides.
     pub stalled_s: f64,
-    /// Energy of its GPUs in these pauses, as far as it is known. Part of `energy_j`.
+    /// Energy of its GPUs in these pauses, as far as known. Part of `energy_j`.
     pub stalled_energy_j: f64,
-    /// Energy of its boards while it held them, and its share of CPU packages and memory if it told its processes, up to
-    /// the last closed interval.
+    /// Energy of its GPUs while it held them, and its share of CPU packages and memory if it named its processes, up to the
+    /// last closed interval.
     pub energy_j: f64,
-    /// The same by what used it, in joules: `gpu`, `cpu`, `dram`.
+    /// The same by kind of device, in joules: `gpu`, `cpu`, `dram`.
     pub energy_by_device_j: BTreeMap<String, f64>,
-    /// Emissions of the energy whose intensity is known.
+    /// Emissions of the energy with a known intensity.
     pub carbon_g: Option<f64>,
-    /// Energy by where its intensity comes from.
+    /// Energy by the origin of its intensity.
     pub energy_by_origin_j: BTreeMap<String, f64>,
-    /// Energy for whose time no intensity is known.
+    /// Energy without a known intensity.
     pub energy_without_intensity_j: f64,
     /// Energy that was integrated from power or lies in a gap.
     pub energy_estimated_j: f64,
     /// Relative uncertainty of the energy: 5 % gain error of the sensors, 10 % where it was estimated.
     pub energy_uncertainty: f64,
-    /// Promises that were not kept, or cannot be kept while it runs, and by how much; and what its reports look like.
+    /// Promises that were not kept, or cannot be kept while it runs, and by how much; and likely mistakes in its reports.
     pub warnings: Vec<String>,
-    /// Against the same work at the ceiling; absent where that cannot be told honestly.
+    /// Comparison with the same work at the ceiling; absent without an honest estimate.
     pub against_max: Option<ComparisonView>,
-    /// What it saved, with how sure that is.
+    /// Savings, with confidence intervals.
     pub savings: SavingsView,
-    /// When it ended.
+    /// End.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Why it ended.
+    /// Reason for its end.
     pub end_reason: Option<String>,
 }
 
-/// A job against itself at the ceiling.
+/// Comparison of a job with itself at the ceiling.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ComparisonView {
     /// Emissions at the ceiling.
@@ -280,13 +281,13 @@ pub struct ComparisonView {
     pub energy_at_max_j: f64,
     /// Time at the ceiling, pauses of the job's own included.
     pub time_at_max_s: f64,
-    /// Less carbon, percent.
+    /// Reduction of emissions, in percent.
     pub carbon_reduction_pct: f64,
-    /// More time, percent.
+    /// Increase of time, in percent.
     pub time_increase_pct: f64,
-    /// What the best constant mix of limits with the same time would have saved, percent.
+    /// Part of the reduction that the best constant mix of limits with the same time would have had, in percent.
     pub energy_effect_pct: f64,
-    /// What following the grid added to that, percent.
+    /// Part added by following the grid, in percent.
     pub timing_effect_pct: f64,
 }
 
@@ -304,23 +305,23 @@ impl From<wattune_core::ledger::Comparison> for ComparisonView {
     }
 }
 
-/// A job's processes.
+/// Processes of a job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ProcessesView {
-    /// The processes that it named; what they start counts too.
+    /// Named processes; their children count too.
     pub pids: Option<Vec<u32>>,
-    /// The control group that it named.
+    /// Named control group.
     pub cgroup: Option<String>,
-    /// How many run now; absent where nobody looks.
+    /// Number that runs now; absent where they are not observed.
     pub running: Option<u32>,
-    /// CPU time that they used since the job was registered, or taken up again by a new daemon.
+    /// CPU time since the job was registered, or continued by a new daemon.
     pub cpu_time_s: Option<f64>,
-    /// Why it cannot be counted now.
+    /// Reason why it cannot be counted now.
     pub problem: Option<String>,
 }
 
 impl ProcessesView {
-    /// What was named, of a job that nobody follows.
+    /// Returns the named processes of a job that is not observed.
     pub fn of(processes: &Processes) -> Self {
         let (pids, cgroup) = match processes {
             Processes::Pids(list) => (Some(list.iter().map(|process| process.pid).collect()), None),

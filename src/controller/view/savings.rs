@@ -1,4 +1,4 @@
-//! What is shown of savings.
+//! Savings of jobs.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -9,100 +9,100 @@ use wattune_core::ledger::report::Saved;
 use wattune_core::ledger::savings::BatchEffect;
 use wattune_core::ledger::savings_entries::{OrUnknown, ReferenceComparison, Savings};
 
-/// What a job saved, each figure with the interval that holds the truth 95 times in 100 by the errors of the profile.
+/// Savings of a job, each figure with its 95 % confidence interval by the errors of the profile.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SavingsView {
-    /// Against the same work at the limit found on its boards.
+    /// Against the same work at the original limit of its GPUs.
     pub against_found: SavingView,
-    /// Against the same work at its boards' maximum limit.
+    /// Against the same work at its GPUs' maximum limit.
     pub against_max: SavingView,
     /// Against runs of the recurring job with its default batch size; absent where the job is no trial of one.
     pub batch_size_effect: Option<BatchEffectView>,
-    /// The part by which the boards' sensors may be off: it cancels in percent and is part of the intervals in grams.
+    /// Relative gain error of the GPUs' sensors: it cancels in percent and is part of the intervals in grams.
     pub sensor_gain: f64,
 }
 
-/// A figure with its interval.
+/// A figure with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct IntervalView {
-    /// The lower end.
+    /// Lower end.
     pub low: f64,
-    /// The figure.
+    /// Estimate.
     pub mean: f64,
-    /// The upper end.
+    /// Upper end.
     pub high: f64,
 }
 
-/// Something that is not known.
+/// An unknown figure.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct UnknownView {
-    /// Why, in words.
+    /// Reason, in one sentence.
     pub unknown: String,
 }
 
-/// A job against a reference, or why that is not known.
+/// Comparison of a job with a reference, or the reason why it is unknown.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum SavingView {
-    /// It is known.
+    /// Known comparison.
     Known(Box<SavingFigures>),
-    /// It is not.
+    /// Unknown comparison.
     Unknown(UnknownView),
 }
 
-/// A job against a reference. Percentages are of the reference's.
+/// Comparison of a job with a reference. Percentages are of the reference's figures.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SavingFigures {
-    /// The reference's limit of each group of equal boards.
+    /// Limit of the reference for each group of equal GPUs.
     pub power_limits_w: Vec<f64>,
-    /// What the job would have emitted there.
+    /// Emissions of the job there.
     pub carbon_at_reference_g: f64,
-    /// What it would have used.
+    /// Energy of the job there.
     pub energy_at_reference_j: f64,
-    /// What it would have taken, pauses of its own included.
+    /// Time of the job there, pauses of its own included.
     pub time_at_reference_s: f64,
-    /// Less carbon, percent.
+    /// Reduction of emissions, in percent.
     pub carbon_reduction_pct: IntervalView,
-    /// Less carbon.
+    /// Reduction of emissions.
     pub carbon_reduction_g: IntervalView,
-    /// More time, percent.
+    /// Increase of time, in percent.
     pub time_increase_pct: IntervalView,
-    /// What the best constant mix of limits with the same time would have saved, percent. Absent where the mix is not
-    /// measured, or changed on the way.
+    /// Part of the reduction that the best constant mix of limits with the same time would have had, in percent. Absent
+    /// where the mix is not measured, or changed on the way.
     pub energy_effect_pct: Option<IntervalView>,
-    /// What following the grid added to that, percent.
+    /// Part added by following the grid, in percent.
     pub timing_effect_pct: Option<IntervalView>,
-    /// Whether some intensities have not come yet: the intervals hold the usual error of what stands for them.
+    /// True if some intensities are missing yet: the intervals include the usual error of their substitutes.
     pub provisional: bool,
-    /// Less carbon by what had been measured when the reference was frozen, percent.
+    /// Reduction of emissions by the measurements when the reference was frozen, in percent.
     pub carbon_reduction_as_frozen_pct: Option<f64>,
 }
 
-/// What a run's batch size did, or why that is not known.
+/// Effect of a run's batch size, or the reason why it is unknown.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum BatchEffectView {
-    /// It is known.
+    /// Known comparison.
     Known(BatchFigures),
-    /// It is not.
+    /// Unknown comparison.
     Unknown(UnknownView),
 }
 
-/// A run against runs with the default batch size.
+/// Comparison of a run with runs with the default batch size.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct BatchFigures {
-    /// How many runs it is compared with.
+    /// Number of runs with the default batch size.
     pub default_runs: u32,
-    /// Less energy than these used on average.
+    /// Reduction of energy against their mean.
     pub energy_reduction_j: IntervalView,
     /// The same at this run's mean intensity.
     pub carbon_reduction_g: IntervalView,
-    /// Less than these used, percent.
+    /// Reduction of energy, in percent.
     pub energy_reduction_pct: IntervalView,
 }
 
 impl SavingsView {
-    /// Whether some of it rests on intensities that have not come yet.
+    /// Returns whether some of it rests on missing intensities.
     pub fn is_provisional(&self) -> bool {
         let open = |it: &SavingView| matches!(it, SavingView::Known(told) if told.provisional);
         open(&self.against_found) || open(&self.against_max)

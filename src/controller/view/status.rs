@@ -9,47 +9,46 @@ use super::{CarbonView, CpuView, GpuView, IntervalView, JobView, PresentPrice};
 /// The daemon as a whole.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct StatusView {
-    /// wattune's version.
+    /// Version of wattune.
     pub version: &'static str,
     /// `control`, or `observe` where limits are planned but never set.
     pub mode: &'static str,
-    /// Whether every board is a simulation.
+    /// True if every GPU is a simulation.
     pub simulated: bool,
-    /// When the daemon started.
+    /// Start of the daemon.
     pub started_at: DateTime<Utc>,
-    /// The daemon's present, which is not the wall clock's in a demo.
+    /// Present time of the daemon; in a demo it differs from the wall clock.
     pub now: DateTime<Utc>,
-    /// The carbon signal.
+    /// Carbon signal.
     pub carbon: CarbonView,
-    /// The day-ahead price of the present slot, with its currency; absent where there is no source or no value.
+    /// Day-ahead price of the present slot, with its currency; absent without a source or a value.
     pub price: Option<PresentPrice>,
-    /// The node's cap; absent where none is known, neither now nor later.
+    /// Node's cap; absent where none is known, neither now nor later.
     pub cap: Option<CapView>,
-    /// What all jobs together may emit; absent where there is no budget, or it is over.
+    /// Carbon budget of all jobs; absent without one, or once it is over.
     pub carbon_budget: Option<BudgetView>,
-    /// How planning goes.
+    /// State of planning.
     pub planning: PlanningView,
-    /// How storing goes.
+    /// State of storage.
     pub storage: StorageView,
-    /// How the books stand.
+    /// State of the ledger.
     pub ledger: LedgerView,
-    /// The boards and their owners.
+    /// GPUs and their owners.
     pub gpus: Vec<GpuView>,
-    /// CPU packages and memory; absent where the daemon does not look at them.
+    /// CPU packages and memory; absent where the daemon does not read them.
     pub cpu: Option<CpuView>,
-    /// The jobs that have not ended, oldest first. Events have 50 of them at the most: those that control boards, and then
-    /// the newest.
+    /// Jobs that have not ended, oldest first. Events have at most 50 of them: those that control GPUs, then the newest.
     pub jobs: Vec<JobView>,
-    /// How many more there are.
+    /// Number of further jobs.
     pub jobs_left_out: usize,
-    /// What somebody should look at, in one sentence each. Events have 50 of them at the most.
+    /// Problems, in one sentence each. Events have at most 50 of them.
     pub problems: Vec<String>,
-    /// How many more there are.
+    /// Number of further problems.
     pub problems_left_out: usize,
 }
 
 impl StatusView {
-    /// Of the jobs that have not ended those that matter most, `most` of them: those that control boards, then the newest; in the order of all.
+    /// Returns at most `most` jobs that have not ended, in their order: those that control GPUs, then the newest.
     pub fn foremost_jobs(&self, most: usize) -> Vec<&JobView> {
         let mut places: Vec<usize> =
             (0..self.jobs.len()).filter(|place| self.jobs[*place].ended_at.is_none()).collect();
@@ -59,7 +58,7 @@ impl StatusView {
         places.into_iter().map(|place| &self.jobs[place]).collect()
     }
 
-    /// The same with no more than `most` jobs and problems, and how many are left out.
+    /// Keeps at most `most` jobs and problems, and counts the rest.
     #[must_use]
     pub fn at_most(mut self, most: usize) -> Self {
         if self.jobs.len() > most {
@@ -73,106 +72,105 @@ impl StatusView {
     }
 }
 
-/// How planning goes.
+/// State of planning.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct PlanningView {
-    /// How long the last search for plans took.
+    /// Duration of the last search for plans.
     pub last_search_s: Option<f64>,
-    /// For how long a search goes on that takes longer than it should: meanwhile the plans before stay in force.
+    /// Time since a search began that takes longer than usual; the plans before stay in force meanwhile.
     pub late_s: Option<f64>,
 }
 
-/// How storing goes.
+/// State of storage.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct StorageView {
-    /// Why the books cannot be written now; what is booked is kept in memory meanwhile.
+    /// Reason why the ledger cannot be written now; records are kept in memory meanwhile.
     pub fault: Option<String>,
-    /// Why the journal of found limits cannot be written now; no limit is set meanwhile.
+    /// Reason why the journal of original limits cannot be written now; no limit is set meanwhile.
     pub journal_fault: Option<String>,
-    /// Intervals that are booked and not written yet.
+    /// Number of closed intervals that are not written yet.
     pub unwritten_intervals: usize,
 }
 
-/// The node's carbon budget: what all of its jobs together may emit within a span.
+/// Carbon budget of the node: limit on the emissions of all of its jobs within a span.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct BudgetView {
-    /// When the span begins.
+    /// Start of the span.
     pub from: DateTime<Utc>,
-    /// When it ends.
+    /// End of the span.
     pub until: DateTime<Utc>,
-    /// What may be emitted within it.
+    /// Limit on emissions within it.
     pub limit_g: f64,
-    /// What all jobs have emitted within it, as far as it is booked.
+    /// Recorded emissions of all jobs within it.
     pub emitted_g: f64,
-    /// What is left; negative where it is exceeded.
+    /// Rest of the budget; negative where it is exceeded.
     pub left_g: f64,
-    /// What will have been emitted at its end by the present plans; jobs without a plan are left out.
+    /// Emissions at its end by the present plans; jobs without a plan are left out.
     pub expected_g: f64,
 }
 
-/// The node's cap now.
+/// Node's cap now.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct CapView {
-    /// What the limits of all boards may add up to now; absent where there is no cap now.
+    /// Maximum sum of the limits of all GPUs now; absent without a cap now.
     pub limit_w: Option<f64>,
-    /// What makes the cap, in words.
+    /// Origin of the cap.
     pub source: Option<String>,
-    /// What the limits of all boards add up to, those on their way included.
+    /// Sum of the limits of all GPUs, writes in flight included.
     pub limits_sum_w: f64,
-    /// What is left of the cap; negative where it is exceeded.
+    /// Rest of the cap; negative where it is exceeded.
     pub headroom_w: Option<f64>,
-    /// The lowest sum that can be reached: controllable boards at their lowest limits, others as they are.
+    /// Lowest possible sum: controllable GPUs at their lowest limits, others as they are.
     pub lowest_sum_w: f64,
-    /// When the cap changes next.
+    /// Next change of the cap.
     pub next_change: Option<DateTime<Utc>>,
-    /// The strictest cap between that moment and the change after it; absent where there is none then.
+    /// Strictest cap between that change and the one after it; absent where there is none then.
     pub next_limit_w: Option<f64>,
-    /// Limits are lowered this long before the cap falls.
+    /// Time before a fall of the cap at which limits are lowered.
     pub lead_s: f64,
 }
 
-/// How the books stand.
+/// State of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct LedgerView {
-    /// Until when blocks are closed against the devices' counters; absent before the first close.
+    /// Time up to which blocks are closed against the devices' counters; absent before the first close.
     pub closed_at: Option<DateTime<Utc>>,
-    /// What was booked since the daemon's start.
+    /// Energy recorded since the daemon's start.
     pub booked: Vec<BookedView>,
-    /// How many times since the daemon's start a device's energy was found after a time in which nobody looked.
+    /// Number of gaps since the daemon's start: unmonitored times whose energy a counter showed afterwards.
     pub gaps: u64,
-    /// The energy of those times.
+    /// Energy of these gaps.
     pub gap_j: f64,
-    /// How many times since the daemon's start a device used energy of which nothing tells how much: its counter was
-    /// reset meanwhile.
+    /// Number of gaps since the daemon's start with unknown energy, because the counter was reset meanwhile.
     pub unknown_gaps: u64,
-    /// How many gaps the books hold of the last 24 hours, whichever daemon found them; absent before they were looked at.
+    /// Number of gaps in the ledger's last 24 hours, of all daemons; absent before the first count.
     pub gaps_last_day: Option<u64>,
-    /// The same of times of which nothing tells how much energy was used.
+    /// Number of those with unknown energy.
     pub unknown_gaps_last_day: Option<u64>,
-    /// By how much books and counters differ in blocks closed since the daemon's start; zero, or something is wrong.
+    /// Difference between ledger and counters in blocks closed since the daemon's start; zero unless the ledger is wrong.
     pub difference_j: f64,
-    /// Settlements of hours written since the daemon's start, all versions.
+    /// Number of hourly emissions computed since the daemon's start, all versions.
     pub settlements: u64,
-    /// Hours that wait to be settled.
+    /// Number of hours whose emissions are due.
     pub pending_hours: u64,
-    /// The energy of the last 30 days by what is known of its intensity; absent before the first settlement.
+    /// Energy of the last 30 days by the finality of its intensity; absent before the first computation.
     pub settled: Option<SettledView>,
-    /// What jobs saved that ended in the last 30 days; absent before that was looked at.
+    /// Savings of jobs that ended in the last 30 days; absent before the first estimate.
     pub saved: Option<SavedView>,
 }
 
-/// What jobs saved together.
+/// Savings of several jobs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct SavedView {
-    /// Emissions saved against the limit found on their boards, by those jobs of which it is known; absent if there is none.
+    /// Emissions saved against the original limits, by jobs with a known estimate; absent without one.
     pub saved_g: Option<IntervalView>,
-    /// How many these are.
+    /// Number of these jobs.
     pub known_jobs: u64,
-    /// How many jobs ended.
+    /// Number of ended jobs.
     pub jobs: u64,
 }
 
-/// Energy booked to one kind of share of a device.
+/// Energy recorded for one kind of share of a device.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct BookedView {
     /// A GPU's UUID, or a part of the processors ("cpu:package-0").
@@ -181,21 +179,21 @@ pub struct BookedView {
     pub share: String,
     /// `counter`, `integrated_power` or `counter_gap`.
     pub source: String,
-    /// The energy.
+    /// Energy.
     pub energy_j: f64,
 }
 
-/// Energy by what is known of its intensity.
+/// Energy by the finality of its intensity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct SettledView {
-    /// With a forecast or a filled-in intensity.
+    /// Energy with a forecast or a filled-in intensity.
     pub forecast_j: f64,
-    /// With one that may be revised.
+    /// Energy with an intensity that may be revised.
     pub provisional_j: f64,
-    /// With one that changes no more.
+    /// Energy with a final intensity.
     pub final_j: f64,
-    /// With none.
+    /// Energy without an intensity.
     pub unknown_j: f64,
-    /// What the known part emitted.
+    /// Emissions of the energy with an intensity.
     pub carbon_g: f64,
 }

@@ -23,7 +23,7 @@ impl Snapshot<'_> {
         self.at_present(&state).view()
     }
 
-    /// Returns what is expected of the grid from now on.
+    /// Returns the forecast of the grid from now on.
     pub(in crate::controller) fn carbon_forecast(&self) -> Vec<IntensityView> {
         let state = self.signal.state();
         self.at_present(&state).ahead()
@@ -42,7 +42,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns what is known of the grid's past hours.
+    /// Returns the grid's past hours.
     pub(in crate::controller) async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
         if !(hours > 0.0 && hours <= 8784.0) {
             let why = format!("is {hours}; it must be more than 0 and at most 8784 (a year)");
@@ -56,10 +56,10 @@ impl Snapshot<'_> {
             let own = self.store.intensities(std::slice::from_ref(key), &span).await?;
             finals.push((own, self.store.final_until(key).await?));
         }
-        // Final is what the source that said it has settled.
+        // A value is final once its source declared it so.
         let is_final = |slot: &Slot, intensity: &Intensity| {
-            let said = |own: &CarbonSeries| own.at(slot.start()).is_some_and(|(_, i)| i == intensity);
-            let source = finals.iter().find(|(own, _)| said(own));
+            let has = |own: &CarbonSeries| own.at(slot.start()).is_some_and(|(_, i)| i == intensity);
+            let source = finals.iter().find(|(own, _)| has(own));
             source.is_some_and(|(_, until)| until.is_some_and(|until| slot.end() <= until))
         };
         let state = |slot: &Slot, intensity: &Intensity| match intensity.origin {
@@ -85,7 +85,7 @@ impl Snapshot<'_> {
         Some(price_view(&state.borrow(), currency, self.now.utc))
     }
 
-    /// The price of the present slot.
+    /// Returns the price of the present slot.
     pub(super) fn price_of_the_present(&self) -> Option<PresentPrice> {
         let PriceSignal { state, currency } = self.signal.price()?;
         let forecast = state.borrow().forecast.clone()?;
@@ -95,7 +95,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// What a price feed's state comes to.
+/// Returns the view of a price feed's state.
 pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: DateTime<Utc>) -> PriceView {
     let shown = state.source().or(state.sources.first());
     let forecast = state.forecast.as_deref();
@@ -116,14 +116,14 @@ pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: Date
     }
 }
 
-/// What a feed's state comes to without a daemon: the signal now, and what is expected from now on.
+/// Returns the views of a carbon feed's state without a daemon: the signal now, and its forecast.
 pub fn describe_feed(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (CarbonView, Vec<IntensityView>) {
     let forecast = state.forecast.as_deref();
     let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now, &ModelPolicy::default()));
     let model = model.unwrap_or_default();
     let basis = SignalBasis::of(&model, forecast, state, fallback, now);
     let past_forecasts = PastForecasts::default();
-    let seen = SignalAtPresent {
+    let signal = SignalAtPresent {
         now,
         state,
         forecast,
@@ -133,10 +133,10 @@ pub fn describe_feed(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc
         past_forecasts: &past_forecasts,
         fallback,
     };
-    (seen.view(), seen.ahead())
+    (signal.view(), signal.ahead())
 }
 
-/// The signal as it is seen at one moment.
+/// The signal at one time.
 struct SignalAtPresent<'a> {
     now: DateTime<Utc>,
     state: &'a FeedState,
@@ -151,7 +151,7 @@ struct SignalAtPresent<'a> {
 impl SignalAtPresent<'_> {
     fn view(&self) -> CarbonView {
         let Self { now, state, forecast, basis, .. } = *self;
-        // Before anything was said, the first source is the one that everybody waits for.
+        // Before any response, the first source is shown.
         let shown = state.source().or(state.sources.first());
         let freshness = state.freshness(now);
         let mut notes = shown.map(|s| s.notes.clone()).unwrap_or_default();
@@ -160,14 +160,14 @@ impl SignalAtPresent<'_> {
                 notes.extend(self.outlook_summary());
                 let later = forecast.expected.points().iter().find(|(slot, _)| slot.start() > now);
                 if let (None, Some((slot, _))) = (forecast.best_at(now), later) {
-                    notes.push(format!("nothing is said about the present; the forecast goes on at {}", slot.start()));
+                    notes.push(format!("no value for the present; the forecast continues at {}", slot.start()));
                 }
             }
             None => notes.push(format!("no forecast; planning with {} throughout", self.fallback)),
         }
-        let said = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| (i.value, i.origin));
+        let published = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| (i.value, i.origin));
         let modelled = matches!(basis.level, BasisLevel::Local | BasisLevel::DailyShape);
-        let present = said.or_else(|| modelled.then_some((basis.value, Origin::Fallback)));
+        let present = published.or_else(|| modelled.then_some((basis.value, Origin::Fallback)));
         let skill = forecast.map(|_| self.model.skill());
         CarbonView {
             zone: forecast.map(|f| f.zone.to_string()),

@@ -49,14 +49,14 @@ impl Snapshot<'_> {
         let held = grants.of(gpu.id()).and_then(|(request, grant)| {
             let cut = (grant.limit < request.wanted).then(|| {
                 format!(
-                    "the node's cap lets it have {} of {}; the rest comes back when the cap lifts",
+                    "the node's cap allows {} of {}; the rest comes back when the cap lifts",
                     grant.limit, request.wanted
                 )
             });
             let waits =
                 (!grant.now).then(|| format!("{} waits until others are lowered under the node's cap", grant.limit));
-            let told: Vec<String> = cut.into_iter().chain(waits).collect();
-            (!told.is_empty()).then(|| told.join("; "))
+            let parts: Vec<String> = cut.into_iter().chain(waits).collect();
+            (!parts.is_empty()).then(|| parts.join("; "))
         });
         let unset = self.gpus.journal_fault().filter(|_| wanted.is_some() && wanted != reading.requested);
         let concerns = concerns(gpu, self.now.monotonic);
@@ -66,7 +66,7 @@ impl Snapshot<'_> {
         details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
         details.extend(capped);
         details.extend(held);
-        // What was done last explains the present only while the board is away from what was found.
+        // The last action explains the present only while the GPU is not at its original limit.
         if details.is_empty() && self.gpus.journal().entry(gpu.id()).is_some() {
             details.extend(gpu.remark.clone());
         }

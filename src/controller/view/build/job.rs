@@ -1,4 +1,4 @@
-//! Views of jobs: what is done for them, what will be, what was learned, and what they used.
+//! Views of jobs: state, plan, profile and account.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns a job that has ended, with the promises that it did not keep.
+    /// Returns an ended job, with its broken promises.
     async fn ended_view(&self, stored: &StoredJob) -> Result<JobView, ControlError> {
         let view = JobView::of_ended(stored);
         let Some((at, _)) = stored.ended else { return Ok(view) };
@@ -65,8 +65,8 @@ impl Snapshot<'_> {
         let wanted = |gpu: &GpuId| grants.permitted(gpu, demand.set_point(gpu));
         let sets: Vec<_> = job.spec.gpus.iter().map(wanted).collect();
         let limits: Vec<Option<f64>> = sets.iter().map(|set| Some(set.as_ref()?.limit.watts().get())).collect();
-        let mut booked = job.emissions.sum().clone();
-        booked.add(job.cpu_emissions.sum());
+        let mut emissions = job.emissions.sum().clone();
+        emissions.add(job.cpu_emissions.sum());
         JobView {
             lease_left_s: Some(job.lease_left(now).get()),
             phase: Some(job.phase),
@@ -75,8 +75,8 @@ impl Snapshot<'_> {
             power_limits_w: limits,
             clock_limit_mhz: sets.first().copied().and_then(megahertz),
             slowdown: job.slowdown(),
-            energy_j: Some(booked.energy.get()),
-            carbon_g: booked.mean_intensity().map(|_| booked.carbon.get()),
+            energy_j: Some(emissions.energy.get()),
+            carbon_g: emissions.mean_intensity().map(|_| emissions.carbon.get()),
             energy_by_device_j: in_joules(&job.energy_by_kind),
             saved_g: job.saved.map(Into::into),
             expected_end: job.plan.as_ref().map(|p| p.ends_at()),
@@ -109,7 +109,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Returns what will happen to a job, and why.
+    /// Returns a job's plan.
     pub(in crate::controller) fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
         let job = self.running(id)?;
         let plan = job.plan.as_ref();
@@ -150,7 +150,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Returns what was learned about a job, running or ended.
+    /// Returns a job's profile, running or ended.
     pub(in crate::controller) async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
         let ended;
         let (job, wanted) = match self.jobs.get(id) {
@@ -171,7 +171,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Returns what a job used and emitted, running or ended, with the best intensities known now.
+    /// Returns a job's account, running or ended, with the best intensities known now.
     pub(in crate::controller) async fn account_of(&self, id: &JobId) -> Result<AccountView, ControlError> {
         let ended;
         let (stored, job) = match self.jobs.get(id) {
@@ -189,7 +189,7 @@ impl Snapshot<'_> {
             Estimate { snapshot: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
         let known = estimate.completed_work().await?;
         let known_pauses = known.as_ref().ok().filter(|known| {
-            // Without bounds for their power there is nothing to show; `savings` has intervals.
+            // Without bounds of their power no figure is shown here; `savings` has intervals.
             pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
         });
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, job.profile(), &series));
@@ -252,7 +252,7 @@ impl Job {
     }
 }
 
-/// A job against itself at the ceiling.
+/// Compares a job with itself at the ceiling.
 fn against_ceiling(done: &CompletedWork, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
     let (curve, ceiling) = (Curve::from_profile(profile)?, profile.ceiling()?);
     let top = (ceiling.throughput.mean, ceiling.power.mean);
@@ -263,7 +263,7 @@ fn watts(setting: &[SetPoint]) -> Vec<f64> {
     setting.iter().map(|s| s.limit.watts().get()).collect()
 }
 
-/// What clocks are locked to in a setting: with one group of boards, to one clock.
+/// Returns the locked clock of a setting: with one group of GPUs, there is one.
 fn clock(setting: &[SetPoint]) -> Option<u32> {
     setting.iter().find_map(|s| s.clock).map(ClockLimit::megahertz)
 }

@@ -47,10 +47,10 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns what somebody should look at, in one sentence each.
+    /// Returns the daemon's problems, in one sentence each.
     pub(in crate::controller) fn problems(&self) -> Vec<String> {
         let mut problems = self.gpus.problems().to_vec();
-        problems.extend(self.accounting.store_fault().iter().map(|f| format!("books: {f}")));
+        problems.extend(self.accounting.store_fault().iter().map(|f| format!("ledger: {f}")));
         problems.extend(self.gpus.journal_fault().iter().map(|f| format!("no limit is set: {f}")));
         problems.extend(self.cap.problems(&self.demand()));
         problems.extend(self.accounting.cpu_problems());
@@ -76,8 +76,8 @@ impl Snapshot<'_> {
         problems
     }
 
-    /// Returns all that somebody should know of a job: what it cannot keep, what keeps it from being measured, what its
-    /// jobs together cannot keep, and what is the matter with its GPUs.
+    /// Returns a job's warnings: promises that it or the jobs together cannot keep, obstacles to its profile, and problems
+    /// of its GPUs.
     pub(in crate::controller) fn warnings_of(&self, job: &Job) -> Vec<String> {
         let mut warnings = job.warnings(self.now);
         warnings.extend(self.planner.broken_for(&job.id).iter().cloned());
