@@ -164,7 +164,7 @@ macro_rules! product {
 }
 
 quantity!(/** Power, and power limits. */ Watts, "W");
-quantity!(/** Energy in planning; the books use [`Millijoules`]. */ Joules, "J");
+quantity!(/** Energy in planning; the ledger uses [`Millijoules`]. */ Joules, "J");
 quantity!(/** A duration. Points in time are `chrono::DateTime<Utc>` or [`crate::time::Monotonic`]. */ Seconds, "s");
 quantity!(/** Work done by a training job, in whatever the job counts: images, tokens, steps. */ Samples, "samples");
 quantity!(/** Throughput of a training job. */ SamplesPerSecond, "samples/s");
@@ -302,25 +302,54 @@ impl From<std::time::Duration> for Seconds {
     }
 }
 
-/// Energy in the ledger: integer millijoules, so that sums are exact in any order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Millijoules(u64);
+macro_rules! count {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// Zero.
+            pub const ZERO: Self = Self(0);
+
+            /// Creates a count of `value` units.
+            pub const fn new(value: u64) -> Self {
+                Self(value)
+            }
+
+            /// Returns the count in the type's unit.
+            pub const fn get(self) -> u64 {
+                self.0
+            }
+        }
+
+        impl Add for $name {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self(self.0 + other.0)
+            }
+        }
+        impl AddAssign for $name {
+            fn add_assign(&mut self, other: Self) {
+                self.0 += other.0;
+            }
+        }
+        impl Sum for $name {
+            fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+                iter.fold(Self::ZERO, Add::add)
+            }
+        }
+    };
+}
+
+count!(/** Energy in the ledger: integer millijoules, so that sums are exact in any order. */ Millijoules);
+count!(
+    /** Emissions in the ledger: integer micrograms of CO2 equivalent, so that sums are exact in any order. */
+    Micrograms
+);
 
 impl Millijoules {
-    /// Zero.
-    pub const ZERO: Self = Self(0);
-
-    /// Creates an energy in millijoules.
-    pub const fn new(value: u64) -> Self {
-        Self(value)
-    }
-
-    /// Returns the count of millijoules.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
     /// Returns the difference; `None` if `earlier` is larger, which means that the counter was reset.
     #[must_use]
     pub fn checked_since(self, earlier: Self) -> Option<Self> {
@@ -340,42 +369,7 @@ impl Millijoules {
     }
 }
 
-impl Add for Millijoules {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0 + other.0)
-    }
-}
-impl AddAssign for Millijoules {
-    fn add_assign(&mut self, other: Self) {
-        self.0 += other.0;
-    }
-}
-impl Sum for Millijoules {
-    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-        iter.fold(Self::ZERO, Add::add)
-    }
-}
-
-/// Emissions in the ledger: integer micrograms of CO2 equivalent, so that sums are exact in any order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Micrograms(u64);
-
 impl Micrograms {
-    /// Zero.
-    pub const ZERO: Self = Self(0);
-
-    /// Creates emissions in micrograms.
-    pub const fn new(value: u64) -> Self {
-        Self(value)
-    }
-
-    /// Returns the count of micrograms.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
     /// Rounds to the nearest microgram; negative emissions become zero.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped at zero; 2^64 µg is 18,000 t")]
     pub fn from_grams(grams: GramsCo2e) -> Self {
@@ -386,23 +380,6 @@ impl Micrograms {
     #[expect(clippy::cast_precision_loss, reason = "2^53 µg is 9 t")]
     pub fn to_grams(self) -> GramsCo2e {
         GramsCo2e(self.0 as f64 / 1e6)
-    }
-}
-
-impl Add for Micrograms {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0 + other.0)
-    }
-}
-impl AddAssign for Micrograms {
-    fn add_assign(&mut self, other: Self) {
-        self.0 += other.0;
-    }
-}
-impl Sum for Micrograms {
-    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-        iter.fold(Self::ZERO, Add::add)
     }
 }
 

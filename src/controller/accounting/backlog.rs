@@ -14,31 +14,31 @@ use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
 /// Reason of a loss where a counter shows less than at its last reading.
-pub(in crate::controller) const RESET_UNWATCHED: &str =
+pub(crate) const RESET_UNWATCHED: &str =
     "its counter was reset while it was not read: what it had counted since its last reading is not known";
 /// Reason of a loss without a counter.
-pub(in crate::controller) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
+pub(crate) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
 
 /// Records that are not written yet: the database may be unavailable for a while.
 #[derive(Default)]
-pub(in crate::controller) struct Backlog {
-    pub(in crate::controller) intervals: Vec<Interval>,
-    pub(in crate::controller) checkpoints: Vec<Checkpoint>,
-    pub(in crate::controller) ended: Vec<StoredJob>,
+pub(crate) struct Backlog {
+    pub(crate) intervals: Vec<Interval>,
+    pub(crate) checkpoints: Vec<Checkpoint>,
+    pub(crate) ended: Vec<StoredJob>,
     /// Checkpoint of each device when the last daemon stopped.
-    pub(in crate::controller) recovered: Vec<Checkpoint>,
+    pub(crate) recovered: Vec<Checkpoint>,
     /// Time up to which energy of GPUs without a counter was recorded by then.
-    pub(in crate::controller) recorded_until: BTreeMap<DeviceId, DateTime<Utc>>,
+    pub(crate) recorded_until: BTreeMap<DeviceId, DateTime<Utc>>,
     /// Last report of each job that the last daemon left.
-    pub(in crate::controller) last_reports: BTreeMap<JobId, DateTime<Utc>>,
+    pub(crate) last_reports: BTreeMap<JobId, DateTime<Utc>>,
     /// Time between the last daemon and this one.
-    pub(in crate::controller) away: Option<Downtime>,
+    pub(crate) away: Option<Downtime>,
     /// Occupancy by jobs that have ended since such a device was read.
-    pub(in crate::controller) ended_occupancy: Vec<EndedOccupancy>,
+    pub(crate) ended_occupancy: Vec<EndedOccupancy>,
     /// Ended jobs with energy that was written after their end.
-    pub(in crate::controller) late: BTreeSet<JobId>,
+    pub(crate) late: BTreeSet<JobId>,
     /// Last checkpoint of the open intervals.
-    pub(in crate::controller) last_checkpoint: LastCheckpoint,
+    pub(crate) last_checkpoint: LastCheckpoint,
 }
 
 impl Backlog {
@@ -49,7 +49,7 @@ impl Backlog {
 
 /// The last checkpoint.
 #[derive(Default)]
-pub(in crate::controller) struct LastCheckpoint {
+pub(crate) struct LastCheckpoint {
     pub(super) at: Option<Monotonic>,
     /// Last report of each open job in it.
     pub(super) reports: BTreeMap<JobId, LastReport>,
@@ -64,13 +64,13 @@ const RECALLED: u32 = 1000;
 pub(super) const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
 
 /// Occupancy of GPUs by a job that has ended.
-pub(in crate::controller) struct EndedOccupancy {
+pub(crate) struct EndedOccupancy {
     pub(super) gpus: Vec<GpuId>,
     pub(super) span: OccupancySpan,
 }
 
 /// Time between the last daemon and this one.
-pub(in crate::controller) struct Downtime {
+pub(crate) struct Downtime {
     pub(super) seen: LastSeen,
     /// Duration.
     pub(super) span: Seconds,
@@ -80,7 +80,7 @@ pub(in crate::controller) struct Downtime {
 
 impl Downtime {
     /// Returns the time from `seen` to now.
-    pub(in crate::controller) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
+    pub(crate) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
         let by_machine = seen.uptime.zip(clock.uptime()).filter(|(then, now)| seen.boot_id == boot_id() && now >= then);
         // The wall clock may have been set meanwhile.
         let span = by_machine.map_or_else(|| Seconds::from_delta(clock.utc() - seen.at), |(then, now)| now - then);
@@ -98,10 +98,7 @@ impl Downtime {
 ///
 /// # Errors
 /// If they cannot be read.
-pub(in crate::controller) async fn ended_since(
-    store: &Store,
-    points: &[Checkpoint],
-) -> Result<Vec<EndedOccupancy>, StoreError> {
+pub(crate) async fn ended_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<EndedOccupancy>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     let gone = |job: &StoredJob| {
         let until = job.ended.as_ref().map(|(at, _)| *at)?;

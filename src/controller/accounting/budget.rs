@@ -105,24 +105,24 @@ impl BudgetSettings {
 
 /// Carbon budget and the emissions counted towards it.
 #[derive(Default)]
-pub(in crate::controller) struct BudgetAccount {
+pub(crate) struct BudgetAccount {
     pub(super) settings: BudgetSettings,
     /// Emissions of all jobs since the beginning of a span.
     pub(super) counted: Option<(Slot, HourlyEmissions)>,
 }
 
 impl BudgetAccount {
-    pub(in crate::controller) fn new(settings: BudgetSettings) -> Self {
+    pub(crate) fn new(settings: BudgetSettings) -> Self {
         Self { settings, counted: None }
     }
 
     /// Returns the span that counts at a time.
-    pub(in crate::controller) fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
+    pub(crate) fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.settings.span(now)
     }
 
     /// Adds closed intervals to the count.
-    pub(in crate::controller) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
+    pub(crate) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         for row in ledger::within(rows, span).iter().filter(|row| counts(row)) {
             sum.add(row, series);
@@ -130,13 +130,13 @@ impl BudgetAccount {
     }
 
     /// Counts an hour again.
-    pub(in crate::controller) fn recount(&mut self, hour: DateTime<Utc>, rows: &[Interval], series: &CarbonSeries) {
+    pub(crate) fn recount(&mut self, hour: DateTime<Utc>, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         sum.recount(hour, ledger::within(rows, span).iter().filter(|row| counts(row)), series);
     }
 
     /// Returns the hours with counted emissions.
-    pub(in crate::controller) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
+    pub(crate) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
         self.counted.iter().flat_map(|(_, sum)| sum.hours())
     }
 
@@ -147,7 +147,7 @@ impl BudgetAccount {
     }
 
     /// Returns the rest of the budget for each span up to `until`; nothing without a budget.
-    pub(in crate::controller) fn left(
+    pub(crate) fn left(
         &self,
         now: DateTime<Utc>,
         until: DateTime<Utc>,

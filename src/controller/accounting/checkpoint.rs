@@ -28,7 +28,7 @@ const MOST_REPORTS: usize = 64;
 
 impl Accounting {
     /// Stores a checkpoint, if one is due. A failed one is tried again at the next.
-    pub(in crate::controller) async fn checkpoint(&mut self, node: &mut Node<'_>) {
+    pub(crate) async fn checkpoint(&mut self, node: &mut Node<'_>) {
         if self.is_checkpoint_due(node) {
             self.checkpoint_now(node).await;
         }
@@ -43,7 +43,7 @@ impl Accounting {
     }
 
     /// Stores a checkpoint.
-    pub(in crate::controller) async fn checkpoint_now(&mut self, node: &mut Node<'_>) {
+    pub(crate) async fn checkpoint_now(&mut self, node: &mut Node<'_>) {
         // Open intervals begin where the rows end that are not written yet.
         if !self.backlog.intervals.is_empty() || !self.backlog.checkpoints.is_empty() {
             return;
@@ -107,7 +107,7 @@ impl Accounting {
 }
 
 /// Returns an open interval as it would be closed now, without its checkpoint; `None` if it is too short for that.
-pub(in crate::controller) fn as_closed(
+pub(crate) fn as_closed(
     device: &DeviceId,
     interval: &OpenInterval,
     at: Now,

@@ -22,7 +22,7 @@ const RESET: &str = "its counter was reset, or another one is read now: what it 
 
 impl Accounting {
     /// Takes in the latest readings of the CPUs, and opens intervals of zones that are read for the first time.
-    pub(in crate::controller) fn observe_cpu(&mut self) {
+    pub(crate) fn observe_cpu(&mut self) {
         let Some(handle) = &self.cpu.handle else { return };
         handle.refresh();
         self.cpu.seen = handle.observe();
@@ -30,7 +30,7 @@ impl Accounting {
     }
 
     /// Returns the job of each process.
-    pub(in crate::controller) fn process_owners(&self) -> &BTreeMap<u32, JobId> {
+    pub(crate) fn process_owners(&self) -> &BTreeMap<u32, JobId> {
         &self.cpu.seen.usage.owners
     }
 
@@ -95,7 +95,7 @@ impl Accounting {
     }
 
     /// Closes the intervals of zones that `due` accepts, if they are long enough to be measured.
-    pub(in crate::controller) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) {
+    pub(crate) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) {
         let seen = self.cpu.seen.clone();
         let devices: Vec<DeviceId> = self.cpu.zones.keys().cloned().collect();
         for device in devices {
@@ -119,7 +119,7 @@ impl Accounting {
     }
 
     /// Returns the open intervals of zones as they would be closed now.
-    pub(in crate::controller) fn open_zones(&self) -> Vec<OpenIntervalRecord> {
+    pub(crate) fn open_zones(&self) -> Vec<OpenIntervalRecord> {
         let time = &self.cpu.seen.time;
         let open = |(device, open): (&DeviceId, &OpenZone)| {
             let (zone, at) = self.cpu.read(device)?;
@@ -147,7 +147,7 @@ impl Accounting {
     ///
     /// # Errors
     /// If they are not there, or are another job's.
-    pub(in crate::controller) async fn find_processes(
+    pub(crate) async fn find_processes(
         &self,
         node: &Node<'_>,
         selector: Option<ProcessSelector>,
@@ -172,7 +172,7 @@ impl Accounting {
     }
 
     /// Begins to count a job's CPU time; earlier energy is attributed without it.
-    pub(in crate::controller) async fn follow(&mut self, node: &mut Node<'_>, job: &JobId, processes: &Processes) {
+    pub(crate) async fn follow(&mut self, node: &mut Node<'_>, job: &JobId, processes: &Processes) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         let (id, processes) = (job.clone(), processes.clone());
         if self.off_thread(node, move || handle.follow(&id, &processes)).await.is_none() {
@@ -183,7 +183,7 @@ impl Accounting {
     }
 
     /// Attributes energy by a job's CPU time up to now and stops counting it.
-    pub(in crate::controller) async fn unfollow(&mut self, node: &mut Node<'_>, job: &JobId) {
+    pub(crate) async fn unfollow(&mut self, node: &mut Node<'_>, job: &JobId) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         self.refresh_cpu(node).await;
         self.split_zones();
@@ -194,7 +194,7 @@ impl Accounting {
     }
 
     /// Reads the CPUs now and closes their intervals.
-    pub(in crate::controller) async fn refresh_cpu(&mut self, node: &mut Node<'_>) {
+    pub(crate) async fn refresh_cpu(&mut self, node: &mut Node<'_>) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         self.off_thread(node, move || drop(handle.sample())).await;
         self.observe_cpu();
@@ -212,7 +212,7 @@ impl Accounting {
     }
 
     /// Returns the CPUs; `None` where the daemon does not read them.
-    pub(in crate::controller) fn cpu_view(&self) -> Option<CpuView> {
+    pub(crate) fn cpu_view(&self) -> Option<CpuView> {
         let (handle, seen) = (self.cpu.handle.as_ref()?, &self.cpu.seen);
         let zone = |zone: &ZoneState| CpuZoneView {
             device: zone.device.to_string(),
@@ -242,7 +242,7 @@ impl Accounting {
     }
 
     /// Returns the problems of the CPUs. A machine without RAPL has none; the CPUs' view shows it.
-    pub(in crate::controller) fn cpu_problems(&self) -> Vec<String> {
+    pub(crate) fn cpu_problems(&self) -> Vec<String> {
         let seen = &self.cpu.seen;
         let of_all = seen.problems.iter().filter(|_| !seen.zones.is_empty()).chain(&seen.usage.problem);
         let of_all = of_all.map(|problem| format!("CPU: {problem}"));
@@ -250,7 +250,7 @@ impl Accounting {
     }
 
     /// Returns a running job's processes.
-    pub(in crate::controller) fn processes_view(&self, job: &JobId, processes: &Processes) -> ProcessesView {
+    pub(crate) fn processes_view(&self, job: &JobId, processes: &Processes) -> ProcessesView {
         let usage = self.cpu.seen.usage.jobs.get(job);
         ProcessesView {
             running: usage.map(|usage| usage.running),

@@ -11,13 +11,13 @@ use wattune_core::units::{GramsPerKwh, Millijoules, Seconds};
 
 /// Energy and its emissions, by UTC hour.
 #[derive(Clone, Debug, Default)]
-pub(in crate::controller) struct HourlyEmissions {
+pub(crate) struct HourlyEmissions {
     hours: BTreeMap<DateTime<Utc>, Emissions>,
     sum: Emissions,
 }
 
 impl HourlyEmissions {
-    pub(in crate::controller) fn of<'a>(rows: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Self {
+    pub(crate) fn of<'a>(rows: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Self {
         let mut all = Self::default();
         for row in rows {
             all.add(row, series);
@@ -26,14 +26,14 @@ impl HourlyEmissions {
     }
 
     /// Adds a row of the ledger.
-    pub(in crate::controller) fn add(&mut self, row: &Interval, series: &CarbonSeries) {
+    pub(crate) fn add(&mut self, row: &Interval, series: &CarbonSeries) {
         let more = ledger::emissions([row], series);
         self.hours.entry(hour_of(row.slot.start())).or_default().add(&more);
         self.sum.add(&more);
     }
 
     /// Replaces all that was added of an hour.
-    pub(in crate::controller) fn recount<'a>(
+    pub(crate) fn recount<'a>(
         &mut self,
         hour: DateTime<Utc>,
         rows: impl IntoIterator<Item = &'a Interval>,
@@ -50,12 +50,12 @@ impl HourlyEmissions {
     }
 
     /// Returns the sum.
-    pub(in crate::controller) fn sum(&self) -> &Emissions {
+    pub(crate) fn sum(&self) -> &Emissions {
         &self.sum
     }
 
     /// Returns the mean intensity over a span, from the hours in it; `None` where none of their energy has one.
-    pub(in crate::controller) fn mean_intensity_over(&self, span: &Slot) -> Option<GramsPerKwh> {
+    pub(crate) fn mean_intensity_over(&self, span: &Slot) -> Option<GramsPerKwh> {
         let (mut time, mut sum) = (Seconds::ZERO, 0.0);
         for (hour, emissions) in &self.hours {
             let part = Slot::new(*hour, *hour + TimeDelta::hours(1)).and_then(|hour| hour.intersection(span));
@@ -68,17 +68,13 @@ impl HourlyEmissions {
     }
 
     /// Returns the hours with energy.
-    pub(in crate::controller) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
+    pub(crate) fn hours(&self) -> impl Iterator<Item = DateTime<Utc>> {
         self.hours.keys().copied()
     }
 }
 
 /// Returns a job's rows of GPUs, or those of CPU packages and memory.
-pub(in crate::controller) fn of_job<'a>(
-    rows: &'a [Interval],
-    id: &'a JobId,
-    of_gpus: bool,
-) -> impl Iterator<Item = &'a Interval> {
+pub(crate) fn of_job<'a>(rows: &'a [Interval], id: &'a JobId, of_gpus: bool) -> impl Iterator<Item = &'a Interval> {
     let is_its = move |row: &&Interval| {
         matches!(&row.share, Share::Job(of) if of == id) && (row.device.kind() == DeviceKind::Gpu) == of_gpus
     };
@@ -86,7 +82,7 @@ pub(in crate::controller) fn of_job<'a>(
 }
 
 /// Returns energy by kind of device.
-pub(in crate::controller) fn by_kind(rows: &[Interval]) -> BTreeMap<DeviceKind, Millijoules> {
+pub(crate) fn by_kind(rows: &[Interval]) -> BTreeMap<DeviceKind, Millijoules> {
     let mut sums = BTreeMap::new();
     for row in rows {
         *sums.entry(row.device.kind()).or_default() += row.energy;

@@ -8,7 +8,7 @@ use wattune_core::ledger::{self, Emissions, Interval};
 
 /// Sources of intensities.
 #[derive(Clone, Copy)]
-pub(in crate::controller) struct Intensities<'a> {
+pub(crate) struct Intensities<'a> {
     signal: &'a Signal,
     store: &'a Store,
     /// True if the store has all published values; while it cannot be written, memory has more.
@@ -16,22 +16,19 @@ pub(in crate::controller) struct Intensities<'a> {
 }
 
 impl<'a> Intensities<'a> {
-    pub(in crate::controller) fn new(signal: &'a Signal, store: &'a Store, is_stored: bool) -> Self {
+    pub(crate) fn new(signal: &'a Signal, store: &'a Store, is_stored: bool) -> Self {
         Self { signal, store, is_stored }
     }
 
     /// Returns the emissions of rows with the best intensities known now, and these. They extend further by half of the
     /// time, since the reference that the rows are compared with may have taken longer.
-    pub(in crate::controller) async fn emissions_of(
-        self,
-        rows: &[Interval],
-    ) -> Result<(Emissions, CarbonSeries), ControlError> {
+    pub(crate) async fn emissions_of(self, rows: &[Interval]) -> Result<(Emissions, CarbonSeries), ControlError> {
         let series = self.over(rows).await?;
         Ok((ledger::emissions(rows, &series), series))
     }
 
     /// Returns the best known intensities of the time of rows, and of half of it more.
-    pub(in crate::controller) async fn over(self, rows: &[Interval]) -> Result<CarbonSeries, ControlError> {
+    pub(crate) async fn over(self, rows: &[Interval]) -> Result<CarbonSeries, ControlError> {
         let first = rows.iter().map(|row| row.slot.start()).min();
         let last = rows.iter().map(|row| row.slot.end()).max();
         match first.zip(last).and_then(|(first, last)| Slot::new(first, last + (last - first) / 2)) {
@@ -42,7 +39,7 @@ impl<'a> Intensities<'a> {
 
     /// Returns the intensities for emissions of jobs: the best known ones, and where computed hours rest on other sources
     /// than the active ones, theirs, so that a job's emissions equal those of reports.
-    pub(in crate::controller) async fn for_jobs(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
+    pub(crate) async fn for_jobs(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
         let sources = self.signal.accounting_series().sources();
         let is_marginal = sources.first().is_some_and(|key| key.kind == SignalKind::Marginal);
         let kind = if is_marginal { SignalKind::Marginal } else { SignalKind::Average };
@@ -54,7 +51,7 @@ impl<'a> Intensities<'a> {
     }
 
     /// Returns the best known intensities of the active sources.
-    pub(in crate::controller) async fn best(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
+    pub(crate) async fn best(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
         self.best_of(self.signal.accounting_series().sources(), span).await
     }
 

@@ -17,7 +17,7 @@ use wattune_core::units::{Millijoules, Seconds};
 
 impl Accounting {
     /// Closes the intervals that are long enough. Returns whether one of a GPU was.
-    pub(in crate::controller) fn close_due(&mut self, node: &mut Node<'_>) -> bool {
+    pub(crate) fn close_due(&mut self, node: &mut Node<'_>) -> bool {
         let now = node.now();
         let due = node.settings.interval_s - node.settings.tick_s;
         let boundary = self.signal_boundary(node);
@@ -49,7 +49,7 @@ impl Accounting {
     }
 
     /// Closes a GPU's open interval, if it is long enough to be measured, and for the number of its jobs.
-    pub(in crate::controller) fn close_interval_of(&mut self, node: &mut Node<'_>, id: &GpuId) {
+    pub(crate) fn close_interval_of(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let now = node.now().monotonic;
         if !node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
             self.close_interval_now(node, id);
@@ -102,7 +102,7 @@ impl Accounting {
 
     /// Returns the checkpoint of an interval that ends `at` with this reading, so that a gap joins it without a seam;
     /// `None` for a GPU whose counter was never read.
-    pub(in crate::controller) fn point_of(
+    pub(crate) fn point_of(
         &self,
         gpu: &Gpu,
         holders: Vec<JobId>,
@@ -135,7 +135,7 @@ impl Accounting {
     }
 
     /// Returns the rule that attributes a GPU's energy now.
-    pub(in crate::controller) fn rule_so_far(&self, node: &Node<'_>, id: &GpuId) -> Option<AttributionRule> {
+    pub(crate) fn rule_so_far(&self, node: &Node<'_>, id: &GpuId) -> Option<AttributionRule> {
         // Use is unknown of jobs that did not name their processes.
         let is_known = |id: &JobId| node.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
         let gpu = node.gpus.get(id)?;
@@ -147,12 +147,7 @@ impl Accounting {
     /// Attributes a GPU's energy so far to its present holders, right before a job is added or removed. Where many jobs
     /// hold it and the last split is recent, it does nothing: a new job then gets no energy until the next split, and a
     /// removed one none since the last. Returns whether it was done.
-    pub(in crate::controller) fn split_interval_of(
-        &mut self,
-        node: &mut Node<'_>,
-        id: &GpuId,
-        is_leaving: bool,
-    ) -> bool {
+    pub(crate) fn split_interval_of(&mut self, node: &mut Node<'_>, id: &GpuId, is_leaving: bool) -> bool {
         let now = node.now().monotonic;
         if node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
             return false;
@@ -182,7 +177,7 @@ impl Accounting {
         }
     }
 
-    pub(in crate::controller) fn close_all_intervals(&mut self, node: &mut Node<'_>) {
+    pub(crate) fn close_all_intervals(&mut self, node: &mut Node<'_>) {
         for id in node.gpus.ids() {
             self.close_interval_now(node, &id);
         }
@@ -190,7 +185,7 @@ impl Accounting {
 
     /// Writes the backlog. On failure everything stays in it for the next tick. Returns the ended jobs with energy that
     /// was written only now; `None` if not all could be written.
-    pub(in crate::controller) async fn write_backlog(&mut self, node: &mut Node<'_>) -> Option<BTreeSet<JobId>> {
+    pub(crate) async fn write_backlog(&mut self, node: &mut Node<'_>) -> Option<BTreeSet<JobId>> {
         if self.backlog.is_empty() {
             return None;
         }
@@ -233,27 +228,27 @@ impl Accounting {
     }
 
     /// Removes an ended job whose savings are estimated with all that was written.
-    pub(in crate::controller) fn forget_late(&mut self, id: &JobId) {
+    pub(crate) fn forget_late(&mut self, id: &JobId) {
         self.backlog.late.remove(id);
     }
 
     /// Queues a job that has ended and could not be stored.
-    pub(in crate::controller) fn queue_ended(&mut self, job: StoredJob) {
+    pub(crate) fn queue_ended(&mut self, job: StoredJob) {
         self.backlog.ended.push(job);
     }
 
     /// Sets the time up to which an earlier daemon recorded a GPU without a counter.
-    pub(in crate::controller) fn set_recorded_until(&mut self, device: DeviceId, until: DateTime<Utc>) {
+    pub(crate) fn set_recorded_until(&mut self, device: DeviceId, until: DateTime<Utc>) {
         self.backlog.recorded_until.insert(device, until);
     }
 
     /// Returns whether anything waits to be written.
-    pub(in crate::controller) fn has_unwritten(&self) -> bool {
+    pub(crate) fn has_unwritten(&self) -> bool {
         !self.backlog.is_empty()
     }
 
     /// Returns the closed intervals that are not written yet.
-    pub(in crate::controller) fn unwritten(&self) -> &[Interval] {
+    pub(crate) fn unwritten(&self) -> &[Interval] {
         &self.backlog.intervals
     }
 
@@ -261,14 +256,14 @@ impl Accounting {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub(in crate::controller) async fn rows_of(&self, id: &JobId, store: &Store) -> Result<Vec<Interval>, StoreError> {
+    pub(crate) async fn rows_of(&self, id: &JobId, store: &Store) -> Result<Vec<Interval>, StoreError> {
         let mut rows = store.intervals_of(id).await?;
         rows.extend(self.backlog.intervals.iter().filter(|r| r.share == Share::Job(id.clone())).cloned());
         Ok(rows)
     }
 
     /// Stores changed progress of all jobs at once, and their profiles.
-    pub(in crate::controller) async fn store_jobs(&mut self, node: &mut Node<'_>) {
+    pub(crate) async fn store_jobs(&mut self, node: &mut Node<'_>) {
         let has_changed = |job: &&Job| job.unsaved || job.saved_progress != Some(job.progress);
         let changed: Vec<StoredJob> = node.jobs.iter().filter(has_changed).map(|job| job.stored(None)).collect();
         if let Err(error) = node.store.save_jobs(&changed).await {
@@ -289,7 +284,7 @@ impl Accounting {
 
     /// Stores a job's profile for its later runs, if that changed. A guest that shared a GPU stores none: the measured
     /// power and throughput are not those of the job alone.
-    pub(in crate::controller) async fn store_profile(&mut self, node: &mut Node<'_>, id: &JobId) {
+    pub(crate) async fn store_profile(&mut self, node: &mut Node<'_>, id: &JobId) {
         let now = node.now().utc;
         let Some(job) = node.jobs.get_mut(id) else { return };
         if job.progress.has_shared {
@@ -303,7 +298,7 @@ impl Accounting {
     }
 
     /// Logs the energy that could not be written before the daemon ends.
-    pub(in crate::controller) fn log_unwritten(&self) {
+    pub(crate) fn log_unwritten(&self) {
         let unwritten = &self.backlog.intervals;
         if !unwritten.is_empty() {
             let energy: Millijoules = unwritten.iter().map(|row| row.energy).sum();

@@ -15,7 +15,7 @@ use wattune_core::ledger::{self, Interval, Total};
 use wattune_core::units::Millijoules;
 
 /// Number of UTC days that the view sums up, today included.
-pub(in crate::controller) const SHOWN_DAYS: i64 = 30;
+pub(crate) const SHOWN_DAYS: i64 = 30;
 
 /// Terms under which the ledger is kept.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ type Counted = (DateTime<Utc>, u64, u64);
 
 /// Upkeep of the ledger.
 #[derive(Default)]
-pub(in crate::controller) struct Ledger {
+pub(crate) struct Ledger {
     pub(super) terms: LedgerTerms,
     /// Hour in which the last block was closed.
     pub(super) closed: Option<DateTime<Utc>>,
@@ -61,7 +61,7 @@ pub(in crate::controller) struct Ledger {
 
 impl Ledger {
     /// Counts written rows.
-    pub(in crate::controller) fn count(&mut self, rows: &[Interval]) {
+    pub(crate) fn count(&mut self, rows: &[Interval]) {
         let mut before: Option<&Interval> = None;
         for row in rows {
             let key = (row.device.clone(), row.share.name(), row.source);
@@ -74,7 +74,7 @@ impl Ledger {
     }
 
     /// Marks the hours with new, withdrawn or final values as due.
-    pub(in crate::controller) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
+    pub(crate) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
         for slot in update.reported.iter().filter(|slot| slot.start() < now) {
             self.mark_due(slot, DueReason::Intensity);
             self.has_new_values = true;
@@ -85,13 +85,7 @@ impl Ledger {
     }
 
     /// Records a time in which a device used an unknown amount of energy.
-    pub(in crate::controller) fn record_lost(
-        &mut self,
-        device: &DeviceId,
-        from: DateTime<Utc>,
-        until: DateTime<Utc>,
-        why: &str,
-    ) {
+    pub(crate) fn record_lost(&mut self, device: &DeviceId, from: DateTime<Utc>, until: DateTime<Utc>, why: &str) {
         tracing::warn!("energy of {device} between {from} and {until} is lost: {why}");
         let (device, why) = (device.clone(), why.to_owned());
         // A wall clock that was set back meanwhile must not hide it.
@@ -100,7 +94,7 @@ impl Ledger {
         self.lost += 1;
     }
 
-    pub(in crate::controller) fn view(&self, saved: Option<SavedView>) -> LedgerView {
+    pub(crate) fn view(&self, saved: Option<SavedView>) -> LedgerView {
         let joules = |energy: Millijoules| energy.to_joules().get();
         let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
             device: device.to_string(),
@@ -131,12 +125,12 @@ impl Ledger {
         }
     }
 
-    pub(in crate::controller) fn new(terms: LedgerTerms) -> Self {
+    pub(crate) fn new(terms: LedgerTerms) -> Self {
         Self { terms, ..Self::default() }
     }
 
     /// Marks the hours of a span as due.
-    pub(in crate::controller) fn mark_due(&mut self, span: &Slot, why: DueReason) {
+    pub(crate) fn mark_due(&mut self, span: &Slot, why: DueReason) {
         self.pending.extend(hours_of(span).map(|hour| (hour, why)));
     }
 

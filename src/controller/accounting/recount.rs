@@ -22,18 +22,14 @@ const RECOUNTED_AT_ONCE: usize = 24;
 
 impl Accounting {
     /// Marks the hours of these times to be counted again.
-    pub(in crate::controller) fn recount_in<'a>(
-        &mut self,
-        node: &mut Node<'_>,
-        slots: impl IntoIterator<Item = &'a Slot>,
-    ) {
+    pub(crate) fn recount_in<'a>(&mut self, node: &mut Node<'_>, slots: impl IntoIterator<Item = &'a Slot>) {
         let now = node.now().utc;
         let past = slots.into_iter().filter(|slot| slot.start() < now);
         self.ledger.recount.extend(past.flat_map(hours_of).filter(|hour| *hour < now));
     }
 
     /// Marks all hours to be counted again.
-    pub(in crate::controller) fn recount_everything(&mut self, node: &mut Node<'_>) {
+    pub(crate) fn recount_everything(&mut self, node: &mut Node<'_>) {
         let counted = self.counted_hours(node).collect::<Vec<_>>();
         self.ledger.recount.extend(counted);
     }
@@ -45,7 +41,7 @@ impl Accounting {
     }
 
     /// Counts some of the marked hours again.
-    pub(in crate::controller) async fn recount_hours(&mut self, node: &mut Node<'_>) {
+    pub(crate) async fn recount_hours(&mut self, node: &mut Node<'_>) {
         if self.ledger.recount.is_empty() {
             return;
         }
@@ -61,7 +57,7 @@ impl Accounting {
     }
 
     /// Sums up the ledger's rows of every job: some began under an earlier daemon.
-    pub(in crate::controller) async fn recount_jobs(&mut self, node: &mut Node<'_>) {
+    pub(crate) async fn recount_jobs(&mut self, node: &mut Node<'_>) {
         self.recount_budget(node).await;
         let ids = node.jobs.ids();
         for id in ids {
@@ -103,12 +99,7 @@ impl Accounting {
     }
 
     /// Returns the budget's present span; `None` without a budget, or once it is over.
-    pub(in crate::controller) fn budget_view(
-        &self,
-        jobs: &Jobs,
-        signal: &Signal,
-        now: DateTime<Utc>,
-    ) -> Option<BudgetView> {
+    pub(crate) fn budget_view(&self, jobs: &Jobs, signal: &Signal, now: DateTime<Utc>) -> Option<BudgetView> {
         let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
         let emitted = self.budget.emitted(&span, signal.basis().value);
         let ahead = Slot::new(now.max(span.start()), span.end())?;
@@ -125,7 +116,7 @@ impl Accounting {
     }
 
     /// Counts the emissions of the budget's present span when one begins.
-    pub(in crate::controller) async fn count_budget(&mut self, node: &mut Node<'_>) {
+    pub(crate) async fn count_budget(&mut self, node: &mut Node<'_>) {
         let span = self.budget.settings.span(node.now().utc);
         if self.budget.counted.as_ref().map(|(of, _)| *of) != span {
             self.recount_budget(node).await;
@@ -133,7 +124,7 @@ impl Accounting {
     }
 
     /// Counts them from the ledger, with the intensities known now.
-    pub(in crate::controller) async fn recount_budget(&mut self, node: &mut Node<'_>) {
+    pub(crate) async fn recount_budget(&mut self, node: &mut Node<'_>) {
         let Some(span) = self.budget.settings.span(node.now().utc) else {
             self.budget.counted = None;
             return;

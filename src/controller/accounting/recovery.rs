@@ -25,7 +25,7 @@ const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
 impl Accounting {
     /// Opens intervals of GPUs that answer for the first time. The counter's increase since the last daemon's checkpoint
     /// becomes intervals of its own, once it is read.
-    pub(in crate::controller) fn open_intervals(&mut self, node: &mut Node<'_>) {
+    pub(crate) fn open_intervals(&mut self, node: &mut Node<'_>) {
         let now = node.now();
         let answers = |gpu: &Gpu| gpu.seen.at.is_some() && gpu.seen.fault.is_none();
         let is_new = |gpu: &&Gpu| gpu.interval.is_none() && answers(gpu);
@@ -101,7 +101,7 @@ impl Accounting {
     }
 
     /// Remembers the occupancy by a job that ends now, of GPUs that have not answered since this daemon began.
-    pub(in crate::controller) fn record_ended(&mut self, node: &mut Node<'_>, job: &Job) {
+    pub(crate) fn record_ended(&mut self, node: &mut Node<'_>, job: &Job) {
         let now = node.now().utc;
         for gpu in &job.spec.gpus {
             let device = DeviceId::from(gpu);
@@ -113,12 +113,7 @@ impl Accounting {
     }
 
     /// Returns the occupancy of a GPU since an earlier daemon read it at `since`.
-    pub(in crate::controller) fn occupancy_of(
-        &self,
-        node: &Node<'_>,
-        gpu: &GpuId,
-        since: DateTime<Utc>,
-    ) -> Vec<OccupancySpan> {
+    pub(crate) fn occupancy_of(&self, node: &Node<'_>, gpu: &GpuId, since: DateTime<Utc>) -> Vec<OccupancySpan> {
         let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(gpu));
         let ended = self
             .backlog

@@ -26,11 +26,7 @@ impl Accounting {
     ///
     /// # Errors
     /// If the ledger cannot be read or written.
-    pub(in crate::controller) async fn open_ledger(
-        &mut self,
-        store: &Store,
-        now: DateTime<Utc>,
-    ) -> Result<(), StoreError> {
+    pub(crate) async fn open_ledger(&mut self, store: &Store, now: DateTime<Utc>) -> Result<(), StoreError> {
         let terms = &self.ledger.terms;
         let terms = terms.settings.terms(now, &terms.host, terms.digest);
         let known = match store.newest_entry("terms").await? {
@@ -47,10 +43,7 @@ impl Accounting {
 
     /// Closes the block of the previous hour in a new hour. Returns the jobs whose minutes are rolled up next, or `None`
     /// within the hour.
-    pub(in crate::controller) async fn begin_hour(
-        &mut self,
-        node: &mut Node<'_>,
-    ) -> Result<Option<Vec<JobId>>, StoreError> {
+    pub(crate) async fn begin_hour(&mut self, node: &mut Node<'_>) -> Result<Option<Vec<JobId>>, StoreError> {
         let now = node.now().utc;
         self.write_entries(node).await?;
         if self.ledger.closed == Some(hour_of(now)) {
@@ -62,14 +55,14 @@ impl Accounting {
     }
 
     /// Rolls up minutes that are older than they are kept.
-    pub(in crate::controller) async fn roll_up(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn roll_up(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         node.store.roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE, now).await?;
         Ok(())
     }
 
     /// Counts the gaps, and once a minute adds the due hours. Returns whether past hours got new values since.
-    pub(in crate::controller) async fn detect_due_hours(&mut self, node: &mut Node<'_>) -> Result<bool, StoreError> {
+    pub(crate) async fn detect_due_hours(&mut self, node: &mut Node<'_>) -> Result<bool, StoreError> {
         let now = node.now().utc;
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
         self.count_gaps(node, now, minute).await?;
@@ -83,7 +76,7 @@ impl Accounting {
     }
 
     /// Computes the emissions of some due hours.
-    pub(in crate::controller) async fn compute_due_hours(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn compute_due_hours(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         let before = self.ledger.settlements;
         for _ in 0..COMPUTED_AT_ONCE {
@@ -127,7 +120,7 @@ impl Accounting {
     }
 
     /// Writes the queued entries, oldest first.
-    pub(in crate::controller) async fn write_entries(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn write_entries(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         while let Some(entry) = self.ledger.queued.first() {
             node.store.append_entry(entry).await?;
             self.ledger.queued.remove(0);
@@ -136,7 +129,7 @@ impl Accounting {
     }
 
     /// Closes the open block: its hours are due.
-    pub(in crate::controller) async fn close_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn close_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         let Some(close) = node.store.close_block(now).await? else { return Ok(()) };
         self.ledger.checked_minute = None;
@@ -156,38 +149,38 @@ impl Accounting {
     }
 
     /// Closes the block and adds all due hours, at the daemon's end.
-    pub(in crate::controller) async fn end_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
+    pub(crate) async fn end_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         self.close_block(node).await?;
         self.add_due_hours(node, DateTime::<Utc>::MAX_UTC).await
     }
 
     /// Leaves the remaining due hours to the next start, since a stop is waited for.
-    pub(in crate::controller) async fn defer(&self, store: &Store) -> Result<(), StoreError> {
+    pub(crate) async fn defer(&self, store: &Store) -> Result<(), StoreError> {
         store.defer(&self.ledger.pending).await
     }
 
     /// Queues an entry; it is written with the next ones.
-    pub(in crate::controller) fn queue_entry(&mut self, entry: Entry) {
+    pub(crate) fn queue_entry(&mut self, entry: Entry) {
         self.ledger.queued.push(entry);
     }
 
     /// Returns the entries that are not written yet.
-    pub(in crate::controller) fn queued_entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
+    pub(crate) fn queued_entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
         self.ledger.queued.iter()
     }
 
     /// Marks the hours with new, withdrawn or final values as due.
-    pub(in crate::controller) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
+    pub(crate) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
         self.ledger.apply_update(update, now);
     }
 
     /// Returns the ledger as the API shows it.
-    pub(in crate::controller) fn ledger_view(&self, saved: Option<SavedView>) -> LedgerView {
+    pub(crate) fn ledger_view(&self, saved: Option<SavedView>) -> LedgerView {
         self.ledger.view(saved)
     }
 
     /// Records a change of a limit: who requested it, and the result.
-    pub(in crate::controller) fn record_control(&mut self, node: &mut Node<'_>, id: &GpuId, change: Change) {
+    pub(crate) fn record_control(&mut self, node: &mut Node<'_>, id: &GpuId, change: Change) {
         let who = match node.gpus.get(id) {
             _ if change.external => "an external writer".to_owned(),
             Some(gpu) => match (gpu.manual, &gpu.owner) {
@@ -211,12 +204,12 @@ impl Accounting {
 }
 
 /// A change of a GPU's limit.
-pub(in crate::controller) struct Change {
-    pub(in crate::controller) what: &'static str,
-    pub(in crate::controller) external: bool,
-    pub(in crate::controller) before: Option<PowerLimit>,
-    pub(in crate::controller) asked: Option<PowerLimit>,
-    pub(in crate::controller) enforced: Option<PowerLimit>,
+pub(crate) struct Change {
+    pub(crate) what: &'static str,
+    pub(crate) external: bool,
+    pub(crate) before: Option<PowerLimit>,
+    pub(crate) asked: Option<PowerLimit>,
+    pub(crate) enforced: Option<PowerLimit>,
 }
 
 /// Returns the accounts of emissions and their sources: average intensities always, so that energy is accounted even

@@ -14,9 +14,9 @@ use wattune_core::units::Millijoules;
 
 /// CPUs of the node as the controller knows them.
 #[derive(Default)]
-pub(in crate::controller) struct Processors {
+pub(crate) struct Processors {
     pub(super) handle: Option<CpuHandle>,
-    pub(in crate::controller) seen: Arc<Observation>,
+    pub(crate) seen: Arc<Observation>,
     pub(super) zones: BTreeMap<DeviceId, OpenZone>,
 }
 
@@ -55,7 +55,7 @@ impl OpenZone {
 }
 
 impl Processors {
-    pub(in crate::controller) fn new(handle: Option<CpuHandle>) -> Self {
+    pub(crate) fn new(handle: Option<CpuHandle>) -> Self {
         Self { handle, ..Self::default() }
     }
 

@@ -10,16 +10,16 @@ use wattune_core::units::Samples;
 
 /// GPUs and the jobs that hold them, at one time.
 #[derive(Clone, Copy)]
-pub(in crate::controller) struct Demand<'a> {
-    pub(in crate::controller) gpus: &'a Gpus,
-    pub(in crate::controller) jobs: &'a Jobs,
-    pub(in crate::controller) settings: &'a Settings,
-    pub(in crate::controller) now: Now,
+pub(crate) struct Demand<'a> {
+    pub(crate) gpus: &'a Gpus,
+    pub(crate) jobs: &'a Jobs,
+    pub(crate) settings: &'a Settings,
+    pub(crate) now: Now,
 }
 
 impl Demand<'_> {
     /// Returns the wanted set point of a GPU: of its manual override, else of its job, else none.
-    pub(in crate::controller) fn set_point(&self, id: &GpuId) -> Option<SetPoint> {
+    pub(crate) fn set_point(&self, id: &GpuId) -> Option<SetPoint> {
         let gpu = self.gpus.get(id)?;
         if self.settings.observe {
             return None;
@@ -33,7 +33,7 @@ impl Demand<'_> {
     }
 
     /// Returns the request of each GPU that reports its limit.
-    pub(in crate::controller) fn requests(&self) -> Vec<(GpuId, LimitRequest)> {
+    pub(crate) fn requests(&self) -> Vec<(GpuId, LimitRequest)> {
         self.gpus.iter().filter_map(|gpu| Some((gpu.id().clone(), self.request(gpu)?))).collect()
     }
 
@@ -55,7 +55,7 @@ impl Demand<'_> {
     }
 
     /// Returns the use of a GPU's limit.
-    pub(in crate::controller) fn priority(&self, gpu: &Gpu) -> LimitPriority {
+    pub(crate) fn priority(&self, gpu: &Gpu) -> LimitPriority {
         let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
         let is_silent = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
         let not_ours = gpu.external.is_some() || gpu.handle.capabilities().why_no_control().is_some();

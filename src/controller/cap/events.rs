@@ -12,7 +12,7 @@ use wattune_core::domain::{DemandResponse, EventId, InvalidJob};
 /// Maximum number of events at a time.
 const MOST_EVENTS: usize = 1000;
 /// Time for which events are kept after they are over.
-pub(in crate::controller) const KEPT: TimeDelta = TimeDelta::days(7);
+pub(crate) const KEPT: TimeDelta = TimeDelta::days(7);
 
 /// Demand-response event and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -49,7 +49,7 @@ pub fn event_view(event: &DemandResponse, origin: &'static str, now: DateTime<Ut
 
 impl Cap {
     /// Returns all events by their start: those of the settings, those announced, those over for less than a week.
-    pub(in crate::controller) fn events(&self, now: DateTime<Utc>) -> Vec<EventView> {
+    pub(crate) fn events(&self, now: DateTime<Utc>) -> Vec<EventView> {
         let fixed = self.fixed.iter().map(|e| event_view(e, "settings", now));
         let announced = self.events.values().map(|e| event_view(e, "api", now));
         let mut all: Vec<EventView> = fixed.chain(announced).collect();
@@ -58,7 +58,7 @@ impl Cap {
     }
 
     /// Adds or replaces an event and stores it.
-    pub(in crate::controller) async fn announce(
+    pub(crate) async fn announce(
         &mut self,
         event: DemandResponse,
         store: &Store,
@@ -86,7 +86,7 @@ impl Cap {
     }
 
     /// Removes an event, also while it is active, and returns it.
-    pub(in crate::controller) async fn withdraw(
+    pub(crate) async fn withdraw(
         &mut self,
         id: &EventId,
         store: &Store,

@@ -16,7 +16,7 @@ const ROUNDS: usize = 2;
 
 /// Restores every journalled GPU as far as all limits together stay under `cap`, in milliwatts; without a cap, in full.
 /// The rest stays in the journal. Blocks: not for async tasks.
-pub(in crate::controller) fn restore_within(
+pub(crate) fn restore_within(
     journal: &mut Journal,
     handles: &[GpuHandle],
     timeout: Seconds,

@@ -10,7 +10,7 @@ use wattune_core::units::Watts;
 
 impl Cap {
     /// Returns the cap now; `None` where none is known, neither now nor later.
-    pub(in crate::controller) fn view(&self, demand: &Demand<'_>) -> Option<CapView> {
+    pub(crate) fn view(&self, demand: &Demand<'_>) -> Option<CapView> {
         let now = demand.now;
         let schedule = self.schedule(demand.gpus.largest_limits(), now.utc);
         if schedule.is_empty() {
@@ -36,7 +36,7 @@ impl Cap {
     }
 
     /// Returns the cap's problems, in one sentence each.
-    pub(in crate::controller) fn problems(&self, demand: &Demand<'_>) -> Vec<String> {
+    pub(crate) fn problems(&self, demand: &Demand<'_>) -> Vec<String> {
         let (now, most) = (demand.now, demand.gpus.largest_limits());
         let schedule = self.schedule(most, now.utc);
         if schedule.is_empty() {

@@ -20,7 +20,12 @@ impl Gpu {
     ///
     /// # Errors
     /// If the journal cannot be written: then the GPU was not.
-    pub fn act(&mut self, wanted: Option<SetPoint>, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+    pub(crate) fn act(
+        &mut self,
+        wanted: Option<SetPoint>,
+        journal: &mut Journal,
+        now: Now,
+    ) -> Result<Act, JournalError> {
         let Some(current) = self.free_to_set() else { return Ok(Act::Nothing) };
         if let Some(external) = self.yielded(current, journal, now)? {
             return Ok(Act::Yielded(external));
@@ -52,7 +57,7 @@ impl Gpu {
     ///
     /// # Errors
     /// If the journal cannot be written.
-    pub fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
+    pub(crate) fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         self.deviation = None;
         let Some(current) = self.free_to_set() else { return Ok(Act::Nothing) };
         Ok(self.yielded(current, journal, now)?.map_or(Act::Nothing, Act::Yielded))
@@ -261,7 +266,7 @@ impl Gpu {
     ///
     /// # Errors
     /// If the journal cannot be written: then the GPU was not.
-    pub fn persist(&mut self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
+    pub(crate) fn persist(&mut self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let (off, limit) = (self.seen.reading.persistence == Some(false), self.seen.reading.requested);
         let id = self.id().clone();
         let tried = journal.entry(&id).is_some_and(|e| e.original_persistence.is_some());

@@ -27,7 +27,7 @@ fn unexplained_clock(seen: &Observation) -> Option<u32> {
 
 impl Gpu {
     /// Compares the reported clock with the lock, or learns the highest free clock.
-    pub(in crate::controller) fn observe_clocks(&mut self) {
+    pub(crate) fn observe_clocks(&mut self) {
         let restarts = self.seen.restarts();
         if self.clocks.held.is_some_and(|h| h.restarts != restarts) {
             self.clocks.held = None;
@@ -59,7 +59,7 @@ impl Gpu {
     }
 
     /// Takes in the result of a write to its clocks.
-    pub(in crate::controller) fn apply_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
+    pub(crate) fn apply_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
         match (write, result) {
             (Write::LockClocks(clock), Ok(())) => {
                 let restarts = self.seen.restarts();
@@ -91,19 +91,17 @@ impl Gpu {
     }
 
     /// Forgets why clocks were left alone: for a new owner they may be lockable again.
-    pub(in crate::controller) fn reset_clock_state(&mut self) {
+    pub(crate) fn reset_clock_state(&mut self) {
         self.clocks.off = None;
         self.clocks.failing = None;
         self.clocks.free = None;
     }
-
-    /// Returns the lock of its clocks, as far as that can be known.
-    pub fn clock_lock(&self) -> Option<ClockLimit> {
+    pub(crate) fn clock_lock(&self) -> Option<ClockLimit> {
         self.clocks.held.map(|h| h.clock)
     }
 
     /// Returns why its clocks are not as written, once that has lasted.
-    pub(in crate::controller) fn describe_clock_deviation(&self, now: Monotonic) -> Option<String> {
+    pub(crate) fn describe_clock_deviation(&self, now: Monotonic) -> Option<String> {
         if self.clocks.refused {
             return Some("its clocks are still locked: the driver refuses to unlock them; it is tried again".into());
         }
@@ -118,12 +116,12 @@ impl Gpu {
     }
 
     /// Returns why wattune may not lock its clocks, in one sentence; `None` if it may.
-    pub fn why_no_clocks(&self) -> Option<String> {
+    pub(crate) fn why_no_clocks(&self) -> Option<String> {
         self.handle.capabilities().why_no_clocks().or_else(|| self.clocks.off.clone())
     }
 
     /// Brings the clocks nearer to `wanted`; `None` is no lock. `limit` is in force.
-    pub(in crate::controller) fn pursue_clocks(
+    pub(crate) fn pursue_clocks(
         &mut self,
         wanted: Option<ClockLimit>,
         limit: PowerLimit,
@@ -190,14 +188,14 @@ impl Gpu {
     }
 
     /// Returns the clocks that it may be locked to, if the settings and the GPU permit it.
-    pub(in crate::controller) fn lockable_clocks(&self, locking: Locking) -> Option<ClockRange> {
+    pub(crate) fn lockable_clocks(&self, locking: Locking) -> Option<ClockRange> {
         let capabilities = self.handle.capabilities();
         let wanted = locking == Locking::Auto && capabilities.why_no_clocks().is_none();
         capabilities.clocks.as_ref().ok().filter(|_| wanted).cloned()
     }
 
     /// Returns why its clocks are left alone, by the settings or for its own reasons.
-    pub(in crate::controller) fn why_clocks_left_alone(&self, locking: Locking) -> Option<String> {
+    pub(crate) fn why_clocks_left_alone(&self, locking: Locking) -> Option<String> {
         let off = (locking == Locking::Off).then(|| "switched off (control.clocks = \"off\")".to_owned());
         off.or_else(|| self.why_no_clocks())
     }

@@ -7,7 +7,7 @@ use wattune_core::time::Monotonic;
 
 /// Subject of a GPU's problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controller) enum Concern {
+pub(crate) enum Concern {
     /// It does not answer.
     Answer,
     /// Its energy is not measured, or only estimated.
@@ -24,7 +24,7 @@ pub(in crate::controller) enum Concern {
 
 impl Concern {
     /// Returns its name in API and metrics.
-    pub(in crate::controller) const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Answer => "answer",
             Self::Energy => "energy",
@@ -36,7 +36,7 @@ impl Concern {
     }
 
     /// Returns whether it keeps the GPU from being controlled.
-    pub(in crate::controller) const fn is_of_control(self) -> bool {
+    pub(crate) const fn is_of_control(self) -> bool {
         matches!(self, Self::Answer | Self::Limit | Self::Clocks)
     }
 }
@@ -45,7 +45,7 @@ impl Concern {
 const LIKELY: std::ops::RangeInclusive<f64> = 0.5..=2.0;
 
 /// Returns all problems of a GPU. Those younger than ten seconds are left out, unless they existed from the start.
-pub(in crate::controller) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
+pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
     let mut concerns: Vec<(Concern, String)> = Vec::new();
     if let Some((error, since)) = &seen.fault {

@@ -19,29 +19,22 @@ pub(super) const PERSISTENT: Seconds = Seconds::new(5.0);
 
 /// A manual override and its expiry.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Override {
-    /// The limit.
-    pub limit: PowerLimit,
+pub(crate) struct Override {
+    pub(crate) limit: PowerLimit,
     /// Expiry on the duration clock.
-    pub until: Monotonic,
+    pub(crate) until: Monotonic,
     /// Expiry on the wall clock, for people.
-    pub until_utc: DateTime<Utc>,
-    /// Author.
-    pub by: Caller,
+    pub(crate) until_utc: DateTime<Utc>,
+    pub(crate) by: Caller,
 }
 
 /// Result of acting on a GPU.
 #[derive(Debug, PartialEq)]
-pub enum Act {
+pub(crate) enum Act {
     /// Nothing to do, or nothing that can be done now.
     Nothing,
     /// A limit was requested.
-    Asked {
-        /// The limit before.
-        from: PowerLimit,
-        /// The requested limit.
-        to: PowerLimit,
-    },
+    Asked { from: PowerLimit, to: PowerLimit },
     /// A change of clocks was requested; its description.
     Clocks(String),
     /// An external writer's limit was found.
@@ -60,11 +53,11 @@ pub(super) struct WrittenLimit {
 
 /// Finished write of a limit, for the ledger.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::controller) struct FinishedWrite {
-    pub(in crate::controller) before: Option<PowerLimit>,
-    pub(in crate::controller) asked: PowerLimit,
-    pub(in crate::controller) shown: Option<PowerLimit>,
-    pub(in crate::controller) failed: bool,
+pub(crate) struct FinishedWrite {
+    pub(crate) before: Option<PowerLimit>,
+    pub(crate) asked: PowerLimit,
+    pub(crate) shown: Option<PowerLimit>,
+    pub(crate) failed: bool,
 }
 
 /// Writes to a GPU and their results.
@@ -92,7 +85,7 @@ pub(super) struct Writes {
 
 /// A wanted limit that is not in force.
 #[derive(Clone, Debug)]
-pub(in crate::controller) struct LimitDeviation {
+pub(crate) struct LimitDeviation {
     pub(super) since: Now,
     /// Number of ticks that have found it: between two ticks of a fast clock much time passes.
     pub(super) ticks: u32,
@@ -104,7 +97,7 @@ pub(in crate::controller) struct LimitDeviation {
 
 /// State of a GPU's clocks.
 #[derive(Debug, Default)]
-pub(in crate::controller) struct Clocks {
+pub(crate) struct Clocks {
     /// Lock written by wattune.
     pub(super) held: Option<LockedClock>,
     /// True if the lock was removed, or never came to be, and the journal does not know it yet.

@@ -14,47 +14,44 @@ use wattune_core::ledger::{Metered, OpenInterval};
 use wattune_core::time::{Monotonic, Now};
 
 /// A GPU as the controller knows it.
-pub struct Gpu {
-    /// Handle of the hardware.
-    pub handle: GpuHandle,
-    /// Latest observation.
-    pub seen: Observation,
+pub(crate) struct Gpu {
+    pub(crate) handle: GpuHandle,
+    pub(crate) seen: Observation,
     /// Job that controls it.
-    pub owner: Option<JobId>,
+    pub(crate) owner: Option<JobId>,
     /// Jobs that use it without controlling it.
-    pub guests: Vec<JobId>,
+    pub(crate) guests: Vec<JobId>,
     /// Jobs that came since its interval was split last, where that is too early to split it again.
-    pub(in crate::controller) newcomers: BTreeSet<JobId>,
-    /// Manual override.
-    pub manual: Option<Override>,
+    pub(crate) newcomers: BTreeSet<JobId>,
+    pub(crate) manual: Option<Override>,
     /// Limit of an external writer, which is respected.
-    pub external: Option<ExternalLimit>,
+    pub(crate) external: Option<ExternalLimit>,
     /// Number of times since the daemon started that an external writer's limit was found.
-    pub yields: u32,
+    pub(crate) yields: u32,
     /// Reason why the original limit did not come back when it was restored; `None` once it has.
-    pub restore_problem: Option<String>,
+    pub(crate) restore_problem: Option<String>,
     /// Number of times since the daemon started that the original limit did not come back.
-    pub restore_failures: u32,
+    pub(crate) restore_failures: u32,
     /// Reason why the last wanted limit could not be journalled, and so was not set.
-    pub unjournalled: Option<String>,
+    pub(crate) unjournalled: Option<String>,
     /// Reason why limits cannot be written, once that was tried.
-    pub denied: Option<GpuError>,
+    pub(crate) denied: Option<GpuError>,
     pub(super) denied_since: Option<Monotonic>,
     /// Reason why persistence mode cannot be changed, once that was tried.
-    pub persistence_denied: Option<GpuError>,
+    pub(crate) persistence_denied: Option<GpuError>,
     /// Open interval of the ledger; `None` before the first response.
-    pub interval: Option<OpenInterval>,
+    pub(crate) interval: Option<OpenInterval>,
     /// Time and meter reading when the first interval was opened.
-    pub(in crate::controller) opened: Option<(Now, Metered)>,
+    pub(crate) opened: Option<(Now, Metered)>,
     /// True if the energy before that was recorded as lost because the counter has not come back.
-    pub(in crate::controller) is_given_up: bool,
+    pub(crate) is_given_up: bool,
     /// Change of the counter's reading by resets before this daemon's meter began, in millijoules.
-    pub(in crate::controller) rebased_before: i64,
+    pub(crate) rebased_before: i64,
     /// Last action on it, for people.
-    pub remark: Option<String>,
+    pub(crate) remark: Option<String>,
     pub(super) clocks: Clocks,
-    pub(in crate::controller) history: LimitHistory,
-    pub(in crate::controller) sharing: Sharing,
+    pub(crate) history: LimitHistory,
+    pub(crate) sharing: Sharing,
     pub(super) deviation: Option<LimitDeviation>,
     pub(super) writes: Writes,
     /// Out-of-band cap below the requested limit when that was last visible.
@@ -63,12 +60,12 @@ pub struct Gpu {
     pub(super) last_shown: Option<PowerLimit>,
     /// True if it came after the start and wattune has set nothing on it since: its default limit is then nobody's
     /// choice.
-    pub(in crate::controller) arrived_late: bool,
+    pub(crate) arrived_late: bool,
 }
 
 impl Gpu {
     /// Returns a GPU without holders.
-    pub fn new(handle: GpuHandle) -> Self {
+    pub(crate) fn new(handle: GpuHandle) -> Self {
         let seen = handle.observe();
         Self {
             handle,
@@ -100,14 +97,12 @@ impl Gpu {
             arrived_late: false,
         }
     }
-
-    /// Returns its identity.
-    pub fn id(&self) -> &GpuId {
+    pub(crate) fn id(&self) -> &GpuId {
         &self.handle.board().id
     }
 
     /// Takes in the hardware's latest readings and the result of the write in flight, if there is one.
-    pub fn observe(&mut self) {
+    pub(crate) fn observe(&mut self) {
         self.handle.refresh();
         self.seen = self.handle.observe();
         self.detect_cap();
@@ -149,29 +144,27 @@ impl Gpu {
             }
         }
     }
-
-    /// Returns whether a write is in flight.
-    pub fn is_writing(&self) -> bool {
+    pub(crate) fn is_writing(&self) -> bool {
         self.writes.in_flight.is_some()
     }
 
     /// Returns the range that it accepts, if limits can be set at all.
-    pub fn range(&self) -> Option<LimitRange> {
+    pub(crate) fn range(&self) -> Option<LimitRange> {
         self.handle.capabilities().limits.as_ref().ok().copied()
     }
 
     /// Returns the limit in force before wattune's first write; the present one if wattune has written none.
-    pub fn original_limit(&self, journal: &Journal) -> Option<PowerLimit> {
+    pub(crate) fn original_limit(&self, journal: &Journal) -> Option<PowerLimit> {
         journal.original_limit(self.id()).or(self.seen.reading.requested)
     }
 
     /// Returns the maximum usable limit (`planning.md` §5).
-    pub fn ceiling(&self, journal: &Journal) -> Option<PowerLimit> {
+    pub(crate) fn ceiling(&self, journal: &Journal) -> Option<PowerLimit> {
         Some(self.range()?.ceiling(self.original_limit(journal)?))
     }
 
     /// Returns the out-of-band cap that was stricter than the requested limit when it was last visible.
-    pub fn out_of_band_cap(&self) -> Option<PowerLimit> {
+    pub(crate) fn out_of_band_cap(&self) -> Option<PowerLimit> {
         self.cap
     }
 
@@ -182,7 +175,7 @@ impl Gpu {
 
     /// Returns an upper bound of its limit now: the last reported one, the one in flight and, of a lost GPU, the default
     /// that it may come back with. `None` if it never reported a limit.
-    pub fn in_force(&self) -> Option<PowerLimit> {
+    pub(crate) fn in_force(&self) -> Option<PowerLimit> {
         let known = self.shown().or(self.last_shown)?;
         let coming = match self.writes.in_flight {
             Some((Write::PowerLimit(limit), _)) => Some(limit),
@@ -194,13 +187,13 @@ impl Gpu {
     }
 
     /// Returns whether it may stay above the requested limit: the last write failed, or it shows more than was written.
-    pub fn is_unyielding(&self) -> bool {
+    pub(crate) fn is_unyielding(&self) -> bool {
         let written = self.writes.limit.zip(self.seen.reading.requested);
         self.writes.error.is_some() || written.is_some_and(|(written, shown)| shown > written.requested)
     }
 
     /// Reads what processes use of it while it has several holders.
-    pub fn observe_sharing(&mut self, owners: &BTreeMap<u32, JobId>) {
+    pub(crate) fn observe_sharing(&mut self, owners: &BTreeMap<u32, JobId>) {
         let shared = self.holder_count() > 1;
         self.handle.watch_processes(shared);
         match &self.seen.process_use {

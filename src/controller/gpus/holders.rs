@@ -11,13 +11,12 @@ const FEW_JOBS: usize = 16;
 const TIME_PER_ROW: Seconds = Seconds::new(0.125);
 
 impl Gpu {
-    /// Returns the jobs that hold it, the controlling one first.
-    pub fn holders(&self) -> Vec<JobId> {
+    pub(crate) fn holders(&self) -> Vec<JobId> {
         self.owner.iter().chain(&self.guests).cloned().collect()
     }
 
     /// Adds a job: as the one that controls the GPU, or as a guest.
-    pub(in crate::controller) fn add_holder(&mut self, job: &JobId, controls: bool) {
+    pub(crate) fn add_holder(&mut self, job: &JobId, controls: bool) {
         match controls {
             true => self.owner = Some(job.clone()),
             false => self.guests.push(job.clone()),
@@ -25,7 +24,7 @@ impl Gpu {
     }
 
     /// Adds a job that has just come: `is_split` says that the energy up to now is recorded.
-    pub(in crate::controller) fn admit(&mut self, job: &JobId, controls: bool, is_split: bool) {
+    pub(crate) fn admit(&mut self, job: &JobId, controls: bool, is_split: bool) {
         if !is_split {
             self.newcomers.insert(job.clone());
         }
@@ -41,7 +40,7 @@ impl Gpu {
     }
 
     /// Removes a job.
-    pub(in crate::controller) fn release(&mut self, job: &JobId) {
+    pub(crate) fn release(&mut self, job: &JobId) {
         if self.owner.as_ref() == Some(job) {
             self.owner = None;
             self.external = None;
@@ -49,25 +48,23 @@ impl Gpu {
         self.guests.retain(|guest| guest != job);
         self.newcomers.remove(job);
     }
-
-    /// Returns the number of its holders.
-    pub(in crate::controller) fn holder_count(&self) -> usize {
+    pub(crate) fn holder_count(&self) -> usize {
         self.owner.iter().count() + self.guests.len()
     }
 
     /// Returns the holders since its interval was split last.
-    pub(in crate::controller) fn counted_holders(&self) -> Vec<JobId> {
+    pub(crate) fn counted_holders(&self) -> Vec<JobId> {
         self.owner.iter().chain(&self.guests).filter(|id| !self.newcomers.contains(*id)).cloned().collect()
     }
 
     /// Returns whether a row per job is more than should be written every few seconds.
-    pub(in crate::controller) fn has_many_jobs(&self) -> bool {
+    pub(crate) fn has_many_jobs(&self) -> bool {
         self.holder_count() > FEW_JOBS
     }
 
     /// Returns whether its interval is not split now for jobs that come or go: each split writes a row per job, so that
     /// many jobs would else cost the square of their number.
-    pub(in crate::controller) fn is_crowded(&self, at: Monotonic) -> bool {
+    pub(crate) fn is_crowded(&self, at: Monotonic) -> bool {
         let jobs = self.holder_count() - self.newcomers.len();
         let Some(interval) = self.interval.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
         #[expect(clippy::cast_precision_loss, reason = "jobs of a GPU are counted in thousands")]
@@ -76,7 +73,7 @@ impl Gpu {
     }
 
     /// Returns whether an unregistered process runs on it.
-    pub fn has_unknown_user(&self) -> bool {
+    pub(crate) fn has_unknown_user(&self) -> bool {
         self.owner.is_none() && self.guests.is_empty() && self.seen.reading.processes.is_some_and(|n| n > 0)
     }
 }

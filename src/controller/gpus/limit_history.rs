@@ -40,7 +40,7 @@ struct Span {
 
 /// Limits of a GPU over the last day, oldest first, without overlaps.
 #[derive(Debug, Default)]
-pub(in crate::controller) struct LimitHistory {
+pub(crate) struct LimitHistory {
     spans: VecDeque<Span>,
     /// Energy at the last observation.
     metered: Option<Millijoules>,
@@ -82,7 +82,7 @@ impl LimitHistory {
     }
 
     /// Returns the spans, for the API.
-    pub(in crate::controller) fn view(&self) -> Vec<LimitSpanView> {
+    pub(crate) fn view(&self) -> Vec<LimitSpanView> {
         let watts = |l: PowerLimit| l.watts().get();
         let power = |energy: Millijoules, span: &Span| -> Watts {
             energy.to_joules() / Seconds::from_delta(span.end - span.start)

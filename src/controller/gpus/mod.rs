@@ -18,9 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(super) use concerns::concerns;
-pub(super) use control_state::FinishedWrite;
-pub use control_state::{Act, Override};
-pub use gpu::Gpu;
+pub(super) use control_state::{Act, FinishedWrite, Override};
+pub(super) use gpu::Gpu;
 
 use tokio::sync::mpsc::Receiver;
 

@@ -7,7 +7,7 @@ use wattune_core::ledger::GpuUsage;
 
 /// Use since the GPU's last interval was closed.
 #[derive(Debug, Default)]
-pub(in crate::controller) struct Sharing {
+pub(crate) struct Sharing {
     /// Last reported use of each process.
     last: BTreeMap<u32, u64>,
     /// Job of each process when that was known: it may have ended since.
@@ -18,7 +18,7 @@ pub(in crate::controller) struct Sharing {
 
 impl Sharing {
     /// Takes in the use of each process since the GPU is watched; the numbers only grow.
-    pub(in crate::controller) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
+    pub(crate) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
         for (pid, used) in seen {
             let before = self.last.insert(*pid, *used).unwrap_or_default();
             let more = used.saturating_sub(before);
@@ -35,14 +35,14 @@ impl Sharing {
     }
 
     /// Returns the use by holders and begins anew. Jobs that do not hold the GPU any more count as others.
-    pub(in crate::controller) fn take(&mut self, holders: &[JobId]) -> GpuUsage {
+    pub(crate) fn take(&mut self, holders: &[JobId]) -> GpuUsage {
         let used = self.so_far(holders);
         (self.jobs, self.others) = (BTreeMap::new(), 0);
         used
     }
 
     /// Returns the use by holders so far. Jobs that do not hold the GPU any more count as others.
-    pub(in crate::controller) fn so_far(&self, holders: &[JobId]) -> GpuUsage {
+    pub(crate) fn so_far(&self, holders: &[JobId]) -> GpuUsage {
         let mut used = GpuUsage { others: self.others, ..GpuUsage::default() };
         for (job, weight) in &self.jobs {
             if holders.contains(job) { used.jobs.push((job.clone(), *weight)) } else { used.others += weight }
@@ -51,7 +51,7 @@ impl Sharing {
     }
 
     /// Forgets everything: the GPU has one holder again.
-    pub(in crate::controller) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }

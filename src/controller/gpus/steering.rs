@@ -10,7 +10,7 @@ use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
 
 /// Duration from which a state counts as a problem.
-pub(in crate::controller) const LASTING: Seconds = Seconds::new(10.0);
+pub(crate) const LASTING: Seconds = Seconds::new(10.0);
 /// Drivers round limits; one that differs by more than this, and by more than this part of it, is another one.
 const ROUNDED: Watts = Watts::new(3.0);
 const ROUNDED_PART: f64 = 0.02;
@@ -31,7 +31,7 @@ fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
 
 impl Gpu {
     /// Returns why wattune may not set its limit, in one sentence; `None` if it may.
-    pub fn why_no_control(&self) -> Option<String> {
+    pub(crate) fn why_no_control(&self) -> Option<String> {
         if let Some(why) = self.handle.capabilities().why_no_control() {
             return Some(why);
         }
@@ -67,7 +67,7 @@ impl Gpu {
 
     /// Detects an out-of-band cap. It is visible only while more than it is requested; below it, the last one is assumed
     /// to hold.
-    pub(in crate::controller) fn detect_cap(&mut self) {
+    pub(crate) fn detect_cap(&mut self) {
         let reading = &self.seen.reading;
         let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
         if enforced < requested && !enforced.same_as(requested) {
@@ -78,13 +78,13 @@ impl Gpu {
     }
 
     /// Forgets an out-of-band cap that is not visible, so that the next plan tests whether it holds.
-    pub fn expire_cap(&mut self) {
+    pub(crate) fn expire_cap(&mut self) {
         self.cap = None;
         self.detect_cap();
     }
 
     /// Compares the shown limit with the wanted one; with `None`, no limit is wanted.
-    pub(in crate::controller) fn compare(&mut self, wanted: Option<PowerLimit>, shown: PowerLimit, now: Now) {
+    pub(crate) fn compare(&mut self, wanted: Option<PowerLimit>, shown: PowerLimit, now: Now) {
         let Some(wanted) = wanted.filter(|wanted| !wanted.same_as(shown) && !is_rounded(*wanted, shown)) else {
             self.deviation = None;
             return;
@@ -96,14 +96,14 @@ impl Gpu {
     }
 
     /// Returns whether a limit that did not take effect has to wait before it is written again.
-    pub(in crate::controller) fn waits_to_write_again(&self, now: Now) -> bool {
+    pub(crate) fn waits_to_write_again(&self, now: Now) -> bool {
         let deviation = self.deviation.as_ref();
         let pause = deviation.map(|deviation| (now.monotonic.since(deviation.since.monotonic) * PART).min(LONGEST));
         pause.is_some_and(|pause| self.requested_within(pause, now))
     }
 
     /// Returns why its limit is not as wanted, once that has lasted.
-    pub(in crate::controller) fn describe_deviation(&self, now: Monotonic) -> Option<String> {
+    pub(crate) fn describe_deviation(&self, now: Monotonic) -> Option<String> {
         let lasts = |a: &&LimitDeviation| a.ticks > 2 && now.since(a.since.monotonic) > LASTING;
         let LimitDeviation { since, wanted, shown, error, .. } = self.deviation.as_ref().filter(lasts)?;
         let why = match error {
@@ -183,7 +183,7 @@ impl Gpu {
     }
 
     /// Records the shown limit, the wanted one and the energy in its limit history.
-    pub(in crate::controller) fn remember(&mut self, wanted: Option<PowerLimit>, now: Now) {
+    pub(crate) fn remember(&mut self, wanted: Option<PowerLimit>, now: Now) {
         let (reading, can) = (&self.seen.reading, self.handle.capabilities());
         let answers = self.seen.fault.is_none();
         let limit = reading.enforced.or(reading.requested).filter(|_| answers);

@@ -10,7 +10,7 @@ use wattune_core::profile::steps::GroupRange;
 
 impl Snapshot<'_> {
     /// Makes a job from its stored data, with the profile of earlier runs.
-    pub(in crate::controller) async fn make_job(&self, stored: &StoredJob) -> Result<Job, ControlError> {
+    pub(crate) async fn make_job(&self, stored: &StoredJob) -> Result<Job, ControlError> {
         let equipment = self.equipment(&stored.spec).await?;
         let (groups, profiling) = match equipment {
             Some((groups, known)) => (groups, Some((self.profiling.clone(), known))),
@@ -21,10 +21,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns a job's GPUs in groups and its prior profile; `None` while one of them reports no limits.
-    pub(in crate::controller) async fn equipment(
-        &self,
-        spec: &JobSpec,
-    ) -> Result<Option<(Vec<Group>, PriorProfile)>, ControlError> {
+    pub(crate) async fn equipment(&self, spec: &JobSpec) -> Result<Option<(Vec<Group>, PriorProfile)>, ControlError> {
         let Some(groups) = self.group(spec) else { return Ok(None) };
         let known = self.prior_profile(spec, &groups).await?;
         Ok(Some((groups, known)))

@@ -37,34 +37,31 @@ pub enum Phase {
 
 /// GPUs of one job that are equal and get the same limit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
-    /// Model.
-    pub model: String,
-    /// GPUs.
-    pub members: Vec<GpuId>,
+pub(crate) struct Group {
+    pub(crate) model: String,
+    pub(crate) members: Vec<GpuId>,
     /// Settings that they accept.
-    pub range: GroupRange,
+    pub(crate) range: GroupRange,
 }
 
 impl Group {
-    /// Returns the number of GPUs.
-    pub fn gpu_count(&self) -> f64 {
+    pub(crate) fn gpu_count(&self) -> f64 {
         f64::from(self.range.boards)
     }
 }
 
 /// Idle time since the last progress report.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::controller) struct Idling {
+pub(crate) struct Idling {
     /// Time of the last count.
     seen: Option<Monotonic>,
     /// Time since the last report in which the job was to do no work.
-    pub(in crate::controller) since_report: Seconds,
+    pub(crate) since_report: Seconds,
 }
 
 impl Idling {
     /// Counts the time since the last call, if the job was to do no work.
-    pub(in crate::controller) fn count(&mut self, at: Monotonic, is_idle: bool) {
+    pub(crate) fn count(&mut self, at: Monotonic, is_idle: bool) {
         let since = self.seen.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
         if is_idle {
             self.since_report += since;
@@ -74,7 +71,7 @@ impl Idling {
 
 /// Effect of the node's cap on a job's sweep.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::controller) enum SweepCeiling {
+pub(crate) enum SweepCeiling {
     /// None.
     #[default]
     Full,
@@ -96,7 +93,7 @@ pub(in crate::controller) enum SweepCeiling {
 
 impl SweepCeiling {
     /// Returns the effect in one sentence.
-    pub(in crate::controller) fn describe(&self) -> Option<String> {
+    pub(crate) fn describe(&self) -> Option<String> {
         match self {
             Self::Full => None,
             Self::Waiting { until, wanted, room } => {
@@ -120,60 +117,55 @@ impl SweepCeiling {
 }
 
 /// A job that has not ended.
-pub struct Job {
-    /// Id.
-    pub id: JobId,
-    /// Registered data.
-    pub spec: JobSpec,
+pub(crate) struct Job {
+    pub(crate) id: JobId,
+    pub(crate) spec: JobSpec,
     /// Its GPUs in groups of equal ones.
-    pub groups: Vec<Group>,
+    pub(crate) groups: Vec<Group>,
     /// Ceilings of its groups without a temporary cap.
-    pub(in crate::controller) full_ceilings: Vec<PowerLimit>,
+    pub(crate) full_ceilings: Vec<PowerLimit>,
     /// Effect of the node's cap on its sweep.
-    pub(in crate::controller) sweep_ceiling: SweepCeiling,
+    pub(crate) sweep_ceiling: SweepCeiling,
     /// Key of its stored profile.
-    pub key: ProfileKey,
-    /// Time of registration.
-    pub registered_at: DateTime<Utc>,
+    pub(crate) key: ProfileKey,
+    pub(crate) registered_at: DateTime<Utc>,
     /// Progress that survives a restart.
-    pub progress: StoredProgress,
+    pub(crate) progress: StoredProgress,
     /// Just-in-time profiler; `None` while a GPU reports no limits.
-    pub profiler: Option<Profiler>,
-    /// Plan in force.
-    pub plan: Option<Plan>,
+    pub(crate) profiler: Option<Profiler>,
+    pub(crate) plan: Option<Plan>,
     /// Reason why there is no plan although the profile is complete.
-    pub unplannable: Option<String>,
+    pub(crate) unplannable: Option<String>,
     /// Faults in the planner that failed its planning.
     pub(in crate::controller) setback: Option<Setback>,
     /// Out-of-band cap that the plan was made under.
-    pub planned_under: Option<PowerLimit>,
+    pub(crate) planned_under: Option<PowerLimit>,
     /// Reason why a new plan is due.
-    pub replan: Option<ReplanReason>,
+    pub(crate) replan: Option<ReplanReason>,
     /// Number of its profiler's restarts when its references were frozen last.
-    pub(in crate::controller) frozen: Option<u32>,
-    /// Phase.
-    pub phase: Phase,
+    pub(crate) frozen: Option<u32>,
+    pub(crate) phase: Phase,
     /// Reason for its phase, in one sentence.
-    pub reason: String,
+    pub(crate) reason: String,
     /// Energy of its GPUs up to the last closed interval, and emissions by the intensities known now.
-    pub(in crate::controller) emissions: HourlyEmissions,
+    pub(crate) emissions: HourlyEmissions,
     /// The same of CPU packages and memory; promises are about GPUs alone.
-    pub(in crate::controller) cpu_emissions: HourlyEmissions,
+    pub(crate) cpu_emissions: HourlyEmissions,
     /// Energy of both by kind of device.
-    pub energy_by_kind: BTreeMap<DeviceKind, Millijoules>,
+    pub(crate) energy_by_kind: BTreeMap<DeviceKind, Millijoules>,
     /// Savings so far against the original limit, by the last estimate.
-    pub saved: Option<Saved>,
+    pub(crate) saved: Option<Saved>,
     /// Set point of its plan that is applied, and since when.
-    pub(in crate::controller) applied: Option<AppliedSetPoint>,
-    pub(in crate::controller) idling: Idling,
+    pub(crate) applied: Option<AppliedSetPoint>,
+    pub(crate) idling: Idling,
     /// Detector of its own pauses.
-    pub(in crate::controller) stalls: StallDetector,
+    pub(crate) stalls: StallDetector,
     /// True if progress is to be stored at the next tick.
-    pub(in crate::controller) unsaved: bool,
+    pub(crate) unsaved: bool,
     /// Summary of its reports.
-    pub(in crate::controller) received_reports: ReceivedReports,
+    pub(crate) received_reports: ReceivedReports,
     /// Progress as stored last.
-    pub(in crate::controller) saved_progress: Option<StoredProgress>,
+    pub(crate) saved_progress: Option<StoredProgress>,
     pub(super) lease_until: Monotonic,
     pub(super) last_report_at: Option<Monotonic>,
     pub(super) setting: Option<Setting>,
@@ -182,7 +174,7 @@ pub struct Job {
 
 impl Job {
     /// Returns a job at its registration, or, with `stored` progress, after a restart of the daemon.
-    pub fn new(
+    pub(crate) fn new(
         id: JobId,
         spec: JobSpec,
         groups: Vec<Group>,
@@ -232,7 +224,7 @@ impl Job {
     }
 
     /// Gives it a profiler for its GPUs, once they report their limits.
-    pub fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: PriorProfile) {
+    pub(crate) fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: PriorProfile) {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
         let gpus = groups.iter().flat_map(|g| g.members.iter().cloned());
         let profiler =
@@ -244,47 +236,39 @@ impl Job {
         self.stalls.set_groups(&ranges);
         self.groups = groups;
     }
-
-    /// Returns whether it has been silent for longer than its lease.
-    pub fn lease_expired(&self, now: Now) -> bool {
+    pub(crate) fn lease_expired(&self, now: Now) -> bool {
         now.monotonic > self.lease_until
     }
 
     /// Returns how long its lease lasts without a further report.
-    pub fn lease_left(&self, now: Now) -> Seconds {
+    pub(crate) fn lease_left(&self, now: Now) -> Seconds {
         self.lease_until.since(now.monotonic)
     }
 
     /// Returns whether it has reported since this daemon runs.
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         self.last_report_at.is_some()
     }
-
-    /// Returns the profile so far.
-    pub fn profile(&self) -> &Profile {
+    pub(crate) fn profile(&self) -> &Profile {
         const NOTHING: &Profile = &Profile { points: Vec::new() };
         self.profiler.as_ref().map_or(NOTHING, Profiler::profile)
     }
-
-    /// Returns whether all of its points are measured.
-    pub(in crate::controller) fn is_profiled(&self) -> bool {
+    pub(crate) fn is_profiled(&self) -> bool {
         self.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done)
     }
 
     /// Returns whether only the sensors of its own GPUs measured its profile.
-    pub(in crate::controller) fn measured_itself(&self) -> bool {
+    pub(crate) fn measured_itself(&self) -> bool {
         let measured_by = self.profiler.as_ref().map(|p| &p.record().boards);
         measured_by.is_some_and(|b| !b.is_empty() && b.iter().all(|id| self.spec.gpus.contains(id)))
     }
-
-    /// Returns the profiled throughput at the setting in force.
-    pub fn throughput_now(&self) -> Option<SamplesPerSecond> {
+    pub(crate) fn throughput_now(&self) -> Option<SamplesPerSecond> {
         let setting = self.setting.as_ref()?;
         self.profile().at(setting).map(|p| p.throughput.mean)
     }
 
     /// Returns the remaining work, if that is known; zero once everything is done.
-    pub fn remaining(&self) -> Option<Samples> {
+    pub(crate) fn remaining(&self) -> Option<Samples> {
         let Work::TotalSamples(total) = self.spec.work else { return None };
         let done = self.progress.last.map_or(0.0, |l| l.samples);
         Some((total - Samples::new(done)).max(Samples::ZERO))
@@ -292,7 +276,7 @@ impl Job {
 
     /// Returns the samples done and the time that planning counts for them: their time at the reference, and the time lost
     /// to lower limits. Extrapolates from the last report at the throughput of the setting in force.
-    pub fn progress_now(&self, now: Now) -> (Samples, Seconds) {
+    pub(crate) fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
         let since = self.last_report_at.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
         let idle = self.idling.since_report.min(since);
@@ -307,7 +291,7 @@ impl Job {
     }
 
     /// Returns the set point of a GPU that the job wants now; `None` for its original limit.
-    pub fn wanted(&self, gpu: &GpuId, now: Now) -> Option<SetPoint> {
+    pub(crate) fn wanted(&self, gpu: &GpuId, now: Now) -> Option<SetPoint> {
         let group = self.groups.iter().position(|g| g.members.contains(gpu))?;
         let setting = match self.phase {
             Phase::Waiting | Phase::Observing => return None,
@@ -321,7 +305,7 @@ impl Job {
     }
 
     /// Decides its phase. `hindrance` is the reason why its GPUs cannot be controlled, if any.
-    pub fn choose_phase(&mut self, hindrance: Option<String>) {
+    pub(crate) fn choose_phase(&mut self, hindrance: Option<String>) {
         let finished = self.remaining().is_some_and(|left| left <= Samples::ZERO);
         let (phase, reason) = match (&hindrance, &self.profiler) {
             (Some(why), _) => (Phase::Observing, why.clone()),
@@ -340,7 +324,7 @@ impl Job {
     }
 
     /// Returns the profiler's or the plan's set point of a group that a GPU shows rounded; else the shown one.
-    pub fn nearest_known(&self, group: usize, shown: SetPoint) -> SetPoint {
+    pub(crate) fn nearest_known(&self, group: usize, shown: SetPoint) -> SetPoint {
         let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|s| s.get(group)).copied();
         let held = self.applied.iter().filter_map(|h| h.setting.get(group).copied());
         let planned = self.plan.iter().flat_map(|p| &p.segments).filter_map(|s| s.setting.get(group).copied());
@@ -348,7 +332,7 @@ impl Job {
     }
 
     /// Returns its profile's record to store, if it changed since the last call.
-    pub fn record_to_save(&mut self) -> Option<Record> {
+    pub(crate) fn record_to_save(&mut self) -> Option<Record> {
         let record = self.profiler.as_ref()?.record();
         if record.points.is_empty() || self.saved_record.as_ref() == Some(record) {
             return None;
@@ -356,9 +340,7 @@ impl Job {
         self.saved_record = Some(record.clone());
         self.saved_record.clone()
     }
-
-    /// Returns the job as it is stored.
-    pub fn stored(&self, ended: Option<(DateTime<Utc>, String)>) -> StoredJob {
+    pub(crate) fn stored(&self, ended: Option<(DateTime<Utc>, String)>) -> StoredJob {
         StoredJob {
             id: self.id.clone(),
             spec: self.spec.clone(),
@@ -371,15 +353,15 @@ impl Job {
 
 /// Profile known when a job begins.
 #[derive(Clone, Debug, Default)]
-pub struct PriorProfile {
+pub(crate) struct PriorProfile {
     /// Measurements of earlier runs.
-    pub record: Record,
+    pub(crate) record: Record,
     /// Most efficient limit with the nearest other batch size.
-    pub expected: Option<PowerLimit>,
+    pub(crate) expected: Option<PowerLimit>,
 }
 
 /// Returns the key under which the profile of a job on these GPUs is stored.
-pub(in crate::controller) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
+pub(crate) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
     let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
     ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards }
 }

@@ -12,8 +12,8 @@ mod warnings;
 
 use std::collections::BTreeMap;
 
-pub(super) use job::SweepCeiling;
-pub use job::{Group, Job, Phase};
+pub use job::Phase;
+pub(super) use job::{Group, Job, SweepCeiling};
 pub use progress::ProgressReport;
 
 use super::gpus::{Gpu, Gpus};

@@ -8,7 +8,7 @@ use wattune_core::time::Now;
 
 impl Job {
     /// Applies the plan's present segment, as fast as the settings allow.
-    pub(in crate::controller) fn follow_plan(&mut self, now: Now, pace: &SwitchingLimits) {
+    pub(crate) fn follow_plan(&mut self, now: Now, pace: &SwitchingLimits) {
         if self.phase == Phase::Waiting {
             return; // it has not reported
         }
@@ -34,21 +34,19 @@ impl Job {
             self.phase = Phase::Paused;
         }
     }
-
-    /// Returns what it is to do now.
-    pub(in crate::controller) fn activity(&self) -> JobActivity {
+    pub(crate) fn activity(&self) -> JobActivity {
         self.applied.as_ref().map_or(JobActivity::Training, |applied| applied.doing)
     }
 
     /// Returns the time at which it is to resume, if it pauses now.
-    pub(in crate::controller) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
+    pub(crate) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
         let ahead = self.plan.iter().flat_map(|plan| &plan.segments).filter(|s| s.slot.end() > now.utc);
         let pause = ahead.take_while(|s| s.doing == JobActivity::Paused).last()?;
         (self.phase == Phase::Paused).then(|| pause.slot.end())
     }
 
     /// Returns why its set point differs from the planned one; `None` if it does not.
-    pub(in crate::controller) fn describe_applied(&self, now: Now) -> Option<String> {
+    pub(crate) fn describe_applied(&self, now: Now) -> Option<String> {
         let segment = self.plan.as_ref()?.segment_at(now.utc)?;
         let AppliedSetPoint { setting, ramping, .. } = self.applied.as_ref()?;
         if *setting == segment.setting {
@@ -65,7 +63,7 @@ impl Job {
     }
 
     /// Records a fault in its planning: its GPUs return to their original limits, and it is not planned for a while.
-    pub(in crate::controller) fn fail_planning(&mut self, why: String, now: Now) {
+    pub(crate) fn fail_planning(&mut self, why: String, now: Now) {
         let setback = Setback::after(self.setback.as_ref(), why, now);
         tracing::error!(job.id = %self.id, times = setback.times, "job {}: {}", self.id, setback.describe());
         self.plan = None;
@@ -74,12 +72,10 @@ impl Job {
     }
 
     /// Returns whether it is not planned yet because its planning failed recently.
-    pub(in crate::controller) fn rests_from_planning(&self, now: Now) -> bool {
+    pub(crate) fn rests_from_planning(&self, now: Now) -> bool {
         self.setback.as_ref().is_some_and(|setback| now.monotonic < setback.until)
     }
-
-    /// Returns the failure of its planning in one sentence.
-    pub(in crate::controller) fn describe_setback(&self) -> Option<String> {
+    pub(crate) fn describe_setback(&self) -> Option<String> {
         self.setback.as_ref().map(Setback::describe)
     }
 }

@@ -75,7 +75,7 @@ impl Job {
     ///
     /// # Errors
     /// If it contradicts the one before; then nothing is changed but the lease.
-    pub fn report(&mut self, report: ProgressReport, now: Now) -> Result<(), ControlError> {
+    pub(crate) fn report(&mut self, report: ProgressReport, now: Now) -> Result<(), ControlError> {
         self.lease_until = now.monotonic.after(self.spec.lease);
         let invalid = |field, why| Err(ControlError::Invalid(InvalidJob { field, why }));
         if report.samples < Samples::ZERO {
@@ -137,14 +137,14 @@ impl Job {
     }
 
     /// Counts the time in which it was to do no work.
-    pub(in crate::controller) fn count_idle_time(&mut self, at: Monotonic) {
+    pub(crate) fn count_idle_time(&mut self, at: Monotonic) {
         let is_idle = self.activity() != JobActivity::Training;
         self.idling.count(at, is_idle);
     }
 
     /// Accounts for the time between two reports. Time in which it was to do no work is no stall: it counts towards the
     /// slowdown, and so does work done all the same.
-    pub(in crate::controller) fn account_for(&mut self, span: Seconds, done: Samples) {
+    pub(crate) fn account_for(&mut self, span: Seconds, done: Samples) {
         self.idling.since_report = Seconds::ZERO;
         let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();
         let known = |setting: &Setting| known.iter().find(|(of, _)| of == setting).map(|(_, known)| *known);

@@ -34,7 +34,7 @@ struct ReceivedReport {
 
 /// Reports of a job to this daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(in crate::controller) struct ReceivedReports {
+pub(crate) struct ReceivedReports {
     first: Option<ReceivedReport>,
     last: Option<ReceivedReport>,
     count: u32,
@@ -42,7 +42,7 @@ pub(in crate::controller) struct ReceivedReports {
 
 impl ReceivedReports {
     /// Adds a report.
-    pub(in crate::controller) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
+    pub(crate) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
         let seen = ReceivedReport { samples, at, received };
         self.first.get_or_insert(seen);
         self.last = Some(seen);
@@ -50,7 +50,7 @@ impl ReceivedReports {
     }
 
     /// Returns likely mistakes, each with what was probably meant.
-    pub(in crate::controller) fn likely_mistakes(&self, spec: &JobSpec) -> Vec<String> {
+    pub(crate) fn likely_mistakes(&self, spec: &JobSpec) -> Vec<String> {
         let Some((first, last)) = self.first.zip(self.last) else { return Vec::new() };
         let took = last.received.since(first.received);
         let total = match spec.work {

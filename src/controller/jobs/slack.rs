@@ -27,7 +27,7 @@ impl Job {
     }
 
     /// By how much it is slower so far than at the ceiling: 0.03 is 3 %. `None` while that is not known within 0.3 points.
-    pub fn slowdown(&self) -> Option<f64> {
+    pub(in crate::controller) fn slowdown(&self) -> Option<f64> {
         let error = self.profile().ceiling()?.throughput.relative_error;
         self.progress.account.known_slowdown(self.reference()?, error)
     }

@@ -21,8 +21,8 @@ const PATIENCE: TimeDelta = TimeDelta::hours(1);
 const WORTHWHILE: TimeDelta = TimeDelta::minutes(15);
 
 /// Ceilings of a job's sweep now, and the cap's effect on them.
-pub(in crate::controller) struct SweepFit {
-    pub(in crate::controller) job: JobId,
+pub(crate) struct SweepFit {
+    pub(crate) job: JobId,
     ceilings: Vec<PowerLimit>,
     sweep_ceiling: SweepCeiling,
 }
@@ -30,13 +30,13 @@ pub(in crate::controller) struct SweepFit {
 impl Snapshot<'_> {
     /// Lowers the ceilings of a job's GPUs to the most that a constant cap leaves them, with all other GPUs at their lowest
     /// limits: anything above can neither be measured nor used.
-    pub(in crate::controller) fn lower_to_constant_cap(&self, groups: &mut [Group]) {
+    pub(crate) fn lower_to_constant_cap(&self, groups: &mut [Group]) {
         let Some(cap) = self.cap.constant(self.gpus.largest_limits()) else { return };
         lower(groups, cap - self.others(groups, |_| false), None);
     }
 
     /// Returns the ceilings of all jobs' sweeps under the node's cap.
-    pub(in crate::controller) fn sweep_fits(&self) -> Vec<SweepFit> {
+    pub(crate) fn sweep_fits(&self) -> Vec<SweepFit> {
         if self.settings.observe {
             return Vec::new();
         }
@@ -146,7 +146,7 @@ fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Opti
 
 impl Job {
     /// Sets the ceilings of its sweep.
-    pub(in crate::controller) fn fit_sweep(&mut self, fit: SweepFit, settings: &ProfileSettings) {
+    pub(crate) fn fit_sweep(&mut self, fit: SweepFit, settings: &ProfileSettings) {
         if self.groups.iter().map(|g| g.range.ceiling).ne(fit.ceilings.iter().copied()) {
             let words: Vec<String> = fit.ceilings.iter().map(ToString::to_string).collect();
             let (id, to) = (&self.id, words.join(" + "));

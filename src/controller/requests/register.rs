@@ -116,7 +116,7 @@ impl Controller {
     }
 
     /// Adds a job to its GPUs.
-    pub(in crate::controller) async fn admit(&mut self, job: Job) {
+    pub(crate) async fn admit(&mut self, job: Job) {
         let (id, gpus, processes) = (job.id.clone(), job.spec.gpus.clone(), job.spec.processes.clone());
         for gpu in &gpus {
             let is_split = self.accounting.split_interval_of(&mut node!(self), gpu, false);

@@ -31,22 +31,19 @@ const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
 const NOT_CONTROLLED: &str = "registered with \"control\": false: its GPUs are not controlled for it";
 
 /// Data from which a job's savings are estimated.
-pub(in crate::controller) struct Estimate<'a> {
-    pub(in crate::controller) snapshot: Snapshot<'a>,
-    pub(in crate::controller) stored: &'a StoredJob,
+pub(crate) struct Estimate<'a> {
+    pub(crate) snapshot: Snapshot<'a>,
+    pub(crate) stored: &'a StoredJob,
     /// Job as it runs or ran, with its profile.
-    pub(in crate::controller) job: &'a Job,
-    pub(in crate::controller) rows: &'a [Interval],
-    pub(in crate::controller) series: &'a CarbonSeries,
-    pub(in crate::controller) emissions: &'a Emissions,
+    pub(crate) job: &'a Job,
+    pub(crate) rows: &'a [Interval],
+    pub(crate) series: &'a CarbonSeries,
+    pub(crate) emissions: &'a Emissions,
 }
 
 impl Estimate<'_> {
     /// Returns the job's savings; the reason where no honest estimate exists.
-    pub(in crate::controller) async fn savings(
-        &self,
-        known: Result<SavingInput, String>,
-    ) -> Result<Savings, ControlError> {
+    pub(crate) async fn savings(&self, known: Result<SavingInput, String>) -> Result<Savings, ControlError> {
         let id = &self.stored.id;
         let written = self.snapshot.outcome(id).await?;
         if let Some(outcome) = written.filter(|_| self.stored.ended.is_some()) {
@@ -151,7 +148,7 @@ impl Estimate<'_> {
     }
 
     /// Returns the work between the job's first report and its last, and the grid's intensities.
-    pub(in crate::controller) async fn completed_work(&self) -> Result<Result<SavingInput, String>, StoreError> {
+    pub(crate) async fn completed_work(&self) -> Result<Result<SavingInput, String>, StoreError> {
         let stored = self.stored;
         if !stored.spec.control {
             return Ok(Err(NOT_CONTROLLED.into()));

@@ -12,7 +12,7 @@ use wattune_core::ledger::savings_entries::{Counterfactual, Outcome};
 
 impl Snapshot<'_> {
     /// Returns a running job's savings so far against its original limits, if there is an honest estimate.
-    pub(in crate::controller) async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
+    pub(crate) async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
         let stored = job.stored(None);
         let rows = self.accounting.rows_of(id, self.store).await?;
@@ -25,7 +25,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns the outcome of a job that ended; `None` where there is nothing to compare, or nothing new.
-    pub(in crate::controller) async fn estimate_outcome(
+    pub(crate) async fn estimate_outcome(
         &self,
         job: &Job,
         stored: &StoredJob,
@@ -67,7 +67,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns a job's outcome as written last.
-    pub(in crate::controller) async fn outcome(&self, id: &JobId) -> Result<Option<Outcome>, StoreError> {
+    pub(crate) async fn outcome(&self, id: &JobId) -> Result<Option<Outcome>, StoreError> {
         let written = self.store.entries_of("outcome", id).await?;
         let is_one = |entry: Entry| match entry {
             Entry::Outcome(it) if it.job == *id => Some(*it),

@@ -30,7 +30,7 @@ impl ReferenceKind {
 }
 
 /// Returns the jobs that have a plan and were not frozen yet, or were profiled anew since.
-pub(in crate::controller) fn due_references(jobs: &Jobs) -> Vec<JobId> {
+pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
     let is_due = |job: &&Job| {
         let restarts = job.profiler.as_ref().map(|p| p.restarts());
         job.spec.control && job.plan.is_some() && job.is_profiled() && job.frozen.is_none_or(|n| Some(n) < restarts)
@@ -40,7 +40,7 @@ pub(in crate::controller) fn due_references(jobs: &Jobs) -> Vec<JobId> {
 
 impl Snapshot<'_> {
     /// Returns the ledger's entry of a job's references; `None` where one of an earlier daemon still holds.
-    pub(in crate::controller) async fn freeze(&self, job: &Job) -> Result<Option<Entry>, StoreError> {
+    pub(crate) async fn freeze(&self, job: &Job) -> Result<Option<Entry>, StoreError> {
         let Some(plan) = &job.plan else { return Ok(None) };
         let earlier = self.counterfactuals(&job.id).await?;
         if job.frozen.is_none() && !earlier.is_empty() {

@@ -12,7 +12,7 @@ use wattune_core::units::GramsPerKwh;
 /// Series of intensities that the ledger uses: all sources of one kind and scope, those of the first source with any
 /// response. An outage, in which a source of another kind may be active, then does not change the meaning of emissions.
 #[derive(Default)]
-pub(in crate::controller) struct AccountingSeries {
+pub(crate) struct AccountingSeries {
     /// Sources of it, the preferred one first.
     sources: Vec<SourceKey>,
     /// Values in memory.
@@ -24,12 +24,12 @@ pub(in crate::controller) struct AccountingSeries {
 
 impl AccountingSeries {
     /// Returns its sources, the preferred one first.
-    pub(in crate::controller) fn sources(&self) -> &[SourceKey] {
+    pub(crate) fn sources(&self) -> &[SourceKey] {
         &self.sources
     }
 
     /// Returns the values in memory.
-    pub(in crate::controller) fn series(&self) -> &CarbonSeries {
+    pub(crate) fn series(&self) -> &CarbonSeries {
         &self.series
     }
 
@@ -72,7 +72,7 @@ impl AccountingSeries {
 }
 
 /// Returns whether two sources publish the same quantity; without a stated kind and scope, only one source and zone does.
-pub(in crate::controller) fn same_signal(a: &SourceKey, b: &SourceKey) -> bool {
+pub(crate) fn same_signal(a: &SourceKey, b: &SourceKey) -> bool {
     a == b || is_same_quantity((a.kind, a.scope), (b.kind, b.scope))
 }
 

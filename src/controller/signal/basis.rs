@@ -13,7 +13,7 @@ const LOOK: Seconds = Seconds::new(5.0);
 
 /// Kind of basis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controller) enum BasisLevel {
+pub(crate) enum BasisLevel {
     /// Active source.
     Source,
     /// Local forecaster.
@@ -25,7 +25,7 @@ pub(in crate::controller) enum BasisLevel {
 }
 
 impl BasisLevel {
-    pub(in crate::controller) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
             Self::Local => "local",
@@ -37,24 +37,24 @@ impl BasisLevel {
 
 /// Basis of the present value, and since when.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::controller) struct SignalBasis {
-    pub(in crate::controller) level: BasisLevel,
-    pub(in crate::controller) source: Option<&'static str>,
-    pub(in crate::controller) value: GramsPerKwh,
+pub(crate) struct SignalBasis {
+    pub(crate) level: BasisLevel,
+    pub(crate) source: Option<&'static str>,
+    pub(crate) value: GramsPerKwh,
     /// Slot for which it holds.
     pub(super) slot: Slot,
-    pub(in crate::controller) since: DateTime<Utc>,
+    pub(crate) since: DateTime<Utc>,
     looked_at: Option<Monotonic>,
 }
 
 impl SignalBasis {
-    pub(in crate::controller) fn unknown(now: DateTime<Utc>, fallback: GramsPerKwh) -> Self {
+    pub(crate) fn unknown(now: DateTime<Utc>, fallback: GramsPerKwh) -> Self {
         let slot = Slot::new(now, now + LOOK.to_delta()).expect("LOOK is more than nothing");
         Self { level: BasisLevel::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
     }
 
     /// Returns the basis of the value at `now`.
-    pub(in crate::controller) fn of(
+    pub(crate) fn of(
         model: &Model,
         forecast: Option<&Forecast>,
         state: &FeedState,

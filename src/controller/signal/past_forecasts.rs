@@ -11,13 +11,13 @@ use wattune_core::units::Seconds;
 
 /// Past forecasts of the active source.
 #[derive(Default)]
-pub(in crate::controller) struct PastForecasts {
+pub(crate) struct PastForecasts {
     /// Key of the lookup: nothing else can change the result.
     about: Option<About>,
     /// Forecasts for the present slot.
-    pub(in crate::controller) foreseen: Vec<ForeseenView>,
+    pub(crate) foreseen: Vec<ForeseenView>,
     /// Latest actual value with its forecasts.
-    pub(in crate::controller) outcome: Option<OutcomeView>,
+    pub(crate) outcome: Option<OutcomeView>,
 }
 
 #[derive(Clone, PartialEq)]

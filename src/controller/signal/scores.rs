@@ -19,7 +19,7 @@ const SCORE: Seconds = Seconds::new(3600.0);
 const SCORED: TimeDelta = TimeDelta::days(14);
 
 /// Horizons of scored forecasts, in hours.
-pub(in crate::controller) const HORIZONS_H: [f64; 2] = [1.0, 24.0];
+pub(crate) const HORIZONS_H: [f64; 2] = [1.0, 24.0];
 
 /// Ranks of the feed's sources, shared with the feed.
 pub type RankBoard = Arc<Mutex<Ranks>>;

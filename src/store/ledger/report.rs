@@ -23,7 +23,7 @@ use wattune_core::ledger::block;
 use wattune_core::ledger::confidence::ConfidenceInterval;
 use wattune_core::ledger::entry::{Entry, Settlement, Terms};
 use wattune_core::ledger::hour::has_begun;
-use wattune_core::ledger::report::first_seen::{add_open, first_of, searched_from};
+use wattune_core::ledger::report::span::{add_open, first_of, searched_from};
 use wattune_core::ledger::report::span::{by_boundary, edges, in_force, whole_days};
 use wattune_core::ledger::report::{
     self, BoundaryPeriod, DeviceBalance, Gap, JobFacts, LedgerData, NewestOutcome, Owner, Report, ReportRequest, Saved,

@@ -1,7 +1,8 @@
-//! Cost of a run as one number.
+//! Cost of a run as one number, and the power limit with the least cost.
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::{OperatingPoint, PowerLimit};
 use crate::units::{Joules, Seconds, Watts};
 
 /// Quantity that policies minimise, in joules: energy, and time × maximum power. Rewards are negative costs.
@@ -91,5 +92,40 @@ impl Knob {
     /// does, and a week with a high intensity does not distort the comparison.
     pub fn cost(&self, energy: Joules, time: Seconds) -> Cost {
         Cost(self.eta * energy.get() + (1.0 - self.eta) * self.max_power.get() * time.get())
+    }
+}
+
+/// Returns the limit with the least cost per sample among those measured without a clock limit. Only for GPUs of one
+/// model: several models have no common limit.
+pub fn best_limit(points: &[OperatingPoint], knob: &Knob) -> Option<PowerLimit> {
+    let second = Seconds::new(1.0);
+    let cost = |p: &OperatingPoint| knob.cost(p.power.mean * second, second).get() / p.throughput.mean.get();
+    let plain = |p: &OperatingPoint| match p.setting.as_slice() {
+        [only] if only.clock.is_none() => Some((cost(p), only.limit)),
+        _ => None,
+    };
+    points.iter().filter_map(plain).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, limit)| limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Estimate;
+    use crate::units::SamplesPerSecond;
+
+    #[test]
+    fn the_best_limit_follows_the_knob() {
+        let point = |limit: u32, throughput, power| OperatingPoint {
+            setting: vec![PowerLimit::from_milliwatts(limit * 1000).into()],
+            throughput: Estimate { mean: SamplesPerSecond::new(throughput), relative_error: 0.0 },
+            power: Estimate { mean: Watts::new(power), relative_error: 0.0 },
+            measured: Seconds::new(1.0),
+        };
+        let points = [point(300, 100.0, 290.0), point(200, 90.0, 200.0), point(100, 40.0, 100.0)];
+        let best = |eta| best_limit(&points, &Knob { eta, max_power: Watts::new(300.0) }).map(|l| l.watts().get());
+        assert_eq!(best(0.0), Some(300.0), "the fastest");
+        assert_eq!(best(0.5), Some(200.0));
+        assert_eq!(best(1.0), Some(200.0), "the least energy for a sample, not the least power");
+        assert_eq!(best_limit(&[], &Knob { eta: 1.0, max_power: Watts::new(300.0) }), None);
     }
 }

@@ -6,8 +6,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::contradiction::{is_late, refuse_contradiction, refuse_impossible};
-use super::refused::{MAX_RUNNING, Refused};
+use super::refused::{MAX_RUNNING, Refused, is_late, refuse_contradiction, refuse_impossible};
 use super::{
     Choice, Cost, Ending, Generator, NoneConverges, Outcome, Report, Run, State, Terms, Trial, Verdict, next, patience,
 };

@@ -10,18 +10,13 @@
 //! [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson sampling); [`wattune`] explores
 //! less, for the reasons in its module.
 
-mod belief;
-mod choice;
-mod contradiction;
 pub mod cost;
 mod job;
-mod limit;
 pub mod numpy;
 mod policy;
 mod refused;
 mod run;
 mod spec;
-mod terms;
 #[cfg(test)]
 mod tests;
 mod trial;
@@ -29,16 +24,12 @@ mod unit_warnings;
 pub mod wattune;
 pub mod zeus;
 
-pub use belief::Belief;
-pub use choice::{Choice, NoneConverges};
-pub use cost::{Cost, Knob};
+pub use cost::{Cost, Knob, best_limit};
 pub use job::{Begun, Job};
-pub use limit::best_limit;
 pub use numpy::Generator;
 pub use policy::{beliefs, favourite, next, patience};
 pub use refused::Refused;
 pub use run::{Ending, Report, Run, Verdict};
-pub use spec::{InvalidSpec, PolicyName, Spec};
-pub use terms::{Boards, Reward, Target, Terms};
-pub use trial::{Kind, Outcome, State, Trial};
+pub use spec::{Boards, InvalidSpec, PolicyName, Reward, Spec, Target, Terms};
+pub use trial::{Belief, Choice, Kind, NoneConverges, Outcome, State, Trial};
 pub use unit_warnings::unit_warnings;

@@ -1,4 +1,4 @@
-//! A run of a recurring job.
+//! A run of a recurring job, the choice of its batch size, and the estimate of its cost.
 
 use serde::{Deserialize, Serialize};
 
@@ -86,4 +86,30 @@ impl Trial {
     pub fn is_running(&self) -> bool {
         self.state == State::Running
     }
+}
+
+/// Choice for the next run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Batch size.
+    pub batch_size: u64,
+    /// Reason for it.
+    pub kind: Kind,
+}
+
+/// Error: no batch size of the job reached the target, and none is left to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no batch size reaches the target metric; create the job again (DELETE it, or use another name) with other batch \
+     sizes, more epochs, or an easier target"
+)]
+pub struct NoneConverges;
+
+/// Estimate of the cost of a run with a batch size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Belief {
+    /// Mean.
+    pub mean: Cost,
+    /// Standard deviation of the mean.
+    pub deviation: Cost,
 }

@@ -3,23 +3,22 @@
 mod cap;
 mod gpu;
 mod ids;
-mod invalid_job;
+mod input;
 mod job;
-mod near;
 mod processes;
 mod profile;
 mod series;
 mod set_point;
 mod signal;
-mod text;
-mod unit_mistake;
 
 pub use cap::{CapSchedule, CapSource, ConfiguredCap, DemandResponse, Level, Rebound, Window, check_level};
 pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit, SENSOR_GAIN};
 pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, SIMULATED_GPU, Zone};
-pub use invalid_job::InvalidJob;
+pub use input::{
+    InvalidJob, MOST_POWER_PER_NODE, check_intensity, check_power, first_invisible, is_invisible, is_visible, legible,
+    nearest, with_nearest,
+};
 pub use job::{Activity, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
-pub use near::{nearest, with_nearest};
 pub use processes::{CgroupPath, Process, ProcessSelector, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use series::{SeriesProblem, Slot, TimeSeries};
@@ -28,5 +27,3 @@ pub use signal::{
     CarbonSeries, Forecast, Intensity, Issued, Method, Origin, Provenance, Quoted, SignalKind, SignalScope,
     SignalValue, Unit, is_same_quantity,
 };
-pub use text::{first_invisible, is_invisible, is_visible, legible};
-pub use unit_mistake::{MOST_POWER_PER_NODE, check_intensity, check_power};

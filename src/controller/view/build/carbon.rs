@@ -18,13 +18,13 @@ const AHEAD: TimeDelta = TimeDelta::hours(48);
 
 impl Snapshot<'_> {
     /// Returns the carbon signal now.
-    pub(in crate::controller) fn carbon_now(&self) -> CarbonView {
+    pub(crate) fn carbon_now(&self) -> CarbonView {
         let state = self.signal.state();
         self.at_present(&state).view()
     }
 
     /// Returns the forecast of the grid from now on.
-    pub(in crate::controller) fn carbon_forecast(&self) -> Vec<IntensityView> {
+    pub(crate) fn carbon_forecast(&self) -> Vec<IntensityView> {
         let state = self.signal.state();
         self.at_present(&state).ahead()
     }
@@ -43,7 +43,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns the grid's past hours.
-    pub(in crate::controller) async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
+    pub(crate) async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
         if !(hours > 0.0 && hours <= 8784.0) {
             let why = format!("is {hours}; it must be more than 0 and at most 8784 (a year)");
             return Err(ControlError::Invalid(InvalidJob { field: "hours", why }));
@@ -80,7 +80,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns the day-ahead price.
-    pub(in crate::controller) fn price_now(&self) -> Option<PriceView> {
+    pub(crate) fn price_now(&self) -> Option<PriceView> {
         let PriceSignal { state, currency } = self.signal.price()?;
         Some(price_view(&state.borrow(), currency, self.now.utc))
     }

@@ -11,14 +11,14 @@ use wattune_core::domain::{ClockLimit, PowerLimit};
 
 impl Snapshot<'_> {
     /// Returns the GPUs, by index.
-    pub(in crate::controller) fn gpus(&self, grants: &LimitGrants) -> Vec<GpuView> {
+    pub(crate) fn gpus(&self, grants: &LimitGrants) -> Vec<GpuView> {
         let mut views: Vec<GpuView> = self.gpus.iter().map(|gpu| self.gpu_view(gpu, grants)).collect();
         views.sort_by_key(|gpu| gpu.index);
         views
     }
 
     /// Returns one GPU.
-    pub(in crate::controller) fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
+    pub(crate) fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
         let gpu = self.gpus.get(&id).ok_or_else(|| ControlError::Conflict("the GPU has gone".into()))?;
         Ok(self.gpu_view(gpu, &self.grants()))

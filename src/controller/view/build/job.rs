@@ -28,14 +28,14 @@ const NEGLIGIBLE: f64 = 0.002;
 
 impl Snapshot<'_> {
     /// Returns the jobs that have not ended, oldest first.
-    pub(in crate::controller) fn jobs(&self, grants: &LimitGrants) -> Vec<JobView> {
+    pub(crate) fn jobs(&self, grants: &LimitGrants) -> Vec<JobView> {
         let mut jobs: Vec<&Job> = self.jobs.iter().collect();
         jobs.sort_by_key(|job| job.registered_at);
         jobs.into_iter().map(|job| self.job_view(job, grants)).collect()
     }
 
     /// Returns a job, running or ended.
-    pub(in crate::controller) async fn job(&self, id: &JobId) -> Result<JobView, ControlError> {
+    pub(crate) async fn job(&self, id: &JobId) -> Result<JobView, ControlError> {
         if let Some(job) = self.jobs.get(id) {
             return Ok(self.job_view(job, &self.grants()));
         }
@@ -92,7 +92,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns the answer to a job's progress report.
-    pub(in crate::controller) fn progress_view(&self, id: &JobId, grants: &LimitGrants) -> Option<ProgressView> {
+    pub(crate) fn progress_view(&self, id: &JobId, grants: &LimitGrants) -> Option<ProgressView> {
         let job = self.jobs.get(id)?;
         let gpu = job.spec.gpus.first()?;
         let wanted = grants.permitted(gpu, self.demand().set_point(gpu));
@@ -110,7 +110,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns a job's plan.
-    pub(in crate::controller) fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
+    pub(crate) fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
         let job = self.running(id)?;
         let plan = job.plan.as_ref();
         let segments = plan.map(|p| p.segments.as_slice()).unwrap_or_default();
@@ -151,7 +151,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns a job's profile, running or ended.
-    pub(in crate::controller) async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
+    pub(crate) async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
         let ended;
         let (job, wanted) = match self.jobs.get(id) {
             Some(job) => (job, job.profiler.as_ref().and_then(Profiler::wanted)),
@@ -172,7 +172,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns a job's account, running or ended, with the best intensities known now.
-    pub(in crate::controller) async fn account_of(&self, id: &JobId) -> Result<AccountView, ControlError> {
+    pub(crate) async fn account_of(&self, id: &JobId) -> Result<AccountView, ControlError> {
         let ended;
         let (stored, job) = match self.jobs.get(id) {
             Some(job) => (job.stored(None), job),
@@ -226,7 +226,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns why there is no such job that has not ended.
-    pub(in crate::controller) async fn no_such_job(&self, id: &JobId) -> ControlError {
+    pub(crate) async fn no_such_job(&self, id: &JobId) -> ControlError {
         match self.store.job(id).await {
             Ok(Some(job)) => {
                 let (at, why) = job.ended.unwrap_or((job.registered_at, "unknown".into()));
@@ -283,7 +283,7 @@ fn points(profile: &Profile) -> Vec<PointView> {
 
 impl JobView {
     /// Returns what a stored job shows; for a running one the rest is filled in.
-    pub(in crate::controller) fn of_ended(job: &StoredJob) -> Self {
+    pub(crate) fn of_ended(job: &StoredJob) -> Self {
         let spec = &job.spec;
         let account = job.progress.account;
         let total = match spec.work {

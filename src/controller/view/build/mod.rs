@@ -14,7 +14,7 @@ use wattune_core::domain::{ClockLimit, SetPoint};
 
 impl Snapshot<'_> {
     /// Returns the daemon as a whole.
-    pub(in crate::controller) fn status(&self) -> StatusView {
+    pub(crate) fn status(&self) -> StatusView {
         let grants = self.grants();
         let gpus = self.gpus(&grants);
         let (searching, last_search) = (self.planner.searching(self.now), self.planner.last_search());
@@ -48,7 +48,7 @@ impl Snapshot<'_> {
     }
 
     /// Returns the daemon's problems, in one sentence each.
-    pub(in crate::controller) fn problems(&self) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = self.gpus.problems().to_vec();
         problems.extend(self.accounting.store_fault().iter().map(|f| format!("ledger: {f}")));
         problems.extend(self.gpus.journal_fault().iter().map(|f| format!("no limit is set: {f}")));
@@ -78,7 +78,7 @@ impl Snapshot<'_> {
 
     /// Returns a job's warnings: promises that it or the jobs together cannot keep, obstacles to its profile, and problems
     /// of its GPUs.
-    pub(in crate::controller) fn warnings_of(&self, job: &Job) -> Vec<String> {
+    pub(crate) fn warnings_of(&self, job: &Job) -> Vec<String> {
         let mut warnings = job.warnings(self.now);
         warnings.extend(self.planner.broken_for(&job.id).iter().cloned());
         if job.spec.control && !self.settings.observe {

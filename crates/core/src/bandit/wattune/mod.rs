@@ -40,12 +40,10 @@
 //! begins again but only visits batch sizes with an estimate below the best.
 
 mod belief;
-mod observation;
 mod regime;
 
 use self::belief::{Belief, Drift, hazard, survival};
-use self::observation::Observation;
-use self::regime::NOISE;
+use self::regime::{NOISE, Observation};
 use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
 
 /// Standard deviation of a regime change, in logarithms.

@@ -1,9 +1,72 @@
-//! The configured cap: a constant, weekly windows, spans of time.
+//! The configured cap: a constant, weekly windows, spans of time; levels of caps and the kinds of rules.
 
 use chrono::Weekday;
+use serde::{Deserialize, Serialize};
 
-use super::level::Level;
-use crate::domain::Slot;
+use crate::domain::{EventId, InvalidJob, MOST_POWER_PER_NODE, Slot, check_power};
+use crate::units::{Short, Watts};
+
+/// Level of a cap.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Watts.
+    Watts(Watts),
+    /// Fraction of the baseline, which is the sum of the GPUs' maximum limits: 0.7 is 70 %.
+    Share(f64),
+}
+
+impl Level {
+    /// Returns watts for a node with this baseline.
+    pub fn of(self, baseline: Watts) -> Watts {
+        match self {
+            Self::Watts(watts) => watts,
+            Self::Share(share) => baseline * share,
+        }
+    }
+}
+
+/// Minimum level; no GPU accepts less, so lower ones are mistakes of units.
+const LOWEST_LEVEL: Watts = Watts::new(1.0);
+
+/// Level up to which a percentage was probably given as a fraction: 0.6 for 60 %.
+const LEAST_SHARE: f64 = 0.01;
+
+/// Checks a level given as watts in one field or percent in another.
+///
+/// # Errors
+/// Names the field and what would be right.
+pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<Level, InvalidJob> {
+    match level {
+        Level::Watts(w) if w < LOWEST_LEVEL => {
+            let (low, high) = (LOWEST_LEVEL.get(), MOST_POWER_PER_NODE.get());
+            let meant = if w > Watts::ZERO { "; was it given in kilowatts?" } else { "" };
+            let why = format!("is {}; it must be within {low} to {high} watts{meant}", Short(w.get()));
+            Err(InvalidJob { field: watts, why })
+        }
+        Level::Watts(w) => match check_power(w, None) {
+            Ok(()) => Ok(level),
+            Err(why) => Err(InvalidJob { field: watts, why: format!("is {why}") }),
+        },
+        Level::Share(share) if share > 0.0 && share <= LEAST_SHARE => {
+            let why = format!(
+                "is {}; it is in percent, and no GPU can be limited to 1 % of its maximum: for {} % write {}",
+                Short((1e11 * share).round() / 1e9),
+                Short((1e13 * share).round() / 1e9),
+                Short((1e13 * share).round() / 1e9)
+            );
+            Err(InvalidJob { field: percent, why })
+        }
+        Level::Share(share) if !(share > 0.0 && share <= 1.0) => {
+            let why = format!(
+                "is {}; it must be more than 0 and at most 100 percent of the sum of the GPUs' maximum limits",
+                Short((1e11 * share).round() / 1e9)
+            );
+            Err(InvalidJob { field: percent, why })
+        }
+        Level::Share(_) => Ok(level),
+    }
+}
 
 /// A weekly window in UTC. It may cross midnight; `days` are those on which it starts.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,5 +96,32 @@ impl ConfiguredCap {
     /// Returns whether there is no cap.
     pub fn is_empty(&self) -> bool {
         self.constant.is_none() && self.windows.is_empty() && self.spans.is_empty()
+    }
+}
+
+/// The rule that determines the cap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CapSource {
+    /// The constant cap.
+    Constant,
+    /// A weekly window.
+    Window,
+    /// A configured span of time.
+    Span,
+    /// A demand-response event, including its ramps.
+    Event(EventId),
+    /// The limit on returning to full power after an event.
+    Rebound(EventId),
+}
+
+impl std::fmt::Display for CapSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Constant => f.write_str("the constant cap"),
+            Self::Window => f.write_str("a weekly window"),
+            Self::Span => f.write_str("a span of the settings"),
+            Self::Event(id) => write!(f, "demand-response event {id}"),
+            Self::Rebound(id) => write!(f, "the rebound limit of demand-response event {id}"),
+        }
     }
 }

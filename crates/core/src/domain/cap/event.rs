@@ -3,9 +3,8 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::level::{Level, check_level};
+use super::configured::{CapSource, Level, check_level};
 use super::rule::Rule;
-use super::source::CapSource;
 use crate::domain::{EventId, InvalidJob, Slot};
 use crate::time::later;
 use crate::units::{Seconds, Short, Watts};

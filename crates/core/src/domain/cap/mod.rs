@@ -5,13 +5,9 @@
 
 mod configured;
 mod event;
-mod level;
 mod rule;
 mod schedule;
-mod source;
 
-pub use configured::{ConfiguredCap, Window};
+pub use configured::{CapSource, ConfiguredCap, Level, Window, check_level};
 pub use event::{DemandResponse, Rebound};
-pub use level::{Level, check_level};
 pub use schedule::CapSchedule;
-pub use source::CapSource;

@@ -2,11 +2,9 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::configured::{ConfiguredCap, Window};
+use super::configured::{CapSource, ConfiguredCap, Level, Window};
 use super::event::DemandResponse;
-use super::level::Level;
 use super::rule::Rule;
-use super::source::CapSource;
 use crate::domain::Slot;
 use crate::time::later;
 use crate::units::Watts;

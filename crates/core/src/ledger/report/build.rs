@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 
-use super::grouping::Grouping;
 use super::holding_time::{HoldingTime, holding_times};
-use super::job::JobFacts;
+use super::job::{JobFacts, Saved};
 use super::ledger_data::{LedgerData, Owner, Sum};
-use super::request::ReportRequest;
+use super::request::{Grouping, ReportRequest};
 use super::row::{Row, RowKey, Split};
-use super::saved::Saved;
 use super::score::{ScoreTerms, is_whole};
 use crate::domain::{DeviceId, DeviceKind, JobId, Slot};
 use crate::ledger::Total;

@@ -4,8 +4,8 @@ use std::collections::{HashMap, hash_map};
 
 use chrono::{DateTime, Utc};
 
-use super::grouping::Grouping;
 use super::ledger_data::{Owner, Sum};
+use super::request::Grouping;
 use crate::domain::{DeviceId, JobId};
 use crate::ledger::Total;
 use crate::units::Millijoules;

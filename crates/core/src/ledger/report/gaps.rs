@@ -1,12 +1,13 @@
-//! Times without monitoring of a device, assembled from rows, and times with unknown energy.
+//! Gaps of a report: times without monitoring or with unknown energy, and hours with restated emissions.
 
 use std::collections::BTreeMap;
 
-use super::ledger_data::Gap;
-use crate::domain::Slot;
+use super::ledger_data::{Gap, Restatement};
+use crate::domain::{SignalKind, Slot};
 use crate::ledger::Interval;
-use crate::ledger::entry::Lost;
-use crate::units::Millijoules;
+use crate::ledger::entry::{Lost, Settlement};
+use crate::ledger::hour::TotalsChange;
+use crate::units::{Micrograms, Millijoules};
 
 /// Returns all gaps of a span, oldest first. `rows` are the span's rows across gaps, each with true if it is the sum of
 /// a rolled-up hour; parts of one gap that were split at full hours are joined. `lost` holds the entries about lost
@@ -47,4 +48,49 @@ pub fn gaps(
     found.extend(unknown.into_values());
     found.sort_by_key(|gap| gap.slot);
     found
+}
+
+/// Maximum number of restatements in a report; further ones are counted.
+const MAX_LISTED: usize = 500;
+
+/// Returns the emissions of the previous version's energy with this version's intensities. Additional energy is no
+/// restatement, because nothing reported before was wrong. `versions` are all versions of the hour, of all kinds.
+pub fn carbon_after(change: &TotalsChange, kind: SignalKind, version: u32, versions: &[Settlement]) -> Micrograms {
+    let of = |version: u32| versions.iter().find(|settled| (settled.kind, settled.version) == (kind, version));
+    match of(version.saturating_sub(1)).zip(of(version)) {
+        Some((before, after)) if change.moved_energy() => after.carbon_of(before),
+        _ => change.carbon,
+    }
+}
+
+/// Returns true if emissions changed by more than a percentage, or to zero.
+pub fn is_restated(before: Micrograms, after: Micrograms, by_pct: f64) -> bool {
+    let (before, after) = (before.get(), after.get());
+    let is_gone = after == 0 && before > 0;
+    is_gone || after.abs_diff(before) as f64 * 100.0 > by_pct * before as f64
+}
+
+/// Restatements of a report, newest hour first.
+#[derive(Debug, Default)]
+pub struct Restatements {
+    /// Listed restatements.
+    pub listed: Vec<Restatement>,
+    /// Number of further ones.
+    pub left_out: u64,
+}
+
+impl Restatements {
+    /// Adds the next restatement, or counts it if enough are listed.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `make`.
+    pub fn push<E>(&mut self, make: impl FnOnce() -> Result<Restatement, E>) -> Result<(), E> {
+        if self.listed.len() < MAX_LISTED {
+            self.listed.push(make()?);
+        } else {
+            self.left_out += 1;
+        }
+        Ok(())
+    }
 }

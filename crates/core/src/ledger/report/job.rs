@@ -1,12 +1,12 @@
-//! Job data for reports.
+//! Job data for reports, and savings by newest outcomes that are still valid.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use super::saved::Saved;
 use crate::domain::{GpuId, JobId, JobName, Slot};
-use crate::units::Samples;
+use crate::ledger::confidence::ConfidenceInterval;
+use crate::units::{GramsCo2e, Samples};
 
 /// Job data that reports use.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,5 +40,51 @@ impl JobFacts {
     /// Returns true if the job overlaps a span.
     pub fn ran_within(&self, span: &Slot) -> bool {
         self.registered_at < span.end() && self.ended_at.is_none_or(|end| end > span.start())
+    }
+}
+
+/// Emissions that jobs saved compared with the original limit, as an interval; negative if they emitted more.
+///
+/// For several jobs the means are added, and so are the ends, as if all errors were correlated. That holds for the
+/// sensors' gain errors but not for random errors, so that the interval is conservative.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Saved {
+    /// Lower end.
+    pub low: GramsCo2e,
+    /// Estimate.
+    pub mean: GramsCo2e,
+    /// Upper end.
+    pub high: GramsCo2e,
+}
+
+impl From<ConfidenceInterval> for Saved {
+    fn from(grams: ConfidenceInterval) -> Self {
+        let ConfidenceInterval { low, mean, high } = grams;
+        Self { low: GramsCo2e::new(low), mean: GramsCo2e::new(mean), high: GramsCo2e::new(high) }
+    }
+}
+
+/// Newest outcome of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct NewestOutcome {
+    /// Number of its entry in the ledger.
+    pub entry: u64,
+    /// Saving compared with the original limit; absent if unknown.
+    pub saved: Option<Saved>,
+}
+
+impl NewestOutcome {
+    /// Returns the saving, unless the job's energy was corrected since; `corrected` is the entry of the newest
+    /// correction.
+    pub fn saved(self, corrected: Option<u64>) -> Option<Saved> {
+        self.saved.filter(|_| corrected.is_none_or(|correction| correction < self.entry))
+    }
+}
+
+impl std::ops::Add for Saved {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self { low: self.low + more.low, mean: self.mean + more.mean, high: self.high + more.high }
     }
 }

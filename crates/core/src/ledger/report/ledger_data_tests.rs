@@ -119,7 +119,7 @@ fn emissions_are_restated_beyond_the_threshold_or_where_they_fall_to_zero() {
 
 #[test]
 fn a_rolled_up_device_begins_with_the_ledger() {
-    assert_eq!(first_seen::first_of(Some(at(3)), Some(at(2)), Some(at(1))), Some(at(2)));
-    assert_eq!(first_seen::first_of(None, Some(at(0)), Some(at(1))), Some(at(1)));
-    assert_eq!(first_seen::first_of(None, None, Some(at(1))), None);
+    assert_eq!(span::first_of(Some(at(3)), Some(at(2)), Some(at(1))), Some(at(2)));
+    assert_eq!(span::first_of(None, Some(at(0)), Some(at(1))), Some(at(1)));
+    assert_eq!(span::first_of(None, None, Some(at(1))), None);
 }

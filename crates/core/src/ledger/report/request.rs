@@ -1,10 +1,12 @@
-//! Request for a report.
+//! Request for a report: grouping, span and functional unit.
+
+use std::fmt;
+use std::str::FromStr;
 
 use chrono::{DateTime, Utc};
 
-use super::functional_unit::FunctionalUnit;
-use super::grouping::Grouping;
 use crate::domain::Slot;
+use crate::units::Samples;
 
 /// Request for a report.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,4 +21,89 @@ pub struct ReportRequest {
     pub restated_by_pct: f64,
     /// Current time.
     pub now: DateTime<Utc>,
+}
+
+/// Minimum number of samples in an epoch.
+pub const MIN_SAMPLES_PER_EPOCH: f64 = 1.0;
+
+/// Functional unit R of SCI (ISO/IEC 21031), the denominator of the score.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FunctionalUnit {
+    /// A training run, from registration to end.
+    Run,
+    /// An epoch of this many samples, or of the job's label `samples_per_epoch` where absent.
+    Epoch(Option<Samples>),
+    /// A million samples.
+    MillionSamples,
+}
+
+impl FunctionalUnit {
+    /// Returns `run`, `epoch` or `1e6-samples`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Epoch(_) => "epoch",
+            Self::MillionSamples => "1e6-samples",
+        }
+    }
+}
+
+/// Grouping of a report's rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// By training run.
+    Job,
+    /// By name: runs of a recurring job share theirs.
+    Name,
+    /// By GPU, CPU package or memory.
+    Device,
+    /// By the value of a label.
+    Tag(String),
+    /// By UTC day.
+    Day,
+    /// By UTC month.
+    Month,
+}
+
+impl Grouping {
+    /// Returns true if rows belong to jobs, so that energy without a job needs separate rows.
+    pub const fn is_of_jobs(&self) -> bool {
+        matches!(self, Self::Job | Self::Name | Self::Tag(_))
+    }
+}
+
+impl fmt::Display for Grouping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job => f.write_str("job"),
+            Self::Name => f.write_str("name"),
+            Self::Device => f.write_str("gpu"),
+            Self::Tag(key) => write!(f, "tag:{key}"),
+            Self::Day => f.write_str("day"),
+            Self::Month => f.write_str("month"),
+        }
+    }
+}
+
+/// Error: the text names no grouping.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a grouping; expected job, name, gpu, day, month, or tag:KEY with a label's key")]
+pub struct InvalidGrouping(String);
+
+impl FromStr for Grouping {
+    type Err = InvalidGrouping;
+
+    fn from_str(text: &str) -> Result<Self, InvalidGrouping> {
+        match text {
+            "job" => Ok(Self::Job),
+            "name" => Ok(Self::Name),
+            "gpu" => Ok(Self::Device),
+            "day" => Ok(Self::Day),
+            "month" => Ok(Self::Month),
+            other => match other.strip_prefix("tag:") {
+                Some(key) if !key.is_empty() => Ok(Self::Tag(key.to_owned())),
+                _ => Err(InvalidGrouping(other.chars().take(80).collect())),
+            },
+        }
+    }
 }

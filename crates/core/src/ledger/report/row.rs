@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, Utc};
 
+use super::job::Saved;
 use super::ledger_data::Owner;
-use super::saved::Saved;
 use super::score::Score;
 use crate::domain::{DeviceId, DeviceKind, JobId, JobName};
 use crate::ledger::Total;

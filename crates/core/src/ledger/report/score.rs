@@ -1,8 +1,7 @@
 //! SCI (ISO/IEC 21031): `SCI = (E · I + M) / R`, where E is the facility's energy and I is location-based.
 
-use super::functional_unit::{FunctionalUnit, MIN_SAMPLES_PER_EPOCH};
 use super::job::JobFacts;
-use super::request::ReportRequest;
+use super::request::{FunctionalUnit, MIN_SAMPLES_PER_EPOCH, ReportRequest};
 use crate::units::{GramsCo2e, Millijoules, Samples};
 
 /// SCI: `(E · I + M) / R`.

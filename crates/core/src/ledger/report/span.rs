@@ -1,8 +1,12 @@
-//! Parts of a report's span: whole days, the hours at its edges, and the times of one accounting boundary each.
+//! Parts of a report's span: whole days, the hours at its edges, the times of one accounting boundary each, and the
+//! start of each device's monitoring.
 
-use chrono::TimeDelta;
+use std::collections::BTreeMap;
 
-use crate::domain::Slot;
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::domain::{DeviceId, Slot};
+use crate::ledger::Interval;
 use crate::ledger::apportion::{day_of, hour_of};
 use crate::ledger::entry::{Boundary, Terms};
 
@@ -56,4 +60,29 @@ pub fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
     }
     found.extend(Slot::new(from, span.end()).map(|part| (part, present)));
     found
+}
+
+/// Returns the time from which to search for a device's first interval, given its first day with a balance. A block
+/// that is closed after midnight counts for the day before, and may have begun one day earlier.
+pub fn searched_from(first_day: DateTime<Utc>) -> DateTime<Utc> {
+    first_day - TimeDelta::days(1)
+}
+
+/// Returns the start of a device's first interval: the earlier of its first row, `minute`, and its first rolled-up
+/// hour, `hour`. The interval began somewhere in that hour, but not before the ledger's start, `begun`.
+pub fn first_of(
+    minute: Option<DateTime<Utc>>,
+    hour: Option<DateTime<Utc>>,
+    begun: Option<DateTime<Utc>>,
+) -> Option<DateTime<Utc>> {
+    let hour = hour.map(|hour| begun.map_or(hour, |begun| hour.max(begun)));
+    [minute, hour].into_iter().flatten().min()
+}
+
+/// Adds the rows of the open block.
+pub fn add_open(first: &mut BTreeMap<DeviceId, DateTime<Utc>>, open: &[Interval]) {
+    for row in open {
+        let known = first.entry(row.device.clone()).or_insert(row.slot.start());
+        *known = row.slot.start().min(*known);
+    }
 }
