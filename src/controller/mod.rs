@@ -227,11 +227,8 @@ impl Controller {
     /// Closes the intervals that are long enough, and stores them with a checkpoint of the open ones.
     async fn account(&mut self) {
         let is_closed = self.accounting.close_due(&mut node!(self));
-        let is_due = is_closed || self.jobs.iter().any(|job| job.unsaved);
-        if is_due || self.accounting.has_unwritten() {
-            self.write_backlog().await;
-        }
-        if is_due {
+        self.write_backlog().await;
+        if is_closed || self.jobs.iter().any(|job| job.unsaved) {
             self.accounting.store_jobs(&mut node!(self)).await;
         }
         self.accounting.checkpoint(&mut node!(self)).await;

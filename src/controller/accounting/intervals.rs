@@ -242,11 +242,6 @@ impl Accounting {
         self.backlog.recorded_until.insert(device, until);
     }
 
-    /// Returns whether anything waits to be written.
-    pub(crate) fn has_unwritten(&self) -> bool {
-        !self.backlog.is_empty()
-    }
-
     /// Returns the closed intervals that are not written yet.
     pub(crate) fn unwritten(&self) -> &[Interval] {
         &self.backlog.intervals

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use crate::controller::signal::SignalUpdate;
-use crate::controller::view::{BookedView, LedgerView, SavedView, SettledView};
 use crate::store::DueReason;
 use wattune_core::domain::{DeviceId, EnergySource, Slot};
 use wattune_core::ledger::apportion::hours_of;
@@ -73,17 +71,6 @@ impl Ledger {
         }
     }
 
-    /// Marks the hours with new, withdrawn or final values as due.
-    pub(crate) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
-        for slot in update.reported.iter().filter(|slot| slot.start() < now) {
-            self.mark_due(slot, DueReason::Intensity);
-            self.has_new_values = true;
-        }
-        for hour in &update.finalised {
-            self.mark_due(hour, DueReason::Intensity);
-        }
-    }
-
     /// Records a time in which a device used an unknown amount of energy.
     pub(crate) fn record_lost(&mut self, device: &DeviceId, from: DateTime<Utc>, until: DateTime<Utc>, why: &str) {
         tracing::warn!("energy of {device} between {from} and {until} is lost: {why}");
@@ -92,37 +79,6 @@ impl Ledger {
         let from = if from < until { from } else { until - TimeDelta::seconds(1) };
         self.queued.push(Entry::Lost(Lost { at: until, device, from, until, why }));
         self.lost += 1;
-    }
-
-    pub(crate) fn view(&self, saved: Option<SavedView>) -> LedgerView {
-        let joules = |energy: Millijoules| energy.to_joules().get();
-        let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
-            device: device.to_string(),
-            share: (*share).to_owned(),
-            source: source.as_str().into(),
-            energy_j: joules(*energy),
-        };
-        let of_gaps = self.recorded.iter().filter(|((_, _, source), _)| *source == EnergySource::CounterGap);
-        LedgerView {
-            closed_at: self.closed_at,
-            booked: self.recorded.iter().map(booked).collect(),
-            gaps: self.gaps,
-            gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
-            unknown_gaps: self.lost,
-            gaps_last_day: self.of_the_day.map(|(_, known, _)| known),
-            unknown_gaps_last_day: self.of_the_day.map(|(.., unknown)| unknown),
-            difference_j: joules(Millijoules::new(self.difference_mj)),
-            settlements: self.settlements,
-            pending_hours: self.pending.iter().map(|(hour, _)| hour).collect::<BTreeSet<_>>().len() as u64,
-            settled: self.settled.map(|total| SettledView {
-                forecast_j: joules(total.forecast),
-                provisional_j: joules(total.provisional),
-                final_j: joules(total.final_),
-                unknown_j: joules(total.unknown),
-                carbon_g: total.carbon.to_grams().get(),
-            }),
-            saved,
-        }
     }
 
     pub(crate) fn new(terms: LedgerTerms) -> Self {

@@ -1,18 +1,21 @@
 //! Upkeep of the ledger: blocks closed each hour, hourly emissions computed as intensities come, minutes rolled up, and
 //! changes of limits.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 
 use super::Accounting;
 use super::ledger::SHOWN_DAYS;
 use crate::controller::node::Node;
 use crate::controller::signal::{Signal, SignalUpdate, same_signal};
-use crate::controller::view::{LedgerView, SavedView};
+use crate::controller::view::{BookedView, LedgerView, SavedView, SettledView};
 use crate::store::{DueReason, SettlementInput, SourceKey, Store, StoreError};
-use wattune_core::domain::{DeviceId, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
+use wattune_core::domain::{DeviceId, EnergySource, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
 use wattune_core::ledger;
 use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::entry::{Control, Entry};
+use wattune_core::units::Millijoules;
 
 /// Maximum number of hours computed in one tick.
 const COMPUTED_AT_ONCE: usize = 24;
@@ -171,12 +174,46 @@ impl Accounting {
 
     /// Marks the hours with new, withdrawn or final values as due.
     pub(crate) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
-        self.ledger.apply_update(update, now);
+        for slot in update.reported.iter().filter(|slot| slot.start() < now) {
+            self.ledger.mark_due(slot, DueReason::Intensity);
+            self.ledger.has_new_values = true;
+        }
+        for hour in &update.finalised {
+            self.ledger.mark_due(hour, DueReason::Intensity);
+        }
     }
 
     /// Returns the ledger as the API shows it.
     pub(crate) fn ledger_view(&self, saved: Option<SavedView>) -> LedgerView {
-        self.ledger.view(saved)
+        let ledger = &self.ledger;
+        let joules = |energy: Millijoules| energy.to_joules().get();
+        let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
+            device: device.to_string(),
+            share: (*share).to_owned(),
+            source: source.as_str().into(),
+            energy_j: joules(*energy),
+        };
+        let of_gaps = ledger.recorded.iter().filter(|((_, _, source), _)| *source == EnergySource::CounterGap);
+        LedgerView {
+            closed_at: ledger.closed_at,
+            booked: ledger.recorded.iter().map(booked).collect(),
+            gaps: ledger.gaps,
+            gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
+            unknown_gaps: ledger.lost,
+            gaps_last_day: ledger.of_the_day.map(|(_, known, _)| known),
+            unknown_gaps_last_day: ledger.of_the_day.map(|(.., unknown)| unknown),
+            difference_j: joules(Millijoules::new(ledger.difference_mj)),
+            settlements: ledger.settlements,
+            pending_hours: ledger.pending.iter().map(|(hour, _)| hour).collect::<BTreeSet<_>>().len() as u64,
+            settled: ledger.settled.map(|total| SettledView {
+                forecast_j: joules(total.forecast),
+                provisional_j: joules(total.provisional),
+                final_j: joules(total.final_),
+                unknown_j: joules(total.unknown),
+                carbon_g: total.carbon.to_grams().get(),
+            }),
+            saved,
+        }
     }
 
     /// Records a change of a limit: who requested it, and the result.

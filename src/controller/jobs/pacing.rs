@@ -16,7 +16,7 @@ impl Job {
         let profile = self.profile();
         let plan = self.plan.as_ref().filter(|_| self.phase == Phase::Planned);
         self.applied =
-            plan.and_then(|plan| next_set_point(self.applied.as_ref(), plan, &profile, samples, now.utc, pace));
+            plan.and_then(|plan| next_set_point(self.applied.as_ref(), plan, profile, samples, now.utc, pace));
         let doing = self.activity();
         let activity = match doing {
             JobActivity::Paused => Activity::PausedSince(now.utc),

@@ -118,7 +118,7 @@ impl Estimate<'_> {
     /// the reference are added. Empty where a part is not measured. Also returns a lower bound of such a mix's power.
     fn mix(&self, limits: &[PowerLimit], points: &mut Vec<Evidence>) -> (Vec<usize>, Option<Watts>) {
         let (account, profile) = (self.stored.progress.account, self.job.profile());
-        let (Some(profiler), Some(curve)) = (&self.job.profiler, Curve::from_profile(&profile)) else {
+        let (Some(profiler), Some(curve)) = (&self.job.profiler, Curve::from_profile(profile)) else {
             return Default::default();
         };
         let rate = (account.active > Seconds::ZERO).then(|| account.samples / account.active);

@@ -8,18 +8,13 @@ use crate::store::{StoreError, StoredJob};
 use wattune_core::domain::JobId;
 use wattune_core::ledger::entry::Entry;
 use wattune_core::ledger::report::Saved;
-use wattune_core::ledger::savings_entries::{Counterfactual, Outcome};
+use wattune_core::ledger::savings_entries::{Counterfactual, Outcome, Savings};
 
 impl Snapshot<'_> {
     /// Returns a running job's savings so far against its original limits, if there is an honest estimate.
     pub(crate) async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
-        let stored = job.stored(None);
-        let rows = self.accounting.rows_of(id, self.store).await?;
-        let (emissions, series) = self.intensities().emissions_of(&rows).await?;
-        let estimate =
-            Estimate { snapshot: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
-        let savings = estimate.savings(estimate.completed_work().await?).await?;
+        let savings = self.savings_of(job, &job.stored(None)).await?;
         let saving = savings.against_found.known().and_then(|compared| compared.saving.known());
         Ok(saving.map(|saving| saving.carbon_reduction_g.into()))
     }
@@ -36,10 +31,7 @@ impl Snapshot<'_> {
         if self.counterfactuals(&stored.id).await?.is_empty() {
             return Ok(None);
         }
-        let rows = self.accounting.rows_of(&stored.id, self.store).await?;
-        let (emissions, series) = self.intensities().emissions_of(&rows).await?;
-        let estimate = Estimate { snapshot: *self, stored, job, rows: &rows, series: &series, emissions: &emissions };
-        let savings = estimate.savings(estimate.completed_work().await?).await?;
+        let savings = self.savings_of(job, stored).await?;
         if earlier.as_ref().is_some_and(|before| before.savings == savings) {
             return Ok(None);
         }
@@ -54,6 +46,13 @@ impl Snapshot<'_> {
             samples: stored.progress.account.samples,
             savings,
         }))
+    }
+
+    async fn savings_of(&self, job: &Job, stored: &StoredJob) -> Result<Savings, ControlError> {
+        let rows = self.accounting.rows_of(&stored.id, self.store).await?;
+        let (emissions, series) = self.intensities().emissions_of(&rows).await?;
+        let estimate = Estimate { snapshot: *self, stored, job, rows: &rows, series: &series, emissions: &emissions };
+        estimate.savings(estimate.completed_work().await?).await
     }
 
     /// Returns a job's references as they were frozen, oldest first.

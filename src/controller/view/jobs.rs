@@ -11,7 +11,7 @@ use crate::controller::jobs::Phase;
 use wattune_core::domain::Processes;
 
 /// A job.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct JobView {
     /// Id.
     pub job_id: String,
@@ -90,7 +90,7 @@ pub struct JobView {
 }
 
 /// A job's objective.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct ObjectiveView {
     /// 1 is carbon alone, 0 is time alone.
     pub eta: f64,

@@ -77,7 +77,6 @@ impl Job {
     /// Returns the choice that the next trial would get.
     ///
     /// # Errors
-    ///
     /// If no batch size is left to try.
     pub fn outlook(&self) -> Result<Choice, NoneConverges> {
         next(&self.terms.spec, &self.trials(), &mut self.generator.clone())
@@ -97,7 +96,6 @@ impl Job {
     /// Begins a trial, or returns the existing one with the same `key`.
     ///
     /// # Errors
-    ///
     /// If no batch size is left to try, too many trials run, or the key's trial was lost or withdrawn.
     pub fn begin(&mut self, key: Option<&str>, now: DateTime<Utc>) -> Result<Begun, Refused> {
         self.expire(now);
@@ -155,7 +153,6 @@ impl Job {
     /// report after the end changes nothing, and the response tells the client to stop.
     ///
     /// # Errors
-    ///
     /// If the trial does not exist, is lost or withdrawn, or the report contradicts the previous one. Then nothing
     /// changes.
     pub fn report(
@@ -184,7 +181,6 @@ impl Job {
     /// Ends a trial, after an optional last report. A trial that has ended does not change.
     ///
     /// # Errors
-    ///
     /// Those of [`Self::report`]; a trial that is lost or withdrawn can still be withdrawn.
     pub fn end(
         &mut self,

@@ -5,7 +5,6 @@ use super::{Belief, Choice, Cost, Generator, NoneConverges, PolicyName, Spec, Tr
 /// Returns the choice for the next run, given all trials by number, including running ones.
 ///
 /// # Errors
-///
 /// If every batch size was tried and none reached the target.
 pub fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
     match spec.policy {

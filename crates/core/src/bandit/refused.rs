@@ -70,7 +70,6 @@ const MAX_POWER_RATIO: f64 = 10.0;
 /// Returns true if a report about an ended trial differs from its last one: the client missed the stop and continued.
 ///
 /// # Errors
-///
 /// Returns an error if the report contradicts the last one.
 pub(super) fn is_late(run: &Run, report: &Report, job: Option<&JobId>) -> Result<bool, Refused> {
     let same_epochs = report.epochs == run.trial.epochs;

@@ -93,7 +93,6 @@ impl Run {
     /// count as more than its cost.
     ///
     /// # Errors
-    ///
     /// Returns the inconsistency and the valid values.
     pub fn check(&self, knob: &Knob) -> Result<(), String> {
         let Trial { epochs, state, .. } = self.trial;

@@ -55,7 +55,6 @@ impl Spec {
     /// Validates the specification and sorts its batch sizes.
     ///
     /// # Errors
-    ///
     /// Returns the invalid field and the valid values.
     pub fn checked(mut self) -> Result<Self, InvalidSpec> {
         let invalid = |field, why| Err(InvalidSpec { field, why });
@@ -165,7 +164,6 @@ impl Terms {
     /// Validates the terms.
     ///
     /// # Errors
-    ///
     /// Returns the invalid field and the valid values.
     pub fn checked(mut self) -> Result<Self, InvalidSpec> {
         self.spec = self.spec.checked()?;

@@ -24,7 +24,6 @@ pub struct PauseEnergy {
 /// other pauses counts, or else the whole range up to `limit`.
 ///
 /// # Errors
-///
 /// Returns the reason if pauses cannot be distinguished from training, or their power has no bounds.
 pub fn pause_energy(account: &ProgressAccount, limit: Option<Watts>) -> Result<PauseEnergy, String> {
     let ProgressAccount { stalled, stalled_energy, metered, bound, bound_energy, .. } = *account;

@@ -111,7 +111,6 @@ pub struct BatchEffect {
 /// Compares a job with its reference.
 ///
 /// # Errors
-///
 /// Returns the reason if no honest comparison is possible.
 pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String> {
     let SavingInput { done, account, series, otherwise } = known;
@@ -357,7 +356,6 @@ pub fn min_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: Samples
 /// `same_sensors` is true if all runs used the same GPUs.
 ///
 /// # Errors
-///
 /// Returns the reason if there are too few earlier runs.
 pub fn batch_effect(
     default_runs: &[Joules],

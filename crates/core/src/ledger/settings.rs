@@ -82,7 +82,6 @@ impl Settings {
     /// scale totals require a source, so that auditors can trace them.
     ///
     /// # Errors
-    ///
     /// Returns the first value that is out of range or lacks a required companion.
     pub fn check(&self) -> Result<(), String> {
         let within = |key: &str, value: Option<f64>, low: f64, high: f64| match value {

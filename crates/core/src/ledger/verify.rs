@@ -109,7 +109,6 @@ impl Verifier {
     /// Processes the next bytes of a file, which need not end at a line's end.
     ///
     /// # Errors
-    ///
     /// Returns the first inconsistent line, as [`Self::check_line`].
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Inconsistency> {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -132,7 +131,6 @@ impl Verifier {
     /// Processes the next line, without its line feed.
     ///
     /// # Errors
-    ///
     /// Returns an error if the line was changed or does not follow from the lines before.
     pub fn check_line(&mut self, line: &[u8]) -> Result<(), Inconsistency> {
         self.read_line(line).map(drop)
@@ -141,7 +139,6 @@ impl Verifier {
     /// Processes the next line and returns its entry, if it has one.
     ///
     /// # Errors
-    ///
     /// Returns the errors of [`Self::check_line`].
     pub fn read_line(&mut self, line: &[u8]) -> Result<Option<Entry>, Inconsistency> {
         self.line += 1;
@@ -169,7 +166,6 @@ impl Verifier {
     /// Returns the result after the last line.
     ///
     /// # Errors
-    ///
     /// Returns an error if the last line is missing, or intervals of a block are missing without a roll-up.
     pub fn finish(self) -> Result<VerifiedLedger, Inconsistency> {
         if !self.begun.is_empty() {

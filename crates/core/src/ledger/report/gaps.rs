@@ -83,7 +83,6 @@ impl Restatements {
     /// Adds the next restatement, or counts it if enough are listed.
     ///
     /// # Errors
-    ///
     /// Returns the error of `make`.
     pub fn push<E>(&mut self, make: impl FnOnce() -> Result<Restatement, E>) -> Result<(), E> {
         if self.listed.len() < MAX_LISTED {
