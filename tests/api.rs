@@ -138,7 +138,7 @@ async fn a_limit_set_by_hand_wins_for_a_while_and_stays_in_its_range() {
         daemon.put("/v1/gpus/0/power-limit", &json!({"power_limit_w": limit, "ttl_s": ttl})).await
     };
     let refused = [
-        (json!(300), json!(60), "power_limit_w", "100 W to 280 W (its found limit; wattune never goes above it)"),
+        (json!(300), json!(60), "power_limit_w", "100 W to 280 W (its original limit; wattune never goes above it)"),
         (json!(99), json!(60), "power_limit_w", "100 W to 280 W"),
         (json!(1e300), json!(60), "power_limit_w", "100 W to 280 W"),
         (json!(-5), json!(60), "power_limit_w", "more than 0 watts"),

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_read_as_text_and_as_tomls_own() {
+    fn times_are_read_as_text_and_as_tomls_own() {
         let noon: DateTime<Utc> = "2026-12-01T12:00:00Z".parse().expect("a datetime");
         for text in ["\"2026-12-01T12:00:00Z\"", "2026-12-01T12:00:00Z", "2026-12-01T13:00:00+01:00"] {
             let span: Span = toml::from_str(&format!("start = {text}\nend = {text}")).expect(text);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_moment_is_told_what_would_be_one() {
+    fn what_is_no_time_is_refused_with_an_example() {
         let right = "expected a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\"";
         for text in
             ["2026-12-01T12:00:00", "2026-12-01", "12:00:00", "\"2026-12-01T12:00:00\"", "\"soon\"", "5", "{ a = 1 }"]

@@ -177,7 +177,7 @@ impl Controller {
             let goes_on = gpu.owner.is_some();
             self.gpus.add(gpu);
             if goes_on {
-                self.gpus.keep_external_limit(&id);
+                self.gpus.respect_external_limit(&id);
             }
             self.jobs.replan_all(ReplanReason::GpuCameBack);
         }

@@ -97,9 +97,6 @@ impl Settings {
     }
 
     /// Checks what the types cannot; the error names the key and states what is valid.
-    ///
-    /// # Errors
-    /// For the first value out of range.
     pub fn check(&self) -> Result<(), String> {
         self.tick_s.check("tick_s", 0.05, 60.0)?;
         self.interval_s.check("interval_s", 1.0, 60.0)?;

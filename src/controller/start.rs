@@ -185,7 +185,7 @@ impl Controller {
                     tracing::info!(job.id = %id, "job {id} ({}) taken up again; waiting for its next report", job.spec.name);
                     let controlled = if job.spec.control { job.spec.gpus.clone() } else { Vec::new() };
                     controller.admit(job).await;
-                    controlled.iter().for_each(|gpu| controller.gpus.keep_external_limit(gpu));
+                    controlled.iter().for_each(|gpu| controller.gpus.respect_external_limit(gpu));
                 }
                 Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
             }

@@ -269,9 +269,6 @@ impl fmt::Display for Lasting {
 
 impl Seconds {
     /// Checks the range of a setting; the error names the key and its valid range.
-    ///
-    /// # Errors
-    /// If it is outside.
     pub fn check(self, key: &str, low: f64, high: f64) -> Result<(), String> {
         match (low..=high).contains(&self.0) {
             true => Ok(()),

@@ -61,7 +61,7 @@ pub(crate) struct LastCheckpoint {
 const RECALLED: u32 = 1000;
 
 /// GPUs are read shortly before a job ends; that time is not worth a row after its final account.
-pub(super) const MOMENT: TimeDelta = TimeDelta::milliseconds(200);
+pub(super) const SHORTEST_SPAN: TimeDelta = TimeDelta::milliseconds(200);
 
 /// Occupancy of GPUs by a job that has ended.
 pub(crate) struct EndedOccupancy {
@@ -95,15 +95,12 @@ impl Downtime {
 }
 
 /// Returns the occupancy by jobs that ended after the last daemon had read their GPUs.
-///
-/// # Errors
-/// If they cannot be read.
 pub(crate) async fn ended_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<EndedOccupancy>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     let gone = |job: &StoredJob| {
         let until = job.ended.as_ref().map(|(at, _)| *at)?;
         let is_missed = |point: &Checkpoint| {
-            job.spec.gpus.iter().any(|gpu| DeviceId::from(gpu) == point.device) && until - point.at >= MOMENT
+            job.spec.gpus.iter().any(|gpu| DeviceId::from(gpu) == point.device) && until - point.at >= SHORTEST_SPAN
         };
         let span = OccupancySpan { job: job.id.clone(), from: job.registered_at, until: Some(until) };
         points.iter().any(is_missed).then(|| EndedOccupancy { gpus: job.spec.gpus.clone(), span })

@@ -82,9 +82,6 @@ impl BudgetSettings {
     }
 
     /// Checks what the types cannot; the error begins with the key and states what is valid.
-    ///
-    /// # Errors
-    /// For the first mistake.
     pub fn check(&self) -> Result<(), String> {
         let Self { limit_g, per, from, until } = self;
         let Some(limit) = limit_g else {

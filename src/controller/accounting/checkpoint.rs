@@ -20,7 +20,7 @@ use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
 /// Number of checkpoints within the shortest lease: to short ones, seconds of uncertainty matter.
-const LOOKS_PER_LEASE: f64 = 4.0;
+const CHECKPOINTS_PER_LEASE: f64 = 4.0;
 
 /// Maximum number of jobs whose progress a checkpoint stores, controlled ones first. That of others is stored with the
 /// next interval, and their leases with each checkpoint.
@@ -36,7 +36,7 @@ impl Accounting {
 
     fn is_checkpoint_due(&self, node: &Node<'_>) -> bool {
         let now = node.now().monotonic;
-        let shortest = node.jobs.iter().map(|job| job.spec.lease / LOOKS_PER_LEASE).reduce(Seconds::min);
+        let shortest = node.jobs.iter().map(|job| job.spec.lease / CHECKPOINTS_PER_LEASE).reduce(Seconds::min);
         let period = shortest.map_or(node.settings.checkpoint_s, |lease| lease.min(node.settings.checkpoint_s));
         // Ticks come a little early or late.
         self.backlog.last_checkpoint.at.is_none_or(|at| now.since(at) + node.settings.tick_s / 2.0 >= period)

@@ -248,9 +248,6 @@ impl Accounting {
     }
 
     /// Returns the intervals of a job, unwritten ones included.
-    ///
-    /// # Errors
-    /// If they cannot be read.
     pub(crate) async fn rows_of(&self, id: &JobId, store: &Store) -> Result<Vec<Interval>, StoreError> {
         let mut rows = store.intervals_of(id).await?;
         rows.extend(self.backlog.intervals.iter().filter(|r| r.share == Share::Job(id.clone())).cloned());

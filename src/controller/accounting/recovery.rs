@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Accounting;
-use super::backlog::{EndedOccupancy, MOMENT, RESET_UNWATCHED};
+use super::backlog::{EndedOccupancy, RESET_UNWATCHED, SHORTEST_SPAN};
 use crate::controller::gpus::Gpu;
 use crate::controller::jobs::Job;
 use crate::controller::node::Node;
@@ -151,7 +151,7 @@ impl Accounting {
             return vec![span(from, None)];
         }
         let last = was_there.map_or(*heard, |away| away.seen.at.max(*heard));
-        let before = (last - since >= MOMENT).then(|| span(from, Some(last)));
+        let before = (last - since >= SHORTEST_SPAN).then(|| span(from, Some(last)));
         before.into_iter().chain(job.is_alive().then(|| span(node.started_at, None))).collect()
     }
 }

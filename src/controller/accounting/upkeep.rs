@@ -22,13 +22,10 @@ const COMPUTED_AT_ONCE: usize = 24;
 /// Maximum number of blocks rolled up at once.
 const ROLLED_AT_ONCE: u32 = 24;
 /// Age up to which hours with provisional values are due after a start.
-const LOOK_BACK: TimeDelta = TimeDelta::days(60);
+const RECHECKED: TimeDelta = TimeDelta::days(60);
 
 impl Accounting {
     /// Writes the terms of the ledger, unless they are unchanged, and reads which hours may still change.
-    ///
-    /// # Errors
-    /// If the ledger cannot be read or written.
     pub(crate) async fn open_ledger(&mut self, store: &Store, now: DateTime<Utc>) -> Result<(), StoreError> {
         let terms = &self.ledger.terms;
         let terms = terms.settings.terms(now, &terms.host, terms.digest);
@@ -39,7 +36,7 @@ impl Accounting {
         if !known {
             store.append_entry(&Entry::Terms(terms)).await?;
         }
-        let open = store.unsettled_hours(now - LOOK_BACK).await?;
+        let open = store.unsettled_hours(now - RECHECKED).await?;
         self.ledger.pending = open.into_iter().map(|hour| (hour, DueReason::Intensity)).collect();
         Ok(())
     }

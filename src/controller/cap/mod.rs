@@ -57,9 +57,6 @@ impl LastCap {
 
 impl Cap {
     /// Returns the settings' cap with the events announced to an earlier daemon.
-    ///
-    /// # Errors
-    /// As [`CapSettings::check`].
     pub(super) fn new(settings: CapSettings, announced: Vec<DemandResponse>) -> Result<Self, String> {
         let (configured, fixed) = (settings.configured()?, settings.events()?);
         let events = announced.into_iter().map(|e| (e.id.clone(), e)).collect();

@@ -119,9 +119,6 @@ impl CapSettings {
     }
 
     /// Checks what the types cannot; the error begins with the key and states what is valid.
-    ///
-    /// # Errors
-    /// For the first mistake.
     pub fn check(&self) -> Result<(), String> {
         self.lead_s.check("lead_s", 0.0, 300.0)?;
         self.configured()?;
@@ -133,9 +130,6 @@ impl CapSettings {
     }
 
     /// Returns the cap that holds until the settings change.
-    ///
-    /// # Errors
-    /// As [`Self::check`].
     pub fn configured(&self) -> Result<ConfiguredCap, String> {
         let constant = level(("limit_w", self.limit_w), ("limit_pct", self.limit_pct)).map_err(|e| describe("", &e))?;
         let mut cap = ConfiguredCap { constant, ..ConfiguredCap::default() };
@@ -172,9 +166,6 @@ impl CapSettings {
     }
 
     /// Returns the events of the settings.
-    ///
-    /// # Errors
-    /// As [`Self::check`].
     pub fn events(&self) -> Result<Vec<DemandResponse>, String> {
         let checked = |(i, e): (usize, &NewEvent)| {
             DemandResponse::try_from(e.clone()).map_err(|e| format!("events[{i}].{} {}", e.field, e.why))

@@ -54,9 +54,6 @@ impl Gpu {
     }
 
     /// Leaves the GPU as it is until others are lowered. An external limit is detected all the same.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub(crate) fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         self.deviation = None;
         let Some(current) = self.free_to_set() else { return Ok(Act::Nothing) };
@@ -83,9 +80,6 @@ impl Gpu {
     }
 
     /// Journals the original limit of a GPU that a job controls, for as long as it does.
-    ///
-    /// # Errors
-    /// If the journal cannot be written.
     pub(super) fn journal_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let is_free_to_set = self.owner.is_some() && !self.is_writing() && self.why_no_control().is_none();
         match self.seen.reading.requested.filter(|_| is_free_to_set) {
@@ -95,7 +89,7 @@ impl Gpu {
     }
 
     /// Respects the external limit that an earlier daemon found on the GPU.
-    pub(super) fn keep_external_limit(&mut self, journal: &Journal) {
+    pub(super) fn respect_external_limit(&mut self, journal: &Journal) {
         let default = self.range().map(|range| range.default);
         self.external = journal.external_limit(self.id(), self.seen.reading.requested, default);
     }

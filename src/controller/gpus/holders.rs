@@ -23,7 +23,7 @@ impl Gpu {
         }
     }
 
-    /// Adds a job that has just come: `is_split` says that the energy up to now is recorded.
+    /// Adds a job that has just come: `is_split` means that the energy up to now is recorded.
     pub(crate) fn admit(&mut self, job: &JobId, controls: bool, is_split: bool) {
         if !is_split {
             self.newcomers.insert(job.clone());

@@ -283,9 +283,9 @@ impl Gpus {
     }
 
     /// Respects the external limit that an earlier daemon found on a GPU whose job goes on.
-    pub(super) fn keep_external_limit(&mut self, id: &GpuId) {
+    pub(super) fn respect_external_limit(&mut self, id: &GpuId) {
         if let Some(gpu) = self.all.get_mut(id) {
-            gpu.keep_external_limit(&self.journal);
+            gpu.respect_external_limit(&self.journal);
         }
     }
 

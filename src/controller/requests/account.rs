@@ -22,9 +22,6 @@ impl Controller {
     }
 
     /// Returns a job and the energy of its GPUs up to now. Closes its intervals and stores them with its progress.
-    ///
-    /// # Errors
-    /// If there is no such job.
     pub async fn metered(&mut self, id: &JobId) -> Result<(JobView, Joules), ControlError> {
         if let Some(job) = self.jobs.get(id) {
             for gpu in job.spec.gpus.clone() {

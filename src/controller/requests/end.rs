@@ -6,9 +6,6 @@ use wattune_core::domain::JobId;
 
 impl Controller {
     /// Ends a job: restores its GPUs' limits, closes its intervals and returns its account.
-    ///
-    /// # Errors
-    /// If there is no such job.
     pub async fn end(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
         if !self.jobs.contains(id) {
             return Err(self.snapshot().no_such_job(id).await);

@@ -21,17 +21,11 @@ impl Controller {
     }
 
     /// Returns one GPU.
-    ///
-    /// # Errors
-    /// If there is none of that name.
     pub fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
         self.snapshot().gpu(which)
     }
 
     /// Returns a GPU's limits and power over the last day, as far as this daemon ran.
-    ///
-    /// # Errors
-    /// If there is no such GPU.
     pub fn gpu_history(&self, which: &GpuRef) -> Result<Vec<LimitSpanView>, ControlError> {
         let id = self.gpus.resolve(which)?;
         Ok(self.gpus.get(&id).map(|gpu| gpu.history.view()).unwrap_or_default())
@@ -44,33 +38,21 @@ impl Controller {
     }
 
     /// Returns the jobs that ended last, newest first.
-    ///
-    /// # Errors
-    /// If the database cannot be read.
     pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<JobView>, ControlError> {
         Ok(self.store.ended_jobs(limit).await?.iter().map(JobView::of_ended).collect())
     }
 
     /// Returns a job, running or ended.
-    ///
-    /// # Errors
-    /// If there is none of that id.
     pub async fn job(&self, id: &JobId) -> Result<JobView, ControlError> {
         self.snapshot().job(id).await
     }
 
     /// Returns what will happen to a job, and why.
-    ///
-    /// # Errors
-    /// If there is no such job that has not ended.
     pub fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
         self.snapshot().plan_of(id)
     }
 
     /// Returns what was learned about a job, running or ended.
-    ///
-    /// # Errors
-    /// If there is no such job.
     pub async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
         self.snapshot().profile_of(id).await
     }

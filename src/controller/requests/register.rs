@@ -31,7 +31,7 @@ pub struct NewJob {
     pub priority: i32,
     /// Labels.
     pub tags: BTreeMap<String, String>,
-    /// ReferenceKind processes are its own.
+    /// Selector of its processes.
     pub processes: Option<ProcessSelector>,
 }
 

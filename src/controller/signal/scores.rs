@@ -59,9 +59,6 @@ pub(super) fn at_hand(issued: Issued) -> Issued {
 }
 
 /// Returns the scores of each source's forecasts over the last fortnight, from the store.
-///
-/// # Errors
-/// If it cannot be read.
 pub async fn scores(store: &Store, now: DateTime<Utc>) -> Result<Vec<ScoreView>, StoreError> {
     let since = now - SCORED;
     let issued = store.issued_since(since).await?;

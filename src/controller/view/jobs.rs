@@ -29,7 +29,7 @@ pub struct JobView {
     pub objective: ObjectiveView,
     /// True if its limits may be set.
     pub control: bool,
-    /// ReferenceKind job bends first under the node's cap: the one with the lower number.
+    /// Priority under the node's cap: the job with the lowest is lowered first.
     pub priority: i32,
     /// Labels.
     pub tags: BTreeMap<String, String>,

@@ -91,9 +91,6 @@ impl Run {
 
     /// Checks its consistency, such as the cost against energy and time. A trial that did not reach its target may
     /// count as more than its cost.
-    ///
-    /// # Errors
-    /// Returns the inconsistency and the valid values.
     pub fn check(&self, knob: &Knob) -> Result<(), String> {
         let Trial { epochs, state, .. } = self.trial;
         let (cost, counts) = (knob.cost(self.energy, self.time), self.trial.cost);

@@ -53,9 +53,6 @@ impl Spec {
     pub const LARGEST_BETA: f64 = 1e6;
 
     /// Validates the specification and sorts its batch sizes.
-    ///
-    /// # Errors
-    /// Returns the invalid field and the valid values.
     pub fn checked(mut self) -> Result<Self, InvalidSpec> {
         let invalid = |field, why| Err(InvalidSpec { field, why });
         self.batch_sizes.sort_unstable();
@@ -162,9 +159,6 @@ impl Terms {
     pub const LONGEST_LEASE: Seconds = Seconds::new(604_800.0);
 
     /// Validates the terms.
-    ///
-    /// # Errors
-    /// Returns the invalid field and the valid values.
     pub fn checked(mut self) -> Result<Self, InvalidSpec> {
         self.spec = self.spec.checked()?;
         let invalid = |field, why| Err(InvalidSpec { field, why });

@@ -96,7 +96,7 @@ fn requests() -> impl Strategy<Value = Vec<LimitRequest>> {
 
 proptest! {
     #[test]
-    fn what_is_let_through_fits_whatever_comes_of_it(requests in requests(), cap in 0u64..3_000_000) {
+    fn grants_fit_whatever_comes_of_them(requests in requests(), cap in 0u64..3_000_000) {
         let grants = allocate(&requests, Some(cap));
         let before: u64 = requests.iter().map(|s| mw(s.in_force)).sum();
         // Every write that may be made now is on its way, and none of the lowerings has come.

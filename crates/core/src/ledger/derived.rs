@@ -81,7 +81,7 @@ impl Derived {
         self.entries += 1;
         match entry {
             Entry::Close(close) => self.close(close),
-            Entry::Settlement(settled) => self.settle(settled),
+            Entry::Settlement(settled) => self.apply_settlement(settled),
             Entry::Correction(correction) => self.correct(correction),
             Entry::RollUp(rolled) => self.roll_up(rolled),
             Entry::Registered(of) => drop(self.registered.insert(of.job.clone(), of.facts)),
@@ -107,7 +107,7 @@ impl Derived {
         self.blocks.insert(self.last_row, block);
     }
 
-    fn settle(&mut self, settled: &Settlement) {
+    fn apply_settlement(&mut self, settled: &Settlement) {
         let (hour, kind, total) = (settled.hour, settled.kind.as_str(), settled.total());
         let newest = NewestSettlement {
             entry: self.entries,

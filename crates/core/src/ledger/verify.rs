@@ -137,9 +137,6 @@ impl Verifier {
     }
 
     /// Processes the next line and returns its entry, if it has one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`Self::check_line`].
     pub fn read_line(&mut self, line: &[u8]) -> Result<Option<Entry>, Inconsistency> {
         self.line += 1;
         let Ok(text) = std::str::from_utf8(line) else { return Err(self.inconsistency("", "is not UTF-8 text")) };
@@ -222,7 +219,7 @@ impl Verifier {
         }
         let result = match &entry {
             Entry::Close(close) => self.close(close),
-            Entry::Settlement(settlement) => self.settle(settlement),
+            Entry::Settlement(settlement) => self.apply_settlement(settlement),
             Entry::Correction(correction) => self.correct(correction),
             Entry::RollUp(rolled) => self.roll_up(rolled),
             Entry::Terms(_)
@@ -326,7 +323,7 @@ impl Verifier {
         self.changed.entry(hour).or_insert_with(settled);
     }
 
-    fn settle(&mut self, settled: &Settlement) -> Result<(), String> {
+    fn apply_settlement(&mut self, settled: &Settlement) -> Result<(), String> {
         let version = self.versions.entry((settled.hour, settled.kind.as_str())).or_default();
         if settled.version != *version + 1 {
             return Err(format!("is version {}, after version {version}", settled.version));

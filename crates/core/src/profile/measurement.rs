@@ -39,7 +39,7 @@ impl Measurement {
         self.chunks.push_back(chunk);
         let verdict = judge(&self.intervals(), self.base.throughput.rate());
         if let Some(start) = verdict.changed_at {
-            self.settle(start, &verdict.excluded);
+            self.finalise(start, &verdict.excluded);
             return ChunkVerdict::Training;
         }
         let mut slow = verdict.paused;
@@ -51,7 +51,7 @@ impl Measurement {
         let newest = self.chunks.back().map_or(0.0, |c| if self.is_long(c) { 0.0 } else { c.rate() });
         let is_slow = slow.last() == Some(&true);
         if self.chunks.len() > KEPT {
-            self.settle(1, &verdict.excluded);
+            self.finalise(1, &verdict.excluded);
         }
         match verdict.rate {
             _ if !is_slow => ChunkVerdict::Training,
@@ -74,7 +74,7 @@ impl Measurement {
     }
 
     /// Finalises the first `count` chunks.
-    fn settle(&mut self, count: usize, slow: &[bool]) {
+    fn finalise(&mut self, count: usize, slow: &[bool]) {
         for (chunk, slow) in self.chunks.drain(..count).zip(slow) {
             if !slow {
                 self.base.add(&chunk);

@@ -57,9 +57,6 @@ impl Default for Settings {
 
 impl Settings {
     /// Checks the ranges of all values; the error names the key and its valid range.
-    ///
-    /// # Errors
-    /// For the first value out of range.
     pub fn check(&self) -> Result<(), String> {
         let positive = |key: &str, value: f64| {
             if value > 0.0 { Ok(()) } else { Err(format!("{key} = {value} must be more than 0")) }

@@ -23,7 +23,7 @@ const KEPT: usize = 48;
 /// Ratio of mean power in a pause to the limit from which the limit lowers it.
 const BOUND: f64 = 0.95;
 /// Minimum duration of an energy reading.
-const MOMENT: Seconds = Seconds::new(0.5);
+const SHORTEST_READING: Seconds = Seconds::new(0.5);
 /// Tolerances before work is too fast for a dip to be a pause: a factor on the rate, and time at the dip's edges.
 const FASTER: f64 = 1.1;
 const EDGES: Seconds = Seconds::new(0.3);
@@ -112,8 +112,8 @@ impl StallDetector {
     fn draw(&mut self, drawn: EnergyInterval) {
         let within = self.open.from;
         let joins = |last: &&mut EnergyInterval| {
-            let is_moment = last.span() < MOMENT || drawn.span() < MOMENT;
-            last.from >= within && last.to == drawn.from && last.setting == drawn.setting && is_moment
+            let is_short = last.span() < SHORTEST_READING || drawn.span() < SHORTEST_READING;
+            last.from >= within && last.to == drawn.from && last.setting == drawn.setting && is_short
         };
         match self.drawn.back_mut().filter(joins) {
             Some(last) => {

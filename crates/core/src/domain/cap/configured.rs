@@ -33,9 +33,6 @@ const LOWEST_LEVEL: Watts = Watts::new(1.0);
 const LEAST_SHARE: f64 = 0.01;
 
 /// Checks a level given as watts in one field or percent in another.
-///
-/// # Errors
-/// Names the field and what would be right.
 pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<Level, InvalidJob> {
     match level {
         Level::Watts(w) if w < LOWEST_LEVEL => {

@@ -40,9 +40,6 @@ const LONGEST: Seconds = Seconds::new(31.0 * 86_400.0);
 
 impl DemandResponse {
     /// Checks what types do not. Field names are those of the API and the settings.
-    ///
-    /// # Errors
-    /// Names the first wrong field and what would be right.
     pub fn check(self) -> Result<Self, InvalidJob> {
         let invalid = |field, why: String| Err(InvalidJob { field, why });
         if self.slot.duration() > LONGEST {

@@ -81,9 +81,6 @@ pub struct Restatements {
 
 impl Restatements {
     /// Adds the next restatement, or counts it if enough are listed.
-    ///
-    /// # Errors
-    /// Returns the error of `make`.
     pub fn push<E>(&mut self, make: impl FnOnce() -> Result<Restatement, E>) -> Result<(), E> {
         if self.listed.len() < MAX_LISTED {
             self.listed.push(make()?);
