@@ -165,7 +165,8 @@ async fn a_deadline_that_cannot_be_met_runs_flat_out_and_says_so() {
     }
     // What is lost already is told while the job is still being measured.
     let measured = daemon.phase(&ids[0], "profiling").await;
-    assert_eq!(measured["warnings"], json!(["the deadline 2001-01-01T00:00:00Z has passed, and work is left"]));
+    let warning = measured["warnings"][0].as_str().expect("a warning");
+    assert!(warning.starts_with("the deadline 2001-01-01T00:00:00Z will be missed by at least 2"), "{measured}");
     let warnings = async |id: &str| -> Vec<String> {
         let plan = eventually("a plan", LONG, async || {
             let plan = daemon.get(&format!("/v1/jobs/{id}/plan")).await.expect(200);
@@ -179,10 +180,11 @@ async fn a_deadline_that_cannot_be_met_runs_flat_out_and_says_so() {
     for (board, least, unit) in [(0, 24.0, "years"), (1, 600.0, "s")] {
         let told = warnings(&ids[board]).await;
         let [only] = told.as_slice() else { panic!("one warning, not {told:?}") };
-        let late: Vec<&str> = only.strip_prefix("the deadline will be missed by ").expect(only).split(' ').collect();
+        let (_, late) = only.split_once("Z will be missed by ").expect(only);
+        let late: Vec<&str> = late.split(' ').collect();
         assert!(late[0].parse::<f64>().expect(only) > least && late[1] == unit, "{told:?}");
     }
-    assert!(warnings(&ids[2]).await[0].starts_with("the deadline will be missed by more than 100 years"));
+    assert!(warnings(&ids[2]).await[0].contains(" will be missed by more than 100 years"));
     assert!(warnings(&ids[3]).await.is_empty());
     let problems = daemon.get("/v1/status").await.expect(200)["problems"].clone();
     let missed = problems.as_array().expect("texts").iter().filter(|p| p.to_string().contains("will be missed"));

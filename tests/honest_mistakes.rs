@@ -444,10 +444,10 @@ async fn a_promise_that_is_missed_by_little_is_told() {
         (view["broken_promises"].as_u64()? > 0).then_some(view)
     })
     .await;
-    assert!(missed["warnings"].to_string().contains("slower than allowed"), "{missed}");
+    assert!(missed["warnings"].to_string().contains("slowdown budget"), "{missed}");
     training.stop().await;
     let account = daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
-    assert!(account["warnings"].to_string().contains("slower than allowed"), "{account}");
+    assert!(account["warnings"].to_string().contains("slowdown budget"), "{account}");
     let ended = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
     assert_eq!((&ended["broken_promises"], &ended["warnings"]), (&json!(1), &account["warnings"]), "{ended}");
 }

@@ -5,8 +5,10 @@ mod gpu;
 mod ids;
 mod input;
 mod job;
+mod objective;
 mod processes;
 mod profile;
+mod promise;
 mod series;
 mod set_point;
 mod signal;
@@ -18,9 +20,11 @@ pub use input::{
     InvalidJob, MOST_POWER_PER_NODE, check_intensity, check_power, first_invisible, is_invisible, is_visible, legible,
     nearest, with_nearest,
 };
-pub use job::{Activity, JobSpec, MOST_SAMPLES, Objective, Pausing, Work};
+pub use job::{JobSpec, MOST_SAMPLES, Work};
+pub use objective::{Activity, Objective, Pausing};
 pub use processes::{CgroupPath, Process, ProcessSelector, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
+pub use promise::{Broken, Circumstance, Excess, Outcome, Promise};
 pub use series::{SeriesProblem, Slot, TimeSeries};
 pub use set_point::{ClockLimit, ClockRange, SetPoint};
 pub use signal::{

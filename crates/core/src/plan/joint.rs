@@ -6,11 +6,11 @@ use chrono::{DateTime, Utc};
 
 use super::fleet::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution};
 use super::member::{Member, Shared};
-use super::problem::{PlanSlot, RESOLUTION};
+use super::problem::PlanSlot;
 use super::reason::Reason;
-use super::receding::{Due, Planner, SLOWDOWN_ROUNDING};
+use super::receding::{Due, Planner};
 use super::request::Unplannable;
-use super::schedule::{JobActivity, Plan, Segment, Verdict};
+use super::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 use super::shares::{SHORTEST, spans};
 use crate::domain::{Slot, TimeSeries, Work};
 use crate::time::later;
@@ -101,7 +101,7 @@ impl<'a> Joint<'a> {
     ) -> Vec<Result<Plan, Unplannable>> {
         let mut plans = alone;
         for ((job, fleet_job), schedule) in self.active.iter().zip(self.problem.jobs()).zip(&solution.schedules) {
-            let own = plans[job.place].as_ref().ok().map_or(Verdict::Optimal, |plan| plan.verdict);
+            let own = plans[job.place].as_ref().ok().map_or(Verdict::Optimal, |plan| plan.verdict.clone());
             plans[job.place] = Ok(job.plan(fleet_job, schedule, &self.problem, solution, own));
         }
         plans
@@ -231,23 +231,16 @@ impl<'a> Active<'a> {
 
     /// Returns the verdict of the joint plan; `own` is that of the job's plan alone.
     fn verdict(&self, plan: &Plan, own: Verdict) -> Verdict {
-        let objective = self.member.request.objective;
-        let deadline = objective.deadline.filter(|_| self.member.request.work != Work::Unknown);
-        let late = deadline.map(|at| Seconds::from_delta(plan.ends_at() - at)).filter(|by| *by > RESOLUTION);
-        let promised = objective.max_slowdown.filter(|_| !plan.segments.is_empty());
-        let slower = promised.map(|max| plan.expected.slowdown - max).filter(|by| *by > SLOWDOWN_ROUNDING);
-        let over = self.planner.over_budget(plan.expected.carbon);
+        let Expected { slowdown, carbon, .. } = plan.expected;
+        let slowdown = if plan.segments.is_empty() { 0.0 } else { slowdown };
+        let broken = self.planner.broken(plan.ends_at(), slowdown, carbon);
         match own {
-            Verdict::FlatOut { why, .. } => {
-                Verdict::FlatOut { misses_deadline_by: late, exceeds_slowdown_by: slower, exceeds_budget_by: over, why }
+            Verdict::FlatOut { why, .. } => Verdict::FlatOut { broken, why },
+            _ if broken.is_empty() => Verdict::Optimal,
+            Verdict::OverBudget { .. } if broken.iter().all(|broken| !broken.promise.bounds_time()) => {
+                Verdict::OverBudget { broken }
             }
-            _ if late.is_none() && slower.is_none() && over.is_none() => Verdict::Optimal,
-            Verdict::OverBudget { .. } if late.is_none() && slower.is_none() => {
-                over.map_or(Verdict::Optimal, |exceeds_budget_by| Verdict::OverBudget { exceeds_budget_by })
-            }
-            _ => {
-                Verdict::SharedLimits { misses_deadline_by: late, exceeds_slowdown_by: slower, exceeds_budget_by: over }
-            }
+            _ => Verdict::SharedLimits { broken },
         }
     }
 }

@@ -4,9 +4,10 @@
 //! simulator call it. [`Problem`] is the planning problem of one job (`planning.md` §2), [`solve`] its optimum by
 //! marginal costs, [`solve_linear`] the same as a linear programme.
 //!
-//! There is always a plan: without a feasible one, the job runs at full speed and [`Verdict`] says what that violates.
+//! There is always a plan: without a feasible one, the job runs at full speed and [`Verdict`] names the broken promises.
 
 mod budget;
+mod constraints;
 mod dual;
 mod dwell;
 pub mod fleet;
@@ -17,7 +18,6 @@ mod linear;
 mod member;
 mod pausing;
 mod problem;
-mod promise;
 mod reason;
 mod receding;
 mod request;
@@ -40,7 +40,6 @@ pub use joint_planning::{JointPlan, SharedViolation, plan_jointly};
 pub use linear::{LinearError, solve_linear};
 pub use member::{Member, Shared};
 pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};
-pub use promise::Promise;
 pub use reason::{Margin, Reason};
 pub use receding::plan;
 pub use request::{PastEmissions, Prices, Progress, Request, Unplannable, WINDOW, Weighing};

@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 
 use super::dual::{Hulls, MarginalStep, finishing_slot_steps, full_slot_steps};
 use super::problem::{Mode, Problem, Solution};
-use super::promise::Promise;
 use super::request::Weighing;
+use crate::domain::Promise;
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Relative deviation from the mean up to which a forecast counts as constant.
@@ -165,8 +165,8 @@ impl fmt::Display for Reason {
                 let percent = slowdown * 100.0;
                 write!(f, "Constant forecast of {}: {percent:.1} % slower throughout, ", g(intensity))?;
                 match promise {
-                    Some(promise @ Promise::CarbonBudget(_)) => write!(f, "as fast as {promise} allows"),
-                    Some(promise) => write!(f, "as slow as {promise} allows"),
+                    Some(promise) if promise.bounds_time() => write!(f, "as slow as {promise} allows"),
+                    Some(promise) => write!(f, "as fast as {promise} allows"),
                     None => f.write_str("at the lowest cost per sample"),
                 }
             }

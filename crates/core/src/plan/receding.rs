@@ -10,26 +10,21 @@ use chrono::{DateTime, Utc};
 use super::budget::{OverBudget, solve_within};
 use super::dwell::shortest_dwell;
 use super::pausing::{Paused, Rules, solve_pausing};
-use super::problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, RESOLUTION, Solution, check_horizon};
-use super::promise::Promise;
+use super::problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution, check_horizon};
 use super::reason::{PlanContext, Reason, explain};
 use super::request::{Progress, Request, Unplannable};
 use super::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 use super::shares::{SHORTEST, Shares, carbon, fill, mean, spans, time, without_short_parts};
 use super::slots::coarser;
-use crate::domain::{Activity, SetPoint, Slot, Work};
+use crate::domain::{Activity, Promise, SetPoint, Slot, Work};
 use crate::profile::{Curve, HullPoint};
 use crate::time::later;
-use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use crate::units::{GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Maximum length of a plan, about 3,000 years.
 const FURTHEST: Seconds = Seconds::new(1e11);
-/// Tolerance for rounding of a slowdown.
-pub(super) const SLOWDOWN_ROUNDING: f64 = 1e-6;
 /// Minimum duration of work; shorter work counts as none.
 const NO_TIME: Seconds = Seconds::new(1e-12);
-/// Upper bound of carbon budgets, above two weeks of global emissions.
-const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
 /// Maximum number of slots; more are averaged to longer ones first.
 const MOST_SLOTS: usize = 4096;
 
@@ -135,48 +130,27 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the maximum slowdown less the reserve for the reference's error.
-    fn guarded_slowdown(&self) -> Option<f64> {
-        Some((self.request.objective.max_slowdown? - self.request.progress.reserve.max(0.0)).max(0.0))
-    }
-
     pub(super) fn due(&self) -> Due {
-        let Request { now, objective, progress, window, .. } = *self.request;
-        let r_max = self.reference.throughput;
-        let slowdown = self.guarded_slowdown().zip(objective.max_slowdown);
+        let Request { objective, progress, window, .. } = *self.request;
         match self.request.work {
             Work::TotalSamples(total) => {
                 let samples = total - progress.samples;
                 if samples <= self.choice.points[self.choice.fastest()].throughput * NO_TIME {
                     return Due::Done;
                 }
-                let budget = slowdown.map(|(guarded, promised)| {
-                    let left = total / r_max * (1.0 + guarded) - progress.elapsed;
-                    (later(now, left.to_delta()), Promise::Slowdown(promised))
-                });
-                let deadline = objective.deadline.map(|at| (at, Promise::Deadline(at)));
-                let latest_end = budget.into_iter().chain(deadline).min_by_key(|(at, _)| *at);
-                Due::Work(DueWork { samples, latest_end, flat_out: None })
+                Due::Work(DueWork { samples, latest_end: self.latest_end(), flat_out: None })
             }
             Work::Unknown => {
-                let Some((guarded, promised)) = slowdown else { return Due::NothingNow };
-                let least = r_max / (1.0 + guarded);
+                let Some(max) = objective.max_slowdown else { return Due::NothingNow };
+                let least = self.reference.throughput / (1.0 + self.guarded(max));
                 let ahead = progress.samples - least * progress.elapsed;
                 let samples = least * window - ahead;
                 if samples <= Samples::ZERO {
                     return Due::NothingNow;
                 }
-                let latest_end = Some((later(now, window.to_delta()), Promise::Slowdown(promised)));
-                Due::Work(DueWork { samples, latest_end, flat_out: Some(window) })
+                Due::Work(DueWork { samples, latest_end: self.latest_end(), flat_out: Some(window) })
             }
         }
-    }
-
-    /// Returns the carbon that the remaining work may emit, with its constraint.
-    pub(super) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
-        let budget = self.request.objective.carbon_budget.filter(|_| self.request.work != Work::Unknown)?;
-        let budget = budget.min(MOST_CARBON);
-        Some((budget - self.request.progress.carbon, Promise::CarbonBudget(budget)))
     }
 
     /// Returns the remaining problem and the end of the forecast.
@@ -220,8 +194,10 @@ impl<'a> Planner<'a> {
                 let reasons = explain(&problem, &solution, &shares, &context);
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
-                if over_budget && let Some(exceeds_budget_by) = self.over_budget(plan.expected.carbon) {
-                    plan.verdict = Verdict::OverBudget { exceeds_budget_by };
+                if over_budget {
+                    let mut broken = self.broken(plan.ends_at(), slowdown, plan.expected.carbon);
+                    broken.retain(|broken| !broken.promise.bounds_time());
+                    plan.verdict = if broken.is_empty() { Verdict::Optimal } else { Verdict::OverBudget { broken } };
                 }
                 plan
             }
@@ -231,7 +207,9 @@ impl<'a> Planner<'a> {
                 let reasons = shares.iter().map(|_| vec![Reason::FlatOut { promise }]).collect();
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
-                plan.verdict = self.flat_out(why, &plan.expected, flat_out);
+                let ends_at = later(self.request.now, flat_out.to_delta());
+                let slowdown = self.slowdown(plan.expected.samples, flat_out);
+                plan.verdict = Verdict::FlatOut { broken: self.broken(ends_at, slowdown, plan.expected.carbon), why };
                 plan
             }
         })
@@ -280,26 +258,6 @@ impl<'a> Planner<'a> {
         match self.restrained(problem, &solution, due) {
             Some(restrained) => Optimum { restrained: true, ..Optimum::plain(problem.clone(), restrained) },
             None => Optimum::plain(problem.clone(), solution),
-        }
-    }
-
-    /// Returns the excess over the budget if the rest emits this much.
-    pub(super) fn over_budget(&self, rest: GramsCo2e) -> Option<GramsCo2e> {
-        let (left, _) = self.carbon_left()?;
-        let rounding = GramsCo2e::new(1e-6 * left.get().abs().max(rest.get()));
-        Some(rest - left).filter(|by| *by > rounding)
-    }
-
-    fn flat_out(&self, why: Infeasible, expected: &Expected, duration: Seconds) -> Verdict {
-        let Request { now, objective, work, .. } = *self.request;
-        let deadline = objective.deadline.filter(|_| work != Work::Unknown);
-        let late = deadline.map(|at| Seconds::from_delta(later(now, duration.to_delta()) - at));
-        let above = objective.max_slowdown.map(|max| self.slowdown(expected.samples, duration) - max);
-        Verdict::FlatOut {
-            misses_deadline_by: late.filter(|by| *by > RESOLUTION),
-            exceeds_slowdown_by: above.filter(|by| *by > SLOWDOWN_ROUNDING),
-            exceeds_budget_by: self.over_budget(expected.carbon),
-            why,
         }
     }
 

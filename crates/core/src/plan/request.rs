@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::problem::{InvalidProblem, PlanSlot};
-use crate::domain::{Activity, Objective, PowerLimit, Profile, Quoted, TimeSeries, Work};
+use crate::domain::{Activity, Objective, PowerLimit, Profile, Promise, Quoted, TimeSeries, Work};
 use crate::forecast::ErrorPaths;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
@@ -51,10 +51,10 @@ pub struct Request<'a> {
     pub now: DateTime<Utc>,
     /// The job's profile; its first point is the reference r(l_max).
     pub profile: &'a Profile,
-    /// Contiguous forecast. PastEmissions slots are skipped, the present one is cut, and negative intensities count as
+    /// Contiguous forecast. Past slots are skipped, the present one is cut, and negative intensities count as
     /// zero. Time after its end uses its mean.
     pub horizon: &'a [PlanSlot],
-    /// Objective. A deadline and a carbon budget do not apply to unknown work.
+    /// Objective.
     pub objective: &'a Objective,
     /// Total work.
     pub work: Work,
@@ -74,7 +74,7 @@ pub struct Request<'a> {
     pub dwell: Seconds,
     /// Current activity, used if the job may pause. Absent: running for a long time.
     pub activity: Option<Activity>,
-    /// PastEmissions forecast errors; without them the forecast is trusted fully.
+    /// Past forecast errors; without them the forecast is trusted fully.
     pub errors: Option<&'a ErrorPaths>,
 }
 
@@ -90,6 +90,12 @@ pub enum Weighing {
 }
 
 impl Request<'_> {
+    /// Returns the promises that apply: some have no meaning for unknown work.
+    pub fn promises(&self) -> impl Iterator<Item = Promise> + use<> {
+        let is_known = self.work != Work::Unknown;
+        self.objective.promises().filter(move |promise| is_known || !promise.needs_known_work())
+    }
+
     /// Returns the basis of this plan's energy cost.
     pub fn weighing(&self) -> Weighing {
         match self.prices {

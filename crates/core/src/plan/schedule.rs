@@ -5,8 +5,8 @@ use chrono::{DateTime, Utc};
 use super::problem::Infeasible;
 use super::reason::Reason;
 use super::request::Weighing;
-use crate::domain::{SetPoint, Slot};
-use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+use crate::domain::{Broken, Circumstance, PowerLimit, SetPoint, Slot};
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Watts};
 
 /// Activity of a job in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,39 +69,48 @@ pub struct Expected {
     pub carbon_at_ceiling: GramsCo2e,
 }
 
-/// True if a plan meets its constraints.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Whether a plan keeps the job's promises, and which ones not.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// The cheapest plan that meets all of them.
+    /// The cheapest plan that keeps all of them.
     Optimal,
-    /// The carbon budget conflicts with the time constraints and yields: the plan of least carbon that meets the
-    /// others.
+    /// Budgets yield to the promises about time: the plan of least carbon that keeps those.
     OverBudget {
-        /// Emissions of all work, including the past, above the budget.
-        exceeds_budget_by: GramsCo2e,
+        /// The exceeded budgets.
+        broken: Vec<Broken>,
     },
-    /// No plan meets the time constraints, so the job runs at its fastest point. Violated constraints state by how
-    /// much; none does if only the reserve for the reference's error is used up.
+    /// No plan keeps the promises about time, so the job runs at its fastest point.
     FlatOut {
-        /// Delay after the deadline.
-        misses_deadline_by: Option<Seconds>,
-        /// Slowdown above the allowed one: 0.01 is one percentage point.
-        exceeds_slowdown_by: Option<f64>,
-        /// Emissions of all work, including the past, above the carbon budget.
-        exceeds_budget_by: Option<GramsCo2e>,
+        /// The broken promises; none if only the reserve for the reference's error is used up.
+        broken: Vec<Broken>,
         /// Reason of the infeasibility.
         why: Infeasible,
     },
-    /// The job alone could meet its constraints, but not together with the jobs that share its cap or budget. The plan
-    /// violates the constraints least, those of the lowest priority first.
+    /// The job alone could keep its promises, but not together with the jobs that share its cap or budget. The plan
+    /// breaks them least, those of the lowest priority first.
     SharedLimits {
-        /// Delay after the deadline.
-        misses_deadline_by: Option<Seconds>,
-        /// Slowdown above the allowed one: 0.01 is one percentage point.
-        exceeds_slowdown_by: Option<f64>,
-        /// Emissions of all work, including the past, above the carbon budget.
-        exceeds_budget_by: Option<GramsCo2e>,
+        /// The broken promises.
+        broken: Vec<Broken>,
     },
+}
+
+impl Verdict {
+    /// Returns the broken promises.
+    pub fn broken(&self) -> &[Broken] {
+        match self {
+            Self::Optimal => &[],
+            Self::OverBudget { broken } | Self::FlatOut { broken, .. } | Self::SharedLimits { broken } => broken,
+        }
+    }
+
+    /// Returns the circumstances in which promises are broken, if any are; `cap` is the external cap planned under.
+    pub fn circumstance(&self, cap: Option<PowerLimit>) -> Circumstance {
+        match self {
+            Self::Optimal | Self::OverBudget { .. } => Circumstance::Yielding,
+            Self::FlatOut { .. } => Circumstance::FullSpeed(cap),
+            Self::SharedLimits { .. } => Circumstance::Sharing,
+        }
+    }
 }
 
 /// Settings over time for one job. Only the present is applied (`planning.md` §4).
@@ -115,7 +124,7 @@ pub struct Plan {
     pub segments: Vec<Segment>,
     /// Expected result.
     pub expected: Expected,
-    /// True if the constraints are met.
+    /// Whether it keeps the job's promises.
     pub verdict: Verdict,
     /// End of the forecast if segments lie after it; these use the forecast's mean.
     pub extended_from: Option<DateTime<Utc>>,

@@ -3,9 +3,9 @@ use proptest::prelude::*;
 use super::instances::{REFERENCE, at, instance};
 use super::oracles::within_budget_by_interior_point;
 use super::receding::training;
-use crate::domain::Objective;
+use crate::domain::{Broken, Excess, Objective, Promise};
 use crate::plan::budget::{OverBudget, solve_within};
-use crate::plan::{Promise, Reason, Verdict, solve};
+use crate::plan::{Reason, Verdict, solve};
 use crate::units::{GramsCo2e, Seconds};
 
 proptest! {
@@ -67,13 +67,15 @@ fn the_past_counts_and_the_budget_yields_before_time() {
     assert_eq!(job.plan().verdict, Verdict::Optimal);
     job.progress.carbon = GramsCo2e::new(100.0);
     let plan = job.plan();
-    let Verdict::OverBudget { exceeds_budget_by } = plan.verdict else { panic!("{:?}", plan.verdict) };
+    let Verdict::OverBudget { broken } = plan.verdict else { panic!("{:?}", plan.verdict) };
+    let [Broken { by: Excess::Carbon(by), .. }] = broken[..] else { panic!("{broken:?}") };
     // The least carbon within 10 % slowdown is 299 g.
-    assert!((exceeds_budget_by.get() - 49.0).abs() < 0.1, "{exceeds_budget_by}");
+    assert!((by.get() - 49.0).abs() < 0.1, "{by}");
     assert!((plan.expected.slowdown - 0.1).abs() < 1e-6, "the slowdown is kept");
     job.progress.elapsed = Seconds::new(2160.0);
-    let Verdict::FlatOut { exceeds_slowdown_by: Some(_), exceeds_budget_by: Some(by), .. } = job.plan().verdict else {
-        panic!("{:?}", job.plan().verdict)
+    let Verdict::FlatOut { broken, .. } = job.plan().verdict else { panic!("{:?}", job.plan().verdict) };
+    let [Broken { by: Excess::Slowdown(_), .. }, Broken { by: Excess::Carbon(by), .. }] = broken[..] else {
+        panic!("{broken:?}")
     };
     assert!((by.get() - (100.0 + 390.0 - 350.0)).abs() < 0.5, "{by}");
 }

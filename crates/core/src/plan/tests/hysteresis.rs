@@ -333,7 +333,7 @@ proptest! {
         let cost = |plan: &Plan| plan.expected.carbon.get();
         prop_assert!(cost(&chosen) * (1.0 - better_by) <= cost(&new) * (1.0 + 1e-9));
         prop_assert!(chosen.segments.windows(2).all(|p| p[0].slot.end() == p[1].slot.start()));
-        if let (true, Verdict::Optimal) = (chosen.forgone_saving.is_none(), new.verdict) {
+        if let (true, Verdict::Optimal) = (chosen.forgone_saving.is_none(), &new.verdict) {
             prop_assert_eq!(chosen, new);
         }
     }

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::instances::{at, horizon};
-use super::receding::{Job, job, profile, training};
-use crate::domain::{Objective, Pausing, Slot, TimeSeries, Work};
+use super::receding::{Job, job, misses_deadline_by, profile, training};
+use crate::domain::{Broken, Excess, Objective, Pausing, Slot, TimeSeries, Work};
 use crate::plan::{
     JobActivity, JointPlan, Member, Reason, Shared, SharedViolation, Solver, Verdict, keep_jointly_if_nearly_as_good,
     plan, plan_jointly,
@@ -126,8 +126,8 @@ proptest! {
             let slower = job.objective.max_slowdown.is_some_and(|max| plan.expected.slowdown > max + 1e-5);
             match plan.verdict {
                 Verdict::Optimal | Verdict::OverBudget { .. } => prop_assert!(late.is_none() && !slower),
-                Verdict::FlatOut { misses_deadline_by, .. } | Verdict::SharedLimits { misses_deadline_by, .. } => {
-                    prop_assert_eq!(misses_deadline_by.is_some(), late.is_some());
+                Verdict::FlatOut { .. } | Verdict::SharedLimits { .. } => {
+                    prop_assert_eq!(misses_deadline_by(&plan.verdict).is_some(), late.is_some());
                 }
             }
         }
@@ -170,11 +170,10 @@ fn lower_priority_is_limited_more() {
         let made = joint_plan(&jobs, 0.0, &cap(&[(0.0, 650.0)]), None);
         let plans: Vec<_> = made.plans.iter().map(|p| p.as_ref().expect("planned")).collect();
         assert_eq!(plans[favoured].verdict, Verdict::Optimal);
-        let Verdict::SharedLimits { exceeds_slowdown_by: Some(by), misses_deadline_by: None, .. } =
-            plans[1 - favoured].verdict
-        else {
+        let Verdict::SharedLimits { broken } = &plans[1 - favoured].verdict else {
             panic!("{:?}", plans[1 - favoured].verdict)
         };
+        let [Broken { by: Excess::Slowdown(by), .. }] = broken[..] else { panic!("{broken:?}") };
         assert!(by > 0.01 && plans[1 - favoured].ends_at() > plans[favoured].ends_at(), "{by}");
     }
 }

@@ -3,8 +3,10 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::instances::{Instance, MAX_POWER, REFERENCE, at, horizon, instance};
-use crate::domain::{Activity, Estimate, Objective, OperatingPoint, PowerLimit, Profile, Work};
-use crate::plan::{Infeasible, InvalidProblem, Plan, PlanSlot, Progress, Promise, Reason, Request, Unplannable};
+use crate::domain::{
+    Activity, Broken, Estimate, Excess, Objective, OperatingPoint, PowerLimit, Profile, Promise, Work,
+};
+use crate::plan::{Infeasible, InvalidProblem, Plan, PlanSlot, Progress, Reason, Request, Unplannable};
 use crate::plan::{Verdict, WINDOW, plan};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -115,6 +117,16 @@ pub(super) fn job() -> impl Strategy<Value = Job> {
     })
 }
 
+/// Returns the delay after a missed deadline.
+pub(super) fn misses_deadline_by(verdict: &Verdict) -> Option<Seconds> {
+    verdict.broken().iter().find_map(|broken| if let Excess::Time(by) = broken.by { Some(by) } else { None })
+}
+
+/// Returns the excess over an exceeded slowdown.
+fn exceeds_slowdown_by(verdict: &Verdict) -> Option<f64> {
+    verdict.broken().iter().find_map(|broken| if let Excess::Slowdown(by) = broken.by { Some(by) } else { None })
+}
+
 fn assert_well_formed(job: &Job, plan: &Plan) -> TestCaseResult {
     let mut from = job.now;
     for segment in &plan.segments {
@@ -166,10 +178,11 @@ proptest! {
                 prop_assert!(above.is_none_or(|above| above <= 1e-4), "too slow by {above:?}");
             }
             Verdict::OverBudget { .. } | Verdict::SharedLimits { .. } => prop_assert!(false, "there is nothing else to keep"),
-            Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, .. } => {
+            Verdict::FlatOut { .. } => {
                 prop_assert!(plan.segments.iter().all(|s| s.throughput == fastest));
-                prop_assert_eq!(misses_deadline_by.is_some(), late.is_some_and(|late| late > Seconds::new(1e-3)));
-                prop_assert_eq!(exceeds_slowdown_by.is_some(), above.is_some_and(|above| above > 1e-6));
+                let (missed, exceeded) = (misses_deadline_by(&plan.verdict), exceeds_slowdown_by(&plan.verdict));
+                prop_assert_eq!(missed.is_some(), late.is_some_and(|late| late > Seconds::new(1e-3)));
+                prop_assert_eq!(exceeded.is_some(), above.is_some_and(|above| above > 1e-6));
             }
         }
     }
@@ -224,7 +237,7 @@ proptest! {
                     continue;
                 }
                 Reason::FlatOut { .. } => {
-                    prop_assert_ne!(plan.verdict, Verdict::Optimal);
+                    prop_assert_ne!(&plan.verdict, &Verdict::Optimal);
                     continue;
                 }
                 _ => continue,
@@ -313,7 +326,7 @@ fn a_plan_is_readable() {
     00:00:00-01:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
     01:00:00-02:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
     02:00:00-03:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
-    522.0 gCO2e of 522.0 gCO2e, slowdown 5.56 %, FlatOut { misses_deadline_by: Some(Seconds(1800.0)), exceeds_slowdown_by: Some(0.05555555555555558), exceeds_budget_by: None, why: NotEnoughTime { missing: Samples(180000.0), late_by: Seconds(1800.0) } }
+    522.0 gCO2e of 522.0 gCO2e, slowdown 5.56 %, FlatOut { broken: [Broken { promise: Deadline(1970-01-01T02:30:00Z), by: Time(Seconds(1800.0)) }, Broken { promise: Slowdown(0.0), by: Slowdown(0.05555555555555558) }], why: NotEnoughTime { missing: Samples(180000.0), late_by: Seconds(1800.0) } }
     ");
 }
 
@@ -337,9 +350,8 @@ fn an_uncertain_reference_leaves_a_reserve() {
     assert_eq!((plan.verdict, plan.expected.slowdown), (Verdict::Optimal, 0.0));
     // The reserve is used up, but the constraint itself is met.
     job.progress.elapsed = Seconds::new(600.0);
-    let Verdict::FlatOut { misses_deadline_by: None, exceeds_slowdown_by: None, why, .. } = job.plan().verdict else {
-        panic!("{:?}", job.plan().verdict)
-    };
+    let Verdict::FlatOut { broken, why } = job.plan().verdict else { panic!("{:?}", job.plan().verdict) };
+    assert_eq!(broken, []);
     assert!(matches!(why, Infeasible::NotEnoughTime { .. }));
 }
 
@@ -349,11 +361,10 @@ fn full_speed_reports_its_violations() {
     job.objective.deadline = Some(at(9000.0));
     job.progress.elapsed = Seconds::new(2160.0); // 20 % of the job's time at the ceiling
     let plan = job.plan();
-    let Verdict::FlatOut { misses_deadline_by, exceeds_slowdown_by, why, .. } = plan.verdict else {
-        panic!("feasible")
-    };
-    assert_eq!(misses_deadline_by, Some(Seconds::new(1800.0)));
-    assert!((exceeds_slowdown_by.expect("exceeds") - 0.1).abs() < 1e-9);
+    let Verdict::FlatOut { broken, why } = &plan.verdict else { panic!("feasible") };
+    let [late, slower] = broken[..] else { panic!("{broken:?}") };
+    assert_eq!(late, Broken { promise: Promise::Deadline(at(9000.0)), by: Excess::Time(Seconds::new(1800.0)) });
+    assert!((slower.by.get() - 0.1).abs() < 1e-9);
     assert!(matches!(why, Infeasible::NotEnoughTime { .. }));
     assert!(plan.segments.iter().all(|s| s.point == 0));
     assert_eq!(plan.segments[0].reason, Reason::FlatOut { promise: Some(Promise::Deadline(at(9000.0))) });
@@ -365,7 +376,8 @@ fn a_cap_removes_limits_but_not_the_reference() {
     job.allowed = Some(PowerLimit::from_milliwatts(375_000));
     let plan = job.plan();
     assert!(plan.segments.iter().all(|s| s.point == 1), "only 90 samples/s are left to keep 10 %: none is fast enough");
-    let Verdict::FlatOut { exceeds_slowdown_by: Some(above), .. } = plan.verdict else { panic!("{:?}", plan.verdict) };
+    assert!(matches!(plan.verdict, Verdict::FlatOut { .. }), "{:?}", plan.verdict);
+    let above = exceeds_slowdown_by(&plan.verdict).expect("exceeds");
     assert!((above - (1.0 / 0.9 - 1.1)).abs() < 1e-6);
     let cap = PowerLimit::from_milliwatts(100_000);
     job.allowed = Some(cap);
@@ -383,7 +395,8 @@ fn done_work_needs_no_plan() {
     job.progress.elapsed = Seconds::new(10_800.0);
     let plan = job.plan();
     assert!(plan.segments.is_empty());
-    assert_eq!((plan.verdict, plan.ends_at(), plan.expected.carbon), (Verdict::Optimal, job.now, GramsCo2e::ZERO));
+    assert_eq!(plan.verdict, Verdict::Optimal);
+    assert_eq!((plan.ends_at(), plan.expected.carbon), (job.now, GramsCo2e::ZERO));
     assert_eq!(plan.expected_samples_at(at(1e6)), job.progress.samples);
 }
 
@@ -428,9 +441,8 @@ fn unknown_work_keeps_its_speed_over_the_window() {
     assert!((job.plan().expected.slowdown - 0.1).abs() < 1e-6);
     // A lost day is not.
     job.progress.elapsed = Seconds::new(86_400.0);
-    let Verdict::FlatOut { misses_deadline_by: None, exceeds_slowdown_by: Some(_), .. } = job.plan().verdict else {
-        panic!("feasible")
-    };
+    let Verdict::FlatOut { broken, .. } = job.plan().verdict else { panic!("feasible") };
+    assert!(matches!(broken[..], [Broken { by: Excess::Slowdown(_), .. }]), "{broken:?}");
 }
 
 #[test]

@@ -219,23 +219,14 @@ fn horizon_from(now: DateTime<Utc>, start: f64, slots: &[(f64, f64)]) -> Vec<Pla
 }
 
 fn figures(verdict: &Verdict) -> Vec<f64> {
-    let of = |time: Option<Seconds>, slower: Option<f64>, over: Option<GramsCo2e>| {
-        [time.map(Seconds::get), slower, over.map(GramsCo2e::get)].into_iter().flatten().collect::<Vec<_>>()
-    };
-    match *verdict {
-        Verdict::Optimal => Vec::new(),
-        Verdict::OverBudget { exceeds_budget_by } => vec![exceeds_budget_by.get()],
-        Verdict::FlatOut { misses_deadline_by: late, exceeds_slowdown_by: slow, exceeds_budget_by: over, why } => {
-            let more = match why {
-                Infeasible::NotEnoughTime { missing, late_by } => [missing.get(), late_by.get()],
-                Infeasible::HorizonTooShort { missing, short_by } => [missing.get(), short_by.get()],
-            };
-            of(late, slow, over).into_iter().chain(more).collect()
-        }
-        Verdict::SharedLimits { misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by } => {
-            of(misses_deadline_by, exceeds_slowdown_by, exceeds_budget_by)
-        }
+    let mut figures: Vec<f64> = verdict.broken().iter().map(|broken| broken.by.get()).collect();
+    if let Verdict::FlatOut { why, .. } = verdict {
+        figures.extend(match why {
+            Infeasible::NotEnoughTime { missing, late_by } => [missing.get(), late_by.get()],
+            Infeasible::HorizonTooShort { missing, short_by } => [missing.get(), short_by.get()],
+        });
     }
+    figures
 }
 
 /// Checks that all figures are finite, segments are contiguous from the present on, and settings are allowed.

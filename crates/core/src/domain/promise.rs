@@ -1,0 +1,266 @@
+//! Promises of a job's objective: what each demands, by how much an outcome breaks it, and its words.
+
+use std::fmt;
+
+use chrono::{DateTime, Datelike, Utc};
+
+use super::{InvalidJob, PowerLimit};
+use crate::units::{GramsCo2e, Lasting, Points, Rounded, Seconds, Short};
+
+/// Minimum carbon budget: an idle GPU emits less than this within seconds, so smaller ones are mistakes of units.
+const LEAST_BUDGET: GramsCo2e = GramsCo2e::new(0.001);
+
+/// A constraint on a job's work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Promise {
+    /// Latest end.
+    Deadline(DateTime<Utc>),
+    /// Maximum slowdown over the job's life: 0.03 is 3 %.
+    Slowdown(f64),
+    /// Maximum emissions of all work.
+    CarbonBudget(GramsCo2e),
+}
+
+/// Result of a job by which its promises are judged: expected, best possible or final. Absent where unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// End of its work.
+    pub ends_at: Option<DateTime<Utc>>,
+    /// Slowdown over its life.
+    pub slowdown: Option<f64>,
+    /// Emissions of all its work.
+    pub carbon: Option<GramsCo2e>,
+}
+
+/// Excess of an outcome over a promise, in the promise's unit; negative where the promise is kept.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub enum Excess {
+    /// Delay after the deadline.
+    Time(Seconds),
+    /// Slowdown above the allowed one: 0.01 is one percentage point.
+    Slowdown(f64),
+    /// Emissions above the budget.
+    Carbon(GramsCo2e),
+}
+
+/// A broken promise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Broken {
+    /// The promise.
+    pub promise: Promise,
+    /// Excess over it.
+    pub by: Excess,
+}
+
+/// Circumstances in which a promise is broken, which its sentence names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Circumstance {
+    /// No plan keeps all promises about time, so the job runs at full speed: under an external cap, if there is one.
+    FullSpeed(Option<PowerLimit>),
+    /// A budget yields to the promises about time.
+    Yielding,
+    /// The job shares the node's cap or carbon budget.
+    Sharing,
+    /// It is broken whatever is planned.
+    Inevitable,
+    /// The job has ended.
+    Ended,
+}
+
+impl Promise {
+    /// Returns the path of its field in a request.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::Deadline(_) => "objective.deadline",
+            Self::Slowdown(_) => "objective.max_slowdown",
+            Self::CarbonBudget(_) => "objective.carbon_budget_g",
+        }
+    }
+
+    /// Returns whether it bounds the job's time, and thereby how slow the job may be. Others are budgets, which bound how
+    /// fast it may be and yield to these.
+    pub fn bounds_time(self) -> bool {
+        match self {
+            Self::Deadline(_) | Self::Slowdown(_) => true,
+            Self::CarbonBudget(_) => false,
+        }
+    }
+
+    /// Returns whether it has no meaning for unknown work.
+    pub fn needs_known_work(self) -> bool {
+        match self {
+            Self::Deadline(_) | Self::CarbonBudget(_) => true,
+            Self::Slowdown(_) => false,
+        }
+    }
+
+    /// Checks its range.
+    ///
+    /// # Errors
+    /// If it is out of range.
+    pub(super) fn check(self) -> Result<(), InvalidJob> {
+        let why = match self {
+            Self::Deadline(at) if !(1..=9999).contains(&at.year()) => {
+                format!("is in the year {}; give one from 1 to 9999, as RFC 3339 writes them", at.year())
+            }
+            Self::Slowdown(max) if !(0.0..1.0).contains(&max) => {
+                let meant = if (1.0..=100.0).contains(&max) {
+                    format!("; for {} % write {}", Short(max), Short((max * 1e7).round() / 1e9))
+                } else {
+                    String::new()
+                };
+                format!(
+                    "{} is not from 0 to below 1; it is a fraction of the job's time: 0.03 allows 3 % more{meant}",
+                    Short(max)
+                )
+            }
+            Self::CarbonBudget(grams) if grams < LEAST_BUDGET => format!(
+                "is {}; it must be more than 0 grams of CO2 equivalent, {} at the least",
+                Short(grams.get()),
+                LEAST_BUDGET.get()
+            ),
+            _ => return Ok(()),
+        };
+        Err(InvalidJob { field: self.field(), why })
+    }
+
+    /// Returns the excess of an outcome over it; `None` where the outcome does not say.
+    pub fn excess(self, outcome: &Outcome) -> Option<Excess> {
+        Some(match self {
+            Self::Deadline(at) => Excess::Time(Seconds::from_delta(outcome.ends_at? - at)),
+            Self::Slowdown(max) => Excess::Slowdown(outcome.slowdown? - max),
+            Self::CarbonBudget(grams) => Excess::Carbon(outcome.carbon? - grams),
+        })
+    }
+}
+
+/// Displays a noun phrase: "the deadline 2026-12-01T17:00:00Z".
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deadline(at) => write!(f, "the deadline {}", at.format("%FT%TZ")),
+            Self::Slowdown(max) => write!(f, "the {:.1} % slowdown budget", max * 100.0),
+            Self::CarbonBudget(grams) => write!(f, "the carbon budget of {} g", Rounded(grams.get())),
+        }
+    }
+}
+
+impl Excess {
+    /// Returns the figure: seconds, a fraction or grams.
+    pub fn get(self) -> f64 {
+        match self {
+            Self::Time(time) => time.get(),
+            Self::Slowdown(fraction) => fraction,
+            Self::Carbon(grams) => grams.get(),
+        }
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time(time) => Lasting(*time).fmt(f),
+            Self::Slowdown(fraction) => Points(*fraction).fmt(f),
+            Self::Carbon(grams) if grams.get() < 100.0 => write!(f, "{:.1} g", grams.get()),
+            Self::Carbon(grams) => write!(f, "{} g", Rounded(grams.get())),
+        }
+    }
+}
+
+impl Broken {
+    /// Returns those of some promises that an outcome breaks by more than is negligible, in the promise's unit.
+    pub fn among(
+        promises: impl Iterator<Item = Promise>,
+        outcome: &Outcome,
+        negligible: impl Fn(Promise) -> f64,
+    ) -> Vec<Self> {
+        let broken = promises.filter_map(|promise| Some(Self { promise, by: promise.excess(outcome)? }));
+        broken.filter(|broken| broken.by.get() > negligible(broken.promise)).collect()
+    }
+
+    /// Returns it as a sentence.
+    pub fn describe(&self, circumstance: Circumstance) -> String {
+        let Self { promise, by } = self;
+        let verb = if matches!(promise, Promise::Deadline(_)) { "missed" } else { "exceeded" };
+        match circumstance {
+            Circumstance::FullSpeed(cap) if promise.bounds_time() => {
+                let cap = cap.map(|cap| format!(" under the cap of {cap}")).unwrap_or_default();
+                format!("{promise} will be {verb} by {by} although the job runs at full speed{cap}")
+            }
+            Circumstance::FullSpeed(_) => {
+                format!("{promise} will be {verb} by {by} because promises about time take precedence")
+            }
+            Circumstance::Yielding => {
+                format!("{promise} will be {verb} by {by} although no plan that keeps the other promises uses less")
+            }
+            Circumstance::Sharing => {
+                format!("{promise} will be {verb} by {by} because the job shares the node's cap or carbon budget")
+            }
+            Circumstance::Inevitable if promise.bounds_time() => {
+                format!("{promise} will be {verb} by at least {by}, even at full speed")
+            }
+            Circumstance::Inevitable => format!("{promise} is already {verb} by {by}"),
+            Circumstance::Ended => format!("{promise} was {verb} by {by}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Promise; 3] = [
+        Promise::Deadline(DateTime::UNIX_EPOCH),
+        Promise::Slowdown(0.03),
+        Promise::CarbonBudget(GramsCo2e::new(500.0)),
+    ];
+
+    fn outcome(seconds: f64, slowdown: f64, carbon: f64) -> Outcome {
+        Outcome {
+            ends_at: Some(DateTime::UNIX_EPOCH + Seconds::new(seconds).to_delta()),
+            slowdown: Some(slowdown),
+            carbon: Some(GramsCo2e::new(carbon)),
+        }
+    }
+
+    #[test]
+    fn an_outcome_breaks_what_it_exceeds_by_more_than_is_negligible() {
+        let broken = |outcome: &Outcome, negligible: f64| {
+            Broken::among(ALL.into_iter(), outcome, |_| negligible).iter().map(|b| b.by.get()).collect::<Vec<_>>()
+        };
+        assert_eq!(broken(&outcome(600.0, 0.03, 480.0), 0.0), [600.0]);
+        assert_eq!(broken(&outcome(0.0, 0.02, 530.0), 0.0), [30.0]);
+        assert_eq!(broken(&outcome(600.0, 0.02, 530.0), 50.0), [600.0]);
+        assert_eq!(broken(&Outcome::default(), 0.0), [0.0; 0], "nothing is known");
+    }
+
+    #[test]
+    fn sentences_name_the_promise_the_excess_and_the_circumstance() {
+        let sentences = |circumstance| {
+            let broken = Broken::among(ALL.into_iter(), &outcome(600.0, 0.042, 712.0), |_| 0.0);
+            broken.iter().map(|broken| broken.describe(circumstance)).collect::<Vec<_>>().join("\n")
+        };
+        insta::assert_snapshot!(sentences(Circumstance::FullSpeed(Some(PowerLimit::from_milliwatts(250_000)))), @r"
+        the deadline 1970-01-01T00:00:00Z will be missed by 600 s although the job runs at full speed under the cap of 250 W
+        the 3.0 % slowdown budget will be exceeded by 1.20 points although the job runs at full speed under the cap of 250 W
+        the carbon budget of 500 g will be exceeded by 212 g because promises about time take precedence
+        ");
+        let yielding = sentences(Circumstance::Yielding);
+        assert!(yielding.ends_with("by 212 g although no plan that keeps the other promises uses less"), "{yielding}");
+        insta::assert_snapshot!(sentences(Circumstance::Sharing), @r"
+        the deadline 1970-01-01T00:00:00Z will be missed by 600 s because the job shares the node's cap or carbon budget
+        the 3.0 % slowdown budget will be exceeded by 1.20 points because the job shares the node's cap or carbon budget
+        the carbon budget of 500 g will be exceeded by 212 g because the job shares the node's cap or carbon budget
+        ");
+        insta::assert_snapshot!(sentences(Circumstance::Inevitable), @r"
+        the deadline 1970-01-01T00:00:00Z will be missed by at least 600 s, even at full speed
+        the 3.0 % slowdown budget will be exceeded by at least 1.20 points, even at full speed
+        the carbon budget of 500 g is already exceeded by 212 g
+        ");
+        insta::assert_snapshot!(sentences(Circumstance::Ended), @r"
+        the deadline 1970-01-01T00:00:00Z was missed by 600 s
+        the 3.0 % slowdown budget was exceeded by 1.20 points
+        the carbon budget of 500 g was exceeded by 212 g
+        ");
+    }
+}

@@ -1,0 +1,82 @@
+//! What each promise means for a job's remaining work: the bound that it sets, and the excess that is rounding.
+
+use std::cmp::Reverse;
+
+use chrono::{DateTime, Utc};
+
+use super::problem::RESOLUTION;
+use super::receding::Planner;
+use super::request::Request;
+use crate::domain::{Broken, Outcome, Promise, Work};
+use crate::time::later;
+use crate::units::GramsCo2e;
+
+/// Upper bound of carbon budgets, above two weeks of global emissions.
+const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
+
+/// Bound of the remaining work.
+enum Bound {
+    /// It must end by this time.
+    End(DateTime<Utc>),
+    /// It may emit this much.
+    Carbon(GramsCo2e),
+}
+
+impl Planner<'_> {
+    /// Returns the bound that a promise sets.
+    fn bound(&self, promise: Promise) -> Bound {
+        let Request { now, work, progress, window, .. } = *self.request;
+        match promise {
+            Promise::Deadline(at) => Bound::End(at),
+            Promise::Slowdown(max) => {
+                let left = match work {
+                    Work::TotalSamples(total) => {
+                        total / self.reference.throughput * (1.0 + self.guarded(max)) - progress.elapsed
+                    }
+                    Work::Unknown => window,
+                };
+                Bound::End(later(now, left.to_delta()))
+            }
+            Promise::CarbonBudget(budget) => Bound::Carbon(budget.min(MOST_CARBON) - progress.carbon),
+        }
+    }
+
+    /// Returns the excess over a promise that counts as rounding, in its unit, if the remaining work emits `rest`.
+    fn rounding(&self, promise: Promise, rest: GramsCo2e) -> f64 {
+        match promise {
+            Promise::Deadline(_) => RESOLUTION.get(),
+            Promise::Slowdown(_) => 1e-6,
+            Promise::CarbonBudget(budget) => 1e-6 * (budget - self.request.progress.carbon).abs().max(rest).get(),
+        }
+    }
+
+    /// Returns a maximum slowdown less the reserve for the reference's error.
+    pub(super) fn guarded(&self, max_slowdown: f64) -> f64 {
+        (max_slowdown - self.request.progress.reserve.max(0.0)).max(0.0)
+    }
+
+    /// Returns the time by which the remaining work must be done, with the promise that sets it.
+    pub(super) fn latest_end(&self) -> Option<(DateTime<Utc>, Promise)> {
+        let ends = self.request.promises().filter_map(|promise| match self.bound(promise) {
+            Bound::End(at) => Some((at, promise)),
+            Bound::Carbon(_) => None,
+        });
+        ends.max_by_key(|(at, _)| Reverse(*at))
+    }
+
+    /// Returns the carbon that the remaining work may emit, with the promise that limits it.
+    pub(super) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
+        self.request.promises().find_map(|promise| match self.bound(promise) {
+            Bound::Carbon(left) => Some((left, promise)),
+            Bound::End(_) => None,
+        })
+    }
+
+    /// Returns the promises that are broken if the work ends then, with this slowdown over the job's life, and the
+    /// remaining work emits `rest`.
+    pub(super) fn broken(&self, ends_at: DateTime<Utc>, slowdown: f64, rest: GramsCo2e) -> Vec<Broken> {
+        let carbon = Some(self.request.progress.carbon + rest);
+        let outcome = Outcome { ends_at: Some(ends_at), slowdown: Some(slowdown), carbon };
+        Broken::among(self.request.promises(), &outcome, |promise| self.rounding(promise, rest))
+    }
+}
