@@ -402,7 +402,7 @@ impl Controller {
     /// Does the same for one job alone, unless others are concerned too.
     async fn plan_one(&mut self, id: &JobId) -> LimitGrants {
         let now = self.now();
-        match self.planner.look_at_one(id, &mut node!(self), self.accounting.budget(), now) {
+        match self.planner.update_one(id, &mut node!(self), self.accounting.budget(), now) {
             true => self.plan().await,
             false => self.planner.follow(std::slice::from_ref(id), &mut node!(self), now),
         }

@@ -1,14 +1,14 @@
-//! The rest of a job whose planning died of a fault in the planner.
+//! Retries of planning for a job on which the planner panicked.
 
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// Its planning is tried again after this, then after twice as long, and so on.
+/// Time to the first retry; it doubles each time.
 const FIRST_REST: Seconds = Seconds::new(60.0);
-/// But at least so often.
+/// Maximum time between two retries.
 const LONGEST_REST: Seconds = Seconds::new(3600.0);
 
-/// How often the planning of a job died in a row, and when it is tried again.
+/// Consecutive failures of a job's planning, and the time of the next retry.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::controller) struct Setback {
     pub(super) times: u32,
@@ -17,21 +17,19 @@ pub(in crate::controller) struct Setback {
 }
 
 impl Setback {
-    /// One more, after those before.
+    /// Returns the state after another failure.
     pub(super) fn after(before: Option<&Self>, why: String, now: Now) -> Self {
         let times = before.map_or(0, |before| before.times).saturating_add(1);
         let rest = FIRST_REST * f64::from(1u32 << (times - 1).min(10));
         Self { times, until: now.monotonic.after(rest.min(LONGEST_REST)), why }
     }
-}
 
-impl Setback {
     pub(super) fn describe(&self) -> String {
         let Self { times, why, .. } = self;
         let tries = if *times == 1 { "once".to_owned() } else { format!("{times} times in a row") };
         format!(
-            "planning it failed {tries} by a fault in wattune ({why}); its boards keep the limits found on them, other jobs \
-             are planned as usual, and it is tried again within the hour"
+            "planning failed {tries} because of a bug in wattune ({why}); its GPUs keep their original limits, and planning is \
+             tried again within the hour"
         )
     }
 }

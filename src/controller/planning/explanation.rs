@@ -1,4 +1,4 @@
-//! The reason for a job's present set point, in one sentence.
+//! The reason of a job's present set point, in one sentence.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use wattune_core::domain::PowerLimit;
 use wattune_core::time::Now;
 use wattune_core::units::Watts;
 
-/// Plans that are better by less than this part are the same but for rounding.
+/// Relative saving of a plan over another up to which they are the same but for rounding.
 const WORTH_TELLING: f64 = 1e-6;
 
 impl Job {
-    /// Puts the present choice's reason in words.
+    /// Updates the reason.
     pub(super) fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
         self.explain_choice(now, allowed, held);
         if let Some(why) = self.describe_applied(now) {
@@ -52,11 +52,11 @@ impl Job {
     }
 }
 
-/// What the node's cap takes of a job's wishes.
+/// Reduction of a job's limits by the node's cap.
 pub(super) struct CapReduction {
     limit: PowerLimit,
     wanted: PowerLimit,
-    /// The cap now; absent where it only begins soon.
+    /// The cap now; absent if it begins soon.
     cap: Option<Watts>,
     source: Option<String>,
 }
@@ -72,7 +72,7 @@ impl fmt::Display for CapReduction {
 }
 
 impl CapReduction {
-    /// Returns what the cap takes of a job's wishes, if it does not let all of them through.
+    /// Returns the reduction of the job's lowest limit, if the cap reduces any.
     pub(super) fn of(job: &Job, grants: &LimitGrants, demand: &Demand<'_>, cap: &Cap) -> Option<Self> {
         let cut = job.spec.gpus.iter().filter_map(|gpu| {
             let (request, grant) = grants.of(gpu)?;

@@ -1,4 +1,4 @@
-//! What plans are made from: the outlook of the grid, and what is known of each job.
+//! Input of plans: the outlook of the grid, and each job's state.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use wattune_core::plan::{PastEmissions, PlanSlot, Progress, Settings as PlanSett
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
-/// No horizon is built further than this; the planner repeats its mean beyond.
+/// Maximum length of a horizon; the planner uses its mean beyond.
 const FURTHEST: TimeDelta = TimeDelta::days(30);
 
-/// What all jobs plan with at one moment.
+/// Input that all jobs share.
 struct Outlook {
     slots: Vec<PlanSlot>,
     errors: Arc<ErrorPaths>,
@@ -31,7 +31,7 @@ struct Outlook {
     dwell: Seconds,
 }
 
-/// Returns what the plans of these jobs are made from. The reasons to plan them are done with.
+/// Returns the input of these jobs' plans, and clears the reasons to plan them.
 pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings, now: Now) -> Vec<PlanInput> {
     let window = node.settings.window_s;
     let ends = ids.iter().filter_map(|id| node.jobs.get(id)).map(|job| horizon_end(job, window, now));
@@ -51,7 +51,7 @@ pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings
 }
 
 impl Job {
-    /// What the grid was in its time so far, and what its training emitted: pauses of its own would have been the same.
+    /// Returns the intensity and emissions of its time so far, without its own pauses, which limits do not change.
     fn past(&self, now: Now, reference: GramsPerKwh) -> Option<PastEmissions> {
         let span = Slot::new(self.progress.started_at?, now.utc)?;
         let intensity = self.emissions.mean_intensity_over(&span)?;
@@ -59,7 +59,7 @@ impl Job {
         Some(PastEmissions { intensity, carbon: self.emissions.sum().estimate(reference) - stalled })
     }
 
-    /// Returns what its plan is made from.
+    /// Returns the input of its plan.
     fn plan_input(&self, outlook: &Outlook, gpus: &Gpus, window: Seconds, now: Now) -> PlanInput {
         let profile = self.profile().clone();
         let limit = |(group, set): (&Group, &SetPoint)| set.limit.watts() * group.gpu_count();
@@ -111,13 +111,15 @@ fn sum_of_ranges(job: &Job, gpus: &Gpus, bound: impl Fn(LimitRange) -> PowerLimi
     ranges.map(|range| bound(range).watts()).sum()
 }
 
-/// Returns why a job's GPUs are not to be controlled.
+/// Returns the reason not to control a job's GPUs.
 pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<String> {
     if settings.observe {
-        return Some("this daemon observes only: it plans and books, and sets nothing".into());
+        return Some("this daemon observes only: it plans and records, and sets no limits".into());
     }
     if !job.spec.control {
-        return Some("registered with \"control\": false: it is booked, its limits are left alone".into());
+        return Some(
+            "registered with \"control\": false: its energy is recorded, its limits are not controlled".into(),
+        );
     }
     job.spec.gpus.iter().find_map(|id| {
         let Some(gpu) = gpus.get(id) else { return Some(format!("GPU {id} is not there")) };
@@ -129,21 +131,21 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<S
     })
 }
 
-/// Returns how far a job has to look ahead: as long as it may take.
+/// Returns the end of the horizon that a job needs: the longest time that it may take.
 fn horizon_end(job: &Job, window: Seconds, now: Now) -> DateTime<Utc> {
     let slowest = job.profile().points.iter().map(|p| p.throughput.mean).reduce(|a, b| a.min(b));
     let needed = match (job.remaining(), slowest) {
         (Some(left), Some(rate)) => left / rate,
         _ => window,
     };
-    // Who may pause may use all the time that it is given.
+    // A job that may pause may use all the time that its promises allow.
     let Objective { pausable, deadline, max_slowdown, .. } = job.spec.objective;
     let needed = needed * (1.0 + pausable.and(max_slowdown).unwrap_or(0.0));
     let until_deadline = pausable.and(deadline).map_or(TimeDelta::zero(), |at| at - now.utc);
     now.utc + needed.to_delta().max(until_deadline).clamp(TimeDelta::hours(1), FURTHEST)
 }
 
-/// Returns the intensities to plan with: the forecast, followed as far as its skill goes, filled and extended.
+/// Returns the outlook: the forecast as far as its skill goes, filled and extended.
 fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
     let policy = HorizonPolicy { fallback: signal.fallback(), ..HorizonPolicy::default() };
     let nothing = CarbonSeries::default();
@@ -157,7 +159,7 @@ fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: 
     Outlook { slots, errors, reference, prices: prices(signal, now), dwell: planning.dwell_s }
 }
 
-/// Returns the known prices and their mean; none while the source says nothing about the present.
+/// Returns the known prices and their mean; none without a present price.
 fn prices(signal: &Signal, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
     let known = signal.price()?.state.borrow().forecast.as_ref()?.known();
     known.at(now)?;

@@ -1,4 +1,4 @@
-//! Owns planning: when and with what to plan, the search for plans, and their adoption.
+//! Owns planning: when jobs are planned, the search for plans, and their adoption.
 
 mod explanation;
 mod inputs;
@@ -15,7 +15,7 @@ use super::jobs::Jobs;
 use super::node::Node;
 use explanation::CapReduction;
 use inputs::{hindrance, inputs};
-use search::{NoPlan, PlanBatch, Search, in_words};
+use search::{NoPlan, PlanBatch, Search};
 use shared_budget::SharedBudget;
 use wattune_core::domain::JobId;
 use wattune_core::plan::{Settings as PlanSettings, SwitchingLimits};
@@ -25,32 +25,32 @@ use wattune_core::units::Seconds;
 /// Owner of the search for plans.
 pub(super) struct Planner {
     settings: PlanSettings,
-    /// The search that goes on.
+    /// The search in progress.
     search: Option<Search>,
-    /// What the cap left when plans were made last.
+    /// The shared budget when plans were made last.
     share: Option<SharedBudget>,
-    /// What the plans in force cannot keep although they share it, in one sentence each.
+    /// Shared constraints that the plans in force break, in one sentence each.
     broken: Vec<String>,
-    /// Why those that share something were planned each alone, where that was so.
+    /// Why joint planning failed, so that each job was planned alone.
     apart: Option<String>,
-    /// How long the last search took.
+    /// Duration of the last search.
     took: Option<Seconds>,
 }
 
 impl Planner {
-    /// Returns a planner that has planned nothing yet.
+    /// Returns a planner without plans.
     pub(super) fn new(settings: PlanSettings) -> Self {
         Self { settings, search: None, share: None, broken: Vec::new(), apart: None, took: None }
     }
 
-    /// Plans every job that has a reason to, and sees to the phase of each. Plans are searched for on other threads; a
-    /// search that takes longer than the settings allow is told to stop, the plans before stay in force until it has.
+    /// Updates the phase of each job and plans every job that has a reason to be planned. A search that takes longer than
+    /// the settings allow is asked to stop; current plans stay in force until it has.
     pub(super) async fn plan(&mut self, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) {
         if self.search.as_ref().is_some_and(Search::is_finished) {
             self.await_plans(node, budget, Seconds::ZERO).await;
         }
         for id in node.jobs.ids() {
-            self.look_at(&id, node, now);
+            self.update_phase(&id, node, now);
         }
         if self.search.is_some() {
             return;
@@ -62,28 +62,27 @@ impl Planner {
             return;
         }
         self.share.clone_from(&share);
-        self.search = Some(Search::begin(batch, share, now.monotonic));
+        self.search = Some(Search::start(batch, share, now.monotonic));
         if node.settings.solve_limit_s > Seconds::ZERO {
             self.await_plans(node, budget, node.settings.solve_limit_s).await;
         }
     }
 
-    /// Sees to one job's phase. Returns whether all are to be planned now: of many jobs each reports by itself, and what
-    /// one reports seldom concerns others.
-    pub(super) fn look_at_one(&mut self, id: &JobId, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) -> bool {
-        self.look_at(id, node, now);
+    /// Updates one job's phase. Returns whether planning is due now: a report of one job seldom concerns the others.
+    pub(super) fn update_one(&mut self, id: &JobId, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) -> bool {
+        self.update_phase(id, node, now);
         let is_finished = self.search.as_ref().is_some_and(Search::is_finished);
         is_finished
             || node.jobs.get(id).is_some_and(|job| job.is_due(now))
             || self.share != SharedBudget::of(&node.demand(now), node.cap, budget)
     }
 
-    /// Has jobs do what their plans say now, and says why. Returns what the cap grants them.
+    /// Applies what the plans of jobs say now, with reasons. Returns what the cap grants them.
     pub(super) fn follow(&self, ids: &[JobId], node: &mut Node<'_>, now: Now) -> LimitGrants {
         for id in ids {
-            let pace = self.pace(id);
+            let limits = self.switching_limits(id);
             if let Some(job) = node.jobs.get_mut(id) {
-                job.follow_plan(now, &pace);
+                job.follow_plan(now, &limits);
             }
         }
         let demand = node.demand(now);
@@ -98,41 +97,41 @@ impl Planner {
         grants
     }
 
-    /// Returns what is wrong with planning, in one sentence each.
+    /// Returns the problems of planning, in one sentence each.
     pub(super) fn problems(&self, now: Now) -> Vec<String> {
         let apart = self.apart.iter().map(|why| {
             format!(
-                "the jobs that share the node's cap or carbon budget could not be planned together, by a fault in wattune \
-                 ({why}); each is planned alone, and limits are lowered where their sum exceeds the cap"
+                "joint planning of the jobs that share the node's cap or carbon budget failed because of a bug in wattune \
+                 ({why}); each job is planned alone, and limits are lowered where their sum exceeds the cap"
             )
         });
         let late = self.searching(now).map(|since| {
-            format!("plans have been searched for {:.1} s; those before stay in force meanwhile", since.get())
+            format!("planning has taken {:.1} s so far; current plans stay in force meanwhile", since.get())
         });
         self.broken.iter().cloned().chain(apart).chain(late).collect()
     }
 
-    /// Returns what a job's plan and those of others cannot keep together, in one sentence each.
+    /// Returns the shared constraints that a job's plan and those of others break, in one sentence each.
     pub(super) fn broken_for(&self, id: &JobId) -> &[String] {
         let shares = self.share.as_ref().is_some_and(|share| share.members.contains(id));
         if shares { &self.broken } else { &[] }
     }
 
-    /// Returns how long the last search took.
+    /// Returns the duration of the last search.
     pub(super) fn last_search(&self) -> Option<Seconds> {
         self.took
     }
 
-    /// Returns how long a search has been going on, if one is.
+    /// Returns the duration so far of the search in progress.
     pub(super) fn searching(&self, now: Now) -> Option<Seconds> {
         self.search.as_ref().map(|search| now.monotonic.since(search.since))
     }
 
-    /// Sees to a job's phase, and whether it is to be planned.
-    fn look_at(&self, id: &JobId, node: &mut Node<'_>, now: Now) {
+    /// Updates a job's phase and detects reasons to plan it.
+    fn update_phase(&self, id: &JobId, node: &mut Node<'_>, now: Now) {
         let Some(job) = node.jobs.get_mut(id) else { return };
         if job.slot_ended(now) {
-            // A cap that a lower limit hides may have lifted: each slot's plan is made as if, and made again if it has not.
+            // A cap hidden by a lower limit may have lifted: each slot is planned without it, and again if it has not.
             for gpu in &job.spec.gpus {
                 if let Some(gpu) = node.gpus.get_mut(gpu) {
                     gpu.expire_cap();
@@ -143,7 +142,7 @@ impl Planner {
         job.detect_reasons(now, job.out_of_band_cap(node.gpus));
     }
 
-    /// Waits for the search in progress, at most `patience`, and takes what it found.
+    /// Waits for the search in progress, at most `patience`, and adopts its plans.
     async fn await_plans(&mut self, node: &mut Node<'_>, budget: &BudgetAccount, patience: Seconds) {
         let Some(mut search) = self.search.take() else { return };
         let Some(solved) = search.outcome(patience).await else {
@@ -152,19 +151,19 @@ impl Planner {
         };
         let now = node.now();
         self.took = Some(now.monotonic.since(search.since));
-        // What came late may be for another cap than the present one; then it is planned anew, and not carried out.
+        // A late result may be for another cap than the present one; then it is dropped, and jobs are planned anew.
         let is_stale =
             patience <= Seconds::ZERO && search.share != SharedBudget::of(&node.demand(now), node.cap, budget);
         let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
         self.apart = solved.apart;
         if let Some(broken) = solved.broken.filter(|_| !is_stale) {
-            self.broken = broken.iter().map(in_words).collect();
+            self.broken = broken.iter().map(ToString::to_string).collect();
         }
         for (id, outcome) in solved.plans {
-            // A job that is profiled anew meanwhile has no use for it.
+            // Jobs that are profiled anew meanwhile are planned afterwards.
             let Some(job) = node.jobs.get_mut(&id).filter(|j| j.is_profiled()) else { continue };
             match outcome {
-                Err(NoPlan::Died(why)) => job.fail_planning(why, now),
+                Err(NoPlan::Panicked(why)) => job.fail_planning(why, now),
                 _ if stale.contains(&id) => {}
                 Ok(made) => {
                     job.plan = Some(made);
@@ -178,8 +177,7 @@ impl Planner {
         }
     }
 
-    /// Has those that share a cap planned anew where it, or what others take of it, has changed; and those that did, once
-    /// it is gone.
+    /// Requests new plans for the jobs that share a budget, or did, if it has changed.
     fn detect_other_share(&mut self, jobs: &mut Jobs, share: Option<&SharedBudget>) {
         if self.share.as_ref() == share {
             return;
@@ -198,19 +196,19 @@ impl Planner {
         }
     }
 
-    /// Returns what is to be planned now. Jobs that share a cap are planned together or not at all.
+    /// Returns the jobs to plan now. If one that shares a budget is due, all that share it are planned.
     fn batch(&self, node: &mut Node<'_>, budget: &BudgetAccount, share: Option<&SharedBudget>, now: Now) -> PlanBatch {
         let due = node.jobs.iter().filter(|job| job.is_due(now)).map(|job| job.id.clone());
         let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
-        let (together, alone): (Vec<JobId>, Vec<JobId>) = due.partition(|id| members.contains(id));
+        let (joint, alone): (Vec<JobId>, Vec<JobId>) = due.partition(|id| members.contains(id));
         let mut batch = PlanBatch {
             alone: inputs(&alone, node, &self.settings, now),
             solver: self.settings.solver,
             ..PlanBatch::default()
         };
-        if let Some(share) = share.filter(|_| !together.is_empty()) {
-            batch.together = inputs(members, node, &self.settings, now);
-            let ends = batch.together.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());
+        if let Some(share) = share.filter(|_| !joint.is_empty()) {
+            batch.joint = inputs(members, node, &self.settings, now);
+            let ends = batch.joint.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());
             let until = ends.max().unwrap_or(now.utc);
             batch.cap = share.left(now.utc, until);
             batch.carbon_budget = budget.left(now.utc, until, node.signal.basis().value);
@@ -218,8 +216,8 @@ impl Planner {
         batch
     }
 
-    /// Returns how steadily a job follows its plan. Those under a cap change together, when their plans say so.
-    fn pace(&self, id: &JobId) -> SwitchingLimits {
+    /// Returns the limits on changes of a job's set points. Jobs under a cap change at the times in their plans.
+    fn switching_limits(&self, id: &JobId) -> SwitchingLimits {
         let shares = self.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
         let dwell = if shares { Seconds::ZERO } else { self.settings.dwell_s };
         SwitchingLimits { dwell, ramp_per_min: self.settings.ramp_w_per_min }

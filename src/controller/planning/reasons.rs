@@ -1,4 +1,4 @@
-//! Reasons to plan a job again: a slot that ended, work off the plan, a cap that came or went.
+//! Detection of reasons to plan a job again: an ended slot, progress off the plan, a changed out-of-band cap.
 
 use super::replan::ReplanReason;
 use crate::controller::jobs::Job;
@@ -7,17 +7,17 @@ use wattune_core::plan::Plan;
 use wattune_core::time::Now;
 use wattune_core::units::{Samples, Seconds};
 
-/// Work off the plan by more than this part is a reason to plan again.
+/// Relative deviation of the work from the plan that is a reason to plan again.
 const DEVIATION: f64 = 0.01;
-/// Deviations within less time than this are noise of the reports' spacing; within this part of a shorter job.
+/// Minimum time since the plan, or fraction of a shorter job: deviations before are noise of the reports' spacing.
 const DEVIATION_SPAN: Seconds = Seconds::new(60.0);
 const DEVIATION_PART: f64 = 0.02;
-/// So is a lag of less than this part of what the job may still lose, and of less than this part of its time.
+/// Minimum lag that is a reason: relative to the time that the job may still lose, and to all of its time.
 const LAG: f64 = 0.05;
 const LEAST_LAG: f64 = 0.0002;
 
 impl Job {
-    /// Looks for reasons to plan again.
+    /// Records a reason to plan again, if there is one.
     pub(super) fn detect_reasons(&mut self, now: Now, allowed: Option<PowerLimit>) {
         let Some(plan) = &self.plan else {
             self.replan.get_or_insert(ReplanReason::NoPlan);
@@ -39,8 +39,7 @@ impl Job {
         }
     }
 
-    /// Whether work that is `missing` from what was `planned` since the plan was made asks for a new one: by much, or by a
-    /// part of what the job may still lose.
+    /// Returns whether work `missing` from what was `planned` in the time `since` the plan is a reason for a new one.
     fn is_off(&self, missing: Samples, planned: Samples, since: Seconds, now: Now) -> bool {
         let (Some(reference), Some(slack)) = (self.reference(), self.slack(now)) else {
             return since > DEVIATION_SPAN && missing.abs() > planned * DEVIATION;
@@ -50,14 +49,13 @@ impl Job {
         since > DEVIATION_SPAN.min(whole * DEVIATION_PART) && (missing.abs() > planned * DEVIATION || is_late)
     }
 
-    /// Whether the slot in which the plan was made is over.
+    /// Returns whether the slot in which the plan was made has ended.
     pub(super) fn slot_ended(&self, now: Now) -> bool {
         let end_at = |plan: &Plan, at| plan.segment_at(at).map(|s| s.slot.end());
         self.plan.as_ref().is_some_and(|plan| end_at(plan, now.utc) != end_at(plan, plan.made_at))
     }
 
-    /// Returns whether it is to be planned now. A sweep is not interrupted by a plan; what it learns is planned with when it
-    /// is done.
+    /// Returns whether it is to be planned now. Plans do not interrupt a sweep; they follow it.
     pub(super) fn is_due(&self, now: Now) -> bool {
         self.replan.is_some() && self.is_profiled() && !self.rests_from_planning(now)
     }

@@ -1,8 +1,8 @@
-//! Why a job is planned again.
+//! Reasons to plan a job again.
 
 use std::fmt;
 
-/// What has changed since a job was planned last.
+/// What has changed since a job's last plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplanReason {
     /// It was just registered.
@@ -11,37 +11,37 @@ pub enum ReplanReason {
     NoPlan,
     /// The slot in which its plan was made is over.
     NewSlot,
-    /// The followed source says something else.
+    /// The active source published a new forecast.
     NewForecast,
-    /// The present is reckoned with another basis.
+    /// The present intensity has another basis.
     AnotherBasis,
-    /// More was measured.
+    /// The profile changed.
     ProfileChanged,
-    /// It can be measured up to other limits.
+    /// The highest limits that can be measured changed.
     OtherCeilings,
-    /// Clocks turned out not to be wattune's to lock.
+    /// An external writer locks the clocks.
     ClocksLeftAlone,
-    /// Work done is not what was planned.
+    /// Progress differs from the plan.
     OffThePlan,
-    /// An out-of-band cap came, changed or lifted.
+    /// An out-of-band cap began, changed or lifted.
     OutOfBandCap,
-    /// What the node's cap or carbon budget leaves for it has changed.
+    /// The power or carbon that the node's cap or budget leaves for it changed.
     OtherShare,
-    /// A GPU can be used again.
+    /// A GPU became usable again.
     GpuCameBack,
-    /// Somebody else has set a GPU's limit.
+    /// An external writer set a GPU's limit.
     GpuTakenOver,
-    /// A limit was set by hand.
+    /// A manual override began.
     SetByHand,
     /// A manual override ended.
     OverrideEnded,
-    /// Nothing has changed for the job itself: it shares with others that are planned again.
+    /// It shares a cap or budget with jobs that are planned again.
     WithOthers,
 }
 
 impl ReplanReason {
-    /// Whether it comes in the course of things, so that the plan before stays in force where a new one is hardly better.
-    /// Under a new profile the plan before is judged anew.
+    /// Returns whether the current plan stays in force if a new one is hardly better. Under a new profile the current plan
+    /// is evaluated anew.
     pub fn is_routine(self) -> bool {
         matches!(self, Self::NewSlot | Self::NewForecast | Self::ProfileChanged | Self::WithOthers)
     }
@@ -52,20 +52,20 @@ impl fmt::Display for ReplanReason {
         f.write_str(match self {
             Self::NewJob => "new job",
             Self::NoPlan => "no plan yet",
-            Self::NewSlot => "a new slot",
-            Self::NewForecast => "a new forecast",
-            Self::AnotherBasis => "the signal rests on another basis",
+            Self::NewSlot => "new slot",
+            Self::NewForecast => "new forecast",
+            Self::AnotherBasis => "the present intensity has another basis",
             Self::ProfileChanged => "the profile changed",
-            Self::OtherCeilings => "it can be measured up to other limits",
-            Self::ClocksLeftAlone => "clocks are not to be locked",
-            Self::OffThePlan => "progress is off the plan",
-            Self::OutOfBandCap => "an out-of-band cap came, changed or lifted",
-            Self::OtherShare => "what the node's cap or carbon budget leaves has changed",
-            Self::GpuCameBack => "a GPU came back",
-            Self::GpuTakenOver => "a GPU was taken over by somebody else",
-            Self::SetByHand => "a limit was set by hand",
+            Self::OtherCeilings => "the highest limits that can be measured changed",
+            Self::ClocksLeftAlone => "an external writer locks the clocks",
+            Self::OffThePlan => "progress differs from the plan",
+            Self::OutOfBandCap => "an out-of-band cap began, changed or lifted",
+            Self::OtherShare => "the node's cap or carbon budget leaves more or less",
+            Self::GpuCameBack => "a GPU became usable again",
+            Self::GpuTakenOver => "an external writer set a GPU's limit",
+            Self::SetByHand => "a manual override began",
             Self::OverrideEnded => "a manual override ended",
-            Self::WithOthers => "with others of the node",
+            Self::WithOthers => "jobs that share its cap or budget are planned again",
         })
     }
 }

@@ -12,8 +12,8 @@ fn id(name: &str) -> JobId {
     JobId::new(name).expect("an id")
 }
 
-/// A job on a board of 300 or 200 W.
-fn brief(name: &str) -> PlanInput {
+/// A job on a GPU of 300 or 200 W.
+fn input(name: &str) -> PlanInput {
     let point = |(watts, rate): (f64, f64)| OperatingPoint {
         setting: vec![PowerLimit::from_watts(Watts::new(watts)).into()],
         throughput: Estimate { mean: SamplesPerSecond::new(rate), relative_error: 0.0 },
@@ -49,24 +49,24 @@ fn brief(name: &str) -> PlanInput {
     }
 }
 
-fn order(alone: &[&str], together: &[&str], cap: f64) -> PlanBatch {
-    let briefs = |names: &[&str]| names.iter().map(|name| brief(name)).collect();
+fn batch(alone: &[&str], joint: &[&str], cap: f64) -> PlanBatch {
+    let inputs = |names: &[&str]| names.iter().map(|name| input(name)).collect();
     let span = Slot::new(now(), now() + TimeDelta::days(30)).expect("a month");
     let cap = TimeSeries::from_points(vec![(span, Watts::new(cap))]).0;
-    PlanBatch { alone: briefs(alone), together: briefs(together), cap, ..PlanBatch::default() }
+    PlanBatch { alone: inputs(alone), joint: inputs(joint), cap, ..PlanBatch::default() }
 }
 
-fn dies(brief: &PlanInput) -> Result<Plan, Unplannable> {
-    assert!(!brief.id.as_str().starts_with("bad"), "attempt to divide by zero");
-    brief.plan()
+fn panics(job: &PlanInput) -> Result<Plan, Unplannable> {
+    assert!(!job.id.as_str().starts_with("bad"), "attempt to divide by zero");
+    job.plan()
 }
 
-/// Who has a plan, and who has none because planning it died.
-fn told(solved: &Solved) -> (Vec<&str>, Vec<&str>) {
-    let of = |died: bool| {
+/// The jobs with a plan, and those whose planning panicked.
+fn outcomes(solved: &Solved) -> (Vec<&str>, Vec<&str>) {
+    let of = |panicked: bool| {
         let is = move |made: &Result<Plan, NoPlan>| match made {
-            Ok(_) => !died,
-            Err(NoPlan::Died(why)) => died && why.contains("divide by zero"),
+            Ok(_) => !panicked,
+            Err(NoPlan::Panicked(why)) => panicked && why.contains("divide by zero"),
             Err(NoPlan::Unplannable(_)) => false,
         };
         solved.plans.iter().filter(|(_, made)| is(made)).map(|(id, _)| id.as_str()).collect()
@@ -75,43 +75,43 @@ fn told(solved: &Solved) -> (Vec<&str>, Vec<&str>) {
 }
 
 #[test]
-fn planning_that_dies_fails_its_job_alone() {
-    let rules = Rules { alone: &dies, together: &|_, _| unreachable!("nothing is shared") };
-    let solved = order(&["a", "bad", "c"], &[], 0.0).carry_out_by(&rules);
-    assert_eq!(told(&solved), (vec!["a", "c"], vec!["bad"]));
+fn planning_that_panics_fails_its_job_alone() {
+    let planning = Planning { alone: &panics, joint: &|_, _| unreachable!("nothing is shared") };
+    let solved = batch(&["a", "bad", "c"], &[], 0.0).solve_by(&planning);
+    assert_eq!(outcomes(&solved), (vec!["a", "c"], vec!["bad"]));
 }
 
 #[test]
-fn who_spoils_planning_together_is_left_out_of_it_and_what_its_boards_may_take_with_it() {
-    let together = |briefs: &[&PlanInput], shared: &Shared<'_>| {
-        for brief in briefs {
-            let _ = dies(brief);
+fn a_job_that_spoils_joint_planning_is_left_out_with_what_its_gpus_may_draw() {
+    let joint = |jobs: &[&PlanInput], shared: &Shared<'_>| {
+        for job in jobs {
+            let _ = panics(job);
         }
-        plans_together(briefs, shared, Solver::default(), &|| true)
+        joint_plan(jobs, shared, Solver::default(), &|| true)
     };
-    let rules = Rules { alone: &dies, together: &together };
-    let solved = order(&[], &["a", "bad", "c"], 800.0).carry_out_by(&rules);
-    assert_eq!(told(&solved), (vec!["a", "c"], vec!["bad"]));
+    let planning = Planning { alone: &panics, joint: &joint };
+    let solved = batch(&[], &["a", "bad", "c"], 800.0).solve_by(&planning);
+    assert_eq!(outcomes(&solved), (vec!["a", "c"], vec!["bad"]));
     // 500 W are left for two: one at 300 W at the most.
     let at = |name: &str| solved.plans[&id(name)].as_ref().expect("a plan").segments[0].setting[0].limit.watts();
     assert!(at("a") + at("c") <= Watts::new(500.0), "{} and {}", at("a"), at("c"));
 
-    // And one that dies only beside others.
-    let together = |briefs: &[&PlanInput], shared: &Shared<'_>| {
-        let spoilt = briefs.iter().any(|brief| brief.id.as_str() == "c");
+    // A job may also panic only beside others.
+    let joint = |jobs: &[&PlanInput], shared: &Shared<'_>| {
+        let spoilt = jobs.iter().any(|job| job.id.as_str() == "c");
         assert!(!spoilt, "attempt to divide by zero");
-        plans_together(briefs, shared, Solver::default(), &|| true)
+        joint_plan(jobs, shared, Solver::default(), &|| true)
     };
-    let rules = Rules { alone: &|brief| brief.plan(), together: &together };
-    let solved = order(&["d"], &["a", "b", "c"], 800.0).carry_out_by(&rules);
-    assert_eq!(told(&solved), (vec!["a", "b", "d"], vec!["c"]));
+    let planning = Planning { alone: &|job| job.plan(), joint: &joint };
+    let solved = batch(&["d"], &["a", "b", "c"], 800.0).solve_by(&planning);
+    assert_eq!(outcomes(&solved), (vec!["a", "b", "d"], vec!["c"]));
     assert_eq!(solved.apart, None);
 }
 
 #[test]
-fn where_nobody_can_be_named_all_are_planned_each_alone() {
-    let rules = Rules { alone: &|brief| brief.plan(), together: &|_, _| panic!("attempt to divide by zero") };
-    let solved = order(&[], &["a", "b", "c"], 700.0).carry_out_by(&rules);
-    assert_eq!(told(&solved), (vec!["a", "b", "c"], vec![]));
+fn without_a_culprit_all_are_planned_alone() {
+    let planning = Planning { alone: &|job| job.plan(), joint: &|_, _| panic!("attempt to divide by zero") };
+    let solved = batch(&[], &["a", "b", "c"], 700.0).solve_by(&planning);
+    assert_eq!(outcomes(&solved), (vec!["a", "b", "c"], vec![]));
     assert!(solved.apart.is_some_and(|why| why.contains("divide by zero")));
 }

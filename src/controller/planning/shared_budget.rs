@@ -1,4 +1,4 @@
-//! What a node's cap and carbon budget leave for the jobs that are planned together.
+//! What a node's cap and carbon budget leave for the jobs that are planned jointly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,40 +11,40 @@ use wattune_core::cap::{LimitPriority, LimitRequest};
 use wattune_core::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
 use wattune_core::units::{Seconds, Watts};
 
-/// A sweep's boards are reckoned with at what is being measured for so long; then with their lowest limits.
+/// Time for which the GPUs of a sweep count with the limit that is being measured; after it with their lowest limits.
 const SWEEPING: TimeDelta = TimeDelta::minutes(15);
-/// The cap is looked at for so long after the jobs' end: longer than windows take to repeat.
+/// Time after the jobs' end for which the cap is considered: longer than weekly windows take to repeat.
 const BEYOND: TimeDelta = TimeDelta::days(8);
 
-/// The cap and the budget, and who takes part in them how. Plans are made anew when it changes.
+/// The cap, the carbon budget, and how each job and GPU counts. Plans are made anew when it changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SharedBudget {
     schedule: CapSchedule,
-    /// The carbon budget's present span.
+    /// Present span of the carbon budget.
     budget: Option<Slot>,
-    /// Jobs that are planned together.
+    /// Jobs that are planned jointly.
     pub(super) members: Vec<JobId>,
-    /// What every other board counts with.
+    /// Limits with which all other GPUs count.
     others: BTreeMap<GpuId, Counted>,
     lead: Seconds,
 }
 
-/// What a board counts with that is not planned.
+/// Limit with which a GPU counts that is not planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Counted {
     Always(PowerLimit),
     /// While it is being measured, and afterwards.
     Sweeping(PowerLimit, PowerLimit),
-    /// Until a moment, and afterwards.
+    /// Until a time, and afterwards.
     Until(DateTime<Utc>, PowerLimit, PowerLimit),
 }
 
 impl Counted {
-    /// Returns what a GPU counts with by its request; `until` is when its manual override ends.
+    /// Returns the limit for a GPU's request; `until` is the end of its manual override.
     fn of(request: &LimitRequest, until: Option<DateTime<Utc>>) -> Self {
         match request.priority {
             LimitPriority::Fixed => Self::Always(request.in_force),
-            // It is being lowered, unless it does not yield.
+            // It is being lowered.
             LimitPriority::Idle if request.unyielding => Self::Always(request.in_force),
             LimitPriority::Idle => Self::Always(request.floor),
             LimitPriority::Job { .. } => Self::Always(request.wanted),
@@ -57,24 +57,11 @@ impl Counted {
     }
 
     fn at(self, t: DateTime<Utc>, now: DateTime<Utc>) -> Watts {
-        let limit = match self {
-            Self::Always(limit) => limit,
-            Self::Sweeping(limit, after) => {
-                if t < now + SWEEPING {
-                    limit
-                } else {
-                    after
-                }
-            }
-            Self::Until(end, limit, after) => {
-                if t < end {
-                    limit
-                } else {
-                    after
-                }
-            }
-        };
-        limit.watts()
+        let ended = self.ends(now).is_some_and(|end| t >= end);
+        match self {
+            Self::Always(limit) => limit.watts(),
+            Self::Sweeping(limit, after) | Self::Until(_, limit, after) => if ended { after } else { limit }.watts(),
+        }
     }
 
     fn ends(self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
@@ -87,7 +74,7 @@ impl Counted {
 }
 
 impl SharedBudget {
-    /// Returns what the cap and the budget leave for whom; `None` where there is neither.
+    /// Returns the present one; `None` without cap and budget.
     pub(super) fn of(demand: &Demand<'_>, cap: &Cap, budget: &BudgetAccount) -> Option<Self> {
         let now = demand.now;
         let schedule = cap.schedule(demand.gpus.largest_limits(), now.utc);
@@ -109,13 +96,13 @@ impl SharedBudget {
         Some(Self { schedule, budget, members, others, lead: cap.lead(demand.settings) })
     }
 
-    /// Whether there is a cap at any time.
+    /// Returns whether there is a cap at any time.
     pub(super) fn is_capped(&self) -> bool {
         !self.schedule.is_empty()
     }
 
-    /// What is left for the members' limits from now to well beyond `until`; absent where there is no cap. Falls come
-    /// early by the lead with which limits are lowered.
+    /// Returns the power left for the members' limits from now to well beyond `until`; absent without a cap. It falls
+    /// earlier than the cap by the lead with which limits are lowered.
     pub(super) fn left(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> TimeSeries<Watts> {
         let (until, lead) = (until.max(now + TimeDelta::hours(1)), self.lead.to_delta());
         let mut cuts: Vec<DateTime<Utc>> = self.schedule.boundaries(now, until + lead);

@@ -1,5 +1,7 @@
 //! Joint planning of several jobs with shared constraints (`planning.md` §3).
 
+use std::fmt;
+
 use chrono::{DateTime, Utc};
 
 use super::fleet::{Solver, solve_fleet};
@@ -31,6 +33,23 @@ pub enum SharedViolation {
         /// Excess.
         by: GramsCo2e,
     },
+}
+
+impl fmt::Display for SharedViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cap { by, during } => {
+                let (by, during) = (by.get(), during.get());
+                write!(f, "the plans exceed the node's cap by up to {by:.0} W during {during:.0} s: ")?;
+                f.write_str("even the lowest limits add up to more")
+            }
+            Self::SharedBudget { during, by } => {
+                let (until, by) = (during.end().format("%FT%TZ"), by.get());
+                write!(f, "the node's carbon budget until {until} will be exceeded by {by:.0} g ")?;
+                f.write_str("although no plans that keep the jobs' promises about time emit less")
+            }
+        }
+    }
 }
 
 /// Jointly made plans of several jobs.
