@@ -6,45 +6,26 @@
 //!
 //! There is always a plan: without a feasible one, the job runs at full speed and [`Verdict`] names the broken promises.
 
-mod budget;
-mod constraints;
-mod dual;
-mod dwell;
+mod execution;
 pub mod fleet;
-mod hysteresis;
-mod joint;
-mod joint_planning;
-mod linear;
-mod member;
-mod pausing;
-mod problem;
+mod job;
 mod reason;
-mod receding;
 mod request;
 mod risk;
 mod schedule;
 mod settings;
-mod shares;
 mod slots;
-mod slots_ahead;
 #[cfg(test)]
 mod tests;
-mod uncertainty;
 
-pub use dual::solve;
-pub use fleet::Solver;
-pub use hysteresis::{
+pub use execution::{
     AppliedSetPoint, SwitchingLimits, keep_if_nearly_as_good, keep_jointly_if_nearly_as_good, next_set_point,
 };
-pub use joint_planning::{JointPlan, SharedViolation, plan_jointly};
-pub use linear::{LinearError, solve_linear};
-pub use member::{Member, Shared};
-pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};
+pub use fleet::{JointPlan, Member, Shared, SharedViolation, Solver, plan_jointly};
+pub use job::{Infeasible, InvalidProblem, LinearError, PlanSlot, Point, Problem, Solution, plan, solve, solve_linear};
 pub use reason::{Margin, Reason};
-pub use receding::plan;
 pub use request::{PastEmissions, Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use risk::Risk;
 pub use schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 pub use settings::Settings;
-pub use slots::{SlotPolicy, cut, floor, planning_slots};
-pub use slots_ahead::slots_ahead;
+pub use slots::slots_ahead;

@@ -4,8 +4,7 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 
-use super::dual::{Hulls, MarginalStep, finishing_slot_steps, full_slot_steps};
-use super::problem::{Mode, Problem, Solution};
+use super::job::{Hulls, MarginalStep, Mode, Problem, Solution, finishing_slot_steps, full_slot_steps};
 use super::request::Weighing;
 use crate::domain::Promise;
 use crate::units::{GramsPerKwh, Seconds};

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::problem::{InvalidProblem, PlanSlot};
+use super::job::{InvalidProblem, PlanSlot};
 use crate::domain::{Activity, Objective, PowerLimit, Profile, Promise, Quoted, TimeSeries, Work};
 use crate::forecast::ErrorPaths;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};

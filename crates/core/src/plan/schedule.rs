@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::problem::Infeasible;
+use super::job::Infeasible;
 use super::reason::Reason;
 use super::request::Weighing;
 use crate::domain::{Broken, Circumstance, PowerLimit, SetPoint, Slot};

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::fleet::Solver;
 use super::risk::Risk;
-use super::slots::SlotPolicy;
 use crate::units::{Seconds, Watts};
 
 /// Settings of the planner.
@@ -31,26 +30,20 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let SlotPolicy { shortest, near, far } = SlotPolicy::default();
         Self {
             risk: Risk::Expected,
             better_by: 0.0005,
             dwell_s: Seconds::new(1200.0),
             ramp_w_per_min: None,
-            shortest_slot_s: shortest,
-            near_s: near,
-            far_slot_s: far,
+            shortest_slot_s: Seconds::new(1800.0),
+            near_s: Seconds::new(172_800.0),
+            far_slot_s: Seconds::new(10_800.0),
             solver: Solver::default(),
         }
     }
 }
 
 impl Settings {
-    /// Returns the resolution of slots.
-    pub fn slots(&self) -> SlotPolicy {
-        SlotPolicy { shortest: self.shortest_slot_s, near: self.near_s, far: self.far_slot_s }
-    }
-
     /// Checks the ranges of all values; the error names the key and its valid range.
     ///
     /// # Errors

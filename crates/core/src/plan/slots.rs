@@ -2,40 +2,39 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::problem::PlanSlot;
-use super::risk::{FOUR_IN_FIVE, Risk};
-use crate::domain::Slot;
-use crate::forecast::Horizon;
+use super::job::PlanSlot;
+use super::risk::FOUR_IN_FIVE;
+use super::settings::Settings;
+use crate::domain::{CarbonSeries, Slot};
+use crate::forecast::{Horizon, HorizonPolicy, Model};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Step of the boundary between fine and coarse slots, so that far slots do not shift from plan to plan.
 const NEAR_STEP: TimeDelta = TimeDelta::hours(6);
 
-/// Resolution of slots.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SlotPolicy {
-    /// Length to which shorter slots are averaged.
-    pub shortest: Seconds,
-    /// Lead up to which `shortest` applies.
-    pub near: Seconds,
-    /// Length to which shorter slots are averaged beyond `near`.
-    pub far: Seconds,
-}
-
-impl Default for SlotPolicy {
-    /// Half an hour for two days, then three hours.
-    fn default() -> Self {
-        Self { shortest: Seconds::new(1800.0), near: Seconds::new(172_800.0), far: Seconds::new(10_800.0) }
-    }
+/// Returns the slots to plan over from `now` to `until`: the source's forecast as corrected and extended by the model,
+/// shrunk by its measured skill, at the resolution of the settings. The daemon and the simulator share this function.
+pub fn slots_ahead(
+    model: &Model,
+    expected: &CarbonSeries,
+    (now, until): (DateTime<Utc>, DateTime<Utc>),
+    policy: &HorizonPolicy,
+    settings: &Settings,
+) -> Vec<PlanSlot> {
+    // Start at the beginning of the present slot so that its value does not drift.
+    let begun = floor(now, settings.shortest_slot_s.to_delta());
+    let from = if expected.at(begun).is_some() { begun } else { now };
+    let horizon = model.outlook(expected, from, until, policy);
+    planning_slots(&model.shrink_by_skill(&horizon), now, settings)
 }
 
 /// Returns the slots to plan over.
 ///
 /// Values are time-weighted means. Boundaries are those of the forecast or multiples of the length since the epoch, so
 /// that they do not shift over time and planning again with an unchanged forecast repeats the plan. For that, the
-/// horizon should start at a multiple of `policy.shortest` at or before `now`; the planner cuts the past.
-pub fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, risk: Risk, policy: &SlotPolicy) -> Vec<PlanSlot> {
-    let deviations = risk.deviations() / FOUR_IN_FIVE;
+/// horizon should start at a multiple of `shortest_slot_s` at or before `now`; the planner cuts the past.
+pub(super) fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, settings: &Settings) -> Vec<PlanSlot> {
+    let deviations = settings.risk.deviations() / FOUR_IN_FIVE;
     let slots: Vec<PlanSlot> = horizon
         .slots
         .iter()
@@ -44,22 +43,22 @@ pub fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, risk: Risk, policy:
             PlanSlot { slot: s.slot, intensity }
         })
         .collect();
-    let near_end = floor(now, NEAR_STEP).checked_add_signed(policy.near.to_delta());
+    let near_end = floor(now, NEAR_STEP).checked_add_signed(settings.near_s.to_delta());
     let slots = cut(&slots, near_end);
     let far = near_end.map_or(slots.len(), |end| slots.partition_point(|s| s.slot.start() < end));
-    let mut coarse = coarser(&slots[..far], policy.shortest);
-    coarse.extend(coarser(&slots[far..], policy.far));
+    let mut coarse = coarser(&slots[..far], settings.shortest_slot_s);
+    coarse.extend(coarser(&slots[far..], settings.far_slot_s));
     coarse
 }
 
 /// Returns the last multiple of `step` since the epoch at or before `t`.
-pub fn floor(t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
+pub(super) fn floor(t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
     let step_us = step.num_microseconds().unwrap_or(1).max(1);
     t - TimeDelta::microseconds(t.timestamp_micros().rem_euclid(step_us))
 }
 
 /// Splits slots at those `moments` that lie inside them.
-pub fn cut(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>) -> Vec<PlanSlot> {
+fn cut(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>) -> Vec<PlanSlot> {
     let mut moments: Vec<_> = moments.into_iter().collect();
     moments.sort_unstable();
     let mut pieces = Vec::with_capacity(slots.len());

@@ -1,8 +1,7 @@
 //! Jobs that nothing couples, each solved alone.
 
 use super::problem::{FleetJob, FleetProblem};
-use crate::plan::dual::solve;
-use crate::plan::problem::{PlanSlot, Point, Problem};
+use crate::plan::job::{PlanSlot, Point, Problem, solve};
 use crate::units::{GramsCo2e, SamplesPerSecond, Seconds, Watts};
 
 /// One job's optimum without the others: seconds at each point, slot after slot, the faster point first. `None` where

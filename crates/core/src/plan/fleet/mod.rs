@@ -14,8 +14,11 @@ mod ends;
 mod general;
 mod interior;
 mod iterate;
+mod joint;
+mod members;
 mod model;
 mod newton;
+mod planning;
 mod problem;
 mod programme;
 mod prune;
@@ -25,6 +28,9 @@ mod search;
 mod tests;
 
 pub use general::{Relaxation, Solver};
+pub use members::{Member, Shared};
+pub(super) use planning::broken;
+pub use planning::{JointPlan, SharedViolation, plan_jointly};
 pub use problem::{
     Breach, Clash, Constraint, FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, InvalidFleet,
 };

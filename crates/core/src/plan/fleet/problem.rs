@@ -3,8 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use crate::domain::{Slot, TimeSeries};
-use crate::plan::problem::{InvalidProblem, PlanSlot, check_horizon};
-use crate::plan::shares::SHORTEST;
+use crate::plan::job::{InvalidProblem, PlanSlot, SHORTEST, check_horizon};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// What a job does at one setting of its limits, and what a cap counts it with.

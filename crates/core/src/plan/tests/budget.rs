@@ -4,7 +4,7 @@ use super::instances::{REFERENCE, at, instance};
 use super::oracles::within_budget_by_interior_point;
 use super::receding::training;
 use crate::domain::{Broken, Excess, Objective, Promise};
-use crate::plan::budget::{OverBudget, solve_within};
+use crate::plan::job::budget::{OverBudget, solve_within};
 use crate::plan::{Reason, Verdict, solve};
 use crate::units::{GramsCo2e, Seconds};
 

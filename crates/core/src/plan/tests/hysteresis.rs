@@ -8,9 +8,10 @@ use super::instances::{at, horizon};
 use super::receding::{Job, profile, training};
 use crate::domain::{Objective, PowerLimit, Profile, SetPoint, Slot, Work};
 use crate::forecast::{Basis, Horizon, HorizonSlot};
+use crate::plan::slots::{floor, planning_slots};
 use crate::plan::{
-    AppliedSetPoint, JobActivity, Plan, PlanSlot, Risk, SlotPolicy, SwitchingLimits, Verdict, floor,
-    keep_if_nearly_as_good, next_set_point, plan, planning_slots,
+    AppliedSetPoint, JobActivity, Plan, PlanSlot, Settings, SwitchingLimits, Verdict, keep_if_nearly_as_good,
+    next_set_point, plan,
 };
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -105,7 +106,7 @@ fn replay(with: Replay) -> Outcome {
                 HorizonSlot { slot: *slot, intensity: value, low: value, high: value, basis: Basis::Given }
             });
             let horizon = Horizon { slots: slots.collect() };
-            job.horizon = planning_slots(&horizon, now, Risk::Expected, &SlotPolicy::default());
+            job.horizon = planning_slots(&horizon, now, &Settings::default());
             // Each measurement has the same error; the profile holds their mean.
             measured += 1.0;
             errors.iter_mut().for_each(|sum| *sum += with.refinement * error());
@@ -369,7 +370,7 @@ fn coarser_far_slots_cost_almost_nothing() {
     let mut counted = 0;
     while job.progress.samples < total * (1.0 - 1e-9) {
         let ahead = Horizon { slots: whole.slots.iter().filter(|s| s.slot.end() > job.now).copied().collect() };
-        job.horizon = planning_slots(&ahead, job.now, Risk::Expected, &SlotPolicy::default());
+        job.horizon = planning_slots(&ahead, job.now, &Settings::default());
         assert!(job.horizon.len() <= 54 + 480 / 3, "two days of hours, then three hours each");
         let plan = job.plan();
         let until = (job.now + TimeDelta::hours(4)).min(plan.ends_at());

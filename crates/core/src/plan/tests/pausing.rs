@@ -7,9 +7,9 @@ use super::instances::{Instance, MAX_POWER, REFERENCE, at, horizon, instance, po
 use super::oracles::by_interior_point;
 use super::receding::{Job, training};
 use crate::domain::{Activity, Objective, Pausing, Work};
-use crate::plan::dual::solve;
-use crate::plan::pausing::{Rules, solve_pausing};
-use crate::plan::problem::{Mode, Problem};
+use crate::plan::job::pausing::{Rules, solve_pausing};
+use crate::plan::job::{Mode, Problem};
+use crate::plan::solve;
 use crate::plan::{JobActivity, Reason, Verdict};
 use crate::units::{Samples, Seconds, Watts};
 

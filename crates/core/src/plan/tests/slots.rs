@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::forecast::{Basis, HorizonSlot};
+use crate::plan::Risk;
 
 fn at(minutes: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
@@ -25,7 +26,7 @@ fn spans(slots: &[PlanSlot]) -> Vec<(i64, i64)> {
 }
 
 fn expected(horizon: &Horizon, now: i64) -> Vec<PlanSlot> {
-    planning_slots(horizon, at(now), Risk::Expected, &SlotPolicy::default())
+    planning_slots(horizon, at(now), &Settings::default())
 }
 
 #[test]
@@ -63,7 +64,7 @@ fn far_slots_are_coarse_and_do_not_shift_within_six_hours() {
 #[test]
 fn a_quantile_lies_between_the_middle_and_above_the_interval() {
     let one = horizon(0, &[(60, 100.0)]);
-    let value = |risk| planning_slots(&one, at(0), risk, &SlotPolicy::default())[0].intensity.get();
+    let value = |risk| planning_slots(&one, at(0), &Settings { risk, ..Settings::default() })[0].intensity.get();
     assert_eq!(value(Risk::Expected), 100.0);
     assert_eq!(value(Risk::Quantile(0.5)), 100.0);
     assert!((value(Risk::Quantile(0.9)) - 140.0).abs() < 1e-9, "nine of ten outcomes lie below the interval's end");

@@ -3,7 +3,7 @@ use proptest::test_runner::TestCaseResult;
 
 use super::instances::{Instance, MAX_POWER, REFERENCE, at, horizon, instance, points};
 use super::oracles::{by_brute_force, by_interior_point};
-use crate::plan::dual::Hulls;
+use crate::plan::job::Hulls;
 use crate::plan::{Infeasible, InvalidProblem, LinearError, Problem, Solution, solve, solve_linear};
 use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
 

@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 
-use super::fleet::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution};
-use super::member::{Member, Shared};
-use super::problem::PlanSlot;
-use super::reason::Reason;
-use super::receding::{Due, Planner};
-use super::request::Unplannable;
-use super::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
-use super::shares::{SHORTEST, spans};
+use super::members::{Member, Shared};
+use super::problem::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution};
 use crate::domain::{Slot, TimeSeries, Work};
+use crate::plan::job::{Due, PlanSlot, Planner, Point, SHORTEST, spans};
+use crate::plan::reason::Reason;
+use crate::plan::request::Unplannable;
+use crate::plan::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
 
@@ -144,7 +142,7 @@ impl<'a> Active<'a> {
 
     fn job(&self) -> FleetJob {
         let (request, choice) = (&self.member.request, &self.planner.choice);
-        let point = |(point, place): (&super::problem::Point, &usize)| FleetPoint {
+        let point = |(point, place): (&Point, &usize)| FleetPoint {
             power: point.power,
             throughput: point.throughput,
             limit: self.member.limit(*place),

@@ -18,19 +18,19 @@ const NOTHING: f64 = 1e-12;
 
 /// A step from one point of a slot to the next.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MarginalStep {
+pub(in crate::plan) struct MarginalStep {
     /// Point below; `None` is standing still.
-    pub(super) from: Option<usize>,
+    pub(in crate::plan) from: Option<usize>,
     /// Point above.
-    pub(super) to: usize,
+    pub(in crate::plan) to: usize,
     /// Gained throughput, samples/s.
-    pub(super) gain: f64,
+    pub(in crate::plan) gain: f64,
     /// Marginal cost, gCO2e per sample.
-    pub(super) price: f64,
+    pub(in crate::plan) price: f64,
 }
 
 /// Indices in [`Problem::points`] of the hull of the usable points for each mode, slowest first.
-pub(super) struct Hulls {
+pub(in crate::plan) struct Hulls {
     run: Vec<usize>,
     either: Vec<usize>,
     pause: [usize; 1],
@@ -38,7 +38,7 @@ pub(super) struct Hulls {
 }
 
 impl Hulls {
-    pub(super) fn of(problem: &Problem) -> Self {
+    pub(in crate::plan) fn of(problem: &Problem) -> Self {
         let points = problem.points();
         let idle = problem.idle();
         let hull = |mode| {
@@ -53,7 +53,7 @@ impl Hulls {
     }
 
     /// Returns the hull of the working points.
-    pub(super) fn running(&self) -> &[usize] {
+    pub(in crate::plan) fn running(&self) -> &[usize] {
         &self.run
     }
 
@@ -76,7 +76,7 @@ impl Hulls {
         [(fast, share), (slow, 1.0 - share)]
     }
 
-    pub(super) fn at(&self, mode: Mode) -> &[usize] {
+    pub(in crate::plan) fn at(&self, mode: Mode) -> &[usize] {
         match mode {
             Mode::Run => &self.run,
             Mode::Either => &self.either,
@@ -87,7 +87,7 @@ impl Hulls {
 }
 
 /// Returns the steps of a full slot from the hull's point of least power, in order of marginal cost.
-pub(super) fn full_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
+pub(in crate::plan) fn full_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
     hull_steps(problem, hulls.at(problem.mode(slot)), slot)
 }
 
@@ -103,7 +103,7 @@ fn hull_steps(problem: &Problem, hull: &[usize], slot: usize) -> Vec<MarginalSte
 }
 
 /// Returns the steps of the finishing slot: to the point of least cost per sample, then up the hull.
-pub(super) fn finishing_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
+pub(in crate::plan) fn finishing_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
     let hull = hulls.running();
     let price = |point: usize| problem.second_cost(slot, point) / problem.points()[point].throughput.get();
     let mut first = 0;

@@ -8,7 +8,7 @@ use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Joules, Samples, Samp
 /// Relative tolerance for missed work, beside [`RESOLUTION`]: times are rounded to the microsecond.
 const ROUNDING: f64 = 1e-9;
 /// Time resolution of planning.
-pub(super) const RESOLUTION: Seconds = Seconds::new(1e-3);
+pub(in crate::plan) const RESOLUTION: Seconds = Seconds::new(1e-3);
 
 /// A time span of the horizon with its expected intensity.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,7 +111,7 @@ pub struct Problem {
 
 /// Allowed activity in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(in crate::plan) enum Mode {
     /// The job runs unless it has ended.
     Run,
     /// The job pauses.
@@ -161,14 +161,14 @@ impl Problem {
 
     /// Adds two points without throughput: one for pauses, one for checkpoints.
     #[must_use]
-    pub(super) fn pausing_at(mut self, idle: Watts, checkpoint: Watts) -> Self {
+    pub(in crate::plan) fn pausing_at(mut self, idle: Watts, checkpoint: Watts) -> Self {
         let point = |power| Point { power, throughput: SamplesPerSecond::ZERO };
         self.points.extend([point(idle), point(checkpoint)]);
         self
     }
 
     /// Splits the slots into pieces, each given as the index of its slot, its time span and its mode.
-    pub(super) fn in_pieces(&self, pieces: &[(usize, Slot, Mode)]) -> Self {
+    pub(in crate::plan) fn in_pieces(&self, pieces: &[(usize, Slot, Mode)]) -> Self {
         let piece =
             |(of, slot, _): &(usize, Slot, Mode)| PlanSlot { slot: *slot, intensity: self.slots[*of].intensity };
         Self {
@@ -192,7 +192,7 @@ impl Problem {
     }
 
     /// Returns the cost of energy in a slot.
-    pub(super) fn weight(&self, slot: usize) -> GramsPerKwh {
+    pub(in crate::plan) fn weight(&self, slot: usize) -> GramsPerKwh {
         GramsPerKwh::new(self.weights[slot])
     }
 
@@ -202,12 +202,12 @@ impl Problem {
     }
 
     /// Returns the point for pauses if the job may pause.
-    pub(super) fn idle(&self) -> Option<usize> {
+    pub(in crate::plan) fn idle(&self) -> Option<usize> {
         (self.working < self.points.len()).then_some(self.working)
     }
 
     /// Returns the usable points in a mode.
-    pub(super) fn points_in(&self, mode: Mode) -> std::ops::Range<usize> {
+    pub(in crate::plan) fn points_in(&self, mode: Mode) -> std::ops::Range<usize> {
         match mode {
             Mode::Run => 0..self.working,
             Mode::Either => 0..self.working + 1,
@@ -217,7 +217,7 @@ impl Problem {
     }
 
     /// Returns whether work may be done in a slot.
-    pub(super) fn runs(&self, slot: usize) -> bool {
+    pub(in crate::plan) fn runs(&self, slot: usize) -> bool {
         matches!(self.modes[slot], Mode::Run | Mode::Either)
     }
 
@@ -238,7 +238,7 @@ impl Problem {
     }
 
     /// Returns the problem with carbon as the only objective.
-    pub(super) fn least_carbon(&self) -> Self {
+    pub(in crate::plan) fn least_carbon(&self) -> Self {
         let weights = self.slots.iter().map(|s| s.intensity.get()).collect();
         Self { weights, eta: 1.0, ..self.clone() }
     }
@@ -275,23 +275,23 @@ impl Problem {
     }
 
     /// Returns the part of a slot before the latest end; zero after it.
-    pub(super) fn usable(&self, slot: &PlanSlot) -> Seconds {
+    pub(in crate::plan) fn usable(&self, slot: &PlanSlot) -> Seconds {
         let until = self.latest_end.map_or(slot.slot.end(), |end| end.min(slot.slot.end()));
         Seconds::from_delta(until - slot.slot.start()).max(Seconds::ZERO)
     }
 
     /// Returns the cost of time in gCO2e/s: (1−η)·c_ref·P_max.
-    pub(super) fn time_cost(&self) -> f64 {
+    pub(in crate::plan) fn time_cost(&self) -> f64 {
         (1.0 - self.eta) * self.reference_intensity.get() * self.max_power.get() / JOULES_PER_KWH
     }
 
     /// Returns the cost of energy in a slot in gCO2e/J.
-    pub(super) fn joule_cost(&self, slot: usize) -> f64 {
+    pub(in crate::plan) fn joule_cost(&self, slot: usize) -> f64 {
         self.weights[slot] / JOULES_PER_KWH
     }
 
     /// Returns the cost of a second at a point in a slot, in gCO2e/s: the bracket of `planning.md` §2.
-    pub(super) fn second_cost(&self, slot: usize, point: usize) -> f64 {
+    pub(in crate::plan) fn second_cost(&self, slot: usize, point: usize) -> f64 {
         self.joule_cost(slot) * self.points[point].power.get() + self.time_cost()
     }
 
@@ -349,7 +349,7 @@ impl Problem {
 }
 
 /// Checks that a horizon is not empty, contiguous and without negative intensities.
-pub(super) fn check_horizon(slots: &[PlanSlot]) -> Result<(), InvalidProblem> {
+pub(in crate::plan) fn check_horizon(slots: &[PlanSlot]) -> Result<(), InvalidProblem> {
     if slots.is_empty() {
         return Err(InvalidProblem::NoSlots);
     }

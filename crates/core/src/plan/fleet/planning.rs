@@ -4,13 +4,14 @@ use std::fmt;
 
 use chrono::{DateTime, Utc};
 
-use super::fleet::{Solver, solve_fleet};
+use super::general::Solver;
 use super::joint::Joint;
-use super::member::{Member, Shared};
-use super::receding::plan;
-use super::request::Unplannable;
-use super::schedule::Plan;
+use super::members::{Member, Shared};
+use super::search::solve_fleet;
 use crate::domain::{Slot, TimeSeries};
+use crate::plan::job::plan;
+use crate::plan::request::Unplannable;
+use crate::plan::schedule::Plan;
 use crate::units::{GramsCo2e, Seconds, Watts};
 
 /// Excess over a cap that counts as rounding.
@@ -93,7 +94,7 @@ pub fn plan_jointly(
 }
 
 /// Returns the shared constraints that plans violate.
-pub(super) fn broken(
+pub(in crate::plan) fn broken(
     members: &[Member<'_>],
     plans: &[Result<Plan, Unplannable>],
     shared: &Shared<'_>,

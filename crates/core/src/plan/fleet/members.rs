@@ -1,7 +1,7 @@
 //! Jobs that are planned jointly, and their shared constraints.
 
-use super::request::Request;
 use crate::domain::TimeSeries;
+use crate::plan::request::Request;
 use crate::units::{GramsCo2e, Watts};
 
 /// One of several jobs that are planned jointly.

@@ -1,28 +1,28 @@
 //! Time shares of slots as solvers return them: for each slot the points used, faster first, and their durations.
 
 use super::problem::{PlanSlot, RESOLUTION};
-use crate::domain::Slot;
-use crate::units::{GramsCo2e, GramsPerKwh, Seconds, Watts};
+use crate::domain::{Profile, Slot};
+use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// For each slot the points used and their durations.
-pub(super) type Shares = Vec<Vec<(usize, Seconds)>>;
+pub(in crate::plan) type Shares = Vec<Vec<(usize, Seconds)>>;
 
 /// Minimum duration of a part of a slot, whatever dwell is set.
-pub(super) const SHORTEST: Seconds = Seconds::new(1.0);
+pub(in crate::plan) const SHORTEST: Seconds = Seconds::new(1.0);
 
 /// Returns the time-weighted mean intensity; `None` without slots.
-pub(super) fn mean(slots: &[PlanSlot]) -> Option<GramsPerKwh> {
+pub(in crate::plan) fn mean(slots: &[PlanSlot]) -> Option<GramsPerKwh> {
     let time: Seconds = slots.iter().map(|s| s.slot.duration()).sum();
     (time > Seconds::ZERO).then(|| slots.iter().map(|s| s.intensity * (s.slot.duration() / time)).sum())
 }
 
 /// Returns the total time.
-pub(super) fn time(shares: &[Vec<(usize, Seconds)>]) -> Seconds {
+pub(in crate::plan) fn time(shares: &[Vec<(usize, Seconds)>]) -> Seconds {
     shares.iter().flatten().map(|part| part.1).sum()
 }
 
 /// Fills slot after slot with one point for a duration.
-pub(super) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Shares {
+pub(in crate::plan) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Shares {
     let mut left = duration;
     let part = |slot: &PlanSlot| {
         let seconds = left.min(slot.slot.duration());
@@ -33,7 +33,7 @@ pub(super) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Share
 }
 
 /// Returns the carbon of a constant power for a duration; time after the slots has their mean intensity.
-pub(super) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> GramsCo2e {
+pub(in crate::plan) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> GramsCo2e {
     let parts = fill(slots, duration, 0);
     let within: GramsCo2e = slots.iter().zip(&parts).map(|(s, part)| power * part[0].1 * s.intensity).sum();
     let after = (duration - time(&parts)).max(Seconds::ZERO);
@@ -41,7 +41,7 @@ pub(super) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> Gra
 }
 
 /// Returns the consecutive time spans of a slot's parts; the last one takes what planning does not resolve.
-pub(super) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Option<Slot>> {
+pub(in crate::plan) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Option<Slot>> {
     let (mut start, mut used) = (slot.start(), Seconds::ZERO);
     let span = |(_, seconds): &(usize, Seconds)| {
         used += *seconds;
@@ -81,4 +81,12 @@ pub(super) fn without_short_parts(mut shares: Shares, dwell: Seconds) -> Shares 
         shares.pop();
     }
     shares
+}
+
+/// Returns the requested dwell, or a tenth of the work's duration at the fastest point if that is shorter, so that
+/// short jobs can still mix set points.
+pub(in crate::plan) fn shortest_dwell(dwell: Seconds, work: Samples, profile: &Profile) -> Seconds {
+    let rates = profile.points.iter().map(|p| p.throughput.mean);
+    let fastest = rates.fold(SamplesPerSecond::ZERO, |fastest, rate| fastest.max(rate));
+    if fastest > SamplesPerSecond::ZERO { dwell.min(work / fastest * 0.1) } else { dwell }
 }

@@ -19,16 +19,16 @@ const GAP: f64 = 1e-9;
 
 /// A plan within a budget.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Within {
+pub(in crate::plan) struct Within {
     /// The cheapest plan.
-    pub(super) solution: Solution,
+    pub(in crate::plan) solution: Solution,
     /// About µ: additional cost per gram of carbon; 0 if the budget does not bind.
-    pub(super) multiplier: f64,
+    pub(in crate::plan) multiplier: f64,
 }
 
 /// Reason why a budget cannot be met.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum OverBudget {
+pub(in crate::plan) enum OverBudget {
     /// The work cannot be done in time at all.
     Infeasible(Infeasible),
     /// Even this plan, which has the least carbon of those that end in time, exceeds it.
@@ -39,7 +39,7 @@ pub(super) enum OverBudget {
 ///
 /// # Errors
 /// If the work cannot be done in time, or with the plan of least carbon if no plan meets the budget.
-pub(super) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Result<Within, OverBudget> {
+pub(in crate::plan) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Result<Within, OverBudget> {
     let cheapest = solve(problem).map_err(OverBudget::Infeasible)?;
     let limit = budget + GramsCo2e::new(ROUNDING * budget.get().abs());
     if cheapest.carbon <= limit {

@@ -18,11 +18,11 @@
 //! [`ErrorPaths`]: crate::forecast::ErrorPaths
 
 use super::dual::{Hulls, solve};
+use super::planner::{DueWork, Planner};
 use super::problem::{Problem, Solution};
-use super::receding::{DueWork, Planner};
-use super::request::{PastEmissions, Weighing};
 use crate::domain::{Slot, Work};
 use crate::forecast::SlotErrors;
+use crate::plan::request::{PastEmissions, Weighing};
 use crate::units::{GramsCo2e, JOULES_PER_KWH, Samples, SamplesPerSecond, Seconds};
 
 /// Minimum gain, in its standard errors, of slowing down below the most efficient mix and of pausing.

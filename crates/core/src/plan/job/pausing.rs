@@ -13,9 +13,10 @@ use std::ops::Range;
 
 use chrono::{DateTime, Utc};
 
-use super::dual::{Hulls, solve};
+use super::dual::solve;
+use super::patterns::{Grid, Pattern, SLACK};
 use super::problem::{Infeasible, Mode, Problem, Solution};
-use crate::domain::{Activity, Pausing, Slot};
+use crate::domain::{Activity, Pausing};
 use crate::units::{GramsCo2e, Seconds, Watts};
 
 /// Bisection steps of λ.
@@ -30,31 +31,29 @@ const FEW_SLOTS: usize = 128;
 const FORCED_HALVINGS: u32 = 12;
 /// Maximum number of slot evaluations over all ends; with many slots there are fewer passes.
 const MOST_EVALUATIONS: usize = 2_000_000;
-/// Tolerance for comparing durations, in seconds.
-const SLACK: f64 = 1e-3;
 
 /// Costs of pausing and the job's current state.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
-    pub(super) costs: Pausing,
-    pub(super) activity: Option<Activity>,
-    pub(super) now: DateTime<Utc>,
+pub(in crate::plan) struct Rules {
+    pub(in crate::plan) costs: Pausing,
+    pub(in crate::plan) activity: Option<Activity>,
+    pub(in crate::plan) now: DateTime<Utc>,
     /// Power while saving or loading a checkpoint.
-    pub(super) checkpoint: Watts,
+    pub(in crate::plan) checkpoint: Watts,
     /// Maximum emissions of the remaining work.
-    pub(super) budget: Option<GramsCo2e>,
+    pub(in crate::plan) budget: Option<GramsCo2e>,
 }
 
 /// A plan with pauses.
 #[derive(Clone, Debug)]
-pub(super) struct Paused {
+pub(in crate::plan) struct Paused {
     /// The problem over pieces of slots with fixed pauses.
-    pub(super) problem: Problem,
-    pub(super) solution: Solution,
+    pub(in crate::plan) problem: Problem,
+    pub(in crate::plan) solution: Solution,
     /// Additional cost per gram of carbon from the budget; 0 if it does not bind.
-    pub(super) multiplier: f64,
+    pub(in crate::plan) multiplier: f64,
     /// True if the budget is exceeded even by this plan, which then is the one of least carbon.
-    pub(super) over_budget: bool,
+    pub(in crate::plan) over_budget: bool,
 }
 
 /// Returns the cheapest plan found under the rules. Shortens a current pause if the work could not be done in time
@@ -62,7 +61,7 @@ pub(super) struct Paused {
 ///
 /// # Errors
 /// If the work cannot be done in time even without a further pause.
-pub(super) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
+pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
     // Without a feasible plan that never pauses, no pattern is feasible.
     problem.reachable_work()?;
     let problem = problem.clone().pausing_at(rules.costs.idle_power, rules.checkpoint);
@@ -97,7 +96,7 @@ fn solve_free(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
         let pieces: Vec<_> = slots.map(|(place, s)| (place, s.slot, Mode::Either)).collect();
         return Paused::exactly(problem.in_pieces(&pieces));
     }
-    let grid = Grid::new(problem, rules);
+    let grid = Grid::new(problem, rules.costs, rules.activity, rules.now);
     if let Some(found) = grid.search() {
         return Ok(found);
     }
@@ -111,29 +110,6 @@ impl Paused {
         let solution = solve(&problem)?;
         Ok(Self { problem, solution, multiplier: 0.0, over_budget: false })
     }
-}
-
-/// Pauses as ranges of slots in time order, each followed by a checkpoint. A currently paused job has one from the
-/// first slot on, which may be empty.
-type Pattern = Vec<Range<usize>>;
-
-struct Grid<'a> {
-    problem: &'a Problem,
-    hulls: Hulls,
-    costs: Pausing,
-    pauses_now: bool,
-    /// Time since the job started running or pausing.
-    since: f64,
-    /// Start of each open slot and the end of the last, in seconds from now.
-    bounds: Vec<f64>,
-}
-
-/// The best pattern for some λ.
-struct PricedPattern {
-    pattern: Pattern,
-    samples: f64,
-    /// Lower bounds of the cost of plans that end in each slot with pauses at slot boundaries.
-    bounds: Vec<f64>,
 }
 
 /// State of the search for a pattern.
@@ -152,35 +128,7 @@ impl Search {
     }
 }
 
-impl<'a> Grid<'a> {
-    fn new(problem: &'a Problem, rules: &Rules) -> Self {
-        let (pauses_now, since) = match rules.activity {
-            Some(Activity::RunningSince(at)) => (false, Some(at)),
-            Some(Activity::PausedSince(at)) => (true, Some(at)),
-            None => (false, None),
-        };
-        let since = since.map_or(f64::INFINITY, |at| (rules.now - at).as_seconds_f64());
-        let mut bounds = vec![0.0];
-        for slot in problem.open_slots() {
-            bounds.push(bounds[bounds.len() - 1] + problem.usable(slot).get());
-        }
-        Self { problem, hulls: Hulls::of(problem), costs: rules.costs, pauses_now, since, bounds }
-    }
-
-    fn slots(&self) -> usize {
-        self.bounds.len() - 1
-    }
-
-    /// Returns the pattern of a job that pauses no more than it must.
-    fn no_pause(&self) -> Pattern {
-        if !self.pauses_now {
-            return Vec::new();
-        }
-        let may_resume = |at: &usize| self.since + self.bounds[*at] + SLACK >= self.costs.min_pause.get();
-        let resumes = (0..self.slots()).find(may_resume).unwrap_or(self.slots());
-        Vec::from([Range { start: 0, end: resumes }])
-    }
-
+impl Grid<'_> {
     /// Returns the best pattern found by bisection of λ and local improvement.
     fn search(&self) -> Option<Paused> {
         let mut search = Search { bounds: vec![f64::NEG_INFINITY; self.slots()], tried: Vec::new(), best: None };
@@ -314,28 +262,6 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Returns whether runs and pauses have their minimum durations.
-    fn is_allowed(&self, pattern: &Pattern) -> bool {
-        let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
-        let mut resumed: Option<usize> = None;
-        pattern.iter().enumerate().all(|(block, pause)| {
-            let given = self.pauses_now && block == 0;
-            let valid = pause.start < pause.end || given;
-            if !valid || pause.end > self.slots() || resumed.is_some_and(|at| pause.start < at) {
-                return false;
-            }
-            let ran = match resumed {
-                _ if given => f64::INFINITY,
-                None => self.since + self.bounds[pause.start],
-                Some(at) => self.bounds[pause.start] - self.bounds[at],
-            };
-            let least = if resumed.is_some() { min_run.max(self.costs.checkpoint.get()) } else { min_run };
-            let before = if given { self.since } else { 0.0 };
-            resumed = Some(pause.end);
-            ran + SLACK >= least && before + self.bounds[pause.end] - self.bounds[pause.start] + SLACK >= min_pause
-        })
-    }
-
     /// Returns whether a pause that starts within its first slot has its minimum duration.
     fn pauses_long_enough(&self, found: &Paused, pause: &Range<usize>) -> bool {
         let begin = self.problem.slots()[pause.start].slot;
@@ -344,158 +270,5 @@ impl<'a> Grid<'a> {
         let ran: f64 = parts.iter().filter(|part| Some(part.0) != self.problem.idle()).map(|part| part.1.get()).sum();
         let length = self.bounds[pause.end] - self.bounds[pause.start] - ran;
         length + SLACK >= self.costs.min_pause.get()
-    }
-
-    /// Splits the horizon's slots by a pattern. The pause `within` starts somewhere in its first slot.
-    fn pieces(&self, pattern: &Pattern, within: Option<usize>) -> Vec<(usize, Slot, Mode)> {
-        let mut pieces = Vec::with_capacity(self.slots() + 2 * pattern.len());
-        let (mut next, mut to_load) = (0, Seconds::ZERO);
-        for (place, slot) in self.problem.slots().iter().enumerate() {
-            let slot = slot.slot;
-            if pattern.get(next).is_some_and(|pause| place >= pause.end) {
-                next += 1;
-                to_load = self.costs.checkpoint;
-            }
-            if pattern.get(next).is_some_and(|pause| pause.contains(&place)) {
-                let begins = within == Some(next) && pattern[next].start == place;
-                pieces.push((place, slot, if begins { Mode::Either } else { Mode::Pause }));
-                continue;
-            }
-            let loaded = (slot.start() + to_load.to_delta()).min(slot.end());
-            pieces.extend(Slot::new(slot.start(), loaded).map(|piece| (place, piece, Mode::Resume)));
-            pieces.extend(Slot::new(loaded, slot.end()).map(|piece| (place, piece, Mode::Run)));
-            to_load = (to_load - slot.duration()).max(Seconds::ZERO);
-        }
-        pieces
-    }
-
-    /// Returns the cheapest pattern for a price λ of a sample; `None` if the rules allow none. In a forced slot the job
-    /// runs (`true`) or pauses, unless it has ended. An `end` restricts the search to patterns that end in that slot.
-    fn at(&self, price: f64, forced: Option<(usize, bool)>, end: Option<usize>) -> Option<PricedPattern> {
-        let n = self.slots();
-        let (bounds, points) = (&self.bounds, self.problem.points());
-        let idle = self.problem.idle()?;
-        // Sums over the slots before each boundary: cost of running, samples, cost of pausing.
-        let (mut run, mut samples, mut pause) = (vec![0.0; n + 1], vec![0.0; n + 1], vec![0.0; n + 1]);
-        for slot in 0..n {
-            let seconds = bounds[slot + 1] - bounds[slot];
-            let rate = |point: usize| points[point].throughput.get();
-            let net = |point: usize| self.problem.second_cost(slot, point) - price * rate(point);
-            let best = self.hulls.running().iter().copied().min_by(|a, b| net(*a).total_cmp(&net(*b)))?;
-            run[slot + 1] = run[slot] + net(best) * seconds;
-            samples[slot + 1] = samples[slot] + rate(best) * seconds;
-            pause[slot + 1] = pause[slot] + self.problem.second_cost(slot, idle) * seconds;
-        }
-        if let Some((slot, runs)) = forced {
-            // Larger than any saving, but small enough not to lose precision.
-            let prohibitive = 1e3 * (run[n].abs() + pause[n].abs() + price * samples[n]);
-            let sums = if runs { &mut pause } else { &mut run };
-            sums[slot + 1..].iter_mut().for_each(|sum| *sum += prohibitive);
-        }
-        // Additional cost of a checkpoint at a boundary, and the samples it takes.
-        let checkpoint = self.costs.checkpoint.get();
-        let loading = |at: usize| {
-            let (mut left, mut cost, mut lost) = (checkpoint, 0.0, 0.0);
-            for slot in at..n {
-                let length = bounds[slot + 1] - bounds[slot];
-                let seconds = length.min(left);
-                if seconds <= 0.0 {
-                    break;
-                }
-                cost += self.problem.second_cost(slot, idle + 1) * seconds
-                    - (run[slot + 1] - run[slot]) * (seconds / length);
-                lost += (samples[slot + 1] - samples[slot]) * (seconds / length);
-                left -= seconds;
-            }
-            (cost, lost)
-        };
-        let loads: Vec<(f64, f64)> = (0..n).map(loading).collect();
-
-        let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
-        let since = self.since;
-        // Least cost up to a boundary when running or paused there, and the boundary at which that began; `None` began
-        // before now.
-        let mut ran = vec![(f64::INFINITY, None); n + 1];
-        let mut paused = vec![(f64::INFINITY, None); n + 1];
-        let mut ends = vec![(f64::INFINITY, 0, None); n + 1];
-        let mut from_ran = DelayedMinimum::new(min_pause);
-        let mut from_paused = DelayedMinimum::new(min_run.max(checkpoint));
-        let mut last_run = DelayedMinimum::new(checkpoint);
-        for at in 0..=n {
-            if self.pauses_now && since + bounds[at] + SLACK >= min_pause {
-                paused[at] = (pause[at], None);
-            }
-            if let Some((cost, from)) = from_ran.best(bounds, at, |j| ran[j].0 - pause[j])
-                && cost + pause[at] < paused[at].0
-            {
-                paused[at] = (cost + pause[at], Some(from));
-            }
-            if !self.pauses_now && since + bounds[at] + SLACK >= min_run {
-                ran[at] = (run[at], None);
-            }
-            let resumed = |i: usize| paused[i].0 + loads.get(i).map_or(0.0, |l| l.0) - run[i];
-            if let Some((cost, from)) = from_paused.best(bounds, at, resumed)
-                && cost + run[at] < ran[at].0
-            {
-                ran[at] = (cost + run[at], Some(from));
-            }
-            if at > 0 {
-                let straight = if self.pauses_now { None } else { Some((run[at], None)) };
-                let after = last_run.best(bounds, at, resumed).map(|(cost, from)| (cost + run[at], Some(from)));
-                for (cost, from) in straight.into_iter().chain(after) {
-                    if cost < ends[at].0 {
-                        ends[at] = (cost, at, from);
-                    }
-                }
-            }
-        }
-        // The work ends somewhere between a slot's boundaries.
-        let bounds = ends.windows(2).map(|pair| pair[0].0.min(pair[1].0) + price * self.problem.work().get()).collect();
-        let among = end.map_or(&ends[..], |slot| &ends[slot..=slot + 1]);
-        let (cost, mut at, mut from) = *among.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-        if cost.is_infinite() {
-            return None;
-        }
-        let (mut pattern, mut done) = (Vec::new(), 0.0);
-        while let Some(resumed) = from {
-            done += samples[at] - samples[resumed] - loads[resumed].1;
-            match paused[resumed].1 {
-                None => {
-                    pattern.push(0..resumed);
-                    (at, from) = (0, None);
-                }
-                Some(began) => {
-                    pattern.push(began..resumed);
-                    (at, from) = (began, ran[began].1);
-                }
-            }
-        }
-        done += samples[at];
-        pattern.reverse();
-        Some(PricedPattern { pattern, samples: done, bounds })
-    }
-}
-
-/// The minimum of a sequence over the boundaries at least a duration before another, queried in ascending order.
-struct DelayedMinimum {
-    least: f64,
-    next: usize,
-    best: Option<(f64, usize)>,
-}
-
-impl DelayedMinimum {
-    fn new(least: f64) -> Self {
-        Self { least, next: 0, best: None }
-    }
-
-    fn best(&mut self, bounds: &[f64], at: usize, value: impl Fn(usize) -> f64) -> Option<(f64, usize)> {
-        while self.next < at && bounds[at] - bounds[self.next] + SLACK >= self.least {
-            let value = value(self.next);
-            if value.is_finite() && self.best.is_none_or(|(best, _)| value < best) {
-                self.best = Some((value, self.next));
-            }
-            self.next += 1;
-        }
-        self.best
     }
 }

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use chrono::{DateTime, Utc};
 
+use super::planner::Planner;
 use super::problem::RESOLUTION;
-use super::receding::Planner;
-use super::request::Request;
 use crate::domain::{Broken, Outcome, Promise, Work};
+use crate::plan::request::Request;
 use crate::time::later;
 use crate::units::GramsCo2e;
 
@@ -56,7 +56,7 @@ impl Planner<'_> {
     }
 
     /// Returns the time by which the remaining work must be done, with the promise that sets it.
-    pub(super) fn latest_end(&self) -> Option<(DateTime<Utc>, Promise)> {
+    pub(in crate::plan) fn latest_end(&self) -> Option<(DateTime<Utc>, Promise)> {
         let ends = self.request.promises().filter_map(|promise| match self.bound(promise) {
             Bound::End(at) => Some((at, promise)),
             Bound::Carbon(_) => None,
@@ -65,7 +65,7 @@ impl Planner<'_> {
     }
 
     /// Returns the carbon that the remaining work may emit, with the promise that limits it.
-    pub(super) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
+    pub(in crate::plan) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
         self.request.promises().find_map(|promise| match self.bound(promise) {
             Bound::Carbon(left) => Some((left, promise)),
             Bound::End(_) => None,
@@ -74,7 +74,7 @@ impl Planner<'_> {
 
     /// Returns the promises that are broken if the work ends then, with this slowdown over the job's life, and the
     /// remaining work emits `rest`.
-    pub(super) fn broken(&self, ends_at: DateTime<Utc>, slowdown: f64, rest: GramsCo2e) -> Vec<Broken> {
+    pub(in crate::plan) fn broken(&self, ends_at: DateTime<Utc>, slowdown: f64, rest: GramsCo2e) -> Vec<Broken> {
         let carbon = Some(self.request.progress.carbon + rest);
         let outcome = Outcome { ends_at: Some(ends_at), slowdown: Some(slowdown), carbon };
         Broken::among(self.request.promises(), &outcome, |promise| self.rounding(promise, rest))

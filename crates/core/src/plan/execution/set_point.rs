@@ -1,0 +1,98 @@
+//! Set points follow the plan with a minimum dwell, unless that would violate a constraint, and an optional maximum ramp.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::domain::{PowerLimit, Profile, SetPoint};
+use crate::plan::job::{RESOLUTION, shortest_dwell};
+use crate::plan::schedule::{JobActivity, Plan, Segment};
+use crate::units::{Samples, SamplesPerSecond, Seconds, Watts};
+
+/// Duration of each step of a ramp.
+const STEP: TimeDelta = TimeDelta::minutes(1);
+
+/// Limits on changes of set points.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwitchingLimits {
+    /// Minimum time at one.
+    pub dwell: Seconds,
+    /// Maximum change of a limit per minute, if limited.
+    pub ramp_per_min: Option<Watts>,
+}
+
+/// The set point applied to a job, and since when.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AppliedSetPoint {
+    /// One set point per group of equal GPUs.
+    pub setting: Vec<SetPoint>,
+    /// Time of its application.
+    pub since: DateTime<Utc>,
+    /// True if it is an intermediate step to another one.
+    pub ramping: bool,
+    /// Activity requested from the job.
+    pub doing: JobActivity,
+}
+
+/// Returns the set point to apply now: the plan's, or the current one if its minimum dwell has not passed, or a step
+/// towards the plan's. `None` if the plan does not cover now; `done` are all samples so far.
+///
+/// Time constraints take precedence over the dwell: if waiting at a slower set point would violate one, a faster one
+/// applies at once, and a slower one is skipped if staying there for the dwell would. Pauses start and end without
+/// delay.
+pub fn next_set_point(
+    held: Option<&AppliedSetPoint>,
+    plan: &Plan,
+    profile: &Profile,
+    done: Samples,
+    now: DateTime<Utc>,
+    limits: &SwitchingLimits,
+) -> Option<AppliedSetPoint> {
+    let Segment { setting: wanted, throughput, doing, .. } = plan.segment_at(now)?;
+    let dwell = shortest_dwell(limits.dwell, plan.samples_done + plan.expected.samples, profile).to_delta();
+    let fresh = || AppliedSetPoint { setting: wanted.clone(), since: now, ramping: false, doing: *doing };
+    let Some(held) = held.filter(|held| held.setting.len() == wanted.len()) else { return Some(fresh()) };
+    let trains = *doing == JobActivity::Training && held.doing == JobActivity::Training;
+    if held.setting == *wanted {
+        return Some(AppliedSetPoint { doing: *doing, ..held.clone() });
+    }
+    if held.ramping && now - held.since < STEP {
+        return Some(AppliedSetPoint { doing: *doing, ..held.clone() });
+    }
+    if trains && !held.ramping {
+        let kept = profile.at(&held.setting).map_or(SamplesPerSecond::ZERO, |p| p.throughput.mean);
+        let stay = held.since + dwell;
+        let waits = if *throughput > kept {
+            now < stay && may_wait(plan, done, kept, now, stay)
+        } else {
+            now < stay || !may_wait(plan, done, *throughput, now, now + dwell)
+        };
+        if waits {
+            return Some(held.clone());
+        }
+    }
+    let step = limits.ramp_per_min.map(|ramp| ramp.max(Watts::new(1.0)));
+    let towards = |(from, to): (&SetPoint, &SetPoint)| {
+        let (from, target) = (from.limit.watts(), to.limit.watts());
+        let Some(step) = step.filter(|step| (target - from).abs() > *step) else { return *to };
+        let next = if target > from { from + step } else { from - step };
+        SetPoint { limit: PowerLimit::from_watts(next), ..*to }
+    };
+    let setting: Vec<SetPoint> = held.setting.iter().zip(wanted).map(towards).collect();
+    Some(AppliedSetPoint { ramping: setting != *wanted, setting, since: now, doing: *doing })
+}
+
+/// Returns whether the time constraint can still be met if the job stays at a throughput until a time and runs at full
+/// speed from then on.
+fn may_wait(
+    plan: &Plan,
+    done: Samples,
+    throughput: SamplesPerSecond,
+    now: DateTime<Utc>,
+    until: DateTime<Utc>,
+) -> bool {
+    let Some((latest_end, fastest)) = plan.slack else { return true };
+    let wait = Seconds::from_delta(until - now).max(Seconds::ZERO);
+    let left = plan.samples_done + plan.expected.samples - done - throughput * wait;
+    let needed = (left / fastest).max(Seconds::ZERO);
+    let ends_before = left <= Samples::ZERO;
+    ends_before || Seconds::from_delta(latest_end - now) + RESOLUTION >= wait + needed
+}

@@ -1,0 +1,22 @@
+//! Planning of one job: its problem, the optimum, budgets, pauses, the receding horizon.
+
+pub(super) mod budget;
+mod constraints;
+mod dual;
+mod linear;
+mod patterns;
+pub(super) mod pausing;
+mod planner;
+mod problem;
+mod receding;
+mod shares;
+mod uncertainty;
+
+pub use dual::solve;
+pub(super) use dual::{Hulls, MarginalStep, finishing_slot_steps, full_slot_steps};
+pub use linear::{LinearError, solve_linear};
+pub(super) use planner::{Due, Planner};
+pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};
+pub(super) use problem::{Mode, RESOLUTION, check_horizon};
+pub use receding::plan;
+pub(super) use shares::{SHORTEST, shortest_dwell, spans};

@@ -1,0 +1,252 @@
+//! Patterns of runs and pauses: which are allowed, and which is the cheapest for a given marginal cost λ.
+
+use std::ops::Range;
+
+use chrono::{DateTime, Utc};
+
+use super::dual::Hulls;
+use super::problem::{Mode, Problem};
+use crate::domain::{Activity, Pausing, Slot};
+use crate::units::Seconds;
+
+/// Tolerance for comparing durations, in seconds.
+pub(in crate::plan) const SLACK: f64 = 1e-3;
+
+/// Pauses as ranges of slots in time order, each followed by a checkpoint. A currently paused job has one from the
+/// first slot on, which may be empty.
+pub(super) type Pattern = Vec<Range<usize>>;
+
+/// The slots of a problem, and the rules for pauses among them.
+pub(super) struct Grid<'a> {
+    pub(in crate::plan) problem: &'a Problem,
+    pub(super) hulls: Hulls,
+    pub(in crate::plan) costs: Pausing,
+    pub(super) pauses_now: bool,
+    /// Time since the job started running or pausing.
+    pub(in crate::plan) since: f64,
+    /// Start of each open slot and the end of the last, in seconds from now.
+    pub(super) bounds: Vec<f64>,
+}
+
+/// The best pattern for some λ.
+pub(super) struct PricedPattern {
+    pub(super) pattern: Pattern,
+    pub(in crate::plan) samples: f64,
+    /// Lower bounds of the cost of plans that end in each slot with pauses at slot boundaries.
+    pub(super) bounds: Vec<f64>,
+}
+
+impl<'a> Grid<'a> {
+    pub(in crate::plan) fn new(
+        problem: &'a Problem,
+        costs: Pausing,
+        activity: Option<Activity>,
+        now: DateTime<Utc>,
+    ) -> Self {
+        let (pauses_now, since) = match activity {
+            Some(Activity::RunningSince(at)) => (false, Some(at)),
+            Some(Activity::PausedSince(at)) => (true, Some(at)),
+            None => (false, None),
+        };
+        let since = since.map_or(f64::INFINITY, |at| (now - at).as_seconds_f64());
+        let mut bounds = vec![0.0];
+        for slot in problem.open_slots() {
+            bounds.push(bounds[bounds.len() - 1] + problem.usable(slot).get());
+        }
+        Self { problem, hulls: Hulls::of(problem), costs, pauses_now, since, bounds }
+    }
+
+    pub(in crate::plan) fn slots(&self) -> usize {
+        self.bounds.len() - 1
+    }
+
+    /// Returns the pattern of a job that pauses no more than it must.
+    pub(super) fn no_pause(&self) -> Pattern {
+        if !self.pauses_now {
+            return Vec::new();
+        }
+        let may_resume = |at: &usize| self.since + self.bounds[*at] + SLACK >= self.costs.min_pause.get();
+        let resumes = (0..self.slots()).find(may_resume).unwrap_or(self.slots());
+        Vec::from([Range { start: 0, end: resumes }])
+    }
+
+    /// Returns whether runs and pauses have their minimum durations.
+    pub(super) fn is_allowed(&self, pattern: &Pattern) -> bool {
+        let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
+        let mut resumed: Option<usize> = None;
+        pattern.iter().enumerate().all(|(block, pause)| {
+            let given = self.pauses_now && block == 0;
+            let valid = pause.start < pause.end || given;
+            if !valid || pause.end > self.slots() || resumed.is_some_and(|at| pause.start < at) {
+                return false;
+            }
+            let ran = match resumed {
+                _ if given => f64::INFINITY,
+                None => self.since + self.bounds[pause.start],
+                Some(at) => self.bounds[pause.start] - self.bounds[at],
+            };
+            let least = if resumed.is_some() { min_run.max(self.costs.checkpoint.get()) } else { min_run };
+            let before = if given { self.since } else { 0.0 };
+            resumed = Some(pause.end);
+            ran + SLACK >= least && before + self.bounds[pause.end] - self.bounds[pause.start] + SLACK >= min_pause
+        })
+    }
+
+    /// Splits the horizon's slots by a pattern. The pause `within` starts somewhere in its first slot.
+    pub(in crate::plan) fn pieces(&self, pattern: &Pattern, within: Option<usize>) -> Vec<(usize, Slot, Mode)> {
+        let mut pieces = Vec::with_capacity(self.slots() + 2 * pattern.len());
+        let (mut next, mut to_load) = (0, Seconds::ZERO);
+        for (place, slot) in self.problem.slots().iter().enumerate() {
+            let slot = slot.slot;
+            if pattern.get(next).is_some_and(|pause| place >= pause.end) {
+                next += 1;
+                to_load = self.costs.checkpoint;
+            }
+            if pattern.get(next).is_some_and(|pause| pause.contains(&place)) {
+                let begins = within == Some(next) && pattern[next].start == place;
+                pieces.push((place, slot, if begins { Mode::Either } else { Mode::Pause }));
+                continue;
+            }
+            let loaded = (slot.start() + to_load.to_delta()).min(slot.end());
+            pieces.extend(Slot::new(slot.start(), loaded).map(|piece| (place, piece, Mode::Resume)));
+            pieces.extend(Slot::new(loaded, slot.end()).map(|piece| (place, piece, Mode::Run)));
+            to_load = (to_load - slot.duration()).max(Seconds::ZERO);
+        }
+        pieces
+    }
+
+    /// Returns the cheapest pattern for a price λ of a sample; `None` if the rules allow none. In a forced slot the job
+    /// runs (`true`) or pauses, unless it has ended. An `end` restricts the search to patterns that end in that slot.
+    pub(in crate::plan) fn at(
+        &self,
+        price: f64,
+        forced: Option<(usize, bool)>,
+        end: Option<usize>,
+    ) -> Option<PricedPattern> {
+        let n = self.slots();
+        let (bounds, points) = (&self.bounds, self.problem.points());
+        let idle = self.problem.idle()?;
+        // Sums over the slots before each boundary: cost of running, samples, cost of pausing.
+        let (mut run, mut samples, mut pause) = (vec![0.0; n + 1], vec![0.0; n + 1], vec![0.0; n + 1]);
+        for slot in 0..n {
+            let seconds = bounds[slot + 1] - bounds[slot];
+            let rate = |point: usize| points[point].throughput.get();
+            let net = |point: usize| self.problem.second_cost(slot, point) - price * rate(point);
+            let best = self.hulls.running().iter().copied().min_by(|a, b| net(*a).total_cmp(&net(*b)))?;
+            run[slot + 1] = run[slot] + net(best) * seconds;
+            samples[slot + 1] = samples[slot] + rate(best) * seconds;
+            pause[slot + 1] = pause[slot] + self.problem.second_cost(slot, idle) * seconds;
+        }
+        if let Some((slot, runs)) = forced {
+            // Larger than any saving, but small enough not to lose precision.
+            let prohibitive = 1e3 * (run[n].abs() + pause[n].abs() + price * samples[n]);
+            let sums = if runs { &mut pause } else { &mut run };
+            sums[slot + 1..].iter_mut().for_each(|sum| *sum += prohibitive);
+        }
+        // Additional cost of a checkpoint at a boundary, and the samples it takes.
+        let checkpoint = self.costs.checkpoint.get();
+        let loading = |at: usize| {
+            let (mut left, mut cost, mut lost) = (checkpoint, 0.0, 0.0);
+            for slot in at..n {
+                let length = bounds[slot + 1] - bounds[slot];
+                let seconds = length.min(left);
+                if seconds <= 0.0 {
+                    break;
+                }
+                cost += self.problem.second_cost(slot, idle + 1) * seconds
+                    - (run[slot + 1] - run[slot]) * (seconds / length);
+                lost += (samples[slot + 1] - samples[slot]) * (seconds / length);
+                left -= seconds;
+            }
+            (cost, lost)
+        };
+        let loads: Vec<(f64, f64)> = (0..n).map(loading).collect();
+
+        let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
+        let since = self.since;
+        // Least cost up to a boundary when running or paused there, and the boundary at which that began; `None` began
+        // before now.
+        let mut ran = vec![(f64::INFINITY, None); n + 1];
+        let mut paused = vec![(f64::INFINITY, None); n + 1];
+        let mut ends = vec![(f64::INFINITY, 0, None); n + 1];
+        let mut from_ran = DelayedMinimum::new(min_pause);
+        let mut from_paused = DelayedMinimum::new(min_run.max(checkpoint));
+        let mut last_run = DelayedMinimum::new(checkpoint);
+        for at in 0..=n {
+            if self.pauses_now && since + bounds[at] + SLACK >= min_pause {
+                paused[at] = (pause[at], None);
+            }
+            if let Some((cost, from)) = from_ran.best(bounds, at, |j| ran[j].0 - pause[j])
+                && cost + pause[at] < paused[at].0
+            {
+                paused[at] = (cost + pause[at], Some(from));
+            }
+            if !self.pauses_now && since + bounds[at] + SLACK >= min_run {
+                ran[at] = (run[at], None);
+            }
+            let resumed = |i: usize| paused[i].0 + loads.get(i).map_or(0.0, |l| l.0) - run[i];
+            if let Some((cost, from)) = from_paused.best(bounds, at, resumed)
+                && cost + run[at] < ran[at].0
+            {
+                ran[at] = (cost + run[at], Some(from));
+            }
+            if at > 0 {
+                let straight = if self.pauses_now { None } else { Some((run[at], None)) };
+                let after = last_run.best(bounds, at, resumed).map(|(cost, from)| (cost + run[at], Some(from)));
+                for (cost, from) in straight.into_iter().chain(after) {
+                    if cost < ends[at].0 {
+                        ends[at] = (cost, at, from);
+                    }
+                }
+            }
+        }
+        // The work ends somewhere between a slot's boundaries.
+        let bounds = ends.windows(2).map(|pair| pair[0].0.min(pair[1].0) + price * self.problem.work().get()).collect();
+        let among = end.map_or(&ends[..], |slot| &ends[slot..=slot + 1]);
+        let (cost, mut at, mut from) = *among.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+        if cost.is_infinite() {
+            return None;
+        }
+        let (mut pattern, mut done) = (Vec::new(), 0.0);
+        while let Some(resumed) = from {
+            done += samples[at] - samples[resumed] - loads[resumed].1;
+            match paused[resumed].1 {
+                None => {
+                    pattern.push(0..resumed);
+                    (at, from) = (0, None);
+                }
+                Some(began) => {
+                    pattern.push(began..resumed);
+                    (at, from) = (began, ran[began].1);
+                }
+            }
+        }
+        done += samples[at];
+        pattern.reverse();
+        Some(PricedPattern { pattern, samples: done, bounds })
+    }
+}
+
+/// The minimum of a sequence over the boundaries at least a duration before another, queried in ascending order.
+struct DelayedMinimum {
+    least: f64,
+    next: usize,
+    best: Option<(f64, usize)>,
+}
+
+impl DelayedMinimum {
+    fn new(least: f64) -> Self {
+        Self { least, next: 0, best: None }
+    }
+
+    fn best(&mut self, bounds: &[f64], at: usize, value: impl Fn(usize) -> f64) -> Option<(f64, usize)> {
+        while self.next < at && bounds[at] - bounds[self.next] + SLACK >= self.least {
+            let value = value(self.next);
+            if value.is_finite() && self.best.is_none_or(|(best, _)| value < best) {
+                self.best = Some((value, self.next));
+            }
+            self.next += 1;
+        }
+        self.best
+    }
+}

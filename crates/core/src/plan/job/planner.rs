@@ -1,0 +1,244 @@
+//! A job's planner: its usable points, the work due, the horizon and the expected result of segments.
+
+use chrono::{DateTime, Utc};
+
+use super::problem::{InvalidProblem, PlanSlot, Point, Problem, check_horizon};
+use super::shares::{SHORTEST, carbon, mean};
+use crate::domain::{Promise, SetPoint, Slot, Work};
+use crate::plan::reason::Reason;
+use crate::plan::request::{Progress, Request, Unplannable};
+use crate::plan::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
+use crate::plan::slots::coarser;
+use crate::profile::{Curve, HullPoint};
+use crate::time::later;
+use crate::units::{GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
+
+/// Maximum length of a plan, about 3,000 years.
+const FURTHEST: Seconds = Seconds::new(1e11);
+/// Minimum duration of work; shorter work counts as none.
+const NO_TIME: Seconds = Seconds::new(1e-12);
+/// Maximum number of slots; more are averaged to longer ones first.
+const MOST_SLOTS: usize = 4096;
+
+/// The usable points of a profile.
+pub(in crate::plan) struct UsablePoints {
+    pub(in crate::plan) points: Vec<Point>,
+    /// Index in the profile of each point.
+    pub(in crate::plan) places: Vec<usize>,
+}
+
+impl UsablePoints {
+    fn of(request: &Request<'_>) -> Result<Self, Unplannable> {
+        let known = &request.profile.points;
+        let allowed = |set: &SetPoint| request.allowed.is_none_or(|cap| set.limit <= cap || set.limit.same_as(cap));
+        let (mut points, mut places) = (Vec::new(), Vec::new());
+        for (place, p) in known.iter().enumerate() {
+            let (power, throughput) = (p.power.mean, p.throughput.mean);
+            let first = !places.iter().any(|&earlier: &usize| known[earlier].setting == p.setting);
+            if p.is_usable() && first && p.setting.iter().all(allowed) {
+                points.push(Point { power, throughput });
+                places.push(place);
+            }
+        }
+        match (points.is_empty(), request.allowed) {
+            (false, _) => Ok(Self { points, places }),
+            (true, Some(cap)) => Err(Unplannable::NothingAllowed(cap)),
+            (true, None) => Err(Unplannable::NoUsablePoint),
+        }
+    }
+
+    /// Returns the index of the best point, where `better` compares two.
+    pub(in crate::plan) fn best(&self, better: impl Fn(&Point, &Point) -> bool) -> usize {
+        (1..self.points.len()).fold(0, |best, i| if better(&self.points[i], &self.points[best]) { i } else { best })
+    }
+
+    pub(in crate::plan) fn fastest(&self) -> usize {
+        self.best(|a, b| a.throughput > b.throughput || (a.throughput == b.throughput && a.power < b.power))
+    }
+
+    fn weakest(&self) -> usize {
+        self.best(|a, b| a.power < b.power)
+    }
+
+    /// Returns the activity at a point of the problem and its index in the profile. The points after the working ones
+    /// are a pause at the lowest limits, and a checkpoint at the fastest point.
+    fn activity_at(&self, point: usize) -> (JobActivity, usize) {
+        match point.checked_sub(self.points.len()) {
+            None => (JobActivity::Training, self.places[point]),
+            Some(0) => (JobActivity::Paused, self.places[self.weakest()]),
+            Some(_) => (JobActivity::Resuming, self.places[self.fastest()]),
+        }
+    }
+}
+
+/// Work that a plan must do.
+pub(in crate::plan) enum Due {
+    /// None; the work is done.
+    Done,
+    /// None for now; unknown work without a binding constraint.
+    NothingNow,
+    /// Some work.
+    Work(DueWork),
+}
+
+pub(in crate::plan) struct DueWork {
+    pub(in crate::plan) samples: Samples,
+    pub(in crate::plan) latest_end: Option<(DateTime<Utc>, Promise)>,
+    /// Duration at full speed for unknown work, which does not end.
+    pub(super) flat_out: Option<Seconds>,
+}
+
+pub(in crate::plan) struct Planner<'a> {
+    pub(in crate::plan) request: &'a Request<'a>,
+    pub(in crate::plan) reference: HullPoint,
+    pub(in crate::plan) choice: UsablePoints,
+}
+
+impl<'a> Planner<'a> {
+    pub(in crate::plan) fn new(request: &'a Request<'a>) -> Result<Self, Unplannable> {
+        let curve = Curve::from_profile(request.profile).ok_or(Unplannable::NoUsablePoint)?;
+        Ok(Self { request, reference: *curve.ceiling(), choice: UsablePoints::of(request)? })
+    }
+
+    pub(in crate::plan) fn due(&self) -> Due {
+        let Request { objective, progress, window, .. } = *self.request;
+        match self.request.work {
+            Work::TotalSamples(total) => {
+                let samples = total - progress.samples;
+                if samples <= self.choice.points[self.choice.fastest()].throughput * NO_TIME {
+                    return Due::Done;
+                }
+                Due::Work(DueWork { samples, latest_end: self.latest_end(), flat_out: None })
+            }
+            Work::Unknown => {
+                let Some(max) = objective.max_slowdown else { return Due::NothingNow };
+                let least = self.reference.throughput / (1.0 + self.guarded(max));
+                let ahead = progress.samples - least * progress.elapsed;
+                let samples = least * window - ahead;
+                if samples <= Samples::ZERO {
+                    return Due::NothingNow;
+                }
+                Due::Work(DueWork { samples, latest_end: self.latest_end(), flat_out: Some(window) })
+            }
+        }
+    }
+
+    /// Returns the remaining problem and the end of the forecast.
+    pub(in crate::plan) fn problem(&self, due: &DueWork) -> Result<(Problem, DateTime<Utc>), Unplannable> {
+        let now = self.request.now;
+        let slowest = self.choice.points.iter().map(|p| p.throughput).fold(self.reference.throughput, |a, b| a.min(b));
+        let at_leisure = later(now, (due.samples / slowest).to_delta());
+        // A job that may pause may use all available time.
+        let enough = if self.request.objective.pausable.is_some() { DateTime::<Utc>::MAX_UTC } else { at_leisure };
+        let until = due.latest_end.map_or(at_leisure, |(end, _)| end.min(enough));
+        let (slots, known_until) = self.horizon(until.max(later(now, self.flat_out_time(due).to_delta())))?;
+        let weighed = self.request.weighed_intensities(&slots);
+        let problem = Problem::new(
+            slots,
+            self.choice.points.clone(),
+            due.samples,
+            self.request.objective.eta,
+            self.request.reference_intensity.max(GramsPerKwh::ZERO),
+            self.request.max_power,
+            due.latest_end.map(|(end, _)| end),
+        )?;
+        Ok((problem.minimising(&weighed), known_until))
+    }
+
+    pub(super) fn flat_out_time(&self, due: &DueWork) -> Seconds {
+        due.flat_out.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
+    }
+
+    /// Returns the slots from now to `until` and the end of the forecast. The time after it is one slot with the
+    /// forecast's mean, which is equivalent to many equal ones.
+    pub(in crate::plan) fn horizon(&self, until: DateTime<Utc>) -> Result<(Vec<PlanSlot>, DateTime<Utc>), Unplannable> {
+        let now = self.request.now;
+        let until = until.clamp(later(now, SHORTEST.to_delta()), later(now, FURTHEST.to_delta()));
+        let ahead = |s: &PlanSlot| {
+            let slot = Slot::new(s.slot.start().max(now), s.slot.end().min(until))?;
+            Some(PlanSlot { slot, intensity: s.intensity.max(GramsPerKwh::ZERO) })
+        };
+        let mut slots: Vec<PlanSlot> = self.request.horizon.iter().filter_map(ahead).collect();
+        if let Some(late) = slots.first().map(|s| s.slot.start()).filter(|start| *start > now) {
+            return Err(InvalidProblem::NotContiguous(late).into());
+        }
+        check_horizon(&slots).or_else(|e| if slots.is_empty() { Ok(()) } else { Err(e) })?;
+        let mut step = SHORTEST;
+        while slots.len() > MOST_SLOTS {
+            slots = coarser(&slots, step);
+            step = step * 2.0;
+        }
+        let known_until = slots.last().map_or(now, |s| s.slot.end());
+        if let Some(slot) = Slot::new(known_until, until) {
+            // The mean includes the past: a mean that drifts over time would change earlier plans.
+            let intensity = mean(self.request.horizon).unwrap_or(self.request.reference_intensity);
+            let intensity = intensity.max(GramsPerKwh::ZERO);
+            slots.push(PlanSlot { slot, intensity });
+        }
+        check_horizon(&slots)?;
+        Ok((slots, known_until))
+    }
+
+    /// Returns the slowdown over the job's life if it does `samples` in `duration` from now.
+    pub(in crate::plan) fn slowdown(&self, samples: Samples, duration: Seconds) -> f64 {
+        let Progress { samples: done, elapsed, .. } = self.request.progress;
+        let at_ceiling = (done + samples) / self.reference.throughput;
+        if at_ceiling > NO_TIME { (elapsed + duration) / at_ceiling - 1.0 } else { 0.0 }
+    }
+
+    pub(in crate::plan) fn segment(&self, slot: Slot, point: usize, intensity: GramsPerKwh, reason: Reason) -> Segment {
+        let (doing, place) = self.choice.activity_at(point);
+        let known = &self.request.profile.points[place];
+        let idle = self.request.objective.pausable.map_or(Watts::ZERO, |p| p.idle_power);
+        let (power, throughput) = match doing {
+            JobActivity::Training => (known.power.mean, known.throughput.mean),
+            JobActivity::Paused => (idle, SamplesPerSecond::ZERO),
+            JobActivity::Resuming => (known.power.mean, SamplesPerSecond::ZERO),
+        };
+        Segment { slot, setting: known.setting.clone(), point: place, doing, power, throughput, intensity, reason }
+    }
+
+    /// Creates a plan with its expected result from segments.
+    pub(in crate::plan) fn sum_up(
+        &self,
+        segments: Vec<Segment>,
+        slots: &[PlanSlot],
+        duration: Seconds,
+        known_until: DateTime<Utc>,
+        verdict: Verdict,
+    ) -> Plan {
+        let (now, ends_at) = (self.request.now, segments.last().map_or(self.request.now, |s| s.slot.end()));
+        let samples = segments.iter().map(Segment::samples).sum();
+        let expected = Expected {
+            ends_at,
+            samples,
+            carbon: segments.iter().map(|s| s.energy() * s.intensity).sum(),
+            energy: segments.iter().map(Segment::energy).sum::<Joules>(),
+            slowdown: self.slowdown(samples, duration),
+            carbon_at_ceiling: carbon(slots, self.reference.power, samples / self.reference.throughput),
+        };
+        Plan {
+            made_at: now,
+            samples_done: self.request.progress.samples,
+            segments,
+            expected,
+            verdict,
+            extended_from: (ends_at > known_until).then_some(known_until),
+            weighing: self.request.weighing(),
+            slack: self.slack(),
+            forgone_saving: None,
+        }
+    }
+
+    fn slack(&self) -> Option<(DateTime<Utc>, SamplesPerSecond)> {
+        let Due::Work(DueWork { latest_end: Some((end, _)), .. }) = self.due() else { return None };
+        Some((end, self.choice.points[self.choice.fastest()].throughput))
+    }
+}
+
+impl DueWork {
+    /// Returns whether the job continues after it.
+    pub(in crate::plan) fn endless(&self) -> bool {
+        self.flat_out.is_some()
+    }
+}

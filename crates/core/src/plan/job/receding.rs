@@ -1,0 +1,214 @@
+//! Plans a job's remaining work from its state and a forecast; only the present of a plan is applied (`planning.md`
+//! §4).
+//!
+//! Planning is repeated on each relevant change. The slowdown budget covers the job's whole life, (1+ε)·W/r(l_max) of
+//! active time, so time lost early is recovered later. Because r(l_max) is an estimate, plans use ε less a reserve
+//! ([`crate::profile::reserve`]).
+
+use chrono::{DateTime, Utc};
+
+use super::budget::{OverBudget, solve_within};
+use super::dual;
+use super::pausing::{Paused, Rules, solve_pausing};
+use super::planner::{Due, DueWork, Planner};
+use super::problem::{Infeasible, PlanSlot, Point, Problem, Solution};
+use super::shares::{SHORTEST, Shares, fill, shortest_dwell, spans, time, without_short_parts};
+use crate::domain::{Activity, Promise};
+use crate::plan::reason::{PlanContext, Reason, explain};
+use crate::plan::request::{Request, Unplannable};
+use crate::plan::schedule::{Plan, Segment, Verdict};
+use crate::time::later;
+use crate::units::{GramsPerKwh, Samples, Seconds};
+
+/// Plans the rest of a job, or the next window of a job with unknown work. In a slot with two settings the faster comes
+/// first; each part lasts at least a second unless it is alone.
+///
+/// If the time constraints cannot be met, the job runs at full speed; if only the carbon budget cannot be met, the plan
+/// of least carbon that meets the others is used. The verdict states the violations. For unknown work, the work of the
+/// window is `window · r(l_max)/(1+ε)` less what the job is ahead; without a maximum slowdown, or ahead by a whole
+/// window, each slot takes argmin (η·c_t·p(l) + (1−η)·c_ref·P_max)/r(l).
+///
+/// # Errors
+/// If the input allows no plan.
+pub fn plan(request: &Request<'_>) -> Result<Plan, Unplannable> {
+    Planner::new(request)?.plan()
+}
+
+impl Planner<'_> {
+    fn plan(&self) -> Result<Plan, Unplannable> {
+        match self.due() {
+            Due::Done => Ok(self.finish(&Draft::default(), self.request.now, Verdict::Optimal)),
+            Due::NothingNow => self.cheapest_per_slot(),
+            Due::Work(due) => self.solve(&due),
+        }
+    }
+
+    /// Returns the optimum, or the plan with the least violation.
+    fn solve(&self, due: &DueWork) -> Result<Plan, Unplannable> {
+        let (problem, known_until) = self.problem(due)?;
+        let promise = due.latest_end.map(|(_, promise)| promise);
+        Ok(match self.optimum(&problem, due) {
+            Ok(Optimum { problem, solution, promise: binding, over_budget, restrained }) => {
+                let whole = self.request.progress.samples + due.samples;
+                let dwell = shortest_dwell(self.request.dwell, whole, self.request.profile);
+                let shares = without_short_parts(solution.shares.clone(), dwell);
+                let shares = self.without_surplus(shares, due);
+                let slowdown = self.slowdown(self.samples(&shares), time(&shares));
+                let context = PlanContext { promise, binding, slowdown, weighing: self.request.weighing(), restrained };
+                let reasons = explain(&problem, &solution, &shares, &context);
+                let draft = Draft { slots: problem.slots(), shares, reasons };
+                let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
+                if over_budget {
+                    let mut broken = self.broken(plan.ends_at(), slowdown, plan.expected.carbon);
+                    broken.retain(|broken| !broken.promise.bounds_time());
+                    plan.verdict = if broken.is_empty() { Verdict::Optimal } else { Verdict::OverBudget { broken } };
+                }
+                plan
+            }
+            Err(why) => {
+                let flat_out = self.flat_out_time(due);
+                let shares = fill(problem.slots(), flat_out, self.choice.fastest());
+                let reasons = shares.iter().map(|_| vec![Reason::FlatOut { promise }]).collect();
+                let draft = Draft { slots: problem.slots(), shares, reasons };
+                let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
+                let ends_at = later(self.request.now, flat_out.to_delta());
+                let slowdown = self.slowdown(plan.expected.samples, flat_out);
+                plan.verdict = Verdict::FlatOut { broken: self.broken(ends_at, slowdown, plan.expected.carbon), why };
+                plan
+            }
+        })
+    }
+
+    /// Returns the optimum for the objective, with pauses or a budget if it has them.
+    fn optimum(&self, problem: &Problem, due: &DueWork) -> Result<Optimum, Infeasible> {
+        let budget = self.carbon_left();
+        let left = budget.map(|(left, _)| left);
+        if let Some(costs) = self.request.objective.pausable {
+            let Request { now, activity, .. } = *self.request;
+            let checkpoint = self.choice.points[self.choice.fastest()].power;
+            let rules = Rules { costs, activity, now, checkpoint, budget: left };
+            let Paused { problem: pieces, solution, over_budget, multiplier } = solve_pausing(problem, &rules)?;
+            let is_paused = matches!(activity, Some(Activity::PausedSince(_)));
+            if left.is_none()
+                && !is_paused
+                && let Ok(without) = dual::solve(problem)
+                && !self.pausing_pays((problem, &without), (&pieces, &solution))
+            {
+                return Ok(self.limit_by_uncertainty(problem, without, due));
+            }
+            let promise = budget.filter(|_| multiplier > 0.0).map(|(_, promise)| promise);
+            return Ok(Optimum { promise, over_budget, ..Optimum::plain(pieces, solution) });
+        }
+        let Some((left, promise)) = budget else {
+            let solution = dual::solve(problem)?;
+            return Ok(self.limit_by_uncertainty(problem, solution, due));
+        };
+        match solve_within(problem, left) {
+            Ok(within) if within.multiplier > 0.0 => {
+                let problem = problem.with_carbon_at(within.multiplier);
+                Ok(Optimum { promise: Some(promise), ..Optimum::plain(problem, within.solution) })
+            }
+            Ok(within) => Ok(self.limit_by_uncertainty(problem, within.solution, due)),
+            Err(OverBudget::By(solution)) => {
+                let least = Optimum::plain(problem.least_carbon(), solution);
+                Ok(Optimum { promise: Some(promise), over_budget: true, ..least })
+            }
+            Err(OverBudget::Infeasible(why)) => Err(why),
+        }
+    }
+
+    /// Returns the optimum with its present slot limited by forecast uncertainty.
+    fn limit_by_uncertainty(&self, problem: &Problem, solution: Solution, due: &DueWork) -> Optimum {
+        match self.restrained(problem, &solution, due) {
+            Some(restrained) => Optimum { restrained: true, ..Optimum::plain(problem.clone(), restrained) },
+            None => Optimum::plain(problem.clone(), solution),
+        }
+    }
+
+    /// Plans each slot of the window at its own optimum.
+    fn cheapest_per_slot(&self) -> Result<Plan, Unplannable> {
+        let Request { objective, reference_intensity, max_power, window, .. } = *self.request;
+        let (slots, known_until) = self.horizon(later(self.request.now, window.to_delta()))?;
+        let time_cost = (1.0 - objective.eta) * reference_intensity.get() * max_power.get();
+        let cheapest = |(slot, weighed): (&PlanSlot, GramsPerKwh)| {
+            let carbon = objective.eta * weighed.get();
+            let cost = |p: &Point| (carbon * p.power.get() + time_cost) / p.throughput.get();
+            // Among equal costs, as on a carbon-free grid, the fastest.
+            let better =
+                |a: &Point, b: &Point| cost(a) < cost(b) || (cost(a) == cost(b) && a.throughput > b.throughput);
+            vec![(self.choice.best(better), slot.slot.duration())]
+        };
+        let shares = slots.iter().zip(self.request.weighed_intensities(&slots)).map(cheapest).collect();
+        let reason = |slot: &PlanSlot| vec![Reason::LeastCostPerSample { intensity: slot.intensity }];
+        let reasons = slots.iter().map(reason).collect();
+        Ok(self.finish(&Draft { slots: &slots, shares, reasons }, known_until, Verdict::Optimal))
+    }
+
+    /// Returns the work done by time shares.
+    fn samples(&self, shares: &[Vec<(usize, Seconds)>]) -> Samples {
+        let points = &self.choice.points;
+        let part = |(point, seconds): &(usize, Seconds)| points.get(*point).map(|p| p.throughput * *seconds);
+        shares.iter().flatten().filter_map(part).sum()
+    }
+
+    /// Removes surplus work at the end that lengthened parts cause.
+    fn without_surplus(&self, mut shares: Shares, due: &DueWork) -> Shares {
+        if self.request.dwell <= SHORTEST || due.flat_out.is_some() {
+            return shares;
+        }
+        let mut surplus = self.samples(&shares) - due.samples;
+        while let Some(parts) = shares.last_mut() {
+            let Some((point, seconds)) = parts.last_mut() else { break };
+            let Some(point) = self.choice.points.get(*point).filter(|_| surplus > Samples::ZERO) else { break };
+            let less = seconds.min(surplus / point.throughput);
+            surplus -= point.throughput * less;
+            if less < *seconds {
+                *seconds -= less;
+                break;
+            }
+            parts.pop();
+            if parts.is_empty() {
+                shares.pop();
+            }
+        }
+        shares
+    }
+
+    /// Converts time shares to segments.
+    fn finish(&self, draft: &Draft<'_>, known_until: DateTime<Utc>, verdict: Verdict) -> Plan {
+        let mut segments: Vec<Segment> = Vec::new();
+        for ((slot, parts), reasons) in draft.slots.iter().zip(&draft.shares).zip(&draft.reasons) {
+            for ((span, (point, _)), reason) in spans(&slot.slot, parts).into_iter().zip(parts).zip(reasons) {
+                let Some(span) = span else { continue };
+                segments.push(self.segment(span, *point, slot.intensity, *reason));
+            }
+        }
+        self.sum_up(segments, draft.slots, time(&draft.shares), known_until, verdict)
+    }
+}
+
+/// A plan without times.
+#[derive(Default)]
+struct Draft<'a> {
+    slots: &'a [PlanSlot],
+    shares: Shares,
+    reasons: Vec<Vec<Reason>>,
+}
+
+/// A solution and the problem it solves, which may include a multiplier for a carbon budget.
+struct Optimum {
+    problem: Problem,
+    solution: Solution,
+    /// The budget, if it binds.
+    promise: Option<Promise>,
+    /// True if even this plan exceeds the budget.
+    over_budget: bool,
+    /// True if uncertainty moved the present slot towards the constant mix.
+    restrained: bool,
+}
+
+impl Optimum {
+    fn plain(problem: Problem, solution: Solution) -> Self {
+        Self { problem, solution, promise: None, over_budget: false, restrained: false }
+    }
+}
