@@ -67,7 +67,7 @@ fn described(problem: &FleetProblem, solution: &FleetSolution, seconds: f64) -> 
             "relaxed": solution.relaxed.get(),
             "bound": solution.bound.get(),
             "cost": solution.cost.get(),
-            "broken": solution.clashes.len(),
+            "broken": solution.breaches.len(),
             "peak_mib": peak_mib(),
         },
     })

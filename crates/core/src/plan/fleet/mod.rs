@@ -8,7 +8,7 @@
 
 mod alone;
 mod arrange;
-mod clash;
+mod breaches;
 mod dense;
 mod ends;
 mod general;
@@ -31,8 +31,6 @@ pub use general::{Relaxation, Solver};
 pub use members::{Member, Shared};
 pub(super) use planning::broken;
 pub use planning::{JointPlan, SharedViolation, plan_jointly};
-pub use problem::{
-    Breach, Clash, Constraint, FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, InvalidFleet,
-};
+pub use problem::{Breach, FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution, InvalidFleet};
 pub use programme::{Column, Elastic, Programme};
 pub use search::solve_fleet;

@@ -88,7 +88,7 @@ pub fn plan_jointly(
     let Some(joint) = Joint::new(members, &alone.plans, shared) else { return alone };
     let solution = solve_fleet(joint.problem(), solver, go_on);
     let plans = joint.plans(&solution, alone.plans);
-    let kept = solution.clashes.is_empty() && solution.cost > GramsCo2e::ZERO;
+    let kept = solution.breaches.is_empty() && solution.cost > GramsCo2e::ZERO;
     let gap = if kept { (1.0 - solution.bound / solution.cost).clamp(0.0, 1.0) } else { 0.0 };
     JointPlan { broken: broken(members, &plans, shared), plans, gap, finished: solution.finished }
 }

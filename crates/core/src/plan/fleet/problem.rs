@@ -146,8 +146,8 @@ impl FleetProblem {
     /// Where a shared carbon budget makes a slot's work dearer: when its span ends, and whether it is kept.
     pub(in crate::plan) fn binding_budget(&self, solution: &FleetSolution, t: usize) -> Option<(DateTime<Utc>, bool)> {
         let budget = self.budget_of(t).filter(|_| solution.budget_prices[t] > 1e-6)?;
-        let broken = |c: &Clash| matches!(c.breach, Breach::SharedBudget { budget: broken, .. } if broken == budget);
-        Some((self.carbon_budgets.points()[budget].0.end(), !solution.clashes.iter().any(broken)))
+        let broken = |b: &Breach| matches!(b, Breach::SharedBudget { budget: broken, .. } if *broken == budget);
+        Some((self.carbon_budgets.points()[budget].0.end(), !solution.breaches.iter().any(broken)))
     }
 
     /// What schedules emit within each shared carbon budget; `grams` of a slot are those of all jobs.
@@ -213,68 +213,44 @@ pub struct FleetSchedule {
     pub ends_at: DateTime<Utc>,
 }
 
-/// A promise.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Constraint {
-    /// The caps.
-    Caps,
-    /// A job's latest end, by the job's place.
-    LatestEnd(usize),
-    /// A job's carbon budget, by the job's place.
-    Budget(usize),
-    /// A carbon budget of all jobs, by its place.
-    SharedBudget(usize),
-    /// The horizon's end, after which nothing is known.
-    Horizon,
-}
-
-/// By how much a promise is broken.
+/// A broken constraint and its excess.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Breach {
     /// Even the lowest limits exceed a slot's cap.
     Cap {
-        /// When.
+        /// The slot.
         slot: Slot,
-        /// By how much.
+        /// Excess.
         by: Watts,
     },
     /// A job ends late.
     Late {
-        /// Its place.
+        /// Index of the job.
         job: usize,
-        /// By how much.
+        /// Delay.
         by: Seconds,
     },
     /// Work does not fit into the horizon.
     Unfinished {
-        /// The job's place.
+        /// Index of the job.
         job: usize,
-        /// What is missing.
+        /// Missing work.
         missing: Samples,
     },
     /// A job's carbon budget is exceeded.
     Budget {
-        /// Its place.
+        /// Index of the job.
         job: usize,
-        /// By how much.
+        /// Excess.
         by: GramsCo2e,
     },
     /// A shared carbon budget is exceeded.
     SharedBudget {
-        /// Its place.
+        /// Index of the budget.
         budget: usize,
-        /// By how much.
+        /// Excess.
         by: GramsCo2e,
     },
-}
-
-/// A promise that is broken, and those that it clashes with: it could be kept without any one of them.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Clash {
-    /// What is broken and by how much.
-    pub breach: Breach,
-    /// The promises that clash, the broken one first.
-    pub between: Vec<Constraint>,
 }
 
 /// What all jobs do.
@@ -289,8 +265,8 @@ pub struct FleetSolution {
     pub relaxed: GramsCo2e,
     /// No plan that keeps all promises costs less. Meaningless where promises clash.
     pub bound: GramsCo2e,
-    /// What is broken; empty where all promises are kept.
-    pub clashes: Vec<Clash>,
+    /// The broken constraints.
+    pub breaches: Vec<Breach>,
     /// Whether the search was left to finish.
     pub finished: bool,
     /// For each slot what a watt of cap saves per second, in gCO2e/J: 0 where the cap does not bind.

@@ -2,7 +2,7 @@
 
 use super::alone::{alone, uncoupled};
 use super::arrange::{Arrangement, First, arrange};
-use super::clash::clashes;
+use super::breaches::breaches;
 use super::ends::price;
 use super::general::{Relaxer, Solver};
 use super::interior::Interior;
@@ -24,7 +24,7 @@ pub(super) const STIFFEST: f64 = 1e6;
 /// the slot's cap, unless even the lowest limits exceed it.
 ///
 /// Where not all promises can be kept, carbon budgets bend first, then latest ends, those of the lowest priority first,
-/// and caps last; [`FleetSolution::clashes`] says which and by how much. `go_on` is asked before each iteration whether
+/// and caps last; [`FleetSolution::breaches`] says which and by how much. `go_on` is asked before each iteration whether
 /// to continue; without that, what was found so far is arranged.
 pub fn solve_fleet(problem: &FleetProblem, solver: Solver, go_on: &dyn Fn() -> bool) -> FleetSolution {
     solve_by(problem, Relaxer::new(solver), go_on)
@@ -37,14 +37,14 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
         let schedules: Vec<_> = shares.into_iter().enumerate().map(|(job, s)| schedule(problem, job, s)).collect();
         let cost = schedules.iter().map(|s| s.cost).sum();
         let none = vec![0.0; problem.slots.len()];
-        let (cap_prices, budget_prices, clashes) = (none.clone(), none, Vec::new());
+        let (cap_prices, budget_prices, breaches) = (none.clone(), none, Vec::new());
         let (relaxed, bound, finished) = (cost, cost, true);
-        return FleetSolution { schedules, cost, relaxed, bound, clashes, finished, cap_prices, budget_prices };
+        return FleetSolution { schedules, cost, relaxed, bound, breaches, finished, cap_prices, budget_prices };
     }
     let model = Model::new(problem);
     let found = Search { problem, model: &model, relaxer, go_on, rounds: 0, bound: f64::NEG_INFINITY }.run();
     let schedules = written(problem, &model, &found.arrangement);
-    let clashes = clashes(problem, &model, &schedules, &found.ends, relaxer, go_on);
+    let breaches = breaches(problem, &schedules);
     let cost: GramsCo2e = schedules.iter().map(|s| s.cost).sum();
     // Figures of very different magnitude may leave the relaxation without any: then nothing is known but that no plan
     // costs less than nothing.
@@ -54,7 +54,7 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
         cost,
         relaxed: known(found.relaxed, cost),
         bound: known(found.bound, GramsCo2e::ZERO),
-        clashes,
+        breaches,
         // A relaxation that rounding kept from converging was not cut short.
         finished: found.finished || go_on(),
         cap_prices: priced(found.interior.prices.cap),

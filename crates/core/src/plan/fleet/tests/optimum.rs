@@ -84,11 +84,11 @@ proptest! {
         let close = |x: f64| 1e-6 * x.abs() + 1e-8 * dearest(&model) + 1e-9;
         let best = all_ends(&problem).iter().filter_map(|ends| relaxed(&problem, ends)).reduce(f64::min);
         let exact = exact(&problem);
-        if !solution.clashes.is_empty() {
+        if !solution.breaches.is_empty() {
             return Ok(());
         }
         let (cost, bound) = (solution.cost.get(), solution.bound.get());
-        let best = best.expect("a plan without clashes is feasible");
+        let best = best.expect("a plan without breaches is feasible");
         prop_assert!(bound <= best + close(best), "the bound {bound} is above the optimum {best}");
         prop_assert!(bound <= cost + close(cost), "the bound {bound} is above the cost {cost}");
         if let Some(exact) = exact {
@@ -113,7 +113,7 @@ proptest! {
         let mut lower = problem.clone();
         lower.caps.iter_mut().flatten().for_each(|cap| *cap = *cap * part);
         let (high, low) = (solved(&problem), solved(&lower));
-        if high.clashes.is_empty() && low.clashes.is_empty() {
+        if high.breaches.is_empty() && low.breaches.is_empty() {
             let (high, low) = (high.bound.get(), low.cost.get());
             prop_assert!(high <= low + 1e-6 * low.abs() + 1e-9, "{low} under the lower cap, at least {high} under the higher");
         }
@@ -145,7 +145,7 @@ fn instants_cost_little_on_average() {
         let Some(exact) = exact.filter(|e| *e > 1.0) else { continue };
         let solution = solved(&problem);
         could += 1;
-        if solution.clashes.is_empty() {
+        if solution.breaches.is_empty() {
             kept += 1;
             sum += solution.cost.get() / exact - 1.0;
             count += 1;
@@ -171,7 +171,7 @@ fn instants_cost_almost_nothing_where_limits_are_fine() {
     let jobs = (0..6).map(|j| job(&curve(220.0 + 30.0 * f64::from(j), 100.0), 100.0 * 86_400.0 / 1.08, Some(86_400.0)));
     let problem = problem(&slots, Some(6.0 * 265.0), jobs.collect());
     let solution = solved(&problem);
-    assert_eq!(solution.clashes, []);
+    assert_eq!(solution.breaches, []);
     assert!(solution.cap_prices.iter().filter(|price| **price > 0.0).count() > 5, "the cap binds");
     let loss = solution.cost / solution.bound - 1.0;
     assert!(loss < 2e-3, "{loss}");

@@ -68,7 +68,7 @@ proptest! {
         let by_programme = solve_fleet(&problem, Solver::Lp, &|| true);
         assert_honest(&problem, &by_programme)?;
         let structured = solve_fleet(&problem, Solver::Structured, &|| true);
-        if structured.clashes.is_empty() && by_programme.clashes.is_empty() {
+        if structured.breaches.is_empty() && by_programme.breaches.is_empty() {
             for (bound, cost) in [(structured.bound, by_programme.cost), (by_programme.bound, structured.cost)] {
                 let (bound, cost) = (bound.get(), cost.get());
                 prop_assert!(bound <= cost + 1e-6 * cost.abs() + 1e-9, "{bound} is above {cost}");
@@ -108,7 +108,7 @@ fn a_plan_needs_no_structured_method() {
     let jobs = vec![job(&curve, 1.0e6, Some(14_400.0)), job(&curve, 0.9e6, Some(14_400.0))];
     let problem = problem(&slots, Some(430.0), jobs);
     let solution = solve_by(&problem, STOPPED, &|| true);
-    assert_eq!(solution.clashes, []);
+    assert_eq!(solution.breaches, []);
     let here =
         |ends: &&Vec<(usize, f64)>| ends.iter().zip(&solution.schedules).all(|(end, s)| end.0 + 1 == s.parts.len());
     let ends = all_ends(&problem);
