@@ -142,7 +142,7 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
     let (of_old, of_new) = (cost(&pieces), cost(&new.segments));
     let duration = Seconds::from_delta(end - request.now);
     let plan = planner.sum_up(pieces, problem.slots(), duration, known_until, Verdict::Optimal);
-    let left = planner.carbon_left().map(|(left, _)| left + GramsCo2e::new(ROUNDING * left.get().abs()));
+    let left = planner.budget_left().map(|(left, _)| left + GramsCo2e::new(ROUNDING * left.get().abs()));
     left.is_none_or(|left| plan.expected.carbon <= left).then_some((plan, of_old, of_new))
 }
 

@@ -158,7 +158,7 @@ impl<'a> Active<'a> {
             eta: request.objective.eta,
             reference_intensity: request.reference_intensity.max(GramsPerKwh::ZERO),
             max_power: request.max_power,
-            carbon_budget: self.planner.carbon_left().map(|(left, _)| left - self.idle_carbon(|_| true)),
+            carbon_budget: self.planner.budget_left().map(|(left, _)| left - self.idle_carbon(|_| true)),
             priority: self.member.priority,
             at_rest: self.member.at_rest,
             weighed: Some(request.weighed_intensities(&self.slots)),

@@ -42,18 +42,18 @@ pub(in crate::plan) enum OverBudget {
 pub(in crate::plan) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Result<Within, OverBudget> {
     let cheapest = solve(problem).map_err(OverBudget::Infeasible)?;
     let limit = budget + GramsCo2e::new(ROUNDING * budget.get().abs());
-    if cheapest.carbon <= limit {
+    if cheapest.counted <= limit {
         return Ok(Within { solution: cheapest, multiplier: 0.0 });
     }
-    let frugal = problem.least_carbon();
+    let frugal = problem.least_counted();
     let least = solve(&frugal).map_err(OverBudget::Infeasible)?;
-    if least.carbon > limit {
+    if least.counted > limit {
         return Err(OverBudget::By(problem.evaluate(least.shares)));
     }
     let search = Search { problem, frugal: &frugal, limit };
     // Near this µ the cheapest plan overall fits, and bounds are tight.
-    let near = search.halve(0.0, |mu| solve(&problem.with_carbon_at(mu)).ok()).1;
-    let mut bounds: Vec<(usize, f64)> = costs_by_end(&problem.with_carbon_at(near));
+    let near = search.halve(0.0, |mu| solve(&problem.with_budget_at(mu)).ok()).1;
+    let mut bounds: Vec<(usize, f64)> = costs_by_end(&problem.with_budget_at(near));
     bounds.iter_mut().for_each(|(_, cost)| *cost -= near * limit.get());
     bounds.sort_by(|a, b| a.1.total_cmp(&b.1));
     let mut best = problem.evaluate(least.shares);
@@ -80,7 +80,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Returns a tiny interval of µ in which the solutions' carbon crosses the limit.
     fn halve(&self, from: f64, mut solved: impl FnMut(f64) -> Option<Solution>) -> (f64, f64) {
-        let mut fits = |mu| solved(mu).is_none_or(|s| s.carbon <= self.limit);
+        let mut fits = |mu| solved(mu).is_none_or(|s| s.counted <= self.limit);
         let (mut low, mut high) = (from, 1.0);
         while !fits(high) && high < 1e15 {
             low = high;
@@ -104,26 +104,26 @@ impl Search<'_> {
     fn ending_in(&self, finishing: usize, worth: f64) -> Option<Solution> {
         let priced = |s: Solution| self.problem.evaluate(s.shares);
         let least = priced(solve_ending_in(self.frugal, finishing)?);
-        if least.carbon > self.limit {
+        if least.counted > self.limit {
             return None;
         }
-        let at = |mu: f64| solve_ending_in(&self.problem.with_carbon_at(mu), finishing).map(priced);
+        let at = |mu: f64| solve_ending_in(&self.problem.with_budget_at(mu), finishing).map(priced);
         let free = at(0.0)?;
-        if free.carbon <= self.limit {
+        if free.counted <= self.limit {
             return Some(free);
         }
         if free.cost.get() >= worth {
             return None;
         }
         let (low, high) = self.halve(0.0, at);
-        let (dirty, clean) = (at(low)?, at(high).filter(|s| s.carbon <= self.limit).unwrap_or(least));
+        let (dirty, clean) = (at(low)?, at(high).filter(|s| s.counted <= self.limit).unwrap_or(least));
         Some(self.mixture(&dirty, &clean))
     }
 
     /// Mixes two plans with as much of the dirtier one as fits.
     fn mixture(&self, dirty: &Solution, clean: &Solution) -> Solution {
-        let span = (dirty.carbon - clean.carbon).get();
-        let share = if span > 0.0 { ((self.limit - clean.carbon).get() / span).clamp(0.0, 1.0) } else { 0.0 };
+        let span = (dirty.counted - clean.counted).get();
+        let share = if span > 0.0 { ((self.limit - clean.counted).get() / span).clamp(0.0, 1.0) } else { 0.0 };
         let nothing = Vec::new();
         let slots = dirty.shares.len().max(clean.shares.len());
         let mixed = (0..slots).map(|slot| {

@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use chrono::{DateTime, Utc};
 
 use super::planner::Planner;
-use super::problem::RESOLUTION;
+use super::problem::{PlanSlot, RESOLUTION};
 use crate::domain::{Broken, Outcome, Promise, Work};
 use crate::plan::request::Request;
 use crate::time::later;
-use crate::units::GramsCo2e;
+use crate::units::{GramsCo2e, GramsPerKwh};
 
 /// Upper bound of carbon budgets, above two weeks of global emissions.
 const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
@@ -18,8 +18,8 @@ const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
 enum Bound {
     /// It must end by this time.
     End(DateTime<Utc>),
-    /// It may emit this much.
-    Carbon(GramsCo2e),
+    /// It may emit this much, counted by [`Planner::counted`].
+    Budget(GramsCo2e),
 }
 
 impl Planner<'_> {
@@ -37,7 +37,7 @@ impl Planner<'_> {
                 };
                 Bound::End(later(now, left.to_delta()))
             }
-            Promise::CarbonBudget(budget) => Bound::Carbon(budget.min(MOST_CARBON) - progress.carbon),
+            Promise::CarbonBudget(budget) => Bound::Budget(budget.min(MOST_CARBON) - progress.carbon),
         }
     }
 
@@ -59,15 +59,22 @@ impl Planner<'_> {
     pub(in crate::plan) fn latest_end(&self) -> Option<(DateTime<Utc>, Promise)> {
         let ends = self.request.promises().filter_map(|promise| match self.bound(promise) {
             Bound::End(at) => Some((at, promise)),
-            Bound::Carbon(_) => None,
+            Bound::Budget(_) => None,
         });
         ends.max_by_key(|(at, _)| Reverse(*at))
     }
 
-    /// Returns the carbon that the remaining work may emit, with the promise that limits it.
-    pub(in crate::plan) fn carbon_left(&self) -> Option<(GramsCo2e, Promise)> {
+    /// Returns the intensity that a budget counts in a slot.
+    pub(super) fn counted(&self, promise: Promise, slot: &PlanSlot) -> GramsPerKwh {
+        match promise {
+            Promise::Deadline(_) | Promise::Slowdown(_) | Promise::CarbonBudget(_) => slot.intensity,
+        }
+    }
+
+    /// Returns what is left of the budget for the remaining work, with the promise that sets it.
+    pub(in crate::plan) fn budget_left(&self) -> Option<(GramsCo2e, Promise)> {
         self.request.promises().find_map(|promise| match self.bound(promise) {
-            Bound::Carbon(left) => Some((left, promise)),
+            Bound::Budget(left) => Some((left, promise)),
             Bound::End(_) => None,
         })
     }

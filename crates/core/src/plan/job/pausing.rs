@@ -66,9 +66,9 @@ pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result
     problem.reachable_work()?;
     let problem = problem.clone().pausing_at(rules.costs.idle_power, rules.checkpoint);
     let cheapest = solve_free(&problem, rules)?;
-    let Some(limit) = rules.budget.filter(|limit| cheapest.solution.carbon > *limit) else { return Ok(cheapest) };
-    let least = solve_free(&problem.least_carbon(), rules)?;
-    if least.solution.carbon > limit {
+    let Some(limit) = rules.budget.filter(|limit| cheapest.solution.counted > *limit) else { return Ok(cheapest) };
+    let least = solve_free(&problem.least_counted(), rules)?;
+    if least.solution.counted > limit {
         return Ok(Paused { over_budget: true, ..least });
     }
     // Carbon jumps between patterns, so the result meets the budget but may not use it up.
@@ -77,8 +77,8 @@ pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result
         let middle = 0.5 * (low + high);
         // Maps 0..1 to a multiplier from 0 to infinity.
         let multiplier = middle / (1.0 - middle);
-        match solve_free(&problem.with_carbon_at(multiplier), rules) {
-            Ok(found) if found.solution.carbon <= limit => {
+        match solve_free(&problem.with_budget_at(multiplier), rules) {
+            Ok(found) if found.solution.counted <= limit => {
                 best = Paused { multiplier, ..found };
                 high = middle;
             }

@@ -142,7 +142,10 @@ impl<'a> Planner<'a> {
             self.request.max_power,
             due.latest_end.map(|(end, _)| end),
         )?;
-        Ok((problem.minimising(&weighed), known_until))
+        let problem = problem.minimising(&weighed);
+        let Some((_, promise)) = self.budget_left() else { return Ok((problem, known_until)) };
+        let counted: Vec<_> = problem.slots().iter().map(|slot| self.counted(promise, slot)).collect();
+        Ok((problem.counting(counted.into_iter()), known_until))
     }
 
     pub(super) fn flat_out_time(&self, due: &DueWork) -> Seconds {

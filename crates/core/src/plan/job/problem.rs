@@ -85,6 +85,8 @@ pub struct Solution {
     pub cost: GramsCo2e,
     /// Σ x·c·p.
     pub carbon: GramsCo2e,
+    /// The same with the intensities that a budget counts.
+    pub counted: GramsCo2e,
     /// Σ x·p.
     pub energy: Joules,
     /// Time at which the work is done.
@@ -101,12 +103,20 @@ pub struct Problem {
     reference_intensity: GramsPerKwh,
     max_power: Watts,
     latest_end: Option<DateTime<Utc>>,
-    /// Cost of energy in each slot in g/kWh: η·c_t unless a price is included.
-    weights: Vec<f64>,
+    weights: Vec<Weight>,
     /// Allowed activity in each slot.
     modes: Vec<Mode>,
     /// Number of points with throughput; points after them belong to pauses.
     working: usize,
+}
+
+/// What energy in a slot costs and counts, in g/kWh.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Weight {
+    /// In the objective: η·c_t unless a price is included.
+    cost: f64,
+    /// In a budget: c_t unless it counts another intensity.
+    counted: f64,
 }
 
 /// Allowed activity in a slot.
@@ -154,7 +164,8 @@ impl Problem {
         if !weighs {
             return Err(InvalidProblem::BadWeights);
         }
-        let weights = slots.iter().map(|s| eta * s.intensity.get()).collect();
+        let weights =
+            slots.iter().map(|s| Weight { cost: eta * s.intensity.get(), counted: s.intensity.get() }).collect();
         let (modes, working) = (vec![Mode::Run; slots.len()], points.len());
         Ok(Self { slots, points, work, eta, reference_intensity, max_power, latest_end, weights, modes, working })
     }
@@ -193,7 +204,7 @@ impl Problem {
 
     /// Returns the cost of energy in a slot.
     pub(in crate::plan) fn weight(&self, slot: usize) -> GramsPerKwh {
-        GramsPerKwh::new(self.weights[slot])
+        GramsPerKwh::new(self.weights[slot].cost)
     }
 
     /// Returns the allowed activity in a slot.
@@ -226,20 +237,26 @@ impl Problem {
     #[must_use]
     pub fn minimising(mut self, intensities: &[GramsPerKwh]) -> Self {
         debug_assert_eq!(intensities.len(), self.slots.len());
-        self.weights = intensities.iter().map(|i| self.eta * i.get().max(0.0)).collect();
+        let eta = self.eta;
+        self.weights.iter_mut().zip(intensities).for_each(|(w, i)| w.cost = eta * i.get().max(0.0));
         self
     }
 
-    /// Returns the problem with an additional cost of `multiplier` per gram of carbon.
-    pub(super) fn with_carbon_at(&self, multiplier: f64) -> Self {
-        let weighted = |(weight, slot): (&f64, &PlanSlot)| weight + multiplier * slot.intensity.get();
-        let weights = self.weights.iter().zip(&self.slots).map(weighted).collect();
-        Self { weights, ..self.clone() }
+    /// Sets the intensities that a budget counts, one per slot.
+    pub(super) fn counting(mut self, intensities: impl Iterator<Item = GramsPerKwh>) -> Self {
+        self.weights.iter_mut().zip(intensities).for_each(|(w, i)| w.counted = i.get());
+        self
     }
 
-    /// Returns the problem with carbon as the only objective.
-    pub(in crate::plan) fn least_carbon(&self) -> Self {
-        let weights = self.slots.iter().map(|s| s.intensity.get()).collect();
+    /// Returns the problem with an additional cost of `multiplier` per gram that a budget counts.
+    pub(super) fn with_budget_at(&self, multiplier: f64) -> Self {
+        let priced = |w: &Weight| Weight { cost: w.cost + multiplier * w.counted, ..*w };
+        Self { weights: self.weights.iter().map(priced).collect(), ..self.clone() }
+    }
+
+    /// Returns the problem with what a budget counts as the only objective.
+    pub(in crate::plan) fn least_counted(&self) -> Self {
+        let weights = self.weights.iter().map(|w| Weight { cost: w.counted, ..*w }).collect();
         Self { weights, eta: 1.0, ..self.clone() }
     }
 
@@ -287,7 +304,7 @@ impl Problem {
 
     /// Returns the cost of energy in a slot in gCO2e/J.
     pub(in crate::plan) fn joule_cost(&self, slot: usize) -> f64 {
-        self.weights[slot] / JOULES_PER_KWH
+        self.weights[slot].cost / JOULES_PER_KWH
     }
 
     /// Returns the cost of a second at a point in a slot, in gCO2e/s: the bracket of `planning.md` §2.
@@ -327,13 +344,14 @@ impl Problem {
         while shares.last().is_some_and(Vec::is_empty) {
             shares.pop();
         }
-        let (mut carbon, mut energy, mut cost) = (GramsCo2e::ZERO, Joules::ZERO, 0.0);
+        let (mut carbon, mut counted, mut energy, mut cost) = (GramsCo2e::ZERO, GramsCo2e::ZERO, Joules::ZERO, 0.0);
         for (slot, parts) in shares.iter_mut().enumerate() {
             parts.sort_by(|a, b| self.points[b.0].throughput.total_cmp(&self.points[a.0].throughput));
             for &(point, seconds) in parts.iter() {
                 let joules = self.points[point].power * seconds;
                 energy += joules;
                 carbon += joules * self.slots[slot].intensity;
+                counted += joules * GramsPerKwh::new(self.weights[slot].counted);
                 cost += self.second_cost(slot, point) * seconds.get();
             }
         }
@@ -344,7 +362,7 @@ impl Problem {
                 (slot.start() + last.iter().map(|part| part.1).sum::<Seconds>().to_delta()).min(slot.end())
             }
         };
-        Solution { shares, cost: GramsCo2e::new(cost), carbon, energy, ends_at }
+        Solution { shares, cost: GramsCo2e::new(cost), carbon, counted, energy, ends_at }
     }
 }
 

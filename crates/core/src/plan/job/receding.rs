@@ -81,7 +81,7 @@ impl Planner<'_> {
 
     /// Returns the optimum for the objective, with pauses or a budget if it has them.
     fn optimum(&self, problem: &Problem, due: &DueWork) -> Result<Optimum, Infeasible> {
-        let budget = self.carbon_left();
+        let budget = self.budget_left();
         let left = budget.map(|(left, _)| left);
         if let Some(costs) = self.request.objective.pausable {
             let Request { now, activity, .. } = *self.request;
@@ -105,12 +105,12 @@ impl Planner<'_> {
         };
         match solve_within(problem, left) {
             Ok(within) if within.multiplier > 0.0 => {
-                let problem = problem.with_carbon_at(within.multiplier);
+                let problem = problem.with_budget_at(within.multiplier);
                 Ok(Optimum { promise: Some(promise), ..Optimum::plain(problem, within.solution) })
             }
             Ok(within) => Ok(self.limit_by_uncertainty(problem, within.solution, due)),
             Err(OverBudget::By(solution)) => {
-                let least = Optimum::plain(problem.least_carbon(), solution);
+                let least = Optimum::plain(problem.least_counted(), solution);
                 Ok(Optimum { promise: Some(promise), over_budget: true, ..least })
             }
             Err(OverBudget::Infeasible(why)) => Err(why),

@@ -61,8 +61,8 @@ impl Planner<'_> {
         let efficient = model.without_uncertain_slowness(solution);
         let followed = efficient.as_ref().unwrap_or(solution);
         let restrained = self.limit_expected_loss(&model, followed, due).or(efficient)?;
-        let budget = self.carbon_left().map(|(left, _)| left);
-        budget.is_none_or(|left| restrained.carbon <= left).then_some(restrained)
+        let budget = self.budget_left().map(|(left, _)| left);
+        budget.is_none_or(|left| restrained.counted <= left).then_some(restrained)
     }
 
     /// Returns whether the gain of a running job's plan with pauses over one without is significant.
