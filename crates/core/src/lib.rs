@@ -8,7 +8,7 @@
 //! * [`domain`]: shared types such as [`domain::PowerLimit`] and [`domain::Forecast`]
 //! * [`forecast`]: gapless planning horizons and forecast skill
 //! * [`profile`]: the just-in-time profiler, the throughput–power curve and its concave hull
-//! * [`plan`]: the planning problem, its optimum, the same as a linear programme, the receding horizon, reasons
+//! * [`plan`]: planning of one job and of several, reasons, and when to keep a plan
 //! * [`cap`]: allocation of a node cap to its GPUs: limits are lowered before others are raised
 //! * [`bandit`]: the batch size of a recurring job's next run, and the state of its trials
 //! * [`ledger`]: energy meters, closed intervals in millijoules, their hash chain, hourly emissions and their versions,

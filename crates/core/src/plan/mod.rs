@@ -2,7 +2,7 @@
 //!
 //! [`plan`] turns a job's state and a forecast into a [`Plan`] with the reason of each choice; the controller and the
 //! simulator call it. [`Problem`] is the planning problem of one job (`planning.md` §2), [`solve`] its optimum by
-//! marginal costs, [`solve_linear`] the same as a linear programme.
+//! marginal costs.
 //!
 //! There is always a plan: without a feasible one, the job runs at full speed and [`Verdict`] names the broken promises.
 
@@ -22,7 +22,7 @@ pub use execution::{
     AppliedSetPoint, SwitchingLimits, keep_if_nearly_as_good, keep_jointly_if_nearly_as_good, next_set_point,
 };
 pub use fleet::{JointPlan, Member, Shared, SharedViolation, Solver, plan_jointly};
-pub use job::{Infeasible, InvalidProblem, LinearError, PlanSlot, Point, Problem, Solution, plan, solve, solve_linear};
+pub use job::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution, plan, solve};
 pub use reason::{Margin, Reason};
 pub use request::{PastEmissions, Prices, Progress, Request, Unplannable, WINDOW, Weighing};
 pub use risk::Risk;

@@ -65,39 +65,25 @@ pub enum Reason {
         /// Intensity of the slot.
         intensity: GramsPerKwh,
     },
-    /// Cleaner than the plan's mean, and faster than other slots.
-    Cleaner {
-        /// Intensity of the slot.
+    /// Below the plan's mean, and faster than other slots.
+    Faster {
+        /// Weighed intensity of the slot.
         intensity: GramsPerKwh,
-        /// Time-weighted mean intensity of the plan.
-        mean: GramsPerKwh,
-        /// Marginal costs.
-        margin: Margin,
-    },
-    /// Dirtier than the plan's mean, and slower than other slots.
-    Dirtier {
-        /// Intensity of the slot.
-        intensity: GramsPerKwh,
-        /// Time-weighted mean intensity of the plan.
-        mean: GramsPerKwh,
-        /// Marginal costs.
-        margin: Margin,
-    },
-    /// Carbon and price together are below the plan's mean, and it is faster than other slots.
-    LessExpensive {
-        /// Carbon and price of the slot, in g/kWh.
-        weighed: GramsPerKwh,
         /// Time-weighted mean of the plan.
         mean: GramsPerKwh,
+        /// True if intensities include the price.
+        priced: bool,
         /// Marginal costs.
         margin: Margin,
     },
-    /// Carbon and price together are above the plan's mean, and it is slower than other slots.
-    MoreExpensive {
-        /// Carbon and price of the slot, in g/kWh.
-        weighed: GramsPerKwh,
+    /// Above the plan's mean, and slower than other slots.
+    Slower {
+        /// Weighed intensity of the slot.
+        intensity: GramsPerKwh,
         /// Time-weighted mean of the plan.
         mean: GramsPerKwh,
+        /// True if intensities include the price.
+        priced: bool,
         /// Marginal costs.
         margin: Margin,
     },
@@ -171,30 +157,18 @@ impl fmt::Display for Reason {
             }
             Self::NoSlack { promise } => write!(f, "Running at full speed: only the fastest limit keeps {promise}"),
             Self::Shared { faster_part, intensity } => {
-                let percent = faster_part * 100.0;
-                write!(
-                    f,
-                    "Two limits share this slot at {}: {percent:.0} % of the time at the faster one ",
-                    g(intensity)
-                )?;
+                let (percent, here) = (faster_part * 100.0, g(intensity));
+                write!(f, "Two limits share this slot at {here}: {percent:.0} % of the time at the faster one ")?;
                 f.write_str("completes the remaining work")
             }
             Self::Last { intensity } => {
                 write!(f, "The work ends in this slot: lowest cost per sample at {}", g(intensity))
             }
-            Self::Cleaner { intensity, mean, .. } => {
-                write!(f, "Running faster: {} now, {} on average until the job ends", g(intensity), g(mean))
-            }
-            Self::Dirtier { intensity, mean, .. } => {
-                write!(f, "Running slower: {} now, {} on average until the job ends", g(intensity), g(mean))
-            }
-            Self::LessExpensive { weighed, mean, .. } => {
-                let (here, mean) = (g(weighed), g(mean));
-                write!(f, "Running faster: carbon and price amount to {here} now, {mean} on average until the job ends")
-            }
-            Self::MoreExpensive { weighed, mean, .. } => {
-                let (here, mean) = (g(weighed), g(mean));
-                write!(f, "Running slower: carbon and price amount to {here} now, {mean} on average until the job ends")
+            Self::Faster { intensity, mean, priced, .. } | Self::Slower { intensity, mean, priced, .. } => {
+                let speed = if matches!(self, Self::Faster { .. }) { "faster" } else { "slower" };
+                let subject = if priced { "carbon and price amount to " } else { "" };
+                let (here, mean) = (g(intensity), g(mean));
+                write!(f, "Running {speed}: {subject}{here} now, {mean} on average until the job ends")
             }
             Self::Paused { intensity, running: Some(running) } => {
                 write!(f, "Paused: {} now, {} on average while running", g(intensity), g(running))
@@ -211,11 +185,8 @@ impl fmt::Display for Reason {
             Self::LimitedByBudget { intensity, until, kept } => {
                 let until = until.format("%FT%TZ");
                 write!(f, "Slowed down at {} by the node's carbon budget until {until}", g(intensity))?;
-                f.write_str(if kept {
-                    ""
-                } else {
-                    ", which cannot be kept without missing a deadline or slowdown limit"
-                })
+                let broken = ", which cannot be kept without missing a deadline or slowdown limit";
+                f.write_str(if kept { "" } else { broken })
             }
             Self::Uncertain { intensity, mean } => {
                 write!(f, "Close to a constant speed: {} now, {} on average, ", g(intensity), g(mean))?;
@@ -314,14 +285,10 @@ pub(super) fn explain(
             Reason::Shared { faster_part: parts[0].1 / parts.iter().map(|part| part.1).sum::<Seconds>(), intensity }
         } else if ends_here {
             Reason::Last { intensity }
-        } else if priced && cleaner {
-            Reason::LessExpensive { weighed: value, mean, margin }
-        } else if priced && dirtier {
-            Reason::MoreExpensive { weighed: value, mean, margin }
         } else if cleaner {
-            Reason::Cleaner { intensity, mean, margin }
+            Reason::Faster { intensity: value, mean, priced, margin }
         } else if dirtier {
-            Reason::Dirtier { intensity, mean, margin }
+            Reason::Slower { intensity: value, mean, priced, margin }
         } else {
             Reason::Steady { intensity, margin }
         }

@@ -3,7 +3,6 @@
 pub(super) mod budget;
 mod constraints;
 mod dual;
-mod linear;
 mod patterns;
 pub(super) mod pausing;
 mod planner;
@@ -14,7 +13,6 @@ mod uncertainty;
 
 pub use dual::solve;
 pub(super) use dual::{Hulls, MarginalStep, finishing_slot_steps, full_slot_steps};
-pub use linear::{LinearError, solve_linear};
 pub(super) use planner::{Due, Planner};
 pub use problem::{Infeasible, InvalidProblem, PlanSlot, Point, Problem, Solution};
 pub(super) use problem::{Mode, RESOLUTION, check_horizon};

@@ -286,7 +286,7 @@ impl Problem {
     }
 
     /// Returns the slots that start before the latest end.
-    pub(super) fn open_slots(&self) -> &[PlanSlot] {
+    pub(in crate::plan) fn open_slots(&self) -> &[PlanSlot] {
         let open = self.slots.partition_point(|s| self.latest_end.is_none_or(|end| s.slot.start() < end));
         &self.slots[..open]
     }
@@ -316,7 +316,7 @@ impl Problem {
     ///
     /// # Errors
     /// If even the fastest point cannot do it in the available time.
-    pub(super) fn reachable_work(&self) -> Result<Samples, Infeasible> {
+    pub(in crate::plan) fn reachable_work(&self) -> Result<Samples, Infeasible> {
         let fastest = self.fastest();
         let tolerance = (self.work * ROUNDING).max(fastest * RESOLUTION);
         let start = self.slots[0].slot.start();
@@ -340,7 +340,7 @@ impl Problem {
     }
 
     /// Computes the cost of given time shares.
-    pub(super) fn evaluate(&self, mut shares: Vec<Vec<(usize, Seconds)>>) -> Solution {
+    pub(in crate::plan) fn evaluate(&self, mut shares: Vec<Vec<(usize, Seconds)>>) -> Solution {
         while shares.last().is_some_and(Vec::is_empty) {
             shares.pop();
         }

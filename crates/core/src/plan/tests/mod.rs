@@ -4,6 +4,7 @@ mod budget;
 mod hysteresis;
 mod instances;
 mod joint_planning;
+mod linear;
 mod oracles;
 mod pausing;
 mod price;

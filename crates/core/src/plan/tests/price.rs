@@ -36,7 +36,7 @@ fn the_price_replaces_carbon_by_its_weight() {
     assert_eq!(fastest.slot.start(), at(3600.0), "the cheapest hour is the second, the dirtiest");
     assert!(by_price.expected.carbon > carbon_alone.expected.carbon, "reported carbon is actual carbon");
     assert_eq!(fastest.intensity, GramsPerKwh::new(600.0));
-    let by_both = |reason| matches!(reason, Reason::MoreExpensive { .. } | Reason::LessExpensive { .. });
+    let by_both = |reason| matches!(reason, Reason::Slower { priced: true, .. } | Reason::Faster { priced: true, .. });
     let text = by_price.segments.iter().find(|s| by_both(s.reason)).expect("a reason").reason.to_string();
     assert!(text.contains("carbon and price amount to "), "{text}");
 

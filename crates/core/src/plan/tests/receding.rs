@@ -222,12 +222,12 @@ proptest! {
         for segment in &plan.segments {
             let clean = |a: GramsPerKwh, b: GramsPerKwh| a.get() <= b.get() * (1.0 + 1e-12);
             let margin = match segment.reason {
-                Reason::Cleaner { intensity, mean, margin } => {
+                Reason::Faster { intensity, mean, margin, .. } => {
                     let slower = plan.segments.iter().any(|s| s.throughput < segment.throughput);
                     prop_assert!(clean(intensity, mean) && slower);
                     margin
                 }
-                Reason::Dirtier { intensity, mean, margin } => {
+                Reason::Slower { intensity, mean, margin, .. } => {
                     prop_assert!(clean(mean, intensity) && segment.throughput < fastest);
                     margin
                 }

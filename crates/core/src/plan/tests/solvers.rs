@@ -2,9 +2,10 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::instances::{Instance, MAX_POWER, REFERENCE, at, horizon, instance, points};
+use super::linear::{LinearError, solve_linear};
 use super::oracles::{by_brute_force, by_interior_point};
 use crate::plan::job::Hulls;
-use crate::plan::{Infeasible, InvalidProblem, LinearError, Problem, Solution, solve, solve_linear};
+use crate::plan::{Infeasible, InvalidProblem, Problem, Solution, solve};
 use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
 
 /// Returns the maximum possible cost, as the scale of rounding where the optimum is zero.

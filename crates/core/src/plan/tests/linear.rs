@@ -1,13 +1,13 @@
-//! The same problem as a linear programme (`planning.md` §2): slower than [`super::solve`], but its cross-check.
+//! The problem of one job as a linear programme (`planning.md` §2), against which the dual form is checked.
 
 use good_lp::{Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint, microlp, variable};
 
-use super::problem::{Infeasible, Problem, Solution};
+use crate::plan::{Infeasible, Problem, Solution};
 use crate::units::Seconds;
 
 /// Reason why there is no solution.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum LinearError {
+pub(super) enum LinearError {
     /// There is no plan.
     #[error(transparent)]
     Infeasible(#[from] Infeasible),
@@ -20,7 +20,7 @@ pub enum LinearError {
 ///
 /// # Errors
 /// If even the fastest point cannot do the work in time, or the solver fails.
-pub fn solve_linear(problem: &Problem) -> Result<Solution, LinearError> {
+pub(super) fn solve_linear(problem: &Problem) -> Result<Solution, LinearError> {
     let work = problem.reachable_work()?.get();
     let mut best: Option<Solution> = None;
     let mut failure = String::new();
