@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What has changed since a job's last plan.
+/// Change since a job's last plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplanReason {
     /// It was just registered.

@@ -69,7 +69,7 @@ pub struct Expected {
     pub carbon_at_ceiling: GramsCo2e,
 }
 
-/// Whether a plan keeps the job's promises, and which ones not.
+/// Verdict of a plan on the promises of its job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// The cheapest plan that keeps all of them.
@@ -124,7 +124,7 @@ pub struct Plan {
     pub segments: Vec<Segment>,
     /// Expected result.
     pub expected: Expected,
-    /// Whether it keeps the job's promises.
+    /// Verdict on the promises of the job.
     pub verdict: Verdict,
     /// End of the forecast if segments lie after it; these use the forecast's mean.
     pub extended_from: Option<DateTime<Utc>>,

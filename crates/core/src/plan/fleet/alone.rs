@@ -1,11 +1,11 @@
-//! Jobs that nothing couples, each solved alone.
+//! Jobs without binding shared constraints, each solved alone.
 
 use super::problem::{FleetJob, FleetProblem};
 use crate::plan::job::{PlanSlot, Point, Problem, solve};
 use crate::units::{GramsCo2e, SamplesPerSecond, Seconds, Watts};
 
-/// One job's optimum without the others: seconds at each point, slot after slot, the faster point first. `None` where
-/// there is none, or where the job may pause or has a carbon budget.
+/// Returns one job's optimum alone: seconds at each point, slot after slot, the faster point first. `None` if there is
+/// none, or if the job may pause or has a carbon budget.
 pub(super) fn alone(problem: &FleetProblem, job: &FleetJob) -> Option<Vec<Vec<(usize, Seconds)>>> {
     let may_pause = !job.still.is_empty() || job.points.iter().any(|p| p.throughput == SamplesPerSecond::ZERO);
     if job.carbon_budget.is_some() || may_pause {
@@ -20,7 +20,7 @@ pub(super) fn alone(problem: &FleetProblem, job: &FleetJob) -> Option<Vec<Vec<(u
     Some(solve(&problem).ok()?.shares)
 }
 
-/// Whether the jobs' own optima keep what they share.
+/// Returns whether the jobs' own optima satisfy the shared constraints.
 pub(super) fn uncoupled(problem: &FleetProblem, shares: &[Vec<Vec<(usize, Seconds)>>]) -> bool {
     let rests: Vec<Watts> = problem.jobs.iter().map(|job| job.rest()).collect();
     let highest = |job: usize, t: usize| {

@@ -1,10 +1,9 @@
-//! From averages over slots to limits at every instant.
+//! Conversion of averages over slots to limits at every instant.
 //!
-//! The relaxation keeps a cap on average only. Here each job first stands, in each slot, at one point that needs no more
-//! than its average there, so that limits fit under the cap at every instant. What work this leaves undone is then
-//! bought back where it is cheapest at the relaxation's prices, and where there is room: a slot is divided in time as
-//! needed, and what one job takes in one part of it is not there for another. At equal prices the earlier slot comes
-//! first, and within a slot the earlier part, so that few slots are divided.
+//! The relaxation keeps a cap on average only. Here each job first gets, in each slot, one point that needs no more than
+//! its average there, so that limits fit under the cap at every instant. Work that this leaves undone is then placed
+//! where it is cheapest at the relaxation's prices and the cap leaves room; slots are divided in time as needed. At
+//! equal prices the earlier slot comes first, and within a slot the earlier part, so that few slots are divided.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,11 +11,11 @@ use std::collections::BinaryHeap;
 use super::interior::{Interior, Prices};
 use super::model::{End, Model, ROUNDING};
 
-/// Costs per second closer than this part of the dearest second are the same.
+/// Difference of costs per second that counts as none, relative to the largest cost.
 const SAME: f64 = 1e-6;
-/// Watts that are rounding.
+/// Power that counts as rounding, W.
 const NO_POWER: f64 = 1e-6;
-/// A job that has ended, and one that stands still.
+/// Codes of a job that has ended, and of one that pauses.
 const ENDED: u16 = u16::MAX;
 const STILL: u16 = u16::MAX - 1;
 
@@ -24,19 +23,19 @@ const STILL: u16 = u16::MAX - 1;
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) seconds: f64,
-    /// What is left of the cap, W.
+    /// Power left under the cap, W.
     free: f64,
     /// Each job's point, or [`ENDED`], or [`STILL`].
     at: Vec<u16>,
 }
 
 impl Piece {
-    /// A job's point, if it runs.
+    /// Returns a job's point, if it runs.
     pub(super) fn point(&self, job: usize) -> Option<usize> {
         (self.at[job] < STILL).then(|| usize::from(self.at[job]))
     }
 
-    /// Whether a job stands still for a while.
+    /// Returns whether a job pauses.
     pub(super) fn stands_still(&self, job: usize) -> bool {
         self.at[job] == STILL
     }
@@ -44,9 +43,9 @@ impl Piece {
 
 /// Limits at every instant.
 pub(super) struct Arrangement {
-    /// For each slot its pieces in time order.
+    /// Pieces of each slot in time order.
     pub(super) slots: Vec<Vec<Piece>>,
-    /// Samples of each job that found no room.
+    /// Samples of each job that were not placed.
     pub(super) short: Vec<f64>,
 }
 
@@ -56,7 +55,7 @@ struct Offer {
     key: i64,
     piece: usize,
     to: usize,
-    /// Samples per second gained, watts of limit needed.
+    /// Gain in samples per second, and the limit needed for it in watts.
     gain: f64,
     watts: f64,
 }
@@ -66,26 +65,26 @@ struct Arranger<'a> {
     ends: &'a [End],
     prices: &'a Prices,
     slots: Vec<Vec<Piece>>,
-    /// Samples that each job still has to find room for.
+    /// Samples of each job still to be placed.
     left: Vec<f64>,
-    /// For each slot the jobs that end in it.
+    /// Jobs that end in each slot.
     enders: Vec<Vec<usize>>,
-    /// Whether promises are broken, so that the highest priority goes first.
+    /// True if constraints are broken, so that the highest priority goes first.
     by_priority: bool,
-    /// The dearest second, gCO2e.
+    /// Largest cost of a second, gCO2e.
     scale: f64,
 }
 
-/// Where work that the ground leaves undone is bought back.
+/// Order in which undone work is placed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum First {
-    /// Where it is cheapest.
+    /// At the least cost.
     Cheapest,
-    /// In the slot in which the relaxation does it, as far as there is room; then where it is cheapest.
+    /// In the slot in which the relaxation does it if there is room; then at the least cost.
     SameSlot,
 }
 
-/// Arranges what the relaxation found.
+/// Arranges the solution of the relaxation.
 pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: First) -> Arrangement {
     let slots = 0..model.seconds.len();
     let dearest = model.jobs.iter().flat_map(|job| slots.clone().map(|t| job.dearest(t))).fold(0.0, f64::max);
@@ -119,7 +118,7 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
 }
 
 impl Arranger<'_> {
-    /// A slot in which each job stands at one point, for as long as it runs.
+    /// Returns a slot in which each job has one point for as long as it runs.
     fn ground(&self, t: usize, interior: &Interior) -> Vec<Piece> {
         let jobs = self.model.jobs.len();
         let mut at = vec![ENDED; jobs];
@@ -146,7 +145,7 @@ impl Arranger<'_> {
         }
         let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
         self.fit(t, cap, &mut at, &mut over);
-        // A job that ends here and stands lower than it would on average runs longer.
+        // A job that ends here at a lower point than on average runs longer.
         for job in (0..jobs).filter(|job| t == self.ends[*job].slot && at[*job] < STILL) {
             let rate = self.model.jobs[job].rate[usize::from(at[job])];
             if rate > 0.0 {
@@ -174,7 +173,7 @@ impl Arranger<'_> {
         pieces
     }
 
-    /// The best point that needs no more than so much limit and does no more than so much work per second.
+    /// Returns the best point up to a limit and a throughput.
     fn foot(&self, job: usize, t: usize, limit: f64, rate: f64) -> usize {
         let j = &self.model.jobs[job];
         let (most, fastest) = (limit + 1e-5 * j.highest() + NO_POWER, rate + 1e-5 * j.fastest());
@@ -185,7 +184,7 @@ impl Arranger<'_> {
         good.max_by(|a, b| j.rate[*a].total_cmp(&j.rate[*b])).unwrap_or(0)
     }
 
-    /// Moves jobs down until all fit: first those that stand above their average.
+    /// Lowers the points of jobs until all fit, first of those above their average.
     fn fit(&self, t: usize, cap: f64, at: &mut [u16], over: &mut [f64]) {
         let limit = |job: usize, l: u16| self.model.jobs[job].limit[usize::from(l)];
         loop {
@@ -205,14 +204,14 @@ impl Arranger<'_> {
         }
     }
 
-    /// What a second at a point costs at the prices, without its time and work.
+    /// Returns the cost of a second at a point at the prices, without those of time and work.
     fn second(&self, job: usize, t: usize, l: usize) -> f64 {
         let j = &self.model.jobs[job];
         let grams = (self.prices.budget[job] + self.prices.shared[t]) * self.model.carbon[t];
         (j.joule_cost[t] + grams) * j.power[l] + self.prices.cap[t] * j.limit[l]
     }
 
-    /// Whether so little is left that it counts as done.
+    /// Returns whether the remaining work counts as done.
     fn done(&self, job: usize) -> bool {
         self.left[job] <= ROUNDING * self.model.jobs[job].work
     }
@@ -238,11 +237,11 @@ impl Arranger<'_> {
     }
 
     fn buy_back(&mut self) {
-        // Room that was kept for others may be left in the end.
+        // Power reserved for other jobs may be left over.
         while self.buy_what_there_is() {}
     }
 
-    /// Whether anything was bought.
+    /// Returns whether any work was placed.
     fn buy_what_there_is(&mut self) -> bool {
         let mut bought = false;
         let mut queue = BinaryHeap::new();
@@ -265,21 +264,21 @@ impl Arranger<'_> {
         bought
     }
 
-    /// The watts of a piece that a job may take: what is free, less what others need to go on at all that end in this
-    /// slot and are not done.
+    /// Returns the power of a piece that a job may take: the free power less what unfinished jobs that end in this slot
+    /// need to continue.
     fn room(&self, job: usize, t: usize, piece: &Piece) -> f64 {
         let waits = |other: &&usize| **other != job && piece.at[**other] == ENDED && !self.done(**other);
         let kept: f64 = self.enders[t].iter().filter(waits).map(|other| self.model.jobs[*other].lowest()).sum();
         piece.free - kept + NO_POWER
     }
 
-    /// Whose turn comes first: the lowest.
+    /// Returns a job's place in the order of placing; the lowest comes first.
     fn turn(&self, job: usize) -> i32 {
         if self.by_priority { -self.model.jobs[job].rank } else { 0 }
     }
 
-    /// The cheapest way for a job to do more in a slot. Prices are compared between jobs by what they cost above the
-    /// relaxation's, per second of the job's work.
+    /// Returns the cheapest way for a job to do more in a slot. Jobs are compared by the cost above the relaxation's
+    /// price, per second of the job's work.
     fn offer(&self, job: usize, t: usize) -> Option<Offer> {
         let j = &self.model.jobs[job];
         let lambda = self.prices.work[job];
@@ -297,7 +296,7 @@ impl Arranger<'_> {
                 }
                 break;
             };
-            // The same step in a later piece is looked at when there is no room in the earlier one.
+            // The same step in a later piece is evaluated when the earlier one has no room.
             if last == Some((from, p.free)) {
                 continue;
             }
@@ -317,7 +316,7 @@ impl Arranger<'_> {
         Some(Offer { key: above.round() as i64, ..offer })
     }
 
-    /// Offers to run longer in the slot in which the job ends.
+    /// Adds offers to run longer in the slot in which the job ends.
     fn longer(&self, job: usize, t: usize, piece: usize, consider: &mut impl FnMut(f64, Offer)) {
         let j = &self.model.jobs[job];
         let so_far: f64 = self.slots[t][..piece].iter().map(|p| p.seconds).sum();
@@ -334,7 +333,7 @@ impl Arranger<'_> {
         }
     }
 
-    /// Takes as much of an offer as is needed for so much work, and answers with how much that is.
+    /// Takes as much of an offer as the work needs; returns the work.
     fn buy(&mut self, job: usize, t: usize, offer: Offer, work: f64) -> f64 {
         let so_far: f64 = self.slots[t][..offer.piece].iter().map(|p| p.seconds).sum();
         let pieces = &mut self.slots[t];
@@ -358,7 +357,7 @@ impl Arranger<'_> {
         offer.gain * seconds
     }
 
-    /// Ends a job that has done too much earlier.
+    /// Ends jobs earlier that have done too much work.
     fn trim(&mut self, job: usize) {
         for t in (0..=self.ends[job].slot).rev() {
             for place in (0..self.slots[t].len()).rev() {

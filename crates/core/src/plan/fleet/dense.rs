@@ -1,4 +1,4 @@
-//! A small dense symmetric system.
+//! Cholesky factorisation of a small dense symmetric system.
 
 /// A factor L·Lᵀ of a symmetric matrix that is positive definite but for rounding.
 pub(super) struct Cholesky {
@@ -7,8 +7,7 @@ pub(super) struct Cholesky {
 }
 
 impl Cholesky {
-    /// Factors the matrix whose lower triangle is given row by row. Where rounding left nothing of a pivot, its unknown
-    /// becomes 0.
+    /// Factors the matrix whose lower triangle is given row by row. The unknown of a pivot lost to rounding becomes 0.
     pub(super) fn new(mut matrix: Vec<f64>, n: usize) -> Self {
         for i in 0..n {
             let before = matrix[i * n + i];
@@ -29,7 +28,7 @@ impl Cholesky {
         Self { lower: matrix, n }
     }
 
-    /// Solves for a right side, in its place.
+    /// Solves for a right side in place.
     pub(super) fn solve(&self, x: &mut [f64]) {
         let n = self.n;
         for i in 0..n {

@@ -1,46 +1,47 @@
-//! In which slot each job ends, and what that proves (`planning.md` §2, "Dual form", with prices for what is shared).
+//! Choice of the slot in which each job ends, and its proof (`planning.md` §2, "Dual form", with prices of shared
+//! constraints).
 //!
-//! Slots fill in order, so that the slot in which a job ends is a discrete choice. Given prices of caps and budgets,
-//! the jobs are alone with their own choice each; the cheapest end of each at these prices is both a better guess and,
-//! where no guess is better, the proof that there is none.
+//! Slots fill in order, so the slot in which a job ends is a discrete choice. Given prices of caps and budgets, the jobs
+//! are independent; the cheapest end of each at these prices is a better guess or, if none is better, the proof of
+//! optimality.
 
 use super::interior::Prices;
 use super::model::{End, Model};
 
-/// Halvings of the interval in which the best price of a sample lies.
+/// Bisection steps of the price of a sample.
 const HALVINGS: usize = 60;
 
-/// What pricing all ends of all jobs gives.
+/// Result of pricing all ends of all jobs.
 pub(super) struct Priced {
-    /// For each job the cheapest end at these prices; the present one where no other is clearly cheaper.
+    /// Cheapest end of each job at these prices; the present one if no other is clearly cheaper.
     pub(super) ends: Vec<End>,
-    /// No plan whose jobs end anywhere costs less, gCO2e.
+    /// Lower bound of the cost over all ends, gCO2e.
     pub(super) bound: f64,
-    /// No plan whose jobs end where they do now costs less, gCO2e.
+    /// Lower bound of the cost with the present ends, gCO2e.
     pub(super) bound_here: f64,
 }
 
-/// One job's costs at given prices: per second of each point in each slot.
+/// One job's costs per second of each point in each slot, at given prices.
 struct Alone<'a> {
     model: &'a Model,
     job: usize,
     prices: &'a Prices,
 }
 
-/// The least cost, less the worth of the work done, of all full slots before each one, at one price of a sample.
+/// Least cost less the value of the work in all full slots before each slot, at one price of a sample.
 struct Filled {
     cost: Vec<f64>,
 }
 
 impl Alone<'_> {
-    /// What a second at a point costs in a slot, without its time and the work done.
+    /// Returns the cost of a second at a point in a slot, without those of time and work.
     fn second(&self, t: usize, l: usize) -> f64 {
         let job = &self.model.jobs[self.job];
         let grams = (self.prices.budget[self.job] + self.prices.shared[t]) * self.model.carbon[t];
         (job.joule_cost[t] + grams) * job.power[l] + self.prices.cap[t] * job.limit[l]
     }
 
-    /// The cheapest point of a slot at a price per sample: cost less worth per second, and throughput.
+    /// Returns the cheapest point of a slot at a price per sample: cost less value per second, and throughput.
     fn best(&self, t: usize, lambda: f64) -> (f64, f64) {
         let job = &self.model.jobs[self.job];
         let value = |l: usize| self.second(t, l) - lambda * job.rate[l];
@@ -63,7 +64,7 @@ impl Alone<'_> {
         Filled { cost }
     }
 
-    /// How many seconds of a full slot are late.
+    /// Returns the seconds of a full slot after the latest end.
     fn late(&self, t: usize) -> f64 {
         let (latest, within) = self.model.jobs[self.job].latest;
         match t.cmp(&latest) {
@@ -73,23 +74,23 @@ impl Alone<'_> {
         }
     }
 
-    /// What the last slot costs, less the worth of the work done in it, and that work.
+    /// Returns the cost of the last slot less the value of its work, and that work.
     fn last(&self, end: End, lambda: f64) -> (f64, f64) {
         let (value, rate) = self.best(end.slot, lambda);
         let latest = self.model.latest(self.job);
         let late = if end.late { self.model.lateness } else { 0.0 };
-        // In the slot of the latest end, only what lies after it is late.
+        // In the slot of the latest end, only the time after it is late.
         let free = if end.late && end.slot == latest.slot { late * latest.seconds } else { 0.0 };
         let value = value + late;
         if value < 0.0 { (value * end.seconds - free, rate * end.seconds) } else { (-free, 0.0) }
     }
 
-    /// The dual function of ending here: a lower bound of its cost whatever λ is.
+    /// Returns the dual function of ending here: a lower bound of the cost for any λ.
     fn bound(&self, end: End, lambda: f64, filled: &Filled) -> f64 {
         filled.cost[end.slot] + self.last(end, lambda).0 + lambda * self.model.jobs[self.job].work
     }
 
-    /// The largest lower bound of ending here, or any that is at least `enough`. Infinite where it is impossible.
+    /// Returns the largest lower bound of ending here, or any of at least `enough`; infinite if it is impossible.
     fn value(&self, end: End, start: f64, enough: f64) -> f64 {
         let job = &self.model.jobs[self.job];
         let least: f64 = (0..end.slot).map(|t| self.model.span(self.job, t) * job.slowest(t)).sum();
@@ -106,7 +107,7 @@ impl Alone<'_> {
             (cost + lambda * job.work, work)
         };
         let mut best = f64::NEG_INFINITY;
-        // The bound is concave in λ; it rises where too little work is done.
+        // The bound is concave in λ and rises where too little work is done.
         let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
         let (mut lambda, mut stride) = (start, start.abs().max(1e-12));
         for _ in 0..HALVINGS {
@@ -131,8 +132,7 @@ impl Alone<'_> {
     }
 }
 
-/// Prices all ends of all jobs. Ends that keep the promise are looked at for jobs that keep it now, later ones for those
-/// that do not.
+/// Prices all ends of all jobs: ends in time for jobs that end in time now, later ones for the others.
 pub(super) fn price(model: &Model, prices: &Prices, ends: &[End]) -> Priced {
     let mut shared: f64 = prices.budgets.iter().zip(&model.budgets).map(|(price, grams)| price * grams).sum();
     for (t, price) in prices.cap.iter().enumerate() {
@@ -163,7 +163,7 @@ pub(super) fn price(model: &Model, prices: &Prices, ends: &[End]) -> Priced {
     Priced { ends: cheapest, bound, bound_here }
 }
 
-/// All other ends that a job may choose: as late as it is, or not.
+/// Returns all other ends that a job may choose: late ones if it is late.
 fn others(model: &Model, job: usize, end: End) -> impl Iterator<Item = End> {
     let latest = model.latest(job);
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! The solvers of the relaxation: which one goes first, and which one where that stops unsolved.
+//! Solvers of the relaxation: the first one, and the one that replaces it where it stops unsolved.
 //!
 //! On 100,000 random fleets with five choices of penalties each, rounding stopped the structured method on 75 of 500,000
 //! relaxations; the linear programme solved all 75 (`stress` in the tests). It took 18 to 940 times as long on the problems
@@ -12,17 +12,17 @@ use super::model::{End, Model, ROUNDING};
 use super::problem::FleetProblem;
 use super::programme::Programme;
 
-/// Variables of the largest programme that is solved: `microlp` takes too long over larger ones, and cannot be stopped.
+/// Maximum number of variables of a programme: `microlp` takes too long for larger ones, and cannot be stopped.
 const MOST_VARIABLES: usize = 15_000;
 
 /// Solver of the plans of jobs that share caps or carbon budgets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Solver {
-    /// The structured interior-point method; where it stops unsolved, the linear programme.
+    /// Structured interior-point method; where it stops unsolved, the linear programme.
     #[default]
     Structured,
-    /// The linear programme; where it is too large or stops unsolved, the structured interior-point method.
+    /// Linear programme; where it is too large or stops unsolved, the structured interior-point method.
     Lp,
 }
 
@@ -30,7 +30,7 @@ pub enum Solver {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Relaxer {
     pub(super) solver: Solver,
-    /// Iterations of the interior-point method at most.
+    /// Maximum number of iterations of the interior-point method.
     pub(super) most_iterations: usize,
 }
 
@@ -39,8 +39,8 @@ impl Relaxer {
         Self { solver, most_iterations: MOST_ITERATIONS }
     }
 
-    /// Solves the relaxation in which each job ends in the given slot. Where neither solver does, the answer is the
-    /// last iterate of the interior-point method.
+    /// Solves the relaxation in which each job ends in the given slot. If neither solver does, returns the last iterate of
+    /// the interior-point method.
     pub(super) fn solve(&self, model: &Model, ends: &[End], aim: Aim, go_on: &dyn Fn() -> bool) -> Interior {
         let structured = || Method::new(model, ends, aim).run(self.most_iterations, go_on);
         let general = || go_on().then(|| Method::new(model, ends, aim).run_programme())?;
@@ -55,13 +55,13 @@ impl Relaxer {
 }
 
 impl Method<'_> {
-    /// Solves the relaxation as a linear programme. `None` where that is too large, or fails.
+    /// Solves the relaxation as a linear programme. `None` if it is too large or fails.
     fn run_programme(self) -> Option<Interior> {
         let programme = Programme::new(&self);
         (programme.variables() <= MOST_VARIABLES).then(|| self.adopt(&programme))?
     }
 
-    /// The optimum of a programme as the method's last iterate, judged as any other.
+    /// Returns the optimum of a programme as an iterate of the method.
     fn adopt(mut self, programme: &Programme) -> Option<Interior> {
         let mut optimum = programme.solve()?;
         let mut used = vec![0.0; programme.rows.len()];
@@ -98,7 +98,7 @@ impl Method<'_> {
     }
 }
 
-/// The relaxation in which each job ends at its latest end, to compare solvers with.
+/// Relaxation in which each job ends at its latest end, for comparing solvers.
 pub struct Relaxation {
     model: Model,
     ends: Vec<End>,
@@ -107,15 +107,15 @@ pub struct Relaxation {
 impl Relaxation {
     const AIM: Aim = Aim::Cost { work: FIRST_FACTOR, budget: FIRST_FACTOR, ranked: false };
 
-    /// Poses the relaxation of a problem.
+    /// Creates the relaxation of a problem.
     pub fn new(problem: &FleetProblem) -> Self {
         let model = Model::new(problem);
         let ends = (0..model.jobs.len()).map(|job| model.latest(job)).collect();
         Self { model, ends }
     }
 
-    /// Solves it with one solver alone, however large it is: the optimum in units of the [`Self::programme`]. `None`
-    /// where the solver stops unsolved.
+    /// Solves it with one solver alone, whatever its size, and returns the optimum in units of [`Self::programme`].
+    /// `None` if the solver stops unsolved.
     pub fn solve(&self, solver: Solver) -> Option<f64> {
         let method = Method::new(&self.model, &self.ends, Self::AIM);
         let interior = match solver {
@@ -128,7 +128,7 @@ impl Relaxation {
         interior.map(|interior| interior.objective)
     }
 
-    /// The relaxation in a form for other solvers.
+    /// Returns the relaxation in a form for other solvers.
     pub fn programme(&self) -> Programme {
         Programme::new(&Method::new(&self.model, &self.ends, Self::AIM))
     }

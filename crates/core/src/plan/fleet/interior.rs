@@ -3,73 +3,73 @@
 //! point method", SIAM J. Optim. 2, 1992).
 //!
 //! A *block* is one job in one slot; its variables, the parts of the slot's time at each point, add up to 1. Blocks
-//! meet in few *rows*: a cap per slot, the work of each job, carbon budgets. Any row may be missed at a penalty, so that
-//! there always is a solution, inside which the method can stay.
+//! share few *rows*: a cap per slot, the work of each job, carbon budgets. Any row may be missed at a penalty, so there
+//! is always a strictly feasible solution.
 
 use super::iterate::Method;
 use super::newton::Step;
 use super::rows::Row;
 
-/// The gap and the misses of rows at which the method stops, relative to the objective and to the rows.
+/// Gap relative to the objective, and misses relative to the rows, at which the method stops.
 const CLOSE: f64 = 1e-9;
-/// What still counts as an answer where rounding lets the method come no closer.
+/// Gap up to which an iterate counts as solved if rounding stops the method.
 pub(super) const CLOSE_ENOUGH: f64 = 1e-6;
-/// Iterations at most.
+/// Maximum number of iterations.
 pub(super) const MOST_ITERATIONS: usize = 100;
-/// How much of the way to the boundary a step goes.
+/// Fraction of the way to the boundary that a step takes.
 const SHORT_OF_BOUNDARY: f64 = 0.99;
 
 /// Prices of the rows.
 #[derive(Clone, Debug)]
 pub(super) struct Prices {
-    /// λ of each job, gCO2e per sample.
+    /// λ of each job, in gCO2e per sample.
     pub(super) work: Vec<f64>,
-    /// Of each slot, gCO2e per watt-second of limit; not negative.
+    /// Price of each slot's cap in gCO2e per watt-second of limit; not negative.
     pub(super) cap: Vec<f64>,
-    /// Of each job's carbon budget, grams of cost per gram; not negative.
+    /// Price of each job's carbon budget in grams of cost per gram; not negative.
     pub(super) budget: Vec<f64>,
-    /// Of each shared carbon budget, and in each slot that of its own; not negative.
+    /// Price of the shared carbon budget in each slot; not negative.
     pub(super) budgets: Vec<f64>,
     pub(super) shared: Vec<f64>,
 }
 
-/// What the method found.
+/// Result of the method.
 pub(super) struct Interior {
-    /// For each job the parts of time, slot after slot, one per point; the last slot has one more: having ended.
+    /// Shares of time of each job, slot after slot, one per point; the last slot has one more for having ended.
     pub(super) parts: Vec<Vec<f64>>,
     pub(super) prices: Prices,
-    /// Of each job, the part of its work that is missing.
+    /// Missing fraction of each job's work.
     pub(super) missing: Vec<f64>,
-    /// Of each job, the part of its work by which even the slowest points do too much before the last slot.
+    /// Fraction of each job's work by which even the slowest points do too much before the last slot.
     pub(super) surplus: Vec<f64>,
     /// Grams above each job's budget, and above each shared one.
     pub(super) over_budget: Vec<f64>,
     pub(super) over_shared: Vec<f64>,
-    /// What is minimised, penalties included, in units of the method's scale.
+    /// Objective including penalties, in units of the method's scale.
     pub(super) objective: f64,
-    /// Whether the gap is closed.
+    /// True if the gap is closed.
     pub(super) solved: bool,
 }
 
 /// Distance of an iterate from the optimum.
 pub(super) struct Measure {
-    /// Σ value × reduced cost, and of how many.
+    /// Σ value × reduced cost, and the number of terms.
     product: f64,
     variables: usize,
-    /// The largest miss of a row.
+    /// Largest miss of a row.
     infeasible: f64,
     pub(super) objective: f64,
 }
 
 impl Measure {
-    /// The gap relative to the objective, or the largest miss if that is more.
+    /// Returns the larger of the gap relative to the objective and the largest miss.
     pub(super) fn off(&self) -> f64 {
         (self.product / (1.0 + self.objective.abs())).max(self.infeasible)
     }
 }
 
 impl Method<'_> {
-    /// A start that keeps the rows of the blocks and every constraint on prices.
+    /// Returns a start that satisfies the rows of the blocks and the constraints on prices.
     fn start(&mut self) {
         self.reduce_costs();
         let (mut product, mut count) = (0.0, 0);
@@ -92,7 +92,7 @@ impl Method<'_> {
         self.rows.iter_mut().chain(self.caps.iter_mut().flatten()).for_each(|row| row.centre(mu));
     }
 
-    /// Sets the blocks' reduced costs to those at the rows' prices, each block's by the same constant too high.
+    /// Sets the blocks' reduced costs to those at the rows' prices, up to a constant per block.
     pub(super) fn reduce_costs(&mut self) {
         let prices = Step {
             cap: self.caps.iter().map(|cap| cap.map_or(0.0, |row| row.dual)).collect(),
@@ -113,10 +113,10 @@ impl Method<'_> {
         }
     }
 
-    /// Runs until the gap is closed, rounding or the number of iterations stops it, or `go_on` says no.
+    /// Iterates until the gap is closed, rounding or the number of iterations stops it, or `go_on` returns false.
     pub(super) fn run(mut self, most_iterations: usize, go_on: &dyn Fn() -> bool) -> Interior {
         self.start();
-        // Where rounding takes over, steps lead away again: the closest so far counts.
+        // Rounding makes late steps worse, so the closest iterate counts.
         let mut closest = f64::INFINITY;
         let mut kept = None;
         for _ in 0..most_iterations {
@@ -135,13 +135,13 @@ impl Method<'_> {
             }
             closest = closest.min(off);
             let dense = self.assemble();
-            // The predictor: straight for the optimum.
+            // Predictor: towards the optimum.
             let predictor = self.solve(&dense, |row| row.right);
             self.set_bases(&predictor);
             let (primal, dual, sums) = self.reach(&predictor);
             let after = sums[0] + dual * sums[1] + primal * sums[2] + primal * dual * sums[3];
             let target = (after / product).clamp(0.0, 1.0).powi(3) * product / variables as f64;
-            // The corrector: towards the centre, and what the predictor left out.
+            // Corrector: towards the centre, with the second-order terms of the predictor.
             self.correct(&predictor, target);
             let step = self.solve(&dense, Row::corrected);
             self.set_bases(&step);
@@ -192,8 +192,8 @@ impl Method<'_> {
         Measure { product, variables, infeasible, objective }
     }
 
-    /// How far a predictor may go in parts and in prices, and what it makes of Σ value × reduced cost: constant, by
-    /// prices, by parts, by both.
+    /// Returns the maximum step of a predictor in shares and in prices, and the coefficients of Σ value × reduced cost
+    /// after it: constant, by prices, by shares, by both.
     fn reach(&self, step: &Step) -> (f64, f64, [f64; 4]) {
         let (mut primal, mut dual) = (1.0_f64, 1.0_f64);
         let mut sums = [0.0; 4];
@@ -206,7 +206,7 @@ impl Method<'_> {
                 let (g, r, p) = self.model.jobs[j].features(t, last);
                 let (mut high, mut low, mut both, mut turned, mut twice) = (0.0_f64, 0.0_f64, 0.0, 0.0, 0.0);
                 for l in 0..y.len() {
-                    // By this part of itself the reduced cost falls; its variable falls by the rest.
+                    // Relative decrease of the reduced cost; the variable takes the rest.
                     let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
                     let product = y[l] * z[l];
                     high = high.max(turn);
@@ -235,7 +235,7 @@ impl Method<'_> {
         (1.0 / primal, 1.0 / dual, sums)
     }
 
-    /// Prepares the corrector: what it adds to each variable, and right sides.
+    /// Prepares the corrector: its additions to each variable, and right sides.
     fn correct(&mut self, predictor: &Step, target: f64) {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {
@@ -266,7 +266,7 @@ impl Method<'_> {
         caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.correct(*rise, target)));
     }
 
-    /// Goes almost as far along a step as all variables stay positive.
+    /// Takes a step as far as all variables stay positive.
     fn advance(&mut self, step: &Step) {
         let (mut primal, mut dual) = (SHORT_OF_BOUNDARY, SHORT_OF_BOUNDARY);
         for (j, blocks) in self.blocks.iter().enumerate() {
@@ -311,7 +311,7 @@ impl Method<'_> {
         caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.advance(*rise, primal, dual)));
     }
 
-    /// The present iterate as the answer.
+    /// Returns the present iterate as the result.
     pub(super) fn finish(self, objective: f64, solved: bool) -> Interior {
         let work = |j: usize| self.rows[j].dual * self.scale / self.model.jobs[j].work;
         let over = |row: Option<usize>| row.map_or(0.0, |row| self.rows[row].above.value);

@@ -3,53 +3,53 @@
 use super::model::{End, Job, Model};
 use super::rows::{Blocks, Row};
 
-/// What is minimised.
+/// Objective of a relaxation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Aim {
-    /// The objective, with penalties for missed work and exceeded budgets so many times what all could cost.
+    /// Cost, with penalties for missed work and exceeded budgets as multiples of the largest possible cost.
     Cost {
-        /// The factor of missed work.
+        /// Factor of missed work.
         work: f64,
-        /// The factor of exceeded budgets.
+        /// Factor of exceeded budgets.
         budget: f64,
-        /// Whether work is missed by priority: it has to be missed.
+        /// True if missed work is weighted by priority, because some must be missed.
         ranked: bool,
     },
-    /// What is missed, whatever it costs: work by priority, then budgets.
+    /// Misses at any cost: work by priority, then budgets.
     Misses,
 }
 
 /// Factor of missed work, and of exceeded budgets, in the first relaxation of a search.
 pub(super) const FIRST_FACTOR: f64 = 30.0;
 
-/// How much more the work of a priority weighs than that of the next lower one.
+/// Weight of a priority's work relative to the next lower priority.
 const PRIORITY: f64 = 30.0;
 
-/// The method's state.
+/// State of the method.
 pub(super) struct Method<'a> {
     pub(super) model: &'a Model,
     pub(super) blocks: Vec<Blocks>,
-    /// One per slot; `None` where the cap cannot bind.
+    /// Row of each slot's cap; `None` if it cannot bind.
     pub(super) caps: Vec<Option<Row>>,
-    /// What counts 1 in each cap's row, per watt-second.
+    /// Scale of each cap's row, in watt-seconds.
     pub(super) cap_scale: Vec<f64>,
-    /// The work of each job, then budgets.
+    /// Rows of each job's work, then of budgets.
     pub(super) rows: Vec<Row>,
-    /// Each job's budget row, and the grams that count 1 in it.
+    /// Row of each job's budget, and its scale in grams.
     pub(super) budget_row: Vec<Option<usize>>,
     pub(super) budget_scale: Vec<f64>,
-    /// The row of the first shared budget, and the grams that count 1 in each.
+    /// Row of the first shared budget, and the scale of each in grams.
     pub(super) first_shared: usize,
     pub(super) shared_scale: f64,
-    /// Grams that count 1 in the objective.
+    /// Scale of the objective in grams.
     pub(super) scale: f64,
-    /// For each capped slot, how it couples the other rows, and the pivot of its own.
+    /// Coupling of each capped slot with the other rows, and the pivot of its own.
     pub(super) coupling: Vec<Vec<f64>>,
     pub(super) pivots: Vec<f64>,
 }
 
 impl<'a> Method<'a> {
-    /// Poses the relaxation in which each job ends in the given slot.
+    /// Creates the relaxation in which each job ends in the given slot.
     pub(super) fn new(model: &'a Model, ends: &[End], aim: Aim) -> Self {
         let slots = model.seconds.len();
         let total = |j: &Job| (0..slots).map(|t| j.dearest(t) * model.seconds[t]).sum::<f64>();
@@ -116,12 +116,12 @@ impl<'a> Method<'a> {
         }
     }
 
-    /// The row of the shared budget that a slot belongs to.
+    /// Returns the row of the shared budget that a slot belongs to.
     pub(super) fn shared_row(&self, t: usize) -> Option<usize> {
         self.model.budget_of[t].map(|budget| self.first_shared + budget)
     }
 
-    /// Factors from a block's limit, throughput and power to the rows of cap, work, own and shared budget.
+    /// Returns the factors from a block's limit, throughput and power to the rows of cap, work, own and shared budget.
     pub(super) fn factors(&self, j: usize, t: usize) -> [f64; 4] {
         let span = self.blocks[j].span[t];
         let grams = span * self.model.carbon[t];
@@ -130,7 +130,7 @@ impl<'a> Method<'a> {
     }
 }
 
-/// What a sample costs a job that goes from its slowest to its fastest point over all its slots, gCO2e.
+/// Returns the cost per sample of raising a job from its slowest to its fastest point in all its slots, gCO2e.
 fn usual_price(model: &Model, job: &Job, end: End) -> f64 {
     let last = job.points() - 1;
     let gain = job.rate[last] - job.rate[0];

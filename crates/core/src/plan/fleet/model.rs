@@ -6,16 +6,16 @@ use super::problem::{FleetJob, FleetPoint, FleetProblem};
 use super::prune::{on_average, undominated};
 use crate::units::{JOULES_PER_KWH, Seconds};
 
-/// What is missed of a job's work by no more than this part of it is rounding.
+/// Missing fraction of a job's work that counts as rounding.
 pub(super) const ROUNDING: f64 = 1e-9;
-/// What of a row is missed by less is rounding of the interior-point method.
+/// Relative miss of a row that counts as rounding of the interior-point method.
 pub(super) const MISSED: f64 = 1e-7;
 
-/// The points that an average over a slot needs, of those that the slot's cap allows at all.
+/// Points that an average over a slot needs, of those that the slot's cap allows.
 pub(super) struct Needed {
-    /// Their places among the job's points.
+    /// Indices among the job's points.
     pub(super) points: Vec<usize>,
-    /// Limit, throughput and power: of having ended, then of each of them.
+    /// Limit, throughput and power of having ended, then of each point.
     limit: Vec<f64>,
     rate: Vec<f64>,
     power: Vec<f64>,
@@ -23,36 +23,36 @@ pub(super) struct Needed {
 
 /// One job in numbers.
 pub(super) struct Job {
-    /// Places of the points in the problem, from the lowest limit up.
+    /// Indices of the points in the problem, from the lowest limit up.
     pub(super) places: Vec<usize>,
-    /// Limits above what the boards rest at, W. Here and below the last entry is 0: the job has ended.
+    /// Limits above the resting limit, W. Here and below the last entry is 0, for having ended.
     pub(super) limit: Vec<f64>,
     /// Throughput, samples/s.
     pub(super) rate: Vec<f64>,
     /// Power, W.
     pub(super) power: Vec<f64>,
-    /// What the objective pays for a joule, per slot, gCO2e.
+    /// Cost of a joule in each slot, gCO2e.
     pub(super) joule_cost: Vec<f64>,
-    /// What the objective pays for a second, gCO2e.
+    /// Cost of a second, gCO2e.
     pub(super) time_cost: f64,
-    /// Samples.
+    /// Remaining samples.
     pub(super) work: f64,
-    /// The slot in which the latest end lies, and how much of it is before that; the horizon's last where there is none.
+    /// Slot of the latest end and the seconds of it before that; the horizon's last slot without a latest end.
     pub(super) latest: (usize, f64),
-    /// gCO2e.
+    /// Carbon budget, gCO2e.
     pub(super) budget: Option<f64>,
-    /// Place among the priorities, from the lowest.
+    /// Rank of the priority, from the lowest.
     pub(super) rank: i32,
-    /// Slots in which it stands still; empty for none.
+    /// Slots in which it pauses; empty for none.
     still: Vec<bool>,
     needed: Vec<Needed>,
-    /// For each slot which of these holds.
+    /// Index in `needed` for each slot.
     needed_in: Vec<usize>,
 }
 
 impl Job {
-    /// Sees which points an average needs under each cap: a mixture that dominates on average serves only where all of
-    /// its limits are allowed.
+    /// Finds the points that an average needs under each cap: a mixture can replace a point only where all its limits are
+    /// allowed.
     fn find_needed(&mut self, points: &[FleetPoint], caps: &[Option<f64>]) {
         let sorted: Vec<FleetPoint> = self.places.iter().map(|place| points[*place]).collect();
         let mut known: BTreeMap<usize, usize> = BTreeMap::new();
@@ -73,23 +73,23 @@ impl Job {
         }
     }
 
-    /// Whether it stands still in a slot.
+    /// Returns whether it pauses in a slot.
     pub(super) fn stands_still(&self, slot: usize) -> bool {
         self.still.get(slot).is_some_and(|still| *still)
     }
 
-    /// The points that an average over a slot needs.
+    /// Returns the points that an average over a slot needs.
     pub(super) fn needed(&self, slot: usize) -> &Needed {
         &self.needed[self.needed_in[slot]]
     }
 
-    /// Limit, throughput and power of these, in a slot in which the job may end with those of having ended first.
+    /// Returns their limit, throughput and power, after those of having ended in a slot in which the job may end.
     pub(super) fn features(&self, slot: usize, may_end: bool) -> (&[f64], &[f64], &[f64]) {
         let (needed, first) = (self.needed(slot), usize::from(!may_end));
         (&needed.limit[first..], &needed.rate[first..], &needed.power[first..])
     }
 
-    /// How many points there are.
+    /// Returns the number of points.
     pub(super) fn points(&self) -> usize {
         self.places.len()
     }
@@ -98,12 +98,12 @@ impl Job {
         self.rate.iter().fold(0.0, |a, b| a.max(*b))
     }
 
-    /// The least throughput in a slot, of the points that its average may need.
+    /// Returns the least throughput of the points that a slot's average needs.
     pub(super) fn slowest(&self, slot: usize) -> f64 {
         self.needed(slot).points.iter().map(|l| self.rate[*l]).fold(f64::INFINITY, f64::min)
     }
 
-    /// The lowest limit above rest, W.
+    /// Returns the lowest limit above the resting limit, W.
     pub(super) fn lowest(&self) -> f64 {
         self.limit[0]
     }
@@ -112,43 +112,43 @@ impl Job {
         self.limit.iter().fold(0.0, |a, b| a.max(*b))
     }
 
-    /// The most power of any point, W.
+    /// Returns the greatest power of any point, W.
     pub(super) fn draw(&self) -> f64 {
         self.power.iter().fold(0.0, |a, b| a.max(*b))
     }
 
-    /// The most that a second can cost in a slot, gCO2e.
+    /// Returns the greatest cost of a second in a slot, gCO2e.
     pub(super) fn dearest(&self, slot: usize) -> f64 {
         self.joule_cost[slot] * self.draw() + self.time_cost
     }
 }
 
-/// The slot in which a job ends: all before it are full.
+/// End of a job; all slots before are full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct End {
-    /// Its place.
+    /// Slot in which it ends.
     pub(super) slot: usize,
-    /// How much of it may be used.
+    /// Usable seconds of that slot.
     pub(super) seconds: f64,
-    /// Whether that is more than the latest end allows.
+    /// True if it is after the latest end.
     pub(super) late: bool,
 }
 
 /// The problem in numbers.
 pub(super) struct Model {
-    /// Seconds of each slot.
+    /// Duration of each slot, s.
     pub(super) seconds: Vec<f64>,
-    /// gCO2e per joule, of each slot.
+    /// Intensity of each slot, gCO2e per joule.
     pub(super) carbon: Vec<f64>,
-    /// What limits above rest may add up to, W.
+    /// Cap of each slot on the limits above the resting limits, W.
     pub(super) caps: Vec<Option<f64>>,
     pub(super) jobs: Vec<Job>,
-    /// The shared carbon budgets, gCO2e, and to which of them each slot belongs.
+    /// Shared carbon budgets, gCO2e, and the one of each slot.
     pub(super) budgets: Vec<f64>,
     pub(super) budget_of: Vec<Option<usize>>,
-    /// What a second of lateness costs more than anything else could, gCO2e.
+    /// Penalty for a second of lateness, above any other cost, gCO2e.
     pub(super) lateness: f64,
-    /// No part of a slot is shorter, if it can be helped, in seconds.
+    /// Preferred minimum duration of a part of a slot, s.
     pub(super) shortest: f64,
 }
 
@@ -175,28 +175,28 @@ impl Model {
         Self { seconds, carbon, caps, jobs, budgets, budget_of, lateness, shortest: problem.shortest.get() }
     }
 
-    /// The last slot's place.
+    /// Returns the index of the last slot.
     pub(super) fn last(&self) -> usize {
         self.seconds.len() - 1
     }
 
-    /// The seconds of a full slot in which a job can do something.
+    /// Returns the seconds of a full slot in which a job can work.
     pub(super) fn span(&self, job: usize, slot: usize) -> f64 {
         if self.jobs[job].stands_still(slot) { 0.0 } else { self.seconds[slot] }
     }
 
-    /// The seconds before an end in which a job can do something.
+    /// Returns the seconds before an end in which a job can work.
     pub(super) fn time(&self, job: usize, end: End) -> f64 {
         (0..end.slot).map(|t| self.span(job, t)).sum::<f64>() + end.seconds
     }
 
-    /// The latest end that keeps a job's promise.
+    /// Returns a job's latest end.
     pub(super) fn latest(&self, job: usize) -> End {
         let (slot, seconds) = self.jobs[job].latest;
         End { slot, seconds: seconds.min(self.span(job, slot)), late: false }
     }
 
-    /// An end in a slot, late if it has to be.
+    /// Returns an end in a slot, late only if the slot is.
     pub(super) fn end_in(&self, job: usize, slot: usize) -> End {
         let latest = self.latest(job);
         match slot.cmp(&latest.slot) {
@@ -206,13 +206,13 @@ impl Model {
         }
     }
 
-    /// The end at the end of a slot, whatever was promised.
+    /// Returns the end at the end of a slot.
     pub(super) fn last_end(&self, job: usize, slot: usize) -> End {
         let (latest, seconds) = (self.latest(job), self.span(job, slot));
         End { slot, seconds, late: slot > latest.slot || (slot == latest.slot && seconds > latest.seconds) }
     }
 
-    /// The next later end, `None` at the horizon's.
+    /// Returns the next later end; `None` at the horizon's.
     pub(super) fn later(&self, job: usize, end: End) -> Option<End> {
         let latest = self.latest(job);
         let cut = end == latest && latest.seconds < self.span(job, latest.slot);
@@ -222,12 +222,12 @@ impl Model {
         }
     }
 
-    /// What a watt-second of limit may at most be needed in a slot, W: above that a cap does not bind.
+    /// Returns the sum of the running jobs' highest limits in a slot, W; a cap above it does not bind.
     pub(super) fn most(&self, slot: usize, ends: &[End]) -> f64 {
         self.running(slot, ends).map(|j| j.highest()).sum()
     }
 
-    /// What the lowest limits of the jobs that run in a slot add up to, W.
+    /// Returns the sum of the running jobs' lowest limits in a slot, W.
     pub(super) fn least(&self, slot: usize, ends: &[End]) -> f64 {
         self.running(slot, ends).map(Job::lowest).sum()
     }
@@ -237,12 +237,12 @@ impl Model {
         self.jobs.iter().zip(ends).filter(runs).map(|(job, _)| job)
     }
 
-    /// The cap that can be kept in a slot: broken only as far as even the lowest limits exceed it.
+    /// Returns the cap that can be kept in a slot: the lowest limits' sum if that is higher.
     pub(super) fn cap(&self, slot: usize, ends: &[End]) -> Option<f64> {
         self.caps[slot].map(|cap| cap.max(self.least(slot, ends)))
     }
 
-    /// The largest work that a job can do by an end if nothing holds it down.
+    /// Returns the most work that a job can do by an end without caps.
     pub(super) fn reach(&self, job: usize, end: End) -> f64 {
         self.time(job, end) * self.jobs[job].fastest()
     }

@@ -1,4 +1,4 @@
-//! The planning problem of several jobs and its answer (`planning.md` §3).
+//! Planning problem of several jobs and its solution (`planning.md` §3).
 
 use chrono::{DateTime, Utc};
 
@@ -6,87 +6,86 @@ use crate::domain::{Slot, TimeSeries};
 use crate::plan::job::{InvalidProblem, PlanSlot, SHORTEST, check_horizon};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// What a job does at one setting of its limits, and what a cap counts it with.
+/// Power and throughput of a job at one setting, and the limit that a cap counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FleetPoint {
-    /// Average power of all the job's boards, p(l).
+    /// Average power of all its GPUs, p(l).
     pub power: Watts,
-    /// Throughput, r(l). Zero is standing still, for a job that may pause.
+    /// Throughput, r(l); zero for a pause.
     pub throughput: SamplesPerSecond,
-    /// The limits in force, summed over the job's boards.
+    /// Sum of its GPUs' limits in force.
     pub limit: Watts,
 }
 
 /// One of the jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetJob {
-    /// All points that may be used, in any order.
+    /// Usable points in any order.
     pub points: Vec<FleetPoint>,
-    /// What remains to be done.
+    /// Remaining work.
     pub work: Samples,
-    /// The earlier of the deadline and the end of the slowdown budget.
+    /// Earlier of the deadline and the end of the slowdown budget.
     pub latest_end: Option<DateTime<Utc>>,
-    /// Zeus's knob.
+    /// Zeus's η.
     pub eta: f64,
     /// c_ref, which weighs time.
     pub reference_intensity: GramsPerKwh,
     /// P_max, which weighs time.
     pub max_power: Watts,
-    /// What the job may still emit.
+    /// Emissions that its remaining work may cause.
     pub carbon_budget: Option<GramsCo2e>,
-    /// Who bends first where not all promises can be kept: the lowest does.
+    /// Priority: the lowest yields first if not all constraints can be kept.
     pub priority: i32,
-    /// What a cap counts the job's boards with once it has ended; more than the lowest limit counts as that one.
+    /// Power that a cap counts for its GPUs after its end, at most its lowest limit.
     pub at_rest: Watts,
-    /// What the objective weighs energy with, one per slot, where that is not the carbon intensity.
+    /// Intensity that the objective uses in each slot, if that is not the carbon intensity.
     pub weighed: Option<Vec<GramsPerKwh>>,
-    /// Slots in which the job stands still at its lowest limit, as decided elsewhere: one per slot, or none at all.
-    /// What it draws there is not counted.
+    /// True for each slot in which it pauses, at its lowest limit and without counted energy; empty for none.
     pub still: Vec<bool>,
 }
 
 impl FleetJob {
-    /// The place that stands for standing still in [`FleetSchedule::parts`]: after those of the points.
+    /// Returns the index of a pause in [`FleetSchedule::parts`]: after the points.
     pub fn standing_still(&self) -> usize {
         self.points.len()
     }
 
-    /// The limit in force at a place of [`FleetSchedule::parts`].
+    /// Returns the limit in force at an index of [`FleetSchedule::parts`].
     pub fn limit(&self, place: usize) -> Watts {
         self.points.get(place).map_or(self.lowest(), |point| point.limit)
     }
 
-    /// The lowest limit.
+    /// Returns the lowest limit.
     pub(super) fn lowest(&self) -> Watts {
         self.points.iter().map(|p| p.limit).reduce(Watts::min).unwrap_or_default()
     }
 
-    /// What a cap counts the job's boards with after its end.
+    /// Returns the power that a cap counts for its GPUs after its end.
     pub(super) fn rest(&self) -> Watts {
         self.at_rest.min(self.lowest())
     }
 }
 
-/// Why a problem cannot be posed.
+/// Error for invalid input.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidFleet {
-    /// The horizon makes no sense.
+    /// The horizon is invalid.
     #[error(transparent)]
     Horizon(#[from] InvalidProblem),
-    /// A job makes no sense.
+    /// A job is invalid.
     #[error("job {job}: {why}")]
     Job {
-        /// Its place.
+        /// Index of the job.
         job: usize,
-        /// What is wrong.
+        /// Reason.
         why: InvalidProblem,
     },
-    /// Not one cap per slot.
+    /// There is not one cap per slot.
     #[error("{caps} caps for {slots} slots; one for each is needed, absent where there is none")]
     Caps {
-        /// How many there are.
+        /// Number of caps.
         caps: usize,
-        /// How many there should be.
+        /// Number of slots.
         slots: usize,
     },
     /// A job's limit at a point is negative, or its weights or pauses are not one per slot.
@@ -94,15 +93,15 @@ pub enum InvalidFleet {
     LimitsOrSlots(usize),
 }
 
-/// Several jobs over one horizon. Checked when made.
+/// Several jobs over one horizon. Validated on construction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetProblem {
     pub(super) slots: Vec<PlanSlot>,
     pub(super) caps: Vec<Option<Watts>>,
     pub(super) jobs: Vec<FleetJob>,
-    /// What all jobs may emit within each span; in time order.
+    /// Emissions that all jobs may cause within each span, in time order.
     pub(super) carbon_budgets: TimeSeries<GramsCo2e>,
-    /// No part of a slot is shorter, if it can be helped.
+    /// Preferred minimum duration of a part of a slot.
     pub(super) shortest: Seconds,
 }
 
@@ -112,7 +111,7 @@ impl FleetProblem {
     /// slot belongs to the one in which it begins).
     ///
     /// # Errors
-    /// What is wrong with the input. Infeasibility is not: that is the solver's answer.
+    /// For invalid input. Infeasible problems are valid; the solver reports them.
     pub fn new(
         slots: Vec<PlanSlot>,
         caps: Vec<Option<Watts>>,
@@ -137,20 +136,20 @@ impl FleetProblem {
         Ok(Self { slots, caps, jobs, carbon_budgets, shortest: SHORTEST })
     }
 
-    /// The place of the shared carbon budget that a slot belongs to.
+    /// Returns the index of the shared carbon budget that a slot belongs to.
     pub(super) fn budget_of(&self, t: usize) -> Option<usize> {
         let start = self.slots[t].slot.start();
         self.carbon_budgets.points().iter().position(|(span, _)| span.contains(start))
     }
 
-    /// Where a shared carbon budget makes a slot's work dearer: when its span ends, and whether it is kept.
+    /// Returns the end of the binding carbon budget in a slot, and whether it is kept.
     pub(in crate::plan) fn binding_budget(&self, solution: &FleetSolution, t: usize) -> Option<(DateTime<Utc>, bool)> {
         let budget = self.budget_of(t).filter(|_| solution.budget_prices[t] > 1e-6)?;
         let broken = |b: &Breach| matches!(b, Breach::SharedBudget { budget: broken, .. } if *broken == budget);
         Some((self.carbon_budgets.points()[budget].0.end(), !solution.breaches.iter().any(broken)))
     }
 
-    /// What schedules emit within each shared carbon budget; `grams` of a slot are those of all jobs.
+    /// Returns the emissions within each shared carbon budget; `grams` are those of all jobs in a slot.
     pub(super) fn within_budgets(&self, grams: impl Fn(usize) -> GramsCo2e) -> Vec<GramsCo2e> {
         let mut sums = vec![GramsCo2e::ZERO; self.carbon_budgets.points().len()];
         for t in 0..self.slots.len() {
@@ -159,23 +158,23 @@ impl FleetProblem {
         sums
     }
 
-    /// The same where no switch is worth less than so much time at one setting; a second at the least.
+    /// Returns the problem with a minimum time at one setting of at least a second.
     #[must_use]
     pub fn with_dwell(self, dwell: Seconds) -> Self {
         Self { shortest: dwell.max(SHORTEST), ..self }
     }
 
-    /// The horizon, oldest first.
+    /// Returns the horizon in time order.
     pub fn slots(&self) -> &[PlanSlot] {
         &self.slots
     }
 
-    /// What limits may add up to in each slot.
+    /// Returns the cap of each slot.
     pub fn caps(&self) -> &[Option<Watts>] {
         &self.caps
     }
 
-    /// The jobs, as they were given.
+    /// Returns the jobs in input order.
     pub fn jobs(&self) -> &[FleetJob] {
         &self.jobs
     }
@@ -197,19 +196,19 @@ fn check_job(job: &FleetJob) -> Result<(), InvalidProblem> {
     if weighs { Ok(()) } else { Err(InvalidProblem::BadWeights) }
 }
 
-/// What one job does.
+/// Schedule of one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSchedule {
     /// For each used slot, oldest first: the points used (places in [`FleetJob::points`]) in the order in which they
     /// are in force, and for how long. Every slot but the last is full.
     pub parts: Vec<Vec<(usize, Seconds)>>,
-    /// The objective of `planning.md` §2.
+    /// Objective of `planning.md` §2.
     pub cost: GramsCo2e,
     /// Σ x·c·p.
     pub carbon: GramsCo2e,
     /// Σ x·p.
     pub energy: Joules,
-    /// When the job ends.
+    /// End of the job.
     pub ends_at: DateTime<Utc>,
 }
 
@@ -253,12 +252,12 @@ pub enum Breach {
     },
 }
 
-/// What all jobs do.
+/// Schedules of all jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSolution {
     /// One per job, in their order. Within a slot their parts lie so that limits never add up to more than the cap.
     pub schedules: Vec<FleetSchedule>,
-    /// What all of them cost.
+    /// Cost of all of them.
     pub cost: GramsCo2e,
     /// The optimum where slots keep caps on average only and each job ends in the slot in which it ends here.
     /// Meaningless where promises clash.
@@ -267,10 +266,10 @@ pub struct FleetSolution {
     pub bound: GramsCo2e,
     /// The broken constraints.
     pub breaches: Vec<Breach>,
-    /// Whether the search was left to finish.
+    /// True if the search finished.
     pub finished: bool,
-    /// For each slot what a watt of cap saves per second, in gCO2e/J: 0 where the cap does not bind.
+    /// Price of each slot's cap in gCO2e/J; 0 if it does not bind.
     pub cap_prices: Vec<f64>,
-    /// For each slot what a gram of its shared carbon budget saves, in gCO2e/g: 0 where none binds.
+    /// Price of each slot's shared carbon budget in gCO2e/g; 0 if none binds.
     pub budget_prices: Vec<f64>,
 }

@@ -1,7 +1,7 @@
 //! The relaxation as a general linear programme, solved with `good_lp` and `microlp`.
 //!
-//! `microlp` reports no prices. They are the optimum of the dual programme, which is solved as well; that both optima
-//! agree proves both of them.
+//! `microlp` reports no prices. They are the optimum of the dual programme, which is solved as well; equal optima prove
+//! both.
 
 use std::panic::catch_unwind;
 
@@ -14,31 +14,31 @@ use super::iterate::Method;
 use super::model::ROUNDING;
 use super::rows::Row;
 
-/// Time limit for one programme, in seconds: it ends a simplex method that cycles, for which `microlp` has no other limit.
+/// Time limit for one programme, in seconds, against cycles of the simplex method.
 const TIME_LIMIT_S: f64 = 20.0;
 
 /// A linear programme: blocks of variables that add up to 1, and rows that couple them.
 #[derive(Clone, Debug)]
 pub struct Programme {
-    /// The variables of each block; none is negative.
+    /// Non-negative variables of each block.
     pub blocks: Vec<Vec<Column>>,
-    /// The rows that couple blocks.
+    /// Rows that couple blocks.
     pub rows: Vec<Elastic>,
 }
 
-/// A variable's coefficients.
+/// Coefficients of a variable.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Coefficient in the objective, which is minimised.
+    /// Coefficient in the minimised objective.
     pub cost: f64,
-    /// Rows by their places, with the coefficient there.
+    /// Indices of rows with the coefficients there.
     pub rows: Vec<(usize, f64)>,
 }
 
-/// A row `used + below − above = right`, whose own two variables `below` and `above` are not negative.
+/// A row `used + below − above = right` with its own non-negative variables `below` and `above`.
 #[derive(Clone, Copy, Debug)]
 pub struct Elastic {
-    /// The right side.
+    /// Right side.
     pub right: f64,
     /// Cost of a unit below the right side.
     pub below: f64,
@@ -48,14 +48,14 @@ pub struct Elastic {
 
 /// An optimum of a programme and of its dual.
 pub(super) struct Optimum {
-    /// The variables, block after block.
+    /// Variables, block after block.
     pub(super) parts: Vec<f64>,
-    /// The price of each row.
+    /// Price of each row.
     pub(super) prices: Vec<f64>,
 }
 
 impl Programme {
-    /// Poses the relaxation of a method: first its rows, then those of the caps that can bind.
+    /// Creates the relaxation of a method: first its rows, then those of the caps that can bind.
     pub(super) fn new(method: &Method<'_>) -> Self {
         let row = |row: &Row| Elastic { right: row.right, below: row.below.cost, above: row.above.cost };
         let rows = method.rows.iter().chain(method.caps.iter().flatten()).map(row).collect();
@@ -75,12 +75,12 @@ impl Programme {
         Self { blocks: places.map(block).collect(), rows }
     }
 
-    /// The number of variables in blocks.
+    /// Returns the number of variables in blocks.
     pub fn variables(&self) -> usize {
         self.blocks.iter().map(Vec::len).sum()
     }
 
-    /// Solves the programme and its dual. `None` where `microlp` fails at either.
+    /// Solves the programme and its dual. `None` if `microlp` fails at either.
     pub(super) fn solve(&self) -> Option<Optimum> {
         let columns = || self.blocks.iter().flatten();
         let figures = columns().flat_map(|c| c.rows.iter().map(|(_, f)| *f).chain([c.cost]));
@@ -128,8 +128,8 @@ impl Programme {
         Ok(blocks.iter().flatten().map(|variable| solved.value(*variable)).collect())
     }
 
-    /// The prices of the rows at the optimum with these variables. Few variables bound the worth of a block's time: those
-    /// that are used, and those that turn out cheaper at the prices found without them.
+    /// Returns the prices of the rows at the optimum with these variables. Few variables bound the value of a block's
+    /// time: those that are used, and those that are cheaper at the prices found without them.
     fn dual(&self, parts: &[f64]) -> Result<Vec<f64>, ResolutionError> {
         let mut parts = parts.iter();
         let used = |block: &Vec<Column>| parts.by_ref().take(block.len()).map(|part| *part > ROUNDING).collect();
@@ -151,7 +151,7 @@ impl Programme {
         }
     }
 
-    /// The prices where only some of the variables bound the worth of each block's time.
+    /// Returns the prices if only some of the variables bound the value of each block's time.
     fn prices(&self, bounding: &[Vec<bool>]) -> Result<Vec<f64>, ResolutionError> {
         let mut variables = ProblemVariables::new();
         let mut total = Expression::with_capacity(self.blocks.len() + self.rows.len());
@@ -184,13 +184,13 @@ impl Programme {
 }
 
 impl Column {
-    /// The cost less the worth of what it does to the rows.
+    /// Returns the cost less the value of its effect on the rows.
     fn reduced_cost(&self, prices: &[f64]) -> f64 {
         self.cost - self.rows.iter().map(|(row, factor)| factor * prices[*row]).sum::<f64>()
     }
 }
 
-/// The columns of a block.
+/// Returns the columns of a block.
 fn columns(method: &Method<'_>, job: usize, t: usize, cap: Option<usize>) -> Vec<Column> {
     let [of_limit, of_rate, of_own, of_shared] = method.factors(job, t);
     let blocks = &method.blocks[job];

@@ -2,8 +2,8 @@
 
 use super::problem::FleetPoint;
 
-/// Places of the points that no single other dominates: no more draw, no higher limit and no less throughput. From the
-/// lowest limit up; of equal points the first counts.
+/// Returns the indices of the points that no single other dominates with at most the power, at most the limit and at
+/// least the throughput, from the lowest limit up. Of equal points the first counts.
 pub(super) fn undominated(points: &[FleetPoint]) -> Vec<usize> {
     let mut by_limit: Vec<usize> = (0..points.len()).collect();
     let raw = |i: usize| (points[i].limit.get(), points[i].power.get(), points[i].throughput.get());
@@ -12,7 +12,7 @@ pub(super) fn undominated(points: &[FleetPoint]) -> Vec<usize> {
         ga.total_cmp(&gb).then(pa.total_cmp(&pb)).then(rb.total_cmp(&ra))
     });
     let mut kept: Vec<usize> = Vec::with_capacity(points.len());
-    // One that is as good or better comes earlier in this order.
+    // A point that is at least as good comes earlier in this order.
     for &new in &by_limit {
         let (_, p, r) = raw(new);
         if !kept.iter().any(|&old| raw(old).1 <= p && raw(old).2 >= r) {
@@ -22,17 +22,17 @@ pub(super) fn undominated(points: &[FleetPoint]) -> Vec<usize> {
     kept
 }
 
-/// Which of these points, in rising order of limits, no mixture of two others dominates where limits count on average.
+/// Returns which of these points, in rising order of limits, no mixture of two others dominates on average.
 pub(super) fn on_average(points: &[FleetPoint]) -> Vec<usize> {
     let all: Vec<(f64, f64, f64)> = points.iter().map(|p| (p.limit.get(), p.power.get(), p.throughput.get())).collect();
-    // Mixtures of two lower limits are not looked at: what they dominate stays and does no harm.
+    // Points that only mixtures of two lower limits dominate stay; they do no harm.
     let mixed = |x: usize| all[..x].iter().any(|a| all[x + 1..].iter().any(|b| mixture_dominates(*a, *b, all[x])));
     (0..all.len()).filter(|&x| !mixed(x)).collect()
 }
 
-/// Whether some mixture of a and b is no worse than x.
+/// Returns whether some mixture of a and b is no worse than x.
 fn mixture_dominates(a: (f64, f64, f64), b: (f64, f64, f64), x: (f64, f64, f64)) -> bool {
-    // Shares of b that keep each of the three promises.
+    // Shares of b that satisfy each of the three conditions.
     let (mut least, mut most) = (0.0_f64, 1.0_f64);
     let mut at_most = |from: f64, to: f64, limit: f64| {
         let (rise, room) = (to - from, limit - from);

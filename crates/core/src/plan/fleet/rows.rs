@@ -1,4 +1,4 @@
-//! The parts of the interior-point method's state: rows that blocks share, and the blocks of one job.
+//! Parts of the interior-point method's state: rows that blocks share, and the blocks of one job.
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use super::model::{End, Job, Model};
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) right: f64,
-    /// Takes up what is left.
+    /// Amount below the right side.
     pub(super) below: Single,
-    /// Takes up what is too much.
+    /// Amount above the right side.
     pub(super) above: Single,
     pub(super) dual: f64,
 }
@@ -20,49 +20,49 @@ pub(super) struct Row {
 pub(super) struct Single {
     pub(super) value: f64,
     pub(super) cost: f64,
-    /// The reduced cost.
+    /// Reduced cost.
     pub(super) slack: f64,
-    /// What the corrector adds to the value.
+    /// Corrector's addition to the value.
     pub(super) extra: f64,
 }
 
 impl Row {
-    /// A row in which a unit below the right side costs `below`, and one above it `above`. Its price begins at `dual`,
-    /// between −`above` and `below`.
+    /// Creates a row in which a unit below the right side costs `below`, and one above it `above`. Its price begins at
+    /// `dual`, between −`above` and `below`.
     pub(super) fn new(right: f64, below: f64, above: f64, dual: f64) -> Self {
         let single = |cost: f64, slack: f64| Single { value: 0.0, cost, slack, extra: 0.0 };
         Self { right, below: single(below, below - dual), above: single(above, above + dual), dual }
     }
 
-    /// Value over slack: what the row's own variables add to the Newton system.
+    /// Returns the sum of value over slack that the row's own variables add to the Newton system.
     pub(super) fn weight(&self) -> f64 {
         self.below.value / self.below.slack + self.above.value / self.above.slack
     }
 
-    /// Values such that value × slack is `mu`.
+    /// Sets values such that value × slack is `mu`.
     pub(super) fn centre(&mut self, mu: f64) {
         self.below.value = mu / self.below.slack;
         self.above.value = mu / self.above.slack;
     }
 
-    /// Takes up what is missed of the right side, at a price.
+    /// Sets the own variables to the miss of the right side at a price.
     pub(super) fn settle(&mut self, missed: f64, price: f64) {
         (self.below.value, self.above.value) = (missed.max(0.0), (-missed).max(0.0));
         self.dual = price.clamp(-self.above.cost, self.below.cost);
         (self.below.slack, self.above.slack) = (self.below.cost - self.dual, self.above.cost + self.dual);
     }
 
-    /// What the row's own variables leave for the blocks.
+    /// Returns the right side less the row's own variables.
     pub(super) fn rest(&self) -> f64 {
         self.right - self.below.value + self.above.value
     }
 
-    /// The right side after what the corrector adds.
+    /// Returns the right side with the corrector's additions.
     pub(super) fn corrected(&self) -> f64 {
         self.right - self.below.extra + self.above.extra
     }
 
-    /// Both variables, each with the part of itself by which its slack falls when the price rises by `rise`.
+    /// Returns both variables, each with the relative decrease of its slack if the price rises by `rise`.
     pub(super) fn turns(&self, rise: f64) -> [(Single, f64); 2] {
         [(self.below, rise / self.below.slack), (self.above, -rise / self.above.slack)]
     }
@@ -75,7 +75,7 @@ impl Row {
         }
     }
 
-    /// Goes a part of a step.
+    /// Takes a part of a step.
     pub(super) fn advance(&mut self, rise: f64, primal: f64, dual: f64) {
         for (single, rise) in [(&mut self.below, rise), (&mut self.above, -rise)] {
             let turn = rise / single.slack;
@@ -86,30 +86,30 @@ impl Row {
     }
 }
 
-/// The blocks of one job: in each slot until its end, the parts of the slot's time at each point.
+/// Blocks of one job: for each slot until its end, the shares of the slot's time at each point.
 #[derive(Clone)]
 pub(super) struct Blocks {
-    /// Where each block's variables begin, and after them the number of all.
+    /// Index of each block's first variable, and the number of all variables.
     starts: Vec<usize>,
-    /// For each block: seconds of it that may be used, and the cost of a watt and of the time, in units of the scale.
+    /// For each block its usable seconds and the costs of a watt and of the time, in units of the scale.
     pub(super) span: Vec<f64>,
     pub(super) watt: Vec<f64>,
     pub(super) time: Vec<f64>,
-    /// Parts of time and their reduced costs, block after block: one for each point that an average needs. In the
-    /// last block the first is having ended.
+    /// Shares of time and their reduced costs, block after block: one for each point that an average needs. The first one
+    /// of the last block is for having ended.
     pub(super) y: Vec<f64>,
     pub(super) z: Vec<f64>,
     /// 1/z.
     pub(super) inverse: Vec<f64>,
-    /// What the corrector adds to each part.
+    /// Corrector's addition to each share.
     pub(super) extra: Vec<f64>,
     /// Means of limit, throughput and power, weighed with y/z, and the sum of the weights.
     pub(super) mean: Vec<[f64; 3]>,
     pub(super) weight: Vec<f64>,
-    /// The right side of each block's own row, and what its elimination takes from the other rows per unit of factor.
+    /// Right side of each block's own row, and its elimination's effect on the other rows per unit of factor.
     pub(super) right: Vec<f64>,
     pub(super) taken: Vec<[f64; 3]>,
-    /// The constant part of a step: by `base + slopes·point` reduced costs fall.
+    /// Decrease of the reduced costs in a step: `base + slopes·point`.
     pub(super) base: Vec<f64>,
 }
 
@@ -118,7 +118,7 @@ impl Blocks {
         let job = &model.jobs[place];
         let count = end.slot + 1;
         let span = |t: usize| if t == end.slot { end.seconds } else { model.span(place, t) };
-        // Time in full slots is a constant; in the last one, late or not, it counts.
+        // Time in full slots is constant; in the last one it counts.
         let second = job.time_cost + if end.late { model.lateness } else { 0.0 };
         let mut starts = vec![0];
         for t in 0..count {
@@ -142,18 +142,18 @@ impl Blocks {
         }
     }
 
-    /// The places of a block's variables.
+    /// Returns the indices of a block's variables.
     pub(super) fn range(&self, t: usize) -> Range<usize> {
         self.starts[t]..self.starts[t + 1]
     }
 
-    /// Whether a block is the last.
+    /// Returns whether a block is the last.
     pub(super) fn is_last(&self, t: usize) -> bool {
         t + 1 == self.span.len()
     }
 
-    /// The parts of time of all blocks, one for each of the job's points, and in the last block one more for having
-    /// ended.
+    /// Returns the shares of time of all blocks, one for each of the job's points, and in the last block one more for
+    /// having ended.
     pub(super) fn parts(&self, job: &Job) -> Vec<f64> {
         let points = job.points();
         let mut parts = vec![0.0; self.span.len() * points + 1];

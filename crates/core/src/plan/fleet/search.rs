@@ -1,4 +1,4 @@
-//! The search over the jobs' ends, and what comes of it.
+//! Search over the slots in which jobs end.
 
 use super::alone::{alone, uncoupled};
 use super::arrange::{Arrangement, First, arrange};
@@ -11,21 +11,21 @@ use super::model::{End, MISSED, Model};
 use super::problem::{FleetProblem, FleetSchedule, FleetSolution};
 use crate::units::{GramsCo2e, Joules, Seconds};
 
-/// An arrangement that costs this part more than the relaxation is tried in another way.
+/// Relative cost above the relaxation from which another arrangement is tried.
 const WORTH_A_TRY: f64 = 1e-4;
-/// Relaxations solved at most.
+/// Maximum number of relaxations.
 const MOST_ROUNDS: usize = 24;
-/// How much dearer it becomes to miss what need not be missed, again and again up to the factor below.
+/// Factor by which penalties rise for misses that are avoidable, up to the maximum below.
 const STIFFER: f64 = 100.0;
 pub(super) const STIFFEST: f64 = 1e6;
 
-/// Plans all jobs at once. Where nothing that they share binds, each job's schedule is its own optimum
-/// ([`crate::plan::solve`]), whatever `solver` is. At every instant the limits in force, and what ended jobs rest at, add up to no more than
-/// the slot's cap, unless even the lowest limits exceed it.
+/// Plans all jobs at once. Where no shared constraint binds, each job's schedule is its own optimum
+/// ([`crate::plan::solve`]), whatever `solver` is. At every instant the limits in force and the resting limits of ended
+/// jobs add up to no more than the slot's cap, unless even the lowest limits exceed it.
 ///
-/// Where not all promises can be kept, carbon budgets bend first, then latest ends, those of the lowest priority first,
-/// and caps last; [`FleetSolution::breaches`] says which and by how much. `go_on` is asked before each iteration whether
-/// to continue; without that, what was found so far is arranged.
+/// If not all constraints can be kept, carbon budgets yield first, then latest ends, those of the lowest priority first,
+/// and caps last; [`FleetSolution::breaches`] lists the excesses. `go_on` is asked before each iteration whether to
+/// continue; if not, the best solution so far is arranged.
 pub fn solve_fleet(problem: &FleetProblem, solver: Solver, go_on: &dyn Fn() -> bool) -> FleetSolution {
     solve_by(problem, Relaxer::new(solver), go_on)
 }
@@ -46,8 +46,7 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
     let schedules = written(problem, &model, &found.arrangement);
     let breaches = breaches(problem, &schedules);
     let cost: GramsCo2e = schedules.iter().map(|s| s.cost).sum();
-    // Figures of very different magnitude may leave the relaxation without any: then nothing is known but that no plan
-    // costs less than nothing.
+    // With figures of very different magnitude the relaxation may fail: then zero is the only lower bound.
     let known = |figure: f64, otherwise: GramsCo2e| GramsCo2e::try_new(figure).unwrap_or(otherwise);
     let priced = |prices: Vec<f64>| prices.into_iter().map(|p| if p.is_finite() { p } else { 0.0 }).collect();
     FleetSolution {
@@ -55,7 +54,7 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
         relaxed: known(found.relaxed, cost),
         bound: known(found.bound, GramsCo2e::ZERO),
         breaches,
-        // A relaxation that rounding kept from converging was not cut short.
+        // A relaxation that rounding kept from converging was not stopped early.
         finished: found.finished || go_on(),
         cap_prices: priced(found.interior.prices.cap),
         budget_prices: priced(found.interior.prices.shared),
@@ -63,12 +62,12 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
     }
 }
 
-/// What a search found.
+/// Best result of a search.
 struct Found {
     ends: Vec<End>,
     interior: Interior,
     arrangement: Arrangement,
-    /// Work that found no room, lateness, and the cost.
+    /// Work that was not placed, lateness, and cost.
     score: (f64, f64, f64),
     relaxed: f64,
     bound: f64,
@@ -76,7 +75,7 @@ struct Found {
 }
 
 impl Found {
-    /// Whether work found no room.
+    /// Returns whether work was not placed.
     fn misses(&self) -> bool {
         self.score.0 > 0.0
     }
@@ -87,7 +86,7 @@ struct Search<'a> {
     model: &'a Model,
     relaxer: Relaxer,
     go_on: &'a dyn Fn() -> bool,
-    /// Relaxations solved.
+    /// Number of solved relaxations.
     rounds: usize,
     bound: f64,
 }
@@ -110,7 +109,7 @@ impl Search<'_> {
             if best.as_ref().is_none_or(|b| found.score < b.score) {
                 best = Some(found);
             }
-            // Where the search does not find room for all work, there is some at the end of the horizon.
+            // If not all work is placed, the end of the horizon has room.
             if tried.contains(&ends) || self.rounds >= MOST_ROUNDS {
                 match furthest.filter(|furthest| !tried.contains(furthest) && best.as_ref().is_some_and(Found::misses))
                 {
@@ -127,7 +126,7 @@ impl Search<'_> {
         best
     }
 
-    /// Solves the relaxation, with other ends where the work needs them.
+    /// Solves the relaxation, changing ends if the work needs it.
     fn relax(&mut self, ends: &mut Vec<End>) -> Interior {
         let (mut work, mut budget, mut ranked) = (FIRST_FACTOR, FIRST_FACTOR, false);
         loop {
@@ -145,7 +144,7 @@ impl Search<'_> {
             if ranked || !(missing || over) {
                 return interior;
             }
-            // Does it have to be missed?
+            // The least possible misses.
             let least = self.relaxer.solve(self.model, ends, Aim::Misses, self.go_on);
             self.rounds += 1;
             if missing && self.missing(&least) {
@@ -162,7 +161,7 @@ impl Search<'_> {
         }
     }
 
-    /// Where each job ends without the others; where it cannot, at the latest end.
+    /// Returns the end of each job alone; its latest end if it cannot be solved alone.
     fn first_ends(&self) -> Vec<End> {
         let first = |(j, job)| match alone(self.problem, job) {
             Some(shares) => self.model.end_in(j, shares.len().max(1) - 1),
@@ -171,20 +170,20 @@ impl Search<'_> {
         self.problem.jobs.iter().enumerate().map(first).collect()
     }
 
-    /// Whether work is missed.
+    /// Returns whether work is missed.
     fn missing(&self, interior: &Interior) -> bool {
         interior.missing.iter().any(|part| *part > MISSED)
     }
 
-    /// Whether a carbon budget is exceeded.
+    /// Returns whether a carbon budget is exceeded.
     fn over(&self, interior: &Interior) -> bool {
         let over = |grams: f64, budget: Option<f64>| grams > MISSED * budget.unwrap_or(0.0).abs().max(1e-3);
         interior.over_budget.iter().zip(&self.model.jobs).any(|(grams, job)| over(*grams, job.budget))
             || interior.over_shared.iter().zip(&self.model.budgets).any(|(grams, budget)| over(*grams, Some(*budget)))
     }
 
-    /// Ends that suit the work better and break no promise that these do not: later where work is missed, earlier where
-    /// even the slowest points do too much. `None` where these suit.
+    /// Returns ends that fit the work better without being late: later ones for missed work, earlier ones if even the
+    /// slowest points do too much. `None` if the ends fit.
     fn within_promises(&self, ends: &[End], interior: &Interior) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate() {
@@ -204,7 +203,7 @@ impl Search<'_> {
         (moved != ends).then_some(moved)
     }
 
-    /// Later ends for the jobs whose work is missed. `None` at the end of the horizon.
+    /// Returns later ends for jobs with missed work. `None` at the end of the horizon.
     fn beyond_promises(&self, ends: &[End], least: &Interior) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate().filter(|(j, _)| least.missing[*j] > MISSED) {
@@ -215,7 +214,7 @@ impl Search<'_> {
         (moved != ends).then_some(moved)
     }
 
-    /// A later end, by about so many seconds: the latest that keeps the promise, or a broken one.
+    /// Returns an end that is later by about so many seconds, at most the latest end or beyond it if that is passed.
     fn moved_by(&self, job: usize, mut end: End, seconds: f64) -> End {
         let mut left = seconds;
         while left > 0.0
@@ -227,7 +226,7 @@ impl Search<'_> {
         end
     }
 
-    /// The same ends, but the horizon's for the jobs whose work found no room.
+    /// Returns the ends with the horizon's end for jobs whose work was not placed.
     fn furthest(&self, ends: &[End], arrangement: &Arrangement) -> Option<Vec<End>> {
         let last = self.model.last();
         let short = |j: usize| arrangement.short[j] > MISSED * self.model.jobs[j].work;
@@ -235,7 +234,7 @@ impl Search<'_> {
         (0..ends.len()).any(short).then(|| ends.iter().enumerate().map(end).collect())
     }
 
-    /// Later ends for the jobs whose work found no room.
+    /// Returns later ends for jobs whose work was not placed.
     fn made_longer(&self, ends: &[End], arrangement: &Arrangement) -> Option<Vec<End>> {
         let mut longer = ends.to_vec();
         for (j, end) in longer.iter_mut().enumerate() {
@@ -247,7 +246,7 @@ impl Search<'_> {
         (longer != ends).then_some(longer)
     }
 
-    /// The better of two arrangements.
+    /// Returns the better of two arrangements.
     fn arranged(&self, ends: Vec<End>, interior: Interior, relaxed: f64) -> Found {
         let over: f64 = interior.over_budget.iter().chain(&interior.over_shared).sum();
         let finished = interior.solved;
@@ -266,8 +265,8 @@ impl Search<'_> {
         Found { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
     }
 
-    /// Work that an arrangement leaves undone, how late it is, both weighed by priority and in seconds, and what it costs:
-    /// the first difference decides.
+    /// Returns an arrangement's undone work and lateness, both in seconds weighted by priority, and its cost. The first
+    /// difference decides.
     fn score(&self, arrangement: &Arrangement) -> (f64, f64, f64) {
         let schedules = written(self.problem, self.model, arrangement);
         let weight = |rank: i32| 100_f64.powi(rank.min(4));
@@ -282,7 +281,7 @@ impl Search<'_> {
     }
 }
 
-/// The schedules of an arrangement.
+/// Returns the schedules of an arrangement.
 fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> Vec<FleetSchedule> {
     let of_job = |job: usize| {
         let mut slots: Vec<Vec<(usize, Seconds)>> = Vec::new();
@@ -311,7 +310,7 @@ fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> 
     (0..problem.jobs.len()).map(of_job).collect()
 }
 
-/// What given parts cost.
+/// Returns the schedule of given parts with its cost.
 fn schedule(problem: &FleetProblem, job: usize, parts: Vec<Vec<(usize, Seconds)>>) -> FleetSchedule {
     let j = &problem.jobs[job];
     let (mut cost, mut carbon, mut energy) = (GramsCo2e::ZERO, GramsCo2e::ZERO, Joules::ZERO);

@@ -110,7 +110,7 @@ pub struct Problem {
     working: usize,
 }
 
-/// What energy in a slot costs and counts, in g/kWh.
+/// Cost of energy in a slot, and what a budget counts it as, in g/kWh.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Weight {
     /// In the objective: η·c_t unless a price is included.
