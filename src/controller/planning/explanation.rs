@@ -9,7 +9,7 @@ use wattune_core::time::Now;
 use wattune_core::units::Watts;
 
 /// Relative saving of a plan over another up to which they are the same but for rounding.
-const WORTH_TELLING: f64 = 1e-6;
+const ROUNDING: f64 = 1e-6;
 
 impl Job {
     /// Updates the reason.
@@ -38,16 +38,16 @@ impl Job {
         let segment = self.plan.as_ref().and_then(|p| p.segment_at(now.utc));
         let kept = self.plan.as_ref().and_then(|p| p.forgone_saving);
         self.reason = match (segment, &self.unplannable) {
-            (Some(segment), _) if kept.is_some_and(|by| by >= WORTH_TELLING) => {
+            (Some(segment), _) if kept.is_some_and(|by| by >= ROUNDING) => {
                 let percent = 100.0 * kept.unwrap_or_default();
                 format!("{} (kept: a new plan would be only {percent:.3} % better)", segment.reason)
             }
             (Some(segment), _) => segment.reason.to_string(),
-            (None, Some(why)) => format!("no plan, limits as found: {why}"),
-            (None, None) => "past the end of its plan; limits as found".into(),
+            (None, Some(why)) => format!("no plan, original limits: {why}"),
+            (None, None) => "past the end of its plan; original limits".into(),
         };
         if let Some(held) = held {
-            self.reason = format!("{held}; planned are {}: {}", held.wanted, self.reason);
+            self.reason = format!("{held} instead of {}: {}", held.wanted, self.reason);
         }
     }
 }
@@ -63,10 +63,10 @@ pub(super) struct CapReduction {
 
 impl fmt::Display for CapReduction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "held down to {} by the node's cap", self.limit)?;
+        write!(f, "limited to {} by the node's cap", self.limit)?;
         match (self.cap, &self.source) {
             (Some(cap), Some(source)) => write!(f, " of {:.0} W ({source})", cap.get()),
-            _ => f.write_str(", which begins in a moment"),
+            _ => f.write_str(", which begins soon"),
         }
     }
 }

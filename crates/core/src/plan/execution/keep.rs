@@ -11,14 +11,12 @@ use crate::plan::fleet::{JointPlan, Member, Shared, broken};
 use crate::plan::job::{Due, PlanSlot, Planner, Problem, RESOLUTION};
 use crate::plan::request::{Request, Unplannable};
 use crate::plan::schedule::{JobActivity, Plan, Segment, Verdict};
-use crate::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds};
+use crate::units::{Samples, SamplesPerSecond, Seconds};
 
 /// Relative deviation from the work above which a plan is not continued.
 const FAR_OFF: f64 = 0.01;
 /// Relative missing work that counts as rounding.
 const NEGLIGIBLE: f64 = 1e-6;
-/// Relative excess over a carbon budget that counts as rounding.
-const ROUNDING: f64 = 1e-6;
 
 /// Returns the new plan, or the current one continued from now if the new one is not cheaper by more than the fraction
 /// `better_by`. `request` is the input of the new plan.
@@ -142,8 +140,8 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
     let (of_old, of_new) = (cost(&pieces), cost(&new.segments));
     let duration = Seconds::from_delta(end - request.now);
     let plan = planner.sum_up(pieces, problem.slots(), duration, known_until, Verdict::Optimal);
-    let left = planner.budget_left().map(|(left, _)| left + GramsCo2e::new(ROUNDING * left.get().abs()));
-    left.is_none_or(|left| plan.expected.carbon <= left).then_some((plan, of_old, of_new))
+    let broken = planner.broken(end, plan.expected.slowdown, plan.expected.carbon);
+    broken.iter().all(|broken| broken.promise.bounds_time()).then_some((plan, of_old, of_new))
 }
 
 /// Splits a segment at slot boundaries and sets each piece's intensity.

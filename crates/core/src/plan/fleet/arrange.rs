@@ -87,7 +87,7 @@ pub(super) enum First {
 /// Arranges the solution of the relaxation.
 pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: First) -> Arrangement {
     let slots = 0..model.seconds.len();
-    let dearest = model.jobs.iter().flat_map(|job| slots.clone().map(|t| job.dearest(t))).fold(0.0, f64::max);
+    let highest = model.jobs.iter().flat_map(|job| slots.clone().map(|t| job.max_second_cost(t))).fold(0.0, f64::max);
     let mut arranger = Arranger {
         model,
         ends,
@@ -96,7 +96,7 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
         left: model.jobs.iter().map(|job| job.work).collect(),
         enders: slots.clone().map(|t| (0..ends.len()).filter(|job| ends[*job].slot == t).collect()).collect(),
         by_priority: ends.iter().any(|end| end.late) || interior.missing.iter().any(|part| *part > 1e-7),
-        scale: if dearest > 0.0 { dearest } else { 1.0 },
+        scale: if highest > 0.0 { highest } else { 1.0 },
     };
     for t in slots {
         let pieces = arranger.ground(t, interior);

@@ -81,7 +81,7 @@ impl Method<'_> {
         let rows = self.rows.iter_mut().chain(self.caps.iter_mut().flatten());
         for ((row, used), price) in rows.zip(used).zip(optimum.prices) {
             let missed = row.right - used;
-            row.settle(if missed.abs() > ROUNDING { missed } else { 0.0 }, price);
+            row.set_miss(if missed.abs() > ROUNDING { missed } else { 0.0 }, price);
         }
         self.reduce_costs();
         for blocks in &mut self.blocks {

@@ -52,7 +52,7 @@ impl<'a> Method<'a> {
     /// Creates the relaxation in which each job ends in the given slot.
     pub(super) fn new(model: &'a Model, ends: &[End], aim: Aim) -> Self {
         let slots = model.seconds.len();
-        let total = |j: &Job| (0..slots).map(|t| j.dearest(t) * model.seconds[t]).sum::<f64>();
+        let total = |j: &Job| (0..slots).map(|t| j.max_second_cost(t) * model.seconds[t]).sum::<f64>();
         let scale = match aim {
             Aim::Cost { .. } => model.jobs.iter().map(total).sum::<f64>() / (slots * model.jobs.len()) as f64,
             Aim::Misses => f64::INFINITY,
@@ -91,13 +91,13 @@ impl<'a> Method<'a> {
         let shared_scale = budget_scale.iter().sum();
         let first_shared = rows.len();
         rows.extend(model.budgets.iter().map(|budget| Row::new(budget / shared_scale, 0.0, stiff, first)));
-        let dearest = 100.0 * rows.iter().map(|row: &Row| row.below.cost.max(row.above.cost)).fold(1.0, f64::max);
+        let highest = 100.0 * rows.iter().map(|row: &Row| row.below.cost.max(row.above.cost)).fold(1.0, f64::max);
         let (mut caps, mut cap_scale) = (vec![None; slots], vec![0.0; slots]);
         for t in 0..slots {
             let most = model.most(t, ends);
             if let Some(cap) = model.cap(t, ends).filter(|cap| *cap < most) {
                 cap_scale[t] = 1.0 / (most * model.seconds[t]);
-                caps[t] = Some(Row::new(cap / most, 0.0, dearest, -1.0));
+                caps[t] = Some(Row::new(cap / most, 0.0, highest, -1.0));
             }
         }
         Self {

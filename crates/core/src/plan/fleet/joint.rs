@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::members::{Member, Shared};
 use super::problem::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution};
-use crate::domain::{Slot, TimeSeries, Work};
+use crate::domain::{Promise, Slot, TimeSeries, Work};
 use crate::plan::job::{Due, PlanSlot, Planner, Point, SHORTEST, spans};
 use crate::plan::reason::Reason;
 use crate::plan::request::Unplannable;
@@ -15,7 +15,7 @@ use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
 
 /// Minimum saving per kilowatt-hour of cap for the cap to be given as the reason.
-const WORTH_TELLING: GramsPerKwh = GramsPerKwh::new(0.5);
+const LEAST_SAVING: GramsPerKwh = GramsPerKwh::new(0.5);
 
 /// A member with work to do.
 struct Active<'a> {
@@ -151,6 +151,8 @@ impl<'a> Active<'a> {
             true => Vec::new(),
             false => self.slots.iter().map(|s| self.doing(&s.slot).is_some()).collect(),
         };
+        let is_of_carbon = |(_, promise): &(GramsCo2e, Promise)| matches!(promise, Promise::CarbonBudget(_));
+        let carbon_budget = self.planner.budget_left().filter(is_of_carbon);
         FleetJob {
             points: choice.points.iter().zip(&choice.places).map(point).collect(),
             work: self.samples,
@@ -158,7 +160,7 @@ impl<'a> Active<'a> {
             eta: request.objective.eta,
             reference_intensity: request.reference_intensity.max(GramsPerKwh::ZERO),
             max_power: request.max_power,
-            carbon_budget: self.planner.budget_left().map(|(left, _)| left - self.idle_carbon(|_| true)),
+            carbon_budget: carbon_budget.map(|(left, _)| left - self.idle_carbon(|_| true)),
             priority: self.member.priority,
             at_rest: self.member.at_rest,
             weighed: Some(request.weighed_intensities(&self.slots)),
@@ -203,7 +205,7 @@ impl<'a> Active<'a> {
                 let Some(span) = span.and_then(|span| self.before_cut(span)) else { continue };
                 let segment = match self.doing(&span) {
                     Some(doing) if *point == job.standing_still() => self.still_segment(span, doing, intensity),
-                    _ if *point != fastest && saving >= WORTH_TELLING => {
+                    _ if *point != fastest && saving >= LEAST_SAVING => {
                         self.planner.segment(span, *point, intensity, Reason::LimitedByCap { intensity, saving })
                     }
                     _ => {

@@ -118,7 +118,7 @@ impl Job {
     }
 
     /// Returns the greatest cost of a second in a slot, gCO2e.
-    pub(super) fn dearest(&self, slot: usize) -> f64 {
+    pub(super) fn max_second_cost(&self, slot: usize) -> f64 {
         self.joule_cost[slot] * self.draw() + self.time_cost
     }
 }
@@ -168,8 +168,8 @@ impl Model {
             job.find_needed(&of.points, &caps);
         }
         let carbon = problem.slots.iter().map(|s| s.intensity.get() / JOULES_PER_KWH).collect();
-        let dearest = jobs.iter().flat_map(|j| (0..seconds.len()).map(|t| j.dearest(t))).fold(0.0, f64::max);
-        let lateness = if dearest > 0.0 { 100.0 * dearest } else { 1.0 };
+        let highest = jobs.iter().flat_map(|j| (0..seconds.len()).map(|t| j.max_second_cost(t))).fold(0.0, f64::max);
+        let lateness = if highest > 0.0 { 100.0 * highest } else { 1.0 };
         let budgets = problem.carbon_budgets.points().iter().map(|(_, grams)| grams.get()).collect();
         let budget_of = (0..seconds.len()).map(|t| problem.budget_of(t)).collect();
         Self { seconds, carbon, caps, jobs, budgets, budget_of, lateness, shortest: problem.shortest.get() }

@@ -46,7 +46,7 @@ impl Row {
     }
 
     /// Sets the own variables to the miss of the right side at a price.
-    pub(super) fn settle(&mut self, missed: f64, price: f64) {
+    pub(super) fn set_miss(&mut self, missed: f64, price: f64) {
         (self.below.value, self.above.value) = (missed.max(0.0), (-missed).max(0.0));
         self.dual = price.clamp(-self.above.cost, self.below.cost);
         (self.below.slack, self.above.slack) = (self.below.cost - self.dual, self.above.cost + self.dual);

@@ -162,7 +162,7 @@ pub(super) fn solve_ending_in(problem: &Problem, finishing: usize) -> Option<Sol
 }
 
 /// Evaluates each slot in which a plan can end.
-fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut look: impl FnMut(Candidate)) -> Market<'a> {
+fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut evaluate: impl FnMut(Candidate)) -> Market<'a> {
     let mut market = Market::new(problem, hulls);
     for finishing in 0..problem.open_slots().len() {
         if finishing > 0 {
@@ -172,7 +172,7 @@ fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut look: imp
             break; // the slots before are more than enough, and so for every later finishing slot
         }
         if problem.runs(finishing) {
-            market.finish_in(finishing, work).into_iter().for_each(&mut look);
+            market.finish_in(finishing, work).into_iter().for_each(&mut evaluate);
         }
     }
     market

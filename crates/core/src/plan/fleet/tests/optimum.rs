@@ -29,9 +29,9 @@ fn pruned(problem: &FleetProblem) -> FleetProblem {
 }
 
 /// What could be paid at most: the scale of rounding where the optimum costs nothing.
-fn dearest(model: &Model) -> f64 {
+fn highest_cost(model: &Model) -> f64 {
     let slots = 0..model.seconds.len();
-    model.jobs.iter().flat_map(|j| slots.clone().map(|t| j.dearest(t) * model.seconds[t])).sum()
+    model.jobs.iter().flat_map(|j| slots.clone().map(|t| j.max_second_cost(t) * model.seconds[t])).sum()
 }
 
 /// The optimum in which each instant keeps the cap; `None` where there is none, or where the oracle has no answer for some
@@ -66,7 +66,7 @@ fn a_general_solver_agrees_with_the_relaxation() {
         }
         let bound = price(&model, &interior.prices, &ends).bound_here;
         let oracle = oracle.expect("what misses nothing is feasible");
-        let close = 1e-6 * oracle.abs() + 1e-8 * dearest(&model) + 1e-9;
+        let close = 1e-6 * oracle.abs() + 1e-8 * highest_cost(&model) + 1e-9;
         prop_assert!((bound - oracle).abs() <= close, "{bound} is not {oracle}");
         Ok(())
     });
@@ -81,7 +81,7 @@ proptest! {
     fn no_end_and_no_combination_is_cheaper_than_the_bound(problem in fleet(2, 4, 4)) {
         let solution = solved(&problem);
         let model = Model::new(&problem);
-        let close = |x: f64| 1e-6 * x.abs() + 1e-8 * dearest(&model) + 1e-9;
+        let close = |x: f64| 1e-6 * x.abs() + 1e-8 * highest_cost(&model) + 1e-9;
         let best = all_ends(&problem).iter().filter_map(|ends| relaxed(&problem, ends)).reduce(f64::min);
         let exact = exact(&problem);
         if !solution.breaches.is_empty() {
@@ -103,7 +103,7 @@ proptest! {
         let best = |of: &FleetProblem| all_ends(of).iter().filter_map(|ends| relaxed(of, ends)).reduce(f64::min);
         if let Some(all) = best(&problem) {
             let few = best(&pruned).expect("pruning keeps what is feasible");
-            let close = 1e-6 * all.abs() + 1e-8 * dearest(&Model::new(&problem));
+            let close = 1e-6 * all.abs() + 1e-8 * highest_cost(&Model::new(&problem));
             prop_assert!((all - few).abs() <= close, "{few} is not {all}");
         }
     }
