@@ -72,7 +72,7 @@ impl Job {
                 let needed = self.remaining()? / reference * (1.0 + reserve);
                 Some(lost + Seconds::from_delta(at - now.utc) - needed)
             }
-            Promise::CarbonBudget(_) => None,
+            _ => None,
         });
         let allowed = allowed.reduce(Seconds::min)?;
         let part = if whole > Seconds::ZERO { (allowed / whole).max(0.0) } else { 0.0 };
