@@ -28,7 +28,7 @@ pub struct Margin {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// No plan meets the constraint, or the work does not fit into the horizon.
-    FlatOut {
+    FullSpeed {
         /// The constraint that cannot be met reliably, if any.
         promise: Option<Promise>,
     },
@@ -136,10 +136,10 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::FlatOut { promise: Some(promise) } => {
+            Self::FullSpeed { promise: Some(promise) } => {
                 write!(f, "Running at full speed: no slower plan reliably keeps {promise}")
             }
-            Self::FlatOut { promise: None } => {
+            Self::FullSpeed { promise: None } => {
                 f.write_str("Running at full speed: the work does not fit into the planning horizon")
             }
             Self::OnlyPoint => f.write_str("The only useful limit: no other one is faster or draws less power"),

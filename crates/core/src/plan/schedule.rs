@@ -80,7 +80,7 @@ pub enum Verdict {
         broken: Vec<Broken>,
     },
     /// No plan keeps the promises about time, so the job runs at its fastest point.
-    FlatOut {
+    FullSpeed {
         /// The broken promises; none if only the reserve for the reference's error is used up.
         broken: Vec<Broken>,
         /// Reason of the infeasibility.
@@ -99,7 +99,7 @@ impl Verdict {
     pub fn broken(&self) -> &[Broken] {
         match self {
             Self::Optimal => &[],
-            Self::OverBudget { broken } | Self::FlatOut { broken, .. } | Self::SharedLimits { broken } => broken,
+            Self::OverBudget { broken } | Self::FullSpeed { broken, .. } | Self::SharedLimits { broken } => broken,
         }
     }
 
@@ -107,7 +107,7 @@ impl Verdict {
     pub fn circumstance(&self, cap: Option<PowerLimit>) -> Circumstance {
         match self {
             Self::Optimal | Self::OverBudget { .. } => Circumstance::Yielding,
-            Self::FlatOut { .. } => Circumstance::FullSpeed(cap),
+            Self::FullSpeed { .. } => Circumstance::FullSpeed(cap),
             Self::SharedLimits { .. } => Circumstance::Sharing,
         }
     }

@@ -235,7 +235,7 @@ impl<'a> Active<'a> {
         let slowdown = if plan.segments.is_empty() { 0.0 } else { slowdown };
         let broken = self.planner.broken(plan.ends_at(), slowdown, carbon);
         match own {
-            Verdict::FlatOut { why, .. } => Verdict::FlatOut { broken, why },
+            Verdict::FullSpeed { why, .. } => Verdict::FullSpeed { broken, why },
             _ if broken.is_empty() => Verdict::Optimal,
             Verdict::OverBudget { .. } if broken.iter().all(|broken| !broken.promise.bounds_time()) => {
                 Verdict::OverBudget { broken }

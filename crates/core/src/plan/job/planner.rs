@@ -85,7 +85,7 @@ pub(in crate::plan) struct DueWork {
     pub(in crate::plan) samples: Samples,
     pub(in crate::plan) latest_end: Option<(DateTime<Utc>, Promise)>,
     /// Duration at full speed for unknown work, which does not end.
-    pub(super) flat_out: Option<Seconds>,
+    pub(super) full_speed: Option<Seconds>,
 }
 
 pub(in crate::plan) struct Planner<'a> {
@@ -108,7 +108,7 @@ impl<'a> Planner<'a> {
                 if samples <= self.choice.points[self.choice.fastest()].throughput * NO_TIME {
                     return Due::Done;
                 }
-                Due::Work(DueWork { samples, latest_end: self.latest_end(), flat_out: None })
+                Due::Work(DueWork { samples, latest_end: self.latest_end(), full_speed: None })
             }
             Work::Unknown => {
                 let Some(max) = objective.max_slowdown else { return Due::NothingNow };
@@ -118,7 +118,7 @@ impl<'a> Planner<'a> {
                 if samples <= Samples::ZERO {
                     return Due::NothingNow;
                 }
-                Due::Work(DueWork { samples, latest_end: self.latest_end(), flat_out: Some(window) })
+                Due::Work(DueWork { samples, latest_end: self.latest_end(), full_speed: Some(window) })
             }
         }
     }
@@ -131,7 +131,7 @@ impl<'a> Planner<'a> {
         // A job that may pause may use all available time.
         let enough = if self.request.objective.pausable.is_some() { DateTime::<Utc>::MAX_UTC } else { at_leisure };
         let until = due.latest_end.map_or(at_leisure, |(end, _)| end.min(enough));
-        let (slots, known_until) = self.horizon(until.max(later(now, self.flat_out_time(due).to_delta())))?;
+        let (slots, known_until) = self.horizon(until.max(later(now, self.full_speed_time(due).to_delta())))?;
         let weighed = self.request.weighed_intensities(&slots);
         let problem = Problem::new(
             slots,
@@ -148,8 +148,8 @@ impl<'a> Planner<'a> {
         Ok((problem.counting(counted.into_iter()), known_until))
     }
 
-    pub(super) fn flat_out_time(&self, due: &DueWork) -> Seconds {
-        due.flat_out.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
+    pub(super) fn full_speed_time(&self, due: &DueWork) -> Seconds {
+        due.full_speed.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
     }
 
     /// Returns the slots from now to `until` and the end of the forecast. The time after it is one slot with the
@@ -242,6 +242,6 @@ impl<'a> Planner<'a> {
 impl DueWork {
     /// Returns whether the job continues after it.
     pub(in crate::plan) fn endless(&self) -> bool {
-        self.flat_out.is_some()
+        self.full_speed.is_some()
     }
 }

@@ -66,14 +66,14 @@ impl Planner<'_> {
                 plan
             }
             Err(why) => {
-                let flat_out = self.flat_out_time(due);
-                let shares = fill(problem.slots(), flat_out, self.choice.fastest());
-                let reasons = shares.iter().map(|_| vec![Reason::FlatOut { promise }]).collect();
+                let full_speed = self.full_speed_time(due);
+                let shares = fill(problem.slots(), full_speed, self.choice.fastest());
+                let reasons = shares.iter().map(|_| vec![Reason::FullSpeed { promise }]).collect();
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
-                let ends_at = later(self.request.now, flat_out.to_delta());
-                let slowdown = self.slowdown(plan.expected.samples, flat_out);
-                plan.verdict = Verdict::FlatOut { broken: self.broken(ends_at, slowdown, plan.expected.carbon), why };
+                let ends_at = later(self.request.now, full_speed.to_delta());
+                let slowdown = self.slowdown(plan.expected.samples, full_speed);
+                plan.verdict = Verdict::FullSpeed { broken: self.broken(ends_at, slowdown, plan.expected.carbon), why };
                 plan
             }
         })
@@ -153,7 +153,7 @@ impl Planner<'_> {
 
     /// Removes surplus work at the end that lengthened parts cause.
     fn without_surplus(&self, mut shares: Shares, due: &DueWork) -> Shares {
-        if self.request.dwell <= SHORTEST || due.flat_out.is_some() {
+        if self.request.dwell <= SHORTEST || due.full_speed.is_some() {
             return shares;
         }
         let mut surplus = self.samples(&shares) - due.samples;

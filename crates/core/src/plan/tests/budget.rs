@@ -73,7 +73,7 @@ fn the_past_counts_and_the_budget_yields_before_time() {
     assert!((by.get() - 49.0).abs() < 0.1, "{by}");
     assert!((plan.expected.slowdown - 0.1).abs() < 1e-6, "the slowdown is kept");
     job.progress.elapsed = Seconds::new(2160.0);
-    let Verdict::FlatOut { broken, .. } = job.plan().verdict else { panic!("{:?}", job.plan().verdict) };
+    let Verdict::FullSpeed { broken, .. } = job.plan().verdict else { panic!("{:?}", job.plan().verdict) };
     let [Broken { by: Excess::Slowdown(_), .. }, Broken { by: Excess::Carbon(by), .. }] = broken[..] else {
         panic!("{broken:?}")
     };

@@ -126,7 +126,7 @@ proptest! {
             let slower = job.objective.max_slowdown.is_some_and(|max| plan.expected.slowdown > max + 1e-5);
             match plan.verdict {
                 Verdict::Optimal | Verdict::OverBudget { .. } => prop_assert!(late.is_none() && !slower),
-                Verdict::FlatOut { .. } | Verdict::SharedLimits { .. } => {
+                Verdict::FullSpeed { .. } | Verdict::SharedLimits { .. } => {
                     prop_assert_eq!(misses_deadline_by(&plan.verdict).is_some(), late.is_some());
                 }
             }

@@ -178,7 +178,7 @@ proptest! {
                 prop_assert!(above.is_none_or(|above| above <= 1e-4), "too slow by {above:?}");
             }
             Verdict::OverBudget { .. } | Verdict::SharedLimits { .. } => prop_assert!(false, "there is nothing else to keep"),
-            Verdict::FlatOut { .. } => {
+            Verdict::FullSpeed { .. } => {
                 prop_assert!(plan.segments.iter().all(|s| s.throughput == fastest));
                 let (missed, exceeded) = (misses_deadline_by(&plan.verdict), exceeds_slowdown_by(&plan.verdict));
                 prop_assert_eq!(missed.is_some(), late.is_some_and(|late| late > Seconds::new(1e-3)));
@@ -236,7 +236,7 @@ proptest! {
                     prop_assert!(plan.segments.iter().all(|s| s.throughput == fastest));
                     continue;
                 }
-                Reason::FlatOut { .. } => {
+                Reason::FullSpeed { .. } => {
                     prop_assert_ne!(&plan.verdict, &Verdict::Optimal);
                     continue;
                 }
@@ -277,7 +277,7 @@ fn a_latest_end_just_passed_leaves_no_time_for_any_work() {
     let fastest = job.profile.points.iter().map(|p| p.throughput.mean.get()).fold(0.0, f64::max);
     job.objective.max_slowdown = Some(2.2e-4 * fastest - 1.0);
     let plan = job.plan();
-    assert!(matches!(plan.verdict, Verdict::FlatOut { why: Infeasible::NotEnoughTime { .. }, .. }), "{plan:?}");
+    assert!(matches!(plan.verdict, Verdict::FullSpeed { why: Infeasible::NotEnoughTime { .. }, .. }), "{plan:?}");
     assert!(plan.expected.carbon.get().is_finite() && plan.expected.slowdown.is_finite(), "{plan:?}");
 }
 
@@ -326,7 +326,7 @@ fn a_plan_is_readable() {
     00:00:00-01:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
     01:00:00-02:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
     02:00:00-03:00:00 400 W Running at full speed: no slower plan reliably keeps the deadline 1970-01-01T02:30:00Z
-    522.0 gCO2e of 522.0 gCO2e, slowdown 5.56 %, FlatOut { broken: [Broken { promise: Deadline(1970-01-01T02:30:00Z), by: Time(Seconds(1800.0)) }, Broken { promise: Slowdown(0.0), by: Slowdown(0.05555555555555558) }], why: NotEnoughTime { missing: Samples(180000.0), late_by: Seconds(1800.0) } }
+    522.0 gCO2e of 522.0 gCO2e, slowdown 5.56 %, FullSpeed { broken: [Broken { promise: Deadline(1970-01-01T02:30:00Z), by: Time(Seconds(1800.0)) }, Broken { promise: Slowdown(0.0), by: Slowdown(0.05555555555555558) }], why: NotEnoughTime { missing: Samples(180000.0), late_by: Seconds(1800.0) } }
     ");
 }
 
@@ -350,7 +350,7 @@ fn an_uncertain_reference_leaves_a_reserve() {
     assert_eq!((plan.verdict, plan.expected.slowdown), (Verdict::Optimal, 0.0));
     // The reserve is used up, but the constraint itself is met.
     job.progress.elapsed = Seconds::new(600.0);
-    let Verdict::FlatOut { broken, why } = job.plan().verdict else { panic!("{:?}", job.plan().verdict) };
+    let Verdict::FullSpeed { broken, why } = job.plan().verdict else { panic!("{:?}", job.plan().verdict) };
     assert_eq!(broken, []);
     assert!(matches!(why, Infeasible::NotEnoughTime { .. }));
 }
@@ -361,13 +361,13 @@ fn full_speed_reports_its_violations() {
     job.objective.deadline = Some(at(9000.0));
     job.progress.elapsed = Seconds::new(2160.0); // 20 % of the job's time at the ceiling
     let plan = job.plan();
-    let Verdict::FlatOut { broken, why } = &plan.verdict else { panic!("feasible") };
+    let Verdict::FullSpeed { broken, why } = &plan.verdict else { panic!("feasible") };
     let [late, slower] = broken[..] else { panic!("{broken:?}") };
     assert_eq!(late, Broken { promise: Promise::Deadline(at(9000.0)), by: Excess::Time(Seconds::new(1800.0)) });
     assert!((slower.by.get() - 0.1).abs() < 1e-9);
     assert!(matches!(why, Infeasible::NotEnoughTime { .. }));
     assert!(plan.segments.iter().all(|s| s.point == 0));
-    assert_eq!(plan.segments[0].reason, Reason::FlatOut { promise: Some(Promise::Deadline(at(9000.0))) });
+    assert_eq!(plan.segments[0].reason, Reason::FullSpeed { promise: Some(Promise::Deadline(at(9000.0))) });
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn a_cap_removes_limits_but_not_the_reference() {
     job.allowed = Some(PowerLimit::from_milliwatts(375_000));
     let plan = job.plan();
     assert!(plan.segments.iter().all(|s| s.point == 1), "only 90 samples/s are left to keep 10 %: none is fast enough");
-    assert!(matches!(plan.verdict, Verdict::FlatOut { .. }), "{:?}", plan.verdict);
+    assert!(matches!(plan.verdict, Verdict::FullSpeed { .. }), "{:?}", plan.verdict);
     let above = exceeds_slowdown_by(&plan.verdict).expect("exceeds");
     assert!((above - (1.0 / 0.9 - 1.1)).abs() < 1e-6);
     let cap = PowerLimit::from_milliwatts(100_000);
@@ -441,7 +441,7 @@ fn unknown_work_keeps_its_speed_over_the_window() {
     assert!((job.plan().expected.slowdown - 0.1).abs() < 1e-6);
     // A lost day is not.
     job.progress.elapsed = Seconds::new(86_400.0);
-    let Verdict::FlatOut { broken, .. } = job.plan().verdict else { panic!("feasible") };
+    let Verdict::FullSpeed { broken, .. } = job.plan().verdict else { panic!("feasible") };
     assert!(matches!(broken[..], [Broken { by: Excess::Slowdown(_), .. }]), "{broken:?}");
 }
 

@@ -220,7 +220,7 @@ fn horizon_from(now: DateTime<Utc>, start: f64, slots: &[(f64, f64)]) -> Vec<Pla
 
 fn figures(verdict: &Verdict) -> Vec<f64> {
     let mut figures: Vec<f64> = verdict.broken().iter().map(|broken| broken.by.get()).collect();
-    if let Verdict::FlatOut { why, .. } = verdict {
+    if let Verdict::FullSpeed { why, .. } = verdict {
         figures.extend(match why {
             Infeasible::NotEnoughTime { missing, late_by } => [missing.get(), late_by.get()],
             Infeasible::HorizonTooShort { missing, short_by } => [missing.get(), short_by.get()],
@@ -296,7 +296,7 @@ fn a_pausable_job_is_planned_despite_a_past_deadline_or_tiny_work() {
             let late = deadline.is_some() && total > 1.0;
             // A paused job with a hundredth of a second of work is late because of the checkpoint alone.
             let resumes = activity == Some(Activity::PausedSince(at(-10.0))) && total == 1.0;
-            let is_late = matches!(made.verdict, Verdict::FlatOut { .. });
+            let is_late = matches!(made.verdict, Verdict::FullSpeed { .. });
             assert!(total < 1.0 || is_late == (late || resumes), "{total}: {made:?}");
             assert!(made.segments.iter().all(|s| s.point == 0 || !late), "{total}: {made:?}");
             assert_eq!(made.segments.is_empty(), total < 1.0, "{total}: {made:?}");
