@@ -1,21 +1,50 @@
-//! Converts several jobs' requests into one fleet problem, and its solution into their plans.
+//! Conversion of several jobs' requests into one fleet problem, and of its solution into their plans.
 
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, Utc};
 
-use super::members::{Member, Shared};
 use super::problem::{FleetJob, FleetPoint, FleetProblem, FleetSchedule, FleetSolution};
 use crate::domain::{Promise, Slot, TimeSeries, Work};
 use crate::plan::job::{Due, PlanSlot, Planner, Point, SHORTEST, spans};
 use crate::plan::reason::Reason;
-use crate::plan::request::Unplannable;
+use crate::plan::request::{Request, Unplannable};
 use crate::plan::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
 
 /// Minimum saving per kilowatt-hour of cap for the cap to be given as the reason.
 const LEAST_SAVING: GramsPerKwh = GramsPerKwh::new(0.5);
+
+/// One of several jobs that are planned jointly.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    /// Planning input of the job.
+    pub request: Request<'a>,
+    /// Priority: the lowest yields first if not all constraints can be met. Default zero.
+    pub priority: i32,
+    /// Power that a cap counts for each point of its profile, in order: the limits in force summed over its GPUs.
+    /// Missing values count as P_max.
+    pub limits: &'a [Watts],
+    /// Power that a cap counts for its GPUs without a plan and after its end, when their limits are lowered to this.
+    pub at_rest: Watts,
+}
+
+impl Member<'_> {
+    /// Returns the power that a cap counts at a point.
+    pub(super) fn limit(&self, point: usize) -> Watts {
+        self.limits.get(point).copied().unwrap_or(self.request.max_power)
+    }
+}
+
+/// Constraints shared by several jobs.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared<'a> {
+    /// Remaining cap for these jobs' limits, with other GPUs subtracted. Spans without a value are not capped.
+    pub cap: &'a TimeSeries<Watts>,
+    /// Emissions that all of them may still cause within each span; unlimited elsewhere.
+    pub carbon_budget: Option<&'a TimeSeries<GramsCo2e>>,
+}
 
 /// A member with work to do.
 struct Active<'a> {

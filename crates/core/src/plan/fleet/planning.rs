@@ -5,8 +5,7 @@ use std::fmt;
 use chrono::{DateTime, Utc};
 
 use super::general::Solver;
-use super::joint::Joint;
-use super::members::{Member, Shared};
+use super::joint::{Joint, Member, Shared};
 use super::search::solve_fleet;
 use crate::domain::{Slot, TimeSeries};
 use crate::plan::job::plan;

@@ -66,33 +66,6 @@ impl FleetJob {
     }
 }
 
-/// Error for invalid input.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum InvalidFleet {
-    /// The horizon is invalid.
-    #[error(transparent)]
-    Horizon(#[from] InvalidProblem),
-    /// A job is invalid.
-    #[error("job {job}: {why}")]
-    Job {
-        /// Index of the job.
-        job: usize,
-        /// Reason.
-        why: InvalidProblem,
-    },
-    /// There is not one cap per slot.
-    #[error("{caps} caps for {slots} slots; one for each is needed, absent where there is none")]
-    Caps {
-        /// Number of caps.
-        caps: usize,
-        /// Number of slots.
-        slots: usize,
-    },
-    /// A job's limit at a point is negative, or its weights or pauses are not one per slot.
-    #[error("job {0}: a limit is negative, or there is not one weight of at least 0, or not one pause, per slot")]
-    LimitsOrSlots(usize),
-}
-
 /// Several jobs over one horizon. Validated on construction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetProblem {
@@ -117,19 +90,21 @@ impl FleetProblem {
         caps: Vec<Option<Watts>>,
         jobs: Vec<FleetJob>,
         carbon_budgets: Option<TimeSeries<GramsCo2e>>,
-    ) -> Result<Self, InvalidFleet> {
+    ) -> Result<Self, InvalidProblem> {
         check_horizon(&slots)?;
         if caps.len() != slots.len() {
-            return Err(InvalidFleet::Caps { caps: caps.len(), slots: slots.len() });
+            return Err(InvalidProblem::NotPerSlot);
         }
-        for (job, j) in jobs.iter().enumerate() {
-            check_job(j).map_err(|why| InvalidFleet::Job { job, why })?;
+        for j in &jobs {
+            check_job(j)?;
             let weighed = j.weighed.as_ref();
             let weighs = weighed.is_none_or(|w| w.len() == slots.len() && w.iter().all(|c| *c >= GramsPerKwh::ZERO));
             let pauses = j.still.is_empty() || j.still.len() == slots.len();
-            let limits = j.points.iter().all(|p| p.limit >= Watts::ZERO) && j.at_rest >= Watts::ZERO;
-            if !(weighs && pauses && limits) {
-                return Err(InvalidFleet::LimitsOrSlots(job));
+            if !(weighs && pauses) {
+                return Err(InvalidProblem::NotPerSlot);
+            }
+            if j.at_rest < Watts::ZERO || j.points.iter().any(|p| p.limit < Watts::ZERO) {
+                return Err(InvalidProblem::NegativeLimit);
             }
         }
         let carbon_budgets = carbon_budgets.unwrap_or_default();

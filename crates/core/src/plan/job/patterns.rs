@@ -1,4 +1,5 @@
-//! Patterns of runs and pauses: which are allowed, and which is the cheapest for a given marginal cost λ.
+//! Patterns of runs and pauses: which are allowed, and which is the cheapest for a given marginal cost λ. For a given λ
+//! each slot has one best way to run and one to pause, and dynamic programming over slot boundaries finds the pattern.
 
 use std::ops::Range;
 

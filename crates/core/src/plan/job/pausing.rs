@@ -1,13 +1,12 @@
 //! Pausing: when a job that may pause does so.
 //!
 //! A pause is idle power without work. Without minimum durations and checkpoints it is just one more point for
-//! [`super::solve`]. With them the choice of slots is combinatorial. For a given marginal cost λ each slot has one best
-//! way to run and one to pause, and dynamic programming over slot boundaries finds the cheapest pattern of runs and
-//! pauses; bisection of λ finds the patterns around the one that does the work. Each is then solved exactly, with its
-//! pauses fixed and with one of them starting within a slot, and the best is improved by moving and removing pauses.
-//! The dynamic programme is a lower bound for any λ, but a weak one over all ends at once, because an end between two
-//! days is no mixture of one before and one after it. So λ is bisected again for each possible finishing slot whose own
-//! bound leaves room for improvement, the most promising first.
+//! [`super::solve`]. With them the choice of slots is combinatorial. For a given marginal cost λ, [`super::patterns`]
+//! finds the cheapest pattern of runs and pauses; bisection of λ finds the patterns around the one that does the work.
+//! Each is then solved exactly, with its pauses fixed and with one of them starting within a slot, and the best is
+//! improved by moving and removing pauses. The dynamic programme is a lower bound for any λ, but a weak one over all
+//! ends at once, because an end between two days is no mixture of one before and one after it. So λ is bisected again
+//! for each possible finishing slot whose own bound leaves room for improvement, the most promising first.
 
 use std::ops::Range;
 

@@ -52,6 +52,12 @@ pub enum InvalidProblem {
     /// η is outside 0..=1, or a factor of the time cost is negative.
     #[error("eta must be within 0 to 1, reference intensity and maximum power not negative")]
     BadWeights,
+    /// Joint planning: caps, weights or pauses are not one per slot, or a weight is negative.
+    #[error("caps, weights of at least 0 and pauses are needed for each slot")]
+    NotPerSlot,
+    /// Joint planning: a limit is negative.
+    #[error("a limit is negative")]
+    NegativeLimit,
 }
 
 /// Reason why no plan meets the constraints, with figures for running at full speed.
