@@ -39,6 +39,7 @@
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
 //! * [`recurring`]: recurring jobs as a service, a transaction of the store for each request
 //! * [`controller`]: the loop and all mutable state of a running daemon
+//! * [`reports`]: one model of a report, with its renderings for the command line and the API
 //! * [`demo`]: the daemon on simulated GPUs, with a clock that it moves itself
 //! * [`http`]: the API, its wire types, guards, metrics and page; the one place where errors become statuses
 //! * [`config`]: one file of settings, checked once; each module owns its own settings type and gets it by value
@@ -100,5 +101,6 @@ pub mod gpu;
 pub mod http;
 pub mod providers;
 pub mod recurring;
+pub mod reports;
 pub mod store;
 pub mod telemetry;

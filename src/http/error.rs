@@ -6,7 +6,6 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::guard::Refusal;
 use crate::controller::{Busy, ControlError};
 use crate::recurring::RecurringError;
 use crate::store::StoreError;
@@ -15,6 +14,9 @@ use wattune_core::domain::InvalidJob;
 
 /// The media type of a [`Problem`].
 pub const PROBLEM_JSON: &str = "application/problem+json";
+
+/// The answer of a handler.
+pub(super) type Answer<T> = Result<Json<T>, Problem>;
 
 /// The reason why a request was refused, and what would be right (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -157,17 +159,6 @@ impl From<Refused> for Problem {
 impl From<Busy> for Problem {
     fn from(busy: Busy) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, busy.to_string())
-    }
-}
-
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        let status = match refusal {
-            Refusal::Host(_) | Refusal::Origin(_) | Refusal::CrossSite(_) => StatusCode::FORBIDDEN,
-            Refusal::NoListener => StatusCode::NOT_ACCEPTABLE,
-            Refusal::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        };
-        Self::new(status, refusal.to_string())
     }
 }
 

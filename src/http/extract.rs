@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 
 use axum::body::Bytes;
-use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -15,9 +15,9 @@ use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::error::Category;
 
-use super::Shared;
 use super::error::Problem;
-use wattune_core::domain::with_nearest;
+use super::shared::Shared;
+use wattune_core::domain::{InvalidJob, with_nearest};
 
 /// A request body.
 pub(super) trait Wire: DeserializeOwned {
@@ -135,17 +135,32 @@ fn hint_for(right: &'static [(&'static str, &'static str)], field: &str) -> Opti
     }
 }
 
-/// The path parameters: one segment, or a tuple of them.
-pub(super) struct Segment<T = String>(pub T);
+/// A value that a route's path names.
+pub(super) trait FromPath: Sized {
+    /// The path's parameters.
+    type Parameters: DeserializeOwned + Send;
 
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Segment<T> {
+    /// Parses them.
+    ///
+    /// # Errors
+    /// Usually 404: an invalid name is unknown.
+    fn parse(parameters: Self::Parameters) -> Result<Self, Problem>;
+}
+
+/// The value that the path names.
+pub(super) struct Named<T>(pub T);
+
+impl<T: FromPath, S: Send + Sync> FromRequestParts<S> for Named<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(segment)| Self(segment)).map_err(|rejection: PathRejection| {
-            Problem::new(StatusCode::BAD_REQUEST, format!("the address cannot be read: {}", rejection.body_text()))
-        })
+        match Path::<T::Parameters>::from_request_parts(parts, state).await {
+            Ok(Path(parameters)) => T::parse(parameters).map(Self),
+            Err(rejection) => {
+                let detail = format!("the address cannot be read: {}", rejection.body_text());
+                Err(Problem::new(StatusCode::BAD_REQUEST, detail))
+            }
+        }
     }
 }
 
@@ -180,5 +195,40 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
             let what = with_nearest(what.to_owned());
             Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the query string is wrong: {what}"))
         })
+    }
+}
+
+/// Returns an error of a field.
+pub(super) fn invalid(field: &'static str, why: impl Into<String>) -> InvalidJob {
+    InvalidJob { field, why: why.into() }
+}
+
+/// Returns the quantity of a field, or an error if it is not finite.
+pub(super) fn finite<Q>(field: &'static str, quantity: Option<Q>) -> Result<Q, InvalidJob> {
+    quantity.ok_or_else(|| invalid(field, "is not a finite number"))
+}
+
+/// Returns the maximum length of a list, or an error if it is outside 1..=`most`.
+pub(super) fn page_length(limit: u32, most: u32) -> Result<u32, InvalidJob> {
+    let why = || format!("is {limit}; it must be within 1 to {most}");
+    if (1..=most).contains(&limit) { Ok(limit) } else { Err(invalid("limit", why())) }
+}
+
+/// Returns `N`, as the default of a field.
+pub(super) const fn usually<const N: u32>() -> u32 {
+    N
+}
+
+/// A request, and the status, field and text of its refusal.
+#[cfg(test)]
+pub(super) type Refused = (&'static str, u16, Option<&'static str>, &'static str);
+
+/// Asserts that these requests are refused.
+#[cfg(test)]
+pub(super) fn assert_refused<T: fmt::Debug>(read: impl Fn(&str) -> Result<T, Problem>, table: &[Refused]) {
+    for (text, status, field, detail) in table {
+        let problem = read(text).expect_err(text);
+        assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
+        assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
     }
 }

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, Method, Uri, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
@@ -43,6 +43,17 @@ pub enum Refusal {
     /// The body is not JSON.
     #[error("the body's content type is {0}; it must be application/json")]
     MediaType(String),
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let status = match refusal {
+            Refusal::Host(_) | Refusal::Origin(_) | Refusal::CrossSite(_) => StatusCode::FORBIDDEN,
+            Refusal::NoListener => StatusCode::NOT_ACCEPTABLE,
+            Refusal::MediaType(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        };
+        Self::new(status, refusal.to_string())
+    }
 }
 
 impl Guard {

@@ -14,7 +14,6 @@ use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::error::Problem;
 use super::places::Peer;
 use crate::controller::view::StatusView;
@@ -76,15 +75,18 @@ impl Live {
         Self { newest: watch::Sender::new(None), wanted: Arc::default(), listeners: Arc::default(), stop }
     }
 
-    /// Queries the controller while a client is connected.
-    pub(super) async fn produce(&self, shared: &Shared) -> Infallible {
+    /// Queries the status while a client is connected.
+    pub(super) async fn produce<F>(&self, status: impl Fn() -> F) -> Infallible
+    where
+        F: Future<Output = Result<StatusView, Problem>>,
+    {
         loop {
             while self.newest.receiver_count() == 0 {
                 // The next client must not get an old answer.
                 self.newest.send_replace(None);
                 self.wanted.notified().await;
             }
-            let frame = match shared.status().await {
+            let frame = match status().await {
                 Ok(status) => Frame::of_status(status),
                 Err(problem) => Frame::of_problem(&problem),
             };

@@ -18,9 +18,8 @@ use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
 use self::family::Families;
-use super::Shared;
 use super::error::Problem;
-use super::openapi::Problems;
+use super::shared::Shared;
 use crate::controller::view::StatusView;
 use crate::recurring::RecurringView;
 
@@ -32,8 +31,7 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
     get, path = "/metrics", tag = "health",
     responses(
         (status = OK, body = String, content_type = "text/plain"),
-        (status = SERVICE_UNAVAILABLE, response = Problem),
-        Problems
+        (status = SERVICE_UNAVAILABLE, response = Problem)
     )
 )]
 pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<impl IntoResponse, Problem> {

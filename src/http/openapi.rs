@@ -1,18 +1,13 @@
 //! The API's description, generated from the handlers.
 
-use std::collections::BTreeMap;
-use std::sync::LazyLock;
-
-use axum::http::header;
-use axum::response::IntoResponse;
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::{Ref, RefOr, Response, ResponseBuilder};
-use utoipa::{IntoResponses, OpenApi, ToResponse};
+use utoipa::{OpenApi, ToResponse};
 
 use super::error::{PROBLEM_JSON, Problem};
-use super::wire::JobState;
-use super::wire::ledger::ReportFormat;
-use super::wire::recurring::TrialOrder;
+use super::v1::jobs::JobState;
+use super::v1::ledger::ReportFormat;
+use super::v1::recurring::trials::TrialOrder;
 
 /// The parts that all routes share.
 #[derive(OpenApi)]
@@ -38,15 +33,6 @@ use super::wire::recurring::TrialOrder;
 )]
 pub(super) struct Api;
 
-/// The error responses of every route.
-pub(super) struct Problems;
-
-impl IntoResponses for Problems {
-    fn responses() -> BTreeMap<String, RefOr<Response>> {
-        BTreeMap::from([("default".to_owned(), RefOr::Ref(Ref::from_response_name("Problem")))])
-    }
-}
-
 impl<'r> ToResponse<'r> for Problem {
     fn response() -> (&'r str, RefOr<Response>) {
         let content = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
@@ -58,13 +44,13 @@ impl<'r> ToResponse<'r> for Problem {
     }
 }
 
-static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
-    let mut document = serde_json::to_value(super::routes::documented().into_openapi()).unwrap_or_default();
+/// Renders the description of these routes.
+pub(super) fn document(routes: utoipa::openapi::OpenApi) -> String {
+    let mut document = serde_json::to_value(routes).unwrap_or_default();
     name_units(&mut document);
-    describe_answers(&mut document);
-    describe_refusals(&mut document);
+    operations(&mut document).for_each(describe_responses);
     document.to_string()
-});
+}
 
 /// Units by the ends of field names, the longest first.
 const UNITS: [(&str, &str); 17] = [
@@ -104,54 +90,49 @@ fn name_units(document: &mut serde_json::Value) {
     }
 }
 
-/// Adds a description of every answer, which OpenAPI 3.1 requires.
-fn describe_answers(document: &mut serde_json::Value) {
+/// Returns all operations.
+fn operations(document: &mut serde_json::Value) -> impl Iterator<Item = &mut serde_json::Value> {
     let paths = document.get_mut("paths").and_then(serde_json::Value::as_object_mut);
-    let operations = paths.into_iter().flat_map(|p| p.values_mut()).filter_map(serde_json::Value::as_object_mut);
-    for operation in operations.flat_map(|o| o.values_mut()) {
-        let summary = operation.get("summary").cloned().unwrap_or_default();
-        let responses = operation.get_mut("responses").and_then(serde_json::Value::as_object_mut);
-        for response in responses.into_iter().flat_map(|r| r.values_mut()).filter_map(serde_json::Value::as_object_mut)
-        {
-            if !response.contains_key("$ref") {
-                response.entry("description").or_insert_with(|| summary.clone());
-            }
-        }
-    }
+    paths
+        .into_iter()
+        .flat_map(|p| p.values_mut())
+        .filter_map(serde_json::Value::as_object_mut)
+        .flat_map(|o| o.values_mut())
 }
 
-/// Adds the refusals that all routes of a kind share: unreadable addresses, and bodies that are not JSON, too large,
-/// late or of another media type.
-fn describe_refusals(document: &mut serde_json::Value) {
-    let refusal = serde_json::json!({"$ref": "#/components/responses/Problem"});
-    let paths = document.get_mut("paths").and_then(serde_json::Value::as_object_mut);
-    let operations = paths.into_iter().flat_map(|p| p.values_mut()).filter_map(serde_json::Value::as_object_mut);
-    for operation in operations.flat_map(|o| o.values_mut()) {
-        let parameters = operation.get("parameters").and_then(serde_json::Value::as_array);
-        let is_path = |parameter: &serde_json::Value| parameter.get("in").is_some_and(|place| place == "path");
-        let of_path: &[&str] = if parameters.is_some_and(|p| p.iter().any(is_path)) { &["400"] } else { &[] };
-        let of_body: &[&str] = if operation.get("requestBody").is_some() { &["400", "408", "413", "415"] } else { &[] };
-        let Some(responses) = operation.get_mut("responses").and_then(serde_json::Value::as_object_mut) else {
+/// Completes an operation's responses: a description of each, which OpenAPI 3.1 requires; a problem as the body of each
+/// refusal; and the refusals that all routes of a kind share, for unreadable addresses, invalid parameters, and bodies
+/// that are invalid, too large, late or of another media type.
+fn describe_responses(operation: &mut serde_json::Value) {
+    let summary = operation.get("summary").cloned().unwrap_or_default();
+    let parameters = operation.get("parameters").and_then(serde_json::Value::as_array);
+    let has = |place| parameters.is_some_and(|p| p.iter().any(|p| p.get("in").is_some_and(|found| found == place)));
+    let shared: [(bool, &[&str]); 4] = [
+        (true, &["default"]),
+        (has("path"), &["400"]),
+        (has("query"), &["422"]),
+        (operation.get("requestBody").is_some(), &["400", "408", "413", "415", "422"]),
+    ];
+    let Some(responses) = operation.get_mut("responses").and_then(serde_json::Value::as_object_mut) else { return };
+    for (status, response) in responses.iter_mut().filter_map(|(status, r)| Some((status, r.as_object_mut()?))) {
+        if response.contains_key("$ref") {
             continue;
-        };
-        for status in of_path.iter().chain(of_body) {
-            responses.entry(*status).or_insert_with(|| refusal.clone());
+        }
+        response.entry("description").or_insert_with(|| summary.clone());
+        if status.starts_with(['4', '5']) {
+            let problem = serde_json::json!({"schema": {"$ref": "#/components/schemas/Problem"}});
+            response.entry("content").or_insert_with(|| serde_json::json!({ PROBLEM_JSON: problem }));
         }
     }
-}
-
-/// This description.
-#[utoipa::path(
-    get, path = "/openapi.json", tag = "health",
-    responses((status = OK, body = serde_json::Value, content_type = "application/json"), Problems)
-)]
-pub(super) async fn openapi() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
+    for status in shared.into_iter().filter(|(applies, _)| *applies).flat_map(|(_, statuses)| statuses) {
+        let refusal = || serde_json::json!({"$ref": "#/components/responses/Problem"});
+        responses.entry(*status).or_insert_with(refusal);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::http::routes::DOCUMENT;
 
     #[test]
     fn every_route_and_schema_is_described() {

@@ -9,8 +9,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use super::openapi::Problems;
-
 const STYLE: &str = concat!(include_str!("page/uplot/uPlot.min.css"), include_str!("page/page.css"));
 
 /// uPlot, then the page's own files, which share one scope.
@@ -51,7 +49,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 /// The web page with live figures.
 #[utoipa::path(
     get, path = "/", operation_id = "get_page", tag = "status",
-    responses((status = OK, body = String, content_type = "text/html", description = "One document"), Problems)
+    responses((status = OK, body = String, content_type = "text/html", description = "One document"))
 )]
 pub(super) async fn page() -> impl IntoResponse {
     let headers = [

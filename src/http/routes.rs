@@ -1,6 +1,7 @@
 //! The routes, and the layers around every answer.
 
 use std::any::Any;
+use std::sync::LazyLock;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
@@ -15,14 +16,15 @@ use utoipa_axum::routes;
 
 use super::error::Problem;
 use super::guard::{self, Guard};
-use super::openapi::Api;
 use super::seat::Seat;
-use super::v1::{carbon, demand_response, events, gpus, jobs, recurring, report, status};
-use super::{Shared, health, metrics, openapi, page};
+use super::shared::Shared;
+use super::v1::recurring::trials;
+use super::v1::{carbon, demand_response, events, gpus, jobs, ledger, recurring, status};
+use super::{health, metrics, openapi, page};
 
 /// Returns all routes with their descriptions.
 pub(super) fn documented() -> OpenApiRouter<Shared> {
-    OpenApiRouter::with_openapi(Api::openapi())
+    OpenApiRouter::with_openapi(openapi::Api::openapi())
         .routes(routes!(status::status))
         .routes(routes!(events::events))
         .routes(routes!(gpus::list))
@@ -41,22 +43,33 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(jobs::plan))
         .routes(routes!(jobs::profile))
         .routes(routes!(jobs::emissions))
-        .routes(routes!(report::report))
-        .routes(routes!(report::ledger))
+        .routes(routes!(ledger::report))
+        .routes(routes!(ledger::ledger))
         .routes(routes!(recurring::list))
         .routes(routes!(recurring::put, recurring::show, recurring::delete))
-        .routes(routes!(recurring::begin, recurring::trials))
-        .routes(routes!(recurring::trial))
-        .routes(routes!(recurring::progress))
-        .routes(routes!(recurring::end))
+        .routes(routes!(trials::begin, trials::list))
+        .routes(routes!(trials::show))
+        .routes(routes!(trials::progress))
+        .routes(routes!(trials::end))
         .routes(routes!(recurring::export))
         .routes(routes!(recurring::import).layer(DefaultBodyLimit::max(recurring::MAX_DOCUMENT_BYTES)))
         .routes(routes!(metrics::metrics))
         .routes(routes!(health::healthz))
         .routes(routes!(health::health))
         .routes(routes!(health::readyz))
-        .routes(routes!(openapi::openapi))
+        .routes(routes!(description))
         .routes(routes!(page::page))
+}
+
+pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document(documented().into_openapi()));
+
+/// This description.
+#[utoipa::path(
+    get, path = "/openapi.json", operation_id = "openapi", tag = "health",
+    responses((status = OK, body = serde_json::Value, content_type = "application/json"))
+)]
+async fn description() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
 }
 
 /// Builds the service of one listener.

@@ -24,10 +24,12 @@ use super::listen::{self, BindError};
 use super::live::Live;
 use super::peer::{self, TcpPeers};
 use super::places::{Limits, Peer};
+use super::routes;
 use super::seat::{Seat, Seated, SeatedService, Seats};
+use super::settings::Settings;
+use super::shared::{Ready, Shared};
 use super::socket::{self, Socket};
 use super::write_timeout::WriteTimeout;
-use super::{Ready, Settings, Shared, routes};
 use crate::controller::Handle;
 use crate::recurring::Recurring;
 
@@ -96,6 +98,10 @@ impl Server {
         let Self { tcp, unix, handle, ready, timeout, body_limit } = self;
         let live = Live::until(cancel.clone());
         let shared = Shared { handle, recurring, ready, live, timeout, body_limit };
+        let status = || {
+            let shared = shared.clone();
+            async move { shared.status().await }
+        };
         let connections = Connections {
             tracker: TaskTracker::new(),
             stop: cancel.clone(),
@@ -116,7 +122,7 @@ impl Server {
             () = cancel.cancelled() => {}
             never = on_tcp => match never {},
             never = on_unix => match never {},
-            never = shared.live.produce(&shared) => match never {},
+            never = shared.live.produce(status) => match never {},
         }
         // New clients are refused instead of left waiting.
         drop((tcp, unix));

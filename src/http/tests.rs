@@ -10,9 +10,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::*;
+use super::live;
+use super::{Ready, Server, Settings};
 use crate::clock::{Clock, SystemClock};
-use crate::controller::Requests;
+use crate::controller::{Handle, Requests};
+use crate::recurring::Recurring;
 use crate::store::Store;
 use wattune_core::units::Seconds;
 

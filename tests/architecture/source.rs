@@ -40,6 +40,7 @@ pub(super) const DAEMON: Crate = Crate {
         "store",
         "recurring",
         "controller",
+        "reports",
         "demo",
         "http",
         "config",

@@ -5,7 +5,7 @@ use std::io::Write;
 use super::super::state_dir::{Lock, LockError};
 use super::Place;
 use crate::clock::{Clock, SystemClock};
-use crate::http::wire::ledger::exact_span;
+use crate::reports::exact_span;
 use crate::store::{CorrectionRequest, SettlementInput, Store};
 use wattune_core::domain::{DeviceId, JobId, SignalKind};
 use wattune_core::ledger::Share;

@@ -3,7 +3,6 @@
 mod badge;
 mod correct;
 mod export;
-mod table;
 mod verify;
 
 use std::os::unix::fs::MetadataExt as _;
@@ -15,8 +14,7 @@ use clap::{Subcommand, ValueEnum};
 use super::simulate::{check_writable, deliver};
 use super::{Exit, Overrides};
 use crate::clock::{Clock, SystemClock};
-use crate::http::report::{ReportView, page};
-use crate::http::wire::ledger::{RESTATED_BY_PCT, functional_unit, span};
+use crate::reports::{self, RESTATED_BY_PCT, ReportView, functional_unit, span};
 use crate::store::{FILE_NAME, Store};
 use wattune_core::domain::InvalidJob;
 use wattune_core::ledger::report::{Grouping, ReportRequest};
@@ -148,15 +146,15 @@ async fn show(args: ShowArgs) -> anyhow::Result<()> {
     let request = ReportRequest { by: args.by, span, unit, restated_by_pct: args.restated_by, now };
     let view = ReportView::of(&store.report(request).await?);
     let bytes = match args.format {
-        Format::Table => table::table(&view).into_bytes(),
+        Format::Table => reports::table(&view).into_bytes(),
         Format::Json => {
             let mut text = serde_json::to_vec_pretty(&view)?;
             text.push(b'\n');
             text
         }
-        Format::Csv => view.csv()?,
-        Format::Markdown => table::markdown(&view).into_bytes(),
-        Format::Html => page(&view).into_bytes(),
+        Format::Csv => reports::csv(&view)?,
+        Format::Markdown => reports::markdown(&view).into_bytes(),
+        Format::Html => reports::html(&view).into_bytes(),
     };
     deliver(&bytes, args.output.as_deref())
 }

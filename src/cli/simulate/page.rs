@@ -1,6 +1,6 @@
 //! Rows as one self-contained page with plots: no script, nothing loaded, light and dark.
 
-use crate::http::document::{Mark, Plot, document, escaped};
+use crate::reports::document::{Mark, Plot, document, escaped};
 use wattune_core::domain::CarbonSeries;
 use wattune_lab::grid::RecordedGrid;
 use wattune_lab::replay::{Action, Job, Leg, Replayed};

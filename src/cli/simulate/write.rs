@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::reports::no_formula;
 use wattune_lab::study::{Mean, Row, means};
 
 #[derive(Serialize)]
@@ -30,11 +31,6 @@ pub(super) fn comma_separated(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
         })?;
     }
     Ok(writer.into_inner()?)
-}
-
-/// Names come from files, and spreadsheets take a cell that begins like a formula for one.
-fn no_formula(name: String) -> String {
-    if name.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{name}") } else { name }
 }
 
 /// Rows by job, start and budget; then the means, where there is more than one start or seed.

@@ -2,42 +2,61 @@
 
 use axum::Json;
 use axum::extract::State;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::controller::view::{CarbonView, IntensityView, PriceView};
-use crate::http::Shared;
-use crate::http::error::Problem;
-use crate::http::extract::Params;
-use crate::http::openapi::Problems;
-use crate::http::wire::HistoryQuery;
+use crate::http::error::Answer;
+use crate::http::extract::{Params, invalid};
+use crate::http::shared::Shared;
+use wattune_core::units::Short;
+
+/// The length of a history.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct HistoryQuery {
+    /// The hours up to now, more than 0 and at most 744 (31 days).
+    #[serde(default = "a_day")]
+    #[param(default = 24.0, maximum = 744)]
+    hours: f64,
+}
+
+const fn a_day() -> f64 {
+    24.0
+}
 
 /// Returns the current intensity with its source and freshness.
 #[utoipa::path(
     get, path = "/v1/carbon", operation_id = "get_carbon", tag = "carbon",
-    responses((status = OK, body = CarbonView), Problems)
+    responses((status = OK, body = CarbonView))
 )]
-pub(in crate::http) async fn now(State(shared): State<Shared>) -> Result<Json<CarbonView>, Problem> {
-    Ok(Json(shared.ask(|controller| Box::pin(async move { controller.carbon_now() })).await?))
+pub(in crate::http) async fn now(State(shared): State<Shared>) -> Answer<CarbonView> {
+    shared.ask(|controller| Box::pin(async move { controller.carbon_now() })).await.map(Json)
 }
 
 /// Returns the forecast that plans use, slot by slot from now on; empty while there is no signal.
 #[utoipa::path(
     get, path = "/v1/carbon/forecast", operation_id = "get_carbon_forecast", tag = "carbon",
-    responses((status = OK, body = Vec<IntensityView>), Problems)
+    responses((status = OK, body = Vec<IntensityView>))
 )]
-pub(in crate::http) async fn forecast(State(shared): State<Shared>) -> Result<Json<Vec<IntensityView>>, Problem> {
-    Ok(Json(shared.ask(|controller| Box::pin(async move { controller.carbon_forecast() })).await?))
+pub(in crate::http) async fn forecast(State(shared): State<Shared>) -> Answer<Vec<IntensityView>> {
+    shared.ask(|controller| Box::pin(async move { controller.carbon_forecast() })).await.map(Json)
 }
 
 /// Returns past intensities, slot by slot up to now, oldest first.
 #[utoipa::path(
     get, path = "/v1/carbon/history", operation_id = "get_carbon_history", tag = "carbon", params(HistoryQuery),
-    responses((status = OK, body = Vec<IntensityView>), (status = UNPROCESSABLE_ENTITY, response = Problem), Problems)
+    responses((status = OK, body = Vec<IntensityView>))
 )]
 pub(in crate::http) async fn history(
     State(shared): State<Shared>,
-    Params(query): Params<HistoryQuery>,
-) -> Result<Json<Vec<IntensityView>>, Problem> {
-    let hours = query.checked()?;
+    Params(HistoryQuery { hours }): Params<HistoryQuery>,
+) -> Answer<Vec<IntensityView>> {
+    if !(hours > 0.0 && hours <= 744.0) {
+        let why = format!("is {}; it must be more than 0 and at most 744 (31 days)", Short(hours));
+        return Err(invalid("hours", why).into());
+    }
     let answer = shared.ask(move |controller| Box::pin(async move { controller.carbon_history(hours).await }));
     Ok(Json(answer.await??))
 }
@@ -45,8 +64,8 @@ pub(in crate::http) async fn history(
 /// Returns the day-ahead price, now and ahead; null if no price source is configured.
 #[utoipa::path(
     get, path = "/v1/price", operation_id = "get_price", tag = "carbon",
-    responses((status = OK, body = Option<PriceView>), Problems)
+    responses((status = OK, body = Option<PriceView>))
 )]
-pub(in crate::http) async fn price(State(shared): State<Shared>) -> Result<Json<Option<PriceView>>, Problem> {
-    Ok(Json(shared.ask(|controller| Box::pin(async move { controller.price_now() })).await?))
+pub(in crate::http) async fn price(State(shared): State<Shared>) -> Answer<Option<PriceView>> {
+    shared.ask(|controller| Box::pin(async move { controller.price_now() })).await.map(Json)
 }

@@ -4,21 +4,53 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use crate::controller::{Caller, EventView, NewEvent};
-use crate::http::Shared;
-use crate::http::error::Problem;
-use crate::http::extract::{Payload, Segment};
-use crate::http::openapi::Problems;
+use crate::http::error::{Answer, Problem};
+use crate::http::extract::{FromPath, Named, Payload, Wire};
+use crate::http::shared::Shared;
 use wattune_core::domain::{DemandResponse, EventId};
+
+/// The path of an event.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(in crate::http) struct EventPath {
+    /// The event's id.
+    id: String,
+}
+
+impl FromPath for EventId {
+    type Parameters = EventPath;
+
+    fn parse(path: EventPath) -> Result<Self, Problem> {
+        Self::new(path.id).map_err(|error| Problem::new(StatusCode::NOT_FOUND, error.to_string()))
+    }
+}
+
+impl Wire for NewEvent {
+    const HINTS: &'static [(&'static str, &'static str)] = &[
+        ("id", "give a text of 1 to 64 letters, digits, '-', '_', '.' and ':'"),
+        ("start", "give a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\""),
+        ("end", "give a time in RFC 3339 with its zone, after start"),
+        ("target_w", "give watts, 1 or more, or target_pct in its place"),
+        ("target_pct", "give percent of the sum of the GPUs' largest limits, more than 1 and at most 100"),
+        ("notice_s", "give seconds, 0 or more, or leave it out"),
+        ("ramp_s", "give seconds, 0 or more and no longer than the notice"),
+        ("rebound_w", "give watts, 1 or more, or leave it out"),
+        ("rebound_pct", "give percent of the sum of the GPUs' largest limits, more than 1 and at most 100"),
+        ("rebound_s", "give seconds, more than 0"),
+    ];
+}
 
 /// Lists all events by their start: configured ones, announced ones, and those that ended less than a week ago.
 #[utoipa::path(
     get, path = "/v1/demand-response", operation_id = "list_demand_response", tag = "demand response",
-    responses((status = OK, body = Vec<EventView>), Problems)
+    responses((status = OK, body = Vec<EventView>))
 )]
-pub(in crate::http) async fn list(State(shared): State<Shared>) -> Result<Json<Vec<EventView>>, Problem> {
-    Ok(Json(shared.ask(|controller| Box::pin(async move { controller.events() })).await?))
+pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<EventView>> {
+    shared.ask(|controller| Box::pin(async move { controller.events() })).await.map(Json)
 }
 
 /// Announces an event, or replaces the one with the same id. It survives restarts; limits follow at once.
@@ -28,12 +60,7 @@ pub(in crate::http) async fn list(State(shared): State<Shared>) -> Result<Json<V
     responses(
         (status = CREATED, body = EventView, headers(("location" = String, description = "The address at which to withdraw it"))),
         (status = OK, body = EventView, description = "The event replaced one with the same id"),
-        (
-            status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "The configuration has an event with that id, or there are too many events"
-        ),
-        (status = UNPROCESSABLE_ENTITY, response = Problem),
-        Problems
+        (status = CONFLICT, description = "The configuration has an event with that id, or there are too many events")
     )
 )]
 pub(in crate::http) async fn announce(
@@ -52,23 +79,14 @@ pub(in crate::http) async fn announce(
 /// Withdraws an event, even a running one.
 #[utoipa::path(
     delete, path = "/v1/demand-response/{id}", operation_id = "withdraw_demand_response", tag = "demand response",
-    params(("id" = String, Path, description = "The event's id")),
+    params(EventPath),
     responses(
         (status = OK, body = EventView, description = "The withdrawn event"),
         (status = NOT_FOUND, response = Problem),
-        (
-            status = CONFLICT, body = Problem, content_type = "application/problem+json",
-            description = "The event is part of the configuration"
-        ),
-        Problems
+        (status = CONFLICT, description = "The event is part of the configuration")
     )
 )]
-pub(in crate::http) async fn withdraw(
-    State(shared): State<Shared>,
-    Segment(id): Segment,
-) -> Result<Json<EventView>, Problem> {
-    let id = EventId::new(id).map_err(|error| Problem::new(StatusCode::NOT_FOUND, error.to_string()))?;
-    Ok(Json(
-        shared.ask(move |controller| Box::pin(async move { controller.withdraw(&id, Caller::Local).await })).await??,
-    ))
+pub(in crate::http) async fn withdraw(State(shared): State<Shared>, Named(id): Named<EventId>) -> Answer<EventView> {
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.withdraw(&id, Caller::Local).await }));
+    Ok(Json(answer.await??))
 }

@@ -10,11 +10,10 @@ use axum::response::IntoResponse;
 use axum::response::sse::{KeepAlive, Sse};
 use futures_util::StreamExt;
 
-use crate::http::Shared;
 use crate::http::error::Problem;
 use crate::http::guard::check_listener;
-use crate::http::openapi::Problems;
 use crate::http::seat::Seat;
+use crate::http::shared::Shared;
 
 /// The interval of comments while there is nothing else to send. A client that receives nothing for longer has lost the
 /// daemon.
@@ -28,8 +27,7 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
     get, path = "/v1/events", operation_id = "get_events", tag = "status",
     responses(
         (status = OK, body = String, content_type = "text/event-stream", description = "The stream ends with the daemon"),
-        (status = SERVICE_UNAVAILABLE, response = Problem),
-        Problems
+        (status = SERVICE_UNAVAILABLE, response = Problem)
     )
 )]
 pub(in crate::http) async fn events(

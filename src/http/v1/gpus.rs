@@ -2,71 +2,114 @@
 
 use axum::Json;
 use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use crate::controller::view::{GpuView, LimitSpanView};
 use crate::controller::{Caller, GpuRef};
-use crate::http::Shared;
-use crate::http::error::Problem;
-use crate::http::extract::{Payload, Segment};
-use crate::http::openapi::Problems;
-use crate::http::wire::SetPowerLimit;
+use crate::http::error::{Answer, Problem};
+use crate::http::extract::{FromPath, Named, Payload, Wire, finite, invalid};
+use crate::http::shared::Shared;
+use wattune_core::domain::InvalidJob;
+use wattune_core::units::{Seconds, Short, Watts};
+
+/// The path of a GPU.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(in crate::http) struct GpuPath {
+    /// Index, UUID or PCI bus id.
+    id: String,
+}
+
+impl FromPath for GpuRef {
+    type Parameters = GpuPath;
+
+    fn parse(path: GpuPath) -> Result<Self, Problem> {
+        Ok(Self::parse(&path.id))
+    }
+}
+
+/// A manual override of a power limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"power_limit_w": 225, "ttl_s": 600}))]
+pub(in crate::http) struct SetPowerLimit {
+    /// The limit, from the GPU's minimum up to its maximum usable limit.
+    power_limit_w: f64,
+    /// The time for which it holds unless renewed or released. 1 to 604800 s.
+    #[schema(minimum = 1, maximum = 604_800)]
+    ttl_s: f64,
+}
+
+impl Wire for SetPowerLimit {
+    const HINTS: &'static [(&'static str, &'static str)] = &[
+        ("power_limit_w", "give watts, within the GPU's power_limit_min_w and power_limit_max_w"),
+        ("ttl_s", "give seconds, from 1 to 604800: an override always expires"),
+    ];
+}
+
+impl SetPowerLimit {
+    /// Returns the limit and its time to live, or an error if a value is invalid for any GPU.
+    fn checked(self) -> Result<(Watts, Seconds), InvalidJob> {
+        let limit = finite("power_limit_w", Watts::try_new(self.power_limit_w))?;
+        let ttl = finite("ttl_s", Seconds::try_new(self.ttl_s))?;
+        if limit <= Watts::ZERO {
+            let why = format!("is {}; it must be more than 0 watts", Short(self.power_limit_w));
+            return Err(invalid("power_limit_w", why));
+        }
+        if !(1.0..=604_800.0).contains(&ttl.get()) {
+            let why = format!("is {}; it must be within 1 to 604800 seconds", Short(self.ttl_s));
+            return Err(invalid("ttl_s", why));
+        }
+        Ok((limit, ttl))
+    }
+}
 
 /// Lists all GPUs by index.
 #[utoipa::path(
     get, path = "/v1/gpus", operation_id = "list_gpus", tag = "gpus",
-    responses((status = OK, body = Vec<GpuView>), Problems)
+    responses((status = OK, body = Vec<GpuView>))
 )]
-pub(in crate::http) async fn list(State(shared): State<Shared>) -> Result<Json<Vec<GpuView>>, Problem> {
-    Ok(Json(shared.ask(|controller| Box::pin(async move { controller.gpus() })).await?))
+pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<GpuView>> {
+    shared.ask(|controller| Box::pin(async move { controller.gpus() })).await.map(Json)
 }
 
 /// Returns one GPU.
 #[utoipa::path(
-    get, path = "/v1/gpus/{id}", operation_id = "get_gpu", tag = "gpus",
-    params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
-    responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem), Problems)
+    get, path = "/v1/gpus/{id}", operation_id = "get_gpu", tag = "gpus", params(GpuPath),
+    responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem))
 )]
-pub(in crate::http) async fn show(
-    State(shared): State<Shared>,
-    Segment(id): Segment,
-) -> Result<Json<GpuView>, Problem> {
-    let which = GpuRef::parse(&id);
+pub(in crate::http) async fn show(State(shared): State<Shared>, Named(which): Named<GpuRef>) -> Answer<GpuView> {
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu(&which) })).await??))
 }
 
 /// Returns a GPU's limits and draw of the last 24 hours, oldest first, without times in which no daemon was running.
 #[utoipa::path(
-    get, path = "/v1/gpus/{id}/history", operation_id = "get_gpu_history", tag = "gpus",
-    params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
-    responses((status = OK, body = Vec<LimitSpanView>), (status = NOT_FOUND, response = Problem), Problems)
+    get, path = "/v1/gpus/{id}/history", operation_id = "get_gpu_history", tag = "gpus", params(GpuPath),
+    responses((status = OK, body = Vec<LimitSpanView>), (status = NOT_FOUND, response = Problem))
 )]
 pub(in crate::http) async fn history(
     State(shared): State<Shared>,
-    Segment(id): Segment,
-) -> Result<Json<Vec<LimitSpanView>>, Problem> {
-    let which = GpuRef::parse(&id);
+    Named(which): Named<GpuRef>,
+) -> Answer<Vec<LimitSpanView>> {
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu_history(&which) })).await??))
 }
 
 /// Overrides a GPU's limit for a limited time. The override takes precedence over the GPU's job.
 #[utoipa::path(
-    put, path = "/v1/gpus/{id}/power-limit", operation_id = "set_power_limit", tag = "gpus",
-    params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
+    put, path = "/v1/gpus/{id}/power-limit", operation_id = "set_power_limit", tag = "gpus", params(GpuPath),
     request_body = SetPowerLimit,
     responses(
         (status = OK, body = GpuView, description = "The GPU; its limit follows within a tick"),
         (status = FORBIDDEN, response = Problem),
-        (status = NOT_FOUND, response = Problem),
-        (status = UNPROCESSABLE_ENTITY, response = Problem),
-        Problems
+        (status = NOT_FOUND, response = Problem)
     )
 )]
 pub(in crate::http) async fn set_power_limit(
     State(shared): State<Shared>,
-    Segment(id): Segment,
+    Named(which): Named<GpuRef>,
     Payload(body): Payload<SetPowerLimit>,
-) -> Result<Json<GpuView>, Problem> {
-    let which = GpuRef::parse(&id);
+) -> Answer<GpuView> {
     let (limit, ttl) = body.checked()?;
     let answer = shared.ask(move |controller| {
         Box::pin(async move { controller.set_override(&which, limit, ttl, Caller::Local).await })
@@ -76,16 +119,33 @@ pub(in crate::http) async fn set_power_limit(
 
 /// Ends a manual override, or wattune's yielding to an external writer's limit: the job controls the GPU again.
 #[utoipa::path(
-    delete, path = "/v1/gpus/{id}/power-limit", operation_id = "release_power_limit", tag = "gpus",
-    params(("id" = String, Path, description = "Index, UUID or PCI bus id")),
-    responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem), Problems)
+    delete, path = "/v1/gpus/{id}/power-limit", operation_id = "release_power_limit", tag = "gpus", params(GpuPath),
+    responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem))
 )]
 pub(in crate::http) async fn release_power_limit(
     State(shared): State<Shared>,
-    Segment(id): Segment,
-) -> Result<Json<GpuView>, Problem> {
-    let which = GpuRef::parse(&id);
+    Named(which): Named<GpuRef>,
+) -> Answer<GpuView> {
     let answer =
         shared.ask(move |controller| Box::pin(async move { controller.release_override(&which, Caller::Local).await }));
     Ok(Json(answer.await??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::extract::{assert_refused, read};
+
+    #[test]
+    fn invalid_limits_are_refused() {
+        let limit = |text: &str| Ok::<_, Problem>(read::<SetPowerLimit>(text.as_bytes())?.checked()?);
+        let table = [
+            (r#"{"power_limit_w":0,"ttl_s":600}"#, 422, Some("power_limit_w"), "more than 0 watts"),
+            (r#"{"power_limit_w":225}"#, 422, Some("ttl_s"), "an override always expires"),
+            (r#"{"power_limit_w":225,"ttl_s":1e300}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
+            (r#"{"power_limit_w":225,"ttl_s":0}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
+        ];
+        assert_refused(limit, &table);
+        assert_eq!(limit(r#"{"power_limit_w":225,"ttl_s":600}"#), Ok((Watts::new(225.0), Seconds::new(600.0))));
+    }
 }

@@ -5,6 +5,6 @@ pub(super) mod demand_response;
 pub(super) mod events;
 pub(super) mod gpus;
 pub(super) mod jobs;
+pub(super) mod ledger;
 pub(super) mod recurring;
-pub(super) mod report;
 pub(super) mod status;

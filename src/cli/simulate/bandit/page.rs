@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::write::{by_policy, job, usual};
-use crate::http::document::{Mark, Plot, document, escaped};
+use crate::reports::document::{Mark, Plot, document, escaped};
 use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
 /// The page: a table of means; for each job cumulative regret over recurrences, and the choices of the first seed's runs.

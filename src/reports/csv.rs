@@ -1,10 +1,31 @@
-//! Names as cells of a spreadsheet.
+//! A report as CSV.
 
+use super::view::{ReportRow, ReportView};
 use wattune_core::domain::is_invisible;
+
+/// Returns the rows as CSV under a header line; without the total, so that columns can be summed.
+///
+/// # Errors
+/// If a row cannot be written.
+pub fn csv(view: &ReportView) -> Result<Vec<u8>, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in &view.rows {
+        let (key, sci_note) = (no_formula(row.key.clone()), no_formula(row.sci_note.clone()));
+        writer.serialize(ReportRow { key, sci_note, ..row.clone() })?;
+    }
+    if view.rows.is_empty() {
+        // An empty report still has a header line.
+        writer.serialize(&view.total)?;
+        let mut bytes = writer.into_inner().map_err(|e| e.into_error())?;
+        bytes.truncate(bytes.iter().position(|b| *b == b'\n').map_or(0, |end| end + 1));
+        return Ok(bytes);
+    }
+    writer.into_inner().map_err(|e| e.into_error().into())
+}
 
 /// Prefixes names that a spreadsheet could take for a formula: names come from clients. Some spreadsheets skip spaces
 /// and quotes before a formula; some separate cells at semicolons or tabs, whatever the file's own separator is.
-pub(super) fn no_formula(name: String) -> String {
+pub fn no_formula(name: String) -> String {
     let is_formula = |cell: &str| {
         let begins = cell.trim_start_matches(|c: char| c.is_whitespace() || is_invisible(c) || matches!(c, '"' | '\''));
         begins.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠']) || cell.starts_with(['\t', '\r'])

@@ -1,12 +1,10 @@
 use std::collections::BTreeMap;
 
-use super::super::extract::read;
 use super::*;
+use crate::http::error::Problem;
+use crate::http::extract::{assert_refused, read};
 
-/// The request, and the status, field and text of its refusal.
-type Refused = (&'static str, u16, Option<&'static str>, &'static str);
-
-fn register(text: &str) -> Result<NewJob, super::super::error::Problem> {
+fn register(text: &str) -> Result<NewJob, Problem> {
     Ok(NewJob::try_from(read::<RegisterJob>(text.as_bytes())?)?)
 }
 
@@ -64,7 +62,7 @@ fn absent_fields_have_defaults() {
 
 #[test]
 fn invalid_registrations_are_refused_with_a_hint() {
-    let table: &[Refused] = &[
+    let table = [
         (r#"{"name":"a","gpus":[0]"#, 400, None, "EOF while parsing an object, at line 1, column 22"),
         (r#"{"name":"a","gpus":[0],}"#, 400, None, "no trailing commas"),
         (r#"{"name":"a","gpus":[0]} x"#, 400, None, "trailing characters"),
@@ -154,49 +152,9 @@ fn invalid_registrations_are_refused_with_a_hint() {
         ),
         (r#"{"name":"a","gpus":[0],"control":"no"}"#, 422, Some("control"), "give true or false"),
     ];
-    for (text, status, field, detail) in table {
-        let problem = register(text).expect_err(text);
-        assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
-        assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
-    }
+    assert_refused(register, &table);
     let null = r#"{"name":"a","gpus":[0],"priority":null,"tags":null,"batch_size":null}"#;
     assert_eq!(register(null), register(r#"{"name":"a","gpus":[0]}"#), "null is read like an absent field");
     let problem = register("{\"name\": \"a\",\n \"gpus\": {}}").expect_err("an object");
     assert_eq!(problem.line, Some(2));
-}
-
-#[test]
-fn invalid_reports_and_limits_are_refused() {
-    let report = |text: &str| {
-        Ok::<_, super::super::error::Problem>(ProgressReport::try_from(read::<ReportProgress>(text.as_bytes())?)?)
-    };
-    let table: &[Refused] = &[
-        (r#"{"samples":-1}"#, 422, Some("samples"), "cannot be negative"),
-        (r#"{"samples":1,"at_s":-0.5}"#, 422, Some("at_s"), "cannot be negative"),
-        (r#"{"samples":"1"}"#, 422, Some("samples"), "cumulative count"),
-        (r#"{"at_s":1}"#, 422, Some("samples"), "missing field"),
-        (r#"{"samples":Infinity}"#, 400, None, "no infinity"),
-        (r#"{"samples":1,"loss":2}"#, 422, Some("loss"), "expected `samples` or `at_s`"),
-    ];
-    for (text, status, field, detail) in table {
-        let problem = report(text).expect_err(text);
-        assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
-        assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
-    }
-    let expected = ProgressReport { samples: Samples::new(123_456.0), at: Some(Seconds::new(8123.25)) };
-    assert_eq!(report(r#"{"samples":123456,"at_s":8123.25}"#), Ok(expected));
-
-    let limit = |text: &str| Ok::<_, super::super::error::Problem>(read::<SetPowerLimit>(text.as_bytes())?.checked()?);
-    let table: &[Refused] = &[
-        (r#"{"power_limit_w":0,"ttl_s":600}"#, 422, Some("power_limit_w"), "more than 0 watts"),
-        (r#"{"power_limit_w":225}"#, 422, Some("ttl_s"), "an override always expires"),
-        (r#"{"power_limit_w":225,"ttl_s":1e300}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
-        (r#"{"power_limit_w":225,"ttl_s":0}"#, 422, Some("ttl_s"), "within 1 to 604800 seconds"),
-    ];
-    for (text, status, field, detail) in table {
-        let problem = limit(text).expect_err(text);
-        assert_eq!((problem.status, problem.field.as_deref()), (*status, *field), "{text}: {problem:?}");
-        assert!(problem.detail.contains(detail), "{text}: {}", problem.detail);
-    }
-    assert_eq!(limit(r#"{"power_limit_w":225,"ttl_s":600}"#), Ok((Watts::new(225.0), Seconds::new(600.0))));
 }

@@ -1,7 +1,7 @@
 //! A report as one page: figures with their states, plots, then the auditor's details.
 
-use super::{ReportRow, ReportView};
-use crate::http::document::{Mark, Plot, document, escaped};
+use super::document::{Mark, Plot, document, escaped};
+use super::view::{ReportRow, ReportView};
 
 /// The maximum number of rows in the table; JSON and CSV have them all.
 const ROWS: usize = 500;
@@ -9,7 +9,7 @@ const ROWS: usize = 500;
 const BARS: usize = 24;
 
 /// Renders the page.
-pub fn page(report: &ReportView) -> String {
+pub fn html(report: &ReportView) -> String {
     let title = format!("Energy and carbon, {} to {} UTC", report.from.format("%F %R"), report.to.format("%F %R"));
     let mut body = format!("<h1>{}</h1>\n", escaped(&title));
     if let Some(simulated) = report.total.simulated() {

@@ -1,64 +1,57 @@
-//! Request bodies and queries. Each type converts to the controller's own by one fallible constructor.
-
-pub mod ledger;
-pub mod recurring;
+//! The registration of a training run.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Deserializer, Serialize, de};
-use utoipa::{IntoParams, ToSchema};
+use serde::{Deserialize, Deserializer, de};
+use utoipa::ToSchema;
 
-use super::extract::{Wire, optional_object, optional_whole_number};
-use crate::controller::{GpuRef, NewEvent, NewJob, ProgressReport};
+use crate::controller::{GpuRef, NewJob};
+use crate::http::extract::{Wire, finite, invalid, optional_object};
 use wattune_core::domain::{InvalidJob, JobName, Objective, Pausing, ProcessSelector, Work};
-use wattune_core::units::{GramsCo2e, Samples, Seconds, Short, Watts};
+use wattune_core::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// A training run to register.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "name": "resnet50", "gpus": [0], "batch_size": 256, "work": {"total_samples": 100_000_000},
     "objective": {"max_slowdown": 0.03}, "lease_s": 60, "tags": {"team": "vision"},
 }))]
-pub struct RegisterJob {
+pub(in crate::http) struct RegisterJob {
     /// The name. Recurring runs share it and with it their profile. 1 to 128 characters.
-    pub name: String,
+    name: String,
     /// The GPUs, by index or UUID, each once.
-    pub gpus: Vec<GpuSelector>,
+    gpus: Vec<GpuSelector>,
     /// Samples per step over all GPUs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub batch_size: Option<u64>,
+    batch_size: Option<u64>,
     /// The amount of work; absent if unknown.
-    #[serde(default, deserialize_with = "optional_object", skip_serializing_if = "Option::is_none")]
-    pub work: Option<WorkSpec>,
+    #[serde(default, deserialize_with = "optional_object")]
+    work: Option<WorkSpec>,
     /// The objective and its constraints; absent or empty means `{"max_slowdown": 0.03}`.
-    #[serde(default, deserialize_with = "optional_object", skip_serializing_if = "Option::is_none")]
-    pub objective: Option<ObjectiveSpec>,
+    #[serde(default, deserialize_with = "optional_object")]
+    objective: Option<ObjectiveSpec>,
     /// The lease: the job counts as dead this long after its last report. 1 to 86400 s; the daemon's default if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lease_s: Option<f64>,
+    lease_s: Option<f64>,
     /// Allows wattune to set the GPUs' limits; if false, the job's energy is only recorded.
     #[serde(default = "yes")]
     #[schema(default = true)]
-    pub control: bool,
+    control: bool,
     /// The priority under a node's cap: jobs with a lower number give way first. -1000 to 1000.
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = 0, minimum = -1000, maximum = 1000)]
-    pub priority: i32,
+    priority: i32,
     /// Labels of the user, at most 16.
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = json!({}))]
-    pub tags: BTreeMap<String, String>,
+    tags: BTreeMap<String, String>,
     /// The job's processes by the host's process ids; their descendants count too. They split CPU energy, and the
     /// energy of GPUs that several jobs share. At most 256; not together with `cgroup`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pids: Option<Vec<u32>>,
+    pids: Option<Vec<u32>>,
     /// The job's control group (v2) in place of `pids`, as a path from the root of the hierarchy.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "/system.slice/training.service")]
-    pub cgroup: Option<String>,
+    cgroup: Option<String>,
 }
 
 /// Reads null like an absent field.
@@ -71,9 +64,9 @@ const fn yes() -> bool {
 }
 
 /// A GPU, by its index at this boot or by its UUID.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, ToSchema)]
 #[serde(untagged)]
-pub enum GpuSelector {
+pub(in crate::http) enum GpuSelector {
     /// The index at this boot.
     Index(u32),
     /// The UUID or PCI bus id.
@@ -116,47 +109,41 @@ impl From<GpuSelector> for GpuRef {
 }
 
 /// The amount of work.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct WorkSpec {
+pub(in crate::http) struct WorkSpec {
     /// The total in the job's samples; more than 0.
-    pub total_samples: f64,
+    total_samples: f64,
 }
 
 /// The user's objective and constraints, which combine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ObjectiveSpec {
+pub(in crate::http) struct ObjectiveSpec {
     /// The weight of carbon against time: 1 is carbon alone (the default), 0 is time alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1)]
-    pub eta: Option<f64>,
+    eta: Option<f64>,
     /// The allowed increase of the job's time over running at the maximum usable limit, as a fraction: 0.03 is 3 %.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, exclusive_maximum = 1)]
-    pub max_slowdown: Option<f64>,
+    max_slowdown: Option<f64>,
     /// The time at which the work must be done; needs `work.total_samples`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deadline: Option<DateTime<Utc>>,
+    deadline: Option<DateTime<Utc>>,
     /// The emissions that all of the work may cause, in grams of CO2 equivalent; needs `work.total_samples`. Alone,
     /// time is minimised.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0)]
-    pub carbon_budget_g: Option<f64>,
+    carbon_budget_g: Option<f64>,
     /// The weight of the electricity price against carbon: 0 is carbon alone (the default), 1 the price alone. Needs a
     /// source of prices.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1)]
-    pub price_weight: Option<f64>,
+    price_weight: Option<f64>,
     /// Allows wattune to ask the job to pause; an object gives the costs of a pause. Off by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pausable: Option<Pausable>,
+    pausable: Option<Pausable>,
 }
 
 /// The permission to ask a job to pause, with the costs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, ToSchema)]
 #[serde(untagged)]
-pub enum Pausable {
+pub(in crate::http) enum Pausable {
     /// `true` stands for the object with all its defaults.
     Allowed(bool),
     /// The costs of a pause.
@@ -164,26 +151,22 @@ pub enum Pausable {
 }
 
 /// The costs of a pause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PausingCosts {
+pub(in crate::http) struct PausingCosts {
     /// The draw of all GPUs together during a pause; 50 W per GPU by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
-    pub idle_power_w: Option<f64>,
+    idle_power_w: Option<f64>,
     /// The minimum running time between pauses; 1800 s by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
-    pub min_run_s: Option<f64>,
+    min_run_s: Option<f64>,
     /// The minimum duration of a pause; 1800 s by default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
-    pub min_pause_s: Option<f64>,
+    min_pause_s: Option<f64>,
     /// The time at running power without work that each pause costs for saving and loading a checkpoint; 120 s by
     /// default.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
-    pub checkpoint_s: Option<f64>,
+    checkpoint_s: Option<f64>,
 }
 
 impl<'de> Deserialize<'de> for Pausable {
@@ -210,8 +193,8 @@ impl<'de> Deserialize<'de> for Pausable {
 
 impl Pausable {
     /// Converts it for a job on this number of GPUs.
-    fn on(self, boards: usize) -> Result<Option<Pausing>, InvalidJob> {
-        let usual = Pausing::default_for(boards);
+    fn on(self, gpus: usize) -> Result<Option<Pausing>, InvalidJob> {
+        let usual = Pausing::default_for(gpus);
         let PausingCosts { idle_power_w, min_run_s, min_pause_s, checkpoint_s } = match self {
             Self::Allowed(false) => return Ok(None),
             Self::Allowed(true) => return Ok(Some(usual)),
@@ -236,14 +219,14 @@ impl Pausable {
 
 impl ObjectiveSpec {
     /// Converts them for a job on this number of GPUs.
-    fn on(self, boards: usize) -> Result<Objective, InvalidJob> {
+    fn on(self, gpus: usize) -> Result<Objective, InvalidJob> {
         let budget = self.carbon_budget_g.map(|g| finite("objective.carbon_budget_g", GramsCo2e::try_new(g)));
         let asked = Objective {
             max_slowdown: self.max_slowdown,
             deadline: self.deadline,
             carbon_budget: budget.transpose()?,
             price_weight: self.price_weight.unwrap_or(0.0),
-            pausable: self.pausable.map_or(Ok(None), |p| p.on(boards))?,
+            pausable: self.pausable.map_or(Ok(None), |p| p.on(gpus))?,
             ..Objective::UNBOUND
         };
         Objective::new(self.eta, asked)
@@ -283,28 +266,12 @@ impl Wire for RegisterJob {
     ];
 }
 
-impl Wire for NewEvent {
-    const HINTS: &'static [(&'static str, &'static str)] = &[
-        ("id", "give a text of 1 to 64 letters, digits, '-', '_', '.' and ':'"),
-        ("start", "give a time in RFC 3339 with its zone, such as \"2026-12-01T17:00:00Z\""),
-        ("end", "give a time in RFC 3339 with its zone, after start"),
-        ("target_w", "give watts, 1 or more, or target_pct in its place"),
-        ("target_pct", "give percent of the sum of the GPUs' largest limits, more than 1 and at most 100"),
-        ("notice_s", "give seconds, 0 or more, or leave it out"),
-        ("ramp_s", "give seconds, 0 or more and no longer than the notice"),
-        ("rebound_w", "give watts, 1 or more, or leave it out"),
-        ("rebound_pct", "give percent of the sum of the GPUs' largest limits, more than 1 and at most 100"),
-        ("rebound_s", "give seconds, more than 0"),
-    ];
-}
-
 impl TryFrom<RegisterJob> for NewJob {
     type Error = InvalidJob;
 
     fn try_from(wire: RegisterJob) -> Result<Self, InvalidJob> {
-        let name = JobName::new(wire.name)
-            .and_then(JobName::require_visible)
-            .map_err(|e| InvalidJob { field: "name", why: e.to_string() })?;
+        let name =
+            JobName::new(wire.name).and_then(JobName::require_visible).map_err(|e| invalid("name", e.to_string()))?;
         let work = match wire.work {
             Some(work) => Work::TotalSamples(finite("work.total_samples", Samples::try_new(work.total_samples))?),
             None => Work::Unknown,
@@ -327,157 +294,6 @@ impl TryFrom<RegisterJob> for NewJob {
     }
 }
 
-/// The progress of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"samples": 123_456, "at_s": 8123.25}))]
-pub struct ReportProgress {
-    /// The cumulative samples of this run.
-    #[schema(minimum = 0)]
-    pub samples: f64,
-    /// The client's monotonic time at that count, so that windows are exact; the time of arrival if absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0)]
-    pub at_s: Option<f64>,
-}
-
-impl Wire for ReportProgress {
-    const HINTS: &'static [(&'static str, &'static str)] = &[
-        ("samples", "give the cumulative count of samples of this run"),
-        ("at_s", "give seconds of a monotonic clock, or leave it out"),
-    ];
-}
-
-impl TryFrom<ReportProgress> for ProgressReport {
-    type Error = InvalidJob;
-
-    fn try_from(wire: ReportProgress) -> Result<Self, InvalidJob> {
-        let samples = finite("samples", Samples::try_new(wire.samples))?;
-        let at = wire.at_s.map(|at| finite("at_s", Seconds::try_new(at))).transpose()?;
-        if samples < Samples::ZERO {
-            let why = format!("is {}; it is a count and cannot be negative", Short(wire.samples));
-            return Err(InvalidJob { field: "samples", why });
-        }
-        if let Some(at) = at.filter(|at| *at < Seconds::ZERO) {
-            let why = format!("is {}; it counts seconds from a fixed moment and cannot be negative", Short(at.get()));
-            return Err(InvalidJob { field: "at_s", why });
-        }
-        Ok(Self { samples, at })
-    }
-}
-
-/// A manual override of a power limit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"power_limit_w": 225, "ttl_s": 600}))]
-pub struct SetPowerLimit {
-    /// The limit, from the GPU's minimum up to its maximum usable limit.
-    pub power_limit_w: f64,
-    /// The time for which it holds unless renewed or released. 1 to 604800 s.
-    #[schema(minimum = 1, maximum = 604_800)]
-    pub ttl_s: f64,
-}
-
-impl Wire for SetPowerLimit {
-    const HINTS: &'static [(&'static str, &'static str)] = &[
-        ("power_limit_w", "give watts, within the GPU's power_limit_min_w and power_limit_max_w"),
-        ("ttl_s", "give seconds, from 1 to 604800: an override always expires"),
-    ];
-}
-
-impl SetPowerLimit {
-    /// Returns the limit and its time to live.
-    ///
-    /// # Errors
-    /// If a value is invalid for any GPU.
-    pub fn checked(self) -> Result<(Watts, Seconds), InvalidJob> {
-        let limit = finite("power_limit_w", Watts::try_new(self.power_limit_w))?;
-        let ttl = finite("ttl_s", Seconds::try_new(self.ttl_s))?;
-        if limit <= Watts::ZERO {
-            let why = format!("is {}; it must be more than 0 watts", Short(self.power_limit_w));
-            return Err(InvalidJob { field: "power_limit_w", why });
-        }
-        if !(1.0..=604_800.0).contains(&ttl.get()) {
-            let why = format!("is {}; it must be within 1 to 604800 seconds", Short(self.ttl_s));
-            return Err(InvalidJob { field: "ttl_s", why });
-        }
-        Ok((limit, ttl))
-    }
-}
-
-/// The selection of a list of jobs.
-#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct JobsQuery {
-    /// Jobs that have not ended (`open`, the default), or those that have (`ended`), the latest first.
-    #[serde(default)]
-    pub state: JobState,
-    /// The maximum number, from 1 to 1000; 50 ended ones and all open ones if absent.
-    #[serde(default, deserialize_with = "optional_whole_number")]
-    #[param(minimum = 1, maximum = 1000)]
-    pub limit: Option<u32>,
-}
-
-/// The state of a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum JobState {
-    /// Not ended.
-    #[default]
-    Open,
-    /// Ended.
-    Ended,
-}
-
-impl JobsQuery {
-    /// Returns the limit, if one is given.
-    ///
-    /// # Errors
-    /// If it is outside 1..=1000.
-    pub fn limit(&self) -> Result<Option<u32>, InvalidJob> {
-        match self.limit {
-            Some(limit) if !(1..=1000).contains(&limit) => {
-                Err(InvalidJob { field: "limit", why: format!("is {limit}; it must be within 1 to 1000") })
-            }
-            limit => Ok(limit),
-        }
-    }
-}
-
-/// The length of a history.
-#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct HistoryQuery {
-    /// The hours up to now, more than 0 and at most 744 (31 days).
-    #[serde(default = "a_day")]
-    #[param(default = 24.0, maximum = 744)]
-    pub hours: f64,
-}
-
-const fn a_day() -> f64 {
-    24.0
-}
-
-impl HistoryQuery {
-    /// Returns the hours.
-    ///
-    /// # Errors
-    /// If they are not within 0 to 744, the upper bound included.
-    pub fn checked(self) -> Result<f64, InvalidJob> {
-        if self.hours > 0.0 && self.hours <= 744.0 {
-            return Ok(self.hours);
-        }
-        let why = format!("is {}; it must be more than 0 and at most 744 (31 days)", Short(self.hours));
-        Err(InvalidJob { field: "hours", why })
-    }
-}
-
-fn finite<Q>(field: &'static str, quantity: Option<Q>) -> Result<Q, InvalidJob> {
-    quantity.ok_or_else(|| InvalidJob { field, why: "is not a finite number".into() })
-}
-
 #[cfg(test)]
-#[path = "wire_tests.rs"]
+#[path = "register_tests.rs"]
 mod tests;

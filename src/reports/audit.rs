@@ -4,10 +4,10 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::joules;
 use wattune_core::ledger::Share;
-use wattune_core::ledger::entry::Terms;
-use wattune_core::ledger::report::Correction;
+use wattune_core::ledger::entry::{Boundary, METHOD, Terms};
+use wattune_core::ledger::report::{Correction, Report};
+use wattune_core::units::Millijoules;
 
 /// The terms under which the ledger was kept.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -232,4 +232,75 @@ impl TermsView {
             contract_source: boundary.contract_source.clone(),
         }
     }
+}
+
+impl MethodView {
+    pub(super) fn of(report: &Report) -> Self {
+        let split = &report.total.split;
+        let mut metered = vec!["GPUs"];
+        metered.extend((split.cpu > Millijoules::ZERO).then_some("processor packages"));
+        metered.extend((split.dram > Millijoules::ZERO).then_some("memory"));
+        let declared = |value: f64, source: &Option<String>, date: &Option<String>| match source {
+            Some(source) => {
+                format!("{value} ({source}{})", date.as_ref().map(|d| format!(", {d}")).unwrap_or_default())
+            }
+            None => "not declared (1)".to_owned(),
+        };
+        let factors = |b: &Boundary| {
+            format!(
+                "node factor: {}; PUE: {}",
+                declared(b.node_factor, &b.node_factor_source, &None),
+                declared(b.pue, &b.pue_source, &b.pue_date)
+            )
+        };
+        let embodied = |b: &Boundary| match &b.embodied {
+            Some(e) => format!(
+                "{} g per GPU over {} s ({}), by the time for which jobs held GPUs",
+                e.per_gpu_g, e.life_s, e.source
+            ),
+            None => "not declared".to_owned(),
+        };
+        let metered = format!("metered: {}", metered.join(", "));
+        let has_terms = !report.data.terms.is_empty();
+        let boundary = if has_terms { format!("{metered}; {}", over_time(report, factors)) } else { metered };
+        let embodied = over_time(report, embodied);
+        Self {
+            version: METHOD,
+            software: env!("CARGO_PKG_VERSION"),
+            energy: "differences of the devices' energy counters in whole millijoules, power integrated where there is no \
+                     counter; a GPU's energy belongs to its job, or is shared among its jobs by the rule in the ledger",
+            carbon: "location-based: each interval's energy times the average intensity of its time; marginal intensities make \
+                     a second account that is never netted with it; market-based only by a declared contract's factor",
+            uncertainty: "5 % gain of the counters' sensors, 10 % where energy was integrated or a gap was filled; gain \
+                          errors do not average out. The sources give no uncertainty of their intensities",
+            boundary,
+            embodied,
+            savings: "emissions of the same work at the GPUs' original limits, by each job's profile, minus the job's emissions; \
+                      estimated when the job ended, and again before its minutes are rolled up. A job's saving counts at the \
+                      time of its end, and for a GPU only if the job had no other. The means of several jobs are summed, and \
+                      so are the bounds of the intervals, as for fully correlated errors; jobs without an estimate do not count",
+            sci: "ISO/IEC 21031: facility emissions with declared embodied ones of jobs that began and ended in the span, per \
+                  declared functional unit",
+        }
+    }
+}
+
+/// Returns a property of the boundary, with the times of its changes.
+fn over_time(report: &Report, of: impl Fn(&Boundary) -> String) -> String {
+    let mut texts: Vec<(DateTime<Utc>, String)> = Vec::new();
+    for period in &report.data.periods {
+        let text = of(&period.boundary);
+        if texts.last().is_none_or(|(_, before)| *before != text) {
+            texts.push((period.span.start(), text));
+        }
+    }
+    let since = |(i, (at, text)): (usize, &(DateTime<Utc>, String))| match i {
+        0 => text.clone(),
+        _ => format!("from {} on {text}", at.format("%FT%RZ")),
+    };
+    texts.iter().enumerate().map(since).collect::<Vec<_>>().join("; ")
+}
+
+pub(super) fn joules(energy: Millijoules) -> f64 {
+    energy.to_joules().get()
 }

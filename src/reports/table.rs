@@ -1,6 +1,6 @@
 //! A report for people, as a table and as Markdown.
 
-use crate::http::report::{ReportRow, ReportView};
+use super::view::{ReportRow, ReportView};
 use wattune_core::domain::legible;
 
 const HEAD: [&str; 9] = ["row", "kWh", "±%", "gCO2e", "g/kWh", "state", "final %", "unknown %", "estimated %"];
@@ -175,7 +175,7 @@ fn title(view: &ReportView) -> String {
 }
 
 /// Renders columns of text, numbers to the right.
-pub(super) fn table(view: &ReportView) -> String {
+pub fn table(view: &ReportView) -> String {
     let cells = cells(view);
     let columns = cells[0].len();
     let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -207,7 +207,7 @@ pub(super) fn table(view: &ReportView) -> String {
 }
 
 /// Renders the report as Markdown.
-pub(super) fn markdown(view: &ReportView) -> String {
+pub fn markdown(view: &ReportView) -> String {
     let mut text = format!("# Energy and carbon, {}\n\n", title(view));
     for (place, row) in cells(view).iter().enumerate() {
         let row: Vec<String> = row.iter().map(|cell| plain(cell)).collect();

@@ -1,6 +1,9 @@
-//! A plot as SVG: lines and points over two axes, and optionally one line with an axis at the right.
+//! Self-contained pages: no script, no external resources, light and dark, printable. Their plots are SVG: lines and
+//! points over two axes, and optionally one line with an axis at the right.
 
 use wattune_core::domain::legible;
+
+const STYLE: &str = include_str!("style.css");
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 300.0;
@@ -9,6 +12,15 @@ const RIGHT: f64 = 55.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 42.0;
 const COLOURS: usize = 7;
+
+/// Returns a page around its body. Neither argument is escaped.
+pub fn document(title: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+         <body>\n{body}</body>\n</html>\n"
+    )
+}
 
 /// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

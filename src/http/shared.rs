@@ -1,0 +1,74 @@
+//! The state that handlers share, and their way to ask the controller.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use super::error::Problem;
+use super::live::Live;
+use crate::controller::view::StatusView;
+use crate::controller::{Controller, Handle};
+use crate::recurring::Recurring;
+
+/// The readiness flag: set once the daemon is ready to serve, cleared when it stops. Clones share one flag.
+#[derive(Clone, Debug, Default)]
+pub struct Ready(Arc<AtomicBool>);
+
+impl Ready {
+    /// Sets the flag.
+    pub fn set(&self, ready: bool) {
+        self.0.store(ready, Ordering::Release);
+    }
+
+    /// Returns the flag.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// The state that handlers share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) handle: Handle,
+    pub(super) recurring: Recurring,
+    pub(super) ready: Ready,
+    pub(super) live: Live,
+    pub(super) timeout: Duration,
+    pub(super) body_limit: usize,
+}
+
+impl Shared {
+    /// Asks the controller a question within the time limit.
+    pub(super) async fn ask<T, F>(&self, question: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, T> + Send + 'static,
+    {
+        within(self.timeout, self.handle.ask(question)).await
+    }
+
+    /// Awaits an answer that does not need the controller, within the time limit.
+    pub(super) async fn within<T, E: Into<Problem>>(
+        &self,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Problem> {
+        within(self.timeout, answer).await
+    }
+
+    pub(super) async fn status(&self) -> Result<StatusView, Problem> {
+        self.ask(|controller| Box::pin(async move { controller.status() })).await
+    }
+}
+
+/// Awaits an answer within a time limit.
+pub(super) async fn within<T, E: Into<Problem>>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, Problem> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer.map_err(Into::into),
+        Err(_) => Err(Problem::timed_out(limit)),
+    }
+}

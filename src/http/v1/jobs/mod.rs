@@ -1,0 +1,238 @@
+//! Training runs, from registration to the final account.
+
+mod register;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use self::register::RegisterJob;
+use crate::controller::view::{AccountView, JobView, PlanView, ProfileView, ProgressView};
+use crate::controller::{NewJob, ProgressReport};
+use crate::http::error::{Answer, Problem};
+use crate::http::extract::{
+    FromPath, Named, Params, Payload, Wire, finite, invalid, optional_whole_number, page_length,
+};
+use crate::http::shared::Shared;
+use wattune_core::domain::{InvalidJob, JobId};
+use wattune_core::units::{Samples, Seconds, Short};
+
+const LATEST_ENDED: u32 = 50;
+
+/// The path of a job.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(in crate::http) struct JobPath {
+    /// The job's id.
+    id: String,
+}
+
+impl FromPath for JobId {
+    type Parameters = JobPath;
+
+    fn parse(path: JobPath) -> Result<Self, Problem> {
+        Self::new(path.id).map_err(|error| Problem::new(StatusCode::NOT_FOUND, error.to_string()))
+    }
+}
+
+/// The progress of a job.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"samples": 123_456, "at_s": 8123.25}))]
+pub(in crate::http) struct ReportProgress {
+    /// The cumulative samples of this run.
+    #[schema(minimum = 0)]
+    samples: f64,
+    /// The client's monotonic time at that count, so that windows are exact; the time of arrival if absent.
+    #[schema(minimum = 0)]
+    at_s: Option<f64>,
+}
+
+impl Wire for ReportProgress {
+    const HINTS: &'static [(&'static str, &'static str)] = &[
+        ("samples", "give the cumulative count of samples of this run"),
+        ("at_s", "give seconds of a monotonic clock, or leave it out"),
+    ];
+}
+
+impl TryFrom<ReportProgress> for ProgressReport {
+    type Error = InvalidJob;
+
+    fn try_from(wire: ReportProgress) -> Result<Self, InvalidJob> {
+        let samples = finite("samples", Samples::try_new(wire.samples))?;
+        let at = wire.at_s.map(|at| finite("at_s", Seconds::try_new(at))).transpose()?;
+        if samples < Samples::ZERO {
+            let why = format!("is {}; it is a count and cannot be negative", Short(wire.samples));
+            return Err(invalid("samples", why));
+        }
+        if let Some(at) = at.filter(|at| *at < Seconds::ZERO) {
+            let why = format!("is {}; it counts seconds from a fixed moment and cannot be negative", Short(at.get()));
+            return Err(invalid("at_s", why));
+        }
+        Ok(Self { samples, at })
+    }
+}
+
+/// The selection of a list of jobs.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct JobsQuery {
+    /// Jobs that have not ended (`open`, the default), or those that have (`ended`), the latest first.
+    #[serde(default)]
+    state: JobState,
+    /// The maximum number, from 1 to 1000; 50 ended ones and all open ones if absent.
+    #[serde(default, deserialize_with = "optional_whole_number")]
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+}
+
+/// The state of a job.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum JobState {
+    /// Not ended.
+    #[default]
+    Open,
+    /// Ended.
+    Ended,
+}
+
+/// Registers a training run.
+#[utoipa::path(
+    post, path = "/v1/jobs", operation_id = "register_job", tag = "jobs", request_body = RegisterJob,
+    responses(
+        (status = CREATED, body = JobView, headers(("location" = String, description = "The job's address"))),
+        (status = NOT_FOUND, description = "There is no such GPU"),
+        (status = CONFLICT, description = "Another job controls one of the GPUs"),
+        (status = TOO_MANY_REQUESTS, description = "The configured maximum of open jobs is reached, in total or on one of the GPUs")
+    )
+)]
+pub(in crate::http) async fn register(
+    State(shared): State<Shared>,
+    Payload(body): Payload<RegisterJob>,
+) -> Result<impl IntoResponse, Problem> {
+    let new = NewJob::try_from(body)?;
+    let job = shared.ask(move |controller| Box::pin(async move { controller.register(new).await })).await??;
+    let location = format!("/v1/jobs/{}", job.job_id);
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(job)))
+}
+
+/// Lists the jobs that have not ended, or the latest that have.
+#[utoipa::path(
+    get, path = "/v1/jobs", operation_id = "list_jobs", tag = "jobs", params(JobsQuery),
+    responses((status = OK, body = Vec<JobView>))
+)]
+pub(in crate::http) async fn list(
+    State(shared): State<Shared>,
+    Params(query): Params<JobsQuery>,
+) -> Answer<Vec<JobView>> {
+    let limit = query.limit.map(|limit| page_length(limit, 1000)).transpose()?;
+    let jobs = match query.state {
+        JobState::Open => {
+            let mut jobs = shared.ask(|controller| Box::pin(async move { controller.jobs() })).await?;
+            jobs.truncate(limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX)));
+            jobs
+        }
+        JobState::Ended => {
+            let limit = limit.unwrap_or(LATEST_ENDED);
+            shared.ask(move |controller| Box::pin(async move { controller.ended_jobs(limit).await })).await??
+        }
+    };
+    Ok(Json(jobs))
+}
+
+/// Returns one job, running or ended.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}", operation_id = "get_job", tag = "jobs", params(JobPath),
+    responses((status = OK, body = JobView), (status = NOT_FOUND, response = Problem))
+)]
+pub(in crate::http) async fn show(State(shared): State<Shared>, Named(id): Named<JobId>) -> Answer<JobView> {
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.job(&id).await })).await??))
+}
+
+/// Ends a job: its GPUs get their original limits back, its account is final.
+#[utoipa::path(
+    delete, path = "/v1/jobs/{id}", operation_id = "end_job", tag = "jobs", params(JobPath),
+    responses(
+        (status = OK, body = AccountView, description = "The final account"),
+        (status = NOT_FOUND, response = Problem),
+        (status = CONFLICT, description = "The job has ended already")
+    )
+)]
+pub(in crate::http) async fn end(State(shared): State<Shared>, Named(id): Named<JobId>) -> Answer<AccountView> {
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.end(&id).await })).await??))
+}
+
+/// Reports a job's progress and renews its lease.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/progress", operation_id = "report_progress", tag = "jobs", params(JobPath),
+    request_body = ReportProgress,
+    responses(
+        (status = OK, body = ProgressView),
+        (status = NOT_FOUND, response = Problem),
+        (status = CONFLICT, description = "The job has ended"),
+        (status = UNPROCESSABLE_ENTITY, description = "The report contradicts the previous one")
+    )
+)]
+pub(in crate::http) async fn progress(
+    State(shared): State<Shared>,
+    Named(id): Named<JobId>,
+    Payload(body): Payload<ReportProgress>,
+) -> Answer<ProgressView> {
+    let report = ProgressReport::try_from(body)?;
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.progress(&id, report).await }));
+    Ok(Json(answer.await??))
+}
+
+/// Returns the planned limits of a job with the reasons.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/plan", operation_id = "get_job_plan", tag = "jobs", params(JobPath),
+    responses((status = OK, body = PlanView), (status = NOT_FOUND, response = Problem))
+)]
+pub(in crate::http) async fn plan(State(shared): State<Shared>, Named(id): Named<JobId>) -> Answer<PlanView> {
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.plan_of(&id) })).await??))
+}
+
+/// Returns a job's profile: throughput and draw at each limit.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/profile", operation_id = "get_job_profile", tag = "jobs", params(JobPath),
+    responses((status = OK, body = ProfileView), (status = NOT_FOUND, response = Problem))
+)]
+pub(in crate::http) async fn profile(State(shared): State<Shared>, Named(id): Named<JobId>) -> Answer<ProfileView> {
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.profile_of(&id).await })).await??))
+}
+
+/// Returns a job's energy and emissions so far, compared with running at the maximum usable limit.
+#[utoipa::path(
+    get, path = "/v1/jobs/{id}/emissions", operation_id = "get_job_emissions", tag = "jobs", params(JobPath),
+    responses((status = OK, body = AccountView), (status = NOT_FOUND, response = Problem))
+)]
+pub(in crate::http) async fn emissions(State(shared): State<Shared>, Named(id): Named<JobId>) -> Answer<AccountView> {
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.account_of(&id).await })).await??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::extract::{assert_refused, read};
+
+    #[test]
+    fn invalid_reports_are_refused() {
+        let report = |text: &str| Ok::<_, Problem>(ProgressReport::try_from(read::<ReportProgress>(text.as_bytes())?)?);
+        let table = [
+            (r#"{"samples":-1}"#, 422, Some("samples"), "cannot be negative"),
+            (r#"{"samples":1,"at_s":-0.5}"#, 422, Some("at_s"), "cannot be negative"),
+            (r#"{"samples":"1"}"#, 422, Some("samples"), "cumulative count"),
+            (r#"{"at_s":1}"#, 422, Some("samples"), "missing field"),
+            (r#"{"samples":Infinity}"#, 400, None, "no infinity"),
+            (r#"{"samples":1,"loss":2}"#, 422, Some("loss"), "expected `samples` or `at_s`"),
+        ];
+        assert_refused(report, &table);
+        let expected = ProgressReport { samples: Samples::new(123_456.0), at: Some(Seconds::new(8123.25)) };
+        assert_eq!(report(r#"{"samples":123456,"at_s":8123.25}"#), Ok(expected));
+    }
+}

@@ -1,0 +1,300 @@
+//! Reports and the ledger.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::http::error::{Answer, Problem};
+use crate::http::extract::{Params, invalid, optional_whole_number, page_length, usually, whole_number};
+use crate::http::shared::Shared;
+use crate::reports::{RESTATED_BY_PCT, ReportView, csv, functional_unit, html, span};
+use crate::store::{LedgerPage, Store};
+use wattune_core::domain::{InvalidJob, Slot};
+use wattune_core::ledger::report::{Grouping, InvalidGrouping, ReportRequest};
+use wattune_core::ledger::{Interval, Share};
+use wattune_core::units::Short;
+
+const LONGEST_SPAN: TimeDelta = TimeDelta::days(7);
+
+/// The format of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::http) enum ReportFormat {
+    /// JSON with all details.
+    #[default]
+    Json,
+    /// CSV with the rows.
+    Csv,
+    /// An HTML page with plots.
+    Html,
+}
+
+/// The selection of a report.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct ReportQuery {
+    /// The grouping: `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
+    #[serde(default = "by_job")]
+    #[param(default = "job")]
+    by: String,
+    /// The start: RFC 3339, or a date. Thirty days before `to` if absent. Rounded down to a full UTC hour.
+    from: Option<String>,
+    /// The end: RFC 3339, or a date, which includes that day. Now if absent. Rounded up to a full hour.
+    to: Option<String>,
+    /// The format.
+    #[serde(default)]
+    format: ReportFormat,
+    /// The functional unit of SCI: `run`, `epoch` or `1e6-samples`.
+    functional_unit: Option<String>,
+    /// Samples per epoch; from each job's label `samples_per_epoch` if absent.
+    samples_per_epoch: Option<f64>,
+    /// Hours whose emissions changed by more than this are listed.
+    restated_by_pct: Option<f64>,
+}
+
+fn by_job() -> String {
+    "job".into()
+}
+
+impl ReportQuery {
+    /// Converts the query.
+    ///
+    /// # Errors
+    /// The first invalid parameter.
+    fn checked(self, now: DateTime<Utc>) -> Result<ReportRequest, InvalidJob> {
+        let by: Grouping = self.by.parse().map_err(|e: InvalidGrouping| invalid("by", e.to_string()))?;
+        let span = span(self.from.as_deref(), self.to.as_deref(), now)?;
+        let unit = functional_unit(self.functional_unit.as_deref(), self.samples_per_epoch)?;
+        let restated_by_pct = self.restated_by_pct.unwrap_or(RESTATED_BY_PCT);
+        if !(0.0..=1e6).contains(&restated_by_pct) {
+            let why = format!("is {}; it must be within 0 to 1000000 percent", Short(restated_by_pct));
+            return Err(invalid("restated_by_pct", why));
+        }
+        Ok(ReportRequest { by, span, unit, restated_by_pct, now })
+    }
+}
+
+/// The selection of a part of the ledger.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct LedgerQuery {
+    /// The start: RFC 3339, or a date. The day before `to` if absent.
+    from: Option<String>,
+    /// The end: RFC 3339, or a date, which includes that day. Now if absent.
+    to: Option<String>,
+    /// Only intervals after this number: `next_after` of the previous page.
+    #[serde(default, deserialize_with = "optional_whole_number")]
+    #[param(maximum = 9_223_372_036_854_775_807_i64)]
+    after: Option<u64>,
+    /// The maximum number of intervals, 1 to 10000.
+    #[serde(default = "usually::<1000>", deserialize_with = "whole_number")]
+    #[param(default = 1000, minimum = 1, maximum = 10000)]
+    limit: u32,
+}
+
+impl LedgerQuery {
+    /// Returns the span, the interval before the page, and the page's length.
+    ///
+    /// # Errors
+    /// The first invalid parameter.
+    fn checked(self, now: DateTime<Utc>) -> Result<(Slot, Option<u64>, u32), InvalidJob> {
+        let mut found = span(self.from.as_deref(), self.to.as_deref(), now)?;
+        if self.from.is_none() {
+            found = Slot::new(found.end() - TimeDelta::days(1), found.end()).unwrap_or(found);
+        }
+        if found.end() - found.start() > LONGEST_SPAN {
+            return Err(invalid("from", "is more than seven days before the end; request one week at a time"));
+        }
+        let limit = page_length(self.limit, 10_000)?;
+        if self.after.is_some_and(|after| i64::try_from(after).is_err()) {
+            return Err(invalid("after", "is not the number of an interval; use next_after of the previous page"));
+        }
+        Ok((found, self.after, limit))
+    }
+}
+
+/// A part of the ledger.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(in crate::http) struct LedgerPageView {
+    /// The start of the span.
+    from: DateTime<Utc>,
+    /// The end of the span.
+    to: DateTime<Utc>,
+    /// The intervals in the order in which they were recorded.
+    intervals: Vec<LedgerRow>,
+    /// The value of `after` for the next page; absent on the last one.
+    next_after: Option<u64>,
+    /// Hourly sums of intervals that were rolled up; on the first page.
+    rolled_up: Vec<RolledUpRow>,
+    /// The settlements of the span's hours in all versions, and the corrections made within it, as stored in the
+    /// ledger; on the first page.
+    entries: Vec<LedgerEntry>,
+}
+
+/// One interval.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(in crate::http) struct LedgerRow {
+    /// The interval's number in the ledger.
+    row: u64,
+    /// The interval's block.
+    block: u64,
+    /// SHA-256 over the block's chain up to this interval.
+    hash: String,
+    /// The device.
+    device: String,
+    /// The current owner: `job`, `idle` or `unattributed`.
+    share: &'static str,
+    /// The owning job.
+    job_id: Option<String>,
+    /// The original owner, where a correction changed it.
+    recorded_share: Option<&'static str>,
+    /// The original owning job.
+    recorded_job_id: Option<String>,
+    /// The start.
+    start: DateTime<Utc>,
+    /// The end.
+    end: DateTime<Utc>,
+    /// The energy.
+    energy_mj: u64,
+    /// The source of the energy: `counter`, `integrated_power` or `counter_gap`.
+    source: &'static str,
+    /// The relative uncertainty.
+    uncertainty_pct: f64,
+}
+
+/// An hour's sum of intervals that were rolled up.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(in crate::http) struct RolledUpRow {
+    /// The start of the hour.
+    hour: DateTime<Utc>,
+    /// The device.
+    device: String,
+    /// The owner: `job`, `idle` or `unattributed`.
+    share: &'static str,
+    /// The owning job.
+    job_id: Option<String>,
+    /// The energy.
+    energy_mj: u64,
+    /// The source of the energy.
+    source: &'static str,
+}
+
+/// An entry of the ledger.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(in crate::http) struct LedgerEntry {
+    /// The number of the entry.
+    seq: u64,
+    /// SHA-256 over the chain up to this entry.
+    hash: String,
+    /// The stored entry.
+    #[schema(value_type = Object)]
+    entry: serde_json::Value,
+}
+
+fn job_of(share: &Share) -> Option<String> {
+    match share {
+        Share::Job(id) => Some(id.to_string()),
+        Share::Idle | Share::Unattributed => None,
+    }
+}
+
+impl LedgerPageView {
+    /// Converts a page of the ledger.
+    fn of(page: LedgerPage, span: &Slot) -> Self {
+        let row = |r: crate::store::LedgerRow| LedgerRow {
+            row: r.row,
+            block: r.block,
+            hash: r.hash.to_string(),
+            device: r.interval.device.to_string(),
+            share: r.interval.share.name(),
+            job_id: job_of(&r.interval.share),
+            recorded_share: r.recorded.as_ref().map(Share::name),
+            recorded_job_id: r.recorded.as_ref().and_then(job_of),
+            start: r.interval.slot.start(),
+            end: r.interval.slot.end(),
+            energy_mj: r.interval.energy.get(),
+            source: r.interval.source.as_str(),
+            uncertainty_pct: r.interval.source.uncertainty_pct(),
+        };
+        let hour = |r: Interval| RolledUpRow {
+            hour: r.slot.start(),
+            device: r.device.to_string(),
+            share: r.share.name(),
+            job_id: job_of(&r.share),
+            energy_mj: r.energy.get(),
+            source: r.source.as_str(),
+        };
+        let entry = |(seq, hash, entry): (u64, wattune_core::ledger::chain::Digest, serde_json::Value)| LedgerEntry {
+            seq,
+            hash: hash.to_string(),
+            entry,
+        };
+        Self {
+            from: span.start(),
+            to: span.end(),
+            intervals: page.rows.into_iter().map(row).collect(),
+            next_after: page.next_after,
+            rolled_up: page.rolled_up.into_iter().map(hour).collect(),
+            entries: page.entries.into_iter().map(entry).collect(),
+        }
+    }
+}
+
+/// Returns the database and the daemon's time. Reading the database needs no tick of the control loop.
+async fn store(shared: &Shared) -> Result<(Store, DateTime<Utc>), Problem> {
+    shared.ask(|controller| Box::pin(async move { (controller.store(), controller.now().utc) })).await
+}
+
+/// Returns energy and emissions of a span of time by job, name, GPU, label, day or month.
+#[utoipa::path(
+    get, path = "/v1/report", operation_id = "get_report", tag = "ledger", params(ReportQuery),
+    responses(
+        (status = OK, content((ReportView = "application/json"), (String = "text/csv"), (String = "text/html")))
+    )
+)]
+pub(in crate::http) async fn report(
+    State(shared): State<Shared>,
+    Params(query): Params<ReportQuery>,
+) -> Result<Response, Problem> {
+    let format = query.format;
+    let (store, now) = store(&shared).await?;
+    let wanted = query.checked(now)?;
+    let report = shared.within(store.report(wanted)).await?;
+    let view = ReportView::of(&report);
+    let (media_type, body) = match format {
+        ReportFormat::Json => return Ok(Json(view).into_response()),
+        ReportFormat::Csv => {
+            let bytes = csv(&view).map_err(|e| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+            ("text/csv; charset=utf-8", bytes)
+        }
+        ReportFormat::Html => ("text/html; charset=utf-8", html(&view).into_bytes()),
+    };
+    let mut response = ([(header::CONTENT_TYPE, HeaderValue::from_static(media_type))], body).into_response();
+    if format == ReportFormat::Html {
+        let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'");
+        response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    Ok(response)
+}
+
+/// Returns the ledger of a span of at most seven days: its intervals with their current owners, page by page. The first
+/// page also has all settlements of the span's hours, in all versions, and the corrections made within it.
+#[utoipa::path(
+    get, path = "/v1/ledger", operation_id = "get_ledger", tag = "ledger", params(LedgerQuery),
+    responses((status = OK, body = LedgerPageView))
+)]
+pub(in crate::http) async fn ledger(
+    State(shared): State<Shared>,
+    Params(query): Params<LedgerQuery>,
+) -> Answer<LedgerPageView> {
+    let (store, now) = store(&shared).await?;
+    let (span, after, limit) = query.checked(now)?;
+    let page = shared.within(store.ledger_page(&span, after, limit)).await?;
+    Ok(Json(LedgerPageView::of(page, &span)))
+}

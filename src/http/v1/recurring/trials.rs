@@ -1,0 +1,376 @@
+//! The trials of a recurring job.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::RecurringPath;
+use crate::http::error::{Answer, Problem};
+use crate::http::extract::{
+    FromPath, Named, Params, Payload, Wire, finite, invalid, optional_object, optional_whole_number, page_length,
+    usually, whole_number,
+};
+use crate::http::shared::Shared;
+use crate::recurring::{LONGEST_KEY, TrialMessage, TrialView, VerdictView};
+use crate::store::Page;
+use wattune_core::bandit::{Ending, Report};
+use wattune_core::domain::{InvalidJob, JobId, JobName};
+use wattune_core::units::{Joules, Seconds};
+
+/// The path of a trial.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(in crate::http) struct TrialPath {
+    /// The recurring job's name.
+    name: String,
+    /// The trial's number.
+    number: u32,
+}
+
+impl FromPath for (JobName, u32) {
+    type Parameters = TrialPath;
+
+    fn parse(TrialPath { name, number }: TrialPath) -> Result<Self, Problem> {
+        Ok((JobName::parse(RecurringPath { name })?, number))
+    }
+}
+
+/// A request for a trial.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"key": "2026-11-21-nightly"}))]
+pub(in crate::http) struct BeginTrial {
+    /// The client's key of this trial, 1 to 200 characters: two requests with one key begin one trial.
+    key: Option<String>,
+}
+
+impl Wire for BeginTrial {
+    const HINTS: &'static [(&'static str, &'static str)] =
+        &[("key", "give a text of 1 to 200 characters of your own, or leave it out")];
+}
+
+/// The progress of a trial, counted from its beginning.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"epochs": 3, "energy_j": 181_000, "time_s": 912.5, "metric": 0.41}))]
+pub(in crate::http) struct ReportTrial {
+    /// The number of completed epochs.
+    #[schema(minimum = 0)]
+    epochs: u32,
+    /// The energy of all its GPUs. `job_id` may replace it.
+    #[schema(minimum = 0)]
+    energy_j: Option<f64>,
+    /// The training time. Optional with `job_id`.
+    #[schema(minimum = 0)]
+    time_s: Option<f64>,
+    /// The training run (`POST /v1/jobs`, of the same name and batch size) whose ledger has energy and time.
+    job_id: Option<String>,
+    /// The metric after the last of these epochs; null where it is not a number.
+    metric: Option<f64>,
+}
+
+/// Field names and the values that they accept, for reports alone and within an end.
+macro_rules! report_fields {
+    ($prefix:literal) => {
+        [
+            (concat!($prefix, "epochs"), "give the whole number of epochs done so far"),
+            (concat!($prefix, "energy_j"), "give the joules of all GPUs since the trial began, or job_id"),
+            (concat!($prefix, "time_s"), "give the seconds since the trial began"),
+            (concat!($prefix, "job_id"), "give the job_id from POST /v1/jobs, or energy_j and time_s"),
+            (concat!($prefix, "metric"), "give a number, or null if it was not measured or is not a number"),
+        ]
+    };
+}
+
+impl Wire for ReportTrial {
+    const HINTS: &'static [(&'static str, &'static str)] = &report_fields!("");
+}
+
+/// The source of a report's energy.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::http) enum Metered {
+    /// Measured by the client.
+    Client(Report),
+    /// Recorded in a training run's ledger, which has the time, too, if the client gives none.
+    Job {
+        /// The run.
+        job: JobId,
+        /// The time, if the client gives it.
+        time: Option<Seconds>,
+        /// Epochs and metric, without energy and time.
+        rest: Report,
+    },
+}
+
+impl ReportTrial {
+    /// Checks and converts the report.
+    ///
+    /// # Errors
+    /// If a value is invalid, or energy is given twice or not at all.
+    fn checked(self) -> Result<Metered, InvalidJob> {
+        let refuse = |field, why: &str| Err(invalid(field, why));
+        let energy = self.energy_j.map(|e| finite("energy_j", Joules::try_new(e))).transpose()?;
+        let time = self.time_s.map(|t| finite("time_s", Seconds::try_new(t))).transpose()?;
+        if energy.is_some_and(|e| e < Joules::ZERO) {
+            return refuse("energy_j", "is negative; it counts from the trial's beginning");
+        }
+        if time.is_some_and(|t| t < Seconds::ZERO) {
+            return refuse("time_s", "is negative; it counts from the trial's beginning");
+        }
+        let rest = Report { epochs: self.epochs, metric: self.metric, ..Report::default() };
+        match (energy, time, self.job_id) {
+            (Some(energy), Some(time), None) => Ok(Metered::Client(Report { energy, time, ..rest })),
+            (None, time, Some(job)) => {
+                let job = JobId::new(job).map_err(|e| invalid("job_id", e.to_string()))?;
+                Ok(Metered::Job { job, time, rest })
+            }
+            (Some(_), _, Some(_)) => refuse("energy_j", "is given together with job_id; give one of them"),
+            (None, _, None) => refuse("energy_j", "is missing; give it, or the job_id of the training run"),
+            (Some(_), None, None) => refuse("time_s", "is missing; give the seconds since the trial began"),
+        }
+    }
+}
+
+/// The end of a trial.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"outcome": "withdrawn"}))]
+pub(in crate::http) struct EndTrial {
+    /// The outcome, unless the last report implies it.
+    #[serde(default)]
+    #[schema(default = "withdrawn")]
+    outcome: TrialEnding,
+    /// The last report.
+    #[serde(default, deserialize_with = "optional_object")]
+    report: Option<ReportTrial>,
+}
+
+/// The outcome of a trial that did not reach its target.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum TrialEnding {
+    /// Interrupted; the trial does not count.
+    #[default]
+    Withdrawn,
+    /// Out of reach with this batch size: the run diverged, or does not fit into memory.
+    NotReached,
+}
+
+impl From<TrialEnding> for Ending {
+    fn from(ending: TrialEnding) -> Self {
+        match ending {
+            TrialEnding::Withdrawn => Self::Withdrawn,
+            TrialEnding::NotReached => Self::NotReached,
+        }
+    }
+}
+
+impl Wire for EndTrial {
+    const HINTS: &'static [(&'static str, &'static str)] = &{
+        let [epochs, energy, time, job, metric] = report_fields!("report.");
+        let outcome = ("outcome", "give \"withdrawn\" or \"not_reached\"");
+        let report = ("report", "give an object as for …/progress, or leave it out");
+        [outcome, report, epochs, energy, time, job, metric]
+    };
+}
+
+/// The order of trials.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum TrialOrder {
+    /// The oldest first.
+    #[default]
+    Asc,
+    /// The newest first.
+    Desc,
+}
+
+/// The selection of trials.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct TrialsQuery {
+    /// The order by number.
+    #[serde(default)]
+    #[param(default = "asc")]
+    order: TrialOrder,
+    /// Only trials after this number in that order.
+    #[serde(default, deserialize_with = "optional_whole_number")]
+    #[param(format = Int64, minimum = 0, maximum = 4_294_967_295_i64)]
+    after: Option<u32>,
+    /// The maximum number, from 1 to 1000; 1000 if absent.
+    #[serde(default = "usually::<1000>", deserialize_with = "whole_number")]
+    #[param(default = 1000, minimum = 1, maximum = 1000)]
+    limit: u32,
+}
+
+/// Begins a trial: the next run, with the batch size that it must use.
+#[utoipa::path(
+    post, path = "/v1/recurring/{name}/trials", operation_id = "begin_trial", tag = "recurring jobs",
+    params(RecurringPath),
+    request_body = BeginTrial,
+    responses(
+        (status = CREATED, body = TrialView, headers(("location" = String, description = "The trial's address"))),
+        (status = OK, body = TrialView, description = "The trial that began with this key"),
+        (status = NOT_FOUND, response = Problem),
+        (status = CONFLICT, description = "No batch size has reached the target, or too many trials are running"),
+        (status = GONE, description = "The trial that began with this key lost its lease or was withdrawn")
+    )
+)]
+pub(in crate::http) async fn begin(
+    State(shared): State<Shared>,
+    Named(job): Named<JobName>,
+    Payload(BeginTrial { key }): Payload<BeginTrial>,
+) -> Result<impl IntoResponse, Problem> {
+    let length = key.as_ref().map(|key| key.chars().count());
+    if let Some(length) = length.filter(|length| !(1..=LONGEST_KEY).contains(length)) {
+        return Err(invalid("key", format!("has {length} characters; give from 1 to {LONGEST_KEY}")).into());
+    }
+    let (trial, is_new) = shared.within(shared.recurring.begin(&job, key)).await?;
+    let name: String = job.as_str().bytes().map(escaped).collect();
+    let location = format!("/v1/recurring/{name}/trials/{}", trial.number);
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, [(header::LOCATION, location)], Json(trial)))
+}
+
+/// Lists trials by number, the oldest or the newest first.
+#[utoipa::path(
+    get, path = "/v1/recurring/{name}/trials", operation_id = "list_trials", tag = "recurring jobs",
+    params(RecurringPath, TrialsQuery),
+    responses(
+        (status = OK, body = Vec<TrialView>),
+        (status = NOT_FOUND, response = Problem)
+    )
+)]
+pub(in crate::http) async fn list(
+    State(shared): State<Shared>,
+    Named(name): Named<JobName>,
+    Params(query): Params<TrialsQuery>,
+) -> Answer<Vec<TrialView>> {
+    let TrialsQuery { order, after, limit } = query;
+    let page = Page { newest_first: order == TrialOrder::Desc, after, limit: page_length(limit, 1000)? };
+    shared.within(shared.recurring.trials(&name, page)).await.map(Json)
+}
+
+/// Returns one trial.
+#[utoipa::path(
+    get, path = "/v1/recurring/{name}/trials/{number}", operation_id = "get_trial", tag = "recurring jobs",
+    params(TrialPath),
+    responses((status = OK, body = TrialView), (status = NOT_FOUND, response = Problem))
+)]
+pub(in crate::http) async fn show(
+    State(shared): State<Shared>,
+    Named((name, number)): Named<(JobName, u32)>,
+) -> Answer<TrialView> {
+    shared.within(shared.recurring.trial(&name, number)).await.map(Json)
+}
+
+/// Reports a trial's progress and renews its lease; the answer says if the run is to stop. For an ended trial the
+/// answer is repeated and nothing changes.
+#[utoipa::path(
+    post, path = "/v1/recurring/{name}/trials/{number}/progress", operation_id = "report_trial",
+    tag = "recurring jobs",
+    params(TrialPath),
+    request_body = ReportTrial,
+    responses(
+        (status = OK, body = VerdictView),
+        (status = NOT_FOUND, response = Problem),
+        (status = CONFLICT, description = "The training run reports for another trial, or the trial has ended and this contradicts its last report"),
+        (status = GONE, description = "The trial is over: its lease expired, or it was withdrawn"),
+        (status = UNPROCESSABLE_ENTITY, description = "The report contradicts the previous one")
+    )
+)]
+pub(in crate::http) async fn progress(
+    State(shared): State<Shared>,
+    Named((name, number)): Named<(JobName, u32)>,
+    Payload(body): Payload<ReportTrial>,
+) -> Answer<VerdictView> {
+    let message = metered(&shared, &name, number, body.checked()?).await?;
+    shared.within(shared.recurring.report(&name, number, message)).await.map(Json)
+}
+
+/// Ends a trial, after a last report if one is given. An ended trial does not change.
+#[utoipa::path(
+    post, path = "/v1/recurring/{name}/trials/{number}/end", operation_id = "end_trial", tag = "recurring jobs",
+    params(TrialPath),
+    request_body = EndTrial,
+    responses(
+        (status = OK, body = TrialView),
+        (status = NOT_FOUND, response = Problem),
+        (status = CONFLICT, description = "The training run reports for another trial, or the trial has ended and this contradicts its last report"),
+        (status = GONE, description = "The trial is over: its lease expired, or it was withdrawn"),
+        (status = UNPROCESSABLE_ENTITY, description = "The last report contradicts the previous one")
+    )
+)]
+pub(in crate::http) async fn end(
+    State(shared): State<Shared>,
+    Named((name, number)): Named<(JobName, u32)>,
+    Payload(body): Payload<EndTrial>,
+) -> Answer<TrialView> {
+    let last = match body.report {
+        Some(report) => Some(metered(&shared, &name, number, report.checked()?).await?),
+        None => None,
+    };
+    shared.within(shared.recurring.end(&name, number, last, body.outcome.into())).await.map(Json)
+}
+
+/// Completes a report with its energy: the client's, or that of a training run's ledger. The controller is asked only
+/// for the latter, before any transaction begins.
+async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered) -> Result<TrialMessage, Problem> {
+    let (id, time, rest) = match metered {
+        Metered::Client(report) => return Ok(TrialMessage { report, job: None }),
+        Metered::Job { job, time, rest } => (job, time, rest),
+    };
+    let batch_size = shared.within(shared.recurring.batch_size(name, number)).await?;
+    let asked = id.clone();
+    let (view, energy) =
+        shared.ask(move |controller| Box::pin(async move { controller.metered(&asked).await })).await??;
+    if view.name != name.as_str() || view.batch_size != Some(batch_size) {
+        let has = view.batch_size.map_or("none".to_owned(), |b| b.to_string());
+        let why = format!(
+            "names job {id} ({}, batch size {has}); trial {number} belongs to {name} with batch size {batch_size}: register a \
+             job like that",
+            view.name
+        );
+        return Err(invalid("job_id", why).into());
+    }
+    let time = time.unwrap_or(Seconds::new(view.active_s + view.stalled_s));
+    let report = Report { energy, time, ..rest };
+    Ok(TrialMessage { report, job: Some(id) })
+}
+
+fn escaped(byte: u8) -> String {
+    match byte {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::extract::read;
+
+    #[test]
+    fn energy_is_given_once() {
+        let report = |text: &str| -> Result<Metered, Problem> { Ok(read::<ReportTrial>(text.as_bytes())?.checked()?) };
+        let parsed = report(r#"{"epochs":2,"energy_j":10,"time_s":4,"metric":null}"#).expect("valid");
+        let whole = Report { epochs: 2, energy: Joules::new(10.0), time: Seconds::new(4.0), metric: None };
+        assert_eq!(parsed, Metered::Client(whole));
+        assert!(matches!(report(r#"{"epochs":2,"job_id":"a"}"#), Ok(Metered::Job { time: None, .. })));
+        let table = [
+            (r#"{"epochs":2}"#, "energy_j"),
+            (r#"{"epochs":2,"energy_j":1}"#, "time_s"),
+            (r#"{"epochs":2,"energy_j":1,"job_id":"a"}"#, "energy_j"),
+            (r#"{"epochs":2,"job_id":"a b"}"#, "job_id"),
+            (r#"{"epochs":2,"energy_j":-1,"time_s":1}"#, "energy_j"),
+            (r#"{"epochs":2.5,"energy_j":1,"time_s":1}"#, "epochs"),
+        ];
+        for (text, field) in table {
+            assert_eq!(report(text).expect_err(text).field.as_deref(), Some(field), "{text}");
+        }
+    }
+}

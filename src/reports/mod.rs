@@ -1,0 +1,22 @@
+//! Reports of energy and emissions: one model, rendered as a table, JSON, CSV, Markdown, a page, or a badge, for the
+//! command line and the API alike.
+
+mod audit;
+mod badge;
+mod csv;
+pub mod document;
+mod html;
+mod request;
+mod table;
+mod view;
+
+pub use self::csv::{csv, no_formula};
+pub use audit::{
+    CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, IntensitySourceView, MethodView,
+    RestatementView, TermsView, VersionView,
+};
+pub use badge::{badge, summary};
+pub use html::html;
+pub use request::{RESTATED_BY_PCT, exact_span, functional_unit, span};
+pub use table::{markdown, table};
+pub use view::{ReportRow, ReportView};
