@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 
+use crate::config::Settings;
+
 /// The daemon's default address.
 pub(super) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
 
@@ -25,6 +27,15 @@ impl std::fmt::Display for Place {
 }
 
 impl Place {
+    /// Returns the address of a daemon with these settings.
+    pub(super) fn of(settings: &Settings) -> Self {
+        match (&settings.http.listen, &settings.http.socket) {
+            (_, Some(socket)) => Self::Socket(socket.clone()),
+            (Some(address), None) => Self::Tcp(*address),
+            (None, None) => Self::Tcp(DEFAULT_ADDRESS),
+        }
+    }
+
     /// Returns the body of the answer at `path` ("/v1/status").
     ///
     /// # Errors

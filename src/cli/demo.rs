@@ -2,7 +2,6 @@
 
 mod screen;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use screen::Screen;
 
-use super::Format;
+use super::output::Format;
 use super::signals::{Hangup, stopped};
-use super::simulate::within;
+use super::values::{slowdown, within};
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Handle;
 use crate::controller::view::{IntervalView, SavingView};
@@ -103,10 +102,6 @@ fn hours(text: &str) -> Result<f64, String> {
     within(text, 0.25, 24.0 * 366.0, "0.25 to 8784 hours")
 }
 
-fn slowdown(text: &str) -> Result<f64, String> {
-    within(text, 0.0, 0.999, "a fraction from 0 to 0.999; 0.03 allows 3 % more time, so write 0.03 for 3 %")
-}
-
 fn noise(text: &str) -> Result<f64, String> {
     within(text, 0.0, 0.5, "a fraction from 0 to 0.5; 0.01 is 1 % per reading")
 }
@@ -190,15 +185,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         noise_per_reading: args.noise,
         jobs: outcomes.iter().map(|o| job_report(o, &actual)).collect::<anyhow::Result<_>>()?,
     };
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &report)?;
-            writeln!(out)?;
-        }
-        Format::Table => out.write_all(table(&report).as_bytes())?,
-    }
-    Ok(())
+    args.format.print(&report, || table(&report))
 }
 
 /// Runs the world at about the pace that ends it after `duration` real seconds.

@@ -1,24 +1,24 @@
 //! `wattune doctor`: checks the installation and gives remedies. Writes nothing to any GPU.
 
-mod cpu;
-mod node;
-
-use std::io::Write;
 use std::sync::Arc;
 
+use chrono::TimeDelta;
 use serde::Serialize;
 
-use super::environment::OddVariables;
-use super::serve::handles;
-use super::{Exit, Format, Overrides};
+use super::devices::handles;
+use super::output::{Exit, Format};
+use super::settings::{OddVariables, Overrides};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Settings, is_root};
 use crate::controller::Locking;
+use crate::cpu::Node;
+use crate::cpu::linux::LinuxNode;
 use crate::gpu::Capabilities;
 use crate::gpu::journal::{Journal, boot_id};
 use crate::gpu::thread::GpuHandle;
 use crate::providers::{self, Provider};
-use wattune_core::units::Seconds;
+use wattune_core::domain::{CapSchedule, DemandResponse, Slot};
+use wattune_core::units::{Seconds, Watts};
 
 /// Checks everything that the daemon needs: configuration, driver, GPUs, permissions, the node's cap and carbon budget,
 /// CPU energy, state directory, carbon signal, address. Reads only.
@@ -61,7 +61,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             let odd = OddVariables::present().describe_unknown();
             findings.extend(odd.map(|odd| finding("environment", Verdict::Limited, odd)));
             findings.extend(gpus(&settings));
-            findings.extend(cpu::findings(&settings));
+            findings.extend(processors(&settings));
             findings.extend(state(&settings));
             findings.extend(signals(&settings).await);
             findings.extend(price(&settings).await);
@@ -70,20 +70,15 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
         Err(error) => vec![finding("configuration", Verdict::Broken, format!("{error:#}"))],
     };
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&findings)?)?,
-        Format::Table => {
-            for f in &findings {
-                let mark = match f.verdict {
-                    Verdict::Good => "ok     ",
-                    Verdict::Limited => "limited",
-                    Verdict::Broken => "BROKEN ",
-                };
-                writeln!(out, "{mark}  {}: {}", f.what, f.detail)?;
-            }
-        }
-    }
+    let line = |f: &Finding| {
+        let mark = match f.verdict {
+            Verdict::Good => "ok     ",
+            Verdict::Limited => "limited",
+            Verdict::Broken => "BROKEN ",
+        };
+        format!("{mark}  {}: {}\n", f.what, f.detail)
+    };
+    args.format.print(&findings, || findings.iter().map(line).collect())?;
     let broken = findings.iter().any(|f| f.verdict == Verdict::Broken);
     Ok(if broken { Exit::Failed } else { Exit::Done })
 }
@@ -99,8 +94,8 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
         findings.push(finding("GPUs", Verdict::Broken, "the driver reports no GPU"));
     }
     findings.extend(handles.iter().map(|handle| board(handle, settings)));
-    findings.extend(node::cap(&handles, settings));
-    findings.extend(node::carbon_budget(settings));
+    findings.extend(cap(&handles, settings));
+    findings.extend(carbon_budget(settings));
     if !is_root() && !settings.control.observe {
         let detail = "not root: limits and clocks can probably not be set (nvmlDeviceSetPowerManagementLimit needs it); run \
                       the daemon as root, or with --observe";
@@ -157,6 +152,137 @@ fn clocks(can: &Capabilities, settings: &Settings) -> String {
         (Ok(range), None) => format!("clocks can be locked from {} to {}", range.min(), range.max()),
         (Err(error), None) => format!("clocks cannot be locked: {error}"),
     }
+}
+
+/// Checks if CPU energy is readable here, and if jobs can be followed by their processes.
+fn processors(settings: &Settings) -> Vec<Finding> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let mut node = LinuxNode::new(&settings.cpu, clock);
+    let what = "CPU energy";
+    let mut findings = Vec::new();
+    if settings.cpu.enabled {
+        let zones = node.zones();
+        for zone in &zones.readings {
+            let name = format!("{what}, {}", zone.device);
+            findings.push(match &zone.counter_uj {
+                Ok(_) => finding(name, Verdict::Good, format!("{} can be read", zone.path)),
+                Err(problem) => finding(name, Verdict::Limited, problem.clone()),
+            });
+        }
+        findings.extend(zones.problems.into_iter().map(|problem| finding(what, Verdict::Limited, problem)));
+    } else {
+        findings.push(finding(what, Verdict::Good, "is not recorded (cpu.enabled = false)"));
+    }
+    findings.push(processes(&mut node, settings));
+    findings
+}
+
+fn processes(node: &mut LinuxNode, settings: &Settings) -> Finding {
+    let what = "processes of jobs";
+    let usage = node.usage();
+    if let Some(problem) = usage.problem {
+        return finding(what, Verdict::Limited, problem);
+    }
+    let cgroups = &settings.cpu.cgroup_root;
+    let version_2 = cgroups.join("cgroup.controllers").exists();
+    let groups = if version_2 {
+        format!("control groups of version 2 in {}", cgroups.display())
+    } else {
+        format!(
+            "no control groups of version 2 in {}: jobs can name pids; set cpu.cgroup_root if they are elsewhere",
+            cgroups.display()
+        )
+    };
+    let cores = usage.cores.unwrap_or_default();
+    finding(what, Verdict::Good, format!("{} shows {cores} CPUs; {groups}", settings.cpu.proc_root.display()))
+}
+
+/// The time for which caps are checked: longer than weekly windows take to repeat.
+const AHEAD: TimeDelta = TimeDelta::days(8);
+
+/// Checks the configured cap against the GPUs' lowest limits. A running daemon checks announced events itself.
+fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
+    let what = "node's cap";
+    let asked = &settings.cap;
+    if asked.is_empty() {
+        return Vec::new();
+    }
+    let (standing, events) = match (asked.configured(), asked.events()) {
+        (Ok(standing), Ok(events)) => (standing, events),
+        (Err(why), _) | (_, Err(why)) => return vec![finding(what, Verdict::Broken, why)],
+    };
+    let now = SystemClock::start().utc();
+    let range = |handle: &GpuHandle| handle.capabilities().limits.as_ref().ok().copied();
+    let baseline: Watts = handles.iter().filter_map(range).map(|range| range.max.watts()).sum();
+    let lowest: Watts = handles.iter().map(lowest).sum();
+    let constant = standing.constant.map(|level| format!("{:.0} W at all times", level.of(baseline).get()));
+    let counted = [
+        (standing.windows.len(), "window(s) of the week"),
+        (standing.spans.iter().filter(|(span, _)| now < span.end()).count(), "span(s) to come"),
+        (events.iter().filter(|event| now < event.ends_at()).count(), "event(s) to come"),
+    ];
+    let counted = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    let mut rules: Vec<String> = constant.into_iter().chain(counted).collect();
+    if rules.is_empty() {
+        rules.push("none in the future".into());
+    }
+    // Events whose notice has not come yet count too: here they only matter for the check.
+    let known: Vec<_> = events.into_iter().map(|event| DemandResponse { notice: None, ..event }).collect();
+    let schedule = CapSchedule::new(&standing, &known, baseline, now);
+    let far = known.iter().map(|event| event.ends_at()).chain(standing.spans.iter().map(|(span, _)| span.end()));
+    let until = far.max().unwrap_or(now).max(now + AHEAD);
+    let strictest = Slot::new(now, until).and_then(|slot| schedule.over(&slot));
+    let found = match strictest {
+        Some(cap) if cap < lowest => finding(
+            what,
+            Verdict::Limited,
+            format!(
+                "{}; the lowest cap is {:.0} W, but the GPUs' lowest limits add up to {:.0} W: it cannot be met",
+                rules.join(", "),
+                cap.get(),
+                lowest.get()
+            ),
+        ),
+        Some(cap) => finding(
+            what,
+            Verdict::Good,
+            format!(
+                "{}; the lowest cap is {:.0} W, the GPUs' lowest limits add up to {:.0} W",
+                rules.join(", "),
+                cap.get(),
+                lowest.get()
+            ),
+        ),
+        None => finding(what, Verdict::Good, rules.join(", ")),
+    };
+    vec![found]
+}
+
+/// Returns a GPU's least part of the cap: its lowest limit, or the current one if wattune may not set it.
+fn lowest(handle: &GpuHandle) -> Watts {
+    let can = handle.capabilities();
+    let present = handle.observe().reading.requested.map(|limit| limit.watts());
+    match can.limits.as_ref() {
+        Ok(range) if can.why_no_control().is_none() => range.min.watts(),
+        Ok(range) => present.unwrap_or(range.max.watts()),
+        Err(_) => present.unwrap_or(Watts::ZERO),
+    }
+}
+
+/// Checks the configured carbon budget.
+fn carbon_budget(settings: &Settings) -> Vec<Finding> {
+    let what = "node's carbon budget";
+    let Some(limit) = settings.carbon_budget.limit() else { return Vec::new() };
+    let now = SystemClock::start().utc();
+    let Some(span) = settings.carbon_budget.span(now) else {
+        return vec![finding(what, Verdict::Limited, "its span is over; configure another one, or remove it")];
+    };
+    let detail = format!(
+        "{limit} from {} until {}; wattune status shows the rest of the budget and if the plans meet it",
+        span.start().format("%FT%TZ"),
+        span.end().format("%FT%TZ")
+    );
+    vec![finding(what, Verdict::Good, detail)]
 }
 
 fn state(settings: &Settings) -> Vec<Finding> {

@@ -3,8 +3,9 @@
 mod ask;
 mod carbon;
 mod demo;
+mod devices;
 mod doctor;
-mod environment;
+mod output;
 mod report;
 mod restore;
 mod serve;
@@ -13,9 +14,11 @@ mod signals;
 mod simulate;
 mod state_dir;
 mod status;
+mod values;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 
+pub use output::Exit;
 pub use settings::Overrides;
 
 /// Shifts the power of GPU training to the clean hours of the grid.
@@ -41,33 +44,6 @@ enum Command {
     Restore(restore::Args),
 }
 
-/// The output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Table,
-    /// For programs.
-    Json,
-}
-
-/// The issue times of a forecast file's values, if the file has none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Issue {
-    /// All values of a day at 00:00 UTC.
-    DayAhead,
-    /// Continuously.
-    Rolling,
-}
-
-/// The result of a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
-    /// Done.
-    Done,
-    /// Partly failed; the output has the details.
-    Failed,
-}
-
 impl Cli {
     /// Runs the command.
     ///
@@ -88,10 +64,5 @@ impl Cli {
 }
 
 fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    runtime()?.block_on(future)
-}
-
-/// Two threads are enough: the daemon mostly waits.
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+    serve::runtime()?.block_on(future)
 }

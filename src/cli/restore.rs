@@ -1,12 +1,14 @@
 //! `wattune restore`: restores the original limit of every journalled GPU without a daemon.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::bail;
 
-use super::{Exit, Format, Overrides};
+use super::devices::handles;
+use super::output::{Exit, Format};
+use super::settings::Overrides;
+use super::state_dir::Lock;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Settings, is_root};
 use crate::gpu::journal::{self, Journal, boot_id};
@@ -63,19 +65,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// Prints the result. `strange` is a state directory that no daemon seems to have used.
 fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match format {
-        Format::Table if let Some(dir) = strange => {
-            let dir = dir.display();
-            writeln!(out, "nothing to restore: {dir} has no daemon's state; is it the daemon's directory?")?;
+    format.print(&lines, || match strange {
+        Some(dir) => {
+            format!("nothing to restore: {} has no daemon's state; is it the daemon's directory?\n", dir.display())
         }
-        Format::Table if lines.is_empty() => {
-            writeln!(out, "nothing to restore: all GPUs have their original limits")?;
-        }
-        Format::Table => lines.iter().try_for_each(|l| writeln!(out, "GPU {}: {}", l.gpu, l.detail))?,
-        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(lines)?)?,
-    }
-    Ok(())
+        None if lines.is_empty() => "nothing to restore: all GPUs have their original limits\n".to_owned(),
+        None => lines.iter().map(|l| format!("GPU {}: {}\n", l.gpu, l.detail)).collect(),
+    })
 }
 
 /// Restores every journalled GPU. Without a journal, the driver is not opened.
@@ -87,13 +83,13 @@ pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line
     if !state_dir.exists() {
         return Ok(Vec::new());
     }
-    let _lock = super::serve::Lock::take(&state_dir)?;
+    let _lock = Lock::take(&state_dir)?;
     let mut journal = Journal::open(&state_dir, boot_id())?;
     if journal.is_empty() {
         return Ok(Vec::new());
     }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-    let (handles, _) = super::serve::handles(settings, &clock)?;
+    let (handles, _) = handles(settings, &clock)?;
     let restored = restore_all(&mut journal, &handles, Seconds::new(5.0));
     let line = |(gpu, outcome): &(_, Restored)| Line {
         gpu: format!("{gpu}"),

@@ -6,28 +6,25 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
-use super::environment::OddVariables;
+use super::devices::find_devices;
+use super::output::Exit;
+use super::settings::{OddVariables, Overrides};
 use super::signals::{Hangup, stopped};
-pub(super) use super::state_dir::Lock;
-use super::{Exit, Overrides, runtime};
+use super::state_dir::Lock;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Backend, Settings, SimulatedSettings};
-use crate::controller::{
-    Arrivals, Controller, Handle, LedgerTerms, OnExit, Parts, PriceSignal, open_handles, supervise,
-};
+use crate::config::Settings;
+use crate::controller::{LedgerTerms, Controller, Handle, OnExit, Parts, PriceSignal, supervise};
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
 use crate::cpu::watch::CpuHandle;
 use crate::gpu::restore::Restored;
-use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
-use crate::gpu::thread::{GpuHandle, Sampling};
-use crate::gpu::{GpuDevice, nvml};
+use crate::gpu::thread::Sampling;
 use crate::http;
 use crate::providers::{self, Feed, FeedOptions};
 use crate::recurring::Recurring;
-use wattune_core::domain::{ClockLimit, GpuId, LimitRange, PowerLimit};
+use wattune_core::domain::GpuId;
 use wattune_core::ledger::chain::Digest;
-use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
+use wattune_core::units::Seconds;
 
 /// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. However it ends, the GPUs'
 /// original limits are restored.
@@ -58,6 +55,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
         restore_abandoned(&settings);
     }
     exit
+}
+
+/// Creates the runtime. Two threads are enough: the daemon mostly waits.
+pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
 /// Restores limits that an earlier daemon left behind, if this one cannot run.
@@ -199,78 +201,4 @@ async fn price(
 fn exit_of(restored: &[(GpuId, Restored)]) -> Exit {
     let failed = restored.iter().any(|(_, outcome)| matches!(outcome, Restored::Failed { .. }));
     if failed { Exit::Failed } else { Exit::Done }
-}
-
-type Devices = Vec<Box<dyn GpuDevice>>;
-
-/// Returns the configured GPUs, those that cannot be used, and a channel of those that come later.
-fn find_devices(
-    settings: &Settings,
-    clock: &Arc<dyn Clock>,
-) -> anyhow::Result<(Devices, Vec<String>, Option<Arrivals>)> {
-    if settings.gpus.backend != Backend::Nvml {
-        let (devices, problems) = open_devices(settings, clock)?;
-        return Ok((devices, problems, None));
-    }
-    let (boards, devices) = nvml::open_and_search(&settings.gpus.nvml)?;
-    let problems = boards.problems.iter().map(|problem| (problem.index, problem.to_string())).collect();
-    Ok((boards.devices, describe_problems(&boards.problems), Some(Arrivals { devices, problems })))
-}
-
-/// Describes problems, and logs them.
-fn describe_problems(problems: &[nvml::Problem]) -> Vec<String> {
-    let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    problems.iter().for_each(|problem| tracing::error!("{problem}"));
-    problems
-}
-
-/// Returns the configured GPUs, and those that cannot be used.
-pub(super) fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Devices, Vec<String>)> {
-    match settings.gpus.backend {
-        Backend::Nvml => {
-            let boards = nvml::open_all(&settings.gpus.nvml)?;
-            Ok((boards.devices, describe_problems(&boards.problems)))
-        }
-        Backend::Simulated => {
-            let simulated = &settings.gpus.simulated;
-            let board = |index: u32| simulated_board(index, simulated, clock);
-            let note = "the GPUs are simulated: nothing is measured or set on hardware".to_owned();
-            Ok(((0..simulated.boards).map(board).collect(), vec![note]))
-        }
-    }
-}
-
-/// Creates a GPU that is always busy, to try out the API.
-fn simulated_board(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock>) -> Box<dyn GpuDevice> {
-    let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
-    let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
-    let physics = Physics {
-        range,
-        original_limit: range.default,
-        idle: Watts::new(25.0),
-        settling: Seconds::new(0.5),
-        noise: 0.01,
-        seed: settings.seed.wrapping_add(u64::from(index)),
-    };
-    let world = SimulatedBoard::new(physics, clock.clone());
-    let (floor, peak) = (Watts::new(70.0), SamplesPerSecond::new(400.0));
-    let highest = ClockLimit::from_megahertz(1_980);
-    let curve = if settings.memory_bound {
-        LoadCurve::memory_bound(highest, Watts::new(160.0), floor, peak)
-    } else {
-        LoadCurve::saturating(&range, Watts::new(280.0), floor, peak)
-    };
-    let world = match curve.clocks() {
-        Some(clocks) => world.with_clocks(clocks),
-        None => world,
-    };
-    world.run(Some(curve));
-    Box::new(world.device(index, "Demo GPU"))
-}
-
-/// Returns handles of GPUs for restoring or inspection only.
-pub(super) fn handles(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Vec<GpuHandle>, Vec<String>)> {
-    let (devices, problems) = open_devices(settings, clock)?;
-    let timeout = settings.control.call_timeout_s;
-    Ok((open_handles(devices, clock, Sampling::Every(Seconds::new(1.0)), timeout), problems))
 }

@@ -1,14 +1,13 @@
 //! `wattune status`: prints a running daemon's status.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use serde_json::Value;
 
-use super::Format;
 use super::ask::{DEFAULT_ADDRESS, Place};
+use super::output::{Format, deliver};
 use wattune_core::domain::legible;
 
 /// Prints the status of a running daemon.
@@ -53,12 +52,11 @@ impl Args {
 /// If no daemon answers there.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let text = args.place()?.get("/v1/status").await?;
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Json => writeln!(out, "{}", text.trim())?,
-        Format::Table => out.write_all(table(&serde_json::from_str(&text)?).as_bytes())?,
-    }
-    Ok(())
+    let shown = match args.format {
+        Format::Json => format!("{}\n", text.trim()),
+        Format::Table => table(&serde_json::from_str(&text)?),
+    };
+    deliver(shown.as_bytes(), None)
 }
 
 /// Describes the node's cap in one line.

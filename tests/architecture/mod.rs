@@ -19,9 +19,6 @@ use self::lock::ways_to_the_world;
 use self::source::{CORE, CRATES, DAEMON, LAB, Source};
 use self::uses::Files;
 
-/// Rooms of the daemon whose files still depend on each other in circles. None is added.
-const WITH_CIRCLES: [&str; 1] = ["cli"];
-
 #[test]
 fn the_sources_keep_the_rules_of_the_house() {
     let all: Vec<Source> = CRATES.into_iter().flat_map(Source::all).collect();
@@ -43,20 +40,9 @@ fn files_of_a_room_depend_on_each_other_one_way() {
     for of in CRATES {
         let sources = Source::all(of);
         let files = Files::of(&sources);
-        let open = of.rooms.iter().filter(|room| *of == DAEMON && WITH_CIRCLES.contains(*room));
-        let open: Vec<&&str> = open.collect();
-        let rooms = of.rooms.iter().filter(|room| !open.contains(room));
-        found.extend(rooms.flat_map(|room| circles(&files, room)));
+        found.extend(of.rooms.iter().flat_map(|room| circles(&files, room)));
     }
     assert!(found.is_empty(), "{} circles:\n{}", found.len(), found.join("\n"));
-}
-
-#[test]
-fn rooms_with_circles_have_some() {
-    let sources = Source::all(&DAEMON);
-    let files = Files::of(&sources);
-    let clean: Vec<&str> = WITH_CIRCLES.into_iter().filter(|room| circles(&files, room).is_empty()).collect();
-    assert!(clean.is_empty(), "{clean:?} have no circles any more; take them out of WITH_CIRCLES");
 }
 
 #[test]

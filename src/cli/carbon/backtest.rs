@@ -1,14 +1,14 @@
 //! `wattune carbon backtest`: repeats past forecasts from the data known at the time, and scores them.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::cli::Issue;
+use crate::cli::output::deliver;
+use crate::cli::values::{Issue, begin, end};
 use crate::providers::{FileSettings, file};
 use wattune_core::domain::{CarbonSeries, Issued};
 use wattune_core::forecast::{BacktestRow, ModelPolicy, PublishedForecasts, Score, backtest};
@@ -53,22 +53,6 @@ enum Format {
     Json,
     /// For spreadsheets.
     Csv,
-}
-
-fn begin(text: &str) -> Result<DateTime<Utc>, String> {
-    time(text, 0)
-}
-
-fn end(text: &str) -> Result<DateTime<Utc>, String> {
-    time(text, 1)
-}
-
-/// Parses a time, or a date as midnight that many days later.
-fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
-    let midnight = |date: NaiveDate| Some(date.checked_add_days(Days::new(days))?.and_time(NaiveTime::MIN).and_utc());
-    let date = text.parse::<NaiveDate>().ok().and_then(midnight);
-    date.or_else(|| text.parse().ok())
-        .ok_or_else(|| "give a date like 2021-07-01 or a time like 2021-07-01T06:00:00Z".into())
 }
 
 /// Published forecasts in the form in which they were read.
@@ -116,16 +100,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     {
         bail!("{} has no values from {from} to {to}", path.display());
     }
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Json => {
-            serde_json::to_writer_pretty(&mut out, &Report { rows: &rows })?;
-            writeln!(out)?;
-        }
-        Format::Table => out.write_all(table(&rows).as_bytes())?,
-        Format::Csv => out.write_all(&comma_separated(&rows)?)?,
-    }
-    Ok(())
+    let bytes = match args.format {
+        Format::Json => (serde_json::to_string_pretty(&Report { rows: &rows })? + "\n").into_bytes(),
+        Format::Table => table(&rows).into_bytes(),
+        Format::Csv => comma_separated(&rows)?,
+    };
+    deliver(&bytes, None)
 }
 
 #[derive(Serialize)]

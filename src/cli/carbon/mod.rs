@@ -8,9 +8,7 @@ mod zones;
 
 use clap::Subcommand;
 
-use super::ask::{DEFAULT_ADDRESS, Place};
-use super::{Exit, Format, Overrides};
-use crate::config::Settings;
+use super::output::Exit;
 
 /// Shows the carbon signal: the current intensity, the forecast as a chart, the sources and their state.
 ///
@@ -42,14 +40,5 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         Some(Command::Zones(args)) => zones::run(args).await,
         Some(Command::Score(args)) => score::run(args).await,
         Some(Command::Backtest(args)) => backtest::run(&args).map(|()| Exit::Done),
-    }
-}
-
-/// Returns the address of a daemon with these settings.
-fn daemon(settings: &Settings) -> Place {
-    match (&settings.http.listen, &settings.http.socket) {
-        (_, Some(socket)) => Place::Socket(socket.clone()),
-        (Some(address), None) => Place::Tcp(*address),
-        (None, None) => Place::Tcp(DEFAULT_ADDRESS),
     }
 }

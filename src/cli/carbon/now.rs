@@ -1,12 +1,13 @@
 //! `wattune carbon`: the current signal, the forecast, and the sources.
 
-use std::io::Write;
-
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Exit, Format, Overrides, chart, daemon};
+use super::chart;
+use crate::cli::ask::Place;
+use crate::cli::output::{Exit, Format};
+use crate::cli::settings::Overrides;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
 use crate::controller::{describe_feed, price_view};
@@ -53,17 +54,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             Err(_) => ask_sources(&settings).await?,
         }
     };
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&shown)?)?,
-        Format::Table => out.write_all(page(&shown).as_bytes())?,
-    }
+    args.format.print(&shown, || page(&shown))?;
     let known = shown.carbon["intensity_g_per_kwh"].is_number();
     Ok(if known { Exit::Done } else { Exit::Failed })
 }
 
 async fn ask_daemon(settings: &Settings) -> anyhow::Result<Shown> {
-    let place = daemon(settings);
+    let place = Place::of(settings);
     let get = async |path| anyhow::Ok(serde_json::from_str::<Value>(&place.get(path).await?)?);
     let status = get("/v1/status").await?;
     let now = status["now"].as_str().and_then(|t| DateTime::parse_from_rfc3339(t).ok());

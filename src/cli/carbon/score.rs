@@ -1,10 +1,10 @@
 //! `wattune carbon score`: the recent forecast skill of each source.
 
-use std::io::Write;
-
 use serde_json::Value;
 
-use super::{Exit, Format, Overrides, daemon};
+use crate::cli::ask::Place;
+use crate::cli::output::{Exit, Format};
+use crate::cli::settings::Overrides;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
 use crate::controller;
@@ -28,16 +28,11 @@ pub(super) struct Args {
 /// If neither a daemon nor a database can be read.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
-    let scores = match daemon(&settings).get("/v1/carbon").await {
+    let scores = match Place::of(&settings).get("/v1/carbon").await {
         Ok(text) => serde_json::from_str::<Value>(&text)?["scores"].take(),
         Err(no_daemon) => from_database(&settings).await.map_err(|error| error.context(no_daemon))?,
     };
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&scores)?)?,
-        Format::Table => out.write_all(table(&scores).as_bytes())?,
-    }
-    Ok(Exit::Done)
+    args.format.print(&scores, || table(&scores)).map(|()| Exit::Done)
 }
 
 async fn from_database(settings: &Settings) -> anyhow::Result<Value> {

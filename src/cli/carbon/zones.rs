@@ -1,8 +1,7 @@
 //! `wattune carbon zones`: the zones of each source.
 
-use std::io::Write;
-
-use super::{Exit, Format, Overrides};
+use crate::cli::output::{Exit, Format};
+use crate::cli::settings::Overrides;
 use crate::clock::{Clock, SystemClock};
 use crate::providers::{self, SourceZones};
 
@@ -34,17 +33,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         }
     }
     let nothing = args.filter.as_ref().filter(|_| all.iter().all(|source| source.zones.is_empty()));
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&all)?)?,
-        Format::Table => {
-            out.write_all(table(&all).as_bytes())?;
-            if let Some(filter) = nothing {
-                writeln!(out, "No zone matches {filter:?}.")?;
-            }
-        }
-    }
-    Ok(Exit::Done)
+    let nothing = nothing.map(|filter| format!("No zone matches {filter:?}.\n")).unwrap_or_default();
+    args.format.print(&all, || table(&all) + &nothing).map(|()| Exit::Done)
 }
 
 fn table(all: &[SourceZones]) -> String {

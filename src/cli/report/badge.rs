@@ -1,11 +1,11 @@
 //! `wattune report badge`: energy and emissions of a model, for its model card.
 
-use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
-use super::{Place, Time};
+use super::ledger::{Place, Time};
+use crate::cli::output::deliver;
 use crate::reports::{RESTATED_BY_PCT, ReportRow, ReportView, badge, summary};
 use wattune_core::domain::JobName;
 use wattune_core::ledger::report::{Grouping, ReportRequest};
@@ -43,7 +43,7 @@ fn job_name(text: &str) -> Result<JobName, String> {
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.place.check_output("--svg", args.svg.as_deref())?;
     args.place.check_output("--markdown", args.markdown.as_deref())?;
-    let (store, now) = args.place.look().await?;
+    let (store, now) = args.place.open().await?;
     let mut span = args.time.span(now)?;
     if args.time.from.is_none() {
         // A model's runs are all of its runs, at any time.
@@ -65,12 +65,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
             view.to.format("%FT%RZ")
         );
     };
-    if let Some(path) = &args.svg {
-        std::fs::write(path, badge(row, &view)).with_context(|| format!("cannot write {}", path.display()))?;
+    if args.svg.is_some() {
+        deliver(badge(row, &view).as_bytes(), args.svg.as_deref())?;
     }
-    let summary = summary(row, &view, args.svg.as_deref());
-    match &args.markdown {
-        Some(path) => std::fs::write(path, summary).with_context(|| format!("cannot write {}", path.display())),
-        None => Ok(std::io::stdout().lock().write_all(summary.as_bytes())?),
-    }
+    deliver(summary(row, &view, args.svg.as_deref()).as_bytes(), args.markdown.as_deref())
 }

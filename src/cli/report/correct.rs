@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use super::super::state_dir::{Lock, LockError};
-use super::Place;
+use super::ledger::{Place, wrong};
+use crate::cli::state_dir::{Lock, LockError};
 use crate::clock::{Clock, SystemClock};
 use crate::reports::exact_span;
 use crate::store::{CorrectionRequest, SettlementInput, Store};
@@ -63,7 +63,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.place.overrides.settings()?;
     let state_dir = settings.state_dir();
     let now = SystemClock::start().utc();
-    let span = exact_span(&args.from, args.to.as_deref(), now).map_err(super::wrong)?;
+    let span = exact_span(&args.from, args.to.as_deref(), now).map_err(wrong)?;
     // Opens read-only first: a missing database, or one of another version, must not be created or changed.
     Store::open_read_only(&state_dir).await?.close().await;
     let lock = match Lock::take(&state_dir) {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::{Place, check_writable};
+use super::ledger::Place;
+use crate::cli::output::check_writable;
 
 /// Writes the whole ledger as lines of JSON, which `wattune report verify` checks anywhere.
 #[derive(Debug, clap::Args)]
@@ -25,7 +26,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.place.check_output("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
-    let (store, _) = args.place.look().await?;
+    let (store, _) = args.place.open().await?;
     let mut out: Box<dyn Write> = match &args.output {
         Some(path) => {
             Box::new(BufWriter::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?))

@@ -1,13 +1,13 @@
 //! `wattune report verify`: checks that a ledger is unchanged.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::super::Format;
-use super::{Exit, Place};
+use super::ledger::Place;
+use crate::cli::output::{Exit, Format, deliver};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 
@@ -38,15 +38,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let (what, found) = match &args.file {
         Some(path) => (path.display().to_string(), of_file(path, args.head)?),
         None => {
-            let (store, _) = args.place.look().await?;
+            let (store, _) = args.place.open().await?;
             let found = store.verify(Verifier::with_known_head(args.head)).await?;
             ("the database".to_owned(), found)
         }
     };
-    let mut out = std::io::stdout().lock();
-    match (args.format, &found) {
-        (Format::Table, Ok(verified)) => out.write_all(summary(&what, args.file.is_none(), verified).as_bytes())?,
-        (Format::Table, Err(broken)) => writeln!(out, "INVALID: {what}, {broken}")?,
+    let text = match (args.format, &found) {
+        (Format::Table, Ok(verified)) => summary(&what, args.file.is_none(), verified),
+        (Format::Table, Err(broken)) => format!("INVALID: {what}, {broken}\n"),
         (Format::Json, Ok(v)) => {
             let differences = v
                 .differences
@@ -58,13 +57,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
                 "differences": differences.collect::<Vec<_>>(), "head": v.head.to_string(),
                 "closed_at": v.closed_at, "open_intervals": v.open, "kept_head_entry": v.known_head,
             });
-            writeln!(out, "{json:#}")?;
+            format!("{json:#}\n")
         }
         (Format::Json, Err(broken)) => {
             let json = serde_json::json!({"in_order": false, "place": broken.place, "why": broken.why});
-            writeln!(out, "{json:#}")?;
+            format!("{json:#}\n")
         }
-    }
+    };
+    deliver(text.as_bytes(), None)?;
     Ok(if found.is_ok() { Exit::Done } else { Exit::Failed })
 }
 

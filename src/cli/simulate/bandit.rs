@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::builder::TypedValueParser;
 
-use super::progress::Progress;
-use super::{Format, check_writable, deliver, once, one_of, warn, within};
+use super::study::{Format, Progress, once, one_of, warn};
+use crate::cli::output::{check_writable, deliver};
+use crate::cli::values::within;
 use wattune_core::bandit::Spec;
 use wattune_lab::bandit::policy::{self, Knobs, POLICIES, Policy};
 use wattune_lab::bandit::{Case, JobQuery, Recurrences, Study, Switch, Traces};

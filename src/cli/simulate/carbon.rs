@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
-use chrono::{DateTime, NaiveDate, NaiveTime, TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 
-use super::progress::Progress;
-use super::{Format, check_writable, deliver, grid, once, one_of, page, warn, within, write};
-use crate::cli::Issue;
+use super::study::{Format, Progress, once, one_of, warn};
+use super::{grid, page, write};
+use crate::cli::output::{check_writable, deliver};
+use crate::cli::values::{Issue, begin, slowdown, within};
 use wattune_core::domain::{Pausing, Slot};
 use wattune_core::ledger;
 use wattune_core::units::{Seconds, Watts};
@@ -59,7 +60,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "WATTS", value_parser = watts, conflicts_with_all = ["profiling", "profile_error"])]
     node_cap: Option<f64>,
     /// Starts of jobs: a date (00:00 UTC) or a time; several with commas [default: the first time that the traces cover].
-    #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = time)]
+    #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = begin)]
     start: Vec<DateTime<Utc>>,
     /// So many starts in place of --start, at whole slots, evenly spread over the time that the traces cover.
     #[arg(long, value_name = "N", conflicts_with = "start", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -126,10 +127,6 @@ fn hours(text: &str) -> Result<f64, String> {
     within(text, 0.01, 24.0 * 366.0, "0.01 to 8784 hours")
 }
 
-fn slowdown(text: &str) -> Result<f64, String> {
-    within(text, 0.0, 0.999, "a fraction from 0 to 0.999; 0.03 allows 3 % more time, so write 0.03 for 3 %")
-}
-
 fn seconds(text: &str) -> Result<f64, String> {
     within(text, 0.0, 86_400.0, "0 to 86400 seconds")
 }
@@ -140,12 +137,6 @@ fn watts(text: &str) -> Result<f64, String> {
 
 fn error(text: &str) -> Result<f64, String> {
     within(text, 0.0, 0.2, "a fraction from 0 to 0.2; 0.003 is 0.3 %")
-}
-
-fn time(text: &str) -> Result<DateTime<Utc>, String> {
-    let date = text.parse::<NaiveDate>().ok().map(|date| date.and_time(NaiveTime::MIN).and_utc());
-    date.or_else(|| text.parse().ok())
-        .ok_or_else(|| "give a date like 2021-07-01 or a time like 2021-07-01T06:00:00Z".into())
 }
 
 /// Replays, and writes the rows.

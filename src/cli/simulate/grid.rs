@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::cli::Issue;
+use crate::cli::values::Issue;
 use crate::providers::{FileSettings, file};
 use wattune_lab::grid::{PublishedForecasts, RecordedGrid};
 use wattune_lab::traces::TraceFile;

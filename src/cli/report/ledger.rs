@@ -1,0 +1,83 @@
+//! The ledger of a daemon's state directory, and a span of its time.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use anyhow::bail;
+use chrono::{DateTime, Utc};
+
+use crate::cli::settings::Overrides;
+use crate::clock::{Clock, SystemClock};
+use crate::reports::span;
+use crate::store::{FILE_NAME, Store};
+use wattune_core::domain::{InvalidJob, Slot};
+
+/// The place of the ledger.
+#[derive(Debug, clap::Args)]
+pub(super) struct Place {
+    #[command(flatten)]
+    pub(super) overrides: Overrides,
+}
+
+/// The span of time. Hours are the grain of the settled ledger, so the span is widened to full UTC hours.
+#[derive(Debug, clap::Args)]
+pub(super) struct Time {
+    /// The start: 2026-01-31, or 2026-01-31T12:00:00Z. Thirty days before --to if absent. Rounded down to a full UTC
+    /// hour.
+    #[arg(long, value_name = "TIME")]
+    pub(super) from: Option<String>,
+    /// The end; a date includes that day. Now if absent. Rounded up to a full UTC hour.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+}
+
+/// Ends with code 2, like clap's own refusals.
+pub(super) fn wrong(error: InvalidJob) -> anyhow::Error {
+    let flag = match error.field {
+        "from" => "--from",
+        "to" => "--to",
+        "samples_per_epoch" => "--samples-per-epoch",
+        _ => "--functional-unit",
+    };
+    clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{flag}: {}\n", error.why)).exit()
+}
+
+impl Place {
+    /// Opens the database read-only, and returns the current time.
+    pub(super) async fn open(&self) -> anyhow::Result<(Store, DateTime<Utc>)> {
+        let settings = self.overrides.settings()?;
+        let store = Store::open_read_only(&settings.state_dir()).await?;
+        Ok((store, SystemClock::start().utc()))
+    }
+
+    /// Refuses to write to a file of the state directory.
+    pub(super) fn check_output(&self, flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
+        let Some(path) = path else { return Ok(()) };
+        let Ok(dir) = self.overrides.settings()?.state_dir().canonicalize() else { return Ok(()) };
+        let is_own = match path.canonicalize() {
+            Ok(found) => found.starts_with(&dir) || is_same_file(&found, &dir.join(FILE_NAME)),
+            Err(_) => {
+                let within = path.parent().map(|p| if p.as_os_str().is_empty() { Path::new(".") } else { p });
+                let is_named =
+                    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(FILE_NAME.as_bytes()));
+                is_named && within.and_then(|p| p.canonicalize().ok()).is_some_and(|p| p == dir)
+            }
+        };
+        if is_own {
+            bail!("{flag}: {} is a file of the state directory {}; write elsewhere", path.display(), dir.display());
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if two paths are links to one file.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let of = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
+    of(a).is_some() && of(a) == of(b)
+}
+
+impl Time {
+    pub(super) fn span(&self, now: DateTime<Utc>) -> anyhow::Result<Slot> {
+        span(self.from.as_deref(), self.to.as_deref(), now).map_err(wrong)
+    }
+}
