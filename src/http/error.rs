@@ -13,40 +13,40 @@ use wattune_core::bandit::{InvalidSpec, Refused};
 use wattune_core::domain::InvalidJob;
 
 /// The media type of a [`Problem`].
-pub const PROBLEM_JSON: &str = "application/problem+json";
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 
 /// The answer of a handler.
 pub(super) type Answer<T> = Result<Json<T>, Problem>;
 
 /// The reason why a request was refused, and what would be right (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct Problem {
+pub(super) struct Problem {
     /// Always `about:blank`: the status gives the kind of problem.
     #[serde(rename = "type")]
     #[schema(example = "about:blank")]
-    pub kind: &'static str,
+    pub(super) kind: &'static str,
     /// The status in words.
     #[schema(example = "Unprocessable Entity")]
-    pub title: &'static str,
+    pub(super) title: &'static str,
     /// The HTTP status.
     #[schema(example = 422)]
-    pub status: u16,
+    pub(super) status: u16,
     /// One sentence: what is wrong and what would be right.
-    pub detail: String,
+    pub(super) detail: String,
     /// The field of the request that is wrong, as a path: `objective.eta`, `gpus[1]`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
+    pub(super) field: Option<String>,
     /// The line of the request's body, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<usize>,
+    pub(super) line: Option<usize>,
     /// The column in that line, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub column: Option<usize>,
+    pub(super) column: Option<usize>,
 }
 
 impl Problem {
     /// Creates a problem of the kind that `status` gives.
-    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             kind: "about:blank",
             title: status.canonical_reason().unwrap_or("Unknown"),
@@ -60,20 +60,20 @@ impl Problem {
 
     /// Adds the field that is wrong.
     #[must_use]
-    pub fn of_field(mut self, field: impl Into<String>) -> Self {
+    pub(super) fn of_field(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
     /// Adds the position in the body.
     #[must_use]
-    pub fn at(mut self, line: usize, column: usize) -> Self {
+    pub(super) fn at(mut self, line: usize, column: usize) -> Self {
         (self.line, self.column) = (Some(line), Some(column));
         self
     }
 
     /// Creates the problem for a controller that did not answer in time.
-    pub fn timed_out(timeout: std::time::Duration) -> Self {
+    pub(super) fn timed_out(timeout: std::time::Duration) -> Self {
         let detail = format!(
             "the daemon did not answer within {} s; the request may still take effect, so check before you repeat it",
             timeout.as_secs_f64()

@@ -15,14 +15,14 @@ use super::error::Problem;
 
 /// The rules of one listener.
 #[derive(Clone, Copy, Debug)]
-pub struct Guard {
+pub(super) struct Guard {
     check_host: bool,
     tcp: Option<SocketAddr>,
 }
 
 /// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(super) enum Refusal {
     /// The Host header names another host.
     #[error(
         "the request names host {0:?}; use localhost, 127.0.0.1 or [::1], so that no web page can \
@@ -58,21 +58,18 @@ impl From<Refusal> for Problem {
 
 impl Guard {
     /// Creates the guard of a TCP listener on `bound`.
-    pub const fn tcp(bound: SocketAddr) -> Self {
+    pub(super) const fn tcp(bound: SocketAddr) -> Self {
         Self { check_host: true, tcp: Some(bound) }
     }
 
     /// Creates the guard of a Unix socket, which accepts any host. `tcp` is the same daemon's TCP address, whose page
     /// is its own.
-    pub const fn unix(tcp: Option<SocketAddr>) -> Self {
+    pub(super) const fn unix(tcp: Option<SocketAddr>) -> Self {
         Self { check_host: false, tcp }
     }
 
-    /// Checks a request.
-    ///
-    /// # Errors
-    /// The first reason to refuse it.
-    pub fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// Checks a request; the error is the first reason to refuse it.
+    pub(super) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.check_host {
             self.check_host(uri, headers)?;
         }
@@ -128,17 +125,14 @@ impl Guard {
 }
 
 /// Applies the guard as a middleware.
-pub async fn enforce(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Problem> {
+pub(super) async fn enforce(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Problem> {
     guard.check(request.method(), request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
 /// Checks that a request may receive events: an image or a link that leads to them would hold a connection for as long
 /// as it is shown.
-///
-/// # Errors
-/// If a browser requests something to display, or the request does not accept events.
-pub fn check_listener(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(super) fn check_listener(headers: &HeaderMap) -> Result<(), Refusal> {
     let fetched = headers.get("sec-fetch-dest").is_none_or(|dest| dest.as_bytes().eq_ignore_ascii_case(b"empty"));
     let mut accepted =
         headers.get_all(header::ACCEPT).iter().map(|v| String::from_utf8_lossy(v.as_bytes()).to_lowercase());

@@ -1,14 +1,12 @@
 //! Prometheus metrics, built from the daemon's status at each scrape. Nothing is kept in between, so series of ended
 //! jobs disappear and absent values have no series.
 
-mod cap;
 mod carbon;
-mod cpu;
 mod device;
 mod family;
 mod job;
 mod ledger;
-mod plain;
+mod node;
 mod recurring;
 
 use axum::extract::State;
@@ -49,16 +47,13 @@ pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) ->
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let (kind, text) = match accept.into_iter().any(|value| value.contains("application/openmetrics-text")) {
         true => (OPEN_METRICS, text),
-        false => (PLAIN, plain::from_open_metrics(&text)),
+        false => (PLAIN, plain(&text)),
     };
     Ok(([(header::CONTENT_TYPE, kind)], text))
 }
 
 /// Returns the metrics as OpenMetrics text. `recurring` has the recurring jobs to show and their total number.
-///
-/// # Errors
-/// If the text cannot be written, which does not happen with a string.
-pub fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Result<String, std::fmt::Error> {
+fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("wattune");
     registry.register_collector(Box::new(families(status, recurring)));
     let mut text = String::new();
@@ -68,11 +63,11 @@ pub fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -
 
 fn families(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Families {
     let mut families = Families::default();
-    daemon(status, &mut families);
+    node::daemon(status, &mut families);
     carbon::describe(status, &mut families);
-    cap::describe(status, &mut families);
+    node::cap(status, &mut families);
     device::describe(&status.gpus, &mut families);
-    cpu::describe(status.cpu.as_ref(), &mut families);
+    node::processors(status, &mut families);
     job::describe(status, &mut families);
     ledger::describe(status, &mut families);
     if let Some((shown, all)) = recurring {
@@ -81,28 +76,33 @@ fn families(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> 
     families
 }
 
-fn daemon(status: &StatusView, families: &mut Families) {
-    let build = [("version", status.version.to_owned())];
-    families.info("build", "The daemon's version").push(build);
-    let control = f64::from(u8::from(status.mode == "control"));
-    families.gauge("control_enabled", "", "1 if power limits are set, 0 if they are only planned").add([], control);
-    let simulated = f64::from(u8::from(status.simulated));
-    families.gauge("simulated", "", "1 if every GPU is simulated").add([], simulated);
-    let started = status.started_at.timestamp_micros() as f64 / 1e6;
-    families.gauge("start_time", "seconds", "Start time of the daemon since the Unix epoch").add([], started);
-    let now = status.now.timestamp_micros() as f64 / 1e6;
-    let help = "The daemon's time since the Unix epoch; in a demo not the wall clock's";
-    families.gauge("present_time", "seconds", help).add([], now);
-    let problems = status.problems.len() as f64;
-    families.gauge("problems", "", "Number of current problems; GET /v1/status lists them").add([], problems);
-    let storage = &status.storage;
-    let fault = |fault: &Option<String>| f64::from(u8::from(fault.is_some()));
-    let help = "1 while the ledger cannot be written; intervals are kept in memory meanwhile";
-    families.gauge("store_fault", "", help).add([], fault(&storage.fault));
-    let help = "Ledger intervals in memory that are not written yet";
-    families.gauge("store_unwritten_intervals", "", help).add([], storage.unwritten_intervals as f64);
-    let help = "1 while the journal of original limits cannot be written; no limit is set meanwhile";
-    families.gauge("journal_fault", "", help).add([], fault(&storage.journal_fault));
+/// Converts OpenMetrics text to Prometheus's plain text format (0.0.4), which older scrapers and `promtool check
+/// metrics` read: a counter is declared with its `_total`, an info is a gauge with its `_info`, and units, which names
+/// end with, are not declared.
+fn plain(text: &str) -> String {
+    let mut converted = String::with_capacity(text.len());
+    let mut help = None;
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("HELP"), _, about) => help = about,
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                let (end, kind) = match kind {
+                    "counter" => ("_total", "counter"),
+                    "info" => ("_info", "gauge"),
+                    other => ("", other),
+                };
+                let help = help.take().unwrap_or_default();
+                converted += &format!("# HELP {name}{end} {help}\n# TYPE {name}{end} {kind}\n");
+            }
+            (Some("#"), ..) => {}
+            _ => {
+                converted += line;
+                converted.push('\n');
+            }
+        }
+    }
+    converted
 }
 
 #[cfg(test)]

@@ -5,13 +5,13 @@
 //! and renders the answer; all event streams share one query. [`guard`] refuses requests from other web pages; every
 //! refusal is a [`error::Problem`].
 
-pub mod error;
+mod error;
 mod extract;
-pub mod guard;
+mod guard;
 mod health;
 mod listen;
 mod live;
-pub mod metrics;
+mod metrics;
 mod openapi;
 mod page;
 mod peer;
@@ -23,7 +23,6 @@ mod settings;
 mod shared;
 mod socket;
 mod v1;
-mod write_timeout;
 
 pub use health::HealthView;
 pub use listen::BindError;

@@ -19,14 +19,14 @@ use super::guard::{self, Guard};
 use super::seat::Seat;
 use super::shared::Shared;
 use super::v1::recurring::trials;
-use super::v1::{carbon, demand_response, events, gpus, jobs, ledger, recurring, status};
+use super::v1::{carbon, demand_response, gpus, jobs, ledger, recurring, status};
 use super::{health, metrics, openapi, page};
 
 /// Returns all routes with their descriptions.
 pub(super) fn documented() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(openapi::Api::openapi())
         .routes(routes!(status::status))
-        .routes(routes!(events::events))
+        .routes(routes!(status::events))
         .routes(routes!(gpus::list))
         .routes(routes!(gpus::show))
         .routes(routes!(gpus::history))

@@ -1,12 +1,13 @@
 //! A connection's seat: it reports the connection's state to the table of places, and ends the connection when it loses
-//! its place.
+//! its place or its client does not read.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -15,7 +16,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::{Request, Response};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::places::{Id, Limits, Peer, Places};
@@ -110,31 +111,50 @@ impl Seat {
 
     /// Records that a running job has reported through it.
     pub(super) fn reported(&self) {
-        self.tell(|places, id, _| places.reported(id));
+        self.report(|places, id, _| places.reported(id));
     }
 
-    fn tell(&self, what: impl FnOnce(&mut Places, Id, Instant)) {
+    fn report(&self, what: impl FnOnce(&mut Places, Id, Instant)) {
         what(&mut self.0.seats.taken().places, self.0.id, Instant::now());
     }
 }
 
-/// A stream that reports to its seat when its client sends, and when it does not read.
+/// A stream that reports to its seat when its client sends, and when it does not read. It ends if one write waits too
+/// long, so that a client that does not read loses its place.
 pub(super) struct Seated<S> {
     stream: S,
     seat: Seat,
     is_stalled: bool,
+    limit: Duration,
+    /// Runs while a write waits.
+    waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Seated<S> {
-    pub(super) fn new(stream: S, seat: Seat) -> Self {
-        Self { stream, seat, is_stalled: false }
+    /// Seats a stream with a limit on the time that one write may wait.
+    pub(super) fn new(stream: S, seat: Seat, limit: Duration) -> Self {
+        Self { stream, seat, is_stalled: false, limit, waits: None }
     }
 
-    fn observe<T>(&mut self, written: Poll<T>) -> Poll<T> {
+    /// Returns the result of a write, or an error if it has waited too long.
+    fn within_limit<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waits = None;
+            return written;
+        }
+        let limit = self.limit;
+        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(limit)));
+        ready!(waits.as_mut().poll(context));
+        let why = format!("no write succeeded for {} s", limit.as_secs());
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+    }
+
+    fn observe<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let written = self.within_limit(context, written);
         if written.is_pending() != self.is_stalled {
             self.is_stalled = written.is_pending();
             let stalled = self.is_stalled;
-            self.seat.tell(|places, id, now| places.stall(id, stalled, now));
+            self.seat.report(|places, id, now| places.stall(id, stalled, now));
         }
         written
     }
@@ -145,7 +165,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seated<S> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, into);
         if into.filled().len() > before {
-            self.seat.tell(Places::receive);
+            self.seat.report(Places::receive);
         }
         read
     }
@@ -154,7 +174,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Seated<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.observe(written)
+        self.observe(context, written)
     }
 
     fn poll_write_vectored(
@@ -163,7 +183,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, bytes);
-        self.observe(written)
+        self.observe(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -171,11 +191,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.within_limit(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.within_limit(context, shut)
     }
 }
 
@@ -192,9 +214,9 @@ impl hyper::service::Service<Request<Incoming>> for SeatedService {
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let seat = self.seat.clone();
-        seat.tell(Places::begin);
+        seat.report(Places::begin);
         if request.body().is_end_stream() {
-            seat.tell(Places::arrived);
+            seat.report(Places::arrived);
         }
         request.extensions_mut().insert(seat.clone());
         let received = seat.clone();
@@ -203,7 +225,7 @@ impl hyper::service::Service<Request<Incoming>> for SeatedService {
         Box::pin(async move {
             let answer = answer.await?;
             // The rest of the body is not needed.
-            seat.tell(Places::arrived);
+            seat.report(Places::arrived);
             Ok(answer.map(|body| SeatedBody { body, end: Some(End { seat, is_answer: true }) }))
         })
     }
@@ -218,9 +240,9 @@ struct End {
 impl End {
     fn reached(self) {
         if self.is_answer {
-            self.seat.tell(Places::answered);
+            self.seat.report(Places::answered);
         } else {
-            self.seat.tell(Places::arrived);
+            self.seat.report(Places::arrived);
         }
     }
 }
@@ -262,5 +284,31 @@ impl<B: Body<Data = Bytes> + Unpin> Body for SeatedBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    #[tokio::test]
+    async fn a_client_that_stops_reading_is_disconnected() {
+        let (ours, mut theirs) = tokio::io::duplex(16);
+        let minute = Duration::from_secs(60);
+        let seats = Seats::new(Limits { all: 1, each: 1, request: minute, idle: minute });
+        let mut ours = Seated::new(ours, seats.admit(Peer::Unknown), LIMIT);
+        let sent: Vec<u8> = (0..200).collect();
+        let mut got = vec![0; sent.len()];
+        let (written, read) = tokio::join!(ours.write_all(&sent), theirs.read_exact(&mut got));
+        written.expect("written");
+        read.expect("read");
+        assert_eq!(got, sent);
+        let error = ours.write_all(&sent).await.expect_err("the client does not read");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        drop(theirs);
     }
 }

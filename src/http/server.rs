@@ -29,7 +29,6 @@ use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::settings::Settings;
 use super::shared::{Ready, Shared};
 use super::socket::{self, Socket};
-use super::write_timeout::WriteTimeout;
 use crate::controller::Handle;
 use crate::recurring::Recurring;
 
@@ -242,7 +241,7 @@ impl Connections {
             if first.is_err() {
                 return;
             }
-            let stream = Seated::new(WriteTimeout::new(stream, WRITE_TIMEOUT), seat.clone());
+            let stream = Seated::new(stream, seat.clone(), WRITE_TIMEOUT);
             let service = SeatedService { service: TowerToHyperService::new(service), seat: seat.clone() };
             let mut connection = pin!(protocol.serve_connection(TokioIo::new(stream), service));
             let mut stopping = false;

@@ -1,6 +1,6 @@
 //! The carbon signal.
 
-use super::family::Families;
+use super::family::{Families, Metric, flag, unix_time};
 use crate::controller::view::{CarbonView, ForeseenView, ScoreView, SourceView, StatusView};
 use wattune_core::units::Seconds;
 
@@ -20,8 +20,9 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     families
         .gauge("carbon_fallback", "gco2e_per_kwh", "Carbon intensity that plans use where the signal has no value")
         .add([], carbon.fallback_g_per_kwh);
-    let fresh = f64::from(u8::from(carbon.freshness == "fresh"));
-    families.gauge("carbon_signal_fresh", "", "1 if the signal is fresh, 0 if it is stale or absent").add([], fresh);
+    families
+        .gauge("carbon_signal_fresh", "", "1 if the signal is fresh, 0 if it is stale or absent")
+        .add([], flag(carbon.freshness == "fresh"));
     let age = carbon.fetched_at.map(|at| Seconds::from_delta(status.now - at).max(Seconds::ZERO).get());
     families.gauge("carbon_signal_age", "seconds", "Time since a source's last valid response").add([], age);
     families
@@ -42,9 +43,9 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         ["measured", "estimated", "forecast", "fallback", "synthetic"].into_iter().filter(|_| carbon.origin.is_some()),
         |o| carbon.origin.as_deref() == Some(o),
     );
-    hindsight(carbon, families);
-    sources(carbon, families);
-    scores(carbon, families);
+    past_forecasts(carbon, families);
+    families.each(Families::gauge, &SOURCE_GAUGES, &carbon.sources, |source| [("source", source.source.clone())]);
+    families.each(Families::gauge, &SCORE_GAUGES, &carbon.scores, score_labels);
     let price = families.gauge("electricity_price", "per_mwh", "Day-ahead price of the current slot");
     if let Some(present) = &status.price {
         let labels = [("zone", present.zone.clone()), ("currency", present.currency.clone())];
@@ -53,7 +54,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
 }
 
 /// Past forecasts for the current slot and for the latest slot with an actual value.
-fn hindsight(carbon: &CarbonView, families: &mut Families) {
+fn past_forecasts(carbon: &CarbonView, families: &mut Families) {
     let mut foreseen = |name, help, views: &[ForeseenView]| {
         let family = families.gauge(name, "gco2e_per_kwh", help);
         for view in views {
@@ -73,63 +74,51 @@ fn hindsight(carbon: &CarbonView, families: &mut Families) {
         .add([], outcome.map(|o| o.intensity_g_per_kwh));
     families
         .gauge("carbon_outcome_time", "seconds", "Start of the latest slot with an actual value since the Unix epoch")
-        .add([], outcome.map(|o| o.start.timestamp_micros() as f64 / 1e6));
+        .add([], outcome.map(|o| unix_time(o.start)));
 }
 
-fn sources(carbon: &CarbonView, families: &mut Families) {
-    let mut each = |name, unit, help, value: &dyn Fn(&SourceView) -> Option<f64>| {
-        let family = families.gauge(name, unit, help);
-        for source in &carbon.sources {
-            family.add([("source", source.source.clone())], value(source));
-        }
-    };
-    let flag = |on: bool| Some(f64::from(u8::from(on)));
-    each("carbon_source_followed", "", "1 for the active source of the chain", &|s| flag(s.followed));
-    each("carbon_source_fresh", "", "1 if a source of the chain is fresh", &|s| flag(s.freshness == "fresh"));
-    each("carbon_source_failures", "", "Failures of a source since its last success", &|s| {
+const SOURCE_GAUGES: [Metric<SourceView>; 7] = [
+    ("carbon_source_followed", "", "1 for the active source of the chain", |s| Some(flag(s.followed))),
+    ("carbon_source_fresh", "", "1 if a source of the chain is fresh", |s| Some(flag(s.freshness == "fresh"))),
+    ("carbon_source_failures", "", "Failures of a source since its last success", |s| {
         Some(f64::from(s.consecutive_failures))
-    });
-    each("carbon_source_circuit_open", "", "1 if a source failed repeatedly and is queried rarely", &|s| {
-        flag(s.circuit == "open")
-    });
-    each("carbon_source_held_back", "", "1 if a source's outlying values are quarantined", &|s| {
-        flag(s.held_back.is_some())
-    });
-    each("carbon_source_requests_last_hour", "", "Requests to a source in the last hour", &|s| {
+    }),
+    ("carbon_source_circuit_open", "", "1 if a source failed repeatedly and is queried rarely", |s| {
+        Some(flag(s.circuit == "open"))
+    }),
+    ("carbon_source_held_back", "", "1 if a source's outlying values are quarantined", |s| {
+        Some(flag(s.held_back.is_some()))
+    }),
+    ("carbon_source_requests_last_hour", "", "Requests to a source in the last hour", |s| {
         s.requests_last_hour.map(f64::from)
-    });
-    each("carbon_source_requests_allowed_per_hour", "", "Maximum requests to a source per hour", &|s| {
+    }),
+    ("carbon_source_requests_allowed_per_hour", "", "Maximum requests to a source per hour", |s| {
         s.requests_allowed_per_hour.map(f64::from)
-    });
-}
+    }),
+];
 
-fn scores(carbon: &CarbonView, families: &mut Families) {
-    let mut each = |name, unit, help, value: &dyn Fn(&ScoreView) -> Option<f64>| {
-        let family = families.gauge(name, unit, help);
-        for score in &carbon.scores {
-            let horizon = ("horizon_h", format!("{:.0}", score.horizon_h));
-            family.add([("source", score.source.clone()), ("zone", score.zone.clone()), horizon], value(score));
-        }
-    };
-    each(
+const SCORE_GAUGES: [Metric<ScoreView>; 4] = [
+    (
         "carbon_forecast_error",
         "ratio",
         "Mean absolute error of a source's forecasts relative to the actual values",
-        &|s| s.mape_pct.map(|pct| pct / 100.0),
-    );
-    each("carbon_forecast_bias", "gco2e_per_kwh", "Mean error of a source's forecasts (forecast minus actual)", &|s| {
+        |s| s.mape_pct.map(|pct| pct / 100.0),
+    ),
+    ("carbon_forecast_bias", "gco2e_per_kwh", "Mean error of a source's forecasts (forecast minus actual)", |s| {
         s.bias_g_per_kwh
-    });
-    each(
-        "carbon_forecast_rank_correlation",
-        "",
-        "Rank correlation of forecast and actual values within the day",
-        &|s| s.rank_correlation,
-    );
-    each(
+    }),
+    ("carbon_forecast_rank_correlation", "", "Rank correlation of forecast and actual values within the day", |s| {
+        s.rank_correlation
+    }),
+    (
         "carbon_forecast_caught_gain",
         "ratio",
         "Saving with a source's forecasts as a share of the saving with perfect foresight",
-        &|s| s.caught_gain,
-    );
+        |s| s.caught_gain,
+    ),
+];
+
+fn score_labels(score: &ScoreView) -> [(&'static str, String); 3] {
+    let horizon = format!("{:.0}", score.horizon_h);
+    [("source", score.source.clone()), ("zone", score.zone.clone()), ("horizon_h", horizon)]
 }

@@ -1,6 +1,6 @@
 //! The GPUs.
 
-use super::family::Families;
+use super::family::{Families, Metric, flag};
 use crate::controller::view::GpuView;
 use wattune_core::domain::EventReasons;
 
@@ -18,17 +18,11 @@ pub(super) fn labels(gpu: &GpuView) -> [(&'static str, String); 4] {
     ]
 }
 
-type Value = fn(&GpuView) -> Option<f64>;
-
-fn flag(on: bool) -> Option<f64> {
-    Some(f64::from(u8::from(on)))
-}
-
 fn hertz(megahertz: u32) -> f64 {
     f64::from(megahertz) * 1e6
 }
 
-const GAUGES: [(&str, &str, &str, Value); 18] = [
+const GAUGES: [Metric<GpuView>; 18] = [
     ("gpu_power", "watts", "Power draw", |g| g.power_w),
     ("gpu_power_limit_requested", "watts", "Limit requested by software, by any writer", |g| g.power_limit_requested_w),
     ("gpu_power_limit_enforced", "watts", "Limit in force", |g| g.power_limit_enforced_w),
@@ -49,17 +43,17 @@ const GAUGES: [(&str, &str, &str, Value); 18] = [
     ("gpu_energy_over_power", "ratio", "Counted energy over integrated power in the last minute", |g| {
         g.counter_over_power
     }),
-    ("gpu_persistence_enabled", "", "Persistence mode", |g| g.persistence.and_then(flag)),
+    ("gpu_persistence_enabled", "", "Persistence mode", |g| g.persistence.map(flag)),
     ("gpu_foreign_limit", "", "1 while wattune leaves the GPU alone because of an external limit", |g| {
-        flag(g.state == "foreign")
+        Some(flag(g.state == "foreign"))
     }),
-    ("gpu_restore_failed", "", "1 while a restore of the original limit has failed", |g| flag(g.restore_failed)),
+    ("gpu_restore_failed", "", "1 while a restore of the original limit has failed", |g| Some(flag(g.restore_failed))),
     ("gpu_booked_jobs", "", "Jobs whose energy is recorded on the GPU without controlling it", |g| {
         Some(g.booked_jobs.len() as f64)
     }),
 ];
 
-const COUNTERS: [(&str, &str, &str, Value); 4] = [
+const COUNTERS: [Metric<GpuView>; 4] = [
     ("gpu_energy", "joules", "Energy since the daemon started", |g| Some(g.energy_j)),
     ("gpu_energy_resets", "", "Resets of the GPU's energy counter since the daemon started", |g| {
         Some(f64::from(g.counter_resets))
@@ -80,18 +74,8 @@ pub(super) fn describe(gpus: &[GpuView], families: &mut Families) {
         ];
         info.push(labels(gpu).into_iter().chain(more));
     }
-    for (name, unit, help, value) in GAUGES {
-        let family = families.gauge(name, unit, help);
-        for gpu in gpus {
-            family.add(labels(gpu), value(gpu));
-        }
-    }
-    for (name, unit, help, value) in COUNTERS {
-        let family = families.counter(name, unit, help);
-        for gpu in gpus {
-            family.add(labels(gpu), value(gpu));
-        }
-    }
+    families.each(Families::gauge, &GAUGES, gpus, labels);
+    families.each(Families::counter, &COUNTERS, gpus, labels);
     let states = families.gauge("gpu_state", "", "Controller of the GPU's limit: 1 for the current state");
     for gpu in gpus {
         states.states(&labels(gpu), "state", STATES, |state| gpu.state == state);

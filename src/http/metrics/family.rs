@@ -1,11 +1,25 @@
 //! Metric families and series in insertion order.
 
+use chrono::{DateTime, Utc};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 pub(super) type Labels = Vec<(String, String)>;
+
+/// A metric of each item: its name, unit and help, and the item's value.
+pub(super) type Metric<I> = (&'static str, &'static str, &'static str, fn(&I) -> Option<f64>);
+
+/// Returns 1 for true and 0 for false.
+pub(super) fn flag(on: bool) -> f64 {
+    f64::from(u8::from(on))
+}
+
+/// Returns the seconds since the Unix epoch.
+pub(super) fn unix_time(at: DateTime<Utc>) -> f64 {
+    at.timestamp_micros() as f64 / 1e6
+}
 
 /// All metric families.
 #[derive(Debug, Default)]
@@ -35,6 +49,22 @@ impl Families {
     /// Adds an info, which has labels only; its name ends with `_info`.
     pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> &mut Family {
         self.family(name, "", help, MetricType::Info)
+    }
+
+    /// Adds a family for each metric, by [`Self::gauge`] or [`Self::counter`], with a series for each item.
+    pub(super) fn each<I, const N: usize>(
+        &mut self,
+        new: for<'f> fn(&'f mut Self, &'static str, &'static str, &'static str) -> &'f mut Family,
+        metrics: &[Metric<I>],
+        items: &[I],
+        labels: impl Fn(&I) -> [(&'static str, String); N],
+    ) {
+        for (name, unit, help, value) in metrics {
+            let family = new(self, name, unit, help);
+            for item in items {
+                family.add(labels(item), value(item));
+            }
+        }
     }
 
     fn family(&mut self, name: &'static str, unit: &str, help: &'static str, kind: MetricType) -> &mut Family {
@@ -85,8 +115,7 @@ impl Family {
         present: impl Fn(&str) -> bool,
     ) {
         for state in known {
-            let value = f64::from(u8::from(present(state)));
-            self.add(labels.iter().cloned().chain([(key, state.to_owned())]), value);
+            self.add(labels.iter().cloned().chain([(key, state.to_owned())]), flag(present(state)));
         }
     }
 }

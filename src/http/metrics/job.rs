@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::device;
-use super::family::Families;
+use super::family::{Families, unix_time};
 use super::ledger::bounds;
 use crate::controller::Phase;
 use crate::controller::view::{JobView, StatusView};
@@ -28,7 +28,7 @@ const GAUGES: [(&str, &str, &str, Value); 12] = [
     ("job_lease", "seconds", "The job's lease", |_, j| Some(j.lease_s)),
     ("job_lease_left", "seconds", "Time until the lease expires without a further report", |_, j| j.lease_left_s),
     ("job_expected_end_time", "seconds", "End of the job that the plan expects, since the Unix epoch", |_, j| {
-        j.expected_end.map(|t| t.timestamp_micros() as f64 / 1e6)
+        j.expected_end.map(unix_time)
     }),
     ("job_plan_age", "seconds", "Age of the plan in force", |s, j| {
         j.plan_made_at.map(|at| Seconds::from_delta(s.now - at).max(Seconds::ZERO).get())

@@ -1,7 +1,7 @@
 //! The ledger.
 
 use super::device;
-use super::family::Families;
+use super::family::{Families, unix_time};
 use crate::controller::view::{IntervalView, StatusView};
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
@@ -28,9 +28,8 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     }
     let help = "Difference between ledger and counters in the blocks closed since the daemon started; always 0 unless there is an error";
     families.gauge("ledger_difference", "joules", help).add([], ledger.difference_j);
-    let closed = ledger.closed_at.map(|at| at.timestamp_micros() as f64 / 1e6);
     let help = "End of the last block closed against the counters since the Unix epoch";
-    families.gauge("ledger_closed_time", "seconds", help).add([], closed);
+    families.gauge("ledger_closed_time", "seconds", help).add([], ledger.closed_at.map(unix_time));
     families
         .counter("ledger_settlements", "", "Hourly settlements since the daemon started, in all versions")
         .add([], ledger.settlements as f64);

@@ -1,6 +1,6 @@
 //! Cost estimates of recurring jobs' batch sizes.
 
-use super::family::Families;
+use super::family::{Families, Metric, flag};
 use crate::recurring::{ArmView, RecurringStage, RecurringView};
 
 /// The maximum number of recurring jobs with series: those with the latest trials.
@@ -15,9 +15,12 @@ const STAGES: [(RecurringStage, &str); 3] = [
     (RecurringStage::NoneConverges, "none_converges"),
 ];
 
-type Value = fn(&ArmView) -> Option<f64>;
+const GAUGES: [Metric<RecurringView>; 2] = [
+    ("recurring_trials", "", "Trials of a recurring job", |j| Some(j.trials as f64)),
+    ("recurring_trials_running", "", "Running trials of a recurring job", |j| Some(j.running as f64)),
+];
 
-const ARM: [(&str, &str, &str, Value); 6] = [
+const ARM_GAUGES: [Metric<ArmView>; 6] = [
     (
         "recurring_mean_cost",
         "joules",
@@ -30,9 +33,7 @@ const ARM: [(&str, &str, &str, Value); 6] = [
     }),
     ("recurring_pulls", "", "Trials with this batch size that have a result", |a| Some(a.runs as f64)),
     ("recurring_reached", "", "Trials with this batch size that reached their target", |a| Some(a.reached as f64)),
-    ("recurring_favourite", "", "1 for the batch size with the lowest expected cost", |a| {
-        Some(f64::from(u8::from(a.favourite)))
-    }),
+    ("recurring_favourite", "", "1 for the batch size with the lowest expected cost", |a| Some(flag(a.favourite))),
 ];
 
 /// Adds the recurring jobs with the latest trials; `all` is the total number.
@@ -48,21 +49,13 @@ pub(super) fn describe(latest: &[RecurringView], all: u64, families: &mut Famili
     let help = "Recurring jobs without series because of the limit on series";
     families.gauge("recurring_jobs_left_out", "", help).add([], left_out);
     let name = |job: &RecurringView| ("recurring", job.name.clone());
-    for (metric, help, value) in [
-        ("recurring_trials", "Trials of a recurring job", (|j| j.trials as f64) as fn(&RecurringView) -> f64),
-        ("recurring_trials_running", "Running trials of a recurring job", |j| j.running as f64),
-    ] {
-        let family = families.gauge(metric, "", help);
-        for job in shown {
-            family.add([name(job)], value(job));
-        }
-    }
+    families.each(Families::gauge, &GAUGES, shown, |job| [name(job)]);
     let stages = families.gauge("recurring_stage", "", "Learning stage: 1 for the current one");
     for job in shown {
         let present = STAGES.iter().find(|(stage, _)| *stage == job.stage).map(|(_, name)| *name);
         stages.states(&[name(job)], "stage", STAGES.map(|(_, name)| name), |s| present == Some(s));
     }
-    for (metric, unit, help, value) in ARM {
+    for (metric, unit, help, value) in ARM_GAUGES {
         let family = families.gauge(metric, unit, help);
         for job in shown {
             for arm in &job.arms {

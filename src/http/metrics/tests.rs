@@ -380,7 +380,7 @@ fn the_busy_daemon_shows_every_metric() {
 #[test]
 fn names_follow_prometheus_conventions() {
     let text = encode(&status(), Some((&[recurring()], 3))).expect("text");
-    let plain = plain::from_open_metrics(&text);
+    let plain = super::plain(&text);
     let mut kinds = BTreeMap::new();
     for line in plain.lines() {
         let words: Vec<&str> = line.split(' ').collect();
@@ -421,7 +421,7 @@ fn series_of_recurring_jobs_are_bounded() {
 /// Checks that the names in Grafana's panels and alerts exist.
 #[test]
 fn names_in_rules_and_dashboards_exist() {
-    let text = plain::from_open_metrics(&encode(&status(), Some((&[recurring()], 3))).expect("text"));
+    let text = plain(&encode(&status(), Some((&[recurring()], 3))).expect("text"));
     let known: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards");
     let mut asked = std::collections::BTreeSet::new();

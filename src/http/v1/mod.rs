@@ -2,7 +2,6 @@
 
 pub(super) mod carbon;
 pub(super) mod demand_response;
-pub(super) mod events;
 pub(super) mod gpus;
 pub(super) mod jobs;
 pub(super) mod ledger;

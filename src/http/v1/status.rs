@@ -1,10 +1,19 @@
-//! The daemon as a whole.
+//! The daemon as a whole: its status, once or as a stream of events.
 
-use axum::Json;
+use std::convert::Infallible;
+use std::time::Duration;
+
 use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
+use axum::response::sse::{KeepAlive, Sse};
+use axum::{Extension, Json};
+use futures_util::StreamExt;
 
 use crate::controller::view::StatusView;
-use crate::http::error::Answer;
+use crate::http::error::{Answer, Problem};
+use crate::http::guard::check_listener;
+use crate::http::seat::Seat;
 use crate::http::shared::Shared;
 
 /// Returns mode, signal, GPUs and their owners, open jobs, and current problems.
@@ -14,4 +23,29 @@ use crate::http::shared::Shared;
 )]
 pub(in crate::http) async fn status(State(shared): State<Shared>) -> Answer<StatusView> {
     shared.status().await.map(Json)
+}
+
+/// The interval of comments while there is nothing else to send. A client that receives nothing for longer has lost the
+/// daemon.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Streams server-sent events: `status` with the answer of `GET /v1/status`, limited to 50 jobs and problems, at once
+/// and after each change, at most once a second; `problem` while the status is not available. At most 32 clients per
+/// user at once, and 64 in total. Events have no ids: nothing is repeated after a reconnect. A client that reads
+/// nothing for 30 s while there is something to send is disconnected.
+#[utoipa::path(
+    get, path = "/v1/events", operation_id = "get_events", tag = "status",
+    responses(
+        (status = OK, body = String, content_type = "text/event-stream", description = "The stream ends with the daemon"),
+        (status = SERVICE_UNAVAILABLE, response = Problem)
+    )
+)]
+pub(in crate::http) async fn events(
+    State(shared): State<Shared>,
+    Extension(seat): Extension<Seat>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Problem> {
+    check_listener(&headers)?;
+    let events = shared.live.listen(seat.peer())?.map(Ok::<_, Infallible>);
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)))
 }
