@@ -37,9 +37,6 @@ impl Place {
     }
 
     /// Returns the body of the answer at `path` ("/v1/status").
-    ///
-    /// # Errors
-    /// If no daemon answers there, or not with success.
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
         // The client requires a TLS library even for plain HTTP; only a second installation fails.
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -135,9 +135,6 @@ struct JobReport {
 }
 
 /// Runs it to its end, or until it is interrupted.
-///
-/// # Errors
-/// For traces that cannot be used, and addresses that cannot be listened on.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let (scenario, source) = scenario(&args)?;
     let (actual, start) = (scenario.actual.clone(), scenario.start);

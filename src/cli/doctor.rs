@@ -51,9 +51,6 @@ fn finding(what: impl Into<String>, verdict: Verdict, detail: impl Into<String>)
 }
 
 /// Prints the findings; fails if something is broken.
-///
-/// # Errors
-/// Only if the findings cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let findings = match args.overrides.settings() {
         Ok(settings) => {

@@ -39,9 +39,6 @@ pub(super) struct Line {
 }
 
 /// Restores the GPUs.
-///
-/// # Errors
-/// If there is no state directory, a daemon owns it, or the driver or the journal cannot be used.
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();
@@ -75,9 +72,6 @@ fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Resu
 }
 
 /// Restores every journalled GPU. Without a journal, the driver is not opened.
-///
-/// # Errors
-/// If a daemon owns the state directory, or the driver or the journal cannot be used.
 pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     let state_dir = settings.state_dir();
     if !state_dir.exists() {

@@ -38,9 +38,6 @@ pub(super) struct Args {
 const SHUTDOWN_LIMIT: Seconds = Seconds::new(20.0);
 
 /// Runs the daemon.
-///
-/// # Errors
-/// If it cannot start; the message has the reason and the remedy.
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     settings.log.init();

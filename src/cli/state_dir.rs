@@ -14,34 +14,29 @@ const LOCK: &str = "lock";
 /// The reason why a state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LockError {
-    /// It cannot be created.
     #[error("cannot make the state directory {}; give another one with --state-dir", dir.display())]
     Make {
         dir: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Other users could replace its content.
     #[error("the state directory {} is not safe (--state-dir, state_dir)", dir.display())]
     Unsafe {
         dir: PathBuf,
         #[source]
         source: Distrust,
     },
-    /// It is shared by all users, or serves another purpose.
     #[error(
         "the state directory {} can be written by others (mode {mode:04o}) and {why}; give wattune a directory of its own \
          with --state-dir", dir.display()
     )]
     Shared { dir: PathBuf, mode: u32, why: &'static str },
-    /// It is not writable.
     #[error("cannot write in the state directory {}", dir.display())]
     Write {
         dir: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Another process owns it.
     #[error(
         "another wattune owns the state directory {}; stop it first, or give another one with --state-dir", .0.display()
     )]
@@ -55,9 +50,6 @@ pub(super) struct Lock {
 
 impl Lock {
     /// Takes ownership, creating the directory if necessary. Closes what an older version left open to other users.
-    ///
-    /// # Errors
-    /// If the directory cannot be created or is not safe, or another process owns it.
     pub(super) fn take(state_dir: &Path) -> Result<Self, LockError> {
         prepare(state_dir)?;
         let dir = || state_dir.to_owned();
@@ -84,9 +76,6 @@ impl Lock {
 }
 
 /// Checks if a daemon could use this directory, whoever owns it, and changes nothing.
-///
-/// # Errors
-/// If a daemon would refuse it.
 pub(super) fn check(state_dir: &Path) -> Result<(), LockError> {
     let distrusted = |source| LockError::Unsafe { dir: state_dir.to_owned(), source };
     let real = files::check_path(state_dir).map_err(distrusted)?;

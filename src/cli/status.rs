@@ -47,9 +47,6 @@ impl Args {
 }
 
 /// Prints the status.
-///
-/// # Errors
-/// If no daemon answers there.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let text = args.place()?.get("/v1/status").await?;
     let shown = match args.format {

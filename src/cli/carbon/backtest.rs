@@ -62,9 +62,6 @@ enum Read {
 }
 
 /// Prints the rows.
-///
-/// # Errors
-/// For files that cannot be read, and spans that they do not cover.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let parsed = parse(&args.actual, &bytes(&args.actual)?)?;
     let named = args.actual.display();

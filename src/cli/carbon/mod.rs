@@ -31,9 +31,6 @@ enum Command {
 }
 
 /// Runs the subcommand.
-///
-/// # Errors
-/// An error for people.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         None => now::run(args.now).await,

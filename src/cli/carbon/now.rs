@@ -41,9 +41,6 @@ struct Shown {
 }
 
 /// Prints the signal. The exit code is 1 if there is none.
-///
-/// # Errors
-/// If the settings are wrong.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     let shown = if args.direct || args.overrides.other_signal() {

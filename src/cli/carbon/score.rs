@@ -23,9 +23,6 @@ pub(super) struct Args {
 }
 
 /// Prints the scores.
-///
-/// # Errors
-/// If neither a daemon nor a database can be read.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     let scores = match Place::of(&settings).get("/v1/carbon").await {

@@ -20,9 +20,6 @@ pub(super) struct Args {
 }
 
 /// Prints the zones.
-///
-/// # Errors
-/// If the settings are wrong.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     let now = SystemClock::start().utc();

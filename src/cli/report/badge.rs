@@ -37,9 +37,6 @@ fn job_name(text: &str) -> Result<JobName, String> {
 }
 
 /// Writes badge and summary.
-///
-/// # Errors
-/// If there is no such job in that time, or a file cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.place.check_output("--svg", args.svg.as_deref())?;
     args.place.check_output("--markdown", args.markdown.as_deref())?;

@@ -56,9 +56,6 @@ fn words(text: &str) -> Result<String, String> {
 }
 
 /// Writes the correction.
-///
-/// # Errors
-/// If the correction is invalid or cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.place.overrides.settings()?;
     let state_dir = settings.state_dir();

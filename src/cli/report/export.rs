@@ -20,9 +20,6 @@ pub(super) struct Args {
 }
 
 /// Writes the export.
-///
-/// # Errors
-/// If there is no ledger, or the export cannot be written.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.place.check_output("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;

@@ -101,9 +101,6 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 /// Runs the subcommand.
-///
-/// # Errors
-/// An error for people.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     match args.command {
         None => show(args.show).await.map(|()| Exit::Done),

@@ -31,9 +31,6 @@ pub(super) struct Args {
 }
 
 /// Checks and prints the result.
-///
-/// # Errors
-/// If there is nothing to check.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let (what, found) = match &args.file {
         Some(path) => (path.display().to_string(), of_file(path, args.head)?),

@@ -151,9 +151,6 @@ fn once_in_order(mut seeds: Vec<u64>) -> Vec<u64> {
 }
 
 /// Simulates, and writes the rows.
-///
-/// # Errors
-/// For traces that cannot be used, and jobs that cannot be run on them.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     check_writable(args.output.as_deref())?;
     let queries = queries(args)?;

@@ -140,9 +140,6 @@ fn error(text: &str) -> Result<f64, String> {
 }
 
 /// Replays, and writes the rows.
-///
-/// # Errors
-/// For traces that cannot be used, and jobs that do not fit into them.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let grid = grid::read(&args.carbon_trace, args.forecast_trace.as_deref(), args.forecast_issue);
     let grid = grid.context("carbon trace")?;

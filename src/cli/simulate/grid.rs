@@ -11,9 +11,6 @@ use wattune_lab::traces::TraceFile;
 
 /// Reads a grid: the actual values from `actual`, and the forecasts from `forecast`, or from a column of its own in
 /// `actual`, which counts as rolling. A CSV that begins with `issue_date_utc` has the day of issue of each forecast.
-///
-/// # Errors
-/// For files that cannot be read, and those that hold something else than they are given for.
 pub(super) fn read(actual: &Path, forecast: Option<&Path>, issue: Issue) -> anyhow::Result<RecordedGrid> {
     let TraceFile { path, bytes } = TraceFile::read(actual)?;
     let path = path.display();

@@ -23,9 +23,6 @@ enum Command {
 }
 
 /// Carries the subcommand out.
-///
-/// # Errors
-/// The error to show.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Carbon(args) => carbon::run(&args),

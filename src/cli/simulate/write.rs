@@ -35,16 +35,16 @@ pub(super) fn comma_separated(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
 
 /// Rows by job, start and budget; then the means, where there is more than one start or seed.
 pub(super) fn table(rows: &[Row]) -> String {
-    let means = means(rows);
+    let over_starts = means(rows);
     let mut text = String::new();
-    if means.len() < rows.len() {
-        text += &format!("Means over {} starts and seeds.\n", means.first().map_or(0, |m| m.rows));
+    if over_starts.len() < rows.len() {
+        text += &format!("Means over {} starts and seeds.\n", over_starts.first().map_or(0, |m| m.rows));
         text += &head("");
         let mut last = None;
-        for mean in &means {
+        for mean in &over_starts {
             let group = (&mean.gpu, &mean.workload, mean.batch_size);
             text += between(&mut last, group);
-            text += &line("", mean, mean.budget_pct, mean.captured_headroom);
+            text += &line("", mean);
         }
         text.push('\n');
     }
@@ -54,7 +54,8 @@ pub(super) fn table(rows: &[Row]) -> String {
         let group = (&row.gpu, &row.workload, row.batch_size, row.start);
         text += between(&mut last, group);
         let start = row.start.format("%F %R").to_string();
-        text += &line(&start, row, row.budget_pct, row.captured_headroom);
+        // The means over one row are its own figures.
+        text.extend(means(std::slice::from_ref(row)).iter().map(|own| line(&start, own)));
     }
     text
 }
@@ -73,40 +74,15 @@ fn head(start: &str) -> String {
     )
 }
 
-/// The common columns of rows and means.
-trait Line {
-    fn words(&self) -> (String, &str, &str);
-    fn numbers(&self) -> [Option<f64>; 4];
-}
-
-impl Line for Row {
-    fn words(&self) -> (String, &str, &str) {
-        (format!("{} {}/{}", self.gpu, self.workload, self.batch_size), &self.grid, self.policy)
-    }
-
-    fn numbers(&self) -> [Option<f64>; 4] {
-        [self.carbon_reduction_pct, self.time_increase_pct, self.energy_effect_pct, self.timing_effect_pct]
-    }
-}
-
-impl Line for Mean {
-    fn words(&self) -> (String, &str, &str) {
-        (format!("{} {}/{}", self.gpu, self.workload, self.batch_size), &self.grid, self.policy)
-    }
-
-    fn numbers(&self) -> [Option<f64>; 4] {
-        [self.carbon_reduction_pct, self.time_increase_pct, self.energy_effect_pct, self.timing_effect_pct]
-    }
-}
-
-fn line(start: &str, line: &impl Line, budget: Option<f64>, headroom: Option<f64>) -> String {
-    let (job, grid, policy) = line.words();
-    let [carbon, time, energy, timing] = line.numbers();
+fn line(start: &str, mean: &Mean) -> String {
+    let Mean { gpu, workload, batch_size, grid, policy, .. } = mean;
+    let job = format!("{gpu} {workload}/{batch_size}");
     let shown = |number: Option<f64>| number.map_or_else(|| "-".into(), |n| format!("{n:.2}"));
-    let (carbon, energy, timing) = (shown(carbon), shown(energy), shown(timing));
-    let time = time.map_or_else(|| "-".into(), |t| format!("{t:+.2}"));
-    let budget = budget.map_or_else(|| "-".into(), |b| format!("{b}"));
-    let headroom = headroom.map_or_else(|| "-".into(), |h| format!("{:.1} %", 100.0 * h));
+    let (carbon, energy) = (shown(mean.carbon_reduction_pct), shown(mean.energy_effect_pct));
+    let timing = shown(mean.timing_effect_pct);
+    let time = mean.time_increase_pct.map_or_else(|| "-".into(), |t| format!("{t:+.2}"));
+    let budget = mean.budget_pct.map_or_else(|| "-".into(), |b| format!("{b}"));
+    let headroom = mean.captured_headroom.map_or_else(|| "-".into(), |h| format!("{:.1} %", 100.0 * h));
     // Less carbon is shown as what it saves, more time as what it costs.
     format!(
         "{start:16} {job:42} {grid:16} {budget:>8}  {policy:12} {carbon:>9} {time:>8} {energy:>9} {timing:>8} \
