@@ -53,10 +53,7 @@ impl<T: Wire> FromRequest<Shared> for Payload<T> {
     }
 }
 
-/// Reads a JSON body.
-///
-/// # Errors
-/// 400 for invalid JSON, 422 for JSON of another shape.
+/// Reads a JSON body. Invalid JSON gives 400, JSON of another shape 422.
 pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
         let detail = "the body is empty; give a JSON object, see GET /openapi.json";
@@ -140,10 +137,7 @@ pub(super) trait FromPath: Sized {
     /// The path's parameters.
     type Parameters: DeserializeOwned + Send;
 
-    /// Parses them.
-    ///
-    /// # Errors
-    /// Usually 404: an invalid name is unknown.
+    /// Parses them. An invalid name is usually an unknown one, which gives 404.
     fn parse(parameters: Self::Parameters) -> Result<Self, Problem>;
 }
 

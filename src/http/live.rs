@@ -101,10 +101,7 @@ impl Live {
         }
     }
 
-    /// Returns the latest answer and all that follow.
-    ///
-    /// # Errors
-    /// If too many clients are connected.
+    /// Returns the latest answer and all that follow, unless too many clients are connected.
     pub(super) fn listen(&self, peer: Peer) -> Result<impl Stream<Item = Event> + use<>, Problem> {
         let place = self.place(peer).map_err(|(all, own)| {
             let detail = format!(

@@ -217,6 +217,7 @@ mod tests {
             assert!(found.is_some(), "{reference} leads nowhere");
         }
         insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
+        AccountKind
         AccountView
         ArmView
         BatchEffectView
@@ -234,6 +235,7 @@ mod tests {
         DeviceView
         EmbodiedView
         EndTrial
+        EnergyOwner
         EventView
         ForeseenView
         GapView
@@ -250,6 +252,7 @@ mod tests {
         LedgerRow
         LedgerView
         LimitSpanView
+        MeasuredBy
         MethodView
         NewEvent
         ObjectiveSpec
@@ -284,6 +287,8 @@ mod tests {
         ReportView
         RestatementView
         RolledUpRow
+        RowKind
+        RowState
         SavedView
         SavingFigures
         SavingView

@@ -1,5 +1,7 @@
 //! The parts of a report for auditors.
 
+use std::fmt;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -122,13 +124,29 @@ pub struct VersionView {
     pub restatements_left_out: u64,
 }
 
+/// An account of emissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AccountKind {
+    /// By average intensities.
+    Average,
+    /// By marginal intensities.
+    Marginal,
+}
+
+impl fmt::Display for AccountKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// A restated hour.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RestatementView {
     /// The start of the hour.
     pub hour: DateTime<Utc>,
-    /// `average` or `marginal`.
-    pub kind: &'static str,
+    /// The account.
+    pub kind: AccountKind,
     /// The new version.
     pub version: u32,
     /// The time of the restatement.

@@ -27,8 +27,8 @@ fn emitted(row: &ReportRow) -> String {
 
 /// Renders two fields side by side: the label, and the figures of a row with their state.
 pub fn badge(row: &ReportRow, view: &ReportView) -> String {
-    let state = if view.synthetic { "synthetic grid" } else { row.state };
-    let state = if row.energy_simulated_j > 0.0 { format!("simulated GPUs, {state}") } else { state.to_owned() };
+    let state = if view.synthetic { "synthetic grid".to_owned() } else { row.state.to_string() };
+    let state = if row.energy_simulated_j > 0.0 { format!("simulated GPUs, {state}") } else { state };
     // A saving of some runs only would look like the saving of all.
     let saved = row.saved_g.filter(|_| row.saved_of_jobs == row.jobs);
     let saved = saved.map(|g| format!(" · {} saved", grams(g))).unwrap_or_default();
@@ -67,37 +67,20 @@ fn link(path: &Path) -> String {
 /// Renders the summary of a row in Markdown, with the badge that is at `svg`.
 pub fn summary(row: &ReportRow, view: &ReportView, svg: Option<&Path>) -> String {
     let image = svg.map(|path| format!("![{}]({})\n\n", plain(&emitted(row)), link(path))).unwrap_or_default();
-    let or = |value: Option<String>, absent: &str| value.unwrap_or_else(|| absent.to_owned());
-    let carbon = row.carbon_g.zip(row.carbon_low_g).zip(row.carbon_high_g);
-    let carbon = carbon.map(|((mean, low), high)| format!("{} CO2e ({} to {})", grams(mean), grams(low), grams(high)));
-    let carbon = or(carbon, "unknown");
-    let intensity = or(row.mean_intensity_g_per_kwh.map(|i| format!("{i:.0} gCO2e/kWh")), "unknown");
-    let generated = if view.synthetic { ", from generated intensities, not a real grid's" } else { "" };
-    let states = format!(
-        "{} (final {:.0} %, provisional {:.0} %, forecast {:.0} %, unknown {:.0} %){generated}",
-        row.state, row.final_pct, row.provisional_pct, row.forecast_pct, row.unknown_pct
-    );
-    let lines = [
+    let first = [
         ("Runs", format!("{} ({} ended)", row.jobs, row.ended_jobs)),
-        ("Board time", format!("{:.2} h", row.held_s / 3600.0)),
-        ("Energy", format!("{:.4} kWh ({:.4} to {:.4})", row.energy_kwh, row.energy_low_kwh, row.energy_high_kwh)),
-        ("Emissions, location-based", carbon),
-        ("Mean intensity", intensity),
-        ("State", states),
-        (
-            "With node factor and PUE",
-            format!("{:.4} kWh, {}", row.facility_energy_kwh, or(row.facility_carbon_g.map(grams), "unknown")),
-        ),
-        ("Embodied", or(row.embodied_g.map(grams), "not declared")),
-        ("Saved, compared with the original limit", row.saved(grams)),
-        ("Boundary", view.method.boundary.clone()),
-        ("Method", format!("wattune {}, method {}: {}", view.method.software, view.method.version, view.method.energy)),
+        ("GPU time", format!("{:.2} h", row.held_s / 3600.0)),
+    ];
+    let method = &view.method;
+    let last = [
+        ("Boundary", method.boundary.clone()),
+        ("Method", format!("wattune {}, method {}: {}", method.software, method.version, method.energy)),
     ];
     let mut text = format!("{image}## Energy and emissions of training {}\n\n| | |\n|---|---|\n", plain(&row.key));
     if let Some(simulated) = row.simulated() {
         text += &format!("| Simulated | {} |\n", plain(&simulated));
     }
-    for (name, value) in lines {
+    for (name, value) in first.into_iter().chain(row.figures(view.synthetic, 0, grams)).chain(last) {
         text += &format!("| {name} | {} |\n", plain(&value));
     }
     text

@@ -1,5 +1,8 @@
 //! A report as one page: figures with their states, plots, then the auditor's details.
 
+use chrono::{DateTime, Utc};
+
+use super::audit::{CorrectionView, DeviceView, GapView, RestatementView};
 use super::document::{Mark, Plot, document, escaped};
 use super::view::{ReportRow, ReportView};
 
@@ -35,45 +38,18 @@ fn pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> String {
     format!("<dl>\n{}</dl>\n", pairs.into_iter().map(pair).collect::<String>())
 }
 
-fn grams(grams: Option<f64>) -> String {
-    match grams {
-        Some(g) if g.abs() >= 1e4 => format!("{:.2} kg", g / 1e3),
-        Some(g) => format!("{g:.2} g"),
-        None => "unknown".to_owned(),
-    }
+fn grams(grams: f64) -> String {
+    if grams.abs() >= 1e4 { format!("{:.2} kg", grams / 1e3) } else { format!("{grams:.2} g") }
 }
 
 fn summary(report: &ReportView) -> String {
     let total = &report.total;
-    let declared = |grams_of: Option<f64>, what: &str| grams_of.map_or_else(|| what.to_owned(), |g| grams(Some(g)));
-    let generated = if report.synthetic { "; from generated intensities, not a real grid's" } else { "" };
-    let states = format!(
-        "{} — final {:.1} %, provisional {:.1} %, forecast {:.1} %, unknown {:.1} %{generated}",
-        total.state, total.final_pct, total.provisional_pct, total.forecast_pct, total.unknown_pct
-    );
-    pairs([
-        (
-            "Energy",
-            format!("{:.4} kWh ({:.4} to {:.4})", total.energy_kwh, total.energy_low_kwh, total.energy_high_kwh),
-        ),
-        (
-            "Emissions, location-based, in CO2 equivalent",
-            format!("{} ({} to {})", grams(total.carbon_g), grams(total.carbon_low_g), grams(total.carbon_high_g)),
-        ),
-        (
-            "Mean intensity",
-            total.mean_intensity_g_per_kwh.map_or_else(|| "unknown".into(), |i| format!("{i:.1} gCO2e/kWh")),
-        ),
-        ("State", states),
-        (
-            "With node factor and PUE",
-            format!("{:.4} kWh, {}", total.facility_energy_kwh, grams(total.facility_carbon_g)),
-        ),
-        ("Market-based", declared(total.market_based_carbon_g, "no contract declared for the whole time")),
-        ("By marginal intensities, a separate account", declared(total.marginal_carbon_g, "no such source")),
-        ("Embodied", declared(total.embodied_g, "not declared")),
-        ("Saved, compared with the original limit", total.saved(|g| grams(Some(g)))),
-    ])
+    let or = |value: Option<f64>, absent: &str| value.map_or_else(|| absent.to_owned(), grams);
+    let others = [
+        ("Market-based", or(total.market_based_carbon_g, "no contract declared for the whole time")),
+        ("By marginal intensities, a separate account", or(total.marginal_carbon_g, "no such source")),
+    ];
+    pairs(total.figures(report.synthetic, 1, grams).into_iter().chain(others))
 }
 
 /// Plots energy and emissions: over time as lines, other groupings as bars, the largest first.
@@ -118,58 +94,60 @@ fn bars(report: &ReportView) -> String {
         let name: String = row.shown().chars().take(32).collect();
         svg += &format!("<text x=\"226\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n", y + 12.0, escaped(&name));
         svg += &format!("<rect x=\"232\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"15\" fill=\"var(--c0)\"/>\n");
-        let figures = format!("{:.3} kWh, {}", row.energy_kwh, grams(row.carbon_g));
+        let figures =
+            format!("{:.3} kWh, {}", row.energy_kwh, row.carbon_g.map_or_else(|| "unknown".to_owned(), grams));
         svg += &format!("<text x=\"{:.1}\" y=\"{:.1}\">{}</text>\n", 238.0 + width, y + 12.0, escaped(&figures));
     }
     format!("<figure>{svg}</svg></figure>\n")
 }
 
-const TABLE_END: &str = "</tbody></table></div>\n";
-
-/// Returns the head of a table that may be wider than the window, with a name for keyboard and screen-reader users.
-fn table_of(name: &str, columns: &[&str]) -> String {
+/// Renders a table that may be wider than the window, with a name for keyboard and screen-reader users. Cells are not
+/// escaped.
+fn table_of(name: &str, columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let columns: String = columns.iter().map(|column| format!("<th scope=\"col\">{column}")).collect();
+    let rows: String = rows.map(|cells| format!("<tr><td>{}</tr>\n", cells.join("<td>"))).collect();
     format!(
-        "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{name}\"><table>\n<thead><tr>{columns}</tr></thead>\n\
-         <tbody>\n"
+        "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"{name}\"><table>\n\
+         <thead><tr>{columns}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n"
     )
 }
 
+const COLUMNS: [&str; 16] = [
+    "row",
+    "energy kWh",
+    "state",
+    "± %",
+    "carbon g",
+    "g/kWh",
+    "final %",
+    "unknown %",
+    "estimated %",
+    "marginal g",
+    "market g",
+    "facility kWh",
+    "facility g",
+    "embodied g",
+    "saved g",
+    "SCI g",
+];
+
 fn table(report: &ReportView) -> String {
-    let mut text = table_of(
-        "Rows",
-        &[
-            "row",
-            "energy kWh",
-            "state",
-            "± %",
-            "carbon g",
-            "g/kWh",
-            "final %",
-            "unknown %",
-            "estimated %",
-            "marginal g",
-            "market g",
-            "facility kWh",
-            "facility g",
-            "embodied g",
-            "saved g",
-            "SCI g",
-        ],
-    );
-    for row in report.rows.iter().take(ROWS).chain([&report.total]) {
-        let figure = |value: Option<f64>, digits: usize| match value {
-            Some(value) => format!("<td>{value:.digits$}"),
-            None => "<td>–".to_owned(),
+    let figure =
+        |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"));
+    let cells = |row: &ReportRow| {
+        let id = row.job_id.as_ref().map(|id| format!(" <small>{}</small>", escaped(id))).unwrap_or_default();
+        // The saving names the number of jobs that it covers if it does not cover all.
+        let covers = match row.saved_g {
+            Some(_) if row.saved_of_jobs != row.jobs => {
+                format!(" <small>{} of {} jobs</small>", row.saved_of_jobs, row.jobs)
+            }
+            _ => String::new(),
         };
-        let error = if row.energy_kwh > 0.0 { 100.0 * (row.energy_high_kwh / row.energy_kwh - 1.0) } else { 0.0 };
-        let named = match &row.job_id {
-            Some(id) => format!("{} <small>{}</small>", escaped(&row.shown()), escaped(id)),
-            None => escaped(&row.shown()),
-        };
-        text += &format!("<tr><td>{named}{}<td>{}", figure(Some(row.energy_kwh), 4), row.state);
-        text += &[
-            figure(Some(error), 1),
+        vec![
+            escaped(&row.shown()) + &id,
+            figure(Some(row.energy_kwh), 4),
+            row.state.to_string(),
+            figure(Some(row.error_pct()), 1),
             figure(row.carbon_g, 2),
             figure(row.mean_intensity_g_per_kwh, 1),
             figure(Some(row.final_pct), 1),
@@ -180,13 +158,12 @@ fn table(report: &ReportView) -> String {
             figure(Some(row.facility_energy_kwh), 4),
             figure(row.facility_carbon_g, 2),
             figure(row.embodied_g, 2),
-            saved(row),
+            figure(row.saved_g, 2) + &covers,
             figure(row.sci_g_per_unit, 4),
         ]
-        .concat();
-        text += "</tr>\n";
-    }
-    text += TABLE_END;
+    };
+    let rows = report.rows.iter().take(ROWS).chain([&report.total]);
+    let mut text = table_of("Rows", &COLUMNS, rows.map(cells));
     if report.rows.len() > ROWS {
         text += &format!(
             "<p>{} more rows are in the JSON and CSV of this report; the last line is the sum of all.</p>\n",
@@ -194,15 +171,6 @@ fn table(report: &ReportView) -> String {
         );
     }
     text + &format!("<p>SCI: {}.</p>\n", escaped(&report.total.sci_note))
-}
-
-/// Returns the saving, with the number of jobs that it covers if it does not cover all.
-fn saved(row: &ReportRow) -> String {
-    match row.saved_g {
-        Some(g) if row.saved_of_jobs == row.jobs => format!("<td>{g:.2}"),
-        Some(g) => format!("<td>{g:.2} <small>{} of {} jobs</small>", row.saved_of_jobs, row.jobs),
-        None => "<td>–".to_owned(),
-    }
 }
 
 fn completeness(report: &ReportView) -> String {
@@ -222,40 +190,31 @@ fn completeness(report: &ReportView) -> String {
     );
     text += "<p>Jobs + idle + unattributed = counter + integrated + difference, in millijoules, over the blocks closed in \
              this time:</p>\n";
-    text += &table_of("Books", &["device", "jobs", "idle", "unattributed", "counter", "integrated", "difference"]);
-    for d in &whole.devices {
+    let columns = ["device", "jobs", "idle", "unattributed", "counter", "integrated", "difference"];
+    let balance = |d: &DeviceView| {
         let counter = d.counter_mj.map_or_else(|| "none".to_owned(), |mj| mj.to_string());
-        text += &format!(
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{counter}<td>{}<td>{}</tr>\n",
-            escaped(&d.device),
-            d.jobs_mj,
-            d.idle_mj,
-            d.unattributed_mj,
-            d.integrated_mj,
-            d.difference_mj
-        );
-    }
-    text += TABLE_END;
+        let [jobs, idle, unattributed] = [d.jobs_mj, d.idle_mj, d.unattributed_mj].map(|mj| mj.to_string());
+        let (integrated, difference) = (d.integrated_mj.to_string(), d.difference_mj.to_string());
+        vec![escaped(&d.device), jobs, idle, unattributed, counter, integrated, difference]
+    };
+    text += &table_of("Ledger against counters", &columns, whole.devices.iter().map(balance));
     if whole.gaps.is_empty() {
         return text + "<p>No gaps.</p>\n";
     }
-    text += &table_of("Gaps", &["gap of", "from", "to", "J", "filled by"]);
-    for gap in whole.gaps.iter().take(ROWS) {
-        text += &format!(
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}</tr>\n",
-            escaped(&gap.device),
-            gap.from.format("%F %T"),
-            gap.to.format("%F %T"),
-            gap.energy_j.map_or_else(|| "unknown".to_owned(), |j| format!("{j:.1}")),
-            escaped(&gap.filled)
-        );
-    }
-    text + TABLE_END
+    let gap = |gap: &GapView| {
+        let energy = gap.energy_j.map_or_else(|| "unknown".to_owned(), |j| format!("{j:.1}"));
+        vec![escaped(&gap.device), second(gap.from), second(gap.to), energy, escaped(&gap.filled)]
+    };
+    text + &table_of("Gaps", &["gap of", "from", "to", "J", "filled by"], whole.gaps.iter().take(ROWS).map(gap))
+}
+
+fn second(at: DateTime<Utc>) -> String {
+    at.format("%F %T").to_string()
 }
 
 fn versions(report: &ReportView) -> String {
     let version = &report.version;
-    let last = version.last_restated_at.map_or_else(|| "never".to_owned(), |at| at.format("%F %T").to_string());
+    let last = version.last_restated_at.map_or_else(|| "never".to_owned(), second);
     let mut text = format!(
         "<p>Highest version of an hour: {}. {} settlements; {} hours were settled more than once, the last time: {last}. \
          An hour’s emissions changed {} time(s) by more than {} %.</p>\n",
@@ -268,42 +227,28 @@ fn versions(report: &ReportView) -> String {
     if version.restatements.is_empty() {
         return text;
     }
-    text += &table_of("Restatements", &["hour", "kind", "version", "at", "g before", "g after", "why"]);
-    for r in version.restatements.iter().take(50) {
-        text += &format!(
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.3}<td>{:.3}<td>{}</tr>\n",
-            r.hour.format("%F %R"),
-            r.kind,
-            r.version,
-            r.at.format("%F %T"),
-            r.before_g,
-            r.after_g,
-            escaped(&r.reason)
-        );
-    }
-    text + TABLE_END
+    let columns = ["hour", "kind", "version", "at", "g before", "g after", "why"];
+    let restatement = |r: &RestatementView| {
+        let (hour, grams) = (r.hour.format("%F %R").to_string(), [r.before_g, r.after_g].map(|g| format!("{g:.3}")));
+        let [before, after] = grams;
+        vec![hour, r.kind.to_string(), r.version.to_string(), second(r.at), before, after, escaped(&r.reason)]
+    };
+    text += &table_of("Restatements", &columns, version.restatements.iter().take(50).map(restatement));
+    text
 }
 
 fn corrections(report: &ReportView) -> String {
     if report.corrections.is_empty() {
         return "<p>None.</p>\n".to_owned();
     }
-    let mut text = "<p>These intervals had another owner at first; the figures above are corrected.</p>\n".to_owned();
-    text += &table_of("Corrections", &["entry", "at", "who", "intervals", "J", "of", "given to", "why"]);
-    for made in report.corrections.iter().take(ROWS) {
-        text += &format!(
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>{:.1}<td>{}<td>{}<td>{}</tr>\n",
-            made.entry,
-            made.at.format("%F %T"),
-            escaped(&made.who),
-            made.intervals,
-            made.energy_j,
-            escaped(&made.of),
-            escaped(&made.given_to),
-            escaped(&made.why)
-        );
-    }
-    text + TABLE_END
+    let columns = ["entry", "at", "who", "intervals", "J", "of", "given to", "why"];
+    let correction = |made: &CorrectionView| {
+        let (entry, intervals, energy) = (made.entry.to_string(), made.intervals.to_string(), made.energy_j);
+        let [who, of, given_to, why] = [&made.who, &made.of, &made.given_to, &made.why].map(|text| escaped(text));
+        vec![entry, second(made.at), who, intervals, format!("{energy:.1}"), of, given_to, why]
+    };
+    "<p>These intervals had another owner at first; the figures above are corrected.</p>\n".to_owned()
+        + &table_of("Corrections", &columns, report.corrections.iter().take(ROWS).map(correction))
 }
 
 fn method(report: &ReportView) -> String {

@@ -12,11 +12,11 @@ mod view;
 
 pub use self::csv::{csv, no_formula};
 pub use audit::{
-    CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, IntensitySourceView, MethodView,
+    AccountKind, CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, IntensitySourceView, MethodView,
     RestatementView, TermsView, VersionView,
 };
 pub use badge::{badge, summary};
 pub use html::html;
 pub use request::{RESTATED_BY_PCT, exact_span, functional_unit, span};
 pub use table::{markdown, table};
-pub use view::{ReportRow, ReportView};
+pub use view::{ReportRow, ReportView, RowKind, RowState};

@@ -41,7 +41,6 @@ fn more(view: &ReportView) -> Vec<Column> {
 
 fn figures(row: &ReportRow, more: &[Column]) -> Vec<String> {
     let shown = |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |v| format!("{v:.digits$}"));
-    let error = if row.energy_kwh > 0.0 { 100.0 * (row.energy_high_kwh / row.energy_kwh - 1.0) } else { 0.0 };
     let name = match &row.job_id {
         Some(id) => format!("{} {id}", legible(&row.shown())),
         None => legible(&row.shown()),
@@ -49,10 +48,10 @@ fn figures(row: &ReportRow, more: &[Column]) -> Vec<String> {
     let mut cells = vec![
         name,
         format!("{:.4}", row.energy_kwh),
-        format!("{error:.1}"),
+        format!("{:.1}", row.error_pct()),
         shown(row.carbon_g, 2),
         shown(row.mean_intensity_g_per_kwh, 1),
-        row.state.to_owned(),
+        row.state.to_string(),
         format!("{:.1}", row.final_pct),
         format!("{:.1}", row.unknown_pct),
         format!("{:.1}", row.estimated_pct),

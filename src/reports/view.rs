@@ -1,16 +1,18 @@
 //! The model of a report, which is also its JSON.
 
+use std::fmt;
+
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use wattune_core::domain::SignalKind;
+use wattune_core::domain::{DeviceKind, SignalKind};
 use wattune_core::ledger::entry::{Finality, METHOD};
 use wattune_core::ledger::report::{Report, Row, RowKey};
 use wattune_core::units::{JOULES_PER_KWH, Joules, Millijoules};
 
 use super::audit::{
-    CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, IntensitySourceView, MethodView,
+    AccountKind, CompletenessView, CorrectionView, DeviceView, EmbodiedView, GapView, IntensitySourceView, MethodView,
     RestatementView, TermsView, VersionView, joules,
 };
 
@@ -50,11 +52,63 @@ pub struct ReportView {
     pub method: MethodView,
 }
 
+/// The kind of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RowKind {
+    /// A job.
+    Job,
+    /// All jobs of a name.
+    Name,
+    /// A GPU.
+    Gpu,
+    /// A processor package.
+    Cpu,
+    /// The memory of a processor package.
+    Dram,
+    /// All jobs with a value of the label.
+    Tag,
+    /// A UTC day.
+    Day,
+    /// A month.
+    Month,
+    /// Jobs without the label.
+    None,
+    /// Idle energy.
+    Idle,
+    /// Energy used by processes outside of jobs.
+    Unattributed,
+    /// The sum of all rows.
+    Total,
+}
+
+/// The state of the intensities of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RowState {
+    /// All are final.
+    Final,
+    /// All may be revised.
+    Provisional,
+    /// All are forecasts or interpolated.
+    Forecast,
+    /// They differ.
+    Mixed,
+    /// None is known.
+    Unknown,
+}
+
+impl fmt::Display for RowState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
 /// A row of a report.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ReportRow {
-    /// `job`, `name`, `gpu`, `cpu`, `dram`, `tag`, `day`, `month`, `none` (jobs without the label), `idle`, `unattributed` or `total`.
-    pub kind: &'static str,
+    /// The kind: the grouping, `none` (jobs without the label), `idle`, `unattributed` or `total`.
+    pub kind: RowKind,
     /// The subject: a name, a device, a value, a day or a month.
     pub key: String,
     /// The job's id in a job's row.
@@ -97,7 +151,7 @@ pub struct ReportRow {
     pub mean_intensity_g_per_kwh: Option<f64>,
     /// The state of the intensities: `final`, `provisional` or `forecast` if it is the same for all energy; otherwise
     /// `mixed`, or `unknown` if none is known.
-    pub state: &'static str,
+    pub state: RowState,
     /// The energy with a forecast or an interpolated intensity.
     pub forecast_j: f64,
     /// The same in percent of the row's energy.
@@ -186,7 +240,7 @@ impl ReportView {
         };
         let restated = |r: &wattune_core::ledger::report::Restatement| RestatementView {
             hour: r.hour,
-            kind: if r.kind == SignalKind::Marginal { "marginal" } else { "average" },
+            kind: if r.kind == SignalKind::Marginal { AccountKind::Marginal } else { AccountKind::Average },
             version: r.version,
             at: r.at,
             reason: r.reason.clone(),
@@ -240,18 +294,25 @@ fn kwh(energy: Joules) -> f64 {
 }
 
 /// Returns a row's kind, its subject in words, and the job's id.
-fn named(key: &RowKey, by: &str) -> (&'static str, String, Option<String>) {
+fn named(key: &RowKey, by: &str) -> (RowKind, String, Option<String>) {
     match key {
-        RowKey::Time(t) if by == "month" => ("month", t.format("%Y-%m").to_string(), None),
-        RowKey::Time(t) => ("day", t.format("%F").to_string(), None),
-        RowKey::Device(device) => (device.kind().name(), device.to_string(), None),
-        RowKey::Job(name, id) => ("job", name.to_string(), Some(id.to_string())),
-        RowKey::Name(name) => ("name", name.to_string(), None),
-        RowKey::Tag(value) => ("tag", value.clone(), None),
-        RowKey::Untagged => ("none", "(none)".into(), None),
-        RowKey::Idle => ("idle", "(idle)".into(), None),
-        RowKey::Unattributed => ("unattributed", "(unattributed)".into(), None),
-        RowKey::Total => ("total", "total".into(), None),
+        RowKey::Time(t) if by == "month" => (RowKind::Month, t.format("%Y-%m").to_string(), None),
+        RowKey::Time(t) => (RowKind::Day, t.format("%F").to_string(), None),
+        RowKey::Device(device) => {
+            let kind = match device.kind() {
+                DeviceKind::Gpu => RowKind::Gpu,
+                DeviceKind::Cpu => RowKind::Cpu,
+                DeviceKind::Dram => RowKind::Dram,
+            };
+            (kind, device.to_string(), None)
+        }
+        RowKey::Job(name, id) => (RowKind::Job, name.to_string(), Some(id.to_string())),
+        RowKey::Name(name) => (RowKind::Name, name.to_string(), None),
+        RowKey::Tag(value) => (RowKind::Tag, value.clone(), None),
+        RowKey::Untagged => (RowKind::None, "(none)".into(), None),
+        RowKey::Idle => (RowKind::Idle, "(idle)".into(), None),
+        RowKey::Unattributed => (RowKind::Unattributed, "(unattributed)".into(), None),
+        RowKey::Total => (RowKind::Total, "total".into(), None),
     }
 }
 
@@ -268,7 +329,7 @@ impl ReportRow {
 
     /// Returns the subject for people: a name that looks like a reserved label is quoted.
     pub fn shown(&self) -> String {
-        let is_name = matches!(self.kind, "job" | "name" | "tag");
+        let is_name = matches!(self.kind, RowKind::Job | RowKind::Name | RowKind::Tag);
         let is_like_others = RESERVED.contains(&self.key.as_str()) || self.key.starts_with('"');
         if is_name && is_like_others { format!("{:?}", self.key) } else { self.key.clone() }
     }
@@ -283,6 +344,40 @@ impl ReportRow {
             }
             None => format!("unknown of {jobs} job(s)"),
         }
+    }
+
+    /// Returns the main figures with their labels, intensity and percentages with that many digits.
+    pub(super) fn figures(
+        &self,
+        is_synthetic: bool,
+        digits: usize,
+        grams: fn(f64) -> String,
+    ) -> Vec<(&'static str, String)> {
+        let or = |value: Option<f64>, absent: &str| value.map_or_else(|| absent.to_owned(), grams);
+        let interval = self.carbon_g.zip(self.carbon_low_g).zip(self.carbon_high_g);
+        let carbon = interval.map(|((g, low), high)| format!("{} CO2e ({} to {})", grams(g), grams(low), grams(high)));
+        let intensity = self.mean_intensity_g_per_kwh.map(|i| format!("{i:.digits$} gCO2e/kWh"));
+        let generated = if is_synthetic { ", from generated intensities, not a real grid's" } else { "" };
+        let energy = format!("{:.4} kWh ({:.4} to {:.4})", self.energy_kwh, self.energy_low_kwh, self.energy_high_kwh);
+        let facility = format!("{:.4} kWh, {}", self.facility_energy_kwh, or(self.facility_carbon_g, "unknown"));
+        let state = format!(
+            "{} (final {:.digits$} %, provisional {:.digits$} %, forecast {:.digits$} %, unknown {:.digits$} %){generated}",
+            self.state, self.final_pct, self.provisional_pct, self.forecast_pct, self.unknown_pct
+        );
+        vec![
+            ("Energy", energy),
+            ("Emissions, location-based", carbon.unwrap_or_else(|| "unknown".into())),
+            ("Mean intensity", intensity.unwrap_or_else(|| "unknown".into())),
+            ("State", state),
+            ("With node factor and PUE", facility),
+            ("Embodied", or(self.embodied_g, "not declared")),
+            ("Saved, compared with the original limit", self.saved(grams)),
+        ]
+    }
+
+    /// Returns the sensors' error of the energy in percent.
+    pub(super) fn error_pct(&self) -> f64 {
+        if self.energy_kwh > 0.0 { 100.0 * (self.energy_high_kwh / self.energy_kwh - 1.0) } else { 0.0 }
     }
 
     fn of(row: &Row, report: &Report) -> Self {
@@ -319,7 +414,13 @@ impl ReportRow {
             carbon_low_g: grams(carbon_low),
             carbon_high_g: grams(carbon_high),
             mean_intensity_g_per_kwh: total.mean_intensity().map(|i| i.get()),
-            state: total.state(),
+            state: match total.state() {
+                "final" => RowState::Final,
+                "provisional" => RowState::Provisional,
+                "forecast" => RowState::Forecast,
+                "unknown" => RowState::Unknown,
+                _ => RowState::Mixed,
+            },
             forecast_j: joules(row.in_state(Finality::Forecast)),
             forecast_pct: row.pct(row.in_state(Finality::Forecast)),
             provisional_j: joules(row.in_state(Finality::Provisional)),

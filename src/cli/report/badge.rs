@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use super::ledger::{Place, Time};
 use crate::cli::output::deliver;
-use crate::reports::{RESTATED_BY_PCT, ReportRow, ReportView, badge, summary};
+use crate::reports::{RESTATED_BY_PCT, ReportRow, ReportView, RowKind, badge, summary};
 use wattune_core::domain::JobName;
 use wattune_core::ledger::report::{Grouping, ReportRequest};
 
@@ -51,7 +51,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let view = ReportView::of(&store.report(request).await?);
     let meant = |row: &&ReportRow| match (&args.job, &args.name) {
         (Some(id), _) => row.job_id.as_ref() == Some(id),
-        (None, Some(name)) => row.kind == "name" && row.key == name.as_str(),
+        (None, Some(name)) => row.kind == RowKind::Name && row.key == name.as_str(),
         (None, None) => false,
     };
     let Some(row) = view.rows.iter().find(meant) else {

@@ -13,7 +13,7 @@ use crate::http::extract::{Params, invalid, optional_whole_number, page_length, 
 use crate::http::shared::Shared;
 use crate::reports::{RESTATED_BY_PCT, ReportView, csv, functional_unit, html, span};
 use crate::store::{LedgerPage, Store};
-use wattune_core::domain::{InvalidJob, Slot};
+use wattune_core::domain::{EnergySource, InvalidJob, Slot};
 use wattune_core::ledger::report::{Grouping, InvalidGrouping, ReportRequest};
 use wattune_core::ledger::{Interval, Share};
 use wattune_core::units::Short;
@@ -62,10 +62,7 @@ fn by_job() -> String {
 }
 
 impl ReportQuery {
-    /// Converts the query.
-    ///
-    /// # Errors
-    /// The first invalid parameter.
+    /// Converts the query; the error is the first invalid parameter.
     fn checked(self, now: DateTime<Utc>) -> Result<ReportRequest, InvalidJob> {
         let by: Grouping = self.by.parse().map_err(|e: InvalidGrouping| invalid("by", e.to_string()))?;
         let span = span(self.from.as_deref(), self.to.as_deref(), now)?;
@@ -100,9 +97,6 @@ pub(in crate::http) struct LedgerQuery {
 
 impl LedgerQuery {
     /// Returns the span, the interval before the page, and the page's length.
-    ///
-    /// # Errors
-    /// The first invalid parameter.
     fn checked(self, now: DateTime<Utc>) -> Result<(Slot, Option<u64>, u32), InvalidJob> {
         let mut found = span(self.from.as_deref(), self.to.as_deref(), now)?;
         if self.from.is_none() {
@@ -137,6 +131,44 @@ pub(in crate::http) struct LedgerPageView {
     entries: Vec<LedgerEntry>,
 }
 
+/// The owner of energy.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum EnergyOwner {
+    Job,
+    Idle,
+    Unattributed,
+}
+
+impl From<&Share> for EnergyOwner {
+    fn from(share: &Share) -> Self {
+        match share {
+            Share::Job(_) => Self::Job,
+            Share::Idle => Self::Idle,
+            Share::Unattributed => Self::Unattributed,
+        }
+    }
+}
+
+/// The source of energy: a counter, integrated power, or a counter's increase over a gap.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum MeasuredBy {
+    Counter,
+    IntegratedPower,
+    CounterGap,
+}
+
+impl From<EnergySource> for MeasuredBy {
+    fn from(source: EnergySource) -> Self {
+        match source {
+            EnergySource::Counter => Self::Counter,
+            EnergySource::IntegratedPower => Self::IntegratedPower,
+            EnergySource::CounterGap => Self::CounterGap,
+        }
+    }
+}
+
 /// One interval.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LedgerRow {
@@ -148,12 +180,12 @@ pub(in crate::http) struct LedgerRow {
     hash: String,
     /// The device.
     device: String,
-    /// The current owner: `job`, `idle` or `unattributed`.
-    share: &'static str,
+    /// The current owner.
+    share: EnergyOwner,
     /// The owning job.
     job_id: Option<String>,
     /// The original owner, where a correction changed it.
-    recorded_share: Option<&'static str>,
+    recorded_share: Option<EnergyOwner>,
     /// The original owning job.
     recorded_job_id: Option<String>,
     /// The start.
@@ -162,8 +194,8 @@ pub(in crate::http) struct LedgerRow {
     end: DateTime<Utc>,
     /// The energy.
     energy_mj: u64,
-    /// The source of the energy: `counter`, `integrated_power` or `counter_gap`.
-    source: &'static str,
+    /// The source of the energy.
+    source: MeasuredBy,
     /// The relative uncertainty.
     uncertainty_pct: f64,
 }
@@ -175,14 +207,14 @@ pub(in crate::http) struct RolledUpRow {
     hour: DateTime<Utc>,
     /// The device.
     device: String,
-    /// The owner: `job`, `idle` or `unattributed`.
-    share: &'static str,
+    /// The owner.
+    share: EnergyOwner,
     /// The owning job.
     job_id: Option<String>,
     /// The energy.
     energy_mj: u64,
     /// The source of the energy.
-    source: &'static str,
+    source: MeasuredBy,
 }
 
 /// An entry of the ledger.
@@ -212,23 +244,23 @@ impl LedgerPageView {
             block: r.block,
             hash: r.hash.to_string(),
             device: r.interval.device.to_string(),
-            share: r.interval.share.name(),
+            share: (&r.interval.share).into(),
             job_id: job_of(&r.interval.share),
-            recorded_share: r.recorded.as_ref().map(Share::name),
+            recorded_share: r.recorded.as_ref().map(Into::into),
             recorded_job_id: r.recorded.as_ref().and_then(job_of),
             start: r.interval.slot.start(),
             end: r.interval.slot.end(),
             energy_mj: r.interval.energy.get(),
-            source: r.interval.source.as_str(),
+            source: r.interval.source.into(),
             uncertainty_pct: r.interval.source.uncertainty_pct(),
         };
         let hour = |r: Interval| RolledUpRow {
             hour: r.slot.start(),
             device: r.device.to_string(),
-            share: r.share.name(),
+            share: (&r.share).into(),
             job_id: job_of(&r.share),
             energy_mj: r.energy.get(),
-            source: r.source.as_str(),
+            source: r.source.into(),
         };
         let entry = |(seq, hash, entry): (u64, wattune_core::ledger::chain::Digest, serde_json::Value)| LedgerEntry {
             seq,

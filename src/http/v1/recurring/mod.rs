@@ -115,8 +115,7 @@ pub(in crate::http) async fn list(
 /// Creates a recurring job. Repeating the request with the same specification changes nothing.
 #[utoipa::path(
     put, path = "/v1/recurring/{name}", operation_id = "put_recurring", tag = "recurring jobs",
-    params(RecurringPath),
-    request_body = RecurringSpec,
+    params(RecurringPath), request_body = RecurringSpec,
     responses(
         (status = CREATED, body = RecurringView),
         (status = OK, body = RecurringView, description = "The job existed already"),
@@ -174,12 +173,8 @@ pub(in crate::http) async fn export(
 /// Imports an exported job under the name in the address. Nothing is overwritten.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/import", operation_id = "import_recurring", tag = "recurring jobs",
-    params(RecurringPath),
-    request_body = RecurringDocument,
-    responses(
-        (status = CREATED, body = RecurringView),
-        (status = CONFLICT, description = "A job of that name exists")
-    )
+    params(RecurringPath), request_body = RecurringDocument,
+    responses((status = CREATED, body = RecurringView), (status = CONFLICT, description = "A job of that name exists"))
 )]
 pub(in crate::http) async fn import(
     State(shared): State<Shared>,

@@ -106,10 +106,7 @@ pub(in crate::http) enum Metered {
 }
 
 impl ReportTrial {
-    /// Checks and converts the report.
-    ///
-    /// # Errors
-    /// If a value is invalid, or energy is given twice or not at all.
+    /// Checks and converts the report, which has energy once.
     fn checked(self) -> Result<Metered, InvalidJob> {
         let refuse = |field, why: &str| Err(invalid(field, why));
         let energy = self.energy_j.map(|e| finite("energy_j", Joules::try_new(e))).transpose()?;
@@ -210,8 +207,7 @@ pub(in crate::http) struct TrialsQuery {
 /// Begins a trial: the next run, with the batch size that it must use.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials", operation_id = "begin_trial", tag = "recurring jobs",
-    params(RecurringPath),
-    request_body = BeginTrial,
+    params(RecurringPath), request_body = BeginTrial,
     responses(
         (status = CREATED, body = TrialView, headers(("location" = String, description = "The trial's address"))),
         (status = OK, body = TrialView, description = "The trial that began with this key"),
@@ -240,10 +236,7 @@ pub(in crate::http) async fn begin(
 #[utoipa::path(
     get, path = "/v1/recurring/{name}/trials", operation_id = "list_trials", tag = "recurring jobs",
     params(RecurringPath, TrialsQuery),
-    responses(
-        (status = OK, body = Vec<TrialView>),
-        (status = NOT_FOUND, response = Problem)
-    )
+    responses((status = OK, body = Vec<TrialView>), (status = NOT_FOUND, response = Problem))
 )]
 pub(in crate::http) async fn list(
     State(shared): State<Shared>,
@@ -272,9 +265,7 @@ pub(in crate::http) async fn show(
 /// answer is repeated and nothing changes.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials/{number}/progress", operation_id = "report_trial",
-    tag = "recurring jobs",
-    params(TrialPath),
-    request_body = ReportTrial,
+    tag = "recurring jobs", params(TrialPath), request_body = ReportTrial,
     responses(
         (status = OK, body = VerdictView),
         (status = NOT_FOUND, response = Problem),
@@ -295,8 +286,7 @@ pub(in crate::http) async fn progress(
 /// Ends a trial, after a last report if one is given. An ended trial does not change.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials/{number}/end", operation_id = "end_trial", tag = "recurring jobs",
-    params(TrialPath),
-    request_body = EndTrial,
+    params(TrialPath), request_body = EndTrial,
     responses(
         (status = OK, body = TrialView),
         (status = NOT_FOUND, response = Problem),
