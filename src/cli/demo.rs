@@ -134,7 +134,7 @@ struct JobReport {
     reported_carbon_reduction_pct: Option<IntervalView>,
 }
 
-/// Runs it to its end, or until it is interrupted.
+/// Runs the demo to its end, or until it is interrupted.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let (scenario, source) = scenario(&args)?;
     let (actual, start) = (scenario.actual.clone(), scenario.start);
@@ -243,7 +243,7 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
     Ok((Scenario { jobs, model, grid, actual, start, noise: args.noise, seed: args.seed }, source))
 }
 
-/// Jobs of different power, for a demo without traces; each second one trains on two GPUs.
+/// Creates a job for a demo without traces: jobs draw different power, and each second one trains on two GPUs.
 fn invented(n: u32, memory_bound: bool, at_max: Seconds, objective: Objective) -> SimulatedJob {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
@@ -370,7 +370,7 @@ fn table(report: &Report) -> String {
     text
 }
 
-/// A directory that goes with the demo.
+/// A temporary directory, removed on drop.
 struct StateDir(PathBuf);
 
 impl StateDir {
@@ -384,7 +384,6 @@ impl StateDir {
 
 impl Drop for StateDir {
     fn drop(&mut self) {
-        // What cannot be removed is in the system's temporary directory.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -22,9 +22,9 @@ pub(super) fn find_devices(
         let (devices, problems) = open_devices(settings, clock)?;
         return Ok((devices, problems, None));
     }
-    let (boards, devices) = nvml::open_and_search(&settings.gpus.nvml)?;
-    let problems = boards.problems.iter().map(|problem| (problem.index, problem.to_string())).collect();
-    Ok((boards.devices, describe_problems(&boards.problems), Some(Arrivals { devices, problems })))
+    let (found, devices) = nvml::open_and_search(&settings.gpus.nvml)?;
+    let problems = found.problems.iter().map(|problem| (problem.index, problem.to_string())).collect();
+    Ok((found.devices, describe_problems(&found.problems), Some(Arrivals { devices, problems })))
 }
 
 /// Describes problems, and logs them.
@@ -38,20 +38,20 @@ fn describe_problems(problems: &[nvml::Problem]) -> Vec<String> {
 fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Devices, Vec<String>)> {
     match settings.gpus.backend {
         Backend::Nvml => {
-            let boards = nvml::open_all(&settings.gpus.nvml)?;
-            Ok((boards.devices, describe_problems(&boards.problems)))
+            let found = nvml::open_all(&settings.gpus.nvml)?;
+            Ok((found.devices, describe_problems(&found.problems)))
         }
         Backend::Simulated => {
             let simulated = &settings.gpus.simulated;
-            let board = |index: u32| simulated_board(index, simulated, clock);
+            let gpu = |index: u32| simulated_gpu(index, simulated, clock);
             let note = "the GPUs are simulated: nothing is measured or set on hardware".to_owned();
-            Ok(((0..simulated.boards).map(board).collect(), vec![note]))
+            Ok(((0..simulated.boards).map(gpu).collect(), vec![note]))
         }
     }
 }
 
 /// Creates a GPU that is always busy, to try out the API.
-fn simulated_board(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock>) -> Box<dyn GpuDevice> {
+fn simulated_gpu(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock>) -> Box<dyn GpuDevice> {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
     let physics = Physics {

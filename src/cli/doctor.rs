@@ -6,8 +6,8 @@ use chrono::TimeDelta;
 use serde::Serialize;
 
 use super::devices::handles;
-use super::output::{Exit, Format};
-use super::settings::{OddVariables, Overrides};
+use super::output::Exit;
+use super::settings::{OddVariables, ShowFlags};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Settings, is_root};
 use crate::controller::Locking;
@@ -25,10 +25,7 @@ use wattune_core::units::{Seconds, Watts};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    overrides: Overrides,
-    /// The output format.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    show: ShowFlags,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -52,7 +49,7 @@ fn finding(what: impl Into<String>, verdict: Verdict, detail: impl Into<String>)
 
 /// Prints the findings; fails if something is broken.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let findings = match args.overrides.settings() {
+    let findings = match args.show.overrides.settings() {
         Ok(settings) => {
             let mut findings = vec![finding("configuration", Verdict::Good, "read and checked")];
             let odd = OddVariables::present().describe_unknown();
@@ -75,7 +72,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         };
         format!("{mark}  {}: {}\n", f.what, f.detail)
     };
-    args.format.print(&findings, || findings.iter().map(line).collect())?;
+    args.show.format.print(&findings, || findings.iter().map(line).collect())?;
     let broken = findings.iter().any(|f| f.verdict == Verdict::Broken);
     Ok(if broken { Exit::Failed } else { Exit::Done })
 }
@@ -90,7 +87,7 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
     if handles.is_empty() {
         findings.push(finding("GPUs", Verdict::Broken, "the driver reports no GPU"));
     }
-    findings.extend(handles.iter().map(|handle| board(handle, settings)));
+    findings.extend(handles.iter().map(|handle| gpu(handle, settings)));
     findings.extend(cap(&handles, settings));
     findings.extend(carbon_budget(settings));
     if !is_root() && !settings.control.observe {
@@ -101,9 +98,9 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn board(handle: &GpuHandle, settings: &Settings) -> Finding {
-    let (board, can) = (handle.board(), handle.capabilities());
-    let what = format!("GPU {} ({}, {})", board.index, board.model, board.id);
+fn gpu(handle: &GpuHandle, settings: &Settings) -> Finding {
+    let (gpu, can) = (handle.board(), handle.capabilities());
+    let what = format!("GPU {} ({}, {})", gpu.index, gpu.model, gpu.id);
     let mut waited = Seconds::ZERO;
     while handle.observe().at.is_none() && handle.observe().fault.is_none() && waited < settings.control.call_timeout_s
     {

@@ -7,7 +7,7 @@ use anyhow::bail;
 
 use super::devices::handles;
 use super::output::{Exit, Format};
-use super::settings::Overrides;
+use super::settings::ShowFlags;
 use super::state_dir::Lock;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Settings, is_root};
@@ -21,10 +21,7 @@ use wattune_core::units::Seconds;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    overrides: Overrides,
-    /// The output format.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    show: ShowFlags,
 }
 
 /// The outcome for one GPU.
@@ -40,7 +37,7 @@ pub(super) struct Line {
 
 /// Restores the GPUs.
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
-    let settings = args.overrides.settings()?;
+    let settings = args.show.overrides.settings()?;
     settings.log.init();
     let state_dir = settings.state_dir();
     if !state_dir.exists() {
@@ -54,7 +51,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let is_a_daemons = [journal::FILE_NAME, store::FILE_NAME].iter().any(|file| state_dir.join(file).exists());
     // A directory that is not a daemon's stays untouched.
     let lines = if is_a_daemons { restore_journalled(&settings)? } else { Vec::new() };
-    if let Err(error) = print(&lines, args.format, (!is_a_daemons).then_some(&*state_dir)) {
+    if let Err(error) = print(&lines, args.show.format, (!is_a_daemons).then_some(&*state_dir)) {
         tracing::warn!("cannot write the result ({error:#}); the exit code has it");
     }
     Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args as _;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use super::output::Format;
 use crate::config::{Backend, Settings};
 use crate::providers;
 use wattune_core::domain::{Zone, nearest};
@@ -45,6 +46,16 @@ pub struct Overrides {
     /// Plan and record, but set no limits: `control.observe`.
     #[arg(long, env = "WATTUNE_OBSERVE", value_parser = clap::builder::BoolishValueParser::new())]
     observe: bool,
+}
+
+/// The flags of a command that shows something by a daemon's settings.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct ShowFlags {
+    #[command(flatten)]
+    pub(super) overrides: Overrides,
+    /// The output format.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub(super) format: Format,
 }
 
 /// A TCP address, or none.

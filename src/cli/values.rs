@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
 use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 
 /// The issue times of a forecast file's values, if the file has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -39,4 +40,9 @@ fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
     let date = text.parse::<NaiveDate>().ok().and_then(midnight);
     date.or_else(|| text.parse().ok())
         .ok_or_else(|| "give a date like 2021-07-01 or a time like 2021-07-01T06:00:00Z".into())
+}
+
+/// Creates a parser of one of these names, each with its help.
+pub(super) fn one_of(names: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
+    PossibleValuesParser::new(names.map(|(name, about)| PossibleValue::new(name).help(about)))
 }

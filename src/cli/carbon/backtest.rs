@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         None if same(&parsed.expected, &actual) => None,
         None => Some(Read::Series(parsed.expected)),
     };
-    let said = match &read {
+    let published = match &read {
         None => PublishedForecasts::Nothing,
         Some(Read::Series(series)) => PublishedForecasts::Rolling(series),
         Some(Read::Issued(issued)) => PublishedForecasts::Issued(issued),
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if from >= to {
         bail!("nothing to forecast from {from} to {to}; {named} covers {first} to {last}");
     }
-    let rows = backtest(&actual, said, from, to, &args.horizon, &ModelPolicy::default());
+    let rows = backtest(&actual, published, from, to, &args.horizon, &ModelPolicy::default());
     if rows.is_empty() {
         bail!(
             "{named} covers {first} to {last}: it has no actual value from {from} to {to} to compare a forecast with"

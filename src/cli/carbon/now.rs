@@ -27,7 +27,7 @@ pub(super) struct Args {
     format: Format,
 }
 
-/// The signal and where it came from.
+/// The signal, and the place where it was asked for.
 #[derive(Debug, Serialize)]
 struct Shown {
     /// `daemon` or `sources`.

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::cli::ask::Place;
-use crate::cli::output::{Exit, Format};
-use crate::cli::settings::Overrides;
+use crate::cli::output::Exit;
+use crate::cli::settings::ShowFlags;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
 use crate::controller;
@@ -16,20 +16,17 @@ use crate::store::{FILE_NAME, Store};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    overrides: Overrides,
-    /// The output format.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    show: ShowFlags,
 }
 
 /// Prints the scores.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let settings = args.overrides.settings()?;
+    let settings = args.show.overrides.settings()?;
     let scores = match Place::of(&settings).get("/v1/carbon").await {
         Ok(text) => serde_json::from_str::<Value>(&text)?["scores"].take(),
         Err(no_daemon) => from_database(&settings).await.map_err(|error| error.context(no_daemon))?,
     };
-    args.format.print(&scores, || table(&scores)).map(|()| Exit::Done)
+    args.show.format.print(&scores, || table(&scores)).map(|()| Exit::Done)
 }
 
 async fn from_database(settings: &Settings) -> anyhow::Result<Value> {

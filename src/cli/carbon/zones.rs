@@ -1,7 +1,7 @@
 //! `wattune carbon zones`: the zones of each source.
 
-use crate::cli::output::{Exit, Format};
-use crate::cli::settings::Overrides;
+use crate::cli::output::Exit;
+use crate::cli::settings::ShowFlags;
 use crate::clock::{Clock, SystemClock};
 use crate::providers::{self, SourceZones};
 
@@ -13,15 +13,12 @@ pub(super) struct Args {
     /// Only zones whose code or name contains this.
     filter: Option<String>,
     #[command(flatten)]
-    overrides: Overrides,
-    /// The output format.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    show: ShowFlags,
 }
 
 /// Prints the zones.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let settings = args.overrides.settings()?;
+    let settings = args.show.overrides.settings()?;
     let now = SystemClock::start().utc();
     let mut all = providers::zones(&settings.carbon, Some(&settings.state_dir()), now).await;
     if let Some(filter) = args.filter.as_ref().map(|f| f.to_lowercase()) {
@@ -31,7 +28,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let nothing = args.filter.as_ref().filter(|_| all.iter().all(|source| source.zones.is_empty()));
     let nothing = nothing.map(|filter| format!("No zone matches {filter:?}.\n")).unwrap_or_default();
-    args.format.print(&all, || table(&all) + &nothing).map(|()| Exit::Done)
+    args.show.format.print(&all, || table(&all) + &nothing).map(|()| Exit::Done)
 }
 
 fn table(all: &[SourceZones]) -> String {

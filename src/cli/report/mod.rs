@@ -12,7 +12,7 @@ use clap::{Subcommand, ValueEnum};
 
 use self::ledger::{Place, Time, wrong};
 use super::output::{Exit, check_writable, deliver};
-use super::values::within;
+use super::values::{one_of, within};
 use crate::reports::{self, RESTATED_BY_PCT, ReportView, functional_unit};
 use wattune_core::ledger::report::{Grouping, ReportRequest};
 
@@ -61,25 +61,16 @@ struct ShowArgs {
 #[derive(Debug, clap::Args)]
 struct Unit {
     /// The functional unit of SCI (ISO/IEC 21031); without one there is no score.
-    #[arg(long, value_enum, value_name = "UNIT")]
-    functional_unit: Option<UnitName>,
+    #[arg(long, value_name = "UNIT", value_parser = one_of(UNITS.into_iter()))]
+    functional_unit: Option<String>,
     /// Samples per epoch; from each job's label samples_per_epoch if absent.
     #[arg(long, value_name = "SAMPLES")]
     samples_per_epoch: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum UnitName {
-    /// A training run.
-    #[value(name = "run")]
-    Run,
-    /// An epoch.
-    #[value(name = "epoch")]
-    Epoch,
-    /// A million samples.
-    #[value(name = "1e6-samples")]
-    MillionSamples,
-}
+/// The functional units with their help.
+const UNITS: [(&str, &str); 3] =
+    [("run", "A training run"), ("epoch", "An epoch"), ("1e6-samples", "A million samples")];
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,8 +106,7 @@ async fn show(args: ShowArgs) -> anyhow::Result<()> {
     args.place.check_output("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
     let (store, now) = args.place.open().await?;
-    let unit = args.unit.functional_unit.and_then(|u| u.to_possible_value()).map(|v| v.get_name().to_owned());
-    let unit = functional_unit(unit.as_deref(), args.unit.samples_per_epoch).map_err(wrong)?;
+    let unit = functional_unit(args.unit.functional_unit.as_deref(), args.unit.samples_per_epoch).map_err(wrong)?;
     let span = args.time.span(now)?;
     let request = ReportRequest { by: args.by, span, unit, restated_by_pct: args.restated_by, now };
     let view = ReportView::of(&store.report(request).await?);

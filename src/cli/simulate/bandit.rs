@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::builder::TypedValueParser;
 
-use super::study::{Format, Progress, once, one_of, warn};
+use super::study::{Format, Progress, once, warn};
 use crate::cli::output::{check_writable, deliver};
-use crate::cli::values::within;
+use crate::cli::values::{one_of, within};
 use wattune_core::bandit::Spec;
 use wattune_lab::bandit::policy::{self, Knobs, POLICIES, Policy};
 use wattune_lab::bandit::{Case, JobQuery, Recurrences, Study, Switch, Traces};
@@ -93,11 +93,11 @@ pub(super) struct Args {
 #[derive(Clone, Debug)]
 struct Seeds(Vec<u64>);
 
-/// The factor at which runs are stopped.
+/// The factor at which runs are stopped, if any.
 #[derive(Clone, Copy, Debug)]
 struct Beta(Option<f64>);
 
-/// The policies by name.
+/// Creates a parser of policies by name.
 fn policies() -> impl TypedValueParser<Value = Policy> {
     one_of(POLICIES.iter().map(|p| (p.name, p.about))).try_map(|name| policy::named(&name))
 }
@@ -178,7 +178,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     deliver(&bytes, args.output.as_deref())
 }
 
-/// The workloads, each with its options.
+/// Returns the workloads, each with its options.
 fn queries(args: &Args) -> anyhow::Result<Vec<JobQuery>> {
     let count = args.workload.len();
     // Rows distinguish jobs by workload and GPU alone.
@@ -226,7 +226,7 @@ fn power_traces(paths: &[PathBuf]) -> anyhow::Result<Vec<TraceFile>> {
     Ok(files)
 }
 
-/// Each workload on each GPU.
+/// Returns each workload on each GPU.
 fn cases<'a>(
     args: &Args,
     queries: &[JobQuery],
@@ -275,7 +275,7 @@ fn cases<'a>(
 
 type Groups<'a> = Vec<(String, Vec<&'a Submission>)>;
 
-/// The groups of each workload.
+/// Returns the groups of each workload.
 fn groups<'a>(args: &Args, queries: &[JobQuery], all: &'a [Submission]) -> anyhow::Result<Vec<Groups<'a>>> {
     let mut found: Vec<Groups<'a>> = vec![Vec::new(); queries.len()];
     for submission in all {

@@ -7,10 +7,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 
-use super::study::{Format, Progress, once, one_of, warn};
+use super::study::{Format, Progress, once, warn};
 use super::{grid, page, write};
 use crate::cli::output::{check_writable, deliver};
-use crate::cli::values::{Issue, begin, slowdown, within};
+use crate::cli::values::{Issue, begin, one_of, slowdown, within};
 use wattune_core::domain::{Pausing, Slot};
 use wattune_core::ledger;
 use wattune_core::units::{Seconds, Watts};
@@ -118,7 +118,7 @@ enum Forecast {
     None,
 }
 
-/// The policies by name.
+/// Creates a parser of policies by name.
 fn policies() -> impl TypedValueParser<Value = Policy> {
     one_of(POLICIES.iter().map(|p| (p.name, p.about))).try_map(|name| policy::named(&name))
 }
@@ -183,7 +183,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     deliver(&bytes, args.output.as_deref())
 }
 
-/// For each policy and job, which rows have no figures, and what to do about it.
+/// Describes, for each policy and job, rows without figures and their remedy.
 fn without_figures(results: &[CaseResult]) -> Vec<String> {
     let rows: Vec<_> = results.iter().map(|r| &r.row).filter(|row| row.carbon_reduction_pct.is_none()).collect();
     let key = |row: &Row| (row.policy, row.workload.clone(), row.batch_size);
@@ -204,17 +204,17 @@ fn without_figures(results: &[CaseResult]) -> Vec<String> {
     warnings
 }
 
-/// The chosen policies, or all that apply.
+/// Returns the chosen policies, or all that apply.
 fn chosen(args: &Args) -> anyhow::Result<Vec<Policy>> {
     let plans = |policy: &Policy| ["wattune", "clairvoyant"].contains(&policy.name);
-    let asked = once(&args.policy, |policy| policy.name);
-    match (args.node_cap, asked.is_empty()) {
+    let chosen = once(&args.policy, |policy| policy.name);
+    match (args.node_cap, chosen.is_empty()) {
         (None, true) => Ok(POLICIES.to_vec()),
         (Some(_), true) => Ok(POLICIES.iter().copied().filter(plans).collect()),
-        (None, false) => Ok(asked),
-        (Some(_), false) => match asked.iter().find(|policy| !plans(policy)) {
+        (None, false) => Ok(chosen),
+        (Some(_), false) => match chosen.iter().find(|policy| !plans(policy)) {
             Some(other) => bail!("--policy {}: under --node-cap only wattune and clairvoyant plan", other.name),
-            None => Ok(asked),
+            None => Ok(chosen),
         },
     }
 }
@@ -229,7 +229,7 @@ fn written(args: &Args, jobs: &[Job], grid: &RecordedGrid, results: &[CaseResult
     })
 }
 
-/// The chosen starts, each with room for the longest job.
+/// Returns the chosen starts, each with room for the longest job.
 fn starts(args: &Args, grid: &RecordedGrid, longest: Seconds) -> anyhow::Result<Vec<DateTime<Utc>>> {
     let named = args.carbon_trace.display();
     let (Some(first), Some(last)) = (grid.actual.start(), grid.actual.end()) else { bail!("{named} has no value") };
@@ -296,7 +296,7 @@ fn starts(args: &Args, grid: &RecordedGrid, longest: Seconds) -> anyhow::Result<
     Ok(starts)
 }
 
-/// So many starts from the first to the latest, each at the beginning of a slot.
+/// Spreads `count` starts from the first to the latest, each at the beginning of a slot.
 fn spread(grid: &RecordedGrid, first: DateTime<Utc>, latest: DateTime<Utc>, count: u32) -> Vec<DateTime<Utc>> {
     let step =
         if count > 1 { (latest - first) / i32::try_from(count - 1).unwrap_or(i32::MAX) } else { TimeDelta::zero() };

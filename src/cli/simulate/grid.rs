@@ -56,7 +56,7 @@ fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
     }
 }
 
-/// The name of a grid: its file's up to the first part between underscores that begins with a digit, so that
+/// Returns the name of a grid: its file's up to the first part between underscores that begins with a digit, so that
 /// `CISO_2021_hourly.csv` is `CISO` and `miso_mason_city_2022-10.csv` is `miso_mason_city`.
 fn name(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();

@@ -22,7 +22,7 @@ enum Command {
     Bandit(Box<bandit::Args>),
 }
 
-/// Carries the subcommand out.
+/// Runs the subcommand.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Carbon(args) => carbon::run(&args),

@@ -3,7 +3,6 @@
 use std::io::{IsTerminal, Write};
 
 use clap::ValueEnum;
-use clap::builder::{PossibleValue, PossibleValuesParser};
 
 /// The form of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,20 +24,15 @@ pub(super) fn warn(warnings: &[String]) {
     }
 }
 
-/// Takes one of these names, each with its help.
-pub(super) fn one_of(names: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
-    PossibleValuesParser::new(names.map(|(name, about)| PossibleValue::new(name).help(about)))
-}
-
-/// The values without repetitions.
-pub(super) fn once<T: Clone, K: PartialEq>(asked: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
-    let is_first = |place: &usize| !asked[..*place].iter().any(|before| key(before) == key(&asked[*place]));
-    (0..asked.len()).filter(is_first).map(|place| asked[place].clone()).collect()
+/// Returns the values without repetitions.
+pub(super) fn once<T: Clone, K: PartialEq>(values: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
+    let is_first = |place: &usize| !values[..*place].iter().any(|before| key(before) == key(&values[*place]));
+    (0..values.len()).filter(is_first).map(|place| values[place].clone()).collect()
 }
 
 const WIDTH: usize = 40;
 
-/// Drawn on stderr, and wiped when dropped.
+/// A progress bar on stderr, wiped when dropped; nothing where there is no terminal.
 pub(super) struct Progress {
     total: usize,
     done: usize,
@@ -46,14 +40,14 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of so many steps.
+    /// Draws the progress of `total` steps.
     pub(super) fn new(total: usize) -> Self {
         let progress = Self { total, done: 0, shown: std::io::stderr().is_terminal() };
         progress.show();
         progress
     }
 
-    /// One more is done.
+    /// Counts one more step.
     pub(super) fn step(&mut self) {
         self.done += 1;
         self.show();

@@ -11,14 +11,14 @@ struct Report<'a> {
     means: Vec<Mean>,
 }
 
-/// `{"rows": […], "means": […]}`: the means over starts and seeds.
+/// Renders `{"rows": […], "means": […]}` with the means over starts and seeds.
 pub(super) fn json(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(&Report { rows, means: means(rows) })?;
     text.push(b'\n');
     Ok(text)
 }
 
-/// A line for each row under a line of names.
+/// Renders a line for each row under a line of names.
 pub(super) fn comma_separated(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {
@@ -33,7 +33,7 @@ pub(super) fn comma_separated(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// Rows by job, start and budget; then the means, where there is more than one start or seed.
+/// Renders the means, where there is more than one start or seed, then the rows by job, start and budget.
 pub(super) fn table(rows: &[Row]) -> String {
     let over_starts = means(rows);
     let mut text = String::new();
@@ -60,7 +60,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// An empty line where something new begins.
+/// Returns an empty line where a new group begins.
 fn between<T: PartialEq>(last: &mut Option<T>, group: T) -> &'static str {
     let new = last.as_ref().is_some_and(|last| *last != group);
     *last = Some(group);

@@ -6,7 +6,8 @@ use super::write::{by_policy, job, usual};
 use crate::reports::document::{Mark, Plot, document, escaped};
 use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
-/// The page: a table of means; for each job cumulative regret over recurrences, and the choices of the first seed's runs.
+/// Renders a table of means and, for each job, cumulative regret over recurrences and the choices of the first seed's
+/// runs.
 pub(super) fn page(report: &Report) -> String {
     let policies = by_policy(&report.summary);
     let mut body = String::from("<h1>Batch sizes of recurring jobs</h1>\n");
@@ -58,8 +59,8 @@ fn of<'a>(row: &'a SummaryRow, history: &'a [HistoryRow]) -> impl Iterator<Item 
     })
 }
 
-/// Regret after each recurrence, on the mean of seeds. The last is the summary's; the oracle's expectation is spread
-/// evenly, so that submissions of unequal length make the line uneven.
+/// Returns the mean regret over seeds after each recurrence. The last is the summary's; the oracle's expectation is
+/// spread evenly, so that submissions of unequal length make the line uneven.
 #[expect(clippy::cast_precision_loss, reason = "a count of seeds")]
 fn mean_regret(rows: &[&SummaryRow], history: &[HistoryRow]) -> Vec<(f64, f64)> {
     let mut spent: BTreeMap<u32, f64> = BTreeMap::new();

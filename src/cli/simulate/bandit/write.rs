@@ -2,14 +2,14 @@
 
 use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
-/// `{"summary": […], "history": […], "notes": […]}`.
+/// Renders `{"summary": […], "history": […], "notes": […]}`.
 pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
     Ok(text)
 }
 
-/// A line for each row under a line of names: the history where there is one, else the summary.
+/// Renders a line for each row under a line of names: the history where there is one, else the summary.
 pub(super) fn comma_separated(report: &Report) -> anyhow::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     match &report.history {
@@ -19,7 +19,7 @@ pub(super) fn comma_separated(report: &Report) -> anyhow::Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// Rows that differ in their seeds alone; those of one job stand together, in the order in which jobs come first.
+/// Groups rows that differ in their seeds alone; those of one job stand together, in the order in which jobs come first.
 pub(super) fn by_policy(summary: &[SummaryRow]) -> Vec<Vec<&SummaryRow>> {
     let same = |a: &SummaryRow, b: &SummaryRow| {
         (a.policy, &a.workload, &a.gpu, &a.group) == (b.policy, &b.workload, &b.gpu, &b.group)
@@ -40,7 +40,7 @@ pub(super) fn by_policy(summary: &[SummaryRow]) -> Vec<Vec<&SummaryRow>> {
     found
 }
 
-/// The most frequent final choice over seeds, and the share of them.
+/// Returns the most frequent final choice over seeds, and the share of seeds that made it.
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
 pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
     let count = |row: &SummaryRow| {
@@ -54,13 +54,16 @@ pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
     (usual.final_batch_size, usual.final_power_limit_w, most as f64 / rows.len() as f64)
 }
 
-/// The name of a job.
+/// Returns the name of a job.
 pub(super) fn job(row: &SummaryRow) -> String {
-    let group = row.group.as_ref().map(|group| format!(" group {group}")).unwrap_or_default();
-    format!("{} {}{group}", row.gpu, row.workload)
+    named(&row.gpu, &row.workload, row.group.as_deref())
 }
 
-/// Means over seeds by job and policy; then the history, where there is one, and gaps of the traces.
+fn named(gpu: &str, workload: &str, group: Option<&str>) -> String {
+    format!("{gpu} {workload}{}", group.map(|group| format!(" group {group}")).unwrap_or_default())
+}
+
+/// Renders the means over seeds by job and policy; then the history, where there is one, and gaps of the traces.
 pub(super) fn table(report: &Report) -> String {
     let mut text = format!(
         "{:44} {:8} {:>6} {:>14} {:>13}  {}\n",
@@ -98,10 +101,9 @@ pub(super) fn table(report: &Report) -> String {
 }
 
 fn line(row: &HistoryRow) -> String {
-    let group = row.group.as_ref().map(|group| format!(" group {group}")).unwrap_or_default();
     format!(
         "{:44} {:8} {:>6} {:>10} {:>10} {:>7} {:>8} {:>12.0} {:>10.1} {:>12.0}\n",
-        format!("{} {}{group}", row.gpu, row.workload),
+        named(&row.gpu, &row.workload, row.group.as_deref()),
         row.policy,
         row.seed,
         row.recurrence,
