@@ -7,57 +7,22 @@
 //! refining its point; if the job drifts away from its profile, the job is profiled again.
 
 mod budget;
-mod learning;
+mod measuring;
+mod state;
 mod sweep;
 
 use std::sync::OnceLock;
 
-use super::dips::Dip;
-use super::drift::{Baseline, DriftWindow};
-use super::measurement::{ChunkVerdict, Measurement};
 use super::noise::Noise;
-use super::point::{Chunk, Evidence, PointStats, Record};
+use super::point::{Evidence, PointStats, Record};
 use super::rate_model::SettingEstimate;
 use super::settings::Settings;
-use super::stall_detector::LatestPauses;
 use super::steps::{self, GroupPoint, GroupRange, Setting};
 use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit, Profile, SetPoint};
 use crate::time::Monotonic;
-use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
-use learning::Learning;
-
-/// Minimum time between two reports that form a chunk: single steps are not independent readings.
-const CHUNK: Seconds = Seconds::new(1.0);
-/// Maximum time that a gap between reports counts for: it may have been a pause.
-const LONGEST_STEP: Seconds = Seconds::new(60.0);
-/// Ratio of the time since a sweep to the sweep's duration from which drift starts a new one.
-const DRIFT_PAUSE: f64 = 10.0;
-
-/// State of a job's GPUs at one time.
-#[derive(Clone, Debug)]
-pub struct GpuSnapshot {
-    /// Time of the snapshot.
-    pub at: Monotonic,
-    /// The setting in force on all GPUs, read back from them; `None` if there is no single one.
-    pub setting: Option<Setting>,
-    /// True if measurements must not count now, for example because heat slows a GPU.
-    pub unusable: bool,
-    /// True if a GPU reports that its power limit lowers its clocks.
-    pub capped: bool,
-    /// Cumulative energy per group.
-    pub energy: Vec<Joules>,
-}
-
-/// A progress report of a job.
-#[derive(Clone, Copy, Debug)]
-pub struct Report {
-    /// Time of arrival on the daemon's clock.
-    pub received: Monotonic,
-    /// Time of writing on the client's clock, if given; it makes measuring windows exact.
-    pub at: Option<Seconds>,
-    /// Cumulative samples.
-    pub samples: Samples,
-}
+use crate::units::{SamplesPerSecond, Seconds, Watts};
+use state::{ActiveMeasurement, Learning};
+pub use state::{GpuSnapshot, Report};
 
 /// Stage of a profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,32 +45,6 @@ pub enum Stage {
     Remeasuring,
     /// Everything is measured; refining and watching for drift.
     Done,
-}
-
-/// The measurement at the setting in force.
-#[derive(Clone, Debug)]
-struct ActiveMeasurement {
-    setting: Setting,
-    since: Monotonic,
-    report: Option<Report>,
-    energy: Option<(Monotonic, Vec<Joules>)>,
-    pending: (Seconds, Vec<Joules>),
-    /// True if a power limit lowered clocks since the last chunk.
-    capped: bool,
-    /// True if reports without progress came since the last chunk.
-    waited: bool,
-    /// Pauses since the last chunk.
-    paused: Dip,
-    /// True if a pause seems to begin at the latest report, or at the end of the previous chunk.
-    ends_low: bool,
-    began_low: bool,
-    /// True if the current chunk contains the beginning of a pause that was detected only later.
-    holds_beginning: bool,
-    /// Chunks measured here without interruption.
-    measurement: Option<Measurement>,
-    /// The profile's point when this measurement began, and the chunks since, for drift detection.
-    baseline: Option<Baseline>,
-    recent: DriftWindow,
 }
 
 /// The just-in-time profiler of one job. Pure: times are arguments.
@@ -322,184 +261,6 @@ impl Profiler {
         }
         points.extend(self.clocks.iter().skip(1).filter_map(known));
         points
-    }
-
-    /// Records a snapshot of the GPUs. Call it at each tick and right before [`Self::report`].
-    pub fn observe(&mut self, snapshot: GpuSnapshot) {
-        self.charge(snapshot.at, snapshot.setting.as_ref());
-        let Some(setting) = snapshot.setting.filter(|_| !snapshot.unusable) else {
-            self.active = None;
-            return;
-        };
-        if self.active.as_ref().is_none_or(|h| h.setting != setting) {
-            let baseline = self.stats(&setting).and_then(PointStats::operating_point);
-            self.active = Some(ActiveMeasurement {
-                since: snapshot.at,
-                report: None,
-                energy: None,
-                pending: (Seconds::ZERO, vec![Joules::ZERO; setting.len()]),
-                capped: false,
-                waited: false,
-                paused: Dip::default(),
-                ends_low: false,
-                began_low: false,
-                holds_beginning: false,
-                measurement: None,
-                baseline: baseline.map(|p| Baseline { throughput: p.throughput.mean, power: p.power.mean }),
-                recent: DriftWindow::default(),
-                setting,
-            });
-        }
-        let settle = self.settings.settle_s;
-        let Some(active) = self.active.as_mut().filter(|h| snapshot.at.since(h.since) >= settle) else { return };
-        active.capped |= snapshot.capped;
-        if let Some((then, before)) = &active.energy {
-            active.pending.0 += snapshot.at.since(*then);
-            for ((sum, now), before) in active.pending.1.iter_mut().zip(&snapshot.energy).zip(before) {
-                *sum += *now - *before;
-            }
-        }
-        active.energy = Some((snapshot.at, snapshot.energy));
-    }
-
-    /// Excludes pauses detected in the power since the last report from the chunk that the next report ends.
-    pub fn exclude_pauses(&mut self, newest: LatestPauses) {
-        if let Some(active) = &mut self.active {
-            let was_low = std::mem::replace(&mut active.ends_low, newest.ends_low);
-            active.holds_beginning |= was_low && newest.paused.span > Seconds::ZERO;
-            active.paused.add(newest.paused);
-        }
-    }
-
-    /// Records a progress report. Reports must arrive in order.
-    pub fn report(&mut self, report: Report) {
-        let since = self.last_report.replace(report.received).map(|last| report.received.since(last));
-        if let Some(since) = since {
-            self.note_spacing(since);
-        }
-        self.pass_time(since.unwrap_or_default().min(LONGEST_STEP));
-        let settle = self.settings.settle_s;
-        let settled = self.active.as_mut().filter(|h| report.received.since(h.since) >= settle);
-        let Some(active) = settled else { return };
-        let span = active.report.map(|last| match (report.at, last.at) {
-            (Some(now), Some(then)) => now - then,
-            _ => report.received.since(last.received),
-        });
-        let (last, span) = match (active.report, span) {
-            (Some(last), Some(span)) if span >= Seconds::ZERO => (last, span),
-            _ => {
-                active.report = Some(report);
-                // Energy and pauses before the first report belong to no chunk.
-                active.pending = (Seconds::ZERO, vec![Joules::ZERO; active.setting.len()]);
-                (active.paused, active.ends_low, active.began_low) = (Dip::default(), false, false);
-                active.holds_beginning = false;
-                return;
-            }
-        };
-        // A pause belongs to the chunk that ends with the first progress after it.
-        if report.samples <= last.samples {
-            active.waited = true;
-            self.advance();
-            return;
-        }
-        if span < CHUNK {
-            return;
-        }
-        active.report = Some(report);
-        let (energy_span, energy) =
-            std::mem::replace(&mut active.pending, (Seconds::ZERO, vec![Joules::ZERO; active.setting.len()]));
-        let loose = !std::mem::take(&mut active.capped);
-        let (waited, paused) = (std::mem::take(&mut active.waited), std::mem::take(&mut active.paused));
-        let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose, waited };
-        let ends_low = std::mem::take(&mut active.ends_low);
-        // If power is low at the end of a chunk and no pause follows, the counter was late and the next chunk contains
-        // the missing energy. Excluding only one of them would bias the power.
-        let holds_rest = std::mem::replace(&mut active.began_low, ends_low) && paused.span <= Seconds::ZERO;
-        let setting = active.setting.clone();
-        let holds_beginning = std::mem::take(&mut active.holds_beginning);
-        if let Some(chunk) = chunk.without(paused).filter(|_| !ends_low && !holds_rest && !holds_beginning) {
-            self.add_chunk(&setting, chunk);
-        }
-        self.advance();
-    }
-
-    fn add_chunk(&mut self, setting: &Setting, chunk: Chunk) {
-        self.profile.take();
-        let closing = self.stage == Stage::Closing && setting == self.ceiling();
-        // Rates below a fifth of the slowest known setting are not training.
-        let slowest = self.record.points.iter().filter_map(|p| p.throughput.rate()).reduce(f64::min);
-        let least = 0.2 * slowest.unwrap_or(0.0);
-        let known = if closing { self.closing.clone() } else { self.stats(setting).cloned() };
-        let Some(active) = self.active.as_mut() else { return };
-        let mut measurement = active.measurement.take().filter(|v| v.closing == closing);
-        let measurement = measurement.get_or_insert_with(|| {
-            Measurement::new(known.unwrap_or_else(|| PointStats::new(setting.clone())), closing)
-        });
-        let verdict = measurement.add(chunk.clone(), least);
-        let stats = measurement.stats(least);
-        active.measurement = Some(measurement.clone());
-        match verdict {
-            ChunkVerdict::Training => self.far_below = Seconds::ZERO,
-            ChunkVerdict::Pause => {}
-            ChunkVerdict::Slow => self.far_below += chunk.span,
-        }
-        // A record of an earlier version does not list its GPUs; it must not list only the new ones.
-        if self.record.points.is_empty() || !self.record.boards.is_empty() {
-            let new = self.boards.iter().filter(|board| !self.record.boards.contains(*board));
-            let new: Vec<GpuId> = new.cloned().collect();
-            self.record.boards.extend(new);
-        }
-        if closing {
-            self.closing = Some(stats);
-        } else {
-            *self.stats_mut(setting) = stats;
-        }
-        if self.stage != Stage::Done {
-            return;
-        }
-        if verdict == ChunkVerdict::Training {
-            self.watch_drift(chunk);
-        } else if self.far_below >= self.settings.drift_s * 2.0 {
-            self.profile_again("progress stays far below the profile".into());
-        }
-    }
-
-    fn watch_drift(&mut self, chunk: Chunk) {
-        let rested = self.since_sweep >= self.sweep_time * DRIFT_PAUSE;
-        let Settings { drift, drift_s, .. } = self.settings;
-        let Some(ActiveMeasurement { baseline: Some(known), recent, .. }) = self.active.as_mut() else { return };
-        recent.push(chunk, drift_s);
-        if let Some(why) = recent.drifted(*known, drift, drift_s).filter(|_| rested) {
-            self.profile_again(why);
-        }
-    }
-
-    fn profile_again(&mut self, why: String) {
-        self.notes.push(format!("profiling again: {why}"));
-        self.record = Record::default();
-        if let Some(active) = &mut self.active {
-            active.measurement = None;
-        }
-        self.restarts += 1;
-        self.closing = None;
-        self.skipped.clear();
-        self.far_below = Seconds::ZERO;
-        self.learning.abandoned.clear();
-        self.learning.deferred = false;
-        self.remeasuring = None;
-        self.sweep_time = Seconds::ZERO;
-        self.stage = Stage::Sweep { group: 0, index: 0 };
-        self.stage_time = Seconds::ZERO;
-    }
-
-    fn pass_time(&mut self, span: Seconds) {
-        self.reported += span;
-        self.stage_time += span;
-        match self.stage {
-            Stage::Sweep { .. } | Stage::Clocks { .. } | Stage::Closing => self.sweep_time += span,
-            Stage::Remeasuring => self.remeasured_time += span,
-            Stage::Done => self.since_sweep += span,
-        }
     }
 
     fn group_curves(&self) -> Vec<Vec<GroupPoint>> {

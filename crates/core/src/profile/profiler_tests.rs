@@ -6,6 +6,8 @@ use rand_distr::{Distribution, StandardNormal};
 
 use super::*;
 use crate::domain::PowerLimit;
+use crate::profile::{Dip, LatestPauses};
+use crate::units::{Joules, Samples};
 
 const fn w(watts: u32) -> PowerLimit {
     PowerLimit::from_milliwatts(watts * 1000)

@@ -1,6 +1,6 @@
 //! The slack budget of profiling: bounds the cost of a measurement in advance and ends it when its share is spent.
 
-use super::learning::MeasurementBudget;
+use super::state::MeasurementBudget;
 use super::{Profiler, Stage};
 use crate::profile::slack::Slack;
 use crate::profile::steps::Setting;

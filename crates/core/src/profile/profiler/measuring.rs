@@ -1,0 +1,199 @@
+//! Measurements: readings and reports become chunks, chunks refine points or reveal drift.
+
+use super::state::ActiveMeasurement;
+use super::{GpuSnapshot, Profiler, Report, Settings, Stage};
+use crate::domain::GpuId;
+use crate::profile::dips::Dip;
+use crate::profile::drift::{Baseline, DriftWindow};
+use crate::profile::measurement::{ChunkVerdict, Measurement};
+use crate::profile::point::{Chunk, PointStats, Record};
+use crate::profile::stall_detector::LatestPauses;
+use crate::profile::steps::Setting;
+use crate::units::{Joules, Seconds};
+
+/// Minimum time between two reports that form a chunk: single steps are not independent readings.
+const CHUNK: Seconds = Seconds::new(1.0);
+/// Maximum time that a gap between reports counts for: it may have been a pause.
+const LONGEST_STEP: Seconds = Seconds::new(60.0);
+/// Ratio of the time since a sweep to the sweep's duration from which drift starts a new one.
+const DRIFT_PAUSE: f64 = 10.0;
+
+impl Profiler {
+    /// Records a snapshot of the GPUs. Call it at each tick and right before [`Self::report`].
+    pub fn observe(&mut self, snapshot: GpuSnapshot) {
+        self.charge(snapshot.at, snapshot.setting.as_ref());
+        let Some(setting) = snapshot.setting.filter(|_| !snapshot.unusable) else {
+            self.active = None;
+            return;
+        };
+        if self.active.as_ref().is_none_or(|h| h.setting != setting) {
+            let baseline = self.stats(&setting).and_then(PointStats::operating_point);
+            self.active = Some(ActiveMeasurement {
+                since: snapshot.at,
+                report: None,
+                energy: None,
+                pending: (Seconds::ZERO, vec![Joules::ZERO; setting.len()]),
+                capped: false,
+                waited: false,
+                paused: Dip::default(),
+                ends_low: false,
+                began_low: false,
+                holds_beginning: false,
+                measurement: None,
+                baseline: baseline.map(|p| Baseline { throughput: p.throughput.mean, power: p.power.mean }),
+                recent: DriftWindow::default(),
+                setting,
+            });
+        }
+        let settle = self.settings.settle_s;
+        let Some(active) = self.active.as_mut().filter(|h| snapshot.at.since(h.since) >= settle) else { return };
+        active.capped |= snapshot.capped;
+        if let Some((then, before)) = &active.energy {
+            active.pending.0 += snapshot.at.since(*then);
+            for ((sum, now), before) in active.pending.1.iter_mut().zip(&snapshot.energy).zip(before) {
+                *sum += *now - *before;
+            }
+        }
+        active.energy = Some((snapshot.at, snapshot.energy));
+    }
+
+    /// Excludes pauses detected in the power since the last report from the chunk that the next report ends.
+    pub fn exclude_pauses(&mut self, newest: LatestPauses) {
+        if let Some(active) = &mut self.active {
+            let was_low = std::mem::replace(&mut active.ends_low, newest.ends_low);
+            active.holds_beginning |= was_low && newest.paused.span > Seconds::ZERO;
+            active.paused.add(newest.paused);
+        }
+    }
+
+    /// Records a progress report. Reports must arrive in order.
+    pub fn report(&mut self, report: Report) {
+        let since = self.last_report.replace(report.received).map(|last| report.received.since(last));
+        if let Some(since) = since {
+            self.note_spacing(since);
+        }
+        self.pass_time(since.unwrap_or_default().min(LONGEST_STEP));
+        let settle = self.settings.settle_s;
+        let settled = self.active.as_mut().filter(|h| report.received.since(h.since) >= settle);
+        let Some(active) = settled else { return };
+        let span = active.report.map(|last| match (report.at, last.at) {
+            (Some(now), Some(then)) => now - then,
+            _ => report.received.since(last.received),
+        });
+        let (last, span) = match (active.report, span) {
+            (Some(last), Some(span)) if span >= Seconds::ZERO => (last, span),
+            _ => {
+                active.report = Some(report);
+                // Energy and pauses before the first report belong to no chunk.
+                active.pending = (Seconds::ZERO, vec![Joules::ZERO; active.setting.len()]);
+                (active.paused, active.ends_low, active.began_low) = (Dip::default(), false, false);
+                active.holds_beginning = false;
+                return;
+            }
+        };
+        // A pause belongs to the chunk that ends with the first progress after it.
+        if report.samples <= last.samples {
+            active.waited = true;
+            self.advance();
+            return;
+        }
+        if span < CHUNK {
+            return;
+        }
+        active.report = Some(report);
+        let (energy_span, energy) =
+            std::mem::replace(&mut active.pending, (Seconds::ZERO, vec![Joules::ZERO; active.setting.len()]));
+        let loose = !std::mem::take(&mut active.capped);
+        let (waited, paused) = (std::mem::take(&mut active.waited), std::mem::take(&mut active.paused));
+        let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose, waited };
+        let ends_low = std::mem::take(&mut active.ends_low);
+        // If power is low at the end of a chunk and no pause follows, the counter was late and the next chunk contains
+        // the missing energy. Excluding only one of them would bias the power.
+        let holds_rest = std::mem::replace(&mut active.began_low, ends_low) && paused.span <= Seconds::ZERO;
+        let setting = active.setting.clone();
+        let holds_beginning = std::mem::take(&mut active.holds_beginning);
+        if let Some(chunk) = chunk.without(paused).filter(|_| !ends_low && !holds_rest && !holds_beginning) {
+            self.add_chunk(&setting, chunk);
+        }
+        self.advance();
+    }
+
+    fn add_chunk(&mut self, setting: &Setting, chunk: Chunk) {
+        self.profile.take();
+        let closing = self.stage == Stage::Closing && setting == self.ceiling();
+        // Rates below a fifth of the slowest known setting are not training.
+        let slowest = self.record.points.iter().filter_map(|p| p.throughput.rate()).reduce(f64::min);
+        let least = 0.2 * slowest.unwrap_or(0.0);
+        let known = if closing { self.closing.clone() } else { self.stats(setting).cloned() };
+        let Some(active) = self.active.as_mut() else { return };
+        let mut measurement = active.measurement.take().filter(|v| v.closing == closing);
+        let measurement = measurement.get_or_insert_with(|| {
+            Measurement::new(known.unwrap_or_else(|| PointStats::new(setting.clone())), closing)
+        });
+        let verdict = measurement.add(chunk.clone(), least);
+        let stats = measurement.stats(least);
+        active.measurement = Some(measurement.clone());
+        match verdict {
+            ChunkVerdict::Training => self.far_below = Seconds::ZERO,
+            ChunkVerdict::Pause => {}
+            ChunkVerdict::Slow => self.far_below += chunk.span,
+        }
+        // A record of an earlier version does not list its GPUs; it must not list only the new ones.
+        if self.record.points.is_empty() || !self.record.boards.is_empty() {
+            let new = self.boards.iter().filter(|board| !self.record.boards.contains(*board));
+            let new: Vec<GpuId> = new.cloned().collect();
+            self.record.boards.extend(new);
+        }
+        if closing {
+            self.closing = Some(stats);
+        } else {
+            *self.stats_mut(setting) = stats;
+        }
+        if self.stage != Stage::Done {
+            return;
+        }
+        if verdict == ChunkVerdict::Training {
+            self.watch_drift(chunk);
+        } else if self.far_below >= self.settings.drift_s * 2.0 {
+            self.profile_again("progress stays far below the profile".into());
+        }
+    }
+
+    fn watch_drift(&mut self, chunk: Chunk) {
+        let rested = self.since_sweep >= self.sweep_time * DRIFT_PAUSE;
+        let Settings { drift, drift_s, .. } = self.settings;
+        let Some(ActiveMeasurement { baseline: Some(known), recent, .. }) = self.active.as_mut() else { return };
+        recent.push(chunk, drift_s);
+        if let Some(why) = recent.drifted(*known, drift, drift_s).filter(|_| rested) {
+            self.profile_again(why);
+        }
+    }
+
+    fn profile_again(&mut self, why: String) {
+        self.notes.push(format!("profiling again: {why}"));
+        self.record = Record::default();
+        if let Some(active) = &mut self.active {
+            active.measurement = None;
+        }
+        self.restarts += 1;
+        self.closing = None;
+        self.skipped.clear();
+        self.far_below = Seconds::ZERO;
+        self.learning.abandoned.clear();
+        self.learning.deferred = false;
+        self.remeasuring = None;
+        self.sweep_time = Seconds::ZERO;
+        self.stage = Stage::Sweep { group: 0, index: 0 };
+        self.stage_time = Seconds::ZERO;
+    }
+
+    fn pass_time(&mut self, span: Seconds) {
+        self.reported += span;
+        self.stage_time += span;
+        match self.stage {
+            Stage::Sweep { .. } | Stage::Clocks { .. } | Stage::Closing => self.sweep_time += span,
+            Stage::Remeasuring => self.remeasured_time += span,
+            Stage::Done => self.since_sweep += span,
+        }
+    }
+}
