@@ -12,11 +12,11 @@ use wattune::controller::{
     BudgetSettings, Caller, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard,
     Settings,
 };
-use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use wattune::providers::{CarbonSettings, FeedState};
-use wattune_core::domain::{Board, ClockLimit, DemandResponse, EventId, JobId, LimitRange, PowerLimit, Work};
+use wattune_core::domain::{ClockLimit, DemandResponse, EventId, GpuIdentity, JobId, LimitRange, PowerLimit, Work};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -44,8 +44,8 @@ struct Watched {
 }
 
 impl GpuDevice for Watched {
-    fn board(&self) -> &Board {
-        self.device.board()
+    fn identity(&self) -> &GpuIdentity {
+        self.device.identity()
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -65,7 +65,7 @@ impl GpuDevice for Watched {
             return Err(GpuError::Driver { call: "set", message: "no luck".into() });
         }
         self.device.set_power_limit(limit)?;
-        let index = self.device.board().index;
+        let index = self.device.identity().index;
         let before = log.limits.insert(index, limit.milliwatts()).unwrap_or(FOUND_MW);
         let sum = log.limits.values().sum();
         log.sums.push((limit.milliwatts() > before, sum));
@@ -121,7 +121,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 struct Node {
     clock: Arc<ManualClock>,
     controller: Controller,
-    boards: Vec<SimulatedBoard>,
+    boards: Vec<SimulatedGpu>,
     log: Arc<Mutex<Log>>,
     jobs: Vec<(JobId, u32, Samples)>,
     _feed: tokio::sync::watch::Sender<FeedState>,
@@ -144,7 +144,7 @@ impl Node {
             let (idle, settling) = (Watts::new(25.0), Seconds::new(0.1));
             let seed = u64::from(index);
             let physics = Physics { range, original_limit: mw(FOUND_MW), idle, settling, noise: 0.0, seed };
-            let board = SimulatedBoard::new(physics, clock.clone());
+            let board = SimulatedGpu::new(physics, clock.clone());
             board.run(Some(LoadCurve::saturating(
                 &range,
                 Watts::new(300.0),

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{Controller, Parts, Phase, ProgressReport, RankBoard, Settings as ControlSettings};
-use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, FileProvider, Provider, ProviderError};
 use wattune_core::domain::{
@@ -87,7 +87,7 @@ struct Outage {
     clock: Arc<ManualClock>,
     feed: Feed,
     controller: Controller,
-    board: SimulatedBoard,
+    board: SimulatedGpu,
     job: JobId,
     _state: tempfile::TempDir,
 }
@@ -102,7 +102,7 @@ impl Outage {
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
         let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
         let physics = Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 };
-        let board = SimulatedBoard::new(physics, clock.clone());
+        let board = SimulatedGpu::new(physics, clock.clone());
         let (demand, floor, peak) = (Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
         board.run(Some(LoadCurve::saturating(&range, demand, floor, peak)));
         let state = tempfile::tempdir().expect("a directory");

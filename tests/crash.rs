@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use wattune::clock::{Clock, SystemClock};
 use wattune::controller::{self, Caller, Controller, GpuRef, Handle, Parts};
-use wattune::gpu::simulated::{Physics, SimulatedBoard};
+use wattune::gpu::simulated::{Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::FeedState;
 use wattune_core::domain::{LimitRange, PowerLimit};
@@ -269,7 +269,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         noise: 0.0,
         seed: 1,
     };
-    let hardware = SimulatedBoard::new(physics, clock.clone());
+    let hardware = SimulatedGpu::new(physics, clock.clone());
     let feed = FeedState::starting(Vec::new(), crate::support::now());
     let (_feed, signal) = tokio::sync::watch::channel(feed);
     let parts = Parts {

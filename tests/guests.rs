@@ -8,7 +8,7 @@ use wattune::controller::{
     BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, RankBoard, Settings,
 };
 use wattune::gpu::GpuDevice;
-use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, FeedState};
 use wattune::store::Store;
@@ -22,7 +22,7 @@ use crate::support;
 
 struct Node {
     clock: Arc<ManualClock>,
-    board: SimulatedBoard,
+    board: SimulatedGpu,
     controller: Controller,
     jobs: Vec<JobId>,
     feed: tokio::sync::watch::Sender<FeedState>,
@@ -40,7 +40,7 @@ impl Node {
         let range = LimitRange { min: mw(100_000), max: mw(350_000), default: mw(320_000) };
         let (idle, settling) = (Watts::new(25.0), Seconds::new(0.1));
         let physics = Physics { range, original_limit: mw(280_000), idle, settling, noise: 0.0, seed: 1 };
-        let board = SimulatedBoard::new(physics, clock.clone());
+        let board = SimulatedGpu::new(physics, clock.clone());
         let load = LoadCurve::saturating(&range, Watts::new(300.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
         board.run(Some(load));
         let state = tempfile::tempdir().expect("a directory");
@@ -52,7 +52,7 @@ impl Node {
     async fn controller(
         settings: Settings,
         clock: &Arc<ManualClock>,
-        board: &SimulatedBoard,
+        board: &SimulatedGpu,
         feed: &tokio::sync::watch::Sender<FeedState>,
         state: &tempfile::TempDir,
     ) -> Controller {

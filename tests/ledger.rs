@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{Controller, Parts, RankBoard, Settings as ControlSettings};
-use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, FeedState, Provider, ProviderError, Ranks, SourceState};
 use wattune::store::{DueReason, Store, StoreError};
@@ -117,7 +117,7 @@ pub(crate) fn forecast(source: &Source, hour: i64, ahead: Origin, actual: Carbon
 /// A node with one board, its source and its clock.
 pub(crate) struct Node {
     pub(crate) clock: Arc<ManualClock>,
-    board: SimulatedBoard,
+    board: SimulatedGpu,
     source: SourceState,
     pub(crate) feed: watch::Sender<FeedState>,
     pub(crate) state: tempfile::TempDir,
@@ -130,7 +130,7 @@ impl Node {
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
         let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
         let board =
-            SimulatedBoard::new(Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
+            SimulatedGpu::new(Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
         let source = SourceState::starting(&LATE, 0, None, at(0));
         let feed = watch::Sender::new(FeedState::starting(vec![source.clone()], at(0)));
         Self { clock, board, source, feed, state: tempfile::tempdir().expect("a directory") }

@@ -12,7 +12,7 @@ use wattune::controller::{
     BudgetSettings, CapSettings, ControlError, Controller, NewJob, Parts, Phase, ProgressReport, RankBoard,
     Settings as ControlSettings,
 };
-use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, Provider, ProviderError};
 use wattune_core::domain::{
@@ -77,13 +77,13 @@ struct Waiting {
     clock: Arc<ManualClock>,
     feed: Feed,
     controller: Controller,
-    board: SimulatedBoard,
+    board: SimulatedGpu,
     curve: LoadCurve,
     job: JobId,
     state: tempfile::TempDir,
 }
 
-async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedBoard, state: &Path) -> Controller {
+async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedGpu, state: &Path) -> Controller {
     let parts = Parts {
         settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
         profiling: wattune_core::profile::Settings::default(),
@@ -120,7 +120,7 @@ impl Waiting {
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
         let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
         let board =
-            SimulatedBoard::new(Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
+            SimulatedGpu::new(Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
         let curve = LoadCurve::saturating(&range, Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
         board.run(Some(curve.clone()));
         let state = tempfile::tempdir().expect("a directory");

@@ -2,7 +2,7 @@
 
 use rand::{RngExt as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use wattune::gpu::simulated::{CurvePoint, LoadCurve, SimulatedBoard};
+use wattune::gpu::simulated::{CurvePoint, LoadCurve, SimulatedGpu};
 use wattune_core::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Work at the original limit after which the speed is drawn again.
@@ -21,7 +21,7 @@ pub(crate) struct Pauses {
 
 /// The job.
 pub(crate) struct Job {
-    gpu: SimulatedBoard,
+    gpu: SimulatedGpu,
     curve: LoadCurve,
     /// What the GPU takes to get to its speed after standing still costs this much time at any limit.
     settling: Seconds,
@@ -47,7 +47,7 @@ pub(crate) struct Job {
 impl Job {
     /// A job that takes about `duration` at the limit that its GPU has now. Its speed is drawn uniformly within ±`noise`.
     pub(crate) fn start(
-        gpu: SimulatedBoard,
+        gpu: SimulatedGpu,
         curve: LoadCurve,
         settling: Seconds,
         duration: Seconds,

@@ -26,7 +26,7 @@ use wattune::controller::{
     BudgetSettings, CapSettings, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Settings,
 };
 use wattune::demo::{SyntheticGrid, TraceProvider};
-use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, Feed, FeedOptions};
 use wattune_core::domain::{JobId, JobName, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Work, Zone};
@@ -221,7 +221,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
         noise: 0.01,
         seed: case.seed,
     };
-    let board = SimulatedBoard::new(physics, clock.clone());
+    let board = SimulatedGpu::new(physics, clock.clone());
     let span = case.duration * (RUNS as f64 * 3.0) + Seconds::new(7.0 * 86_400.0);
     let (expected, actual) = SyntheticGrid { seed: case.seed }.generate(start - chrono::TimeDelta::days(2), span);
     let known = (SignalKind::Average, SignalScope::Unspecified);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::config::{Backend, Settings, SimulatedSettings};
 use crate::controller::{Arrivals, open_handles};
-use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use crate::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use crate::gpu::thread::{GpuHandle, Sampling};
 use crate::gpu::{GpuDevice, nvml};
 use wattune_core::domain::{ClockLimit, LimitRange, PowerLimit};
@@ -62,7 +62,7 @@ fn simulated_gpu(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock
         noise: 0.01,
         seed: settings.seed.wrapping_add(u64::from(index)),
     };
-    let world = SimulatedBoard::new(physics, clock.clone());
+    let world = SimulatedGpu::new(physics, clock.clone());
     let (floor, peak) = (Watts::new(70.0), SamplesPerSecond::new(400.0));
     let highest = ClockLimit::from_megahertz(1_980);
     let curve = if settings.memory_bound {

@@ -99,7 +99,7 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
 }
 
 fn gpu(handle: &GpuHandle, settings: &Settings) -> Finding {
-    let (gpu, can) = (handle.board(), handle.capabilities());
+    let (gpu, can) = (handle.identity(), handle.capabilities());
     let what = format!("GPU {} ({}, {})", gpu.index, gpu.model, gpu.id);
     let mut waited = Seconds::ZERO;
     while handle.observe().at.is_none() && handle.observe().fault.is_none() && waited < settings.control.call_timeout_s

@@ -13,7 +13,7 @@ use super::signals::{Hangup, stopped};
 use super::state_dir::Lock;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
-use crate::controller::{LedgerTerms, Controller, Handle, OnExit, Parts, PriceSignal, supervise};
+use crate::controller::{Controller, Handle, LedgerTerms, OnExit, Parts, PriceSignal, supervise};
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
 use crate::cpu::watch::CpuHandle;

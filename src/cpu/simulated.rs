@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{JobUsage, Node, Usage, ZoneReading, Zones};
 use crate::clock::Clock;
-use crate::gpu::simulated::SimulatedBoard;
+use crate::gpu::simulated::SimulatedGpu;
 use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, Process, ProcessSelector, Processes};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Joules, Seconds, Watts};
@@ -16,7 +16,7 @@ pub const FIRST_PID: u32 = 10_000;
 
 const CORES: u32 = 32;
 /// The busy cores per GPU at full load, and the constant load of the rest of the node.
-const PER_BOARD: f64 = 4.0;
+const PER_GPU: f64 = 4.0;
 const OTHERS: f64 = 0.5;
 const PACKAGE_IDLE: Watts = Watts::new(45.0);
 const PACKAGE_PER_CORE: Watts = Watts::new(4.5);
@@ -28,7 +28,7 @@ const RANGE_UJ: u64 = 262_143_328_850;
 /// The simulated node.
 pub struct SimulatedNode {
     clock: Arc<dyn Clock>,
-    boards: Vec<SimulatedBoard>,
+    gpus: Vec<SimulatedGpu>,
     at: Monotonic,
     package: Joules,
     dram: Joules,
@@ -39,11 +39,11 @@ pub struct SimulatedNode {
 
 impl SimulatedNode {
     /// Creates a node with these GPUs.
-    pub fn new(boards: Vec<SimulatedBoard>, clock: Arc<dyn Clock>) -> Self {
-        let feeders = vec![Seconds::ZERO; boards.len()];
+    pub fn new(gpus: Vec<SimulatedGpu>, clock: Arc<dyn Clock>) -> Self {
+        let feeders = vec![Seconds::ZERO; gpus.len()];
         let at = clock.monotonic();
         let (package, dram, busy) = (Joules::ZERO, Joules::ZERO, Seconds::ZERO);
-        Self { clock, boards, at, package, dram, busy, feeders, jobs: BTreeMap::new() }
+        Self { clock, gpus, at, package, dram, busy, feeders, jobs: BTreeMap::new() }
     }
 
     /// Integrates up to now at the current load: steps are short compared with changes of load.
@@ -52,8 +52,8 @@ impl SimulatedNode {
         let span = now.since(self.at);
         self.at = now;
         let mut cores = OTHERS;
-        for (board, feeder) in self.boards.iter().zip(&mut self.feeders) {
-            let load = PER_BOARD * board.load();
+        for (gpu, feeder) in self.gpus.iter().zip(&mut self.feeders) {
+            let load = PER_GPU * gpu.load();
             *feeder += span * load;
             cores += load;
         }
@@ -62,9 +62,9 @@ impl SimulatedNode {
         self.dram += (DRAM_IDLE + DRAM_PER_CORE * cores) * span;
     }
 
-    fn board_of(&self, process: u32) -> Option<usize> {
+    fn gpu_of(&self, process: u32) -> Option<usize> {
         let place = usize::try_from(process.checked_sub(FIRST_PID)?).ok()?;
-        (place < self.boards.len()).then_some(place)
+        (place < self.gpus.len()).then_some(place)
     }
 }
 
@@ -117,10 +117,10 @@ impl Node for SimulatedNode {
             let why = "the node is simulated and has no control groups".to_owned();
             return Err(InvalidJob { field: "cgroup", why });
         };
-        if let Some(stranger) = pids.iter().find(|pid| self.board_of(**pid).is_none()) {
+        if let Some(stranger) = pids.iter().find(|pid| self.gpu_of(**pid).is_none()) {
             let why = format!(
                 "names {stranger}, but this simulated node has only the processes {FIRST_PID} to {}",
-                FIRST_PID as usize + self.boards.len().saturating_sub(1)
+                FIRST_PID as usize + self.gpus.len().saturating_sub(1)
             );
             return Err(InvalidJob { field: "pids", why });
         }
@@ -130,7 +130,7 @@ impl Node for SimulatedNode {
     fn follow(&mut self, job: &JobId, processes: &Processes) {
         self.advance();
         let Processes::Pids(processes) = processes else { return };
-        let places = processes.iter().filter_map(|process| self.board_of(process.pid));
+        let places = processes.iter().filter_map(|process| self.gpu_of(process.pid));
         let places = places.map(|place| (place, self.feeders[place])).collect();
         self.jobs.insert(job.clone(), places);
     }

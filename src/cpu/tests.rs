@@ -9,7 +9,7 @@ use super::linux::LinuxNode;
 use super::simulated::{FIRST_PID, SimulatedNode};
 use super::watch::{CpuHandle, Observation};
 use crate::clock::ManualClock;
-use crate::gpu::simulated::{CurvePoint, LoadCurve, Physics, SimulatedBoard};
+use crate::gpu::simulated::{CurvePoint, LoadCurve, Physics, SimulatedGpu};
 use crate::gpu::thread::Sampling;
 use wattune_core::domain::{CgroupPath, JobId, LimitRange, PowerLimit, ProcessSelector, Processes};
 use wattune_core::units::{Millijoules, SamplesPerSecond, Seconds, Watts};
@@ -274,8 +274,8 @@ fn a_simulated_node_follows_its_gpus_and_is_labelled() {
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
     let (idle, settling) = (Watts::new(25.0), Seconds::ZERO);
     let physics = Physics { range, original_limit: range.max, idle, settling, noise: 0.0, seed: 1 };
-    let board = SimulatedBoard::new(physics, clock.clone());
-    let node = SimulatedNode::new(vec![board.clone()], clock.clone());
+    let gpu = SimulatedGpu::new(physics, clock.clone());
+    let node = SimulatedNode::new(vec![gpu.clone()], clock.clone());
     let handle = CpuHandle::start(Box::new(node), clock.clone(), Sampling::OnRequest);
     let processes = handle.resolve(&ProcessSelector::Pids(vec![FIRST_PID])).expect("there");
     assert!(handle.resolve(&ProcessSelector::Pids(vec![FIRST_PID + 1])).is_err());
@@ -285,7 +285,7 @@ fn a_simulated_node_follows_its_gpus_and_is_labelled() {
         handle.sample().zones.iter().map(|zone| zone.power.expect("read")).sum::<Watts>()
     };
     let at_rest = power(&handle);
-    board.run(LoadCurve::new(vec![CurvePoint {
+    gpu.run(LoadCurve::new(vec![CurvePoint {
         limit: Watts::new(300.0),
         throughput: SamplesPerSecond::new(1.0),
         power: Watts::new(300.0),

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 
 use super::pauses::{Pauses, Pausing};
-use crate::gpu::simulated::{LoadCurve, SimulatedBoard};
+use crate::gpu::simulated::{LoadCurve, SimulatedGpu};
 use wattune_core::domain::{CarbonSeries, JobId, Slot};
 use wattune_core::ledger::{self, Comparison, CompletedWork};
 use wattune_core::profile::Curve;
@@ -21,7 +21,7 @@ pub struct Training {
     /// The same id, once it has ended.
     pub ended: Option<JobId>,
     /// Its GPUs.
-    pub gpus: Vec<SimulatedBoard>,
+    pub gpus: Vec<SimulatedGpu>,
     /// All its work.
     pub total: Samples,
     /// The work done.
@@ -59,7 +59,7 @@ impl Training {
     /// standard deviation) from one progress reading to the next.
     pub fn new(
         name: String,
-        gpus: Vec<SimulatedBoard>,
+        gpus: Vec<SimulatedGpu>,
         curve: LoadCurve,
         at_ceiling: Seconds,
         noise: f64,
@@ -204,11 +204,11 @@ impl Training {
 
     /// The work of the slowest GPU, times their number: training is synchronous.
     fn work(&self) -> Samples {
-        let slowest = self.gpus.iter().map(SimulatedBoard::work_done).reduce(Samples::min);
+        let slowest = self.gpus.iter().map(SimulatedGpu::work_done).reduce(Samples::min);
         slowest.unwrap_or(Samples::ZERO) * (self.gpus.len() as f64)
     }
 
     fn energy(&self) -> Joules {
-        self.gpus.iter().map(SimulatedBoard::true_energy).sum()
+        self.gpus.iter().map(SimulatedGpu::true_energy).sum()
     }
 }

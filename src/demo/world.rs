@@ -21,7 +21,7 @@ use crate::controller::{
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
 use crate::cpu::watch::CpuHandle;
 use crate::gpu::GpuDevice;
-use crate::gpu::simulated::{LoadCurve, Physics, SimulatedBoard};
+use crate::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use crate::gpu::thread::Sampling;
 use crate::providers::{CarbonSettings, Feed, FeedOptions, Provider};
 use wattune_core::domain::{CarbonSeries, JobId, JobName, LimitRange, Objective, PowerLimit, ProcessSelector, Work};
@@ -146,7 +146,7 @@ impl World {
             for _ in 0..job.gpus {
                 let index = u32::try_from(devices.len()).unwrap_or(u32::MAX);
                 let physics = physics(&job, scenario.noise, seed.wrapping_add(u64::from(index)));
-                let mut gpu = SimulatedBoard::new(physics, clock.clone());
+                let mut gpu = SimulatedGpu::new(physics, clock.clone());
                 if let Some(clocks) = job.curve.clocks() {
                     gpu = gpu.with_clocks(clocks);
                 }
@@ -154,7 +154,7 @@ impl World {
                 every_gpu.push(gpu.clone());
                 gpus.push((index, gpu));
             }
-            let (indexes, gpus): (Vec<u32>, Vec<SimulatedBoard>) = gpus.into_iter().unzip();
+            let (indexes, gpus): (Vec<u32>, Vec<SimulatedGpu>) = gpus.into_iter().unzip();
             let (curve, name) = (job.curve.clone(), job.name.clone());
             let training = Training::new(name, gpus, curve, job.at_max, scenario.noise, seed);
             jobs.push((training.pausing(job.pauses.as_ref()), job.objective));

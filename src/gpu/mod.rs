@@ -14,7 +14,7 @@ mod worker;
 
 pub use worker::{Availability, EnergyReading, Observation, ProcessWeights, Write, WriteOutcome};
 
-use wattune_core::domain::{Board, ClockLimit, ClockRange, EventReasons, LimitRange, PowerLimit};
+use wattune_core::domain::{ClockLimit, ClockRange, EventReasons, GpuIdentity, LimitRange, PowerLimit};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Seconds, Watts};
 
@@ -37,13 +37,9 @@ pub enum GpuError {
     /// The call timed out.
     #[error("{call}: no answer from the driver for {:.1} s", after.get())]
     TimedOut { call: &'static str, after: Seconds },
-    /// The limit changed since the caller read it, so nothing was written.
+    /// The limit changed since the caller read it, so the call was not made.
     #[error("{call}: an external writer set {current} just before, which was not overwritten")]
-    LimitChanged {
-        /// The call that was not made.
-        call: &'static str,
-        current: PowerLimit,
-    },
+    LimitChanged { call: &'static str, current: PowerLimit },
     /// Any other failure, in the driver's words.
     #[error("{call}: {message}")]
     Driver { call: &'static str, message: String },
@@ -158,7 +154,7 @@ pub struct ProcessUse {
 /// One GPU. Calls may block for as long as the driver likes.
 pub trait GpuDevice: Send {
     /// Returns the GPU's identity.
-    fn board(&self) -> &Board;
+    fn identity(&self) -> &GpuIdentity;
 
     /// Returns the GPU's capabilities.
     fn capabilities(&self) -> &Capabilities;

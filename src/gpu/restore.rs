@@ -91,7 +91,7 @@ pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Second
 
 /// Returns a failure for each GPU in the journal that is not among `handles`. The journal keeps their entries.
 pub fn absent(journal: &Journal, handles: &[GpuHandle]) -> Vec<(GpuId, Restored)> {
-    let is_absent = |id: &GpuId| handles.iter().all(|handle| handle.board().id != *id);
+    let is_absent = |id: &GpuId| handles.iter().all(|handle| handle.identity().id != *id);
     let why = "the GPU is missing; run `wattune restore` or start the daemon once it is back";
     let failed = |original| Restored::Failed { original, shown: None, why: why.into() };
     let missing = journal.entries().filter(|(id, _)| is_absent(id));
@@ -102,14 +102,14 @@ pub fn absent(journal: &Journal, handles: &[GpuHandle]) -> Vec<(GpuId, Restored)
 /// Restores these GPUs; those with a limit only up to that limit.
 pub fn restore_only(
     journal: &mut Journal,
-    boards: &[(GpuHandle, Option<PowerLimit>)],
+    gpus: &[(GpuHandle, Option<PowerLimit>)],
     timeout: Seconds,
 ) -> Vec<(GpuId, Restored)> {
     let boot_id = journal.boot_id().to_owned();
     let (sender, outcomes) = mpsc::channel();
     thread::scope(|scope| {
-        for (handle, part) in boards {
-            let id = &handle.board().id;
+        for (handle, part) in gpus {
+            let id = &handle.identity().id;
             let Some(entry) = journal.restore_entry(id) else { continue };
             let attempt =
                 Attempt { is_ours: journal.entry(id).is_some(), entry, boot_id: &boot_id, gpu: handle, timeout };
@@ -129,14 +129,14 @@ pub fn restore_only(
         let done = outcomes.iter().filter_map(|(gpu, outcome): (&GpuHandle, _)| Some((gpu, outcome?)));
         done.map(|(gpu, outcome)| {
             record_outcome(journal, gpu, &outcome);
-            (gpu.board().id.clone(), outcome)
+            (gpu.identity().id.clone(), outcome)
         })
         .collect()
     })
 }
 
 fn record_outcome(journal: &mut Journal, gpu: &GpuHandle, outcome: &Restored) {
-    let id = &gpu.board().id;
+    let id = &gpu.identity().id;
     let recorded = match outcome {
         Restored::Failed { .. } => return tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}"),
         Restored::HeldByCap { .. } => {
@@ -165,7 +165,7 @@ fn record_part(journal: &mut Journal, gpu: &GpuHandle, limit: PowerLimit) -> Res
     let seen = gpu.observe();
     match (seen.reading.requested, seen.at) {
         (Some(current), Some(at)) if !current.same_as(limit) => {
-            journal.record_write(&gpu.board().id, current, limit, seen.counter, at.utc)
+            journal.record_write(&gpu.identity().id, current, limit, seen.counter, at.utc)
         }
         _ => Ok(()),
     }

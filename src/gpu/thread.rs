@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::worker::{Observation, Worker, Write};
 use super::{Capabilities, GpuDevice, GpuError};
 use crate::clock::Clock;
-use wattune_core::domain::{Board, PowerLimit};
+use wattune_core::domain::{GpuIdentity, PowerLimit};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Seconds};
 
@@ -23,7 +23,7 @@ pub enum Sampling {
 /// The daemon's handle of a GPU.
 #[derive(Clone)]
 pub struct GpuHandle {
-    board: Arc<Board>,
+    identity: Arc<GpuIdentity>,
     clock: Arc<dyn Clock>,
     call_timeout: Seconds,
     shared: Arc<Mutex<Shared>>,
@@ -88,7 +88,7 @@ impl GpuHandle {
         full_every: Seconds,
         call_timeout: Seconds,
     ) -> Self {
-        let board = Arc::new(device.board().clone());
+        let identity = Arc::new(device.identity().clone());
         let (watching, excluded) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let worker = Worker::new(device, full_every, watching.clone(), excluded.clone());
         let shared = Shared {
@@ -101,7 +101,7 @@ impl GpuHandle {
             Sampling::OnRequest => Link::Inline(Arc::new(Mutex::new(worker))),
             Sampling::Every(period) => {
                 let (sender, receiver) = mpsc::sync_channel(1);
-                let (clock, shared, index) = (clock.clone(), shared.clone(), board.index);
+                let (clock, shared, index) = (clock.clone(), shared.clone(), identity.index);
                 let body = move || run(worker, &receiver, period, &*clock, &shared);
                 // Without a thread the GPU never answers, which is reported as a fault.
                 if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(body) {
@@ -110,12 +110,12 @@ impl GpuHandle {
                 Link::Thread(sender)
             }
         };
-        Self { board, clock, call_timeout, shared, link, watching, excluded }
+        Self { identity, clock, call_timeout, shared, link, watching, excluded }
     }
 
     /// Returns the GPU's identity.
-    pub fn board(&self) -> &Board {
-        &self.board
+    pub fn identity(&self) -> &GpuIdentity {
+        &self.identity
     }
 
     /// Returns the GPU's capabilities by its latest answers.

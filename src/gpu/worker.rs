@@ -372,7 +372,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, ManualClock};
-    use crate::gpu::simulated::{Physics, SimulatedBoard};
+    use crate::gpu::simulated::{Physics, SimulatedGpu};
     use wattune_core::domain::LimitRange;
     use wattune_core::units::Watts;
 
@@ -386,17 +386,16 @@ mod tests {
         let range = LimitRange { min: w(100), max: w(300), default: w(300) };
         let idle = Watts::new(30.0);
         let physics = Physics { range, original_limit: w(300), idle, settling: Seconds::new(2.0), noise: 0.0, seed: 7 };
-        let board = SimulatedBoard::new(physics, clock.clone());
-        let mut worker =
-            Worker::new(Box::new(board.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());
+        let gpu = SimulatedGpu::new(physics, clock.clone());
+        let mut worker = Worker::new(Box::new(gpu.device(0, "A40")), Seconds::new(1.0), Arc::default(), Arc::default());
         worker.sample(|| clock.now(), true);
         assert_eq!(worker.write(Write::PowerLimit(w(250)), Some(w(300)), || clock.now()), Ok(()));
-        board.device(0, "A40").set_power_limit(w(280)).expect("set by an external writer");
+        gpu.device(0, "A40").set_power_limit(w(280)).expect("set by an external writer");
         let refused = worker.write(Write::PowerLimit(w(200)), Some(w(250)), || clock.now());
         assert_eq!(refused, Err(GpuError::LimitChanged { call: "nvmlDeviceSetPowerManagementLimit", current: w(280) }));
-        assert_eq!((board.limit(), worker.observation().reading.requested), (w(280), Some(w(280))));
+        assert_eq!((gpu.limit(), worker.observation().reading.requested), (w(280), Some(w(280))));
         // A restore overwrites any limit.
         assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now()), Ok(()));
-        assert_eq!(board.limit(), w(300));
+        assert_eq!(gpu.limit(), w(300));
     }
 }

@@ -108,40 +108,25 @@ impl ProviderError {
     }
 }
 
-/// Settings that are each right, but not together.
+/// Settings that are each right, but not together. `table` is `carbon` or `price`.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// `source = "file"` without a path.
     #[error("{table}.source is \"file\", but {table}.file.path is not set; write the path of a CSV or JSON file")]
-    NoPath {
-        /// `carbon` or `price`.
-        table: &'static str,
-    },
+    NoPath { table: &'static str },
     /// Settings of one source that exclude each other: the message, with the remedy.
     #[error("{0}")]
     Contradiction(&'static str),
     /// A forecast cannot be an origin of past values.
     #[error("{table}.file.origin is \"{origin}\"; write \"measured\", \"estimated\" or \"synthetic\"")]
-    Origin {
-        /// `carbon` or `price`.
-        table: &'static str,
-        origin: &'static str,
-    },
+    Origin { table: &'static str, origin: &'static str },
     /// UTC, and a zone that is not.
     #[error("{table}.file.assume_utc is true, and {table}.file.time_zone is \"{zone}\"; remove one of them")]
-    TwoZones {
-        /// `carbon` or `price`.
-        table: &'static str,
-        zone: String,
-    },
+    TwoZones { table: &'static str, zone: String },
     /// A unit of prices for intensities, or the other way round.
     #[error("{table}.file.unit is not a unit of what the file holds; write one of {right}")]
-    Unit {
-        /// `carbon` or `price`.
-        table: &'static str,
-        right: String,
-    },
+    Unit { table: &'static str, right: String },
     /// A source that cannot do with the place it is given.
     #[error("{source_name} cannot be asked about {place}: {why}")]
     Place { source_name: &'static str, place: String, why: String },

@@ -130,37 +130,24 @@ impl Store {
                    WHERE retrieved_us >= ?1 AND zone = ?2 AND source = ?3 AND kind = ?4 AND scope = ?5) \
                    SELECT * FROM issued_forecasts WHERE id IN (SELECT MIN(id) FROM of GROUP BY retrieved_us / 21600000000) \
                    OR id = (SELECT MAX(id) FROM of) ORDER BY issued_us, retrieved_us";
-        let (zone, source) = (key.zone.clone(), key.source.clone());
-        let (kind, scope) = (key.kind.as_str(), key.scope.as_str());
-        let of_key = move |db: &mut Connection| {
-            rows::all(db, sql, params![since.timestamp_micros(), zone.as_str(), source, kind, scope], issued)
-        };
-        self.read.run(of_key).await
+        let columns = time_and_key(since, key);
+        self.read.run(move |db| rows::all(db, sql, columns, issued)).await
     }
 
     /// Returns the newest forecast of a source that was available at a time.
     pub async fn issued_by(&self, key: &SourceKey, at: DateTime<Utc>) -> Result<Option<Issued>, StoreError> {
         let sql = "SELECT * FROM issued_forecasts WHERE retrieved_us <= ?1 AND issued_us <= ?1 \
                    AND zone = ?2 AND source = ?3 AND kind = ?4 AND scope = ?5 ORDER BY retrieved_us DESC LIMIT 1";
-        let (zone, source) = (key.zone.clone(), key.source.clone());
-        let (kind, scope) = (key.kind.as_str(), key.scope.as_str());
-        let of_key = move |db: &mut Connection| {
-            rows::optional(db, sql, params![at.timestamp_micros(), zone.as_str(), source, kind, scope], issued)
-        };
-        self.read.run(of_key).await
+        let columns = time_and_key(at, key);
+        self.read.run(move |db| rows::optional(db, sql, columns, issued)).await
     }
 
     /// Records the time up to which a source's actual values are final.
     pub async fn set_final_until(&self, key: &SourceKey, until: DateTime<Utc>) -> Result<(), StoreError> {
-        let sql = "INSERT INTO settlements (zone, source, kind, scope, final_us) VALUES (?1, ?2, ?3, ?4, ?5) \
-                   ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(final_us, ?5)";
-        let (zone, source) = (key.zone.clone(), key.source.clone());
-        let (kind, scope) = (key.kind.as_str(), key.scope.as_str());
-        let write = move |db: &mut Connection| {
-            rows::execute(db, sql, params![zone.as_str(), source, kind, scope, until.timestamp_micros()])?;
-            Ok(())
-        };
-        self.write.run(write).await
+        let sql = "INSERT INTO settlements (zone, source, kind, scope, final_us) VALUES (?2, ?3, ?4, ?5, ?1) \
+                   ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(final_us, ?1)";
+        let columns = time_and_key(until, key);
+        self.write.run(move |db| rows::execute(db, sql, columns).map(drop)).await
     }
 
     /// Returns the time up to which a source's actual values are final, if any are.
@@ -168,6 +155,11 @@ impl Store {
         let key = key.clone();
         self.read.run(move |db| final_until(db, &key)).await
     }
+}
+
+/// Returns a time and a source as the first five parameters of a statement.
+fn time_and_key(at: DateTime<Utc>, key: &SourceKey) -> (i64, String, String, &'static str, &'static str) {
+    (at.timestamp_micros(), key.zone.to_string(), key.source.clone(), key.kind.as_str(), key.scope.as_str())
 }
 
 /// Returns the best known intensities with their provenance, as [`Store::factors`].

@@ -25,8 +25,8 @@ pub(crate) fn restore_within(
     let Some(cap) = cap else { return restore_all(journal, handles, timeout) };
     let mut outcomes: BTreeMap<GpuId, Restored> = BTreeMap::new();
     for _ in 0..ROUNDS {
-        let open: Vec<&GpuHandle> = handles.iter().filter(|h| !outcomes.contains_key(&h.board().id)).collect();
-        if open.iter().all(|h| journal.entry(&h.board().id).is_none()) {
+        let open: Vec<&GpuHandle> = handles.iter().filter(|h| !outcomes.contains_key(&h.identity().id)).collect();
+        if open.iter().all(|h| journal.entry(&h.identity().id).is_none()) {
             break;
         }
         let observations = read_all(handles, timeout);
@@ -37,7 +37,7 @@ pub(crate) fn restore_within(
         let mut now = Vec::new();
         for (handle, request) in handles.iter().zip(&requests) {
             let Some((request, grant)) = request.as_ref().zip(request.and_then(|_| grants.next())) else { continue };
-            let id = &handle.board().id;
+            let id = &handle.identity().id;
             if outcomes.contains_key(id) || journal.entry(id).is_none() || !grant.now {
                 continue;
             }
@@ -46,8 +46,8 @@ pub(crate) fn restore_within(
         outcomes.extend(restore_only(journal, &now, timeout));
     }
     // Clocks count for no cap: they are unlocked also where the limit has to stay.
-    let locked = handles.iter().filter(|h| !outcomes.contains_key(&h.board().id)).filter_map(|h| {
-        let entry = journal.entry(&h.board().id)?;
+    let locked = handles.iter().filter(|h| !outcomes.contains_key(&h.identity().id)).filter_map(|h| {
+        let entry = journal.entry(&h.identity().id)?;
         let limit = h.observe().reading.requested?;
         entry.holds_lock(journal.boot_id()).then(|| (h.clone(), Some(limit)))
     });
@@ -55,7 +55,7 @@ pub(crate) fn restore_within(
     outcomes.extend(restore_only(journal, &locked, timeout));
     let originals: Vec<(GpuId, PowerLimit)> = journal.entries().map(|(id, e)| (id.clone(), e.original)).collect();
     for handle in handles {
-        let id = &handle.board().id;
+        let id = &handle.identity().id;
         let Some((_, original)) = originals.iter().find(|(gpu, _)| gpu == id) else { continue };
         let limit = handle.observe().reading.requested;
         outcomes.entry(id.clone()).or_insert_with(|| match limit {
@@ -93,7 +93,7 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
         priority: LimitPriority::Fixed,
         unyielding: false,
     };
-    let (Some(entry), Some(range)) = (journal.entry(&handle.board().id), range) else { return Some(fixed) };
+    let (Some(entry), Some(range)) = (journal.entry(&handle.identity().id), range) else { return Some(fixed) };
     let board = ObservedLimit {
         current: in_force,
         default: Some(range.default),

@@ -64,8 +64,12 @@ impl Cap {
         if let Some(cap) = schedule.cap_at(now.utc).filter(|cap| sum > *cap) {
             problems.push(format!("the limits in force add up to {sum}, {} above the node's cap of {cap}", sum - cap));
         }
-        let silent: Vec<String> =
-            demand.gpus.iter().filter(|g| g.in_force().is_none()).map(|g| g.handle.board().index.to_string()).collect();
+        let silent: Vec<String> = demand
+            .gpus
+            .iter()
+            .filter(|g| g.in_force().is_none())
+            .map(|g| g.handle.identity().index.to_string())
+            .collect();
         if !silent.is_empty() {
             problems.push(format!("the node's cap does not count GPU {}: no limit is reported", silent.join(", ")));
         }

@@ -98,7 +98,7 @@ impl Gpu {
         }
     }
     pub(crate) fn id(&self) -> &GpuId {
-        &self.handle.board().id
+        &self.handle.identity().id
     }
 
     /// Takes in the hardware's latest readings and the result of the write in flight, if there is one.

@@ -112,7 +112,7 @@ impl Gpus {
     pub(super) fn new(journal: Journal, handles: Vec<GpuHandle>, sampling: Sampling, problems: Vec<String>) -> Self {
         let all_handles = Handles::default();
         handles.iter().for_each(|handle| all_handles.add(handle.clone()));
-        let all = handles.into_iter().map(|handle| (handle.board().id.clone(), Gpu::new(handle))).collect();
+        let all = handles.into_iter().map(|handle| (handle.identity().id.clone(), Gpu::new(handle))).collect();
         Self { all, journal, journal_fault: None, handles: all_handles, arrivals: None, sampling, problems }
     }
 
@@ -186,7 +186,7 @@ impl Gpus {
     /// If there is none of that name, or two of that index.
     pub(super) fn resolve(&self, which: &GpuRef) -> Result<GpuId, ControlError> {
         let matches = |gpu: &&Gpu| {
-            let board = gpu.handle.board();
+            let board = gpu.handle.identity();
             match which {
                 GpuRef::Index(index) => board.index == *index,
                 GpuRef::Id(id) => board.id.as_str() == id || board.pci_bus_id.eq_ignore_ascii_case(id),
@@ -204,7 +204,7 @@ impl Gpus {
                 None => Ok(gpu.id().clone()),
             };
         }
-        let known: Vec<String> = self.iter().map(|g| format!("{} ({})", g.handle.board().index, g.id())).collect();
+        let known: Vec<String> = self.iter().map(|g| format!("{} ({})", g.handle.identity().index, g.id())).collect();
         let known = if known.is_empty() { "no GPU at all".to_owned() } else { known.join(", ") };
         Err(ControlError::not_found("GPU", which, format!("; this machine has {known}")))
     }
@@ -316,7 +316,7 @@ impl Gpus {
     fn next_unknown(&mut self) -> Option<Box<dyn GpuDevice>> {
         loop {
             let device = self.arrivals.as_mut()?.devices.try_recv().ok()?;
-            if !self.contains(&device.board().id) {
+            if !self.contains(&device.identity().id) {
                 return Some(device);
             }
         }
@@ -324,8 +324,8 @@ impl Gpus {
 
     /// Adds a GPU that came after the start.
     pub(super) fn add(&mut self, gpu: Gpu) {
-        let (id, index) = (gpu.id().clone(), gpu.handle.board().index);
-        if let Some(other) = self.all.values().find(|other| other.handle.board().index == index) {
+        let (id, index) = (gpu.id().clone(), gpu.handle.identity().index);
+        if let Some(other) = self.all.values().find(|other| other.handle.identity().index == index) {
             let problem = format!(
                 "GPU {index} is the index of both {id}, which came after the start, and {}: name them by UUID until the daemon \
                  is started again",

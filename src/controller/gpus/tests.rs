@@ -8,7 +8,7 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::controller::open_handles;
 use crate::gpu::journal::boot_id;
-use crate::gpu::simulated::{Physics, SimulatedBoard};
+use crate::gpu::simulated::{Physics, SimulatedGpu};
 use wattune_core::domain::LimitRange;
 
 fn w(watts: u32) -> PowerLimit {
@@ -55,7 +55,7 @@ fn device(clock: &Arc<ManualClock>, index: u32) -> Box<dyn GpuDevice> {
     let range = LimitRange { min: w(100), max: w(300), default: w(300) };
     let (idle, settling) = (Watts::new(30.0), Seconds::new(1.0));
     let physics = Physics { range, original_limit: w(280), idle, settling, noise: 0.0, seed: u64::from(index) };
-    Box::new(SimulatedBoard::new(physics, clock.clone()).device(index, "A40"))
+    Box::new(SimulatedGpu::new(physics, clock.clone()).device(index, "A40"))
 }
 
 #[test]

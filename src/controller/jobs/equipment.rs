@@ -58,7 +58,7 @@ impl Snapshot<'_> {
         let mut groups: Vec<Group> = Vec::new();
         for id in &spec.gpus {
             let gpu = self.gpus.get(id)?;
-            let (model, range) = (gpu.handle.board().model.clone(), gpu.range()?);
+            let (model, range) = (gpu.handle.identity().model.clone(), gpu.range()?);
             let (ceiling, original) = (self.gpus.ceiling(id)?, self.gpus.original_limit(id));
             let clocks = gpu.lockable_clocks(self.settings.clocks);
             match groups.iter_mut().find(|g| g.model == model) {

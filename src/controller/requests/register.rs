@@ -93,7 +93,7 @@ impl Controller {
                 return Err(ControlError::TooMany(format!(
                     "GPU {} has {open} open jobs, and control.most_jobs_per_gpu = {most} allows no more: end jobs that are \
                      done, let their leases run out, or raise the setting",
-                    gpu.handle.board().index
+                    gpu.handle.identity().index
                 )));
             }
         }
@@ -103,7 +103,7 @@ impl Controller {
     fn refuse_controlled_gpus(&self, spec: &JobSpec) -> Result<(), ControlError> {
         for id in &spec.gpus {
             let Some(gpu) = self.gpus.get(id) else { continue };
-            let index = gpu.handle.board().index;
+            let index = gpu.handle.identity().index;
             if let Some(owner) = gpu.owner.as_ref().and_then(|o| self.jobs.get(o)) {
                 return Err(ControlError::Conflict(format!(
                     "GPU {index} ({id}) is controlled by job {} ({}); end that job first, or register with \

@@ -18,7 +18,7 @@ use super::properties::StaticProperties;
 use super::query::{Answer, Query, unless_gone};
 use super::refusals::Refusals;
 use crate::gpu::{Capabilities, Depth, GpuDevice, GpuError, ProcessUse, Reading};
-use wattune_core::domain::{Board, ClockLimit, EventReasons, GpuId, PowerLimit};
+use wattune_core::domain::{ClockLimit, EventReasons, GpuId, GpuIdentity, PowerLimit};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Watts};
 
@@ -30,7 +30,7 @@ const NAME_AGAIN: Duration = Duration::from_millis(200);
 pub(super) struct NvmlDevice {
     library: Arc<Library>,
     device: Device<'static>,
-    board: Board,
+    identity: GpuIdentity,
     capabilities: Capabilities,
     properties: StaticProperties,
     /// Calls that this GPU or this driver does not support.
@@ -42,17 +42,17 @@ pub(super) struct NvmlDevice {
 impl NvmlDevice {
     pub(super) fn open(library: Arc<Library>, index: u32) -> Result<Self, GpuError> {
         let device = library.nvml().device_by_index(index).map_err(|error| gpu_error(call::HANDLE, error))?;
-        let board = identify(&device, index)?;
+        let identity = identify(&device, index)?;
         let properties = StaticProperties::probe(&device)?;
         let capabilities = probe(&device, &properties)?;
         let refusals = Refusals::default();
-        Ok(Self { library, device, board, capabilities, properties, refusals, processes_seen: 0 })
+        Ok(Self { library, device, identity, capabilities, properties, refusals, processes_seen: 0 })
     }
 }
 
 impl GpuDevice for NvmlDevice {
-    fn board(&self) -> &Board {
-        &self.board
+    fn identity(&self) -> &GpuIdentity {
+        &self.identity
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -138,14 +138,14 @@ impl GpuDevice for NvmlDevice {
         self.device.set_persistent(on).map_err(|error| gpu_error(call::SET_PERSISTENCE, error))?;
         // On GPUs with coherent memory, turning it off invalidates every handle. If there is no new one either, the
         // next read fails.
-        if !on && let Ok(device) = self.library.find(&self.board.id) {
+        if !on && let Ok(device) = self.library.find(&self.identity.id) {
             self.device = device;
         }
         Ok(())
     }
 
     fn reopen(&mut self) -> Result<(), GpuError> {
-        let device = self.library.find(&self.board.id)?;
+        let device = self.library.find(&self.identity.id)?;
         // The driver may be another version by now, with other capabilities.
         let properties = StaticProperties::probe(&device)?;
         self.capabilities = probe(&device, &properties)?;
@@ -164,12 +164,12 @@ fn split<T>(answer: Answer<T>) -> (Option<T>, Answer<()>) {
     }
 }
 
-fn identify(device: &Device<'_>, index: u32) -> Result<Board, GpuError> {
+fn identify(device: &Device<'_>, index: u32) -> Result<GpuIdentity, GpuError> {
     let uuid = device.uuid().map_err(|error| gpu_error(call::UUID, error))?;
     let id = GpuId::new(uuid).map_err(|error| GpuError::Driver { call: call::UUID, message: error.to_string() })?;
     let pci_bus_id = read_name(call::PCI, || device.pci_info().map(|pci| pci.bus_id))?;
     let model = read_name(call::NAME, || device.name())?;
-    Ok(Board { id, index, pci_bus_id, model, simulated: false })
+    Ok(GpuIdentity { id, index, pci_bus_id, model, simulated: false })
 }
 
 /// Reads a name. It serves people and stored profiles of the model; wattune uses a GPU without one, so the attempts are

@@ -52,7 +52,7 @@ pub fn open_all(settings: &Settings) -> Result<OpenedGpus, OpenError> {
 pub fn open_and_search(settings: &Settings) -> Result<(OpenedGpus, Receiver<Box<dyn GpuDevice>>), OpenError> {
     let library = Library::open(settings)?;
     let gpus = open_now(&library)?;
-    let opened = gpus.devices.iter().map(|device| device.board().id.clone()).collect();
+    let opened = gpus.devices.iter().map(|device| device.identity().id.clone()).collect();
     Ok((gpus, search(library, opened)))
 }
 
@@ -149,7 +149,7 @@ impl Search {
         }
         // A failure is retried at the next search.
         let Ok(device) = NvmlDevice::open(self.library.clone(), index) else { return };
-        let is_new = self.state().opened.insert(device.board().id.clone());
+        let is_new = self.state().opened.insert(device.identity().id.clone());
         if is_new && self.arrivals.blocking_send(Box::new(device)).is_err() {
             self.state().is_over = true;
         }

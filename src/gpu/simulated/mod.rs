@@ -1,8 +1,8 @@
 //! A GPU without hardware and with known physics, labelled `simulated` in every view.
 //!
 //! A running job draws the power that its curve gives at the enforced limit, an idle GPU its idle power; after each
-//! change the draw settles exponentially. For a job that is given over clocks, a limit works by lowering
-//! the clock, and so does a lock. The energy counter integrates the true draw exactly. Throughput follows the
+//! change the draw approaches its new value exponentially. For a job that is given over clocks, a limit works by
+//! lowering the clock, and so does a lock. The energy counter integrates the true draw exactly. Throughput follows the
 //! curve in the same way. Readings of power carry relative white noise; the counter, like real ones, does not.
 
 mod load;
@@ -17,7 +17,9 @@ pub use load::{ClockPoint, CurvePoint, LoadCurve};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use crate::clock::Clock;
-use wattune_core::domain::{Board, ClockLimit, ClockRange, EventReasons, GpuId, LimitRange, PowerLimit, SIMULATED_GPU};
+use wattune_core::domain::{
+    ClockLimit, ClockRange, EventReasons, GpuId, GpuIdentity, LimitRange, PowerLimit, SIMULATED_GPU,
+};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Joules, Millijoules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -40,7 +42,7 @@ pub struct Physics {
 
 /// The simulator's side of a simulated GPU: runs jobs on it and knows the ground truth.
 #[derive(Clone)]
-pub struct SimulatedBoard {
+pub struct SimulatedGpu {
     clock: Arc<dyn Clock>,
     state: Arc<Mutex<State>>,
 }
@@ -87,7 +89,7 @@ impl State {
     }
 }
 
-impl SimulatedBoard {
+impl SimulatedGpu {
     /// A GPU at rest, at its original limit.
     pub fn new(physics: Physics, clock: Arc<dyn Clock>) -> Self {
         let state = State {
@@ -156,7 +158,7 @@ impl SimulatedBoard {
     pub fn device(&self, index: u32, model: &str) -> SimulatedDevice {
         let id = GpuId::new(format!("{SIMULATED_GPU}{index:08}-0000-0000-0000-000000000000"))
             .expect("letters, digits and dashes");
-        let board = Board {
+        let identity = GpuIdentity {
             id,
             index,
             pci_bus_id: format!("simulated:{index:02}"),
@@ -178,7 +180,7 @@ impl SimulatedBoard {
             virtualised: false,
             driver: "simulated".into(),
         };
-        SimulatedDevice { world: self.clone(), board, capabilities }
+        SimulatedDevice { world: self.clone(), identity, capabilities }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -191,14 +193,14 @@ impl SimulatedBoard {
 
 /// A simulated GPU as the daemon sees it.
 pub struct SimulatedDevice {
-    world: SimulatedBoard,
-    board: Board,
+    world: SimulatedGpu,
+    identity: GpuIdentity,
     capabilities: Capabilities,
 }
 
 impl GpuDevice for SimulatedDevice {
-    fn board(&self) -> &Board {
-        &self.board
+    fn identity(&self) -> &GpuIdentity {
+        &self.identity
     }
 
     fn capabilities(&self) -> &Capabilities {
@@ -282,7 +284,7 @@ mod tests {
         PowerLimit::from_milliwatts(watts * 1000)
     }
 
-    fn board(noise: f64) -> (Arc<ManualClock>, SimulatedBoard) {
+    fn gpu(noise: f64) -> (Arc<ManualClock>, SimulatedGpu) {
         let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
         let range = LimitRange { min: w(100), max: w(300), default: w(300) };
         let physics = Physics {
@@ -293,7 +295,7 @@ mod tests {
             noise,
             seed: 7,
         };
-        (clock.clone(), SimulatedBoard::new(physics, clock))
+        (clock.clone(), SimulatedGpu::new(physics, clock))
     }
 
     fn curve() -> LoadCurve {
@@ -316,41 +318,41 @@ mod tests {
 
     #[test]
     fn energy_and_work_follow_the_curve_with_a_settling_lag() {
-        let (clock, board) = board(0.0);
-        board.run(Some(curve()));
+        let (clock, gpu) = gpu(0.0);
+        gpu.run(Some(curve()));
         clock.advance(Seconds::new(100.0));
         // 240 W for 100 s, less the 210 W between idle and load times the time constant of 2 s.
-        assert!((board.true_energy().get() - (24_000.0 - 420.0)).abs() < 1e-6);
-        assert!((board.work_done().get() - (10_000.0 - 200.0)).abs() < 1e-6);
-        let mut device = board.device(0, "A40");
+        assert!((gpu.true_energy().get() - (24_000.0 - 420.0)).abs() < 1e-6);
+        assert!((gpu.work_done().get() - (10_000.0 - 200.0)).abs() < 1e-6);
+        let mut device = gpu.device(0, "A40");
         device.set_power_limit(w(200)).expect("in range");
         clock.advance(Seconds::new(50.0));
         let reading = device.read(Depth::Full, Monotonic::default()).expect("answers");
         assert!((reading.power.expect("drawn").get() - 180.0).abs() < 1e-6);
         assert_eq!((reading.requested, reading.processes), (Some(w(200)), Some(1)));
-        assert!(device.board().simulated && device.board().model.contains("simulated"));
+        assert!(device.identity().simulated && device.identity().model.contains("simulated"));
     }
 
     #[test]
     fn integration_does_not_depend_on_the_step() {
         let energy = |steps: u32| {
-            let (clock, board) = board(0.0);
-            board.run(Some(curve()));
+            let (clock, gpu) = gpu(0.0);
+            gpu.run(Some(curve()));
             for _ in 0..steps {
                 clock.advance(Seconds::new(12.0 / f64::from(steps)));
-                board.true_energy();
+                gpu.true_energy();
             }
-            board.true_energy().get()
+            gpu.true_energy().get()
         };
         assert!((energy(1) - energy(1000)).abs() < 1e-6);
     }
 
     #[test]
     fn power_readings_are_noisy_and_the_counter_is_exact() {
-        let (clock, board) = board(0.01);
-        board.run(Some(curve()));
+        let (clock, gpu) = gpu(0.01);
+        gpu.run(Some(curve()));
         clock.advance(Seconds::new(1000.0));
-        let mut device = board.device(0, "A40");
+        let mut device = gpu.device(0, "A40");
         let readings: Vec<f64> = (0..2000)
             .map(|_| device.read(Depth::Quick, Monotonic::default()).expect("answers").power.expect("drawn").get())
             .collect();
@@ -358,7 +360,7 @@ mod tests {
         let deviation = (readings.iter().map(|p| (p - mean).powi(2)).sum::<f64>() / 2000.0).sqrt();
         assert!((mean - 240.0).abs() < 0.3 && (deviation / 240.0 - 0.01).abs() < 0.001, "{mean} {deviation}");
         let counter = device.read(Depth::Quick, Monotonic::default()).expect("answers").energy.expect("counted");
-        assert_eq!(counter, Millijoules::from_joules(board.true_energy()));
+        assert_eq!(counter, Millijoules::from_joules(gpu.true_energy()));
     }
 
     #[test]
@@ -372,40 +374,39 @@ mod tests {
         let load =
             LoadCurve::over_clocks(vec![point(1500, 100.0, 150.0), point(500, 60.0, 80.0), point(1000, 96.0, 110.0)])
                 .expect("has points");
-        let (clock, board) = board(0.0);
-        let board = board.with_clocks(ClockRange::new((5..=15).map(|i| mhz(100 * i)).collect()).expect("has steps"));
-        board.run(Some(load));
-        let mut device = board.device(0, "A40");
+        let (clock, gpu) = gpu(0.0);
+        let gpu = gpu.with_clocks(ClockRange::new((5..=15).map(|i| mhz(100 * i)).collect()).expect("has steps"));
+        gpu.run(Some(load));
+        let mut device = gpu.device(0, "A40");
         let settled = || {
             clock.advance(Seconds::new(60.0));
-            let (work, energy) = (board.work_done(), board.true_energy());
+            let (work, energy) = (gpu.work_done(), gpu.true_energy());
             clock.advance(Seconds::new(100.0));
-            let (work, energy) =
-                ((board.work_done() - work).get() / 100.0, (board.true_energy() - energy).get() / 100.0);
+            let (work, energy) = ((gpu.work_done() - work).get() / 100.0, (gpu.true_energy() - energy).get() / 100.0);
             (work.round(), energy.round())
         };
         assert_eq!(settled(), (100.0, 150.0));
         device.set_power_limit(w(160)).expect("in range");
         assert_eq!(settled(), (100.0, 150.0), "above its draw a limit changes nothing");
         device.lock_clocks(mhz(1000)).expect("allowed");
-        assert_eq!((settled(), board.clock_lock()), ((96.0, 110.0), Some(mhz(1000))));
+        assert_eq!((settled(), gpu.clock_lock()), ((96.0, 110.0), Some(mhz(1000))));
         assert_eq!(device.read(Depth::Full, Monotonic::default()).expect("answers").sm_clock_mhz, Some(1000));
         device.set_power_limit(w(100)).expect("in range");
         assert_eq!(settled().1, 100.0, "the stricter of the two counts");
         device.lock_clocks(mhz(1010)).expect_err("not one of its clocks");
-        board.permit_clocks(false);
+        gpu.permit_clocks(false);
         assert!(matches!(device.reset_clocks(), Err(GpuError::NoPermission { .. })));
-        board.permit_clocks(true);
+        gpu.permit_clocks(true);
         device.reset_clocks().expect("allowed");
         device.set_power_limit(w(300)).expect("in range");
-        assert_eq!((settled(), board.clock_lock()), ((100.0, 150.0), None));
+        assert_eq!((settled(), gpu.clock_lock()), ((100.0, 150.0), None));
     }
 
     #[test]
     fn limits_outside_the_range_are_refused() {
-        let (_, board) = board(0.0);
-        let error = board.device(0, "A40").set_power_limit(w(50)).expect_err("too low").to_string();
+        let (_, gpu) = gpu(0.0);
+        let error = gpu.device(0, "A40").set_power_limit(w(50)).expect_err("too low").to_string();
         assert!(error.contains("50 W is outside 100 W to 300 W"), "{error}");
-        assert_eq!(board.limit(), w(300));
+        assert_eq!(gpu.limit(), w(300));
     }
 }

@@ -216,10 +216,10 @@ mod tests {
         let known = answer(&[200.0, 300.0, 400.0]);
         let jump = || answer(&[300.0, 4000.0, 0.0, 20.0]);
         let mut newest = jump();
-        let first = quarantine(Some(&known), &mut newest, None, 4.0, at(0)).expect("held back");
+        let first = quarantine(Some(&known), &mut newest, None, 4.0, at(0)).expect("quarantined");
         assert_eq!((left(&newest), first.values, first.of, first.times), (vec![300.0, 0.0], 2, 4, 1));
         assert!(first.to_string().contains("4000.0 for") && first.to_string().contains("(200.0 to 400.0)"), "{first}");
-        let second = quarantine(Some(&known), &mut jump(), Some(&first), 4.0, at(1)).expect("held back again");
+        let second = quarantine(Some(&known), &mut jump(), Some(&first), 4.0, at(1)).expect("quarantined again");
         assert_eq!((second.times, second.since), (2, at(0)));
         let mut third = jump();
         assert_eq!(quarantine(Some(&known), &mut third, Some(&second), 4.0, at(2)), None);
@@ -234,7 +234,7 @@ mod tests {
             let mut values = [300.0; 8];
             values[slip] = 9000.0;
             let mut newest = answer(&values);
-            let held = quarantine(Some(&known), &mut newest, before.as_ref(), 4.0, at(-1)).expect("held back");
+            let held = quarantine(Some(&known), &mut newest, before.as_ref(), 4.0, at(-1)).expect("quarantined");
             assert_eq!((held.times, left(&newest).len()), (1, 7));
             before = Some(held);
         }

@@ -73,7 +73,7 @@ impl LimitRange {
 
 /// Identity of a GPU, constant until the hardware is replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Board {
+pub struct GpuIdentity {
     /// UUID, the identity everywhere.
     pub id: GpuId,
     /// Driver index at this boot, for display and the `gpu` label of metrics.

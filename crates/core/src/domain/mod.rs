@@ -14,7 +14,7 @@ mod set_point;
 mod signal;
 
 pub use cap::{CapSchedule, CapSource, ConfiguredCap, DemandResponse, Level, Rebound, Window, check_level};
-pub use gpu::{Board, EnergySource, EventReasons, LimitRange, PowerLimit, SENSOR_GAIN};
+pub use gpu::{EnergySource, EventReasons, GpuIdentity, LimitRange, PowerLimit, SENSOR_GAIN};
 pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, SIMULATED_GPU, Zone};
 pub use input::{
     InvalidJob, MOST_POWER_PER_NODE, check_intensity, check_power, first_invisible, is_invisible, is_visible, legible,

@@ -25,7 +25,7 @@ impl Snapshot<'_> {
     }
 
     fn gpu_view(&self, gpu: &Gpu, grants: &LimitGrants) -> GpuView {
-        let (board, capabilities) = (gpu.handle.board(), gpu.handle.capabilities());
+        let (board, capabilities) = (gpu.handle.identity(), gpu.handle.capabilities());
         let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
         let clocks = capabilities.clocks.as_ref().ok();
         let watts = |l: PowerLimit| l.watts().get();

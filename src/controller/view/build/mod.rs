@@ -56,9 +56,9 @@ impl Snapshot<'_> {
         problems.extend(self.accounting.cpu_problems());
         problems.extend(self.planner.problems(self.now));
         let mut gpus: Vec<&Gpu> = self.gpus.iter().collect();
-        gpus.sort_by_key(|g| g.handle.board().index);
+        gpus.sort_by_key(|g| g.handle.identity().index);
         for gpu in gpus {
-            let index = gpu.handle.board().index;
+            let index = gpu.handle.identity().index;
             problems
                 .extend(concerns(gpu, self.now.monotonic).into_iter().map(|(_, why)| format!("GPU {index}: {why}")));
         }
@@ -84,7 +84,7 @@ impl Snapshot<'_> {
         if job.spec.control && !self.settings.observe {
             let gpus = job.spec.gpus.iter().filter_map(|id| self.gpus.get(id));
             warnings.extend(gpus.flat_map(|gpu| {
-                let index = gpu.handle.board().index;
+                let index = gpu.handle.identity().index;
                 let concerns = concerns(gpu, self.now.monotonic).into_iter();
                 let of_control = concerns.filter(|(concern, _)| concern.is_of_control());
                 of_control.map(move |(_, why)| format!("GPU {index}: {why}"))

@@ -236,10 +236,10 @@ fn zones_are_understood_as_people_write_them() {
         assert_eq!(asked(&format!("zone = \"{written}\"")), Ok((meant, zone(written))), "{written}");
     }
     for (written, part) in [
-        ("DE", "Great Britain alone"),
-        ("DK1", "Great Britain alone"),
-        ("52.52,13.40", "Great Britain alone"),
-        ("CAISO_NORTH", "Great Britain alone"),
+        ("DE", "Great Britain only"),
+        ("DK1", "Great Britain only"),
+        ("52.52,13.40", "Great Britain only"),
+        ("CAISO_NORTH", "Great Britain only"),
         ("54.6,-5.93", "Northern Ireland"),
         ("GB-NIR", "Northern Ireland"),
         ("GB-18", "numbered 1 (North Scotland) to 17 (Wales)"),

@@ -199,7 +199,7 @@ async fn a_refused_token_is_renewed_once() {
     }
     let history = caiso(ok(AHEAD), status(403, PAGE)).await;
     let answer = history.fetch(NOW).await.expect("the forecast is there");
-    assert!(answer.notes.iter().any(|n| n.contains("last 24 h is not known") && n.contains("403")), "{answer:?}");
+    assert!(answer.notes.iter().any(|n| n.contains("last 24 h are unknown") && n.contains("403")), "{answer:?}");
 }
 
 #[tokio::test]
@@ -380,7 +380,7 @@ async fn a_plan_without_history_is_only_a_note_and_not_asked_again_for_a_day() {
     for _ in 0..2 {
         let answer = watt.fetch(NOW).await.expect("the forecast is there");
         assert!(answer.forecast.actual.is_empty());
-        assert!(answer.notes.iter().any(|n| n.contains("not known")), "{:?}", answer.notes);
+        assert!(answer.notes.iter().any(|n| n.contains("are unknown")), "{:?}", answer.notes);
     }
     assert_eq!(watt.requests(HISTORY).await.len(), 1);
     let span = Slot::new(at("2022-07-01T00:00:00Z"), at(NOW)).expect("from < to");
