@@ -57,7 +57,7 @@ pub struct TraceProvider {
 }
 
 impl TraceProvider {
-    /// A grid for `zone` under the name `source`.
+    /// Returns a grid for `zone` under the name `source`.
     pub fn new(
         source: &'static str,
         zone: Zone,

@@ -18,7 +18,7 @@ pub struct Pauses {
     pub lasting: (Seconds, Seconds),
     /// Power of each GPU during a pause, unless its limit is lower.
     pub power: Watts,
-    /// Whether the job sends no reports during a pause.
+    /// True if the job sends no reports during a pause.
     pub silent: bool,
 }
 
@@ -55,12 +55,12 @@ impl Pausing {
         self.rate * between(self.pauses.after, rng)
     }
 
-    /// The work after which the next pause begins.
+    /// Returns the work after which the next pause begins.
     pub(super) fn next_at(&self) -> Samples {
         self.next_at
     }
 
-    /// The remaining time of the present pause.
+    /// Returns the remaining time of the present pause.
     pub(super) fn left(&self) -> Option<Seconds> {
         self.left
     }
@@ -73,7 +73,7 @@ impl Pausing {
         self.is_paused() && self.pauses.silent
     }
 
-    /// The load of the GPUs in a pause; `None` outside.
+    /// Returns the load of the GPUs in a pause; `None` outside.
     pub(super) fn load(&self) -> Option<&LoadCurve> {
         self.load.as_ref().filter(|_| self.is_paused())
     }
@@ -105,7 +105,7 @@ impl Pausing {
         }
     }
 
-    /// The energy of one GPU in the pauses so far at a limit.
+    /// Returns the energy of one GPU in the pauses so far at a limit.
     pub(super) fn energy_at(&self, limit: Watts) -> Joules {
         self.pauses.power.min(limit) * self.past.iter().map(|past| past.lasted).sum::<Seconds>()
     }

@@ -86,7 +86,7 @@ impl Training {
         }
     }
 
-    /// The same job with pauses.
+    /// Returns the same job with pauses.
     #[must_use]
     pub fn pausing(mut self, pauses: Option<&Pauses>) -> Self {
         let rate = self.curve.at(self.original_limit).throughput * (self.gpus.len() as f64);
@@ -94,7 +94,7 @@ impl Training {
         self
     }
 
-    /// Whether it sends no reports now: some jobs are silent while they pause.
+    /// Returns true if it sends no reports now: some jobs are silent while they pause.
     pub fn is_silent(&self) -> bool {
         self.pausing.as_ref().is_some_and(Pausing::is_silent)
     }
@@ -143,7 +143,7 @@ impl Training {
         }
     }
 
-    /// Whether all its work is done.
+    /// Returns true if all its work is done.
     pub fn is_done(&self) -> bool {
         self.done >= self.total
     }
@@ -159,7 +159,7 @@ impl Training {
         if rate > SamplesPerSecond::ZERO { (until - self.done).max(Samples::ZERO) / rate } else { Seconds::ZERO }
     }
 
-    /// The ground truth so far.
+    /// Returns the ground truth so far.
     pub fn truth(&self) -> Truth {
         self.truth
     }
@@ -202,7 +202,7 @@ impl Training {
         Some(Comparison { carbon_at_ceiling: carbon, carbon_reduction_pct: reduction, timing_effect_pct, ..compared })
     }
 
-    /// The work of the slowest GPU, times their number: training is synchronous.
+    /// Returns the work of the slowest GPU, times their number: training is synchronous.
     fn work(&self) -> Samples {
         let slowest = self.gpus.iter().map(SimulatedGpu::work_done).reduce(Samples::min);
         slowest.unwrap_or(Samples::ZERO) * (self.gpus.len() as f64)

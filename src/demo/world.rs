@@ -96,7 +96,7 @@ pub struct Outcome {
     pub reported: Option<SavingsView>,
 }
 
-/// Why a world cannot be built.
+/// The reason why a world cannot be built.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
@@ -208,7 +208,7 @@ impl World {
         Ok(world)
     }
 
-    /// Whether all jobs are done.
+    /// Returns true if all jobs are done.
     pub fn is_done(&self) -> bool {
         self.jobs.iter().all(|(job, _)| job.is_done())
     }
@@ -285,22 +285,22 @@ impl World {
         }
     }
 
-    /// The daemon in it.
+    /// Returns the daemon in it.
     pub fn controller(&self) -> &Controller {
         &self.controller
     }
 
-    /// The jobs' clients.
+    /// Returns the jobs' clients.
     pub fn jobs(&self) -> impl Iterator<Item = &Training> {
         self.jobs.iter().map(|(job, _)| job)
     }
 
-    /// The world's present.
+    /// Returns the world's present.
     pub fn now(&self) -> DateTime<Utc> {
         self.clock.utc()
     }
 
-    /// The outcomes of the jobs.
+    /// Returns the outcomes of the jobs.
     pub fn outcomes(&self) -> Vec<Outcome> {
         let outcome = |(job, objective): &(Training, Objective)| Outcome {
             name: job.name.clone(),

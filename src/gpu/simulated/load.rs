@@ -34,7 +34,7 @@ pub struct LoadCurve {
 }
 
 impl LoadCurve {
-    /// The curve of a job on one GPU with this profile; `None` without points.
+    /// Returns the curve of a job on one GPU with this profile; `None` without points.
     pub fn from_profile(profile: &Profile) -> Option<Self> {
         let point = |p: &OperatingPoint| {
             let limit = p.setting.first()?.limit.watts();
@@ -43,7 +43,7 @@ impl LoadCurve {
         Self::new(profile.points.iter().rev().filter_map(point).collect())
     }
 
-    /// The true profile of a job that trains on so many GPUs with this curve.
+    /// Returns the true profile of a job that trains on so many GPUs with this curve.
     pub fn profile(&self, gpus: f64) -> Profile {
         let point = |p: &CurvePoint| OperatingPoint {
             setting: vec![PowerLimit::from_watts(p.limit).into()],
@@ -100,7 +100,7 @@ impl LoadCurve {
         Self { points, clocks }
     }
 
-    /// The limit that allows a clock and none above it.
+    /// Returns the limit that allows a clock and none above it.
     fn affordable(point: &ClockPoint) -> CurvePoint {
         CurvePoint { limit: point.power, throughput: point.throughput, power: point.power }
     }
@@ -112,7 +112,7 @@ impl LoadCurve {
         ClockRange::new((low..=high).rev().step_by(15).map(ClockLimit::from_megahertz).collect())
     }
 
-    /// The points, by limit.
+    /// Returns the points, by limit.
     pub fn points(&self) -> &[CurvePoint] {
         &self.points
     }
@@ -140,7 +140,7 @@ impl LoadCurve {
         CurvePoint { limit, throughput: a.throughput + (b.throughput - a.throughput) * share, power }
     }
 
-    /// The clock that the GPU runs at; `None` for a job that is given over limits alone.
+    /// Returns the clock that the GPU runs at; `None` for a job that is given over limits alone.
     pub(super) fn clock(&self, power: Watts) -> Option<u32> {
         if self.clocks.is_empty() {
             return None;
@@ -151,7 +151,7 @@ impl LoadCurve {
     }
 }
 
-/// The points around `x` and how far it is from the first to the second; at the ends one point twice.
+/// Returns the points around `x` and how far it is from the first to the second; at the ends one point twice.
 fn between<P: Copy>(points: &[P], of: impl Fn(&P) -> f64, x: f64) -> (P, P, f64) {
     let next = points.partition_point(|p| of(p) < x);
     let (a, b) = match (next.checked_sub(1).map(|i| points[i]), points.get(next)) {

@@ -90,7 +90,7 @@ impl State {
 }
 
 impl SimulatedGpu {
-    /// A GPU at rest, at its original limit.
+    /// Returns a GPU at rest, at its original limit.
     pub fn new(physics: Physics, clock: Arc<dyn Clock>) -> Self {
         let state = State {
             load: None,
@@ -122,7 +122,7 @@ impl SimulatedGpu {
             if allowed { Ok(()) } else { Err(GpuError::NoPermission { call: "lock_clocks (simulated)" }) };
     }
 
-    /// The clock that it is locked to.
+    /// Returns the clock that it is locked to.
     pub fn clock_lock(&self) -> Option<ClockLimit> {
         self.lock().lock
     }
@@ -142,7 +142,7 @@ impl SimulatedGpu {
         self.lock().work
     }
 
-    /// Its load now: power above idle, relative to that at its largest limit; from 0 to 1.
+    /// Returns its load now: power above idle, relative to that at its largest limit; from 0 to 1.
     pub fn load(&self) -> f64 {
         let state = self.lock();
         let most = state.physics.range.max.watts() - state.physics.idle;
@@ -154,7 +154,7 @@ impl SimulatedGpu {
         self.lock().limit
     }
 
-    /// The device that the daemon sees, as the `index`th GPU of its machine.
+    /// Returns the device that the daemon sees, as the `index`th GPU of its machine.
     pub fn device(&self, index: u32, model: &str) -> SimulatedDevice {
         let id = GpuId::new(format!("{SIMULATED_GPU}{index:08}-0000-0000-0000-000000000000"))
             .expect("letters, digits and dashes");

@@ -47,7 +47,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// The mean cost of an epoch.
+    /// Returns the mean cost of an epoch.
     #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
     pub fn epoch_cost(&self, knob: &Knob) -> Cost {
         let sum: Cost = self.epochs.iter().map(|e| knob.cost(e.energy(), e.time)).sum();
@@ -56,12 +56,12 @@ impl Level {
 }
 
 impl Arm {
-    /// Its largest limit.
+    /// Returns its largest limit.
     pub fn max_limit(&self) -> Watts {
         self.levels[0].limit
     }
 
-    /// The index of the limit with the cheapest epoch; of equals that of the largest.
+    /// Returns the index of the limit with the cheapest epoch; of equals that of the largest.
     pub fn best_level(&self, knob: &Knob) -> usize {
         cheapest(self.levels.iter().map(|level| level.epoch_cost(knob)))
     }
@@ -77,18 +77,18 @@ impl Arm {
     }
 }
 
-/// The index of the least cost; of equals the first.
+/// Returns the index of the least cost; of equals the first.
 pub(super) fn cheapest(costs: impl Iterator<Item = Cost>) -> usize {
     costs.enumerate().min_by(|a, b| a.1.get().total_cmp(&b.1.get())).map_or(0, |(index, _)| index)
 }
 
 impl Job {
-    /// The cost function of its runs.
+    /// Returns the cost function of its runs.
     pub fn knob(&self, eta: f64) -> Knob {
         Knob { eta, max_power: self.max_power }
     }
 
-    /// The index of a batch size among the arms.
+    /// Returns the index of a batch size among the arms.
     pub fn arm_of(&self, batch_size: u64) -> Option<usize> {
         self.arms.iter().position(|arm| arm.batch_size == batch_size)
     }

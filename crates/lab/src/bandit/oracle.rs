@@ -27,7 +27,7 @@ pub fn expected(arm: &Arm, level: usize, max_epochs: u32, knob: &Knob) -> Option
     Some(arm.levels[level].epoch_cost(knob) * (epochs / reached.len() as f64))
 }
 
-/// The batch size and limit of the least expected cost. `None` if no batch size reaches the target.
+/// Returns the batch size and limit of the least expected cost. `None` if no batch size reaches the target.
 pub fn best(job: &Job, knob: &Knob) -> Option<Best> {
     let mut best: Option<Best> = None;
     for (index, arm) in job.arms.iter().enumerate() {

@@ -26,7 +26,7 @@ pub struct Switch {
     pub at: u32,
     /// The job in them; it has the same batch sizes.
     pub job: Job,
-    /// Whether it runs on another GPU then, so that profiles are learned anew.
+    /// True if it runs on another GPU then, so that profiles are learned anew.
     pub new_gpu: bool,
 }
 

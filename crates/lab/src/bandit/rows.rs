@@ -29,7 +29,7 @@ pub struct HistoryRow {
     pub batch_size: u64,
     /// The power limit.
     pub power_limit_w: f64,
-    /// Whether it was at its target.
+    /// True if it was at its target.
     pub reached: bool,
     /// Energy.
     pub energy_j: f64,
@@ -90,7 +90,7 @@ pub(super) struct Expected {
     pub(super) runs: f64,
 }
 
-/// The summary of a job of so many recurrences. `expected` returns the oracle's expectation for each.
+/// Returns the summary of a job of so many recurrences. `expected` returns the oracle's expectation for each.
 pub(super) fn summary(
     (policy, job, group, seed): RowKey<'_>,
     job_runs: &JobRuns,
@@ -111,7 +111,7 @@ pub(super) fn summary(
     }
 }
 
-/// The rows of a job's runs. `gpu` returns the GPU of each recurrence.
+/// Returns the rows of a job's runs. `gpu` returns the GPU of each recurrence.
 pub(super) fn history<'a>(
     (policy, job, group, seed): RowKey<'_>,
     job_runs: &JobRuns,
@@ -136,7 +136,7 @@ pub(super) fn history<'a>(
     })
 }
 
-/// The mean of something over rows.
+/// Returns the mean of something over rows.
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
 pub fn mean_of<T>(rows: &[&T], value: impl Fn(&T) -> f64) -> f64 {
     rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64

@@ -25,7 +25,7 @@ pub struct EndedRun {
     pub setting: Setting,
     /// Whole epochs; 0 if not even one fitted under the bound.
     pub epochs: u32,
-    /// Whether it was at its target.
+    /// True if it was at its target.
     pub reached: bool,
     /// Its energy, profiling included.
     pub energy: Joules,
@@ -46,7 +46,7 @@ pub struct Run {
     pub batch_size: u64,
     /// Its power limit.
     pub limit: Watts,
-    /// Whether it was at its target.
+    /// True if it was at its target.
     pub reached: bool,
     /// Its energy.
     pub energy: Joules,

@@ -36,11 +36,11 @@ pub struct Study<'a> {
     pub seeds: &'a [u64],
     /// The settings of all policies.
     pub knobs: Knobs,
-    /// Whether the report has a row for each run.
+    /// True if the report has a row for each run.
     pub history: bool,
 }
 
-/// Why a study cannot be made.
+/// The reason why a study cannot be made.
 #[expect(missing_docs, reason = "the message explains the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("policy {policy}, {workload} on {gpu}")]
@@ -72,7 +72,7 @@ impl Study<'_> {
         Ok(report)
     }
 
-    /// The calls of `step` in [`Study::run`].
+    /// Returns the calls of `step` in [`Study::run`].
     pub fn steps(&self) -> usize {
         self.cases.len() * self.policies.len() * self.seeds.len()
     }

@@ -21,7 +21,7 @@ pub enum PublishedForecasts {
 }
 
 impl PublishedForecasts {
-    /// The first moment that a forecast covers.
+    /// Returns the first moment that a forecast covers.
     pub fn start(&self) -> Option<DateTime<Utc>> {
         match self {
             Self::Nothing => None,
@@ -30,7 +30,7 @@ impl PublishedForecasts {
         }
     }
 
-    /// The end of the last forecast.
+    /// Returns the end of the last forecast.
     pub fn end(&self) -> Option<DateTime<Utc>> {
         match self {
             Self::Nothing => None,
@@ -53,7 +53,7 @@ pub struct RecordedGrid {
 }
 
 impl RecordedGrid {
-    /// A grid with its actual values and the forecasts of them.
+    /// Returns a grid with its actual values and the forecasts of them.
     pub fn new(name: String, actual: CarbonSeries, mut forecasts: PublishedForecasts) -> Self {
         let at_begin = match &mut forecasts {
             PublishedForecasts::Nothing => CarbonSeries::default(),
@@ -68,7 +68,7 @@ impl RecordedGrid {
         Self { name, actual, forecasts, at_begin }
     }
 
-    /// The forecasts of it.
+    /// Returns the forecasts of it.
     pub fn forecasts(&self) -> &PublishedForecasts {
         &self.forecasts
     }
@@ -100,14 +100,14 @@ impl RecordedGrid {
         }
     }
 
-    /// The actual values of the last weeks' slots that had ended by `now`.
+    /// Returns the actual values of the last weeks' slots that had ended by `now`.
     pub(super) fn actual_by(&self, now: DateTime<Utc>) -> CarbonSeries {
         let points = Slot::new(now - BACK, now).map_or(&[][..], |span| self.actual.overlapping(&span));
         CarbonSeries::from_points(points.iter().filter(|(slot, _)| slot.end() <= now).copied().collect()).0
     }
 }
 
-/// The slots of a forecast that begin at `from` or later.
+/// Returns the slots of a forecast that begin at `from` or later.
 fn ahead(issued: &Issued, from: DateTime<Utc>) -> CarbonSeries {
     let points = issued.series.points().iter().filter(|(slot, _)| slot.start() >= from);
     CarbonSeries::from_points(points.copied().collect()).0

@@ -39,22 +39,22 @@ struct Outlook {
 }
 
 impl<'a> VisibleGrid<'a> {
-    /// The grid up to `horizon` ahead of each moment.
+    /// Returns the grid up to `horizon` ahead of each moment.
     pub fn new(grid: &'a RecordedGrid, foresight: Foresight, horizon: Seconds) -> Self {
         Self { grid, foresight, horizon, outlooks: Mutex::default() }
     }
 
-    /// The grid's name in results.
+    /// Returns the grid's name in results.
     pub fn name(&self) -> &'a str {
         &self.grid.name
     }
 
-    /// The actual values, also of the future.
+    /// Returns the actual values, also of the future.
     pub fn actual(&self) -> &'a CarbonSeries {
         &self.grid.actual
     }
 
-    /// The slots that the daemon would plan with at `now`: contiguous; the first may have begun before.
+    /// Returns the slots that the daemon would plan with at `now`: contiguous; the first may have begun before.
     pub fn expected(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
         self.outlook(now).slots.clone()
     }
@@ -72,7 +72,7 @@ impl<'a> VisibleGrid<'a> {
         outlook.uncorrected.or_else(expected)
     }
 
-    /// The actual values from `now` on: for bounds alone.
+    /// Returns the actual values from `now` on: for bounds alone.
     pub fn future(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
         let span = Slot::new(now, later(now, self.horizon));
         let part = span.map(|span| self.grid.actual.within(&span)).unwrap_or_default();

@@ -11,7 +11,7 @@ pub(super) const POLICY: Policy = Policy {
     learns: false,
 };
 
-/// The optimum over the actual intensities, planned once (`planning.md` §5).
+/// Returns the optimum over the actual intensities, planned once (`planning.md` §5).
 fn decide(view: &View<'_>) -> Decision {
     planned(view, &view.grid.future(view.now), Seconds::ZERO, None)
 }

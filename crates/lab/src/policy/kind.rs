@@ -20,7 +20,7 @@ pub enum RunMode {
 }
 
 impl RunMode {
-    /// The decision within a budget; `None` for a policy without one.
+    /// Returns the decision within a budget; `None` for a policy without one.
     pub fn within_budget(&self) -> Option<fn(&View<'_>) -> Decision> {
         match self {
             Self::WithinBudget(decide) | Self::WithinBudgetAndFree(decide) => Some(*decide),
@@ -38,6 +38,6 @@ pub struct Policy {
     pub about: &'static str,
     /// The way a study runs it.
     pub mode: RunMode,
-    /// Whether it has to measure the job first, so that it pays for profiling where a study charges that.
+    /// True if it has to measure the job first, so that it pays for profiling where a study charges that.
     pub learns: bool,
 }

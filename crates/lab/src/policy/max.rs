@@ -6,7 +6,7 @@ use crate::replay::{Decision, Step, View};
 pub(super) const POLICY: Policy =
     Policy { name: "max", about: "always the largest limit", mode: RunMode::WithinBudget(decide), learns: false };
 
-/// The profile's first point to the end.
+/// Returns the profile's first point to the end.
 fn decide(_view: &View<'_>) -> Decision {
     Ok(vec![Step::to_the_end(0)])
 }

@@ -11,7 +11,7 @@ pub(super) const POLICY: Policy = Policy {
     learns: true,
 };
 
-/// A plan over the forecasts published by now; its first slot is carried out (`planning.md` §4).
+/// Returns a plan over the forecasts published by now; its first slot is carried out (`planning.md` §4).
 fn decide(view: &View<'_>) -> Decision {
     let horizon = view.grid.expected(view.now);
     let errors = view.grid.errors(view.now);

@@ -28,7 +28,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job that takes `at_max` at the largest limit of its profile.
+    /// Returns a job that takes `at_max` at the largest limit of its profile.
     pub fn new(gpu: String, workload: Workload, profile: Profile, at_max: Seconds) -> Result<Self, Unplannable> {
         let curve = Curve::from_profile(&profile).ok_or(Unplannable::NoUsablePoint)?;
         let work = curve.ceiling().throughput * at_max;
@@ -36,12 +36,12 @@ impl Job {
         Ok(Self { gpu, workload, profile, curve, work, max_power })
     }
 
-    /// Its duration at the largest limit.
+    /// Returns its duration at the largest limit.
     pub fn time_at_max(&self) -> Seconds {
         self.work / self.curve.ceiling().throughput
     }
 
-    /// The limit of a point.
+    /// Returns the limit of a point.
     pub fn limit(&self, point: usize) -> Watts {
         limit(&self.profile, point)
     }

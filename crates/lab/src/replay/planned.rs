@@ -6,12 +6,12 @@ use wattune_core::forecast::ErrorPaths;
 use wattune_core::plan::{InvalidProblem, JobActivity, Plan, PlanSlot, Progress, Request, Unplannable, WINDOW, plan};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Seconds};
 
-/// The steps of a plan over `horizon`, to the end of the work.
+/// Returns the steps of a plan over `horizon`, to the end of the work.
 pub(crate) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds, errors: Option<&ErrorPaths>) -> Decision {
     Ok(steps(&plan(&request(view, horizon, &objective(view), dwell, errors))?))
 }
 
-/// The objective of a job whose policy sees this.
+/// Returns the objective of a job whose policy sees this.
 pub(super) fn objective(view: &View<'_>) -> Objective {
     Objective { max_slowdown: view.budget, pausable: view.pausing, ..Objective::UNBOUND }
 }
@@ -57,7 +57,7 @@ pub(super) fn steps(plan: &Plan) -> Vec<Step> {
     plan.segments.iter().map(|s| Step { action: action(s.doing, s.point), lasts: s.slot.duration() }).collect()
 }
 
-/// A horizon that cannot be planned over.
+/// Returns a horizon that cannot be planned over.
 pub(crate) fn no_horizon() -> Unplannable {
     Unplannable::Invalid(InvalidProblem::NoSlots)
 }

@@ -38,7 +38,7 @@ pub struct Replayed {
     pub legs: Vec<Leg>,
 }
 
-/// Why a replay has no end.
+/// The reason why a replay has no end.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {

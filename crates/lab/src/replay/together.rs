@@ -15,7 +15,7 @@ use wattune_core::units::{Seconds, Watts};
 pub struct UnderCap {
     /// The largest sum of all jobs' limits at any moment. A job that has ended counts with its lowest limit.
     pub cap: Watts,
-    /// Whether plans see the actual values in place of forecasts.
+    /// True if plans see the actual values in place of forecasts.
     pub foresight: bool,
 }
 

@@ -42,12 +42,12 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    /// The work that remains.
+    /// Returns the work that remains.
     pub fn left(&self) -> Samples {
         self.work - self.done
     }
 
-    /// The least throughput with which a job that keeps it from start to end stays within the budget.
+    /// Returns the least throughput with which a job that keeps it from start to end stays within the budget.
     pub fn slowest_allowed(&self) -> SamplesPerSecond {
         self.curve.ceiling().throughput / (1.0 + self.budget.unwrap_or(f64::INFINITY))
     }
@@ -57,7 +57,7 @@ impl View<'_> {
         self.profile.points.iter().map(|p| (p.power.mean, p.throughput.mean))
     }
 
-    /// The index of the cheapest point; of equals that of the larger limit. `cost` gets power and throughput.
+    /// Returns the index of the cheapest point; of equals that of the larger limit. `cost` gets power and throughput.
     pub fn cheapest(&self, cost: impl Fn(Watts, SamplesPerSecond) -> f64) -> usize {
         let costs = self.points().map(|(power, throughput)| cost(power, throughput));
         costs.enumerate().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(index, _)| index)

@@ -47,7 +47,7 @@ impl Figures {
     }
 }
 
-/// The captured part of the headroom; `None` where there was next to nothing to capture.
+/// Returns the captured part of the headroom; `None` where there was next to nothing to capture.
 pub(super) fn captured(over_static: Option<f64>, headroom: Option<f64>) -> Option<f64> {
     let headroom = headroom.filter(|h| *h >= LEAST_HEADROOM)?;
     Some(over_static? / headroom)

@@ -29,7 +29,7 @@ impl Frontier {
         Self { runs, best, cut }
     }
 
-    /// All runs, by the setting of the knob.
+    /// Returns all runs, by the setting of the knob.
     pub fn runs(&self) -> &[Option<Figures>] {
         &self.runs
     }

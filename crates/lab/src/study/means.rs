@@ -26,7 +26,7 @@ pub struct Mean {
     pub timing_effect_pct: Option<f64>,
 }
 
-/// The means of rows that differ only in start and seed, in the order in which these first appear.
+/// Returns the means of rows that differ only in start and seed, in the order in which these first appear.
 pub fn means(rows: &[Row]) -> Vec<Mean> {
     let mut groups: Vec<Vec<&Row>> = Vec::new();
     let key = |r: &Row| (r.policy, r.gpu.clone(), r.workload.clone(), r.batch_size, r.grid.clone());

@@ -41,7 +41,7 @@ pub struct Study<'a> {
     pub seeds: &'a [u64],
 }
 
-/// Why a study cannot be made.
+/// The reason why a study cannot be made.
 #[expect(missing_docs, reason = "the message explains the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{policy} on {workload} from {start} with {budget}: {source}", start = start.format("%FT%TZ"))]
@@ -172,7 +172,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// The replay of a policy; `None` if it runs past the end of the trace.
+    /// Returns the replay of a policy; `None` if it runs past the end of the trace.
     fn within_trace(
         &self,
         policy: &Policy,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Why a trace cannot be used.
+/// The reason why a trace cannot be used.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {

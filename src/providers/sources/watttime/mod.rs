@@ -263,7 +263,7 @@ impl ApiSource for WattTime {
             return Err(ProviderError::Empty { what: format!("the history of {region} holds no value of the past") });
         }
         let forecast = Forecast {
-            issued_at: issued_at,
+            issued_at,
             provenance,
             ..self.api.forecast((SignalKind::Marginal, SignalScope::Operational), now, expected, actual)
         };

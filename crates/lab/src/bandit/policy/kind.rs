@@ -16,7 +16,7 @@ pub struct Knobs {
     pub window: u32,
 }
 
-/// Why a recurring job cannot be simulated.
+/// The reason why a recurring job cannot be simulated.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
@@ -76,7 +76,7 @@ pub trait Chooser {
     /// Chooses the setting of run `number`. `in_flight`: other runs have not ended yet.
     fn choose(&mut self, job: &Job, number: u32, in_flight: bool) -> Setting;
 
-    /// The epochs after which a run is stopped at the latest. `epoch` is one of the run's.
+    /// Returns the epochs after which a run is stopped at the latest. `epoch` is one of the run's.
     fn patience(&self, job: &Job, _setting: &Setting, _epoch: &Epoch) -> u32 {
         job.max_epochs
     }
@@ -100,7 +100,7 @@ pub trait Chooser {
         }
     }
 
-    /// The best batch size and limit so far, as indices.
+    /// Returns the best batch size and limit so far, as indices.
     fn favourite(&self, job: &Job) -> (usize, usize);
 }
 
@@ -115,6 +115,6 @@ pub struct Policy {
     pub about: &'static str,
     /// Starts with a seed.
     pub start: Start,
-    /// Whether the very first run has to reach the target, as in the published algorithm.
+    /// True if the very first run has to reach the target, as in the published algorithm.
     pub first_must_reach: bool,
 }

@@ -26,7 +26,7 @@ fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, Simula
 }
 
 impl Wattune {
-    /// The limit of an arm that was not profiled yet, and the limits profiled for it.
+    /// Returns the limit of an arm that was not profiled yet, and the limits profiled for it.
     fn search(&self, job: &Job, arm: usize) -> (usize, RangeInclusive<usize>) {
         let trace = &job.arms[arm];
         let last = trace.levels.len() - 1;
@@ -49,7 +49,7 @@ impl Wattune {
         }
     }
 
-    /// The limit of the nearest batch size, on a logarithmic scale, that was profiled.
+    /// Returns the limit of the nearest batch size, on a logarithmic scale, that was profiled.
     fn neighbour(&self, job: &Job, arm: usize) -> Option<wattune_core::units::Watts> {
         #[expect(clippy::cast_precision_loss, reason = "a batch size")]
         let log = |arm: usize| (job.arms[arm].batch_size as f64).ln();

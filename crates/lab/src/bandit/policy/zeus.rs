@@ -48,7 +48,7 @@ impl Zeus {
         self.cheapest.map_or(job.default, |(_, arm)| arm)
     }
 
-    /// The most that a run may cost.
+    /// Returns the most that a run may cost.
     fn bound(&self) -> Option<Cost> {
         self.learner.spec.beta.zip(self.cheapest).map(|(beta, (cheapest, _))| cheapest * beta)
     }
