@@ -288,3 +288,22 @@ fn a_socket_is_not_put_where_others_could_exchange_it() {
     assert!(said.contains("http.socket") && said.contains("chmod go-w"), "{said}");
     assert!(entries(&open).is_empty());
 }
+
+#[tokio::test]
+async fn who_may_not_read_the_state_is_not_told_that_nothing_is_to_be_restored() {
+    if !is_root() {
+        return;
+    }
+    let driver = FakeDriver::new(&[json!({})]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+    daemon.hold(&driver, 0, 150.0).await;
+    daemon.kill();
+    let mut restore = as_nobody(env!("CARGO_BIN_EXE_wattune"));
+    let output =
+        restore.args(["restore", "--gpus", "simulated", "--state-dir"]).arg(state.path()).output().expect("runs");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("cannot read") && error.contains("as root or as the daemon's user"), "{error}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}

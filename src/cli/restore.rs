@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use super::devices::handles;
 use super::output::{Exit, Format};
@@ -40,7 +40,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.show.overrides.settings()?;
     settings.log.init();
     let state_dir = settings.state_dir();
-    if !state_dir.exists() {
+    if !is_there(&state_dir)? {
         bail!(
             "there is no state directory {}, so nothing was restored; give the daemon's with --state-dir, WATTUNE_STATE_DIR or \
              --config{}",
@@ -48,13 +48,23 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
             if is_root() { "" } else { ", or run this as root like the daemon" }
         );
     }
-    let is_a_daemons = [journal::FILE_NAME, store::FILE_NAME].iter().any(|file| state_dir.join(file).exists());
+    let mut is_a_daemons = false;
+    for file in [journal::FILE_NAME, store::FILE_NAME] {
+        is_a_daemons |= is_there(&state_dir.join(file))?;
+    }
     // A directory that is not a daemon's stays untouched.
     let lines = if is_a_daemons { restore_journalled(&settings)? } else { Vec::new() };
     if let Err(error) = print(&lines, args.show.format, (!is_a_daemons).then_some(&*state_dir)) {
         tracing::warn!("cannot write the result ({error:#}); the exit code has it");
     }
     Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
+}
+
+/// Returns whether a file or directory exists. A place that may not be read is not taken for an empty one.
+fn is_there(path: &Path) -> anyhow::Result<bool> {
+    path.try_exists().with_context(|| {
+        format!("cannot read {}, so nothing was restored; run this as root or as the daemon's user", path.display())
+    })
 }
 
 /// Prints the result. `strange` is a state directory that no daemon seems to have used.
@@ -71,7 +81,7 @@ fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Resu
 /// Restores every journalled GPU. Without a journal, the driver is not opened.
 pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     let state_dir = settings.state_dir();
-    if !state_dir.exists() {
+    if !is_there(&state_dir)? {
         return Ok(Vec::new());
     }
     let _lock = Lock::take(&state_dir)?;
