@@ -125,7 +125,7 @@ async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(daemon.stop("TERM").await.success());
     let log = std::fs::read_to_string(state.path().join("log.txt")).expect("a log");
-    assert!(log.contains(" J could not be written and are lost to their holders"), "{log}");
+    assert!(log.contains(" J could not be written: their jobs lose them"), "{log}");
 }
 
 #[tokio::test]
@@ -154,4 +154,20 @@ async fn books_that_cannot_be_written_for_a_while_lose_nothing() {
     let before: i64 = last.expect("there") - first.expect("there");
     assert!(rows.windows(2).all(|w| w[1].start_us == w[0].end_us), "{rows:#?}");
     assert!(rows.iter().all(|r| r.source == "counter") && booked >= before, "{booked} {before}");
+}
+
+#[tokio::test]
+async fn a_database_that_is_removed_while_the_daemon_runs_is_a_problem() {
+    let driver = FakeDriver::new(&[board()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+    eventually("a ledger", LONG, async || state.path().join("wattune.db-wal").exists().then_some(())).await;
+    for file in ["wattune.db", "wattune.db-wal", "wattune.db-shm"] {
+        std::fs::remove_file(state.path().join(file)).expect("removed");
+    }
+    let told = eventually("the problem", LONG, async || {
+        Some(daemon.problems().await).filter(|p| p.contains("was removed or replaced"))
+    });
+    assert!(told.await.contains("wattune.db"));
+    assert!(daemon.log().contains("was removed or replaced"), "{}", daemon.log());
 }

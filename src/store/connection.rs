@@ -8,8 +8,9 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -62,19 +63,49 @@ enum Request {
 /// A connection that is opened by the first work for it, and again after a failure.
 struct LazyConnection {
     open: Arc<Open>,
-    connection: Option<Connection>,
+    connection: Option<(Connection, Option<OpenedFile>)>,
 }
 
 impl LazyConnection {
     fn get(&mut self) -> Result<&mut Connection, StoreError> {
+        if self.connection.is_none() {
+            let connection = (self.open)()?;
+            let file = OpenedFile::of(&connection);
+            self.connection = Some((connection, file));
+        }
         match &mut self.connection {
-            Some(connection) => Ok(connection),
-            closed => Ok(closed.insert((self.open)()?)),
+            Some((_, Some(file))) if !file.is_in_place() => {
+                Err(StoreError::Removed { path: file.path.display().to_string() })
+            }
+            Some((connection, _)) => Ok(connection),
+            None => Err(StoreError::Closed),
         }
     }
 
     fn changes(&self) -> u64 {
-        self.connection.as_ref().map_or(0, Connection::total_changes)
+        self.connection.as_ref().map_or(0, |(connection, _)| connection.total_changes())
+    }
+}
+
+/// The file that a connection has open. SQLite goes on writing to a file that somebody has removed or replaced, and
+/// nothing of it is kept.
+struct OpenedFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl OpenedFile {
+    /// Returns the connection's file; `None` in memory.
+    fn of(connection: &Connection) -> Option<Self> {
+        let path = PathBuf::from(connection.path().filter(|path| !path.is_empty())?);
+        let metadata = std::fs::metadata(&path).ok()?;
+        Some(Self { path, device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    /// Returns whether its path still leads to it.
+    fn is_in_place(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == (self.device, self.inode))
     }
 }
 

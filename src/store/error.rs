@@ -40,6 +40,12 @@ pub enum StoreError {
     /// A statement failed.
     #[error("the database refused a statement: {0}")]
     Statement(String),
+    /// The file was deleted or another one put in its place while it was open.
+    #[error(
+        "the database {path} was removed or replaced while wattune has it open, so nothing is recorded; put it back, or \
+         restart the daemon to begin a new one"
+    )]
+    Removed { path: String },
     /// The daemon is stopping.
     #[error("the database is closed, since the daemon is stopping")]
     Closed,
