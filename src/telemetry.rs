@@ -11,6 +11,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
+use wattune_core::domain::nearest;
+
+/// The names of log levels.
+const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 /// The format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,9 +49,18 @@ impl Settings {
     /// # Errors
     /// If they are invalid.
     pub fn check(&self) -> Result<(), String> {
-        EnvFilter::try_new(&self.level)
-            .map(drop)
-            .map_err(|e| format!("level = {:?} is invalid ({e}); give error, warn, info, debug or trace", self.level))
+        for directive in self.level.split(',') {
+            let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level).trim();
+            // A bare word that is no level would be a target of that name, and silence everything else.
+            if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
+                let meant = nearest(level, LEVELS).map(|name| format!("; did you mean {name:?}?")).unwrap_or_default();
+                return Err(format!(
+                    "level = {level:?} is no log level; write error, warn, info, debug or trace, or one for each target, as \
+                     in \"info,wattune::controller=debug\"{meant}"
+                ));
+            }
+        }
+        EnvFilter::try_new(&self.level).map(drop).map_err(|e| format!("level = {:?} is invalid: {e}", self.level))
     }
 
     /// Sends this process's log to stderr from now on. Later calls have no effect.
@@ -186,6 +199,20 @@ mod tests {
         let (wake, woken) = mpsc::channel();
         let (written, lines) = mpsc::channel();
         (Lines::to(Sleeper { woken, written, fails }, LogFormat::Text), wake, lines)
+    }
+
+    #[test]
+    fn what_is_no_level_is_an_error() {
+        let check = |level: &str| Settings { level: level.into(), ..Settings::default() }.check();
+        for fine in ["info", "WARN", "off", "info,wattune::controller=debug", "warn, hyper=trace"] {
+            assert_eq!(check(fine), Ok(()), "{fine}");
+        }
+        for wrong in ["inof", "verbose", "in fo", "", "info,", "info,wattune::controller=debgu", "wattune::controller"]
+        {
+            let why = check(wrong).expect_err(wrong);
+            assert!(why.contains("is no log level") && why.contains("error, warn, info, debug or trace"), "{why}");
+        }
+        assert!(check("inof").expect_err("a slip").contains("did you mean \"info\"?"));
     }
 
     #[test]

@@ -84,7 +84,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let stopped = stopped(Hangup::Ignored);
     let _lock = Lock::take(&state_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-    let (devices, problems, arrivals) = find_devices(&settings, &clock)?;
+    let (devices, mut problems, arrivals) = find_devices(&settings, &clock)?;
     tracing::info!(
         "wattune {} with {} GPU(s), state in {}",
         env!("CARGO_PKG_VERSION"),
@@ -93,6 +93,11 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     );
     let cancel = CancellationToken::new();
     let sources = providers::build(&settings.carbon, Some(&state_dir))?;
+    // Without a zone, a constant is what the settings ask for.
+    if let Some(advice) = providers::advice(&settings.carbon).filter(|_| settings.carbon.zone.is_some()) {
+        tracing::warn!("carbon signal: {advice}");
+        problems.push(format!("carbon signal: {advice}"));
+    }
     let options = FeedOptions {
         signal: "carbon",
         cache_dir: Some(state_dir.clone()),

@@ -90,6 +90,11 @@ fn file(text: OsString) -> Given<PathBuf> {
 }
 
 impl Overrides {
+    /// Returns true if the flags name a daemon by its address.
+    pub(super) fn names_daemon(&self) -> bool {
+        self.listen.is_some() || self.socket.is_some()
+    }
+
     /// Returns true if the flags select another signal than a running daemon's.
     pub(super) fn other_signal(&self) -> bool {
         self.zone().is_some() || self.carbon_file().is_some()

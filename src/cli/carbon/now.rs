@@ -48,6 +48,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     } else {
         match ask_daemon(&settings).await {
             Ok(shown) => shown,
+            // Who names a daemon means that one.
+            Err(error) if args.overrides.names_daemon() => return Err(error),
             Err(_) => ask_sources(&settings).await?,
         }
     };
@@ -67,8 +69,14 @@ async fn ask_daemon(settings: &Settings) -> anyhow::Result<Shown> {
         carbon: status["carbon"].clone(),
         forecast: get("/v1/carbon/forecast").await?,
         price: get("/v1/price").await?,
-        advice: None,
+        advice: advice_in(&status["problems"]),
     })
+}
+
+/// Returns the daemon's advice on its signal.
+fn advice_in(problems: &Value) -> Option<String> {
+    let mut problems = problems.as_array()?.iter().filter_map(Value::as_str);
+    problems.find_map(|problem| problem.strip_prefix("carbon signal: ")).map(str::to_owned)
 }
 
 async fn ask_sources(settings: &Settings) -> anyhow::Result<Shown> {

@@ -61,6 +61,12 @@ impl Settings {
         let positive = |key: &str, value: f64| {
             if value > 0.0 { Ok(()) } else { Err(format!("{key} = {value} must be more than 0")) }
         };
+        let relative = |key: &str, value: f64, most: f64| {
+            if value > 0.0 && value < most {
+                return Ok(());
+            }
+            Err(format!("{key} = {value} must be more than 0 and less than {most}; it is relative: 0.05 is 5 %"))
+        };
         if self.step_w < Watts::new(1.0) {
             return Err(format!("step_w = {} must be at least 1 W; 25 is usual", self.step_w.get()));
         }
@@ -94,9 +100,9 @@ impl Settings {
         if self.max_window_s < self.window_s {
             return Err(format!("max_window_s = {} must not be below window_s", self.max_window_s.get()));
         }
-        positive("standard_error", self.standard_error)?;
-        positive("reference_standard_error", self.reference_standard_error)?;
-        positive("drift", self.drift)?;
+        relative("standard_error", self.standard_error, 0.2)?;
+        relative("reference_standard_error", self.reference_standard_error, 0.2)?;
+        relative("drift", self.drift, 1.0)?;
         positive("drift_s", self.drift_s.get())?;
         if !(0.0..=0.5).contains(&self.visit_share) {
             return Err(format!("visit_share = {} must be within 0 to 0.5", self.visit_share));
