@@ -161,7 +161,7 @@ async fn a_killed_daemon_keeps_the_cap_when_it_is_back() {
     // It gets its half once the other one has gone down to its own.
     eventually("what the cap leaves it", LONG, async || {
         let view = daemon.get("/v1/gpus/1").await.expect(200);
-        view["detail"].as_str()?.contains("the node's cap lets it have 250 W of 280 W").then_some(())
+        view["detail"].as_str()?.contains("the node's cap allows 250 W of 280 W").then_some(())
     })
     .await;
     sum_is(&driver, 2, "half each", |sum| sum == 500.0).await;

@@ -239,7 +239,7 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
     let view = case.state(0, "foreign").await;
     assert!(text(&view, "detail").contains("an external writer set it to 200 W"), "{view}");
     let job = case.daemon.phase(&id, "observing").await;
-    assert!(text(&job, "reason").contains("somebody else"), "{job}");
+    assert!(text(&job, "reason").contains("an external writer set it to 200 W"), "{job}");
     assert!(case.daemon.problems().await.contains("GPU 0: an external writer set it to 200 W"));
     assert!(!case.journal().contains("found_mw"), "nothing is to be restored over it");
     case.daemon.hold(&case.driver, 1, 150.0).await;

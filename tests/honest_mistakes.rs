@@ -63,6 +63,10 @@ fn mistakes_in_settings_and_variables_are_named() {
         ("[carbon.file]\ntime_zone = \"Europe/Berlin\"\nassume_utc = true\n", "", "remove one of them"),
         ("[carbon.file]\nunit = \"kg\"\n", "2:8: unknown variant", "`kg_per_kwh`"),
         ("[price.file]\nunit = \"kg_per_kwh\"\n", "", "\"cents_per_kwh\""),
+        ("[log]\nlevel = \"inof\"\n", "2:1: ", "did you mean \"info\"?"),
+        ("[log]\nlevel = \"verbose\"\n", "\"verbose\" is no log level", "error, warn, info, debug or trace"),
+        ("[profile]\nstandard_error = 3\n", "standard_error = 3", "0.05 is 5 %"),
+        ("[profile]\ndrift = 5\n", "drift = 5", "0.05 is 5 %"),
     ];
     for (text, place, meant) in table {
         std::fs::write(&file, text).expect("written");
@@ -95,6 +99,35 @@ fn mistakes_in_settings_and_variables_are_named() {
         Ended::of(wattune(&["doctor", "--gpus", "simulated"]).env("WATTUNE_COLOUR", "red").env("WATTUNE_PORT", "1"));
     assert!(far.out.contains("WATTUNE_COLOUR is set but unused"), "{}", far.out);
     assert!(!far.out.contains("WATTUNE_PORT"), "{}", far.out);
+}
+
+/// No forecast is followed for a zone that no source covers, and nobody who set one wants that.
+#[tokio::test]
+async fn a_zone_without_a_source_is_a_problem() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (zone, meant) in [("Germny", "is no zone that wattune knows"), ("13.40,52.52", "latitude comes first")] {
+        let (state, file) = (dir.path().join(zone), dir.path().join("wattune.toml"));
+        std::fs::create_dir(&state).expect("made");
+        std::fs::write(&file, format!("[gpus]\nbackend = \"simulated\"\n[carbon]\nzone = \"{zone}\"\n"))
+            .expect("written");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_wattune"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&file).arg("--state-dir").arg(&state);
+        let daemon = Daemon::start(command, &state).await;
+        let problems = daemon.problems().await;
+        assert!(problems.contains("carbon signal: ") && problems.contains(meant), "{problems}");
+        assert!(daemon.log().contains(meant), "{}", daemon.log());
+        let doctor = Ended::of(wattune(&["doctor", "--listen", "127.0.0.1:0", "--config"]).arg(&file));
+        let signal: Vec<&str> = doctor.out.lines().filter(|line| line.contains("carbon signal")).collect();
+        assert!(matches!(signal[..], [line] if line.starts_with("limited")), "{}", doctor.out);
+        assert_eq!(daemon.stop("TERM").await.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_daemon_that_is_named_and_does_not_answer_is_an_error() {
+    let ended = Ended::of(&mut wattune(&["carbon", "--listen", "127.0.0.1:1"]));
+    let error = ended.failed(1);
+    assert!(error.contains("no wattune daemon answers at 127.0.0.1:1"), "{error}");
 }
 
 #[test]
@@ -308,7 +341,7 @@ async fn reports_that_count_something_else_are_warned_of() {
         (
             json!({"work": {"total_samples": 1e6}, "objective": {"deadline": "2001-01-01T00:00:00Z"}}),
             |t| json!({"samples": 300.0 * t}),
-            "the deadline 2001-01-01T00:00:00Z has passed",
+            "the deadline 2001-01-01T00:00:00Z will be missed by at least",
         ),
     ];
     let mut ids = Vec::new();
