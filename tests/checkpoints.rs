@@ -548,3 +548,103 @@ async fn a_killed_daemon_in_real_time_keeps_a_live_jobs_energy() {
     let nobodys: i64 = rows.iter().filter(|r| r.share == "unattributed").map(|r| r.energy_mj).sum();
     assert_eq!(nobodys, 0, "{rows:#?}");
 }
+
+/// Changes the database between two daemons.
+fn change(world: &World, statements: &[&str]) {
+    let db = Connection::open(world.state.path().join("wattune.db")).expect("opens");
+    for statement in statements {
+        assert!(db.execute(statement, []).expect("done") > 0, "{statement} changes nothing");
+    }
+}
+
+/// What verification of the state directory says is wrong.
+async fn wrong(world: &World) -> Option<String> {
+    let store = Store::open_read_only(world.state.path()).await.expect("opens");
+    let found = store.verify(Verifier::default()).await.expect("read");
+    store.close().await;
+    found.err().map(|wrong| wrong.to_string())
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_was_changed_is_not_continued_from() {
+    for (statement, is_killed) in [
+        ("UPDATE checkpoints SET counter_mj = counter_mj - 4000000, base_mj = base_mj - 4000000", false),
+        ("UPDATE checkpoints SET counter_mj = counter_mj - 4000000, base_mj = base_mj - 4000000", true),
+        ("UPDATE checkpoints SET counter_mj = counter_mj - 4000000, base_mj = base_mj - 4000000, hash = NULL", false),
+        ("UPDATE checkpoints SET at_us = at_us - 3600000000", false),
+        ("UPDATE checkpoints SET holders = '[]'", false),
+        ("UPDATE checkpoints SET hash = NULL", true),
+        ("UPDATE checkpoints SET device = 'GPU-other'", false),
+        ("DELETE FROM checkpoints", false),
+        ("DELETE FROM checkpoints", true),
+    ] {
+        let mut world = World::new(json!({"initial_energy_j": 50_000}));
+        let mut controller = world.daemon().await;
+        let id = register(&mut controller, job("live", 60.0, true)).await;
+        world.run(&mut controller, 90, &[&id]).await;
+        let store = controller.store();
+        match is_killed {
+            true => drop(controller),
+            false => drop(controller.shut_down().await),
+        }
+        store.close().await;
+        change(&world, &[statement]);
+        assert!(wrong(&world).await.is_some_and(|why| why.starts_with("table checkpoints, row of device ")));
+        let before = world.booked(id.as_str()).await;
+        for _ in 0..2 {
+            world.pass(3.0);
+            let mut controller = world.daemon().await;
+            world.run(&mut controller, 10, &[&id]).await;
+            controller.shut_down().await;
+        }
+        // The three seconds before the first of these starts are unknown, those before the second are not.
+        let since = world.booked(id.as_str()).await - before;
+        close(since, 23.0, 1.1);
+        let lost = world.lost().await;
+        let gpu = FakeDriver::uuid(0);
+        let of_gpu: Vec<&Lost> = lost.iter().filter(|lost| lost.device.as_str() == gpu).collect();
+        assert_eq!(of_gpu.len(), 1, "{statement}: {lost:?}");
+        assert!(of_gpu[0].why.contains("the database was changed: its checkpoint "), "{statement}: {lost:?}");
+        assert!(of_gpu[0].until - of_gpu[0].from >= TimeDelta::seconds(3), "{statement}: {lost:?}");
+    }
+}
+
+#[tokio::test]
+async fn intervals_that_were_changed_since_the_last_close_stay_reported() {
+    for (statements, place, kept_s) in [
+        (&["DELETE FROM intervals", "DELETE FROM checkpoints"][..], "table checkpoints, row of device ", 21.0),
+        (&["DELETE FROM intervals"], "table open_block", 34.0),
+        (&["DELETE FROM intervals WHERE id = (SELECT MAX(id) FROM intervals)"], "table open_block", 34.0),
+        (&["UPDATE intervals SET energy_mj = energy_mj * 2, hash = NULL"], "ledger", 34.0),
+        (&["UPDATE intervals SET energy_mj = energy_mj * 2"], "line ", 34.0),
+        (&["DELETE FROM open_block"], "table open_block", 34.0),
+        (&["UPDATE open_block SET line = replace(line, '\"rows\":', '\"rows\":1')"], "table open_block", 34.0),
+    ] {
+        let mut world = World::new(json!({}));
+        let mut controller = world.daemon().await;
+        let id = register(&mut controller, job("live", 60.0, true)).await;
+        world.run(&mut controller, 130, &[&id]).await;
+        let store = controller.store();
+        drop(controller);
+        store.close().await;
+        assert_eq!(wrong(&world).await, None);
+        change(&world, statements);
+        let told = wrong(&world).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
+        assert!(told.starts_with(place), "{statements:?}: {told}");
+        let before = world.booked(id.as_str()).await;
+        for _ in 0..2 {
+            world.pass(1.0);
+            let mut controller = world.daemon().await;
+            world.run(&mut controller, 10, &[&id]).await;
+            controller.shut_down().await;
+        }
+        // What was open beside the intervals continues from the checkpoint.
+        close(world.booked(id.as_str()).await - before, kept_s, 1.1);
+        // Rows cannot be made good; a new record can, and the ledger says that it is new.
+        assert_eq!(wrong(&world).await.is_none(), statements[0].contains("open_block"), "{statements:?}");
+        let db = Connection::open(world.state.path().join("wattune.db")).expect("opens");
+        let sql = "SELECT COUNT(*) FROM ledger WHERE kind = 'lost' AND line LIKE '%\"why\":\"the database was changed: %close%'";
+        let noted: i64 = db.query_row(sql, [], |row| row.get(0)).expect("counted");
+        assert_eq!(noted, 1, "{statements:?}: once for the device, not at each start");
+    }
+}

@@ -93,6 +93,7 @@ fn await_answers(handles: &[GpuHandle], patience: Seconds) {
 /// Opens the database and reads the announced events.
 async fn read_caps(state_dir: &Path, settings: CapSettings, now: DateTime<Utc>) -> Result<(Store, Cap), StartError> {
     let store = Store::open(state_dir).await?;
+    store.set_changes_aside(now).await?;
     let announced = store.events(now - KEPT).await?;
     let caps = Cap::new(settings, announced).map_err(StartError::Cap)?;
     Ok((store, caps))

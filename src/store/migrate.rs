@@ -8,9 +8,13 @@ use sha2::{Digest as _, Sha384};
 
 use super::StoreError;
 use super::connection::writing;
+use super::ledger;
 
 /// Marks the database as wattune's ("watt" in ASCII), so that another application's version is not mistaken for ours.
 const APPLICATION_ID: i64 = 0x7761_7474;
+
+/// Version from which digests cover all rows: a missing one then means that the row was changed.
+const COVERED: i64 = 14;
 
 /// Former table of versions.
 pub(super) const FORMER_TABLE: &str = "_sqlx_migrations";
@@ -39,6 +43,7 @@ const MIGRATIONS: &[Migration] = migrations![
     10 "0010_counters.sql",
     12 "0012_open.sql",
     13 "0013_estimated.sql",
+    14 "0014_open_block.sql",
 ];
 
 pub(super) const fn latest() -> i64 {
@@ -98,6 +103,9 @@ fn step(db: &mut Connection) -> Result<(), StoreError> {
             }
             other => other,
         })?;
+        if next.version == COVERED {
+            ledger::cover_old_rows(&tx, present)?;
+        }
         set_version(&tx, next.version)?;
     }
     Ok(tx.commit()?)

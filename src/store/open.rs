@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::connection::{ConnectionPool, Wait, open_immutable, open_to_read, open_to_write};
 use super::error::unopened;
 use super::recurring::RecurringConnection;
-use super::{FILE_NAME, Store, StoreError, jobs, ledger, migrate};
+use super::{FILE_NAME, Store, StoreError, jobs, migrate};
 use crate::files;
 
 /// Maximum time that reads wait for a lock. Only recovery of the log after a crash takes a lock that excludes them.
@@ -46,8 +46,6 @@ impl Store {
         let write = ConnectionPool::start("store-write", 1, to_write).map_err(no_thread)?;
         write.run(migrate::migrate).await?;
         // Data that earlier versions did not write.
-        write.run(ledger::chain_old_rows).await?;
-        write.run(|db| ledger::digest_old_checkpoints(db)).await?;
         write.run(jobs::append_old_jobs).await?;
         let file = path.clone();
         let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));

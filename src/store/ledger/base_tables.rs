@@ -1,12 +1,13 @@
 //! Verification of the tables that figures depend on beside the derived ones: the schema, each device's checkpoint, and
 //! the jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rusqlite::{Connection, Row};
 
-use super::chain::{digest, open_block};
-use super::checkpoints::{counter, digest_of_row};
+use super::changes::{changed_checkpoints, changed_rows};
+use super::checkpoints::counter;
+use super::open_block::OpenBlock;
 use crate::store::jobs::{of_end, of_registration};
 use crate::store::{StoreError, migrate, rows};
 use wattune_core::domain::{EnergySource, JobId};
@@ -88,44 +89,35 @@ fn schema(db: &Connection) -> Result<Schema, StoreError> {
     Ok(rows::all(db, &sql, [], part)?.into_iter().collect())
 }
 
-/// Checks that each device's checkpoint is unchanged, and that its counter's increase since the last close equals the
-/// recorded energy.
+/// Checks that no row since the last close is missing, that each device's checkpoint is unchanged, and that its counter's
+/// increase since the last close equals the recorded energy.
 pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), VerifyError> {
-    let (open, _) = open_block(tx)?;
+    let of_record = |why: String| inconsistency("open_block", "the open block", why);
+    let open = OpenBlock::stored(tx)?.map_err(|why| of_record(why.to_owned()))?;
+    if let Some((device, why)) = changed_checkpoints(&open, tx)?.first_key_value() {
+        return Err(inconsistency("checkpoints", &format!("device {device}"), *why));
+    }
+    if let Some(why) = changed_rows(&open, tx)? {
+        return Err(of_record(why));
+    }
     let sql = "SELECT device, source, SUM(energy_mj) FROM intervals WHERE block = ?1 GROUP BY device, source";
     let of_source = |row: &Row<'_>| Ok::<_, StoreError>((row.get(0)?, rows::source(row)?, row.get(2)?));
     let mut recorded: BTreeMap<String, i64> = BTreeMap::new();
-    for (device, source, energy) in rows::all::<(String, EnergySource, i64)>(tx, sql, [open], of_source)? {
+    for (device, source, energy) in rows::all::<(String, EnergySource, i64)>(tx, sql, [open.block], of_source)? {
         *recorded.entry(device).or_default() += if source.is_of_counter() { energy } else { 0 };
     }
-    let sql = "SELECT DISTINCT device FROM balances WHERE counter_mj IS NOT NULL";
-    let mut counted: BTreeSet<String> = rows::all(tx, sql, [], rows::first)?.into_iter().collect();
     let mut statement = tx.prepare_cached("SELECT * FROM checkpoints ORDER BY device")?;
     let mut found = statement.query([])?;
     while let Some(row) = found.next()? {
         let device: String = row.get("device")?;
-        let inconsistency = |why: String| inconsistency("checkpoints", &format!("device {device}"), why);
-        if row.get::<_, Option<Vec<u8>>>("hash")?.is_none() {
-            return Err(inconsistency("has no digest".into()));
-        }
-        if digest(row)? != digest_of_row(row)? {
-            return Err(inconsistency("its hash does not match: it was changed".into()));
-        }
         let (gained, recorded) = (counter(row)?.gained(), recorded.get(&device).copied().unwrap_or_default());
         if gained != recorded {
             let why =
                 format!("its counter gained {gained} mJ since the last close, but the open block has {recorded} mJ");
-            return Err(inconsistency(why));
-        }
-        counted.remove(&device);
-    }
-    match counted.first() {
-        None => Ok(()),
-        Some(device) => {
-            let why = "is missing, but closed blocks have energy of its counter";
-            Err(inconsistency("checkpoints", &format!("device {device}"), why))
+            return Err(inconsistency("checkpoints", &format!("device {device}"), why));
         }
     }
+    Ok(())
 }
 
 /// Checks that exactly the registered jobs exist, unchanged since their registration and end.

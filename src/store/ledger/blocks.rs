@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row as TableRow, params};
 
-use super::chain::{INTERVAL, append_entry, open_block};
+use super::chain::{INTERVAL, append_entry, digest};
 use super::checkpoints::{Checkpoint, counter, store_checkpoint};
 use super::open::drop_open;
+use super::open_block::OpenBlock;
 use super::settle;
 use crate::store::connection::writing;
 use crate::store::{Store, StoreError, rows};
@@ -33,31 +34,31 @@ impl Store {
 
 fn append(db: &mut Connection, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
     let tx = writing(db)?;
-    let (block, mut hash) = open_block(&tx)?;
-    // Numbers continue even if all minutes were rolled up.
-    let sql = "SELECT COALESCE((SELECT MAX(id) FROM intervals), \
-               (SELECT SUM(json_extract(line, '$.rows')) FROM ledger WHERE kind = 'roll_up'), 0)";
-    let last: i64 = rows::one(&tx, sql, [], rows::first)?;
+    let mut open = OpenBlock::read(&tx)?;
     let sql = "INSERT INTO intervals (id, device, share, job_id, start_us, end_us, energy_mj, source, block, hash) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-    for (id, row) in (last + 1..).zip(intervals) {
-        hash = hash.then(&Row::line(row));
+    for row in intervals {
+        open.rows += 1;
+        open.tail = open.tail.then(&Row::line(row));
         let (share, job) = rows::share_columns(&row.share);
         let (start, end) = (row.slot.start().timestamp_micros(), row.slot.end().timestamp_micros());
         let (device, energy, source) = (row.device.as_str(), rows::to_i64(row.energy)?, row.source.as_str());
-        let columns = params![id, device, share, job, start, end, energy, source, block, hash.as_bytes()];
+        let (id, block, hash) = (open.rows, open.block, open.tail.as_bytes());
+        let columns = params![id, device, share, job, start, end, energy, source, block, hash];
         rows::execute(&tx, sql, columns)?;
     }
     for checkpoint in checkpoints {
-        store_checkpoint(&tx, checkpoint, intervals)?;
+        store_checkpoint(&tx, checkpoint, &mut open)?;
     }
+    open.write(&tx)?;
     drop_open(&tx, intervals, checkpoints)?;
     Ok(tx.commit()?)
 }
 
 fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, StoreError> {
     let tx = writing(db)?;
-    let (block, details) = open_block(&tx)?;
+    let mut open = OpenBlock::read(&tx)?;
+    let (block, details) = (open.block, open.tail);
     let sql = format!("SELECT {INTERVAL} FROM intervals WHERE block = ?1 ORDER BY id");
     let intervals: Vec<Interval> = rows::all(&tx, &sql, [block], rows::interval)?;
     if intervals.is_empty() {
@@ -81,7 +82,10 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
         settle::make_due(&tx, hour, DueReason::Energy)?;
     }
     let close = Close { block: rows::unsigned(block)?, at, rows: intervals.len() as u64, details, cells, balances };
-    append_entry(&tx, &Entry::Close(close.clone()))?;
+    let seq = append_entry(&tx, &Entry::Close(close.clone()))?;
+    open.block += 1;
+    open.tail = rows::one(&tx, "SELECT hash FROM ledger WHERE seq = ?1", [seq], digest)?;
+    open.write(&tx)?;
     tx.commit()?;
     Ok(Some(close))
 }

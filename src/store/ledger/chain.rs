@@ -47,16 +47,6 @@ pub(super) fn closed_blocks(tx: &Connection) -> Result<i64, StoreError> {
     Ok(last.unwrap_or_default())
 }
 
-/// Returns the number of the open block, and the digest that its next row follows.
-pub(super) fn open_block(tx: &Connection) -> Result<(i64, Digest), StoreError> {
-    let closed = closed_blocks(tx)?;
-    // Search backwards from the newest entry: the last close is an hour old. The index would scan all closes.
-    let sql = "SELECT hash FROM ledger WHERE +kind = 'close' ORDER BY seq DESC LIMIT 1";
-    let base = rows::optional(tx, sql, [], digest)?.unwrap_or(Digest::GENESIS);
-    let sql = "SELECT hash FROM intervals WHERE block = ?1 ORDER BY id DESC LIMIT 1";
-    Ok((closed + 1, rows::optional(tx, sql, [closed + 1], digest)?.unwrap_or(base)))
-}
-
 /// Appends an entry to the chain. Returns its number.
 pub(in crate::store) fn append_entry(tx: &Connection, entry: &Entry) -> Result<i64, StoreError> {
     let numbered = |row: &TableRow<'_>| Ok::<_, StoreError>((row.get("seq")?, digest(row)?));
@@ -88,18 +78,14 @@ pub(super) fn share_key(share: &Share) -> (&'static str, &str) {
 }
 
 /// Adds digests to the rows of earlier versions.
-pub(in crate::store) fn chain_old_rows(db: &mut Connection) -> Result<(), StoreError> {
-    if !rows::one(db, "SELECT EXISTS (SELECT 1 FROM intervals WHERE hash IS NULL)", [], rows::first)? {
-        return Ok(());
-    }
-    let tx = writing(db)?;
+pub(super) fn chain_old_rows(tx: &Connection) -> Result<(), StoreError> {
     let sql = format!("SELECT id, {INTERVAL} FROM intervals WHERE hash IS NULL ORDER BY id");
     let of_row = |row: &TableRow<'_>| Ok::<_, StoreError>((row.get("id")?, rows::interval(row)?));
-    let old: Vec<(i64, Interval)> = rows::all(&tx, &sql, [], of_row)?;
+    let old: Vec<(i64, Interval)> = rows::all(tx, &sql, [], of_row)?;
     let mut hash = Digest::GENESIS;
     for (id, interval) in &old {
         hash = hash.then(&Row::line(interval));
-        rows::execute(&tx, "UPDATE intervals SET hash = ?1 WHERE id = ?2", params![hash.as_bytes(), id])?;
+        rows::execute(tx, "UPDATE intervals SET hash = ?1 WHERE id = ?2", params![hash.as_bytes(), id])?;
     }
-    Ok(tx.commit()?)
+    Ok(())
 }

@@ -4,9 +4,9 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 
+use super::open_block::OpenBlock;
 use crate::store::{Store, StoreError, rows};
 use wattune_core::domain::{DeviceId, JobId};
-use wattune_core::ledger::Interval;
 use wattune_core::ledger::block::Counter;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::units::Millijoules;
@@ -39,15 +39,22 @@ impl Store {
     }
 }
 
-/// Stores the checkpoint that `intervals` reach.
-pub(super) fn store_checkpoint(tx: &Connection, point: &Checkpoint, intervals: &[Interval]) -> Result<(), StoreError> {
-    // The energy of these rows lies before the new reading: the base of a new device lies before them.
-    let of_counter = |r: &&Interval| r.device == point.device && r.source.is_of_counter();
-    let recorded = rows::to_i64(intervals.iter().filter(of_counter).map(|r| r.energy).sum())?;
+/// Stores the checkpoint that the rows of the open block reach.
+pub(super) fn store_checkpoint(tx: &Connection, point: &Checkpoint, open: &mut OpenBlock) -> Result<(), StoreError> {
     let (counter, holders) = (rows::to_i64(point.counter)?, rows::json(&point.holders)?);
     let at = point.at.timestamp_micros();
     let (device, read_from) = (point.device.as_str(), point.read_from.as_deref());
     let (rebased, estimated) = (point.rebased_mj, rows::to_i64(point.estimated)?);
+    let recorded = match open.checkpoints.contains_key(device) {
+        true => 0,
+        // The energy of the block's rows lies before the new reading: the base of a new device lies before them.
+        false => {
+            let sql = "SELECT COALESCE(SUM(energy_mj), 0) FROM intervals \
+                       WHERE block = ?1 AND device = ?2 AND source <> 'integrated_power'";
+            rows::one(tx, sql, params![open.block, device], rows::first)?
+        }
+    };
+    // The base of a known device stays.
     let base = Counter::with_recorded(counter, rebased, recorded).base;
     let hash = checkpoint_digest(&(device, counter, at, &holders, rebased, read_from, estimated))?;
     let sql = "INSERT INTO checkpoints \
@@ -57,6 +64,7 @@ pub(super) fn store_checkpoint(tx: &Connection, point: &Checkpoint, intervals: &
                    hash = ?9";
     let columns = params![device, counter, at, holders, rebased, base, read_from, estimated, hash.as_bytes()];
     rows::execute(tx, sql, columns)?;
+    open.checkpoints.insert(device.to_owned(), hash);
     Ok(())
 }
 
@@ -98,7 +106,7 @@ pub(super) fn digest_of_row(row: &Row<'_>) -> Result<Digest, StoreError> {
 }
 
 /// Adds digests to checkpoints of an earlier version.
-pub(in crate::store) fn digest_old_checkpoints(db: &Connection) -> Result<(), StoreError> {
+pub(super) fn digest_old_checkpoints(db: &Connection) -> Result<(), StoreError> {
     let of_device = |row: &Row<'_>| Ok::<(String, Digest), StoreError>((row.get("device")?, digest_of_row(row)?));
     for (device, hash) in rows::all(db, "SELECT * FROM checkpoints WHERE hash IS NULL", [], of_device)? {
         let sql = "UPDATE checkpoints SET hash = ?1 WHERE device = ?2 AND hash IS NULL";

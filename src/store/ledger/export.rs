@@ -80,23 +80,27 @@ struct Rows {
     rows: u64,
 }
 
+/// Returns the query for the rows of a block before corrections, which their digests cover.
+pub(super) fn as_recorded() -> String {
+    format!(
+        "SELECT id, hash, {} FROM intervals WHERE block = ?1 ORDER BY id",
+        INTERVAL.replace(
+            "share, job_id",
+            "COALESCE(booked_share, share) AS share, CASE WHEN booked_share IS NULL THEN job_id ELSE booked_job END AS job_id"
+        )
+    )
+}
+
 /// Passes the rows of a block to `take`, as recorded. Returns the last one's number and digest.
 fn rows_of<E: From<StoreError>>(
     tx: &Connection,
     block: i64,
     take: &mut impl FnMut(&str) -> Result<(), E>,
 ) -> Result<Option<(u64, Digest)>, E> {
-    let sql = format!(
-        "SELECT id, hash, {} FROM intervals WHERE block = ?1 ORDER BY id",
-        INTERVAL.replace(
-            "share, job_id",
-            "COALESCE(booked_share, share) AS share, CASE WHEN booked_share IS NULL THEN job_id ELSE booked_job END AS job_id"
-        )
-    );
     let of_row = |row: &TableRow<'_>| {
         Ok::<_, StoreError>((rows::number(row, 0)?, digest(row)?, Row::line(&rows::interval(row)?)))
     };
-    let mut statement = tx.prepare_cached(&sql).map_err(StoreError::from)?;
+    let mut statement = tx.prepare_cached(&as_recorded()).map_err(StoreError::from)?;
     let mut last = None;
     for row in statement.query_and_then([block], of_row).map_err(StoreError::from)? {
         let (id, hash, line) = row?;

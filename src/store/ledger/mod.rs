@@ -4,6 +4,7 @@
 mod base_tables;
 mod blocks;
 mod chain;
+mod changes;
 mod checkpoints;
 mod correct;
 mod derived_tables;
@@ -11,6 +12,7 @@ mod export;
 mod intervals;
 mod lines;
 mod open;
+mod open_block;
 mod page;
 mod report;
 mod restated;
@@ -24,8 +26,8 @@ pub use open::{LastSeen, OpenIntervalRecord, RecoveredState};
 pub use page::{LedgerPage, LedgerRow};
 pub use totals::SettledTotal;
 
-pub(super) use chain::{append_entry, chain_old_rows};
-pub(super) use checkpoints::digest_old_checkpoints;
+pub(super) use chain::append_entry;
+pub(super) use changes::cover_old_rows;
 
 #[cfg(test)]
 mod tests;

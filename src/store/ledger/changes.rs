@@ -1,0 +1,193 @@
+//! Changes to the open block and to checkpoints that wattune did not make: found against their record, and set aside at
+//! the start.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use rusqlite::Connection;
+
+use super::chain::{append_entry, chain_old_rows, closed_blocks, digest};
+use super::checkpoints::{digest_of_row, digest_old_checkpoints};
+use super::export::as_recorded;
+use super::lines;
+use super::open_block::{OpenBlock, last_close};
+use crate::store::connection::writing;
+use crate::store::{Store, StoreError, rows};
+use wattune_core::domain::DeviceId;
+use wattune_core::ledger::chain::Digest;
+use wattune_core::ledger::entry::{Entry, Lost, Row};
+
+/// Reason of a loss where rows of the open block are not as they were written.
+const CHANGED_ROWS: &str = "the database was changed: intervals since the last close were edited or deleted, so that what is \
+                            recorded of this time is not what was measured";
+/// Reason of a loss where the record of the open block is not as it was written.
+const CHANGED_RECORD: &str = "the database was changed: the record of the open block was edited or deleted, so that intervals \
+                              and checkpoints since the last close may be missing";
+
+/// Version whose checkpoints have a digest of all columns.
+const ALL_COLUMNS: i64 = 13;
+
+/// Returns the checkpoints that are not as they were written, and why.
+pub(super) fn changed_checkpoints(
+    open: &OpenBlock,
+    tx: &Connection,
+) -> Result<BTreeMap<String, &'static str>, StoreError> {
+    let mut changed: BTreeMap<String, &str> =
+        open.checkpoints.keys().map(|device| (device.clone(), "is missing: it was deleted")).collect();
+    let mut statement = tx.prepare_cached("SELECT * FROM checkpoints")?;
+    let mut found = statement.query([])?;
+    while let Some(row) = found.next()? {
+        let device: String = row.get("device")?;
+        let stored = row.get_ref("hash")?.as_blob_or_null().ok().flatten().map(Digest::from_bytes);
+        // A column of another type was not written by this program.
+        let why = match (stored, digest_of_row(row).ok(), open.checkpoints.get(&device)) {
+            (None, ..) => "has no digest: it was changed",
+            (Some(stored), of_row, _) if stored.is_none() || stored != of_row => {
+                "its hash does not match: it was changed"
+            }
+            (_, of_row, known) if of_row.as_ref() == known => {
+                changed.remove(&device);
+                continue;
+            }
+            (_, _, Some(_)) => "is not the last one that was written",
+            (_, _, None) => "was never written by wattune",
+        };
+        changed.insert(device, why);
+    }
+    Ok(changed)
+}
+
+/// Returns why the rows of the block are not as they were written, if so.
+pub(super) fn changed_rows(open: &OpenBlock, tx: &Connection) -> Result<Option<String>, StoreError> {
+    let (mut tail, mut last) = (last_close(tx)?, None);
+    let mut statement = tx.prepare_cached(&as_recorded())?;
+    let mut found = statement.query([open.block])?;
+    while let Some(row) = found.next()? {
+        let id: i64 = row.get("id")?;
+        match rows::interval(row) {
+            Ok(interval) => tail = tail.then(&Row::line(&interval)),
+            Err(error) => return Ok(Some(format!("row {id}: {error}"))),
+        }
+        if digest(row).ok() != Some(tail) {
+            return Ok(Some(format!("row {id}: its hash is missing or does not match")));
+        }
+        last = Some(id);
+    }
+    if open.block != closed_blocks(tx)? + 1 {
+        return Ok(Some(format!("block {} should be open, but is not", open.block)));
+    }
+    if tail == open.tail && last.is_none_or(|last| last == open.rows) {
+        return Ok(None);
+    }
+    let end = last.map_or("has no rows".to_owned(), |last| format!("ends with row {last}"));
+    Ok(Some(format!("block {} {end}, but rows up to {} were written: some are missing", open.block, open.rows)))
+}
+
+/// Adds the digests and the record that tables of an earlier version lack.
+pub(in crate::store) fn cover_old_rows(tx: &Connection, version: i64) -> Result<(), StoreError> {
+    chain_old_rows(tx)?;
+    if version < ALL_COLUMNS {
+        rows::execute(tx, "UPDATE checkpoints SET hash = NULL", [])?;
+    }
+    digest_old_checkpoints(tx)?;
+    OpenBlock::of_rows(tx)?.write(tx)
+}
+
+/// Differences between the record and the database.
+struct Changes {
+    open: OpenBlock,
+    record: Option<&'static str>,
+    checkpoints: BTreeMap<String, &'static str>,
+    rows: Option<String>,
+}
+
+impl Changes {
+    fn of(tx: &Connection) -> Result<Self, StoreError> {
+        let (open, record) = match OpenBlock::stored(tx)? {
+            Ok(open) => (open, None),
+            Err(why) => (OpenBlock::of_rows(tx)?, Some(why)),
+        };
+        let (checkpoints, rows) = (changed_checkpoints(&open, tx)?, changed_rows(&open, tx)?);
+        Ok(Self { open, record, checkpoints, rows })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.record.is_none() && self.checkpoints.is_empty() && self.rows.is_none()
+    }
+
+    /// Deletes checkpoints that cannot be believed, and notes in the ledger of which times the energy is unknown. Rows
+    /// stay as they are, and so does the end of their chain: verification goes on to report them.
+    fn set_aside(mut self, tx: &Connection, now: DateTime<Utc>) -> Result<(), StoreError> {
+        for (device, why) in &self.checkpoints {
+            tracing::error!(
+                "the database was changed: the checkpoint of {device} {why}; its energy until now is unknown"
+            );
+            let sql = "SELECT end_us FROM intervals WHERE device = ?1 ORDER BY id DESC LIMIT 1";
+            let until = rows::optional(tx, sql, [device], rows::first)?;
+            let why =
+                format!("the database was changed: its checkpoint {why}; what its counter gained since is unknown");
+            append_lost(tx, device, until, now, &why)?;
+            // Continues from that checkpoint.
+            rows::execute(tx, "DELETE FROM open_books WHERE device = ?1", [device])?;
+            rows::execute(tx, "DELETE FROM checkpoints WHERE device = ?1", [device])?;
+        }
+        if let Some(why) = self.record {
+            tracing::error!("the database was changed: the record of the open block {why}");
+        }
+        if let Some(why) = &self.rows {
+            tracing::error!("the database was changed: {why}");
+        }
+        let sql = "SELECT DISTINCT device FROM intervals WHERE block = ?1 UNION SELECT device FROM checkpoints \
+                   UNION SELECT device FROM balances";
+        let known: Vec<String> = rows::all(tx, sql, [self.open.block], rows::first)?;
+        let devices: BTreeSet<&String> = known.iter().chain(self.checkpoints.keys()).collect();
+        let closed: Option<i64> = rows::one(tx, "SELECT MAX(at_us) FROM balances", [], rows::first)?;
+        let first = "SELECT MIN(start_us) FROM intervals WHERE block = ?1";
+        let first: Option<i64> = rows::one(tx, first, [self.open.block], rows::first)?;
+        let reasons = self.rows.is_some().then_some(CHANGED_ROWS).into_iter();
+        for why in reasons.chain(self.record.is_some().then_some(CHANGED_RECORD)) {
+            for device in &devices {
+                append_lost(tx, device, closed.or(first), now, why)?;
+            }
+        }
+        self.open.checkpoints.retain(|device, _| !self.checkpoints.contains_key(device));
+        self.open.write(tx)
+    }
+}
+
+/// Appends a time of unknown energy to the ledger, unless an earlier start did.
+fn append_lost(
+    tx: &Connection,
+    device: &str,
+    from: Option<i64>,
+    now: DateTime<Utc>,
+    why: &str,
+) -> Result<(), StoreError> {
+    let Ok(device) = DeviceId::new(device) else { return Ok(()) };
+    // A wall clock that was set back meanwhile must not hide it.
+    let from = from.and_then(|us| rows::moment(us).ok()).filter(|from| *from < now);
+    let from = from.unwrap_or(now - TimeDelta::seconds(1));
+    let sql = "SELECT seq, line FROM ledger WHERE kind = 'lost' AND about_us = ?1";
+    let earlier = rows::all(tx, sql, [from.timestamp_micros()], lines::entry)?;
+    if !earlier.iter().any(|entry| matches!(entry, Entry::Lost(lost) if lost.device == device && lost.why == why)) {
+        append_entry(tx, &Entry::Lost(Lost { at: now, device, from, until: now, why: why.to_owned() }))?;
+    }
+    Ok(())
+}
+
+impl Store {
+    /// Compares the rows and checkpoints since the last close with their record, and sets aside what was changed while no
+    /// daemon ran. A start does this before it continues from them.
+    pub async fn set_changes_aside(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
+        // The usual case takes no lock, because another process may be writing.
+        if self.write.run(|db| Ok::<_, StoreError>(Changes::of(&*db.transaction()?)?.is_empty())).await? {
+            return Ok(());
+        }
+        let set_aside = move |db: &mut Connection| {
+            let tx = writing(db)?;
+            Changes::of(&tx)?.set_aside(&tx, now)?;
+            Ok(tx.commit()?)
+        };
+        self.write.run(set_aside).await
+    }
+}
