@@ -648,3 +648,31 @@ async fn intervals_that_were_changed_since_the_last_close_stay_reported() {
         assert_eq!(noted, 1, "{statements:?}: once for the device, not at each start");
     }
 }
+
+#[tokio::test]
+async fn an_unreadable_row_is_set_aside_and_everything_else_works() {
+    for (statement, is_of_job) in [
+        ("UPDATE jobs SET progress = 'x' WHERE id = ?1", true),
+        ("UPDATE jobs SET spec = replace(spec, '\"lease\":60.0', '\"lease\":1e300') WHERE id = ?1", true),
+        ("INSERT INTO demand_response VALUES ('odd', '{}', 9000000000000000 + 0 * length(?1))", false),
+    ] {
+        let mut world = World::new(json!({}));
+        let mut controller = world.daemon().await;
+        let live = register(&mut controller, job("live", 60.0, true)).await;
+        let odd = register(&mut controller, job("odd", 60.0, false)).await;
+        world.run(&mut controller, 65, &[&live, &odd]).await;
+        controller.shut_down().await;
+        let db = Connection::open(world.state.path().join("wattune.db")).expect("opens");
+        assert_eq!(db.execute(statement, [odd.as_str()]).expect("done"), 1);
+        drop(db);
+        let mut controller = world.daemon().await;
+        let status = controller.status();
+        let named = if is_of_job { odd.as_str() } else { "demand-response event odd" };
+        let problems: Vec<&String> = status.problems.iter().filter(|p| p.contains("is set aside")).collect();
+        assert!(problems.len() == 1 && problems[0].contains(named), "{statement}: {:?}", status.problems);
+        world.run(&mut controller, 5, &[&live]).await;
+        controller.shut_down().await;
+        let told = crate::report::report(world.state.path(), &["--from", "2026-01-01", "--by", "name"]);
+        assert!(told.done().contains("live"), "{told:?}");
+    }
+}

@@ -91,10 +91,16 @@ fn await_answers(handles: &[GpuHandle], patience: Seconds) {
 }
 
 /// Opens the database and reads the announced events.
-async fn read_caps(state_dir: &Path, settings: CapSettings, now: DateTime<Utc>) -> Result<(Store, Cap), StartError> {
+async fn read_caps(
+    state_dir: &Path,
+    settings: CapSettings,
+    now: DateTime<Utc>,
+    problems: &mut Vec<String>,
+) -> Result<(Store, Cap), StartError> {
     let store = Store::open(state_dir).await?;
     store.set_changes_aside(now).await?;
-    let announced = store.events(now - KEPT).await?;
+    let (announced, unreadable) = store.events(now - KEPT).await?;
+    problems.extend(unreadable);
     let caps = Cap::new(settings, announced).map_err(StartError::Cap)?;
     Ok((store, caps))
 }
@@ -104,12 +110,12 @@ impl Controller {
     ///
     /// # Errors
     /// If the journal or the database is unusable: then no GPU may be touched.
-    pub async fn start(parts: Parts<'_>) -> Result<Self, StartError> {
+    pub async fn start(mut parts: Parts<'_>) -> Result<Self, StartError> {
         let mut journal = Journal::open(parts.state_dir, journal::boot_id())?;
         let handles = open_handles(parts.devices, &parts.clock, parts.sampling, parts.settings.call_timeout_s);
         let (restoring, settings) = (handles.clone(), parts.settings.clone());
         let now = parts.clock.utc();
-        let caps = read_caps(parts.state_dir, parts.cap, now).await;
+        let caps = read_caps(parts.state_dir, parts.cap, now, &mut parts.problems).await;
         if let Ok((store, _)) = &caps {
             // Their last counters reveal a driver that was reloaded since, with its default limits.
             for point in store.checkpoints().await.unwrap_or_default() {
@@ -136,12 +142,13 @@ impl Controller {
             Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
         };
         let (store, cap) = caps?;
+        let (open_jobs, unreadable) = store.open_jobs().await?;
+        parts.problems.extend(unreadable);
         let gpus = Gpus::new(journal, handles, parts.sampling, parts.problems);
         // First of all: everything below reads the ledger with these intervals.
         let recovered_intervals = store.recover_open_intervals().await?;
         let recovered = store.checkpoints().await?;
         let ended_occupancy = ended_since(&store, &recovered).await?;
-        let open_jobs = store.open_jobs().await?;
         let heard =
             |job: &StoredJob| job.progress.last.map_or(job.registered_at, |l| l.received.max(job.registered_at));
         let last_reports = open_jobs.iter().map(|job| (job.id.clone(), heard(job))).collect();

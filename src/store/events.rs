@@ -1,7 +1,7 @@
 //! Demand-response events. They survive restarts, because a cap is a commitment.
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, Row, params};
 
 use super::{Store, StoreError, rows};
 use wattune_core::domain::{DemandResponse, EventId};
@@ -24,12 +24,17 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the stored events by id. Deletes those that ended before `since`.
-    pub async fn events(&self, since: DateTime<Utc>) -> Result<Vec<DemandResponse>, StoreError> {
+    /// Returns the stored events by id, and a problem for each one that is unreadable. Deletes those that ended before
+    /// `since`.
+    pub async fn events(&self, since: DateTime<Utc>) -> Result<(Vec<DemandResponse>, Vec<String>), StoreError> {
         let events = move |db: &mut Connection| {
             rows::execute(db, "DELETE FROM demand_response WHERE over_us < ?1", [since.timestamp_micros()])?;
-            let sql = "SELECT event FROM demand_response ORDER BY id";
-            rows::all(db, sql, [], |row| rows::from_json("event", rows::text(row, 0)?))
+            let sql = "SELECT id, event FROM demand_response ORDER BY id";
+            let event = |row: &Row<'_>| {
+                let event: DemandResponse = rows::from_json("event", rows::text(row, "event")?)?;
+                event.check().map_err(|why| rows::damaged("event", why))
+            };
+            rows::readable(db, sql, [], "demand-response event", "announce it again", event)
         };
         self.write.run(events).await
     }

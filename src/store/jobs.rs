@@ -74,16 +74,18 @@ pub struct LastReport {
 }
 
 impl Store {
-    /// Returns the jobs that have not ended.
-    pub async fn open_jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
+    /// Returns the jobs that have not ended, and a problem for each one that is unreadable.
+    pub async fn open_jobs(&self) -> Result<(Vec<StoredJob>, Vec<String>), StoreError> {
         let sql = "SELECT * FROM jobs WHERE ended_us IS NULL ORDER BY registered_us";
-        self.read.run(move |db| rows::all(db, sql, [], job)).await
+        self.read.run(move |db| rows::readable(db, sql, [], "job", "register it again", job)).await
     }
 
-    /// Returns the last `limit` jobs that ended, newest first.
+    /// Returns the last `limit` jobs that ended, newest first, without unreadable ones.
     pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<StoredJob>, StoreError> {
         let sql = "SELECT * FROM jobs WHERE ended_us IS NOT NULL ORDER BY ended_us DESC LIMIT ?1";
-        self.read.run(move |db| rows::all(db, sql, [limit], job)).await
+        let advice = "restore the database from a backup if its account is needed";
+        let (jobs, _) = self.read.run(move |db| rows::readable(db, sql, [limit], "job", advice, job)).await?;
+        Ok(jobs)
     }
 
     /// Returns a job, running or ended.
@@ -181,9 +183,14 @@ pub(super) fn append_old_jobs(db: &mut Connection) -> Result<(), StoreError> {
 fn job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
     let ended: Option<i64> = row.get("ended_us")?;
     let reason: Option<String> = row.get("end_reason")?;
+    let spec: JobSpec = rows::from_json("job", rows::text(row, "spec")?)?;
+    // Longer than the clock's arithmetic allows.
+    if !JobSpec::LEASE_RANGE_S.contains(&spec.lease.get()) {
+        return Err(rows::damaged("job", format!("its lease is {} s", spec.lease.get())));
+    }
     Ok(StoredJob {
         id: JobId::new(row.get::<_, String>("id")?).map_err(|e| rows::damaged("job", e))?,
-        spec: rows::from_json("job", rows::text(row, "spec")?)?,
+        spec,
         progress: rows::from_json("job", rows::text(row, "progress")?)?,
         registered_at: rows::moment(row.get("registered_us")?)?,
         ended: ended.map(|us| Ok::<_, StoreError>((rows::moment(us)?, reason.unwrap_or_default()))).transpose()?,

@@ -21,6 +21,34 @@ pub(super) fn all<T>(
     db.prepare_cached(sql)?.query_and_then(params, of)?.collect()
 }
 
+/// Returns the rows that `of` can convert, and a problem with advice for each other one, which it logs. The rows have a
+/// column `id`.
+pub(super) fn readable<T>(
+    db: &Connection,
+    sql: &str,
+    params: impl Params,
+    what: &str,
+    advice: &str,
+    of: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<(Vec<T>, Vec<String>), StoreError> {
+    let (mut read, mut problems) = (Vec::new(), Vec::new());
+    let mut statement = db.prepare_cached(sql)?;
+    let mut found = statement.query(params)?;
+    while let Some(row) = found.next()? {
+        match of(row) {
+            Ok(value) => read.push(value),
+            Err(error) => {
+                let id =
+                    String::from_utf8_lossy(row.get_ref("id")?.as_bytes_or_null().ok().flatten().unwrap_or_default());
+                let problem = format!("{what} {id} is set aside, since its row is unreadable ({error}); {advice}");
+                tracing::error!("{problem}");
+                problems.push(problem);
+            }
+        }
+    }
+    Ok((read, problems))
+}
+
 /// Returns the first row that a query finds, converted by `of`.
 pub(super) fn optional<T>(
     db: &Connection,

@@ -115,10 +115,10 @@ async fn jobs_are_restored_unchanged() {
     let (_dir, store) = store().await;
     let mut job = job();
     store.save_job(&job).await.expect("written");
-    assert_eq!(store.open_jobs().await.expect("read"), [job.clone()]);
+    assert_eq!(store.open_jobs().await.expect("read").0, [job.clone()]);
     job.ended = Some((at(99), "lease expired".into()));
     store.save_job(&job).await.expect("written");
-    assert_eq!(store.open_jobs().await.expect("read"), []);
+    assert_eq!(store.open_jobs().await.expect("read").0, []);
     assert_eq!(store.ended_jobs(10).await.expect("read"), [job.clone()]);
     assert_eq!(store.job(&job_id()).await.expect("read"), Some(job));
 }
@@ -162,8 +162,8 @@ async fn demand_response_events_are_kept_until_long_after_their_end() {
     store.delete_event(&event("c", 7, 30).id).await.expect("deleted");
     store.close().await;
     let again = Store::open(dir.path()).await.expect("opens");
-    assert_eq!(again.events(at(10)).await.expect("read"), [event("a", 0, 10), amended.clone()]);
-    assert_eq!(again.events(at(11)).await.expect("read"), [amended]);
+    assert_eq!(again.events(at(10)).await.expect("read").0, [event("a", 0, 10), amended.clone()]);
+    assert_eq!(again.events(at(11)).await.expect("read").0, [amended]);
 }
 
 #[tokio::test]

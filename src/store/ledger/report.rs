@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row, ToSql, params};
 use serde::Deserialize;
 
 use super::blocks::device_balance;
@@ -214,15 +214,26 @@ const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' ||
 /// Returns the jobs that overlap a span, and `holders`, which have energy in the span though they ran at another time:
 /// recorded shortly after their end, or by a correction.
 fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
-    let sql = format!("{FACTS} registered_us < ?2 AND (ended_us IS NULL OR ended_us > ?1)");
     let corrected = newest_corrections(tx)?;
     let facts = |row: &Row<'_>| facts(row, &corrected);
-    let mut jobs = rows::one(tx, &sql, rows::ends(span), facts)?;
+    let facts_of = |condition: &str, params: &[&dyn ToSql]| -> Result<Vec<JobFacts>, StoreError> {
+        match rows::one(tx, &format!("{FACTS} {condition}"), params, facts) {
+            Err(StoreError::Damaged { .. }) => {}
+            read => return read,
+        }
+        // One row is unreadable: each by itself.
+        let ids = format!("SELECT id FROM jobs WHERE {condition}");
+        let one = format!("{FACTS} id = ?1");
+        let of_id = |row: &Row<'_>| rows::one(tx, &one, [rows::text(row, "id")?], facts);
+        let advice = "its energy is listed under its id";
+        Ok(rows::readable(tx, &ids, params, "job", advice, of_id)?.0.into_iter().flatten().collect())
+    };
+    let [start, end] = rows::ends(span);
+    let mut jobs = facts_of("registered_us < ?2 AND (ended_us IS NULL OR ended_us > ?1)", &[&start, &end])?;
     let known: BTreeSet<&JobId> = jobs.iter().map(|job| &job.id).collect();
     let others: Vec<&JobId> = holders.iter().filter(|id| !known.contains(id)).collect();
     if !others.is_empty() {
-        let sql = format!("{FACTS} id IN (SELECT value FROM json_each(?1))");
-        jobs.extend(rows::one(tx, &sql, [rows::json(&others)?], facts)?);
+        jobs.extend(facts_of("id IN (SELECT value FROM json_each(?1))", &[&rows::json(&others)?])?);
     }
     Ok(jobs)
 }
