@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 
 use super::job::{Hulls, MarginalStep, Mode, Problem, Solution, finishing_slot_steps, full_slot_steps};
 use super::request::Weighing;
-use crate::domain::Promise;
+use crate::domain::{PowerLimit, Promise};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Relative deviation from the mean up to which a forecast counts as constant.
@@ -34,6 +34,13 @@ pub enum Reason {
     },
     /// All other usable points are dominated.
     OnlyPoint,
+    /// One setting is measured.
+    OnlyMeasured {
+        /// Its highest limit.
+        limit: PowerLimit,
+        /// True if promises about time leave none for measuring others.
+        lacks_time: bool,
+    },
     /// No work is due, so each slot has its own optimum.
     LeastCostPerSample {
         /// Intensity of the slot.
@@ -143,6 +150,11 @@ impl fmt::Display for Reason {
                 f.write_str("Running at full speed: the work does not fit into the planning horizon")
             }
             Self::OnlyPoint => f.write_str("The only useful limit: no other one is faster or draws less power"),
+            Self::OnlyMeasured { limit, lacks_time } => {
+                write!(f, "Only {limit} is measured so far")?;
+                let why = ": measuring other limits would cost more time than the job allows";
+                f.write_str(if lacks_time { why } else { "" })
+            }
             Self::LeastCostPerSample { intensity } => {
                 write!(f, "Lowest cost per sample at {}: no work is due now", g(intensity))
             }
@@ -215,6 +227,8 @@ pub(super) struct PlanContext {
     pub(super) weighing: Weighing,
     /// True if forecast uncertainty changed the present slot.
     pub(super) restrained: bool,
+    /// Reason of all segments if one setting is measured.
+    pub(super) only_measured: Option<Reason>,
 }
 
 /// Returns the reason of each share of `shares`: the solution's shares without parts that are too short.
@@ -274,7 +288,7 @@ pub(super) fn explain(
         let cleaner = value < mean && slowest.is_some_and(|r| r < throughput(point));
         let dirtier = value > mean && fastest.is_some_and(|r| r > throughput(point));
         if hulls.running().len() == 1 {
-            Reason::OnlyPoint
+            context.only_measured.unwrap_or(Reason::OnlyPoint)
         } else if let Some(promise) = no_slack {
             Reason::NoSlack { promise }
         } else if context.restrained && slot == 0 {

@@ -54,7 +54,9 @@ impl Planner<'_> {
                 let shares = without_short_parts(solution.shares.clone(), dwell);
                 let shares = self.without_surplus(shares, due);
                 let slowdown = self.slowdown(self.samples(&shares), time(&shares));
-                let context = PlanContext { promise, binding, slowdown, weighing: self.request.weighing(), restrained };
+                let only_measured = self.only_measured();
+                let weighing = self.request.weighing();
+                let context = PlanContext { promise, binding, slowdown, weighing, restrained, only_measured };
                 let reasons = explain(&problem, &solution, &shares, &context);
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
@@ -67,12 +69,17 @@ impl Planner<'_> {
             }
             Err(why) => {
                 let full_speed = self.full_speed_time(due);
-                let shares = fill(problem.slots(), full_speed, self.choice.fastest());
+                let fastest = self.choice.fastest();
+                let shares = fill(problem.slots(), full_speed, fastest);
+                let ends_at = later(self.request.now, full_speed.to_delta());
+                let fits = problem.slots().last().is_some_and(|last| last.slot.end() >= ends_at);
+                let promise = promise.filter(|_| fits);
                 let reasons = shares.iter().map(|_| vec![Reason::FullSpeed { promise }]).collect();
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
-                let ends_at = later(self.request.now, full_speed.to_delta());
-                let slowdown = self.slowdown(plan.expected.samples, full_speed);
+                // Segments end with the horizon, the work may not.
+                let slowdown = self.slowdown(self.choice.points[fastest].throughput * full_speed, full_speed);
+                plan.expected.slowdown = slowdown;
                 plan.verdict = Verdict::FullSpeed { broken: self.broken(ends_at, slowdown, plan.expected.carbon), why };
                 plan
             }
@@ -142,6 +149,13 @@ impl Planner<'_> {
         let reason = |slot: &PlanSlot| vec![Reason::LeastCostPerSample { intensity: slot.intensity }];
         let reasons = slots.iter().map(reason).collect();
         Ok(self.finish(&Draft { slots: &slots, shares, reasons }, known_until, Verdict::Optimal))
+    }
+
+    /// Returns the reason of a plan for a job with one measured setting.
+    fn only_measured(&self) -> Option<Reason> {
+        let [point] = self.request.profile.points.as_slice() else { return None };
+        let limit = point.setting.iter().map(|set| set.limit).max()?;
+        Some(Reason::OnlyMeasured { limit, lacks_time: self.request.objective.bounds_time() })
     }
 
     /// Returns the work done by time shares.

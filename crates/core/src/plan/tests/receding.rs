@@ -127,6 +127,32 @@ fn exceeds_slowdown_by(verdict: &Verdict) -> Option<f64> {
     verdict.broken().iter().find_map(|broken| if let Excess::Slowdown(by) = broken.by { Some(by) } else { None })
 }
 
+#[test]
+fn work_of_millennia_breaks_no_promise() {
+    for total in [1e9, 1e13, 1e14, 1e15] {
+        let job = Job { work: Work::TotalSamples(Samples::new(total)), ..training() };
+        let plan = job.plan();
+        assert!(plan.verdict.broken().is_empty(), "{total}: {:?}", plan.verdict);
+        assert!((0.0..=0.1 + 1e-6).contains(&plan.expected.slowdown), "{total}: {:?}", plan.expected);
+        let reason = plan.segments[0].reason.to_string();
+        assert!(!reason.contains("no slower plan reliably keeps"), "{total}: {reason}");
+    }
+}
+
+#[test]
+fn a_single_measured_limit_is_not_called_the_only_useful_one() {
+    let mut job = training();
+    job.profile.points.truncate(1);
+    let reason = |job: &Job| job.plan().segments[0].reason.to_string();
+    let why = "Only 400 W is measured so far: measuring other limits would cost more time than the job allows";
+    assert_eq!(reason(&job), why);
+    job.objective = Objective::UNBOUND;
+    assert_eq!(reason(&job), "Only 400 W is measured so far");
+    // Here the others are measured, and worse.
+    job.profile = profile(&[(300.0, 100.0), (310.0, 90.0)]);
+    assert!(reason(&job).starts_with("The only useful limit"), "{}", reason(&job));
+}
+
 fn assert_well_formed(job: &Job, plan: &Plan) -> TestCaseResult {
     let mut from = job.now;
     for segment in &plan.segments {
