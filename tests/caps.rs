@@ -190,6 +190,24 @@ async fn a_killed_daemon_keeps_the_cap_when_it_is_back() {
 }
 
 #[tokio::test]
+async fn a_cap_applies_to_jobs_that_are_not_controlled() {
+    let driver = FakeDriver::new(&[board(), board()]);
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings("")), state.path()).await;
+    let guest = json!({"name": "guest", "gpus": [1], "control": false, "lease_s": 600});
+    let id = daemon.register(&guest).await;
+    daemon.stop("TERM").await;
+    let capped = Daemon::command_set(&driver, state.path(), &settings("limit_w = 300"));
+    let daemon = Daemon::start(capped, state.path()).await;
+    sum_is(&driver, 2, "the cap", |sum| sum <= 300.0).await;
+    assert!(driver.limit_w(1) < Some(FOUND), "a job that is not controlled counts too");
+    // Without the job it is a GPU without a job.
+    daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    kept(&driver, 2, 300.0);
+    daemon.stop("TERM").await;
+}
+
+#[tokio::test]
 async fn slow_writes_and_boundaries_break_nothing() {
     let driver = FakeDriver::new(&[board(), board(), board()]);
     let state = tempfile::tempdir().expect("a directory");

@@ -59,11 +59,16 @@ impl Demand<'_> {
         let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
         let is_silent = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
         let not_ours = gpu.external.is_some() || gpu.handle.capabilities().why_no_control().is_some();
-        if is_silent || not_ours || (owner.is_none() && !gpu.guests.is_empty() && gpu.manual.is_none()) {
+        if is_silent || not_ours {
             return LimitPriority::Fixed;
         }
-        let Some(job) = owner.filter(|_| gpu.manual.is_none()) else {
-            return if gpu.manual.is_some() { LimitPriority::Manual } else { LimitPriority::Idle };
+        if gpu.manual.is_some() {
+            return LimitPriority::Manual;
+        }
+        let Some(job) = owner else {
+            // A cap is the operator's and applies to jobs that are not controlled too.
+            let guest = gpu.guests.first().and_then(|id| self.jobs.get(id));
+            return guest.map_or(LimitPriority::Idle, |job| LimitPriority::Job { priority: job.spec.priority });
         };
         let priority = job.spec.priority;
         let finished = job.remaining().is_some_and(|left| left <= Samples::ZERO);
