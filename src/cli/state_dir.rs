@@ -94,7 +94,7 @@ fn prepare(state_dir: &Path) -> Result<(), LockError> {
     let make = |source| LockError::Make { dir: dir(), source };
     let real = match files::check_path(state_dir) {
         Ok(real) => real,
-        Err(Distrust::Io { source, .. }) => return Err(make(source)),
+        Err(Distrust::Io { why, .. }) => return Err(make(why)),
         Err(source) => return Err(LockError::Unsafe { dir: dir(), source }),
     };
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&real).map_err(make)?;
@@ -153,7 +153,7 @@ fn is_own(name: &str) -> bool {
 
 /// Returns wattune's files in its state directory.
 fn own_files(dir: &Path) -> Result<Vec<PathBuf>, Distrust> {
-    let looking = |source| Distrust::Io { path: dir.to_owned(), source };
+    let looking = |source| Distrust::Io { path: dir.to_owned(), why: source };
     let mut own = Vec::new();
     for entry in fs::read_dir(dir).map_err(looking)? {
         let entry = entry.map_err(looking)?;
@@ -172,7 +172,7 @@ fn close_files(dir: &Path) -> Result<(), Distrust> {
         // the database open: this one owns the directory.
         let is_index = path.to_string_lossy().ends_with("-shm");
         if is_index && files::is_open(&found) && found.uid() == files::user() {
-            fs::remove_file(&path).map_err(|source| Distrust::Io { path, source })?;
+            fs::remove_file(&path).map_err(|source| Distrust::Io { path, why: source })?;
         } else {
             files::close(&path, &found)?;
         }

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
 use crate::{controller, cpu, http, telemetry};
-use wattune_core::domain::with_nearest;
+use wattune_core::domain::{name_types_plainly, with_nearest};
 use wattune_core::{ledger, plan, profile};
 
 /// The kind of GPUs that the daemon controls.
@@ -140,7 +140,7 @@ impl Settings {
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         toml::from_str(text).map_err(|error| {
             let (line, column) = error.span().map_or((1, 1), |span| position(text, span.start));
-            let message = name_types_plainly(with_nearest(error.message().trim_end().replace('\n', " ")));
+            let message = with_nearest(name_types_plainly(&error.message().trim_end().replace('\n', " ")));
             ConfigError::Wrong { path: path.to_owned(), line, column, message }
         })
     }
@@ -186,16 +186,6 @@ impl Settings {
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
-}
-
-/// Replaces serde's names of types by "number".
-fn name_types_plainly(message: String) -> String {
-    let Some((what, given)) = message.rsplit_once(", expected ") else { return message };
-    match given {
-        "f64" => format!("{what}, expected a number"),
-        "u64" | "u32" | "usize" => format!("{what}, expected a whole number"),
-        _ => message,
-    }
 }
 
 /// Finds the key, or the entry of a list, that a message begins with; otherwise its table or list.

@@ -56,12 +56,12 @@ pub enum Distrust {
     #[error("{} is no regular file; move it away", path.display())]
     NoFile { path: PathBuf },
     /// The system refused.
-    #[error("cannot inspect {}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    #[error("cannot inspect {}: {why}", path.display())]
+    Io { path: PathBuf, why: io::Error },
 }
 
 fn inspecting(path: &Path) -> impl FnOnce(io::Error) -> Distrust + '_ {
-    |source| Distrust::Io { path: path.to_owned(), source }
+    |source| Distrust::Io { path: path.to_owned(), why: source }
 }
 
 /// Returns this process's user id.
@@ -117,7 +117,7 @@ pub fn check_path(path: &Path) -> Result<PathBuf, Distrust> {
                 at.extend(rest.into_iter().rev());
                 return Ok(at);
             }
-            Err(source) => return Err(Distrust::Io { path: next, source }),
+            Err(source) => return Err(Distrust::Io { path: next, why: source }),
         };
         if !found.is_symlink() {
             at = next;
@@ -163,7 +163,7 @@ pub fn check_file(path: &Path) -> Result<Option<Metadata>, Distrust> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(Distrust::Io { path: path.to_owned(), source }),
+        Err(source) => return Err(Distrust::Io { path: path.to_owned(), why: source }),
     };
     if found.is_symlink() {
         return Err(Distrust::Link { path: path.to_owned(), kind: "symbolic" });

@@ -17,7 +17,7 @@ use serde_json::error::Category;
 
 use super::error::Problem;
 use super::shared::Shared;
-use wattune_core::domain::{InvalidJob, with_nearest};
+use wattune_core::domain::{InvalidJob, name_types_plainly, with_nearest};
 
 /// A request body.
 pub(super) trait Wire: DeserializeOwned {
@@ -101,7 +101,7 @@ fn refuse<T: Wire>(path: &str, error: &serde_json::Error) -> Problem {
     let (line, column) = (error.line(), error.column());
     let message = error.to_string();
     let place = format!(" at line {line} column {column}");
-    let what = &with_nearest(message.strip_suffix(&place).unwrap_or(&message).to_owned());
+    let what = &with_nearest(name_types_plainly(message.strip_suffix(&place).unwrap_or(&message)));
     if error.classify() != Category::Data {
         let hint = "; JSON has no NaN, no infinity, no comments and no trailing commas";
         let detail = format!("the body is not JSON: {what}, at line {line}, column {column}{hint}");

@@ -128,7 +128,8 @@ macro_rules! quantity {
         }
         impl Sum for $name {
             fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-                Self(iter.map(|q| q.0).sum())
+                // The sum of no floats is -0.0.
+                Self(iter.map(|q| q.0).fold(0.0, f64::add))
             }
         }
     };
@@ -217,7 +218,8 @@ impl fmt::Display for Short {
     }
 }
 
-/// Displays a number in a sentence, rounded to an integer, with an exponent where it would be long.
+/// Displays a number in a sentence with three significant digits, or all integer ones, with an exponent where it would be
+/// long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rounded(pub f64);
 
@@ -225,7 +227,13 @@ impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             value if value.is_finite() && value.abs() >= 1e15 => write!(f, "{value:.0e}"),
-            value => write!(f, "{value:.0}"),
+            value if value == 0.0 || value.abs() >= 100.0 => write!(f, "{value:.0}"),
+            value if value.abs() < 1e-3 => f.write_str("less than 0.001"),
+            value => {
+                let decimals = if value.abs() < 10.0 { 3 } else { 1 };
+                let text = format!("{value:.decimals$}");
+                f.write_str(text.trim_end_matches('0').trim_end_matches('.'))
+            }
         }
     }
 }
@@ -251,7 +259,8 @@ impl fmt::Display for Points {
 pub struct Lasting(pub Seconds);
 
 /// Longest duration displayed in seconds.
-const LONGEST_IN_SECONDS: f64 = 1e5;
+const LONGEST_IN_SECONDS: f64 = 7200.0;
+const HOUR_S: f64 = 3600.0;
 const DAY_S: f64 = 86_400.0;
 const YEAR_S: f64 = 365.25 * DAY_S;
 
@@ -259,6 +268,7 @@ impl fmt::Display for Lasting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.get() {
             seconds if seconds.abs() < LONGEST_IN_SECONDS => write!(f, "{seconds:.0} s"),
+            seconds if seconds.abs() < 2.0 * DAY_S => write!(f, "{:.1} h", seconds / HOUR_S),
             seconds if seconds.abs() < 2.0 * YEAR_S => write!(f, "{:.0} days", seconds / DAY_S),
             seconds if seconds.abs() <= 100.0 * YEAR_S => write!(f, "{:.0} years", seconds / YEAR_S),
             // Includes durations that overflowed.
@@ -419,7 +429,8 @@ mod tests {
     fn sentences_hold_no_long_numbers() {
         let table = [
             (0.4, "0 s"),
-            (90_000.0, "90000 s"),
+            (7000.0, "7000 s"),
+            (99_456.0, "27.6 h"),
             (172_800.0, "2 days"),
             (3.0 * YEAR_S, "3 years"),
             (101.0 * YEAR_S, "more than 100 years"),
@@ -429,9 +440,22 @@ mod tests {
             assert_eq!(Lasting(Seconds::new(seconds)).to_string(), told);
         }
         assert_eq!(Lasting(Seconds::new(1e300) * 1e300).to_string(), "more than 100 years");
-        for (number, told) in [(0.4, "0"), (1234.5, "1234"), (-7.0, "-7"), (1e15, "1e15"), (1e300, "1e300")] {
+        let numbers = [
+            (0.0, "0"),
+            (0.4, "0.4"),
+            (0.05, "0.05"),
+            (1e-9, "less than 0.001"),
+            (12.34, "12.3"),
+            (30.0, "30"),
+            (1234.5, "1234"),
+            (-7.0, "-7"),
+            (1e15, "1e15"),
+            (1e300, "1e300"),
+        ];
+        for (number, told) in numbers {
             assert_eq!(Rounded(number).to_string(), told);
         }
+        assert!([0.0; 0].into_iter().map(Joules::new).sum::<Joules>().get().is_sign_positive(), "no -0.0");
         assert_eq!(Short(5e-324).to_string(), "5e-324");
         for (fraction, told) in
             [(0.0314, "3.14 points"), (1e300, "more than 10000 points"), (f64::INFINITY, "more than 10000 points")]

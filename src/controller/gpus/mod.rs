@@ -387,7 +387,7 @@ fn act_on(gpu: &mut Gpu, target: Target, settings: &Settings, journal: &mut Jour
             tracing::warn!(gpu.uuid = %id, "GPU {id}: an external writer set {}; leaving it alone", external.limit);
         }
         Act::Restored(limit) => {
-            tracing::info!(gpu.uuid = %id, "GPU {id}: back at its original limit of {limit}");
+            tracing::info!(gpu.uuid = %id, "GPU {id}: restored to its original limit of {limit}");
         }
     }
     Ok(acted)

@@ -42,7 +42,8 @@ impl Controller {
         self.write_backlog().await;
         // The estimate below includes what was written now.
         self.accounting.forget_late(id);
-        tracing::info!(job.id = %id, "job {id} ({}) ended: {reason}", job.spec.name);
+        let how = reason.strip_prefix("ended").map_or_else(|| format!(": {reason}"), str::to_owned);
+        tracing::info!(job.id = %id, "job {id} ({}) ended{how}", job.spec.name);
         if let Err(error) = self.store.save_job(&ended).await {
             self.accounting.record_store_fault(&error);
             self.accounting.queue_ended(ended);

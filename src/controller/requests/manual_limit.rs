@@ -119,7 +119,7 @@ fn allowed(gpu: &Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Result<Power
     let asked = PowerLimit::from_watts(limit);
     if asked < range.min || asked > ceiling {
         let original = if ceiling < range.max { " (its original limit; wattune never goes above it)" } else { "" };
-        let why = format!("is {limit}; this GPU accepts {} to {ceiling}{original}", range.min);
+        let why = format!("is {} W; this GPU accepts {} to {ceiling}{original}", Short(limit.get()), range.min);
         return Err(ControlError::Invalid(InvalidJob { field: "power_limit_w", why }));
     }
     Ok(asked)

@@ -95,9 +95,9 @@ impl SignalBasis {
     pub(super) fn replace(&mut self, basis: Self, now: Now) -> bool {
         let changed = (self.level, self.source) != (basis.level, basis.source);
         let since = if changed { now.utc } else { self.since };
-        if changed {
+        if changed && (self.level != basis.level || basis.level != BasisLevel::Constant) {
             let (from, to, source) = (self.level.name(), basis.level.name(), basis.source);
-            tracing::info!(from, to, source, "carbon signal: the present now rests on another basis");
+            tracing::info!(from, to, source, "carbon signal changed");
         }
         *self = Self { since, looked_at: Some(now.monotonic), ..basis };
         changed

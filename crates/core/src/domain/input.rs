@@ -107,6 +107,21 @@ pub fn with_nearest(message: String) -> String {
     }
 }
 
+/// Replaces the names of types in a serde message by plain words.
+pub fn name_types_plainly(message: &str) -> String {
+    let Some((what, expected)) = message.rsplit_once(", expected ") else { return message.to_owned() };
+    let what = what.replace("type: sequence", "type: list").replace("type: map", "type: object");
+    let expected = match expected {
+        "f64" | "f32" => "a number",
+        "u64" | "u32" | "u16" | "usize" | "i64" | "i32" => "a whole number",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    };
+    format!("{what}, expected {expected}")
+}
+
 /// Returns the Damerau–Levenshtein distance (optimal string alignment).
 fn edits(a: &[char], b: &[char]) -> usize {
     let mut rows: [Vec<usize>; 3] = [Vec::new(), Vec::new(), (0..=b.len()).collect()];
@@ -224,6 +239,21 @@ mod tests {
         ];
         for (message, added) in table {
             assert_eq!(with_nearest(message.into()), format!("{message}{}", added.unwrap_or_default()));
+        }
+    }
+
+    #[test]
+    fn types_have_plain_names() {
+        let table = [
+            ("invalid type: string \"a\", expected f64", "invalid type: string \"a\", expected a number"),
+            ("invalid value: integer `-1`, expected u64", "invalid value: integer `-1`, expected a whole number"),
+            ("invalid type: map, expected a sequence", "invalid type: object, expected a list"),
+            ("invalid type: sequence, expected a map", "invalid type: list, expected an object"),
+            ("invalid type: integer `1`, expected a string", "invalid type: integer `1`, expected a string"),
+            ("missing field `name`", "missing field `name`"),
+        ];
+        for (message, plain) in table {
+            assert_eq!(name_types_plainly(message), plain);
         }
     }
 

@@ -18,7 +18,7 @@ pub use gpu::{EnergySource, EventReasons, GpuIdentity, LimitRange, PowerLimit, S
 pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, SIMULATED_GPU, Zone};
 pub use input::{
     InvalidJob, MOST_POWER_PER_NODE, check_intensity, check_power, first_invisible, is_invisible, is_visible, legible,
-    nearest, with_nearest,
+    name_types_plainly, nearest, with_nearest,
 };
 pub use job::{JobSpec, MOST_SAMPLES, Work};
 pub use objective::{Activity, Objective, Pausing};

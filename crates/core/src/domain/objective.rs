@@ -163,10 +163,13 @@ impl Objective {
     }
 }
 
+/// Weight from which it was probably given in percent; 2 may as well be a wrong sign or scale.
+const LEAST_PERCENT: f64 = 10.0;
+
 /// Returns a hint if a weight was given in percent.
 fn as_fraction(weight: f64) -> String {
     match weight {
-        percent if (1.0..=100.0).contains(&percent) => {
+        percent if (LEAST_PERCENT..=100.0).contains(&percent) => {
             format!("; for {} % write {}", Short(percent), Short(percent / 100.0))
         }
         _ => String::new(),

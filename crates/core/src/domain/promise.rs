@@ -161,7 +161,6 @@ impl fmt::Display for Excess {
         match self {
             Self::Time(time) => Lasting(*time).fmt(f),
             Self::Slowdown(fraction) => Points(*fraction).fmt(f),
-            Self::Carbon(grams) if grams.get() < 100.0 => write!(f, "{:.1} g", grams.get()),
             Self::Carbon(grams) => write!(f, "{} g", Rounded(grams.get())),
         }
     }

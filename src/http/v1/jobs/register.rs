@@ -34,7 +34,8 @@ pub(in crate::http) struct RegisterJob {
     objective: Option<ObjectiveSpec>,
     /// The lease: the job counts as dead this long after its last report. 1 to 86400 s; the daemon's default if absent.
     lease_s: Option<f64>,
-    /// Allows wattune to set the GPUs' limits; if false, the job's energy is only recorded.
+    /// Allows wattune to set the GPUs' limits; if false, the job's energy is only recorded, and only the node's cap lowers
+    /// its limits.
     #[serde(default = "yes")]
     #[schema(default = true)]
     control: bool,
@@ -127,6 +128,7 @@ pub(in crate::http) struct ObjectiveSpec {
     #[schema(minimum = 0, exclusive_maximum = 1)]
     max_slowdown: Option<f64>,
     /// The time at which the work must be done; needs `work.total_samples`.
+    #[serde(default, deserialize_with = "deadline")]
     deadline: Option<DateTime<Utc>>,
     /// The emissions that all of the work may cause, in grams of CO2 equivalent; needs `work.total_samples`. Alone,
     /// time is minimised.
@@ -230,6 +232,29 @@ impl ObjectiveSpec {
             ..Objective::UNBOUND
         };
         Objective::new(self.eta, asked)
+    }
+}
+
+/// Reads a time, or says what it lacks.
+fn deadline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateTime<Utc>>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+    let lacking = [
+        ("", ""),
+        ("Z", "it lacks a time zone"),
+        (":00Z", "it lacks seconds and a time zone"),
+        (":00:00Z", "it lacks minutes, seconds and a time zone"),
+        ("T00:00:00Z", "it lacks a time of day and a time zone"),
+    ];
+    let completed = |(suffix, lacks): (&str, &'static str)| {
+        let complete = format!("{}{suffix}", text.replacen(' ', "T", 1));
+        complete.parse::<DateTime<Utc>>().ok().map(|at| (at, complete, lacks))
+    };
+    match lacking.into_iter().find_map(completed) {
+        Some((at, _, "")) => Ok(Some(at)),
+        Some((_, complete, lacks)) => {
+            Err(de::Error::custom(format!("is no time in RFC 3339: {lacks}; \"{complete}\" is one in UTC")))
+        }
+        None => Err(de::Error::custom("is no time in RFC 3339")),
     }
 }
 

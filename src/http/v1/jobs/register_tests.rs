@@ -69,7 +69,7 @@ fn invalid_registrations_are_refused_with_a_hint() {
         (r#"{"name":"a","gpus":[0],"lease_s":NaN}"#, 400, None, "JSON has no NaN"),
         (r#"{"name":"a","gpus":[0],"lease_s":1e999}"#, 400, None, "number out of range"),
         ("\"text\"", 422, None, "the body: invalid type: string \"text\", expected an object"),
-        ("[\"a\",[0]]", 422, None, "the body: invalid type: sequence, expected an object"),
+        ("[\"a\",[0]]", 422, None, "the body: invalid type: list, expected an object"),
         (r#"{"name":"a","gpus":[0],"objective":[0.5]}"#, 422, Some("objective"), "expected an object"),
         (r#"{"gpus":[0]}"#, 422, Some("name"), "name: missing field `name`"),
         (r#"{"name":"a"}"#, 422, Some("gpus"), "see GET /v1/gpus"),
@@ -137,6 +137,14 @@ fn invalid_registrations_are_refused_with_a_hint() {
         (r#"{"name":"a","gpus":[0],"objective":{"eta":"1"}}"#, 422, Some("objective.eta"), "give a number from 0"),
         (r#"{"name":"a","gpus":[0],"objective":{"max_slowdown":-1}}"#, 422, Some("objective.max_slowdown"), "0.03"),
         (r#"{"name":"a","gpus":[0],"objective":{"deadline":"noon"}}"#, 422, Some("objective.deadline"), "RFC 3339"),
+        (
+            r#"{"name":"a","gpus":[0],"objective":{"deadline":"2026-12-01 10:00"}}"#,
+            422,
+            Some("objective.deadline"),
+            "it lacks seconds and a time zone; \"2026-12-01T10:00:00Z\" is one in UTC",
+        ),
+        (r#"{"name":"a","gpus":0}"#, 422, Some("gpus"), "expected a list"),
+        (r#"{"name":"a","gpus":[0],"lease_s":"1"}"#, 422, Some("lease_s"), "expected a number"),
         (r#"{"name":"a","gpus":[0],"tags":{"team":1}}"#, 422, Some("tags.team"), "give an object of texts"),
         (
             r#"{"name":"a","gpus":[0],"objective":{"carbon_budget_g":1e-300}}"#,

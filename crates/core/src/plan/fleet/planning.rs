@@ -11,7 +11,7 @@ use crate::domain::{Slot, TimeSeries};
 use crate::plan::job::plan;
 use crate::plan::request::Unplannable;
 use crate::plan::schedule::Plan;
-use crate::units::{GramsCo2e, Seconds, Watts};
+use crate::units::{GramsCo2e, Lasting, Seconds, Watts};
 
 /// Excess over a cap that counts as rounding.
 const NO_POWER: Watts = Watts::new(1e-3);
@@ -39,8 +39,8 @@ impl fmt::Display for SharedViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cap { by, during } => {
-                let (by, during) = (by.get(), during.get());
-                write!(f, "the plans exceed the node's cap by up to {by:.0} W during {during:.0} s: ")?;
+                let (by, during) = (by.get(), Lasting(*during));
+                write!(f, "the plans exceed the node's cap by up to {by:.0} W during {during}: ")?;
                 f.write_str("even the lowest limits add up to more")
             }
             Self::SharedBudget { during, by } => {
