@@ -244,6 +244,7 @@ async fn mistakes_in_requests_are_named() {
         ("POST", jobs, wishes(json!({"max_slowdown": 3})), "objective.max_slowdown", "for 3 % write 0.03"),
         ("POST", jobs, wishes(json!({"max_slowdown": 1})), "objective.max_slowdown", "for 1 % write 0.01"),
         ("POST", jobs, wishes(json!({"eta": 50})), "objective.eta", "for 50 % write 0.5"),
+        ("POST", jobs, wishes(json!({"deadline": "2026-12-01"})), "objective.deadline", "lacks a time of day"),
         ("POST", jobs, wishes(json!({"price_weight": 30})), "objective.price_weight", "for 30 % write 0.3"),
         ("POST", jobs, wishes(json!({"deadline": "+10000-01-01T00:00:00Z"})), "objective.deadline", "from 1 to 9999"),
         ("POST", jobs, wishes(json!({"deadline": 1_796_000_000})), "objective.deadline", "RFC 3339"),
@@ -341,7 +342,7 @@ async fn reports_that_count_something_else_are_warned_of() {
         (
             json!({"work": {"total_samples": 1e6}, "objective": {"deadline": "2001-01-01T00:00:00Z"}}),
             |t| json!({"samples": 300.0 * t}),
-            "the deadline 2001-01-01T00:00:00Z will be missed by at least",
+            "the deadline 2001-01-01T00:00:00Z will be missed by",
         ),
     ];
     let mut ids = Vec::new();
@@ -373,11 +374,56 @@ async fn reports_that_count_something_else_are_warned_of() {
     assert_eq!(unasked, json!([]), "nothing is wrong with that one");
     let falling = daemon.post(&format!("/v1/jobs/{}/progress", ids[0]), &json!({"samples": 100})).await.problem(422);
     assert!(falling["detail"].as_str().expect("told").contains("not that of a step or an epoch"), "{falling}");
+    // What reports look like stays told.
+    for board in [0, 1, 2] {
+        let account = daemon.delete(&format!("/v1/jobs/{}", ids[board])).await.expect(200);
+        assert!(account["warnings"].to_string().contains(table[board].2), "{board}: {account}");
+        let ended = daemon.get(&format!("/v1/jobs/{}", ids[board])).await.expect(200);
+        assert_eq!((&ended["warnings"], &ended["broken_promises"]), (&account["warnings"], &json!(0)), "{ended}");
+    }
+    let again = daemon.delete(&format!("/v1/jobs/{}", ids[0])).await.problem(409);
+    let detail = again["detail"].as_str().expect("told");
+    assert!(detail.contains("has already ended") && detail.contains("/emissions"), "{again}");
     // A deadline that was missed stays told.
     let late = daemon.delete(&format!("/v1/jobs/{}", ids[5])).await.expect(200);
     assert!(late["warnings"].to_string().contains("was missed by"), "{late}");
     let ended = daemon.get(&format!("/v1/jobs/{}", ids[5])).await.expect(200);
     assert_eq!(ended["broken_promises"], 1, "{ended}");
+}
+
+#[tokio::test]
+async fn one_report_with_another_clock_does_not_lock_a_job() {
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = simulated(state.path()).await;
+    let table: [(f64, &str); 4] = [
+        (1.79e9, "is this Unix time?"),
+        (22_000.0, "are these milliseconds?"),
+        (22e6, "are these microseconds?"),
+        (1.79e12, "is this Unix time in milliseconds?"),
+    ];
+    for (gpu, (wrong, meant)) in table.into_iter().enumerate() {
+        // In the middle it is refused.
+        let id = daemon.register(&json!({"name": format!("middle {gpu}"), "gpus": [gpu]})).await;
+        let path = format!("/v1/jobs/{id}/progress");
+        for at in [20.0, 21.0] {
+            daemon.post(&path, &json!({"samples": 10.0 * at, "at_s": at})).await.expect(200);
+        }
+        let refused = daemon.post(&path, &json!({"samples": 215, "at_s": wrong})).await.problem(422);
+        assert!(refused["detail"].as_str().expect("told").contains(meant), "{wrong}: {refused}");
+        daemon.post(&path, &json!({"samples": 220, "at_s": 22.0})).await.expect(200);
+        daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    }
+    // At the beginning there is nothing to compare it with: the clock begins anew, and that is told.
+    let id = daemon.register(&json!({"name": "first", "gpus": [5]})).await;
+    let path = format!("/v1/jobs/{id}/progress");
+    daemon.post(&path, &json!({"samples": 200, "at_s": 1.79e9})).await.expect(200);
+    let right = daemon.post(&path, &json!({"samples": 210, "at_s": 21.0})).await.expect(200);
+    assert!(right["warnings"].to_string().contains("is this Unix time?"), "{right}");
+    daemon.post(&path, &json!({"samples": 220, "at_s": 22.0})).await.expect(200);
+    let out_of_order = daemon.post(&path, &json!({"samples": 220, "at_s": 21.5})).await.problem(422);
+    assert_eq!(out_of_order["field"], "at_s");
+    let account = daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    assert!(account["warnings"].to_string().contains("is this Unix time?"), "{account}");
 }
 
 #[tokio::test]
@@ -458,6 +504,27 @@ async fn the_first_job_of_a_few_minutes_keeps_its_slack() {
     training.stop().await;
     assert!(written.iter().all(|limit| *limit >= found), "{written:?}: {view}");
     assert_eq!(view["broken_promises"], 0, "{view}");
+}
+
+#[tokio::test]
+async fn an_exceeded_budget_stays_a_warning_beside_others() {
+    let driver = std::sync::Arc::new(FakeDriver::new(&[json!({"demand_w": 400})]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
+    let objective = json!({"max_slowdown": 0.03, "carbon_budget_g": 0.001});
+    let job = json!({"name": "over", "gpus": [0], "work": {"total_samples": 20_000}, "objective": objective});
+    let id = daemon.register(&job).await;
+    let training = Training::start(daemon.base(), &id, &driver, vec![(0, &[(100.0, 40.0), (300.0, 100.0)])], 0.0);
+    daemon.phase(&id, "planned").await;
+    training.stop().await;
+    let path = format!("/v1/jobs/{id}/progress");
+    for samples in [100_000, 100_001] {
+        daemon.post(&path, &json!({"samples": samples})).await.expect(200);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let warnings = daemon.post(&path, &json!({"samples": 100_002})).await.expect(200)["warnings"].to_string();
+    assert!(warnings.contains("work.total_samples") && warnings.contains("the carbon budget of 0.001 g"), "{warnings}");
+    assert!(!warnings.contains("budget of 0 g"), "{warnings}");
 }
 
 #[tokio::test]

@@ -210,7 +210,7 @@ async fn it_waits_for_noon_and_over_a_restart() {
     let late = waiting.clock.utc() - ten;
     assert!(told.resume_at.is_none() && late >= TimeDelta::zero() && late < TimeDelta::minutes(1), "{late}");
     let told = waiting.until(Phase::Observing).await;
-    assert!(told.reason.contains("its work is done"), "{}", told.reason);
+    assert!(told.reason.contains("All samples are done"), "{}", told.reason);
     let (now, deadline) = (waiting.clock.utc(), start() + TimeDelta::hours(16));
     assert!(now <= deadline && now > ten + TimeDelta::hours(4), "{now}");
 }

@@ -44,6 +44,25 @@ pub struct StoredProgress {
     /// True if it controls nothing and shared a GPU with another job, so that its profile measured both.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_shared: bool,
+    /// Summary of its reports, stored at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reports: Option<ReportSummary>,
+}
+
+/// Summary of a job's reports to one daemon, from which likely mistakes are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ReportSummary {
+    /// Number of reports.
+    pub count: u32,
+    /// Time from the first to the last on the daemon's clock.
+    pub took_s: f64,
+    /// Cumulative samples of the first and last report.
+    pub samples: (f64, f64),
+    /// Client's times of the first and last report.
+    pub at_s: (Option<f64>, Option<f64>),
+    /// Client's times before and after its clock began anew, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_clock_s: Option<(f64, f64)>,
 }
 
 impl StoredProgress {

@@ -24,7 +24,7 @@ mod signals;
 
 pub use database::{FILE_NAME, Store};
 pub use error::StoreError;
-pub use jobs::{LastReport, StoredJob, StoredProgress};
+pub use jobs::{LastReport, ReportSummary, StoredJob, StoredProgress};
 pub use ledger::{
     Checkpoint, CorrectionError, CorrectionRequest, CorrectionResult, LastSeen, LedgerPage, LedgerRow,
     OpenIntervalRecord, RecoveredState, SettledTotal,

@@ -210,7 +210,7 @@ impl Job {
             idling: Idling::default(),
             stalls: StallDetector::new(stored.account),
             unsaved: false,
-            received_reports: ReceivedReports::default(),
+            received_reports: ReceivedReports::of(stored.reports),
             saved_progress: None,
             lease_until,
             last_report_at: None,
@@ -312,7 +312,7 @@ impl Job {
             (None, None) => (Phase::Observing, "its GPUs have no power limit to set".into()),
             (None, Some(_)) if !self.is_alive() => (Phase::Waiting, "waiting for the first progress report".into()),
             (None, Some(_)) if finished => {
-                (Phase::Observing, "its work is done; its GPUs have their limits back".into())
+                (Phase::Observing, "All samples are done; original limits are restored".into())
             }
             (None, Some(profiler)) => match (profiler.stage(), profiler.wanted()) {
                 (Stage::Done, _) | (_, None) => (Phase::Planned, String::new()),
@@ -341,10 +341,11 @@ impl Job {
         self.saved_record.clone()
     }
     pub(crate) fn stored(&self, ended: Option<(DateTime<Utc>, String)>) -> StoredJob {
+        let reports = ended.is_some().then_some(self.received_reports.summary());
         StoredJob {
             id: self.id.clone(),
             spec: self.spec.clone(),
-            progress: self.progress,
+            progress: StoredProgress { reports, ..self.progress },
             registered_at: self.registered_at,
             ended,
         }
@@ -370,7 +371,7 @@ fn profiling_reason(stage: Stage, setting: &Setting) -> String {
     let at: Vec<String> = setting.iter().map(ToString::to_string).collect();
     let at = at.join(" + ");
     match stage {
-        Stage::Closing => format!("measuring the ceiling, {at}, once more: it is the reference of the slowdown"),
+        Stage::Closing => format!("re-measuring the maximum usable limit, {at}: slowdown is relative to it"),
         Stage::Remeasuring => format!("measuring {at} for another minute: it is the point known worst"),
         _ => format!("measuring throughput and power at {at}"),
     }

@@ -1,6 +1,7 @@
 //! Progress of a job: readings of its GPUs, its reports, and the account of its time.
 
 use super::job::Job;
+use super::reports::unit_hint;
 use crate::controller::error::ControlError;
 use crate::controller::gpus::{Gpu, Gpus};
 use crate::controller::planning::ReplanReason;
@@ -10,10 +11,13 @@ use wattune_core::plan::JobActivity;
 use wattune_core::profile::steps::Setting;
 use wattune_core::profile::{GpuSnapshot, Profiler, Report};
 use wattune_core::time::{Monotonic, Now};
-use wattune_core::units::{Joules, Samples, Seconds};
+use wattune_core::units::{Joules, Lasting, Samples, Seconds, Short};
 
 /// Maximum client time: no monotonic clock runs for centuries, so more is not in seconds.
 const LATEST_AT: Seconds = Seconds::new(1e10);
+
+/// Fall of the client's time that means a new clock; a smaller one means reports out of order.
+const NEW_CLOCK: Seconds = Seconds::new(60.0);
 
 /// Progress report of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,10 +93,11 @@ impl Job {
             return invalid("at_s", "is negative; give monotonic seconds since the job's start".into());
         }
         if let Some(at) = report.at.filter(|at| *at > LATEST_AT) {
-            return invalid("at_s", format!("is {:e}; it counts seconds, at most {:e}", at.get(), LATEST_AT.get()));
+            let hint = unit_hint(at, self.progress.last.and_then(|last| last.at_s).map_or(at, Seconds::new));
+            let why = format!("is {:e}; it counts seconds, at most {:e}{hint}", at.get(), LATEST_AT.get());
+            return invalid("at_s", why);
         }
-        let stored = &mut self.progress;
-        if let Some(last) = stored.last {
+        if let Some(last) = self.progress.last {
             if report.samples.get() < last.samples {
                 let why = format!(
                     "is {}, less than the {} reported before; it is the cumulative count of this run, not that of a step or an \
@@ -102,22 +107,39 @@ impl Job {
                 );
                 return invalid("samples", why);
             }
-            if let (Some(at), Some(before)) = (report.at, last.at_s)
-                && at.get() < before
-            {
-                let why =
-                    format!("is {}, before the {before} reported last; it must come from a monotonic clock", at.get());
-                return invalid("at_s", why);
-            }
-            let span = match (report.at, last.at_s) {
-                (Some(at), Some(before)) => at - Seconds::new(before),
-                _ => Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO),
+            let by_wall_clock = || Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO);
+            let passed = self.last_report_at.map_or_else(by_wall_clock, |at| now.monotonic.since(at));
+            let span = match report.at.zip(last.at_s.map(Seconds::new)) {
+                Some((at, before)) if at < before - NEW_CLOCK => {
+                    self.received_reports.restart_clock(before, at);
+                    passed
+                }
+                Some((at, before)) if at < before => {
+                    let (at, before) = (Short(at.get()), Short(before.get()));
+                    let why =
+                        format!("is {at}, before the {before} reported last; it must come from a monotonic clock");
+                    return invalid("at_s", why);
+                }
+                Some((at, before)) if at - before > self.received_reports.longest_advance(passed) => {
+                    let why = format!(
+                        "is {}, {} after the {} reported last, but only {} have passed; it counts seconds of one \
+                         monotonic clock{}",
+                        Short(at.get()),
+                        Lasting(at - before),
+                        Short(before.get()),
+                        Lasting(passed),
+                        unit_hint(at, before + passed)
+                    );
+                    return invalid("at_s", why);
+                }
+                Some((at, before)) => at - before,
+                None => passed,
             };
             let done = report.samples - Samples::new(last.samples);
             self.account_for(span, done);
         } else {
-            stored.first_samples = report.samples.get();
-            stored.started_at = Some(now.utc);
+            self.progress.first_samples = report.samples.get();
+            self.progress.started_at = Some(now.utc);
             self.stalls.begin();
         }
         self.progress.last =

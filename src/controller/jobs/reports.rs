@@ -1,5 +1,6 @@
 //! Progress reports that look like a mistake, such as steps or milliseconds instead of samples or seconds.
 
+use crate::store::ReportSummary;
 use wattune_core::domain::{JobSpec, Work};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Lasting, Samples, Seconds, Short};
@@ -21,38 +22,75 @@ const LONGEST: Seconds = Seconds::new(5.0 * 365.25 * 86_400.0);
 /// Ratio of lease to report interval from which a long lease was probably given in milliseconds.
 const LEASE_SPACINGS: f64 = 5000.0;
 const LONG_LEASE: Seconds = Seconds::new(10_000.0);
+/// Unix times from 2001 to 2096.
+const UNIX_S: std::ops::Range<f64> = 1e9..4e9;
 
-/// A received report.
+/// Advance of the client's clock that is plausible however little time has passed, once two reports show its pace,
+const PLAUSIBLE: Seconds = Seconds::new(60.0);
+/// and before: a clock in milliseconds is accepted and warned of.
+const PLAUSIBLE_AT_FIRST: Seconds = Seconds::new(1e6);
+
+/// A first or last report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ReceivedReport {
     samples: Samples,
     /// Client's clock.
     at: Option<Seconds>,
-    /// Daemon's clock.
-    received: Monotonic,
 }
 
 /// Reports of a job to this daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ReceivedReports {
-    first: Option<ReceivedReport>,
-    last: Option<ReceivedReport>,
-    count: u32,
+    summary: ReportSummary,
+    /// Time of the first report on the daemon's clock.
+    began: Option<Monotonic>,
 }
 
 impl ReceivedReports {
+    /// Returns what is known of an ended job's reports, or none.
+    pub(crate) fn of(summary: Option<ReportSummary>) -> Self {
+        Self { summary: summary.unwrap_or_default(), began: None }
+    }
+
+    /// Returns their summary, to be stored.
+    pub(crate) fn summary(&self) -> ReportSummary {
+        self.summary
+    }
+
     /// Adds a report.
     pub(crate) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
-        let seen = ReceivedReport { samples, at, received };
-        self.first.get_or_insert(seen);
-        self.last = Some(seen);
-        self.count = self.count.saturating_add(1);
+        let (samples, at) = (samples.get(), at.map(Seconds::get));
+        let summary = &mut self.summary;
+        let began = *self.began.get_or_insert_with(|| {
+            (summary.samples.0, summary.at_s.0) = (samples, at);
+            received
+        });
+        (summary.samples.1, summary.at_s.1) = (samples, at);
+        summary.took_s = received.since(began).get();
+        summary.count = summary.count.saturating_add(1);
+    }
+
+    /// Begins anew because the client's clock does.
+    pub(crate) fn restart_clock(&mut self, before: Seconds, at: Seconds) {
+        let new_clock_s = self.summary.new_clock_s.or(Some((before.get(), at.get())));
+        *self = Self::of(Some(ReportSummary { new_clock_s, ..ReportSummary::default() }));
+    }
+
+    /// Returns the longest plausible advance of the client's clock in a time on the daemon's.
+    pub(crate) fn longest_advance(&self, passed: Seconds) -> Seconds {
+        let ReportSummary { count, took_s, at_s, .. } = self.summary;
+        let pace = at_s.0.zip(at_s.1).map_or(1.0, |(first, last)| (last - first) / took_s.max(1e-3));
+        let at_least = if count > 1 { PLAUSIBLE } else { PLAUSIBLE_AT_FIRST };
+        passed * CLOCKS_DIFFER * pace.max(1.0) + at_least
     }
 
     /// Returns likely mistakes, each with what was probably meant.
     pub(crate) fn likely_mistakes(&self, spec: &JobSpec) -> Vec<String> {
-        let Some((first, last)) = self.first.zip(self.last) else { return Vec::new() };
-        let took = last.received.since(first.received);
+        let ReportSummary { count, took_s, samples, at_s, new_clock_s } = self.summary;
+        let report =
+            |samples, at: Option<f64>| ReceivedReport { samples: Samples::new(samples), at: at.map(Seconds::new) };
+        let (first, last) = (report(samples.0, at_s.0), report(samples.1, at_s.1));
+        let took = Seconds::new(took_s);
         let total = match spec.work {
             Work::TotalSamples(total) => Some(total),
             Work::Unknown => None,
@@ -64,14 +102,23 @@ impl ReceivedReports {
                 Short(total.get())
             )
         });
-        if self.count < FEW || took < SHORT {
-            return beyond.into_iter().collect();
+        let restart = new_clock_s.map(|(before, after)| {
+            format!(
+                "at_s fell from {} to {}, which was taken for a new clock; it counts seconds of one monotonic clock{}",
+                Short(before),
+                Short(after),
+                unit_hint(Seconds::new(before), Seconds::new(after))
+            )
+        });
+        let of_few = beyond.into_iter().chain(restart);
+        if count < FEW || took < SHORT {
+            return of_few.collect();
         }
         let constant = last.samples <= first.samples;
         let none = (constant && first.samples <= Samples::ZERO && took >= LATEST_BEGIN).then(|| {
             format!(
                 "all {} reports of {:.0} s say 0 samples: samples is the cumulative count of this run; is it counted?",
-                self.count,
+                count,
                 took.get()
             )
         });
@@ -79,18 +126,18 @@ impl ReceivedReports {
             format!(
                 "all {} reports say {} samples: samples is the cumulative count of this run; is the count of each step \
                  reported?",
-                self.count,
+                count,
                 Short(last.samples.get())
             )
         });
         let of_time = (took >= LONGER).then(|| [clock(first, last, took), endless(first, last, took, total)]);
         let lease = self.lease(spec, took);
         let of_time = of_time.into_iter().flatten().flatten();
-        beyond.into_iter().chain(none).chain(constant).chain(of_time).chain(lease).collect()
+        of_few.chain(none).chain(constant).chain(of_time).chain(lease).collect()
     }
 
     fn lease(&self, spec: &JobSpec, took: Seconds) -> Option<String> {
-        let spacing = took / f64::from(self.count.saturating_sub(1).max(1));
+        let spacing = took / f64::from(self.summary.count.saturating_sub(1).max(1));
         let is_long = spec.lease >= LONG_LEASE && spec.lease > spacing * LEASE_SPACINGS;
         is_long.then(|| {
             format!(
@@ -132,6 +179,21 @@ fn endless(first: ReceivedReport, last: ReceivedReport, took: Seconds, total: Op
             Lasting(needed)
         )
     })
+}
+
+/// Returns a question that names the unit in which a client's time was probably given, where `expected` seconds were
+/// expected.
+pub(super) fn unit_hint(at: Seconds, expected: Seconds) -> &'static str {
+    match (at.get(), at / expected) {
+        (at, _) if UNIX_S.contains(&at) => "; is this Unix time?",
+        (at, _) if UNIX_S.contains(&(at / 1e3)) => "; is this Unix time in milliseconds?",
+        (at, _) if UNIX_S.contains(&(at / 1e6)) => "; is this Unix time in microseconds?",
+        (at, _) if UNIX_S.contains(&(at / 1e9)) => "; is this Unix time in nanoseconds?",
+        (_, ratio) if (2e2..5e3).contains(&ratio) => "; are these milliseconds?",
+        (_, ratio) if (2e5..5e6).contains(&ratio) => "; are these microseconds?",
+        (_, ratio) if (2e8..5e9).contains(&ratio) => "; are these nanoseconds?",
+        _ => "",
+    }
 }
 
 #[cfg(test)]

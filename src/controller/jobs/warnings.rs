@@ -23,8 +23,13 @@ impl Job {
         }
         warnings.extend(self.sweep_ceiling.describe());
         warnings.extend(self.describe_setback());
-        warnings.extend(self.received_reports.likely_mistakes(&self.spec));
+        warnings.extend(self.likely_mistakes());
         warnings
+    }
+
+    /// Returns mistakes that its reports look like, also after its end.
+    pub(in crate::controller) fn likely_mistakes(&self) -> Vec<String> {
+        self.received_reports.likely_mistakes(&self.spec)
     }
 
     /// Returns the number of promises that cannot be kept: by the plan in force or, where none is applied, by any.
@@ -44,11 +49,10 @@ impl Job {
         let Some(plan) = self.plan.as_ref().filter(|_| is_followed) else { return inevitable.collect() };
         let how = plan.verdict.circumstance(self.planned_under);
         let mut broken: Vec<_> = plan.verdict.broken().iter().map(|broken| (*broken, how)).collect();
-        // Time lost since the plan was made, by noise or external writers, is not in its verdict.
-        let is_slower = |(broken, _): &(Broken, Circumstance)| matches!(broken.promise, Promise::Slowdown(_));
-        if !broken.iter().any(is_slower) {
-            broken.extend(inevitable.filter(is_slower));
-        }
+        // Time lost and carbon emitted since the plan was made are not in its verdict.
+        let judged: Vec<Promise> = broken.iter().map(|(broken, _)| broken.promise).collect();
+        let is_new = |promise: &Promise| !matches!(promise, Promise::Deadline(_)) && !judged.contains(promise);
+        broken.extend(inevitable.filter(|(broken, _)| is_new(&broken.promise)));
         broken
     }
 

@@ -56,8 +56,10 @@ impl Snapshot<'_> {
             }
             None => GramsCo2e::ZERO,
         };
-        let broken = self.make_job(stored).await?.broken_at_end(at, carbon);
-        Ok(JobView { broken_promises: broken.len(), warnings: broken, ..view })
+        let job = self.make_job(stored).await?;
+        let broken = job.broken_at_end(at, carbon);
+        let broken_promises = broken.len();
+        Ok(JobView { broken_promises, warnings: [broken, job.likely_mistakes()].concat(), ..view })
     }
 
     fn job_view(&self, job: &Job, grants: &LimitGrants) -> JobView {
@@ -195,7 +197,7 @@ impl Snapshot<'_> {
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, job.profile(), &series));
         let savings = estimate.savings(known).await?;
         let warnings = match &stored.ended {
-            Some((at, _)) => job.broken_at_end(*at, emissions.carbon),
+            Some((at, _)) => [job.broken_at_end(*at, emissions.carbon), job.likely_mistakes()].concat(),
             None => self.warnings_of(job),
         };
         Ok(AccountView {
@@ -230,7 +232,10 @@ impl Snapshot<'_> {
         match self.store.job(id).await {
             Ok(Some(job)) => {
                 let (at, why) = job.ended.unwrap_or((job.registered_at, "unknown".into()));
-                ControlError::Conflict(format!("job {id} ended at {}: {why}; register it again", at.format("%FT%TZ")))
+                ControlError::Conflict(format!(
+                    "job {id} has already ended, at {}: {why}; its account: GET /v1/jobs/{id}/emissions; to go on, register anew",
+                    at.format("%FT%TZ")
+                ))
             }
             _ => ControlError::not_found("job", id, "; jobs are registered with POST /v1/jobs".into()),
         }
