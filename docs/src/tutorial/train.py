@@ -11,6 +11,7 @@ import json
 import math
 import sys
 import time
+import urllib.error
 import urllib.request
 
 
@@ -38,7 +39,16 @@ def main(address, job, total):
         at_s = time.monotonic() - begun
         samples = min(total, samples + samples_per_s(limit_w) * (at_s - last))
         last = at_s
-        answer = report(address, job, samples, at_s)
+        try:
+            answer = report(address, job, samples, at_s)
+        except urllib.error.HTTPError as refused:
+            print(f"{at_s:6.0f} s refused: {json.load(refused)['detail']}", file=sys.stderr, flush=True)
+            if refused.code in (404, 409):  # there is no such job, or it has ended
+                sys.exit(1)
+            continue
+        except OSError as gone:  # training goes on without the daemon
+            print(f"{at_s:6.0f} s no answer: {getattr(gone, 'reason', gone)}", file=sys.stderr, flush=True)
+            continue
         limit_w = answer["power_limit_w"] or limit_w
         print(f"{at_s:6.0f} s {samples:9.0f} samples  {answer['phase']:9}  {limit_w:3.0f} W  {answer.get('reason') or ''}", flush=True)
 
