@@ -112,6 +112,59 @@ async fn a_counter_that_starts_again_loses_no_energy() {
 }
 
 #[tokio::test]
+async fn a_counter_that_jumps_forward_is_not_believed() {
+    let same = json!({"demand_w": 200, "initial_energy_j": 90_000});
+    let case = Case::start(&[same.clone(), same]).await;
+    let energy = async |least: f64| {
+        case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|e| e > least)).await;
+    };
+    energy(400.0).await;
+    case.driver.jump_counter(0, 10_000_000);
+    eventually("the problem", LONG, async || {
+        case.daemon.problems().await.contains("and it can have used").then_some(())
+    })
+    .await;
+    let metrics = case.daemon.get("/metrics").await.text;
+    let line = |l: &&str| l.starts_with("wattune_gpu_problem{") && l.contains("kind=\"energy\"") && l.ends_with(" 1.0");
+    assert!(metrics.lines().any(|l| line(&l)), "{metrics}");
+    energy(1200.0).await;
+    let state = case.stop(&[300.0, 300.0]).await;
+    let books = booked_alike(&state).await;
+    let estimated: i64 = books.of(0).0.iter().filter(|r| r.source == "integrated_power").map(|r| r.energy_mj).sum();
+    assert!(estimated > 0, "marked as estimated");
+}
+
+#[tokio::test]
+async fn a_counter_that_jumps_while_no_daemon_runs_is_not_believed_either() {
+    let case = Case::start(&[json!({"demand_w": 200})]).await;
+    case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|e| e > 400.0)).await;
+    let Case { driver, state, daemon } = case;
+    assert!(daemon.stop("TERM").await.success());
+    driver.jump_counter(0, 10_000_000);
+    let case = Case::again(driver, state).await;
+    case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|e| e > 400.0)).await;
+    let state = case.stop(&[300.0]).await;
+    let booked = Books::open(state.path()).total_j(0);
+    assert!((800.0..5_000.0).contains(&booked), "{booked} J");
+}
+
+#[tokio::test]
+async fn a_counter_that_disagrees_with_the_power_readings_is_a_problem_with_both_figures() {
+    let case = Case::start(&[json!({"demand_w": 100})]).await;
+    // Twice what is drawn, which is still below what the GPU could draw.
+    let problems = eventually("the problem", LONG, async || {
+        case.driver.jump_counter(0, 100);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Some(case.daemon.problems().await).filter(|problems| problems.contains("one of the two is wrong"))
+    })
+    .await;
+    assert!(problems.contains("and by its power readings 100 W"), "{problems}");
+    let view = case.daemon.gpu(0).await;
+    assert!(view["counter_over_power"].as_f64().is_some_and(|ratio| ratio > 1.5), "{view}");
+    case.stop(&[300.0]).await;
+}
+
+#[tokio::test]
 async fn a_lost_board_comes_back_to_its_job() {
     let case = Case::start(&[board(), board()]).await;
     let id = case.register(0).await;

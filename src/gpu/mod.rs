@@ -65,6 +65,9 @@ impl GpuError {
     }
 }
 
+/// The power that no GPU draws, for those whose limits are unknown.
+const HIGHEST_POWER: Watts = Watts::new(5000.0);
+
 /// The capabilities of a GPU by its latest answers. Refused calls are retried at growing intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
@@ -100,6 +103,18 @@ impl Capabilities {
             return Some("this is a virtual GPU; its host owns the power limit".into());
         }
         self.limits.as_ref().err().map(ToString::to_string)
+    }
+
+    /// Returns an upper bound of its mean power: its largest limit, or else the `known` one.
+    pub fn highest_power(&self, known: Option<PowerLimit>) -> Watts {
+        let largest = self.limits.as_ref().ok().map(|range| range.max);
+        largest.max(known).map_or(HIGHEST_POWER, PowerLimit::watts)
+    }
+
+    /// Returns true if the clock of a GPU under load shows whether this lock was removed: it is well below free clocks.
+    pub fn can_verify_unlock(&self, lock: ClockLimit) -> bool {
+        let is_low = |range: &ClockRange| lock.megahertz() < range.max().megahertz() / 20 * 17;
+        self.clocks.as_ref().is_ok_and(is_low)
     }
 
     /// Returns the reason why this GPU's clocks cannot be locked, if one is known before the first attempt.

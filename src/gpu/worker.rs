@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
-use wattune_core::domain::{ClockLimit, PowerLimit};
-use wattune_core::ledger::{Meter, Metered};
+use wattune_core::domain::{ClockLimit, EventReasons, PowerLimit};
+use wattune_core::ledger::{CounterJump, Disagreement, Meter, Metered, PowerBound};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Millijoules, Seconds};
 
@@ -18,6 +18,9 @@ const LONGEST_INTERVAL: Seconds = Seconds::new(1.0);
 
 /// The interval before a retry of a refused process-use call.
 const REFUSED_RETRY: Seconds = Seconds::new(10.0);
+
+/// The interval between two warnings of a counter that jumps again and again.
+const JUMP_WARNING_INTERVAL: Seconds = Seconds::new(60.0);
 
 /// A write to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +116,12 @@ pub struct Observation {
     pub counter_resets: u32,
     /// The number of times that the GPU was lost and reopened.
     pub reopened: u32,
-    /// The ratio of counted energy to integrated power in the last minute.
+    /// The ratio of counted energy to integrated power in the last ten seconds.
     pub counter_over_power: Option<f64>,
+    /// A lasting disagreement of counted energy and integrated power.
+    pub disagreement: Option<Disagreement>,
+    /// The last increase of the counter that was not believed, and its time.
+    pub counter_jump: Option<(CounterJump, Now)>,
     /// The reason why the GPU does not answer, and its start.
     pub fault: Option<(GpuError, Now)>,
     /// The availability of the energy counter.
@@ -130,6 +137,14 @@ pub struct Observation {
 }
 
 impl Observation {
+    /// Returns the clock, if the GPU works and no reported reason lowers it.
+    pub fn unexplained_clock(&self) -> Option<u32> {
+        let reading = self.reading;
+        let working = reading.processes != Some(0) || reading.reasons.is_some();
+        let free = reading.reasons.is_none_or(EventReasons::leave_clocks_free);
+        reading.sm_clock_mhz.filter(|_| self.fault.is_none() && working && free)
+    }
+
     /// Returns the number of possible restarts of the GPU or driver, with the default limit, since the daemon opened
     /// it.
     pub fn restarts(&self) -> u32 {
@@ -141,6 +156,8 @@ pub(super) struct Worker {
     device: Box<dyn GpuDevice>,
     capabilities: Arc<Capabilities>,
     meter: Meter,
+    /// The duration of the last read with the counter.
+    took: Seconds,
     last_full: Option<Monotonic>,
     last_reopen: Option<Monotonic>,
     full_every: Seconds,
@@ -169,6 +186,8 @@ impl Worker {
             counter_resets: 0,
             reopened: 0,
             counter_over_power: None,
+            disagreement: None,
+            counter_jump: None,
             fault: None,
             energy_availability: Availability::default(),
             power_availability: Availability::default(),
@@ -183,6 +202,7 @@ impl Worker {
             device,
             capabilities,
             meter,
+            took: Seconds::ZERO,
             last_full,
             last_reopen,
             full_every,
@@ -224,8 +244,9 @@ impl Worker {
     }
 
     fn read(&mut self, depth: Depth, clock: &impl Fn() -> Now) {
-        match self.device.read(depth, clock().monotonic) {
-            Ok(reading) => self.record(reading, depth, clock()),
+        let start = clock().monotonic;
+        match self.device.read(depth, start) {
+            Ok(reading) => self.record(reading, depth, start, clock()),
             Err(error) => return self.fail(error, clock()),
         }
         if *self.capabilities != *self.device.capabilities() {
@@ -302,7 +323,14 @@ impl Worker {
         result
     }
 
-    fn record(&mut self, reading: Reading, depth: Depth, now: Now) {
+    fn record(&mut self, reading: Reading, depth: Depth, start: Monotonic, now: Now) {
+        let (took, before) = (now.monotonic.since(start), self.took);
+        if reading.energy.is_some() {
+            self.took = took;
+        }
+        let known = reading.enforced.max(reading.requested).or(self.observation.reading.requested);
+        let highest = self.capabilities.highest_power(known);
+        self.meter.set_bound(PowerBound { highest, slack: before + took });
         self.meter.add_ahead(Millijoules::new(self.excluded.swap(0, Ordering::Relaxed)));
         self.meter.observe(now.monotonic, reading.energy, reading.power);
         let still_since = self.meter.still_since().filter(|_| reading.energy.is_some());
@@ -335,6 +363,16 @@ impl Worker {
         }
         seen.counter_resets = self.meter.resets();
         seen.counter_over_power = self.meter.counter_over_power();
+        seen.disagreement = self.meter.disagreement();
+        if let Some(jump) = self.meter.jump().filter(|jump| jump.at == now.monotonic) {
+            let before = seen.counter_jump.replace((jump, now));
+            if before.is_none_or(|(_, before)| now.monotonic.since(before.monotonic) > JUMP_WARNING_INTERVAL) {
+                let id = &self.device.identity().id;
+                tracing::warn!(gpu.uuid = %id, "GPU {id}: its energy counter gained {:.0} J in {:.1} s and can have used \
+                    {:.0} J at most: not recorded, its power is integrated instead",
+                    jump.gained.to_joules().get(), jump.span.get(), jump.possible.get());
+            }
+        }
     }
 
     fn fail(&mut self, error: GpuError, now: Now) {

@@ -17,6 +17,10 @@ const NOT_KEPT: &str =
     "it has no energy counter, and no daemon ran, or one was ended before it had written down what it read";
 /// Reason of a loss with a counter.
 const NOT_BACK: &str = "its counter has not been read since";
+/// Reason of a loss by a counter that cannot be right.
+const IMPOSSIBLE: &str = "its counter gained more than the GPU can draw in that time";
+/// Time by which the wall clock may have been changed meanwhile.
+const CLOCK_CHANGE: Seconds = Seconds::new(3700.0);
 /// Time to wait for a counter that an earlier daemon read, before the energy that it alone knows counts as lost.
 const GIVEN_UP: Seconds = Seconds::new(3600.0);
 /// GPUs without a counter that were recorded so shortly before a start have no gap: sensors are no faster.
@@ -84,10 +88,17 @@ impl Accounting {
         // Its reading when the interval was opened, or its first one after that.
         let shown = metered.reading_before(counter, &first);
         let gained = shown.checked_since(last.counter);
-        if gained.is_none() {
-            self.ledger.record_lost(&device, last.at, opened.utc, RESET_UNWATCHED);
+        let away = Seconds::from_delta(now.utc - last.at);
+        let highest = gpu.handle.capabilities().highest_power(gpu.seen.reading.requested);
+        let possible = ledger::PowerBound { highest, slack: CLOCK_CHANGE }.energy_within(away);
+        let used = gained.unwrap_or(shown);
+        // A clock that was set back does not show how long it was.
+        let is_possible = away < Seconds::ZERO || used.to_joules() <= possible;
+        if gained.is_none() || !is_possible {
+            let why = if gained.is_none() { RESET_UNWATCHED } else { IMPOSSIBLE };
+            self.ledger.record_lost(&device, last.at, opened.utc, why);
         }
-        let energy = gained.unwrap_or(shown).checked_since(estimated).unwrap_or_default();
+        let energy = used.checked_since(estimated).filter(|_| is_possible).unwrap_or_default();
         let owed = gained.and_then(|gained| estimated.checked_since(gained)).unwrap_or_default();
         gpu.handle.exclude_energy(owed);
         self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, opened.utc, energy, &spans));

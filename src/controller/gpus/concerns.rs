@@ -4,6 +4,7 @@ use super::gpu::Gpu;
 use super::steering::LASTING;
 use crate::gpu::GpuError;
 use wattune_core::time::Monotonic;
+use wattune_core::units::Seconds;
 
 /// Subject of a GPU's problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +42,8 @@ impl Concern {
     }
 }
 
-/// Ratios of counter to integrated power that a coarse sensor explains; beyond, it is wrong.
-const LIKELY: std::ops::RangeInclusive<f64> = 0.5..=2.0;
+/// Time for which an increase of a counter that was not believed stays a problem.
+const JUMP_SHOWN: Seconds = Seconds::new(600.0);
 
 /// Returns all problems of a GPU. Those younger than ten seconds are left out, unless they existed from the start.
 pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
@@ -59,9 +60,25 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     if seen.fault.is_none() {
         concerns.extend(unmeasured(gpu, now));
     }
-    if let Some(ratio) = seen.counter_over_power.filter(|ratio| !LIKELY.contains(ratio) && can.energy_counter.is_ok()) {
-        let words = "times the energy of its power readings: one of the two is wrong (wattune records the counter)";
-        concerns.push((Concern::Energy, format!("its energy counter gained {ratio:.2} {words}")));
+    if let Some(mean) = seen.disagreement.filter(|_| can.energy_counter.is_ok()) {
+        let words = format!(
+            "by its energy counter it draws {:.0} W and by its power readings {:.0} W, for more than ten seconds: one of the \
+             two is wrong (wattune records the counter)",
+            mean.counter.get(),
+            mean.sensor.get()
+        );
+        concerns.push((Concern::Energy, words));
+    }
+    if let Some((jump, at)) = seen.counter_jump.filter(|(jump, _)| now.since(jump.at) < JUMP_SHOWN) {
+        let words = format!(
+            "its energy counter gained {:.0} J in {:.1} s at {}, and it can have used {:.0} J at most: not recorded, its power \
+             is integrated instead and marked so",
+            jump.gained.to_joules().get(),
+            jump.span.get(),
+            at.utc.format("%FT%TZ"),
+            jump.possible.get()
+        );
+        concerns.push((Concern::Energy, words));
     }
     concerns.extend(gpu.clocks.off.clone().map(|why| (Concern::Clocks, why)));
     concerns.extend(gpu.describe_clock_deviation(now).map(|why| (Concern::Clocks, why)));

@@ -69,7 +69,7 @@ pub struct GpuView {
     pub energy_source: &'static str,
     /// Number of resets of its energy counter since the daemon started.
     pub counter_resets: u32,
-    /// Ratio of counter to integrated power in the last minute; far from 1, one of them is wrong.
+    /// Ratio of counter to integrated power in the last ten seconds; far from 1, one of them is wrong.
     pub counter_over_power: Option<f64>,
     /// Core temperature.
     pub temperature_c: Option<f64>,

@@ -40,7 +40,7 @@ const GAUGES: [Metric<GpuView>; 18] = [
     ("gpu_clock_limit_wanted", "hertz", "Highest clock that wattune wants to allow now", |g| {
         g.clock_limit_wanted_mhz.map(hertz)
     }),
-    ("gpu_energy_over_power", "ratio", "Counted energy over integrated power in the last minute", |g| {
+    ("gpu_energy_over_power", "ratio", "Counted energy over integrated power in the last ten seconds", |g| {
         g.counter_over_power
     }),
     ("gpu_persistence_enabled", "", "Persistence mode", |g| g.persistence.map(flag)),

@@ -11,7 +11,19 @@ const GAP: Seconds = Seconds::new(10.0);
 const MIN_DRAWN: Joules = Joules::new(20.0);
 
 /// Span over which counter and integrated power are compared.
-const CROSS_CHECK: Seconds = Seconds::new(60.0);
+const CROSS_CHECK: Seconds = Seconds::new(10.0);
+
+/// Difference between counter and integrated power, in either direction, from which they disagree.
+const DISAGREEMENT: f64 = 1.3;
+
+/// Difference that a sensor's offset explains, whatever the ratio.
+const OFFSET: Watts = Watts::new(5.0);
+
+/// Factor on a GPU's highest power, for short peaks above its limit.
+const PEAKS: f64 = 1.5;
+
+/// Time by which a counter may be behind its time of reading: drivers update it 10 to 50 times a second, some less often.
+const GRANULARITY: Seconds = Seconds::new(0.5);
 
 /// Energy by method of measurement. Sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +91,9 @@ impl Metered {
 /// its increase beyond the integrated energy is recorded. If more was integrated than the counter gained, recording
 /// from the counter resumes once it has caught up. A counter that does not change while power is drawn is treated as
 /// absent.
+///
+/// A counter that gains more than the GPU can draw is not believed: that time is integrated from power too, and the
+/// counter goes on from its new reading.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<Sample>,
@@ -89,6 +104,46 @@ pub struct Meter {
     carry: Joules,
     resets: u32,
     check: CrossCheck,
+    bound: Option<PowerBound>,
+    jump: Option<CounterJump>,
+}
+
+/// Upper bound of what a GPU can use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PowerBound {
+    /// Highest power that its limits allow.
+    pub highest: Watts,
+    /// Time by which the times of two readings may be wrong, because the driver was slow.
+    pub slack: Seconds,
+}
+
+impl PowerBound {
+    /// Returns the most that a counter can gain in `span`.
+    pub fn energy_within(&self, span: Seconds) -> Joules {
+        self.highest * (span + self.slack + GRANULARITY) * PEAKS
+    }
+}
+
+/// Increase of a counter by more than the GPU can draw, which is not recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CounterJump {
+    /// Time of the reading.
+    pub at: Monotonic,
+    /// Increase of the counter.
+    pub gained: Millijoules,
+    /// Time in which it came about.
+    pub span: Seconds,
+    /// Most that the GPU can use in that time.
+    pub possible: Joules,
+}
+
+/// A disagreement between counter and integrated power.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Disagreement {
+    /// Mean power by the counter.
+    pub counter: Watts,
+    /// Mean power by the sensor.
+    pub sensor: Watts,
 }
 
 /// Last time at which the device answered.
@@ -125,11 +180,15 @@ struct CrossCheck {
     integrated: Joules,
     span: Seconds,
     ratio: Option<f64>,
+    /// Disagreement in the last span, and the number of spans in a row with one in the same direction.
+    disagreement: Option<(Disagreement, u32)>,
 }
 
 impl Meter {
     /// Processes a reading of the hardware's energy counter and of the power draw; either may be absent.
     pub fn observe(&mut self, at: Monotonic, counter: Option<Millijoules>, power: Option<Watts>) {
+        // A counter that stood still for a moment catches up.
+        let still_since = self.still.map(|still| still.since);
         let counter = counter.filter(|counter| !self.stands_still(at, *counter, power));
         let base = counter.map(|counter| Base { at, counter, estimated: Millijoules::ZERO, has_hole: false });
         let before = self.base;
@@ -145,7 +204,16 @@ impl Meter {
         self.last = Some(Sample { at, power });
         match (before, counter) {
             (Some(before), Some(counter)) => match counter.checked_since(before.counter) {
-                Some(gained) => self.count(before, gained, last, at, power),
+                Some(gained) => {
+                    let span = at.since(still_since.map_or(before.at, |since| since.min(before.at)));
+                    match self.possible(span, last, power).filter(|possible| gained.to_joules() > *possible) {
+                        Some(possible) => {
+                            self.jump = Some(CounterJump { at, gained, span, possible });
+                            self.skip(before, counter, last, at, power);
+                        }
+                        None => self.count(before, gained, last, at, power),
+                    }
+                }
                 None => self.restart(before, counter, last, at, power),
             },
             (Some(before), None) => {
@@ -219,6 +287,31 @@ impl Meter {
         }
     }
 
+    /// Sets the upper bound of what the GPU can use; without one, any increase of the counter is believed.
+    pub fn set_bound(&mut self, bound: PowerBound) {
+        self.bound = Some(bound);
+    }
+
+    /// Returns the most that the counter can gain in `span`.
+    fn possible(&self, span: Seconds, last: Sample, power: Option<Watts>) -> Option<Joules> {
+        let bound = self.bound?;
+        let highest = [last.power, power].into_iter().flatten().fold(bound.highest, Watts::max);
+        Some(PowerBound { highest, ..bound }.energy_within(span))
+    }
+
+    /// Continues from a reading that cannot be right, and integrates power instead.
+    fn skip(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
+        self.metered.ahead = Millijoules::ZERO;
+        let filled = self.integrate(last, at, power);
+        self.metered.lost += u32::from(before.has_hole || filled.is_none());
+        let change = rebased(before.counter, counter, Millijoules::ZERO);
+        self.metered.rebased_mj = self.metered.rebased_mj.saturating_add(change);
+        let gained = counter.checked_since(before.counter).unwrap_or_default();
+        if filled.is_some() && before.estimated == Millijoules::ZERO {
+            self.cross_check(gained.to_joules(), last.power, power, at.since(last.at));
+        }
+    }
+
     /// Handles a counter that was reset at some time since its last reading.
     fn restart(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         self.resets += 1;
@@ -229,7 +322,9 @@ impl Meter {
             // The reading was used since the reset; a part of it may be integrated already.
             let estimated = before.estimated + filled.unwrap_or_default();
             self.metered.lost += 1;
-            counter.checked_since(estimated).unwrap_or_default()
+            let possible = self.possible(at.since(before.at), last, power);
+            let is_possible = possible.is_none_or(|possible| counter.to_joules() <= possible);
+            counter.checked_since(estimated).filter(|_| is_possible).unwrap_or_default()
         } else {
             Millijoules::ZERO
         };
@@ -257,9 +352,26 @@ impl Meter {
         self.check.integrated += mean * span;
         self.check.span += span;
         if self.check.span >= CROSS_CHECK {
-            let ratio = (self.check.integrated > Joules::ZERO).then(|| self.check.counter / self.check.integrated);
-            self.check = CrossCheck { ratio, ..CrossCheck::default() };
+            let CrossCheck { counter, integrated, span, disagreement: before, .. } = self.check;
+            let ratio = (integrated > Joules::ZERO).then(|| counter / integrated);
+            let found = Disagreement { counter: counter / span, sensor: integrated / span };
+            let disagreement = found.is_one().then(|| {
+                let in_a_row = before.filter(|(before, _)| before.is_above() == found.is_above()).map_or(0, |(_, n)| n);
+                (found, in_a_row.saturating_add(1))
+            });
+            self.check = CrossCheck { ratio, disagreement, ..CrossCheck::default() };
         }
+    }
+
+    /// Returns the last increase of the counter that was not believed.
+    pub fn jump(&self) -> Option<CounterJump> {
+        self.jump
+    }
+
+    /// Returns the disagreement of counter and sensor, once it has lasted for two spans: a change of load at the end of
+    /// one reaches a slow sensor in the next.
+    pub fn disagreement(&self) -> Option<Disagreement> {
+        self.check.disagreement.filter(|(_, in_a_row)| *in_a_row > 1).map(|(found, _)| found)
     }
 
     /// Returns the energy since the first reading.
@@ -272,10 +384,21 @@ impl Meter {
         self.resets
     }
 
-    /// Returns the ratio of counter to integrated power over the last full minute. A value far from 1 means that one of
+    /// Returns the ratio of counter to integrated power over the last full ten seconds. A value far from 1 means that one of
     /// the two is wrong.
     pub fn counter_over_power(&self) -> Option<f64> {
         self.check.ratio
+    }
+}
+
+impl Disagreement {
+    fn is_above(&self) -> bool {
+        self.counter > self.sensor
+    }
+
+    fn is_one(&self) -> bool {
+        let (less, more) = (self.counter.min(self.sensor), self.counter.max(self.sensor));
+        more > less * DISAGREEMENT && more - less > OFFSET
     }
 }
 
@@ -471,21 +594,74 @@ mod tests {
     }
 
     #[test]
-    fn counter_and_power_are_compared_each_minute() {
+    fn a_counter_that_gains_more_than_the_gpu_can_draw_is_replaced_by_power() {
+        let mut meter = Meter::default();
+        meter.set_bound(PowerBound { highest: Watts::new(300.0), slack: Seconds::ZERO });
+        watch(&mut meter, 0, 10, 100.0, true);
+        assert_eq!(meter.jump(), None);
+        // 10 MJ within a second.
+        for second in 11..=20 {
+            let counter = Millijoules::new(10_000_000_000 + second * 100_000);
+            meter.observe(at(f64::from(second as u32)), Some(counter), Some(Watts::new(90.0)));
+        }
+        let metered = meter.metered();
+        assert_eq!([metered.counter, metered.integrated, metered.gap].map(joules), [1_900, 95, 0]);
+        assert_eq!((metered.lost, meter.resets()), (0, 0));
+        let jump = meter.jump().expect("one");
+        assert_eq!((joules(jump.gained), jump.at, jump.possible), (10_000_100, at(11.0), Joules::new(675.0)));
+        // Over a gap, what the GPU can have used is believed, and the rest is not.
+        meter.observe(at(1020.0), Some(Millijoules::new(10_302_000_000)), None);
+        assert_eq!(joules(meter.metered().gap), 300_000);
+        meter.observe(at(1120.0), Some(Millijoules::new(20_302_000_000)), None);
+        assert_eq!((joules(meter.metered().gap), meter.metered().lost), (300_000, 1));
+        // A reset to a reading that cannot be right.
+        meter.observe(at(1220.0), Some(Millijoules::new(15_000_000_000)), None);
+        assert_eq!((joules(meter.metered().gap), meter.metered().lost), (300_000, 2));
+    }
+
+    #[test]
+    fn a_counter_that_stood_still_for_seconds_may_catch_up() {
+        let mut meter = Meter::default();
+        meter.set_bound(PowerBound { highest: Watts::new(120.0), slack: Seconds::ZERO });
+        for tenth in 0..=100u32 {
+            // It shows a new value every five seconds.
+            let counter = Millijoules::new(u64::from(tenth / 50) * 500_000);
+            meter.observe(at(f64::from(tenth) / 10.0), Some(counter), Some(Watts::new(100.0)));
+        }
+        assert_eq!((joules(meter.metered().counter), meter.jump()), (1_000, None));
+    }
+
+    #[test]
+    fn a_lasting_disagreement_of_counter_and_power_is_found() {
+        let mut meter = Meter::default();
+        watch(&mut meter, 0, 11, 60.0, true);
+        assert_eq!(meter.disagreement(), None, "one span may be a change of load");
+        watch(&mut meter, 12, 20, 60.0, true);
+        assert_eq!(meter.disagreement(), Some(Disagreement { counter: Watts::new(100.0), sensor: Watts::new(60.0) }));
+        watch(&mut meter, 21, 30, 90.0, true);
+        assert_eq!(meter.disagreement(), None, "it is over");
+    }
+
+    #[test]
+    fn counter_and_power_are_compared_every_ten_seconds() {
         let mut meter = Meter::default();
         for second in 0..=60u32 {
             let counter = Millijoules::new(u64::from(second) * 240_000);
             meter.observe(at(f64::from(second)), Some(counter), Some(Watts::new(200.0)));
         }
-        assert!((meter.counter_over_power().expect("a full minute") - 1.2).abs() < 1e-9);
+        assert!((meter.counter_over_power().expect("ten seconds") - 1.2).abs() < 1e-9);
     }
 
     proptest! {
         #[test]
         fn readings_less_resets_equal_the_recorded_energy(
-            steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, 0u8..8), 1..50)
+            steps in prop::collection::vec((1u32..30_000, 0u64..1_000_000, 0u8..8), 1..50),
+            is_bound in any::<bool>(),
         ) {
             let (mut meter, mut now, mut counter) = (Meter::default(), Monotonic::default(), 9_999_999);
+            if is_bound {
+                meter.set_bound(PowerBound { highest: Watts::new(150.0), slack: Seconds::ZERO });
+            }
             meter.observe(now, Some(Millijoules::new(counter)), Some(Watts::new(100.0)));
             for (ms, used, what) in steps {
                 now = now.after(Seconds::new(f64::from(ms) / 1e3));
@@ -496,6 +672,23 @@ mod tests {
             let metered = meter.metered();
             let recorded = i64::try_from((metered.counter + metered.gap).get()).expect("small");
             prop_assert_eq!(i64::try_from(counter).expect("small") - metered.rebased_mj - 9_999_999, recorded);
+        }
+
+        #[test]
+        fn no_more_is_recorded_than_the_gpu_can_draw(
+            steps in prop::collection::vec((1u32..30_000, 0u64..100_000_000, 0u8..8), 1..50)
+        ) {
+            let (mut meter, mut now, mut counter) = (Meter::default(), Monotonic::default(), 9_999_999);
+            let bound = PowerBound { highest: Watts::new(150.0), slack: Seconds::ZERO };
+            meter.set_bound(bound);
+            let mut most = Joules::ZERO;
+            for (ms, used, what) in steps {
+                now = now.after(Seconds::new(f64::from(ms) / 1e3));
+                most += bound.energy_within(Seconds::new(f64::from(ms) / 1e3));
+                counter = if what == 0 { used } else { counter + used };
+                meter.observe(now, (what != 1).then_some(Millijoules::new(counter)), (what != 2).then_some(Watts::new(100.0)));
+                prop_assert!(meter.metered().total().to_joules() <= most, "{:?} of {most:?}", meter.metered());
+            }
         }
 
         #[test]

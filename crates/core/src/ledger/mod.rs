@@ -30,7 +30,7 @@ pub use attribution::{AttributionRule, CpuTime, GpuUsage};
 pub use counterfactual::{Comparison, CompletedWork, compare};
 pub use emissions::{Emissions, emissions, mean_intensity};
 pub use interval::{Interval, Share, within};
-pub use meter::{Meter, Metered, rebased};
+pub use meter::{CounterJump, Disagreement, Meter, Metered, PowerBound, rebased};
 pub use open_interval::{OccupancySpan, OpenInterval, gap_intervals};
 pub use settings::Settings;
 pub use settlement::Total;
