@@ -212,6 +212,73 @@ async fn where_clocks_are_not_to_be_had_limits_are_steered_alone() {
 }
 
 #[tokio::test]
+async fn an_unlock_that_the_driver_ignores_is_a_problem_and_is_not_forgotten() {
+    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(&driver, &state).await;
+    let id = daemon.register(&job(0)).await;
+    let training = train(&daemon, &id, &driver, 0);
+    daemon.phase(&id, "planned").await;
+    let lock = locked(&driver, 0).await;
+    driver.set(0, json!({"ignore_calls": ["nvmlDeviceResetGpuLockedClocks"]}));
+    training.stop().await;
+    daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    eventually("the problem", LONG, async || {
+        daemon
+            .problems()
+            .await
+            .contains("its clocks are still locked: the driver accepts their unlocking")
+            .then_some(())
+    })
+    .await;
+    // The next job is not told that somebody else has locked them.
+    let next = daemon.register(&job(0)).await;
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert!(!daemon.problems().await.contains("external writer"), "{}", daemon.problems().await);
+    daemon.delete(&format!("/v1/jobs/{next}")).await.expect(200);
+    assert_eq!(daemon.stop("TERM").await.code(), Some(1));
+    assert_eq!(driver.lock_mhz(0), Some(lock));
+    assert!(journal(&state).contains("\"locked_mhz\""), "{}", journal(&state));
+    let restored = Daemon::restore(&driver, state.path());
+    let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+    assert_eq!(restored.status.code(), Some(1), "{said}");
+    assert!(said.contains("the driver accepted their unlocking"), "{said}");
+    // An idle GPU does not show it: said, and not in the way.
+    driver.set(0, json!({"idle": true, "ignore_calls": []}));
+    let restored = Daemon::restore(&driver, state.path());
+    let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+    assert!(restored.status.success() && said.contains("only a GPU under load shows it"), "{said}");
+    assert!(!journal(&state).contains("found_mw"), "{}", journal(&state));
+    assert_eq!(driver.lock_mhz(0), Some(0.0));
+}
+
+#[tokio::test]
+async fn locks_that_the_driver_ignores_are_a_problem_and_make_no_points() {
+    let mut ignoring = board();
+    ignoring["ignore_calls"] = json!(["nvmlDeviceSetGpuLockedClocks"]);
+    let driver = Arc::new(FakeDriver::new(&[ignoring]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = start(&driver, &state).await;
+    let id = daemon.register(&job(0)).await;
+    let training = train(&daemon, &id, &driver, 0);
+    let first =
+        eventually("a lock", LONG, async || (!driver.locks_written(0).is_empty()).then(std::time::Instant::now)).await;
+    eventually("the problem", LONG, async || {
+        daemon.problems().await.contains("the driver accepts the lock and does not keep it").then_some(())
+    })
+    .await;
+    assert!(first.elapsed() < Duration::from_secs(15), "{:?}", first.elapsed());
+    daemon.phase(&id, "planned").await;
+    let profile = daemon.get(&format!("/v1/jobs/{id}/profile")).await.expect(200);
+    let points = profile["points"].as_array().expect("points").iter();
+    let locked: Vec<&Value> = points.filter(|p| p["measured_s"] != 0.0 && !p["clock_limit_mhz"].is_null()).collect();
+    assert!(locked.is_empty(), "{profile}");
+    training.stop().await;
+    assert!(daemon.stop("TERM").await.success());
+    assert!(!journal(&state).contains("found_mw"), "{}", journal(&state));
+}
+
+#[tokio::test]
 async fn a_lock_that_is_refused_for_a_moment_is_tried_again() {
     let call = "nvmlDeviceSetGpuLockedClocks";
     let mut refusing = board();

@@ -96,7 +96,7 @@ pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line
         gpu: format!("{gpu}"),
         outcome: match outcome {
             Restored::AlreadyRestored(_, Clocks::Untouched) => "already_there",
-            Restored::AlreadyRestored(_, Clocks::Unlocked) | Restored::Written(..) => "restored",
+            Restored::AlreadyRestored(_, Clocks::Unlocked | Clocks::Unverified) | Restored::Written(..) => "restored",
             Restored::LeftExternal(..) => "left_to_others",
             Restored::HeldByCap { .. } => "held_by_cap",
             Restored::Failed { .. } => "failed",

@@ -113,7 +113,7 @@ impl Capabilities {
 
     /// Returns true if the clock of a GPU under load shows whether this lock was removed: it is well below free clocks.
     pub fn can_verify_unlock(&self, lock: ClockLimit) -> bool {
-        let is_low = |range: &ClockRange| lock.megahertz() < range.max().megahertz() / 20 * 17;
+        let is_low = |range: &ClockRange| lock.megahertz() * 103 / 100 < range.max().megahertz() * 9 / 10;
         self.clocks.as_ref().is_ok_and(is_low)
     }
 

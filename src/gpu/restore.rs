@@ -6,7 +6,7 @@ use std::thread;
 use super::journal::{Entry, ExternalLimit, Journal, JournalError, ObservedLimit, RestoreAction, restore_action};
 use super::thread::GpuHandle;
 use super::worker::Write;
-use wattune_core::domain::{GpuId, PowerLimit};
+use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
 /// The effect of a restore on a GPU's clocks.
@@ -16,6 +16,8 @@ pub enum Clocks {
     Untouched,
     /// wattune had locked them and unlocked them.
     Unlocked,
+    /// The driver accepted their unlocking, and the GPU does no work that would show it.
+    Unverified,
 }
 
 impl std::fmt::Display for Clocks {
@@ -23,6 +25,7 @@ impl std::fmt::Display for Clocks {
         f.write_str(match self {
             Self::Untouched => "",
             Self::Unlocked => ", its clocks unlocked",
+            Self::Unverified => ", its clocks unlocked (by the driver; only a GPU under load shows it)",
         })
     }
 }
@@ -204,9 +207,9 @@ impl Attempt<'_> {
             return None;
         }
         // A failure to unlock the clocks does not stop the restore of the limit.
-        let unlocked = match self.entry.holds_lock(self.boot_id) {
-            true => self.gpu.write_and_wait(Write::ResetClocks, self.timeout).map(|()| Clocks::Unlocked),
-            false => Ok(Clocks::Untouched),
+        let unlocked = match self.entry.locked.filter(|_| self.entry.holds_lock(self.boot_id)) {
+            Some(lock) => self.unlock(lock),
+            None => Ok(Clocks::Untouched),
         };
         let clocks = *unlocked.as_ref().unwrap_or(&Clocks::Untouched);
         let set = |limit| if current.same_as(limit) { Ok(()) } else { self.set(limit) };
@@ -234,6 +237,31 @@ impl Attempt<'_> {
             },
             None => outcome,
         })
+    }
+
+    /// Unlocks the clocks and waits until the clock under load confirms it: no driver reports a lock.
+    fn unlock(&self, lock: ClockLimit) -> Result<Clocks, String> {
+        self.gpu.write_and_wait(Write::ResetClocks, self.timeout).map_err(|error| error.to_string())?;
+        if !self.gpu.capabilities().can_verify_unlock(lock) {
+            return Ok(Clocks::Unlocked);
+        }
+        let mut waited = Seconds::ZERO;
+        loop {
+            // Drivers round the clock that they are given.
+            match self.gpu.observe().unexplained_clock() {
+                Some(clock) if clock > lock.megahertz() * 103 / 100 => return Ok(Clocks::Unlocked),
+                Some(clock) if waited >= READ_BACK_TIMEOUT.min(self.timeout) => {
+                    return Err(format!(
+                        "the driver accepted their unlocking from {lock}, but the GPU runs at {clock} MHz for no other reason"
+                    ));
+                }
+                Some(_) => {}
+                None => return Ok(Clocks::Unverified),
+            }
+            thread::sleep(READ_BACK_INTERVAL.to_std());
+            waited += READ_BACK_INTERVAL;
+            self.gpu.read_and_wait(self.timeout).map_err(|error| format!("the clock cannot be read back: {error}"))?;
+        }
     }
 
     /// Sets a limit and waits until it is read back.

@@ -4,26 +4,18 @@
 //! contradicts it. For the same reason an earlier lock could not be restored: clocks are locked only on GPUs that were
 //! observed to run freely, and restoring means unlocking them.
 
-use super::control_state::{ABOVE, Act, FREE, LockedClock, PERSISTENT};
+use super::control_state::{ABOVE, Act, FREE, LockedClock, PERSISTENT, Unlocking};
 use super::gpu::Gpu;
 use super::steering::LASTING;
 use crate::controller::settings::Locking;
 use crate::gpu::journal::{Journal, JournalError};
-use crate::gpu::{GpuError, Observation, Write};
-use wattune_core::domain::{ClockLimit, ClockRange, EventReasons, PowerLimit};
-use wattune_core::time::{Monotonic, Now};
+use crate::gpu::{GpuError, Write};
+use wattune_core::domain::{ClockLimit, ClockRange, PowerLimit};
+use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
 /// Pause before a refused lock is tried again.
 const TRY_AGAIN: Seconds = Seconds::new(2.0);
-
-/// Returns the GPU's clock, if it works and no reported reason lowers it.
-fn unexplained_clock(seen: &Observation) -> Option<u32> {
-    let reading = seen.reading;
-    let working = reading.processes != Some(0) || reading.reasons.is_some();
-    let free = reading.reasons.is_none_or(EventReasons::leave_clocks_free);
-    reading.sm_clock_mhz.filter(|_| seen.fault.is_none() && working && free)
-}
 
 impl Gpu {
     /// Compares the reported clock with the lock, or learns the highest free clock.
@@ -32,7 +24,20 @@ impl Gpu {
         if self.clocks.held.is_some_and(|h| h.restarts != restarts) {
             self.clocks.held = None;
         }
-        let (Some(clock), Some(at)) = (unexplained_clock(&self.seen), self.seen.at.map(|at| at.monotonic)) else {
+        let (clock, at) = (self.seen.unexplained_clock(), self.seen.at.map(|at| at.monotonic));
+        if let (Some(unlocking), Some(at)) = (&mut self.clocks.unlocking, at)
+            && unlocking.is_done(clock, at)
+        {
+            let (id, lock) = (&self.handle.identity().id, unlocking.lock);
+            if clock.is_some() {
+                tracing::info!(gpu.uuid = %id, "GPU {id}: clocks unlocked");
+            } else {
+                tracing::info!(gpu.uuid = %id, "GPU {id}: the driver accepted the unlocking of its clocks from {lock}; whether \
+                    they are free cannot be verified while the GPU is idle or limited otherwise");
+            }
+            (self.clocks.unlocking, self.clocks.unlocked) = (None, true);
+        }
+        let (Some(clock), Some(at)) = (clock, at) else {
             if let Some(held) = &mut self.clocks.held {
                 held.deviating_since = None;
             }
@@ -40,7 +45,18 @@ impl Gpu {
         };
         match &mut self.clocks.held {
             Some(held) => {
-                if held.compare(clock, at) {
+                let is_taken = held.compare(clock, at);
+                let is_ignored = held.is_above && !held.shown;
+                let since = is_ignored.then(|| *self.clocks.ignored_since.get_or_insert(at));
+                self.clocks.ignored_since = since;
+                if since.is_some_and(|since| at.since(since) > LASTING) {
+                    self.clocks.off = Some(format!(
+                        "its clocks were locked to {} and run at {clock} MHz: the driver accepts the lock and does not keep it; \
+                         they are left alone until its next job",
+                        held.clock
+                    ));
+                }
+                if is_taken {
                     let why = format!(
                         "an external writer has set its clocks: it runs at {clock} MHz where wattune had locked {}; they are \
                          left alone until its next job",
@@ -63,7 +79,8 @@ impl Gpu {
         match (write, result) {
             (Write::LockClocks(clock), Ok(())) => {
                 let restarts = self.seen.restarts();
-                self.clocks.held = Some(LockedClock { clock, shown: false, deviating_since: None, restarts });
+                let held = LockedClock { clock, shown: false, is_above: false, deviating_since: None, restarts };
+                (self.clocks.held, self.clocks.unlocking) = (Some(held), None);
                 self.clocks.failing = None;
             }
             (Write::LockClocks(_), Err(error)) if !matches!(error, GpuError::Lost { .. }) => {
@@ -79,8 +96,15 @@ impl Gpu {
             }
             (Write::ResetClocks, Ok(())) => {
                 self.clocks.held = None;
-                self.clocks.unlocked = true;
                 self.clocks.refused = false;
+                let (now, last) = (self.seen.at.map(|at| at.monotonic).unwrap_or_default(), self.clocks.last_lock);
+                match last.filter(|lock| self.handle.capabilities().can_verify_unlock(*lock)) {
+                    Some(lock) => {
+                        let new = Unlocking { lock, unjudged_since: now, still: None, is_ignored: false };
+                        self.clocks.unlocking.get_or_insert(new);
+                    }
+                    None => self.clocks.unlocked = true,
+                }
             }
             (Write::ResetClocks, Err(error)) => {
                 self.clocks.refused = true;
@@ -95,23 +119,32 @@ impl Gpu {
         self.clocks.off = None;
         self.clocks.failing = None;
         self.clocks.free = None;
+        self.clocks.ignored_since = None;
     }
+
     pub(crate) fn clock_lock(&self) -> Option<ClockLimit> {
         self.clocks.held.map(|h| h.clock)
     }
 
+    /// Returns the lock that is in force by the running clock: not one without effect, and still one whose removal has
+    /// none.
+    pub(crate) fn clock_in_force(&self) -> Option<ClockLimit> {
+        match self.clocks.held {
+            Some(held) => Some(held.clock).filter(|_| held.shown || !held.is_above),
+            None => self.clocks.unlocking.filter(|unlocking| unlocking.still.is_some()).map(|unlocking| unlocking.lock),
+        }
+    }
+
     /// Returns why its clocks are not as written, once that has lasted.
-    pub(crate) fn describe_clock_deviation(&self, now: Monotonic) -> Option<String> {
+    pub(crate) fn describe_clock_deviation(&self) -> Option<String> {
         if self.clocks.refused {
             return Some("its clocks are still locked: the driver refuses to unlock them; it is tried again".into());
         }
-        let held = self.clocks.held.filter(|held| !held.shown)?;
-        let above =
-            self.seen.reading.sm_clock_mhz.filter(|mhz| f64::from(*mhz) > f64::from(held.clock.megahertz()) * ABOVE)?;
-        held.deviating_since.filter(|since| now.since(*since) > LASTING)?;
+        let Unlocking { lock, still, .. } = self.clocks.unlocking.filter(|unlocking| unlocking.is_ignored)?;
         Some(format!(
-            "its clocks were locked to {} and run at {above} MHz: the driver does not keep the lock",
-            held.clock
+            "its clocks are still locked: the driver accepts their unlocking from {lock}, and they run at {} MHz for no other \
+             reason; it is tried again",
+            still?.0
         ))
     }
 
@@ -158,12 +191,18 @@ impl Gpu {
             journal.forget_lock(&self.id().clone())?;
             return Ok(Act::Nothing);
         }
+        let is_pending = self.clocks.unlocking.is_some_and(|unlocking| !unlocking.is_ignored);
         // What was refused may be permitted again; a write at every tick would only fill the log.
-        if self.clocks.refused && self.requested_recently(now) {
+        let has_failed = self.clocks.refused || self.clocks.unlocking.is_some();
+        if is_pending || (has_failed && self.requested_recently(now)) {
             return Ok(Act::Nothing);
         }
+        self.clocks.last_lock = journal.entry(self.id()).and_then(|entry| entry.locked).or(self.clocks.last_lock);
         self.request_write(Write::ResetClocks, now);
-        Ok(Act::Clocks("clocks unlocked".into()))
+        match has_failed {
+            true => Ok(Act::Nothing),
+            false => Ok(Act::Clocks("unlocking its clocks".into())),
+        }
     }
 
     /// Returns whether its clocks are free, judged by its clock under load. Records the reason where they are not.
@@ -177,13 +216,22 @@ impl Gpu {
         if f64::from(highest) >= f64::from(range.max().megahertz()) * FREE {
             return true;
         }
-        if now.monotonic.since(since) >= PERSISTENT {
-            self.clocks.off = Some(format!(
+        let is_ours = |lock: ClockLimit| (f64::from(highest) / f64::from(lock.megahertz()) - 1.0).abs() < ABOVE - 1.0;
+        if now.monotonic.since(since) < PERSISTENT {
+            return false;
+        }
+        self.clocks.off = Some(match self.clocks.last_lock.filter(|lock| is_ours(*lock)) {
+            Some(lock) => format!(
+                "its clocks are left alone: it works at {highest} MHz of {} and reports no reason. wattune had locked them to \
+                 {lock}, and the driver accepted their unlocking without doing it (nvidia-smi -rgc unlocks them)",
+                range.max()
+            ),
+            None => format!(
                 "its clocks are left alone: it works at {highest} MHz of {} and reports no reason, so an external writer \
                  has locked them, and no driver reports to what (nvidia-smi -rgc unlocks them)",
                 range.max()
-            ));
-        }
+            ),
+        });
         false
     }
 

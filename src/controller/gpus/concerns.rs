@@ -81,7 +81,7 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
         concerns.push((Concern::Energy, words));
     }
     concerns.extend(gpu.clocks.off.clone().map(|why| (Concern::Clocks, why)));
-    concerns.extend(gpu.describe_clock_deviation(now).map(|why| (Concern::Clocks, why)));
+    concerns.extend(gpu.describe_clock_deviation().map(|why| (Concern::Clocks, why)));
     if let Some(error) = &gpu.persistence_denied {
         concerns.push((Concern::Persistence, format!("persistence mode stays as it is: {error}")));
     }

@@ -106,6 +106,12 @@ pub(crate) struct Clocks {
     pub(super) first: bool,
     /// True if unlocking was refused.
     pub(super) refused: bool,
+    /// Clock of the last lock that was to be removed.
+    pub(super) last_lock: Option<ClockLimit>,
+    /// Removal of a lock that the driver accepted and the clock has not confirmed yet.
+    pub(super) unlocking: Option<Unlocking>,
+    /// Time since which accepted locks have had no effect.
+    pub(super) ignored_since: Option<Monotonic>,
     /// True if an external writer has locked the clocks and the journal does not know it yet.
     pub(super) taken: bool,
     /// Time since which locking has failed.
@@ -123,17 +129,53 @@ pub(super) struct LockedClock {
     pub(super) clock: ClockLimit,
     /// True once the GPU has shown a clock that agrees with it.
     pub(super) shown: bool,
+    /// True if the last clock without a reason was above it.
+    pub(super) is_above: bool,
     /// Time since which it shows another one.
     pub(super) deviating_since: Option<Monotonic>,
     /// [`crate::gpu::Observation::restarts`] at the write: a driver that starts anew forgets the lock.
     pub(super) restarts: u32,
 }
 
+/// Removal of a lock that the driver accepted. No driver reports a lock, so the clock under load has to confirm it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unlocking {
+    pub(super) lock: ClockLimit,
+    /// Time since which the clock has neither confirmed nor contradicted it.
+    pub(super) unjudged_since: Monotonic,
+    /// Clock at or below the lock without a reason, and the time since which it has been there.
+    pub(super) still: Option<(u32, Monotonic)>,
+    /// True if that has lasted: the driver ignores the removal.
+    pub(super) is_ignored: bool,
+}
+
+impl Unlocking {
+    /// Compares the lock with the clock of a working GPU that nothing lowers; `None` if it has none. Returns whether the
+    /// lock counts as removed.
+    pub(super) fn is_done(&mut self, clock: Option<u32>, at: Monotonic) -> bool {
+        match clock {
+            Some(clock) if f64::from(clock) > f64::from(self.lock.megahertz()) * ABOVE => true,
+            Some(clock) => {
+                let (_, since) = *self.still.get_or_insert((clock, at));
+                self.is_ignored |= at.since(since) >= PERSISTENT;
+                self.unjudged_since = at;
+                false
+            }
+            None if self.is_ignored => false,
+            None => {
+                self.still = None;
+                at.since(self.unjudged_since) >= PERSISTENT
+            }
+        }
+    }
+}
+
 impl LockedClock {
     /// Compares the lock with a clock that nothing else lowers. Returns whether an external writer has replaced it.
     pub(super) fn compare(&mut self, clock: u32, at: Monotonic) -> bool {
         let (clock, lock) = (f64::from(clock), f64::from(self.clock.megahertz()));
-        let is_off = clock > lock * ABOVE || clock < lock * FREE;
+        self.is_above = clock > lock * ABOVE;
+        let is_off = self.is_above || clock < lock * FREE;
         if !is_off {
             self.shown = true;
             self.deviating_since = None;
@@ -141,5 +183,29 @@ impl LockedClock {
         let since = is_off.then(|| *self.deviating_since.get_or_insert(at));
         // GPUs that never showed the lock round strangely, or do not keep it.
         self.shown && since.is_some_and(|since| at.since(since) >= PERSISTENT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_clock_confirms_or_contradicts_an_unlock_and_an_idle_gpu_does_neither() {
+        let at = |seconds: f64| Monotonic::default().after(Seconds::new(seconds));
+        let new = Unlocking {
+            lock: ClockLimit::from_megahertz(930),
+            unjudged_since: at(0.0),
+            still: None,
+            is_ignored: false,
+        };
+        assert!({ new }.is_done(Some(1740), at(0.5)), "it runs above the lock");
+        let mut ignored = new;
+        assert!(!ignored.is_done(Some(930), at(1.0)) && !ignored.is_ignored, "it may need a moment");
+        assert!(!ignored.is_done(Some(930), at(6.0)) && ignored.is_ignored);
+        assert!(!ignored.is_done(None, at(60.0)), "what was seen under load holds while it is idle");
+        assert!(ignored.is_done(Some(1740), at(61.0)));
+        let mut idle = new;
+        assert!(!idle.is_done(None, at(4.0)) && idle.is_done(None, at(5.0)));
     }
 }

@@ -60,7 +60,7 @@ impl Job {
                 let Some(limit) = gpu.seen.reading.enforced.or(gpu.seen.reading.requested) else {
                     return (None, reasons);
                 };
-                let set = SetPoint { limit, clock: gpu.clock_lock() };
+                let set = SetPoint { limit, clock: gpu.clock_in_force() };
                 reasons = reasons | gpu.seen.reading.reasons.unwrap_or_default();
                 match agreed {
                     None => agreed = Some(set),
