@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn what_is_no_level_is_an_error() {
         let check = |level: &str| Settings { level: level.into(), ..Settings::default() }.check();
-        for fine in ["info", "WARN", "off", "info,wattune::controller=debug", "warn, hyper=trace"] {
+        for fine in ["info", "WARN", "off", "info,wattune::controller=debug", "warn,hyper=trace"] {
             assert_eq!(check(fine), Ok(()), "{fine}");
         }
         for wrong in ["inof", "verbose", "in fo", "", "info,", "info,wattune::controller=debgu", "wattune::controller"]

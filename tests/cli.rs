@@ -83,7 +83,7 @@ fn mistakes_in_the_configuration_are_told_with_their_place() {
         ),
         ("[http]\nlisten = \"localhost\"\n", "wattune.toml:2:10: \"localhost\" is not an address; give IP and port"),
         ("[http]\nlisten = \"off\"\n", "wattune.toml:2:1: listen = \"off\" without a socket"),
-        ("[log]\nlevel = \"x=y=z\"\n", "wattune.toml:2:1: level = \"x=y=z\" is invalid"),
+        ("[log]\nlevel = \"x=y=z\"\n", "wattune.toml:2:1: level = \"z\" is no log level"),
         ("[control\n", "wattune.toml:1:"),
         ("state_dir = 1\nstate_dir = 2\n", "wattune.toml:2:1: duplicate key"),
     ];

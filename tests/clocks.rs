@@ -261,13 +261,12 @@ async fn locks_that_the_driver_ignores_are_a_problem_and_make_no_points() {
     let daemon = start(&driver, &state).await;
     let id = daemon.register(&job(0)).await;
     let training = train(&daemon, &id, &driver, 0);
-    let first =
-        eventually("a lock", LONG, async || (!driver.locks_written(0).is_empty()).then(std::time::Instant::now)).await;
-    eventually("the problem", LONG, async || {
+    eventually("a lock", LONG, async || (!driver.locks_written(0).is_empty()).then_some(())).await;
+    // Within ten seconds, and some for a busy machine: the sweep is far from its end then.
+    eventually("the problem", Duration::from_secs(20), async || {
         daemon.problems().await.contains("the driver accepts the lock and does not keep it").then_some(())
     })
     .await;
-    assert!(first.elapsed() < Duration::from_secs(15), "{:?}", first.elapsed());
     daemon.phase(&id, "planned").await;
     let profile = daemon.get(&format!("/v1/jobs/{id}/profile")).await.expect(200);
     let points = profile["points"].as_array().expect("points").iter();

@@ -323,14 +323,14 @@ async fn signals(settings: &Settings) -> Vec<Finding> {
         Err(error) => return vec![finding(SIGNAL, Verdict::Broken, error.to_string())],
     };
     let mut findings = Vec::new();
-    // The constant that stands in for a source is nothing to rely on.
-    if let Some(advice) = providers::advice(&settings.carbon) {
-        findings.push(finding(SIGNAL, Verdict::Limited, advice));
-        return findings;
+    let advice = providers::advice(&settings.carbon).map(|advice| finding(SIGNAL, Verdict::Limited, advice));
+    // The constant that stands in for a zone's source is nothing to rely on.
+    if settings.carbon.zone.is_none() || advice.is_none() {
+        for provider in groups.iter().flatten() {
+            findings.push(signal(provider.as_ref()).await);
+        }
     }
-    for provider in groups.iter().flatten() {
-        findings.push(signal(provider.as_ref()).await);
-    }
+    findings.extend(advice);
     findings
 }
 
