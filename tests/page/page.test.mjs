@@ -203,7 +203,7 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
     await page.setViewportSize({ width: 1200, height: 900 });
     const found = await eventually("the end of the shortest job", async () => {
       const now = await shown(page);
-      return now.ended.length > 0 && now.ended[0][3].value !== null && now.gpus.some((row) => row[1].text === "Nobody's") && now;
+      return now.ended.length > 0 && now.ended[0][3].value !== null && now.gpus.some((row) => row[1].text === "Free") && now;
     }, 400000);
     const job = found.ended.at(-1);
     const told = (await demo.get("/v1/jobs?state=ended")).at(-1);
@@ -212,7 +212,7 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
     assert.equal(job[1].time, told.ended_at);
     close(job[3].value, account.energy_j, "energy");
     assert.ok(found.jobs.every(({ name }) => name !== told.name), "it is no longer open");
-    const free = found.gpus.find((row) => row[1].text === "Nobody's");
+    const free = found.gpus.find((row) => row[1].text === "Free");
     assert.equal(free[2].text, "300 W", "the original limit");
     await looksRight(page, "ended");
   });
@@ -238,7 +238,7 @@ test("a daemon without jobs and without a signal says so, and nothing is a zero"
   await eventually("all of it", async () => (await page.evaluate(() => document.body.dataset.read)) && /No job is registered/.test(await page.locator("#jobs").innerText()));
   const now = await shown(page);
   assert.match(now.badges, /no signal/);
-  assert.match(now.notices, /There is no carbon signal; planning with \d+ g\/kWh from the constant in the settings/);
+  assert.match(now.notices, /There is no carbon signal; planning with \d+ g\/kWh from the configured constant/);
   assert.equal(now.tiles["Carbon intensity"].text, "unknown");
   assert.equal(now.tiles["Emitted by open jobs"].text, "no open job");
   assert.equal(now.tiles["Saved by open jobs"].text, "no open job");
@@ -282,7 +282,7 @@ test("a signal that grows old is said to be stale, and with what plans are made 
   await rm(file);
   await eventually("a stale signal", async () => /· stale/.test((await shown(page)).badges));
   const now = await shown(page);
-  assert.match(now.notices, /The signal is stale since .*\d\d:\d\d; planning with \d+ g\/kWh from what the source says since /);
+  assert.match(now.notices, /The signal is stale since .*\d\d:\d\d; planning with \d+ g\/kWh from the active source since /);
   const { carbon } = await daemon.get("/v1/status");
   assert.equal(carbon.freshness, "stale");
   assert.ok(now.sources[0][5].text.includes(carbon.sources[0].last_error.slice(1, 30)), now.sources[0][5].text);
@@ -339,7 +339,7 @@ test("what goes wrong with boards and jobs is said in words, and texts of others
   assert.deepEqual(states.slice(0, 3), ["External limit", "Lost", "Does not answer"]);
   assert.match(states[3], /^Manual override until .*\d\d:\d\d$/);
   assert.equal(states[4], "Observed only");
-  assert.match(states[6], /also booked: booked$/);
+  assert.match(states[6], /also used by: booked$/);
   const [foreign, lost, , hand, , capped] = now.gpus;
   assert.deepEqual([lost[2].text, lost[3].text, lost[4].text, lost[5].text], ["unknown", "not reported", "unknown", "not reported"]);
   assert.equal(foreign[5].text, "Slowed by heat (hardware), at its power limit");
