@@ -123,7 +123,7 @@ export class Browser {
     page.read = new Map();
     page.tolerated = () => false;
     const complain = (text) => page.tolerated(text) || page.wrong.push(text);
-    page.on("console", (message) => ["error", "warning"].includes(message.type()) && complain(`console: ${message.text()}`));
+    page.on("console", (message) => ["error", "warning"].includes(message.type()) && complain(`console: ${message.text()} ${message.location().url}`));
     page.on("pageerror", (error) => complain(`error: ${error.message}`));
     context.on("request", (request) => {
       const { protocol, origin } = new URL(request.url());
