@@ -2,8 +2,8 @@
 //!
 //! [`Server::bind`] takes the addresses, [`Server::serve`] answers until it is stopped. Handlers hold no state: each
 //! sends the controller one query through its [`crate::controller::Handle`], or asks [`crate::recurring::Recurring`],
-//! and renders the answer; all event streams share one query. [`guard`] refuses requests from other web pages; every
-//! refusal is a [`error::Problem`].
+//! and renders the answer; all event streams share one query. `guard` refuses requests from other web pages; every
+//! refusal is a `error::Problem`.
 
 mod error;
 mod extract;
