@@ -28,7 +28,10 @@ struct Case {
 
 impl Case {
     async fn start(boards: &[Value]) -> Self {
-        let driver = Arc::new(FakeDriver::new(boards));
+        Self::start_with(Arc::new(FakeDriver::new(boards))).await
+    }
+
+    async fn start_with(driver: Arc<FakeDriver>) -> Self {
         let state = tempfile::tempdir().expect("a directory");
         let command = Daemon::command(&driver, state.path());
         let daemon = Daemon::start(command, state.path()).await;
@@ -300,7 +303,10 @@ async fn power_that_cannot_be_read_is_a_problem_and_either_reading_will_do() {
 #[tokio::test]
 async fn a_counter_that_stands_still_is_a_problem_and_estimated() {
     let frozen = json!({"demand_w": 200, "update_ms": 3_600_000_000_u64});
-    let case = Case::start(&[frozen, json!({"demand_w": 200})]).await;
+    let driver = Arc::new(FakeDriver::new(&[frozen, json!({"demand_w": 200})]));
+    // What it does not show of this time is nothing that the daemon has seen.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let case = Case::start_with(driver).await;
     let problems = case.problem("GPU 0: no energy counter (it stands still while power is drawn)").await;
     assert!(!problems.contains("GPU 1"), "{problems}");
     assert_eq!(case.daemon.gpu(0).await["energy_source"], "integrated_power");

@@ -1,10 +1,10 @@
 //! One thread per GPU, so that a hanging driver call blocks that GPU only.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use super::worker::{Observation, Worker, Write};
+use super::worker::{Observation, Worker, Write, lock};
 use super::{Capabilities, GpuDevice, GpuError};
 use crate::clock::Clock;
 use wattune_core::domain::{GpuIdentity, PowerLimit};
@@ -29,7 +29,7 @@ pub struct GpuHandle {
     shared: Arc<Mutex<Shared>>,
     link: Link,
     watching: Arc<AtomicBool>,
-    excluded: Arc<AtomicU64>,
+    recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
 }
 
 #[derive(Clone)]
@@ -89,8 +89,8 @@ impl GpuHandle {
         call_timeout: Seconds,
     ) -> Self {
         let identity = Arc::new(device.identity().clone());
-        let (watching, excluded) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let worker = Worker::new(device, full_every, watching.clone(), excluded.clone());
+        let (watching, recorded_ahead) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+        let worker = Worker::new(device, full_every, watching.clone(), recorded_ahead.clone());
         let shared = Shared {
             observation: worker.observation().clone(),
             capabilities: worker.capabilities().clone(),
@@ -110,7 +110,7 @@ impl GpuHandle {
                 Link::Thread(sender)
             }
         };
-        Self { identity, clock, call_timeout, shared, link, watching, excluded }
+        Self { identity, clock, call_timeout, shared, link, watching, recorded_ahead }
     }
 
     /// Returns the GPU's identity.
@@ -142,9 +142,10 @@ impl GpuHandle {
         self.watching.store(on, Ordering::Relaxed);
     }
 
-    /// Excludes the next `energy` that the counter gains: the ledger recorded it before this handle existed.
-    pub fn exclude_energy(&self, energy: Millijoules) {
-        self.excluded.fetch_add(energy.get(), Ordering::Relaxed);
+    /// Continues an earlier daemon's ledger, which has recorded the next `ahead` that the counter gains
+    /// ([`Meter::continue_ledger`](wattune_core::ledger::Meter::continue_ledger)).
+    pub fn continue_ledger(&self, ahead: Millijoules) {
+        *lock(&self.recorded_ahead) = Some(ahead);
     }
 
     /// Reads the GPU now if it has no thread ([`Sampling::OnRequest`]).
@@ -249,8 +250,4 @@ fn run(
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

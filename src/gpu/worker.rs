@@ -1,8 +1,8 @@
 //! The work on a GPU's own thread: sampling, metering, writing, and reopening a lost GPU.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Capabilities, Depth, GpuDevice, GpuError, Reading};
 use wattune_core::domain::{ClockLimit, EventReasons, PowerLimit};
@@ -165,8 +165,8 @@ pub(super) struct Worker {
     /// Process use is watched, and the time of its latest reading.
     watching: Arc<AtomicBool>,
     processes_at: Option<Monotonic>,
-    /// Millijoules of the counter's next gains that the ledger has recorded already.
-    excluded: Arc<AtomicU64>,
+    /// Energy of the counter's next gains that an earlier daemon has recorded, if its ledger is continued.
+    recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
 }
 
 impl Worker {
@@ -174,7 +174,7 @@ impl Worker {
         device: Box<dyn GpuDevice>,
         full_every: Seconds,
         watching: Arc<AtomicBool>,
-        excluded: Arc<AtomicU64>,
+        recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
     ) -> Self {
         let observation = Observation {
             at: None,
@@ -209,7 +209,7 @@ impl Worker {
             observation,
             watching,
             processes_at,
-            excluded,
+            recorded_ahead,
         }
     }
 
@@ -331,7 +331,9 @@ impl Worker {
         let known = reading.enforced.max(reading.requested).or(self.observation.reading.requested);
         let highest = self.capabilities.highest_power(known);
         self.meter.set_bound(PowerBound { highest, slack: before + took });
-        self.meter.add_ahead(Millijoules::new(self.excluded.swap(0, Ordering::Relaxed)));
+        if let Some(ahead) = lock(&self.recorded_ahead).take() {
+            self.meter.continue_ledger(ahead);
+        }
         self.meter.observe(now.monotonic, reading.energy, reading.power);
         let still_since = self.meter.still_since().filter(|_| reading.energy.is_some());
         let counts = reading.energy.is_some() && still_since.is_none();
@@ -402,6 +404,10 @@ impl Worker {
             }
         }
     }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Accounting {
         }
         let energy = used.checked_since(estimated).filter(|_| is_possible).unwrap_or_default();
         let owed = gained.and_then(|gained| estimated.checked_since(gained)).unwrap_or_default();
-        gpu.handle.exclude_energy(owed);
+        gpu.handle.continue_ledger(owed);
         self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, opened.utc, energy, &spans));
         let moved = ledger::rebased(last.counter, shown, energy);
         // Resets seen by this daemon's meter come on top.

@@ -90,7 +90,8 @@ impl Metered {
 /// While a counter that was read before is absent, the meter integrates power instead. When the counter returns, only
 /// its increase beyond the integrated energy is recorded. If more was integrated than the counter gained, recording
 /// from the counter resumes once it has caught up. A counter that does not change while power is drawn is treated as
-/// absent.
+/// absent. If it has never changed before, it may have stood still since before this meter began: what it gains then is
+/// of an unknown time, and only the integrated energy is recorded, unless an earlier ledger is continued.
 ///
 /// A counter that gains more than the GPU can draw is not believed: that time is integrated from power too, and the
 /// counter goes on from its new reading.
@@ -99,6 +100,8 @@ pub struct Meter {
     last: Option<Sample>,
     base: Option<Base>,
     still: Option<Standstill>,
+    /// True if the counter's energy before the first reading is recorded too, or the counter has changed since.
+    is_known_since: bool,
     metered: Metered,
     /// Fraction of a millijoule that integration has not recorded yet.
     carry: Joules,
@@ -188,7 +191,7 @@ impl Meter {
     /// Processes a reading of the hardware's energy counter and of the power draw; either may be absent.
     pub fn observe(&mut self, at: Monotonic, counter: Option<Millijoules>, power: Option<Watts>) {
         // A counter that stood still for a moment catches up.
-        let still_since = self.still.map(|still| still.since);
+        let (still_since, was_absent) = (self.still.map(|still| still.since), self.still_since().is_some());
         let counter = counter.filter(|counter| !self.stands_still(at, *counter, power));
         let base = counter.map(|counter| Base { at, counter, estimated: Millijoules::ZERO, has_hole: false });
         let before = self.base;
@@ -204,7 +207,12 @@ impl Meter {
         self.last = Some(Sample { at, power });
         match (before, counter) {
             (Some(before), Some(counter)) => match counter.checked_since(before.counter) {
+                Some(_) if was_absent && !self.is_known_since => {
+                    self.is_known_since = true;
+                    self.skip(before, counter, last, at, power);
+                }
                 Some(gained) => {
+                    self.is_known_since |= gained > Millijoules::ZERO;
                     let span = at.since(still_since.map_or(before.at, |since| since.min(before.at)));
                     match self.possible(span, last, power).filter(|possible| gained.to_joules() > *possible) {
                         Some(possible) => {
@@ -260,9 +268,10 @@ impl Meter {
         still.is_absent
     }
 
-    /// Records that `energy` of the counter's future increase was recorded before this meter began.
-    pub fn add_ahead(&mut self, energy: Millijoules) {
-        self.metered.ahead += energy;
+    /// Continues an earlier meter's ledger, which has recorded `ahead` of the counter's future increase.
+    pub fn continue_ledger(&mut self, ahead: Millijoules) {
+        self.metered.ahead += ahead;
+        self.is_known_since = true;
     }
 
     /// Records the counter's increase, less the energy that is recorded already.

@@ -140,10 +140,28 @@ fn a_constant_counter_under_load_is_treated_as_absent() {
 }
 
 #[test]
+fn what_a_counter_gained_before_the_meter_began_is_not_recorded_when_it_catches_up() {
+    let catch_up = |mut meter: Meter| {
+        meter.set_bound(PowerBound { highest: Watts::new(120.0), slack: Seconds::ZERO });
+        for second in 0..=20 {
+            meter.observe(at(f64::from(second)), Some(Millijoules::new(1_000_000)), Some(Watts::new(100.0)));
+        }
+        // It has stood still for five seconds more than the meter exists.
+        meter.observe(at(21.0), Some(Millijoules::new(3_600_000)), Some(Watts::new(100.0)));
+        meter.observe(at(22.0), Some(Millijoules::new(3_700_000)), Some(Watts::new(100.0)));
+        (joules(meter.metered().total()), joules(meter.metered().ahead), meter.jump())
+    };
+    assert_eq!(catch_up(Meter::default()), (2_200, 0, None));
+    let mut continued = Meter::default();
+    continued.continue_ledger(Millijoules::ZERO);
+    assert_eq!(catch_up(continued), (2_700, 0, None), "no daemon ran for five seconds, and the counter knows them");
+}
+
+#[test]
 fn energy_recorded_before_the_meter_began_is_not_recorded_again() {
     let mut meter = Meter::default();
     watch(&mut meter, 0, 1, 100.0, true);
-    meter.add_ahead(Millijoules::new(250_000));
+    meter.continue_ledger(Millijoules::new(250_000));
     let metered = watch(&mut meter, 2, 10, 100.0, true);
     assert_eq!([metered.total(), metered.ahead].map(joules), [750, 0]);
     assert_eq!(joules(metered.drawn), 1_000);
