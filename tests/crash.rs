@@ -182,6 +182,29 @@ async fn a_silent_job_loses_its_boards() {
 }
 
 #[tokio::test]
+async fn a_daemon_that_was_stopped_for_longer_than_a_lease_ends_no_living_job() {
+    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let state = tempfile::tempdir().expect("a directory");
+    let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
+    let mut job = job(json!({}));
+    job["lease_s"] = json!(2);
+    let id = daemon.register(&job).await;
+    let training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE)], 0.0);
+    daemon.signal("STOP");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    daemon.signal("CONT");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let view = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
+    assert!(view["ended_at"].is_null(), "{view}");
+    training.stop().await;
+    eventually("the lease's end", LONG, async || {
+        let view = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
+        view["ended_at"].is_string().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_write_on_its_way_does_not_outlive_the_shutdown() {
     let driver = FakeDriver::new(&[board()]);
     let state = tempfile::tempdir().expect("a directory");

@@ -20,6 +20,7 @@ use super::gpus::{Gpu, Gpus};
 use super::planning::ReplanReason;
 use wattune_core::domain::JobId;
 use wattune_core::time::Now;
+use wattune_core::units::Seconds;
 
 /// Maximum number of silent guests that are ended in one tick.
 const GUESTS_ENDED_AT_ONCE: usize = 16;
@@ -84,6 +85,13 @@ impl Jobs {
     pub(super) fn replan_all(&mut self, why: ReplanReason) {
         for job in self.iter_mut() {
             job.replan.get_or_insert(why);
+        }
+    }
+
+    /// Extends every lease by `span`, in which no report could be taken in.
+    pub(super) fn extend_leases(&mut self, span: Seconds) {
+        for job in self.iter_mut() {
+            job.lease_until = job.lease_until.after(span);
         }
     }
 
