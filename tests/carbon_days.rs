@@ -149,7 +149,7 @@ impl Outage {
         assert!(carbon.planned_with_g_per_kwh > least, "{now}: {carbon:#?}");
         let ahead = self.controller.carbon_forecast();
         assert!(ahead.iter().all(|s| s.intensity_g_per_kwh > least), "{now}: {ahead:#?}");
-        if carbon.basis != "constant" {
+        if carbon.basis.as_str() != "constant" {
             assert!(carbon.intensity_g_per_kwh.is_some_and(|v| v > least), "{now}: {carbon:#?}");
             assert!(ahead.windows(2).all(|pair| pair[0].end == pair[1].start), "{now}: {ahead:#?}");
             assert_eq!(ahead.first().map(|s| s.start), Some(now));
@@ -181,21 +181,24 @@ async fn three_days_without_a_source_go_down_the_ladder_and_limits_keep_followin
         outage.check();
         let (now, carbon) = (outage.clock.utc(), outage.controller.carbon_now());
         assert!(carbon.basis_since <= now);
-        if rungs.last().is_none_or(|r| (r.0, &r.1) != (carbon.basis, &carbon.source)) {
-            rungs.push((carbon.basis, carbon.source.clone(), carbon.basis_since));
+        if rungs.last().is_none_or(|r| (r.0, &r.1) != (carbon.basis.as_str(), &carbon.source)) {
+            rungs.push((carbon.basis.as_str(), carbon.source.clone(), carbon.basis_since));
         }
         assert_eq!(rungs.last().map(|r| r.2), Some(carbon.basis_since), "since it is so");
         if phase == Some(Phase::Planned) {
             // What it is planned with is near what the grid does, whoever says it.
             assert!((carbon.planned_with_g_per_kwh - grid(now)).abs() < 45.0, "{now}: {carbon:#?}");
-            let of = limits.entry(carbon.basis).or_default();
+            let of = limits.entry(carbon.basis.as_str()).or_default();
             let usual = grid(now);
             if !(200.0..400.0).contains(&usual) {
                 of[usize::from(usual > 300.0)].push(outage.board.limit().watts().get());
             }
         }
         if now > second_fails + TimeDelta::days(1) {
-            assert!(carbon.sources.iter().all(|s| s.last_error.is_some() && s.circuit == "open"), "{carbon:#?}");
+            assert!(
+                carbon.sources.iter().all(|s| s.last_error.is_some() && s.circuit.as_str() == "open"),
+                "{carbon:#?}"
+            );
             let since: Vec<_> = carbon.sources.iter().map(|s| s.failing_since.expect("told")).collect();
             assert!(since[0] >= first_fails && since[0] < first_fails + HOUR * 2, "{carbon:#?}");
             assert!(since[1] >= second_fails && since[1] < second_fails + HOUR * 2, "{carbon:#?}");
@@ -239,7 +242,10 @@ async fn without_anything_ever_said_there_is_the_constant_for_days() {
         outage.step(Seconds::new(if phase == Some(Phase::Planned) { 3600.0 } else { 1.0 })).await;
         outage.check();
         let carbon = outage.controller.carbon_now();
-        assert_eq!((carbon.basis, carbon.basis_since, carbon.planned_with_g_per_kwh), ("constant", start(), 475.0));
+        assert_eq!(
+            (carbon.basis.as_str(), carbon.basis_since, carbon.planned_with_g_per_kwh),
+            ("constant", start(), 475.0)
+        );
         assert_eq!((carbon.intensity_g_per_kwh, &carbon.source), (None, &None), "{carbon:#?}");
     }
     let plan = outage.controller.plan_of(&outage.job).expect("a job");

@@ -183,7 +183,7 @@ async fn it_waits_for_noon_and_over_a_restart() {
     let lowest = profile.points.iter().map(|p| p.power_limits_w[0]).fold(f64::INFINITY, f64::min);
     assert_eq!(told.power_limit_w, Some(lowest));
     let plan = waiting.controller.plan_of(&waiting.job).expect("a plan");
-    let doings: Vec<_> = plan.segments.iter().map(|s| s.doing).collect();
+    let doings: Vec<_> = plan.segments.iter().map(|s| s.doing.as_str()).collect();
     assert!(plan.applied && doings.starts_with(&["paused"]) && doings.contains(&"resuming"), "{doings:?}");
 
     let before = waiting.view();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::forest::Forest;
 use super::powercap::Powercap;
 use super::usage::{self, TICK_US};
-use super::{JobUsage, Node, Settings, Usage, Zones};
+use super::{CpuSource, JobUsage, Node, Settings, Usage, Zones};
 use crate::clock::Clock;
 use wattune_core::domain::{InvalidJob, JobId, ProcessSelector, Processes};
 
@@ -62,8 +62,8 @@ impl Group {
 }
 
 impl Node for LinuxNode {
-    fn source(&self) -> &'static str {
-        "rapl"
+    fn source(&self) -> CpuSource {
+        CpuSource::Rapl
     }
 
     fn zones(&mut self) -> Zones {

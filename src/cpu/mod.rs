@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use wattune_core::domain::{DeviceId, InvalidJob, JobId, ProcessSelector, Processes};
 use wattune_core::units::Seconds;
@@ -119,10 +120,30 @@ pub struct JobUsage {
     pub problem: Option<String>,
 }
 
+/// Source of the CPUs' energy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CpuSource {
+    /// The kernel's powercap zones.
+    Rapl,
+    /// A simulation.
+    Simulated,
+}
+
+impl CpuSource {
+    /// Returns its name in labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rapl => "rapl",
+            Self::Simulated => "simulated",
+        }
+    }
+}
+
 /// A node's CPUs. Calls may block for as long as the kernel likes.
 pub trait Node: Send {
-    /// Returns `rapl` or `simulated`.
-    fn source(&self) -> &'static str;
+    /// Returns where its energy comes from.
+    fn source(&self) -> CpuSource;
 
     /// Reads the zones.
     fn zones(&mut self) -> Zones;

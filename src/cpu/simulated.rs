@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{JobUsage, Node, Usage, ZoneReading, Zones};
+use super::{CpuSource, JobUsage, Node, Usage, ZoneReading, Zones};
 use crate::clock::Clock;
 use crate::gpu::simulated::SimulatedGpu;
 use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, Process, ProcessSelector, Processes};
@@ -74,8 +74,8 @@ fn micro(value: f64) -> u64 {
 }
 
 impl Node for SimulatedNode {
-    fn source(&self) -> &'static str {
-        "simulated"
+    fn source(&self) -> CpuSource {
+        CpuSource::Simulated
     }
 
     fn zones(&mut self) -> Zones {

@@ -4,10 +4,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Settings;
 use super::linux::LinuxNode;
 use super::simulated::{FIRST_PID, SimulatedNode};
 use super::watch::{CpuHandle, Observation};
+use super::{CpuSource, Settings};
 use crate::clock::ManualClock;
 use crate::gpu::simulated::{CurvePoint, LoadCurve, Physics, SimulatedGpu};
 use crate::gpu::thread::Sampling;
@@ -294,7 +294,7 @@ fn a_simulated_node_follows_its_gpus_and_is_labelled() {
     handle.sample();
     assert!(power(&handle) > at_rest);
     let seen = handle.observe();
-    assert_eq!(handle.source(), "simulated");
+    assert_eq!(handle.source(), CpuSource::Simulated);
     assert!(seen.zones.iter().all(|zone| zone.path.starts_with("simulated:")));
     assert_eq!(zones(&seen), ["cpu:simulated-package-0", "dram:simulated-package-0"]);
     // It fed the GPU for the last five seconds with four cores.

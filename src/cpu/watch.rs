@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Node, Usage, ZoneReading};
+use super::{CpuSource, Node, Usage, ZoneReading};
 use crate::clock::Clock;
 use crate::gpu::thread::Sampling;
 use wattune_core::domain::{DeviceId, InvalidJob, JobId, ProcessSelector, Processes};
@@ -73,7 +73,7 @@ pub struct Observation {
 #[derive(Clone)]
 pub struct CpuHandle {
     clock: Arc<dyn Clock>,
-    source: &'static str,
+    source: CpuSource,
     on_request: bool,
     worker: Arc<Mutex<Worker>>,
     seen: Arc<Mutex<Arc<Observation>>>,
@@ -110,7 +110,7 @@ impl CpuHandle {
     }
 
     /// Returns the source of the energy: `rapl` or `simulated`.
-    pub fn source(&self) -> &'static str {
+    pub fn source(&self) -> CpuSource {
         self.source
     }
 

@@ -220,6 +220,7 @@ mod tests {
         AccountKind
         AccountView
         ArmView
+        BasisLevel
         BatchEffectView
         BatchFigures
         BeginTrial
@@ -227,21 +228,34 @@ mod tests {
         BudgetView
         CapView
         CarbonView
+        Circuit
         ComparisonView
         CompletenessView
+        Concern
+        Contribution
         CorrectionView
+        CpuSource
         CpuView
+        CpuZoneKind
         CpuZoneView
         DeviceView
         EmbodiedView
         EndTrial
+        EnergyMethod
         EnergyOwner
+        EventOrigin
+        EventState
         EventView
+        Finality
         ForeseenView
         GapView
         GpuSelector
+        GpuState
         GpuView
         HealthView
+        IntensityKind
+        IntensityOrigin
+        IntensityScope
         IntensitySourceView
         IntensityView
         IntervalView
@@ -254,6 +268,7 @@ mod tests {
         LimitSpanView
         MeasuredBy
         MethodView
+        Mode
         NewEvent
         ObjectiveSpec
         ObjectiveView
@@ -294,9 +309,11 @@ mod tests {
         SavingView
         SavingsView
         ScoreView
+        SegmentActivity
         SegmentView
         SetPowerLimit
         SettledView
+        SignalFreshness
         SourceView
         StatusView
         StorageView

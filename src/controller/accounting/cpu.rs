@@ -9,7 +9,8 @@ use super::checkpoint::as_closed;
 use super::zones::OpenZone;
 use crate::controller::error::ControlError;
 use crate::controller::node::Node;
-use crate::controller::view::{CpuView, CpuZoneView, ProcessesView};
+use crate::controller::view::{CpuView, CpuZoneKind, CpuZoneView, ProcessesView};
+use crate::cpu::CpuSource;
 use crate::cpu::watch::ZoneState;
 use crate::store::{Checkpoint, OpenIntervalRecord};
 use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, ProcessSelector, Processes};
@@ -218,8 +219,8 @@ impl Accounting {
             device: zone.device.to_string(),
             zone: zone_name(&zone.device),
             kind: match zone.device.kind() {
-                DeviceKind::Dram => "dram",
-                _ => "package",
+                DeviceKind::Dram => CpuZoneKind::Dram,
+                _ => CpuZoneKind::Package,
             },
             path: zone.path.clone(),
             power_w: zone.power.map(|power| power.get()),
@@ -234,7 +235,7 @@ impl Accounting {
         let unread = seen.zones.iter().filter_map(|zone| Some(format!("{}: {}", zone.device, zone.problem.as_ref()?)));
         Some(CpuView {
             source: handle.source(),
-            simulated: handle.source() == "simulated",
+            simulated: handle.source() == CpuSource::Simulated,
             cores: seen.usage.cores,
             zones: seen.zones.iter().map(zone).collect(),
             problems: seen.problems.iter().chain(&seen.usage.problem).cloned().chain(unread).collect(),

@@ -20,11 +20,35 @@ pub struct EventView {
     /// As it was announced.
     #[serde(flatten)]
     pub event: NewEvent,
-    /// `announced`, `active` (from the beginning of its ramp to the end of its target), `returning` (its second ramp and
-    /// its rebound limit) or `over`.
-    pub state: &'static str,
-    /// `api`, or `settings`: these are not to be withdrawn.
-    pub origin: &'static str,
+    /// State.
+    pub state: EventState,
+    /// Where it was announced.
+    pub origin: EventOrigin,
+}
+
+/// State of a demand-response event: `active` from the beginning of its ramp to the end of its target, then `returning`
+/// during its second ramp and its rebound limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventState {
+    /// Its ramp has not begun.
+    Announced,
+    /// From the beginning of its ramp to the end of its target.
+    Active,
+    /// Its second ramp and its rebound limit.
+    Returning,
+    /// It is over.
+    Over,
+}
+
+/// Where a demand-response event was announced: over the `api`, or in the `settings`, from where it cannot be withdrawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EventOrigin {
+    /// Over the API.
+    Api,
+    /// In the settings: it is not to be withdrawn.
+    Settings,
 }
 
 /// Result of an announcement.
@@ -37,12 +61,12 @@ pub struct Announced {
 }
 
 /// Returns an event as the API shows it.
-pub fn event_view(event: &DemandResponse, origin: &'static str, now: DateTime<Utc>) -> EventView {
+pub fn event_view(event: &DemandResponse, origin: EventOrigin, now: DateTime<Utc>) -> EventView {
     let state = match () {
-        () if now >= event.ends_at() => "over",
-        () if now >= event.slot.end() => "returning",
-        () if now >= event.slot.start() - event.ramp.to_delta() => "active",
-        () => "announced",
+        () if now >= event.ends_at() => EventState::Over,
+        () if now >= event.slot.end() => EventState::Returning,
+        () if now >= event.slot.start() - event.ramp.to_delta() => EventState::Active,
+        () => EventState::Announced,
     };
     EventView { event: event.into(), state, origin }
 }
@@ -50,8 +74,8 @@ pub fn event_view(event: &DemandResponse, origin: &'static str, now: DateTime<Ut
 impl Cap {
     /// Returns all events by their start: those of the settings, those announced, those over for less than a week.
     pub(crate) fn events(&self, now: DateTime<Utc>) -> Vec<EventView> {
-        let fixed = self.fixed.iter().map(|e| event_view(e, "settings", now));
-        let announced = self.events.values().map(|e| event_view(e, "api", now));
+        let fixed = self.fixed.iter().map(|e| event_view(e, EventOrigin::Settings, now));
+        let announced = self.events.values().map(|e| event_view(e, EventOrigin::Api, now));
         let mut all: Vec<EventView> = fixed.chain(announced).collect();
         all.sort_by(|a, b| a.event.start.cmp(&b.event.start).then_with(|| a.event.id.cmp(&b.event.id)));
         all
@@ -80,7 +104,7 @@ impl Cap {
             return Err(ControlError::Conflict(why));
         }
         store.save_event(&event).await?;
-        let view = event_view(&event, "api", now);
+        let view = event_view(&event, EventOrigin::Api, now);
         self.events.insert(event.id.clone(), event);
         Ok(Announced { view, is_new })
     }
@@ -99,7 +123,7 @@ impl Cap {
         };
         store.delete_event(id).await?;
         self.events.remove(id);
-        Ok(event_view(&event, "api", now))
+        Ok(event_view(&event, EventOrigin::Api, now))
     }
 
     fn refuse_fixed(&self, id: &EventId) -> Result<(), ControlError> {

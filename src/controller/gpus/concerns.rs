@@ -2,40 +2,12 @@
 
 use super::gpu::Gpu;
 use super::steering::LASTING;
+use crate::controller::view::Concern;
 use crate::gpu::GpuError;
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// Subject of a GPU's problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Concern {
-    /// It does not answer.
-    Answer,
-    /// Its energy is not measured, or only estimated.
-    Energy,
-    /// Its power is not read.
-    Power,
-    /// Its power limit is not as wanted, or not wattune's to set.
-    Limit,
-    /// Its clocks are not as wanted, or not wattune's to lock.
-    Clocks,
-    /// Its persistence mode is not as wanted.
-    Persistence,
-}
-
 impl Concern {
-    /// Returns its name in API and metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Answer => "answer",
-            Self::Energy => "energy",
-            Self::Power => "power",
-            Self::Limit => "limit",
-            Self::Clocks => "clocks",
-            Self::Persistence => "persistence",
-        }
-    }
-
     /// Returns whether it keeps the GPU from being controlled.
     pub(crate) const fn is_of_control(self) -> bool {
         matches!(self, Self::Answer | Self::Limit | Self::Clocks)

@@ -1,6 +1,8 @@
 //! Basis of the signal's present value: the active source, the local forecaster, a daily shape or the constant.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::providers::FeedState;
 use wattune_core::domain::{CarbonSeries, Forecast, Origin, Slot};
@@ -11,12 +13,14 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 /// Time between two updates of the basis.
 const LOOK: Seconds = Seconds::new(5.0);
 
-/// Kind of basis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BasisLevel {
-    /// Active source.
+/// Basis of the present value: a `source` (corrected), the `local` forecaster, the last known shape of a day
+/// (`daily_shape`) or the configured `constant`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum BasisLevel {
+    /// A source, corrected.
     Source,
-    /// Local forecaster.
+    /// The local forecaster.
     Local,
     /// Last known shape of a day.
     DailyShape,
@@ -25,7 +29,8 @@ pub(crate) enum BasisLevel {
 }
 
 impl BasisLevel {
-    pub(crate) fn name(self) -> &'static str {
+    /// Returns its name in the API and in labels.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Source => "source",
             Self::Local => "local",
@@ -96,7 +101,7 @@ impl SignalBasis {
         let changed = (self.level, self.source) != (basis.level, basis.source);
         let since = if changed { now.utc } else { self.since };
         if changed && (self.level != basis.level || basis.level != BasisLevel::Constant) {
-            let (from, to, source) = (self.level.name(), basis.level.name(), basis.source);
+            let (from, to, source) = (self.level.as_str(), basis.level.as_str(), basis.source);
             tracing::info!(from, to, source, "carbon signal changed");
         }
         *self = Self { since, looked_at: Some(now.monotonic), ..basis };

@@ -14,7 +14,8 @@ use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 
 pub(super) use accounting_series::{AccountingSeries, same_signal};
-pub(super) use basis::{BasisLevel, SignalBasis};
+pub use basis::BasisLevel;
+pub(super) use basis::SignalBasis;
 pub(super) use past_forecasts::PastForecasts;
 pub(super) use scores::HORIZONS_H;
 pub use scores::{RankBoard, scores};

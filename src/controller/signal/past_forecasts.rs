@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::HORIZONS_H;
-use crate::controller::view::{ForeseenView, OutcomeView, spelled};
+use crate::controller::view::{ForeseenView, OutcomeView};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{Forecast, Intensity, Slot};
 use wattune_core::forecast::mean_if_covered;
@@ -59,7 +59,7 @@ impl PastForecasts {
                 start: slot.start(),
                 end: slot.end(),
                 intensity_g_per_kwh: intensity.value.get(),
-                origin: spelled(&intensity.origin).unwrap_or_default(),
+                origin: intensity.origin.into(),
                 foreseen: self::foreseen(source, slot, store).await?,
             }),
             None => None,

@@ -4,6 +4,9 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::states::{Circuit, Finality, IntensityKind, IntensityOrigin, IntensityScope, SignalFreshness};
+use crate::controller::signal::BasisLevel;
+use crate::providers::Contribution;
 use wattune_core::forecast::Score;
 
 /// Carbon signal now.
@@ -13,23 +16,22 @@ pub struct CarbonView {
     pub zone: Option<String>,
     /// Active source: the best one of the chain with a response.
     pub source: Option<String>,
-    /// `average`, `marginal` or `unspecified`.
-    pub kind: Option<String>,
-    /// `lifecycle`, `operational` or `unspecified`.
-    pub scope: Option<String>,
+    /// Kind of the intensity.
+    pub kind: Option<IntensityKind>,
+    /// Emissions that it includes.
+    pub scope: Option<IntensityScope>,
     /// Intensity of the present slot; absent while only the configured constant is known.
     pub intensity_g_per_kwh: Option<f64>,
-    /// Origin of that value: `measured`, `estimated`, `forecast`, `fallback` (made by wattune), `synthetic`.
-    pub origin: Option<String>,
-    /// Basis of the present value: `source` (a source, corrected), `local` (the local forecaster), `daily_shape` (the last
-    /// known shape of a day) or `constant` (the configured fallback).
-    pub basis: &'static str,
+    /// Origin of that value.
+    pub origin: Option<IntensityOrigin>,
+    /// Basis of the present value.
+    pub basis: BasisLevel,
     /// Time since which this basis and this source hold.
     pub basis_since: DateTime<Utc>,
     /// Present value for planning, before it is weighted by the forecast's skill.
     pub planned_with_g_per_kwh: f64,
-    /// Freshness of the active source: `fresh`, `stale` or `none`.
-    pub freshness: String,
+    /// Freshness of the active source.
+    pub freshness: SignalFreshness,
     /// Time since which it is not fresh.
     pub stale_since: Option<DateTime<Utc>>,
     /// Time of its last good response.
@@ -74,8 +76,8 @@ pub struct OutcomeView {
     pub end: DateTime<Utc>,
     /// Actual value.
     pub intensity_g_per_kwh: f64,
-    /// `measured`, `estimated` or `synthetic`.
-    pub origin: String,
+    /// Origin: `measured`, `estimated` or `synthetic`.
+    pub origin: IntensityOrigin,
     /// Past forecasts for it.
     pub foreseen: Vec<ForeseenView>,
 }
@@ -89,16 +91,16 @@ pub struct SourceView {
     pub rank: usize,
     /// True if it is active.
     pub followed: bool,
-    /// Used part of its responses: `both`, `forecast` or `actual`.
-    pub contributes: String,
+    /// Used part of its responses.
+    pub contributes: Contribution,
     /// Grid zone as named in the settings.
     pub zone: Option<String>,
-    /// `average`, `marginal` or `unspecified`; absent before its first response.
-    pub kind: Option<String>,
-    /// `lifecycle`, `operational` or `unspecified`; absent before its first response.
-    pub scope: Option<String>,
-    /// `fresh`, `stale` or `none`.
-    pub freshness: String,
+    /// Kind of its intensities; absent before its first response.
+    pub kind: Option<IntensityKind>,
+    /// Emissions that they include; absent before its first response.
+    pub scope: Option<IntensityScope>,
+    /// Freshness.
+    pub freshness: SignalFreshness,
     /// Time since which it is not fresh.
     pub stale_since: Option<DateTime<Utc>>,
     /// Time of its last good response.
@@ -119,8 +121,8 @@ pub struct SourceView {
     pub consecutive_failures: u32,
     /// Time since which it fails.
     pub failing_since: Option<DateTime<Utc>>,
-    /// `closed`, or `open` if it has failed so often that it is requested seldom.
-    pub circuit: &'static str,
+    /// Whether it is requested as usual.
+    pub circuit: Circuit,
     /// Number of requests within the last hour; absent where they are not counted.
     pub requests_last_hour: Option<u32>,
     /// Number of requests within the last 24 hours.
@@ -143,16 +145,16 @@ pub struct IntensityView {
     /// Intensity.
     pub intensity_g_per_kwh: f64,
     /// Origin.
-    pub origin: String,
+    pub origin: IntensityOrigin,
     /// Lower bound of the 80 % prediction interval, for slots to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_g_per_kwh: Option<f64>,
     /// Upper bound of the 80 % prediction interval, for slots to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_g_per_kwh: Option<f64>,
-    /// Finality, for past slots: `forecast` (nothing else is known), `provisional` or `final`.
+    /// Finality, for past slots.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<&'static str>,
+    pub state: Option<Finality>,
 }
 
 /// Scores of a source's forecasts over the last fortnight.
@@ -203,8 +205,8 @@ pub struct PriceView {
     pub currency: String,
     /// Price of the present slot; negative ones are normal.
     pub price_per_mwh: Option<f64>,
-    /// `fresh`, `stale` or `none`.
-    pub freshness: String,
+    /// Freshness.
+    pub freshness: SignalFreshness,
     /// Time of the last good response.
     pub fetched_at: Option<DateTime<Utc>>,
     /// Error of the last request.

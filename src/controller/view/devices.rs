@@ -4,6 +4,9 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::states::{Concern, CpuZoneKind, EnergyMethod, GpuState};
+use crate::cpu::CpuSource;
+
 /// A GPU.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct GpuView {
@@ -17,10 +20,10 @@ pub struct GpuView {
     pub model: String,
     /// True if it is simulated.
     pub simulated: bool,
-    /// `free`, `job`, `override`, `foreign`, `observed`, `lost` or `unresponsive`.
-    pub state: &'static str,
-    /// Subjects of its problems: `answer`, `energy`, `power`, `limit`, `clocks`, `persistence`; `detail` states the reasons.
-    pub problems: Vec<&'static str>,
+    /// Who determines its limit.
+    pub state: GpuState,
+    /// Subjects of its problems; `detail` states the reasons.
+    pub problems: Vec<Concern>,
     /// Problems and restrictions, in one sentence each.
     pub detail: Option<String>,
     /// Job that controls it.
@@ -65,8 +68,8 @@ pub struct GpuView {
     pub power_w: Option<f64>,
     /// Energy since the daemon started.
     pub energy_j: f64,
-    /// Source of its energy: `counter` or `integrated_power`.
-    pub energy_source: &'static str,
+    /// How its energy is measured at present.
+    pub energy_source: EnergyMethod,
     /// Number of resets of its energy counter since the daemon started.
     pub counter_resets: u32,
     /// Ratio of counter to integrated power in the last ten seconds; far from 1, one of them is wrong.
@@ -103,8 +106,8 @@ pub struct LimitSpanView {
 /// CPUs of the node.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CpuView {
-    /// `rapl`: the kernel's powercap zones; or `simulated`.
-    pub source: &'static str,
+    /// Source of their energy.
+    pub source: CpuSource,
     /// True if it is simulated.
     pub simulated: bool,
     /// Number of logical CPUs; absent where unknown.
@@ -122,8 +125,8 @@ pub struct CpuZoneView {
     pub device: String,
     /// Short name: `package-0`, `dram-0`.
     pub zone: String,
-    /// `package` or `dram`.
-    pub kind: &'static str,
+    /// Kind.
+    pub kind: CpuZoneKind,
     /// Path of its readings.
     pub path: String,
     /// Power between the last two readings; absent while it is not read.

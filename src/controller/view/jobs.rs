@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::states::SegmentActivity;
 use super::{IntervalView, SavingsView};
 use crate::controller::jobs::Phase;
 use wattune_core::domain::Processes;
@@ -180,8 +181,8 @@ pub struct SegmentView {
     pub power_limits_w: Vec<f64>,
     /// Clock to which all GPUs are locked; absent where they are not.
     pub clock_limit_mhz: Option<u32>,
-    /// Activity of the job: `training`, `paused`, or `resuming` while its checkpoint is saved and loaded.
-    pub doing: &'static str,
+    /// Activity of the job.
+    pub doing: SegmentActivity,
     /// Expected power of all GPUs.
     pub power_w: f64,
     /// Expected throughput.

@@ -7,8 +7,10 @@ mod carbon;
 mod devices;
 mod jobs;
 mod savings;
+mod states;
 mod status;
 
+pub use super::signal::BasisLevel;
 pub use build::{describe_feed, price_view};
 pub use carbon::{
     CarbonView, ForeseenView, IntensityView, OutcomeView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
@@ -19,6 +21,10 @@ pub use jobs::{
     ProgressView, SegmentView,
 };
 pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
+pub use states::{
+    Circuit, Concern, CpuZoneKind, EnergyMethod, Finality, GpuState, IntensityKind, IntensityOrigin, IntensityScope,
+    Mode, SegmentActivity, SignalFreshness,
+};
 pub use status::{
     BookedView, BudgetView, CapView, LedgerView, PlanningView, SavedView, SettledView, StatusView, StorageView,
 };

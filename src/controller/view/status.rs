@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::states::Mode;
 use super::{CarbonView, CpuView, GpuView, IntervalView, JobView, PresentPrice};
 
 /// The daemon as a whole.
@@ -11,8 +12,8 @@ use super::{CarbonView, CpuView, GpuView, IntervalView, JobView, PresentPrice};
 pub struct StatusView {
     /// Version of wattune.
     pub version: &'static str,
-    /// `control`, or `observe` where limits are planned but never set.
-    pub mode: &'static str,
+    /// What the daemon may do.
+    pub mode: Mode,
     /// True if every GPU is a simulation.
     pub simulated: bool,
     /// Start of the daemon.

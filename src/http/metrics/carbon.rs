@@ -1,14 +1,22 @@
 //! The carbon signal.
 
 use super::family::{Families, Metric, flag, unix_time};
-use crate::controller::view::{CarbonView, ForeseenView, ScoreView, SourceView, StatusView};
+use crate::controller::view::{
+    CarbonView, Circuit, ForeseenView, IntensityKind, IntensityOrigin, IntensityScope, ScoreView, SignalFreshness,
+    SourceView, StatusView,
+};
 use wattune_core::units::Seconds;
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let carbon = &status.carbon;
-    let some = |key, value: &Option<String>| value.clone().map(|v| (key, v));
-    let signal = [some("zone", &carbon.zone), some("kind", &carbon.kind), some("scope", &carbon.scope)];
-    let provenance = [some("source", &carbon.source), some("origin", &carbon.origin)];
+    let some = |key, value: Option<&str>| value.map(|value| (key, value.to_owned()));
+    let signal = [
+        some("zone", carbon.zone.as_deref()),
+        some("kind", carbon.kind.map(IntensityKind::as_str)),
+        some("scope", carbon.scope.map(IntensityScope::as_str)),
+    ];
+    let origin = carbon.origin.map(IntensityOrigin::as_str);
+    let provenance = [some("source", carbon.source.as_deref()), some("origin", origin)];
 
     let all: Vec<_> = signal.iter().chain(&provenance).flatten().cloned().collect();
     if !all.is_empty() {
@@ -22,7 +30,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         .add([], carbon.fallback_g_per_kwh);
     families
         .gauge("carbon_signal_fresh", "", "1 if the signal is fresh, 0 if it is stale or absent")
-        .add([], flag(carbon.freshness == "fresh"));
+        .add([], flag(carbon.freshness == SignalFreshness::Fresh));
     let age = carbon.fetched_at.map(|at| Seconds::from_delta(status.now - at).max(Seconds::ZERO).get());
     families.gauge("carbon_signal_age", "seconds", "Time since a source's last valid response").add([], age);
     families
@@ -32,7 +40,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         &[],
         "basis",
         ["source", "local", "daily_shape", "constant"],
-        |b| b == carbon.basis,
+        |b| b == carbon.basis.as_str(),
     );
     families
         .gauge("carbon_planned_with", "gco2e_per_kwh", "Carbon intensity that plans use for the current slot")
@@ -40,8 +48,8 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     families.gauge("carbon_intensity_origin", "", "Origin of the current intensity: 1 for the one in use").states(
         &[],
         "origin",
-        ["measured", "estimated", "forecast", "fallback", "synthetic"].into_iter().filter(|_| carbon.origin.is_some()),
-        |o| carbon.origin.as_deref() == Some(o),
+        IntensityOrigin::ALL.iter().map(|known| known.as_str()).filter(|_| origin.is_some()),
+        |o| origin == Some(o),
     );
     past_forecasts(carbon, families);
     families.each(Families::gauge, &SOURCE_GAUGES, &carbon.sources, |source| [("source", source.source.clone())]);
@@ -79,12 +87,14 @@ fn past_forecasts(carbon: &CarbonView, families: &mut Families) {
 
 const SOURCE_GAUGES: [Metric<SourceView>; 7] = [
     ("carbon_source_followed", "", "1 for the active source of the chain", |s| Some(flag(s.followed))),
-    ("carbon_source_fresh", "", "1 if a source of the chain is fresh", |s| Some(flag(s.freshness == "fresh"))),
+    ("carbon_source_fresh", "", "1 if a source of the chain is fresh", |s| {
+        Some(flag(s.freshness == SignalFreshness::Fresh))
+    }),
     ("carbon_source_failures", "", "Failures of a source since its last success", |s| {
         Some(f64::from(s.consecutive_failures))
     }),
     ("carbon_source_circuit_open", "", "1 if a source failed repeatedly and is queried rarely", |s| {
-        Some(flag(s.circuit == "open"))
+        Some(flag(s.circuit == Circuit::Open))
     }),
     ("carbon_source_held_back", "", "1 if a source's outlying values are quarantined", |s| {
         Some(flag(s.held_back.is_some()))

@@ -1,12 +1,8 @@
 //! The GPUs.
 
 use super::family::{Families, Metric, flag};
-use crate::controller::view::GpuView;
+use crate::controller::view::{Concern, GpuState, GpuView};
 use wattune_core::domain::EventReasons;
-
-const STATES: [&str; 7] = ["free", "job", "override", "foreign", "observed", "lost", "unresponsive"];
-
-const PROBLEMS: [&str; 6] = ["answer", "energy", "power", "limit", "clocks", "persistence"];
 
 /// Returns the labels of every series of a GPU.
 pub(super) fn labels(gpu: &GpuView) -> [(&'static str, String); 4] {
@@ -45,7 +41,7 @@ const GAUGES: [Metric<GpuView>; 18] = [
     }),
     ("gpu_persistence_enabled", "", "Persistence mode", |g| g.persistence.map(flag)),
     ("gpu_foreign_limit", "", "1 while wattune leaves the GPU alone because of an external limit", |g| {
-        Some(flag(g.state == "foreign"))
+        Some(flag(g.state == GpuState::Foreign))
     }),
     ("gpu_restore_failed", "", "1 while a restore of the original limit has failed", |g| Some(flag(g.restore_failed))),
     ("gpu_booked_jobs", "", "Jobs whose energy is recorded on the GPU without controlling it", |g| {
@@ -69,7 +65,7 @@ pub(super) fn describe(gpus: &[GpuView], families: &mut Families) {
     for gpu in gpus {
         let more = [
             ("driver", gpu.driver.clone()),
-            ("energy_source", gpu.energy_source.to_owned()),
+            ("energy_source", gpu.energy_source.as_str().to_owned()),
             ("simulated", gpu.simulated.to_string()),
         ];
         info.push(labels(gpu).into_iter().chain(more));
@@ -78,18 +74,23 @@ pub(super) fn describe(gpus: &[GpuView], families: &mut Families) {
     families.each(Families::counter, &COUNTERS, gpus, labels);
     let states = families.gauge("gpu_state", "", "Controller of the GPU's limit: 1 for the current state");
     for gpu in gpus {
-        states.states(&labels(gpu), "state", STATES, |state| gpu.state == state);
+        let known = GpuState::ALL.iter().map(|state| state.as_str());
+        states.states(&labels(gpu), "state", known, |state| gpu.state.as_str() == state);
     }
     let problems =
         families.gauge("gpu_problem", "", "1 while this keeps wattune from measuring or controlling the GPU");
     for gpu in gpus {
-        problems.states(&labels(gpu), "kind", PROBLEMS, |kind| gpu.problems.contains(&kind));
+        problems.states(&labels(gpu), "kind", Concern::ALL.iter().map(|kind| kind.as_str()), |kind| {
+            gpu.problems.iter().any(|problem| problem.as_str() == kind)
+        });
     }
     let known = EventReasons::from_bits(u64::MAX);
     let reasons = families.gauge("gpu_clocks_event_reason", "", "Reasons for lowered clocks: 1 for the current ones");
     for gpu in gpus {
         // The reasons of an unresponsive GPU are unknown, which differs from none.
-        let Some(present) = gpu.event_reasons.as_ref().filter(|_| !matches!(gpu.state, "lost" | "unresponsive")) else {
+        let Some(present) =
+            gpu.event_reasons.as_ref().filter(|_| !matches!(gpu.state, GpuState::Lost | GpuState::Unresponsive))
+        else {
             continue;
         };
         reasons.states(&labels(gpu), "reason", known.names(), |reason| present.contains(&reason));

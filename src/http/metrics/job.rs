@@ -6,7 +6,7 @@ use super::device;
 use super::family::{Families, unix_time};
 use super::ledger::bounds;
 use crate::controller::Phase;
-use crate::controller::view::{JobView, StatusView};
+use crate::controller::view::{JobView, Mode, StatusView};
 use wattune_core::units::Seconds;
 
 const PHASES: [(Phase, &str); 5] = [
@@ -59,7 +59,7 @@ const GAUGES: [(&str, &str, &str, Value); 12] = [
 /// Returns true if the job's plan is applied, or would be in observe mode: the plan of a job on a GPU that is lost or
 /// yielded is not.
 fn is_shown(status: &StatusView, job: &JobView) -> bool {
-    status.mode == "observe" || matches!(job.phase, Some(Phase::Planned | Phase::Paused))
+    status.mode == Mode::Observe || matches!(job.phase, Some(Phase::Planned | Phase::Paused))
 }
 
 const COUNTERS: [(&str, &str, &str, Value); 4] = [

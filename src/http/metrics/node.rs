@@ -1,7 +1,7 @@
 //! The daemon, the node's cap and planning under it, CPU packages and memory.
 
 use super::family::{Families, Metric, flag, unix_time};
-use crate::controller::view::{CpuZoneView, StatusView};
+use crate::controller::view::{CpuZoneView, Mode, StatusView};
 
 /// Adds the daemon itself.
 pub(super) fn daemon(status: &StatusView, families: &mut Families) {
@@ -11,7 +11,7 @@ pub(super) fn daemon(status: &StatusView, families: &mut Families) {
         families.gauge(name, unit, help).add([], value);
     };
     let help = "1 if power limits are set, 0 if they are only planned";
-    gauge("control_enabled", "", help, flag(status.mode == "control"));
+    gauge("control_enabled", "", help, flag(status.mode == Mode::Control));
     gauge("simulated", "", "1 if every GPU is simulated", flag(status.simulated));
     let help = "Start time of the daemon since the Unix epoch";
     gauge("start_time", "seconds", help, unix_time(status.started_at));
@@ -58,7 +58,7 @@ pub(super) fn processors(status: &StatusView, families: &mut Families) {
     let labels = |zone: &CpuZoneView| {
         [
             ("zone", zone.zone.clone()),
-            ("kind", zone.kind.to_owned()),
+            ("kind", zone.kind.as_str().to_owned()),
             ("path", zone.path.clone()),
             ("device", zone.device.clone()),
         ]
@@ -68,6 +68,10 @@ pub(super) fn processors(status: &StatusView, families: &mut Families) {
     let info = families.info("cpu", "Source of the CPUs' energy");
     if let Some(cpu) = &status.cpu {
         let cores = cpu.cores.map_or_else(String::new, |cores| cores.to_string());
-        info.push([("source", cpu.source.to_owned()), ("cores", cores), ("simulated", cpu.simulated.to_string())]);
+        info.push([
+            ("source", cpu.source.as_str().to_owned()),
+            ("cores", cores),
+            ("simulated", cpu.simulated.to_string()),
+        ]);
     }
 }

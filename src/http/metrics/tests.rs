@@ -4,10 +4,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    BookedView, CarbonView, CpuView, CpuZoneView, ForeseenView, GpuView, IntervalView, JobView, LedgerView,
-    ObjectiveView, OutcomeView, PlanningView, PresentPrice, SavedView, ScoreView, SettledView, SourceView, StorageView,
+    BasisLevel, BookedView, CarbonView, Circuit, Concern, CpuView, CpuZoneKind, CpuZoneView, EnergyMethod,
+    ForeseenView, GpuState, GpuView, IntensityKind, IntensityOrigin, IntensityScope, IntervalView, JobView, LedgerView,
+    Mode, ObjectiveView, OutcomeView, PlanningView, PresentPrice, SavedView, ScoreView, SettledView, SignalFreshness,
+    SourceView, StorageView,
 };
 use crate::controller::{CapView, Phase};
+use crate::cpu::CpuSource;
+use crate::providers::Contribution;
 use crate::recurring::{ArmView, RecurringStage};
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -18,14 +22,14 @@ fn carbon() -> CarbonView {
     CarbonView {
         zone: Some("GB".into()),
         source: Some("uk".into()),
-        kind: Some("average".into()),
-        scope: Some("operational".into()),
+        kind: Some(IntensityKind::Average),
+        scope: Some(IntensityScope::Operational),
         intensity_g_per_kwh: Some(143.5),
-        origin: Some("estimated".into()),
-        basis: "source",
+        origin: Some(IntensityOrigin::Estimated),
+        basis: BasisLevel::Source,
         basis_since: at(5_000),
         planned_with_g_per_kwh: 140.0,
-        freshness: "fresh".into(),
+        freshness: SignalFreshness::Fresh,
         stale_since: None,
         fetched_at: Some(at(9_940)),
         next_poll_at: None,
@@ -38,7 +42,7 @@ fn carbon() -> CarbonView {
             start: at(7_200),
             end: at(9_000),
             intensity_g_per_kwh: 138.0,
-            origin: "measured".into(),
+            origin: IntensityOrigin::Measured,
             foreseen: vec![foreseen(1.0, 139.5)],
         }),
         notes: Vec::new(),
@@ -65,11 +69,11 @@ fn source() -> SourceView {
         source: "uk".into(),
         rank: 1,
         followed: true,
-        contributes: "both".into(),
+        contributes: Contribution::Both,
         zone: Some("GB".into()),
-        kind: Some("average".into()),
-        scope: Some("operational".into()),
-        freshness: "fresh".into(),
+        kind: Some(IntensityKind::Average),
+        scope: Some(IntensityScope::Operational),
+        freshness: SignalFreshness::Fresh,
         stale_since: None,
         fetched_at: Some(at(9_940)),
         from_cache: false,
@@ -80,7 +84,7 @@ fn source() -> SourceView {
         last_error: None,
         consecutive_failures: 0,
         failing_since: None,
-        circuit: "closed",
+        circuit: Circuit::Closed,
         requests_last_hour: Some(4),
         requests_last_day: Some(96),
         requests_allowed_per_hour: Some(60),
@@ -96,7 +100,7 @@ fn gpu() -> GpuView {
         pci_bus_id: "00000000:01:00.0".into(),
         model: "NVIDIA H200".into(),
         simulated: false,
-        state: "job",
+        state: GpuState::Job,
         problems: Vec::new(),
         detail: None,
         owner: Some("j-1".into()),
@@ -120,7 +124,7 @@ fn gpu() -> GpuView {
         override_until: None,
         power_w: Some(523.25),
         energy_j: 1_234.5,
-        energy_source: "counter",
+        energy_source: EnergyMethod::Counter,
         counter_resets: 1,
         counter_over_power: Some(1.01),
         temperature_c: Some(61.0),
@@ -136,8 +140,8 @@ fn mute() -> GpuView {
     GpuView {
         index: 1,
         uuid: "GPU-bb".into(),
-        state: "lost",
-        problems: vec!["answer"],
+        state: GpuState::Lost,
+        problems: vec![Concern::Answer],
         owner: None,
         out_of_band_cap_w: None,
         power_limit_requested_w: None,
@@ -288,12 +292,12 @@ fn cpu() -> CpuView {
         problem: power_w.is_none().then(|| "cannot be read".into()),
     };
     CpuView {
-        source: "rapl",
+        source: CpuSource::Rapl,
         simulated: false,
         cores: Some(64),
         zones: vec![
-            zone("cpu:package-0", "package-0", "package", Some(88.5)),
-            zone("dram:package-0", "dram-0", "dram", None),
+            zone("cpu:package-0", "package-0", CpuZoneKind::Package, Some(88.5)),
+            zone("dram:package-0", "dram-0", CpuZoneKind::Dram, None),
         ],
         problems: Vec::new(),
     }
@@ -302,7 +306,7 @@ fn cpu() -> CpuView {
 fn status() -> StatusView {
     StatusView {
         version: "0.1.0",
-        mode: "control",
+        mode: Mode::Control,
         simulated: false,
         started_at: at(1_000),
         now: at(10_000),
@@ -456,7 +460,7 @@ fn absent_values_have_no_series() {
         scope: None,
         intensity_g_per_kwh: None,
         origin: None,
-        freshness: "none".into(),
+        freshness: SignalFreshness::None,
         fetched_at: None,
         followed: None,
         foreseen: Vec::new(),

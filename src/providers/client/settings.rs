@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::abridged;
 use wattune_core::domain::Zone;
@@ -236,7 +237,7 @@ impl fmt::Debug for Headers {
 }
 
 /// The part of a source's answers that is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Contribution {
     /// Forecast and actual values.

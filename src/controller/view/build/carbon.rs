@@ -6,7 +6,7 @@ use crate::controller::error::ControlError;
 use crate::controller::signal::{BasisLevel, PastForecasts, PriceSignal, SignalBasis};
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{
-    CarbonView, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView, spelled,
+    CarbonView, Circuit, Finality, IntensityView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
 };
 use crate::providers::{Currency, FeedState, Freshness, SourceState};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin, Slot};
@@ -63,15 +63,15 @@ impl Snapshot<'_> {
             source.is_some_and(|(_, until)| until.is_some_and(|until| slot.end() <= until))
         };
         let state = |slot: &Slot, intensity: &Intensity| match intensity.origin {
-            Origin::Forecast | Origin::Fallback => "forecast",
-            _ if is_final(slot, intensity) => "final",
-            _ => "provisional",
+            Origin::Forecast | Origin::Fallback => Finality::Forecast,
+            _ if is_final(slot, intensity) => Finality::Final,
+            _ => Finality::Provisional,
         };
         let point = |(slot, i): &(Slot, Intensity)| IntensityView {
             start: slot.start(),
             end: slot.end(),
             intensity_g_per_kwh: i.value.get(),
-            origin: spelled(&i.origin).unwrap_or_default(),
+            origin: i.origin.into(),
             low_g_per_kwh: None,
             high_g_per_kwh: None,
             state: Some(state(slot, i)),
@@ -106,7 +106,7 @@ pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: Date
         zone: forecast.map(|f| f.zone.to_string()),
         currency: currency.as_str().to_owned(),
         price_per_mwh: forecast.and_then(|f| f.best_at(now)).map(|(_, p)| p.value.get()),
-        freshness: freshness_name(state.freshness(now)).into(),
+        freshness: state.freshness(now).into(),
         fetched_at: shown.and_then(|s| s.fetched_at),
         last_error: shown.and_then(|s| s.last_error.clone()),
         notes: shown.map(|s| s.notes.clone()).unwrap_or_default(),
@@ -172,14 +172,14 @@ impl SignalAtPresent<'_> {
         CarbonView {
             zone: forecast.map(|f| f.zone.to_string()),
             source: forecast.map(|f| f.source.clone()),
-            kind: forecast.and_then(|f| spelled(&f.kind)),
-            scope: forecast.and_then(|f| spelled(&f.scope)),
+            kind: forecast.map(|f| f.kind.into()),
+            scope: forecast.map(|f| f.scope.into()),
             intensity_g_per_kwh: present.map(|(value, _)| value.get()),
-            origin: present.and_then(|(_, origin)| spelled(&origin)),
-            basis: basis.level.name(),
+            origin: present.map(|(_, origin)| origin.into()),
+            basis: basis.level,
             basis_since: basis.since,
             planned_with_g_per_kwh: basis.value.get(),
-            freshness: freshness_name(freshness).into(),
+            freshness: freshness.into(),
             stale_since: stale_since(freshness),
             fetched_at: shown.and_then(|s| s.fetched_at),
             next_poll_at: shown.map(|s| s.next_poll_at),
@@ -210,7 +210,7 @@ impl SignalAtPresent<'_> {
                 start: s.slot.start(),
                 end: s.slot.end(),
                 intensity_g_per_kwh: s.intensity.get(),
-                origin: spelled(&origin(&s.slot, s.basis)).unwrap_or_default(),
+                origin: origin(&s.slot, s.basis).into(),
                 low_g_per_kwh: Some(s.low.get()),
                 high_g_per_kwh: Some(s.high.get()),
                 state: None,
@@ -239,11 +239,11 @@ fn source_view(source: &SourceState, followed: Option<&SourceState>, now: DateTi
         source: source.source.to_owned(),
         rank: source.group + 1,
         followed: followed.is_some_and(|f| f.source == source.source),
-        contributes: spelled(&source.contributes).unwrap_or_default(),
+        contributes: source.contributes,
         zone: forecast.map(|f| f.zone.to_string()),
-        kind: forecast.and_then(|f| spelled(&f.kind)),
-        scope: forecast.and_then(|f| spelled(&f.scope)),
-        freshness: freshness_name(freshness).into(),
+        kind: forecast.map(|f| f.kind.into()),
+        scope: forecast.map(|f| f.scope.into()),
+        freshness: freshness.into(),
         stale_since: stale_since(freshness),
         fetched_at: source.fetched_at,
         from_cache: source.from_cache,
@@ -254,20 +254,12 @@ fn source_view(source: &SourceState, followed: Option<&SourceState>, now: DateTi
         last_error: source.last_error.clone(),
         consecutive_failures: source.consecutive_failures,
         failing_since: source.failing_since,
-        circuit: if source.circuit_open() { "open" } else { "closed" },
+        circuit: if source.circuit_open() { Circuit::Open } else { Circuit::Closed },
         requests_last_hour: source.requests.map(|r| r.last_hour),
         requests_last_day: source.requests.map(|r| r.last_day),
         requests_allowed_per_hour: source.requests.map(|r| r.allowed_per_hour),
         held_back: source.quarantined.as_ref().map(ToString::to_string),
         notes: source.notes.clone(),
-    }
-}
-
-fn freshness_name(freshness: Freshness) -> &'static str {
-    match freshness {
-        Freshness::Fresh => "fresh",
-        Freshness::Stale { .. } => "stale",
-        Freshness::None => "none",
     }
 }
 

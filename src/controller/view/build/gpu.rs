@@ -5,7 +5,7 @@ use crate::controller::cap::LimitGrants;
 use crate::controller::error::ControlError;
 use crate::controller::gpus::{Gpu, GpuRef, concerns};
 use crate::controller::snapshot::Snapshot;
-use crate::controller::view::GpuView;
+use crate::controller::view::{Concern, EnergyMethod, GpuState, GpuView};
 use crate::gpu::GpuError;
 use wattune_core::domain::{ClockLimit, PowerLimit};
 
@@ -31,13 +31,13 @@ impl Snapshot<'_> {
         let watts = |l: PowerLimit| l.watts().get();
         let cap = gpu.out_of_band_cap();
         let state = match (&seen.fault, &gpu.external) {
-            (Some((GpuError::TimedOut { .. }, _)), _) => "unresponsive",
-            (Some(_), _) => "lost",
-            (None, Some(_)) => "foreign",
-            (None, None) if gpu.why_no_control().is_some() => "observed",
-            (None, None) if gpu.manual.is_some() => "override",
-            (None, None) if gpu.owner.is_some() => "job",
-            (None, None) => "free",
+            (Some((GpuError::TimedOut { .. }, _)), _) => GpuState::Unresponsive,
+            (Some(_), _) => GpuState::Lost,
+            (None, Some(_)) => GpuState::Foreign,
+            (None, None) if gpu.why_no_control().is_some() => GpuState::Observed,
+            (None, None) if gpu.manual.is_some() => GpuState::Override,
+            (None, None) if gpu.owner.is_some() => GpuState::Job,
+            (None, None) => GpuState::Free,
         };
         let capped = cap.map(|c| {
             format!(
@@ -60,7 +60,7 @@ impl Snapshot<'_> {
         });
         let unset = self.gpus.journal_fault().filter(|_| wanted.is_some() && wanted != reading.requested);
         let concerns = concerns(gpu, self.now.monotonic);
-        let mut kinds: Vec<&'static str> = concerns.iter().map(|(concern, _)| concern.as_str()).collect();
+        let mut kinds: Vec<Concern> = concerns.iter().map(|(concern, _)| *concern).collect();
         kinds.dedup();
         let mut details: Vec<String> = concerns.into_iter().map(|(_, words)| words).collect();
         details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
@@ -101,8 +101,8 @@ impl Snapshot<'_> {
             power_w: reading.power.map(|p| p.get()),
             energy_j: seen.metered.total().to_joules().get(),
             energy_source: match &capabilities.energy_counter {
-                Ok(()) if seen.energy_availability.missing_since.is_none() => "counter",
-                _ => "integrated_power",
+                Ok(()) if seen.energy_availability.missing_since.is_none() => EnergyMethod::Counter,
+                _ => EnergyMethod::IntegratedPower,
             },
             counter_resets: seen.counter_resets,
             counter_over_power: seen.counter_over_power,

@@ -19,7 +19,6 @@ use wattune_core::domain::{
 };
 use wattune_core::ledger::pauses::pause_energy;
 use wattune_core::ledger::{self, CompletedWork};
-use wattune_core::plan::JobActivity;
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 
@@ -138,11 +137,7 @@ impl Snapshot<'_> {
                     end: s.slot.end(),
                     power_limits_w: job.spec.gpus.iter().filter_map(|g| job.limit_of(g, &s.setting)).collect(),
                     clock_limit_mhz: clock(&s.setting),
-                    doing: match s.doing {
-                        JobActivity::Training => "training",
-                        JobActivity::Paused => "paused",
-                        JobActivity::Resuming => "resuming",
-                    },
+                    doing: s.doing.into(),
                     power_w: s.power.get(),
                     samples_per_s: s.throughput.get(),
                     intensity_g_per_kwh: s.intensity.get(),

@@ -6,7 +6,7 @@ mod job;
 
 pub use carbon::{describe_feed, price_view};
 
-use super::{PlanningView, StatusView, StorageView};
+use super::{Mode, PlanningView, StatusView, StorageView};
 use crate::controller::gpus::{Gpu, concerns};
 use crate::controller::jobs::Job;
 use crate::controller::snapshot::Snapshot;
@@ -20,7 +20,7 @@ impl Snapshot<'_> {
         let (searching, last_search) = (self.planner.searching(self.now), self.planner.last_search());
         StatusView {
             version: env!("CARGO_PKG_VERSION"),
-            mode: if self.settings.observe { "observe" } else { "control" },
+            mode: if self.settings.observe { Mode::Observe } else { Mode::Control },
             simulated: !gpus.is_empty() && gpus.iter().all(|g| g.simulated),
             started_at: self.started_at,
             now: self.now.utc,
