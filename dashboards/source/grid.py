@@ -1,4 +1,4 @@
-"""Grid signal: what is forecast, what came, and how good that was."""
+"""Grid signal: forecasts, actual values, and the skill of the forecasts."""
 
 from panels import *
 
@@ -14,41 +14,41 @@ YES = {0: ("no", "text"), 1: ("yes", GOOD)}
 TROUBLE = {0: ("no", "text"), 1: ("yes", FAIR)}
 
 glance = [
-    stat("Carbon intensity", "Of the present slot, by the best that is known of it.",
+    stat("Carbon intensity", "Intensity of the current slot: the best known value.",
          Query(f"avg(wattune_carbon_intensity_gco2e_per_kwh{{{I}}})", 10, 1500), G_PER_KWH, GREENNESS, decimals=0),
     stat("Signal", "Whether the node has a fresh forecast.",
          Query(f"min(wattune_carbon_signal_fresh{{{I}}})", 0, 1), "none", [(None, BAD), (1, GOOD)], graph=False,
          mappings=words(FRESH)),
-    stat("Last good answer", "How long ago a source answered.",
+    stat("Last valid response", "Time since a source's last valid response.",
          Query(f"max(wattune_carbon_signal_age_seconds{{{I}}})", 0, 1e5), "s", [(None, GOOD), (7200, FAIR), (21600, BAD)],
          graph=False),
-    stat("Rests on", "local forecaster: made from what came. shape of a day: what came is more than "
-         "a day old. constant: nothing is known.",
+    stat("Basis", "local forecaster: extrapolated from actual values. shape of a day: actual values are more than a "
+         "day old. constant: no value is known.",
          Query(f"max({BASIS})", 1, 4), "none", [(None, "text")], graph=False, mappings=words(BASES)),
-    stat("Forecast followed", "How far plans follow the forecast, by its skill lately: 0 % not at all, 100 % fully.",
+    stat("Weight of the forecast", "Weight of the forecast in plans, by its recent skill: 0 % none, 100 % full.",
          Query(f"avg(wattune_carbon_forecast_followed_ratio{{{I}}})", 0, 1), "percentunit", SKILL, decimals=0),
-    stat("Error a day ahead", "Mean error of the forecasts of the last fortnight that were at hand at midnight (UTC), "
-         "relative to what came, of the worst source.",
+    stat("Error a day ahead", "Mean absolute percentage error of the last 14 days' forecasts that were available at midnight "
+         "(UTC), of the worst source.",
          Query(f'max(wattune_carbon_forecast_error_ratio{{{I}, horizon_h="24"}})', 0, 0.5), "percentunit", ERROR,
          graph=False, decimals=1),
 ]
 
 course = [
-    series("Now, and what was forecast of it", "The present slot: the best that is known of it, and what the newest forecasts "
-           "an hour and a day before said.",
+    series("Current slot, and past forecasts for it", "Best known value of the current slot, and the newest forecasts for it "
+           "one hour and one day before.",
            [Query(f"avg(wattune_carbon_intensity_gco2e_per_kwh{{{I}}})", 10, 1500, "now"),
             Query(f'avg(wattune_carbon_forecast_gco2e_per_kwh{{{I}, horizon_h="1"}})', 10, 1500, "an hour before"),
             Query(f'avg(wattune_carbon_forecast_gco2e_per_kwh{{{I}, horizon_h="24"}})', 10, 1500, "a day before")],
            G_PER_KWH, GREENNESS, width=24, height=8, decimals=0,
            colors={"now": INTENSITY, "an hour before": "light-blue", "a day before": "blue"}, dashed=["a day before"]),
-    series("What came, and what was forecast of it", "The newest slot of which a source has told what came, which may be some "
-           "hours ago. All three lines speak of the same slot.",
-           [Query(f"avg(wattune_carbon_outcome_gco2e_per_kwh{{{I}}})", 10, 1500, "came"),
+    series("Actual value, and past forecasts for it", "Latest slot with an actual value, which may be some hours ago. All three "
+           "lines are for the same slot.",
+           [Query(f"avg(wattune_carbon_outcome_gco2e_per_kwh{{{I}}})", 10, 1500, "actual"),
             Query(f'avg(wattune_carbon_outcome_forecast_gco2e_per_kwh{{{I}, horizon_h="1"}})', 10, 1500, "an hour before"),
             Query(f'avg(wattune_carbon_outcome_forecast_gco2e_per_kwh{{{I}, horizon_h="24"}})', 10, 1500, "a day before")],
            G_PER_KWH, GREENNESS, width=16, height=8, decimals=0,
-           colors={"came": INTENSITY, "an hour before": "light-blue", "a day before": "blue"}, dashed=["a day before"]),
-    series("Error of that forecast", "Of the newest slot of which it is known what came.",
+           colors={"actual": INTENSITY, "an hour before": "light-blue", "a day before": "blue"}, dashed=["a day before"]),
+    series("Error of that forecast", "Error for the latest slot with an actual value.",
            [Query(f"avg by (horizon_h) (abs(wattune_carbon_outcome_forecast_gco2e_per_kwh{{{I}}} / on (instance) "
                   f"group_left wattune_carbon_outcome_gco2e_per_kwh{{{I}}} - 1))", 0, 1, "{{horizon_h}} h before")],
            "percentunit", ERROR, width=8, height=8, decimals=1, lines="dashed",
@@ -56,17 +56,17 @@ course = [
 ]
 
 skill = [
-    bars("Error", "Mean error over the last fortnight, relative to what came, by source and hours ahead.",
+    bars("Error", "Mean absolute percentage error over the last 14 days, by source and hours ahead.",
          Query(f"max by (source, horizon_h) (wattune_carbon_forecast_error_ratio{{{I}}})", 0, 0.5,
                "{{source}}, {{horizon_h}} h ahead"), "percentunit", ERROR, width=6, min=0, decimals=1),
-    bars("Bias", "Mean of forecast less outcome over the last fortnight. Plans correct for it.",
+    bars("Bias", "Mean of forecast less actual value over the last 14 days. Plans correct for it.",
          Query(f"max by (source, horizon_h) (wattune_carbon_forecast_bias_gco2e_per_kwh{{{I}}})", -300, 300,
                "{{source}}, {{horizon_h}} h ahead"), G_PER_KWH, [(None, FAIR), (-20, GOOD), (20, FAIR)], width=6, decimals=1),
     bars("Rank correlation", "Whether the forecast knows which hours of a day are cleaner: 1 is perfect, 0 is chance.",
          Query(f"max by (source, horizon_h) (wattune_carbon_forecast_rank_correlation{{{I}}})", -1, 1,
                "{{source}}, {{horizon_h}} h ahead"), "none", SKILL, width=6, min=-1, max=1, decimals=2),
-    bars("Caught gain", "The share of what perfect foresight of each day's six greenest hours saves that acting on the "
-         "forecast would have saved.",
+    bars("Caught gain", "Saving of running in each day's six cleanest hours by the forecast, relative to the saving with "
+         "perfect foresight.",
          Query(f"max by (source, horizon_h) (wattune_carbon_forecast_caught_gain_ratio{{{I}}})", -1, 1.001,
                "{{source}}, {{horizon_h}} h ahead"), "percentunit", SKILL, width=6, max=1, decimals=0),
 ]
@@ -77,7 +77,7 @@ def of_source(metric):
 
 
 sources = [
-    table("Sources", "The chain, as the node sees it.",
+    table("Sources", "Chain of sources of the node.",
           [Query(of_source("wattune_carbon_source_followed"), 0, 1, column="followed"),
            Query(of_source("wattune_carbon_source_fresh"), 0, 1, column="fresh"),
            Query(of_source("wattune_carbon_source_failures"), 0, 1e4, column="failures"),
@@ -85,19 +85,19 @@ sources = [
            Query(of_source("wattune_carbon_source_held_back"), 0, 1, column="held"),
            Query(of_source("wattune_carbon_source_requests_last_hour"), 0, 1000, column="requests"),
            Query(of_source("wattune_carbon_source_requests_allowed_per_hour"), 1, 36000, column="allowed")],
-          {"instance": ("Node", {}), "source": ("Source", {}), "followed": ("Followed", unit("none", mapping=YES)),
+          {"instance": ("Node", {}), "source": ("Source", {}), "followed": ("Active", unit("none", mapping=YES)),
            "fresh": ("Signal", unit("none", mapping=FRESH)),
            "failures": ("Failures in a row", unit("none", 0, [(None, "text"), (1, FAIR), (5, BAD)])),
-           "circuit": ("Tried seldom", unit("none", mapping=TROUBLE)),
-           "held": ("Jump held back", unit("none", mapping=TROUBLE)),
+           "circuit": ("Requested seldom", unit("none", mapping=TROUBLE)),
+           "held": ("Jump quarantined", unit("none", mapping=TROUBLE)),
            "requests": ("Requests in an hour", unit("none", 0)), "allowed": ("Allowed", unit("none", 0))},
           width=16, height=7),
     series("Electricity price", "Day-ahead price of the present slot. Negative prices are normal.",
            [Query(f"max by (zone, currency) (wattune_electricity_price_per_mwh{{{I}}})", -1000, 10000,
                   "{{zone}}, {{currency}}")], "suffix: /MWh", [(None, "text"), (0, "blue")], width=8, height=7, decimals=1),
-    timeline("What the signal rests on", "Over time: a source, or what stands in for it while none is good.", [Query(BASIS, 1, 4, "{{instance}}")], BASES, height=5),
-    timeline("Where the present intensity comes from", "measured and estimated: the source says what came. forecast: what it "
-             "expected. fallback: made by wattune.",
+    timeline("Basis of the signal", "A source, or its replacement while no source is good.", [Query(BASIS, 1, 4, "{{instance}}")], BASES, height=5),
+    timeline("Origin of the current intensity", "measured and estimated: actual values of the source. forecast: its forecast. "
+             "fallback: made by wattune.",
              [Query(" or ".join(f'max by (instance) (wattune_carbon_intensity_origin{{{I}, origin="{name}"}} == 1) * {number}'
                                 for number, name in enumerate(
                                     ("measured", "estimated", "forecast", "fallback", "synthetic"), 1)), 1, 5,
@@ -107,7 +107,7 @@ sources = [
 ]
 
 DASHBOARD = dashboard(
-    "wattune-grid", "wattune / Grid signal", "What is forecast of the grid, what came, and how far the forecast can be trusted.",
+    "wattune-grid", "wattune / Grid signal", "Forecasts of the grid, actual values, and the skill of the forecasts.",
     [variable("instance", "Node", "label_values(wattune_carbon_signal_fresh, instance)", multi=False)],
-    PANELS := [*glance, row("Forecast against actual"), *course, row("Skill over the last fortnight"), *skill,
+    PANELS := [*glance, row("Forecast against actual"), *course, row("Skill over the last 14 days"), *skill,
                row("Sources"), *sources], since="now-2d")

@@ -32,7 +32,7 @@ ACTIVE = {
     ("WattuneSourceFailing", "node"), ("WattuneProblems", "demo"),
 }
 QUIET = {
-    "WattuneRestoreFailed", "WattuneBooksNotWritten", "WattuneJournalNotWritten", "WattuneNodeCapExceeded",
+    "WattuneRestoreFailed", "WattuneLedgerNotWritten", "WattuneJournalNotWritten", "WattuneNodeCapExceeded",
     "WattuneLimitExceeded", "WattuneSearchLate", "WattuneGpuSilent", "WattuneEnergyImplausible",
     "WattuneLedgerEnergyUnknown",
 }
