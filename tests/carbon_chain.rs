@@ -202,6 +202,16 @@ async fn limits_follow_the_best_signal_that_is_left() {
         let plan = daemon.get(&format!("/v1/jobs/{id}/plan")).await.expect(200);
         let values = plan["segments"].as_array().expect("segments").iter().map(|s| s["intensity_g_per_kwh"].as_f64());
         assert!(values.into_iter().all(|v| v.is_some_and(|v| v >= 100.0)), "{plan}");
+        let costs = plan["segments"].as_array().expect("segments").iter().map(|s| &s["marginal_costs"]);
+        let costs: Vec<_> = costs.filter(|costs| !costs.is_null()).collect();
+        assert!(!costs.is_empty(), "{plan}");
+        for costs in costs {
+            let cost = costs["plan"].as_f64().expect("a cost");
+            let is_best = |slower: Option<f64>, faster: Option<f64>| {
+                slower.is_none_or(|slower| slower <= cost * 1.001) && faster.is_none_or(|faster| faster >= cost * 0.999)
+            };
+            assert!(is_best(costs["slower"].as_f64(), costs["faster"].as_f64()), "{plan}");
+        }
     };
     spell(MAPS, 6, true).await;
     case.maps.close().await;

@@ -266,6 +266,7 @@ mod tests {
         LedgerRow
         LedgerView
         LimitSpanView
+        MarginalCostsView
         MeasuredBy
         MethodView
         Mode

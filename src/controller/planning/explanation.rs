@@ -8,9 +8,6 @@ use wattune_core::domain::PowerLimit;
 use wattune_core::time::Now;
 use wattune_core::units::Watts;
 
-/// Relative saving of a plan over another up to which they are the same but for rounding.
-const ROUNDING: f64 = 1e-6;
-
 impl Job {
     /// Updates the reason.
     pub(super) fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
@@ -36,12 +33,7 @@ impl Job {
             return;
         }
         let segment = self.plan.as_ref().and_then(|p| p.segment_at(now.utc));
-        let kept = self.plan.as_ref().and_then(|p| p.forgone_saving);
         self.reason = match (segment, &self.unplannable) {
-            (Some(segment), _) if kept.is_some_and(|by| by >= ROUNDING) => {
-                let percent = 100.0 * kept.unwrap_or_default();
-                format!("{} (kept: a new plan would be only {percent:.3} % better)", segment.reason)
-            }
             (Some(segment), _) => segment.reason.to_string(),
             (None, Some(why)) => format!("no plan, original limits: {why}"),
             (None, None) => "past the end of its plan; original limits".into(),

@@ -164,6 +164,9 @@ pub struct PlanView {
     pub expected_energy_j: Option<f64>,
     /// Slowdown expected over the job's life.
     pub expected_slowdown: Option<f64>,
+    /// Part of the remaining cost that the newest plan would have saved; it was not adopted because this is less than
+    /// `plan.better_by`. Absent if this plan is the newest.
+    pub forgone_saving: Option<f64>,
     /// Promises that cannot be kept, and by how much.
     pub warnings: Vec<String>,
     /// Limits over time, in time order without gaps.
@@ -191,6 +194,20 @@ pub struct SegmentView {
     pub intensity_g_per_kwh: f64,
     /// Reason for this limit, in one sentence.
     pub reason: String,
+    /// Marginal costs of this limit; absent where something else decided, such as a cap or the only limit measured.
+    pub marginal_costs: Option<MarginalCostsView>,
+}
+
+/// Marginal costs of a segment's limit, in gCO2e per sample, with the job's weight of price included. The limit is the best
+/// one if `slower ≤ plan ≤ faster`.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct MarginalCostsView {
+    /// Saving per sample that is lost at the next slower limit; absent at the slowest.
+    pub slower: Option<f64>,
+    /// Cost per sample that is gained at the next faster limit; absent at the fastest.
+    pub faster: Option<f64>,
+    /// Highest marginal cost that the plan accepts in any segment.
+    pub plan: f64,
 }
 
 /// Profile of a job.

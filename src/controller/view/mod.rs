@@ -17,8 +17,8 @@ pub use carbon::{
 };
 pub use devices::{CpuView, CpuZoneView, GpuView, LimitSpanView};
 pub use jobs::{
-    AccountView, ComparisonView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView, ProfileView,
-    ProgressView, SegmentView,
+    AccountView, ComparisonView, JobView, MarginalCostsView, ObjectiveView, PausingView, PlanView, PointView,
+    ProcessesView, ProfileView, ProgressView, SegmentView,
 };
 pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
 pub use states::{

@@ -140,6 +140,16 @@ pub enum Reason {
     },
 }
 
+impl Reason {
+    /// Returns the marginal costs that decided, where they did.
+    pub fn margin(&self) -> Option<Margin> {
+        match *self {
+            Self::Faster { margin, .. } | Self::Slower { margin, .. } | Self::Steady { margin, .. } => Some(margin),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

@@ -10,8 +10,8 @@ use crate::controller::jobs::{Job, Phase};
 use crate::controller::savings::Estimate;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{
-    AccountView, JobView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView, ProfileView, ProgressView,
-    SegmentView, spelled,
+    AccountView, JobView, MarginalCostsView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView,
+    ProfileView, ProgressView, SegmentView, spelled,
 };
 use crate::store::StoredJob;
 use wattune_core::domain::{
@@ -129,6 +129,7 @@ impl Snapshot<'_> {
             expected_carbon_at_max_g: expected.map(|e| e.carbon_at_ceiling.get()),
             expected_energy_j: expected.map(|e| e.energy.get()),
             expected_slowdown: expected.map(|e| e.slowdown),
+            forgone_saving: plan.and_then(|p| p.forgone_saving),
             warnings: self.warnings_of(job),
             segments: segments
                 .iter()
@@ -142,6 +143,11 @@ impl Snapshot<'_> {
                     samples_per_s: s.throughput.get(),
                     intensity_g_per_kwh: s.intensity.get(),
                     reason: s.reason.to_string(),
+                    marginal_costs: s.reason.margin().map(|margin| MarginalCostsView {
+                        slower: margin.slower,
+                        faster: margin.faster,
+                        plan: margin.price,
+                    }),
                 })
                 .collect(),
         })
