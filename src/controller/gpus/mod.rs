@@ -236,7 +236,7 @@ impl Gpus {
         }
     }
 
-    /// Brings each GPU nearer to its target. The next call is the retry. Returns what was done.
+    /// Acts on each GPU to reach its target and returns the actions. A failed action is retried by the next call. Returns what was done.
     pub(super) fn act(
         &mut self,
         targets: &BTreeMap<GpuId, Target>,

@@ -150,7 +150,7 @@ pub struct PlanView {
     pub job_id: String,
     /// Time at which the plan was made; absent without one.
     pub made_at: Option<DateTime<Utc>>,
-    /// Reason why there is none, or a remark on it.
+    /// Reason for the job's phase; if the plan outlasts the forecast, also the time from which its mean is used.
     pub note: String,
     /// True if it is applied; false if it is only shown (observe mode).
     pub applied: bool,

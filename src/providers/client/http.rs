@@ -30,7 +30,7 @@ const REMEMBERED: usize = 4;
 /// Bodies of one answer whose digests are kept; the oldest goes.
 const MOST_DIGESTS: usize = 16;
 
-/// A redirection to the same host is followed, a round of them is not.
+/// Maximum number of redirects followed per request; only redirects to the same origin are followed.
 const MOST_REDIRECTS: u8 = 3;
 
 /// Clocks further apart than this are worth a note.

@@ -71,7 +71,7 @@ macro_rules! network_settings {
             /// Time between polls, in seconds; `carbon.poll_interval_s`, else the source's own interval, if absent.
             #[serde(deserialize_with = "crate::providers::client::checks::interval")]
             pub poll_interval_s: Option<wattune_core::units::Seconds>,
-            /// Most requests within an hour.
+            /// Maximum number of requests per hour.
             #[serde(deserialize_with = "crate::providers::client::checks::per_hour")]
             pub requests_per_hour: u32,
         }

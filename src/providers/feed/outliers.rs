@@ -45,7 +45,7 @@ pub struct Quarantined<V> {
     pub factor: f64,
     /// Number of consecutive answers with such values.
     pub times: u32,
-    /// The time of the first of these answers.
+    /// Time of the first of these consecutive responses.
     pub since: DateTime<Utc>,
 }
 

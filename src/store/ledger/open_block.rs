@@ -78,7 +78,7 @@ impl OpenBlock {
     }
 }
 
-/// Returns the digest of the last close.
+/// Returns the digest of the newest `close` entry of the ledger; of an empty one, [`Digest::GENESIS`].
 pub(super) fn last_close(tx: &Connection) -> Result<Digest, StoreError> {
     // Search backwards from the newest entry: the last close is an hour old. The index would scan all closes.
     let sql = "SELECT hash FROM ledger WHERE +kind = 'close' ORDER BY seq DESC LIMIT 1";

@@ -266,7 +266,8 @@ impl Job {
         (run.trial.state, run.ended_at, run.reason) = (State::Ended(outcome), Some(now), reason);
     }
 
-    /// Ends a trial as one that cannot reach the target, with a charge regardless of its cost so far.
+    /// Ends a trial as unable to reach the target. Raises its cost to a multiple of the cheapest successful trial's, if there
+    /// is one; a higher cost stays.
     fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
         let reached = self.all().filter(|t| t.reached()).map(|t| t.cost);
         let bound =
