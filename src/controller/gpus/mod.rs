@@ -236,7 +236,7 @@ impl Gpus {
         }
     }
 
-    /// Acts on each GPU to reach its target and returns the actions. A failed action is retried by the next call. Returns what was done.
+    /// Acts on each GPU to reach its target and returns the actions. A failed action is retried by the next call.
     pub(super) fn act(
         &mut self,
         targets: &BTreeMap<GpuId, Target>,
