@@ -10,7 +10,6 @@ use crate::gpu::journal::{Journal, JournalError, boot_id};
 use crate::gpu::restore::Restored;
 use crate::store::StoreError;
 use wattune_core::domain::GpuId;
-use wattune_core::time::Now;
 
 /// Runs until `cancel`, then shuts down in order. Returns the result for each GPU that wattune had set.
 pub async fn run(
@@ -23,15 +22,12 @@ pub async fn run(
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut signal = controller.signal();
     let mut feed_alive = true;
-    let mut last_tick = controller.now();
     loop {
         tokio::select! {
             biased;
             () = cancel.cancelled() => break,
             _ = timer.tick() => {
-                controller.excuse_silence(last_tick);
                 controller.tick().await;
-                last_tick = controller.now();
                 answer_waiting(&mut controller, &mut requests).await;
             }
             changed = signal.changed(), if feed_alive => {
@@ -94,16 +90,6 @@ pub async fn supervise(
 }
 
 impl Controller {
-    /// Extends the leases by the time since the last tick beyond its period, if the loop was held up: reports that came
-    /// meanwhile still wait.
-    fn excuse_silence(&mut self, last_tick: Now) {
-        let period = self.tick_period();
-        let late = self.now().monotonic.since(last_tick.monotonic) - period;
-        if late > period {
-            self.jobs.extend_leases(late);
-        }
-    }
-
     /// Restores limits, then closes the intervals and stores the jobs, which stay registered for the next daemon. Returns
     /// the result for each GPU that wattune had set.
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {

@@ -72,6 +72,10 @@ pub(crate) enum Step {
     Signal {
         name: String,
     },
+    /// The daemon is stopped, and goes on later.
+    Frozen {
+        for_s: f64,
+    },
     /// No file may grow.
     FullDisk {
         for_s: f64,
@@ -238,7 +242,8 @@ impl Case {
             let for_s = dice.between(2.0, 30.0).min(until - at - 2.0);
             let step = trouble(&mut dice, for_s);
             // What the daemon needs to come back, and to notice.
-            let rest = if matches!(step, Step::Kill { .. } | Step::Restart { .. }) { 8.0 } else { 0.0 };
+            let rest =
+                if matches!(step, Step::Kill { .. } | Step::Restart { .. } | Step::Frozen { .. }) { 8.0 } else { 0.0 };
             steps.push(Timed { at_s: at, step });
             at += rest + dice.between(1.0, 12.0);
         }
@@ -278,7 +283,7 @@ fn jobs(dice: &mut Dice, board: usize, until: f64, steps: &mut Vec<Timed>) {
 
 fn trouble(dice: &mut Dice, for_s: f64) -> Step {
     let board = dice.below(BOARDS);
-    match dice.below(20) {
+    match dice.below(21) {
         0..=5 => Step::Fault { board, fault: *dice.among(&Fault::ALL), for_s },
         6 => Step::Foreign { board, watts: *dice.among(&[205, 215, 245, 265]) },
         7 => Step::Override { board, watts: *dice.among(&[150.0, 175.0, 225.0]), ttl_s: for_s },
@@ -301,7 +306,8 @@ fn trouble(dice: &mut Dice, for_s: f64) -> Step {
             Step::Connections { manner: *dice.among(&[Idle, SlowHeaders, SlowBody]), count: 300, for_s }
         }
         17 => Step::Nonsense { seed: dice.0.random(), count: 30 },
-        18 => Step::Guests { board, count: 1 + dice.below(40), for_s },
+        18 => Step::Frozen { for_s: for_s.min(7.0) },
+        19 => Step::Guests { board, count: 1 + dice.below(40), for_s },
         _ => Step::OddJob { board, body: odd_job(dice), for_s: for_s.min(10.0) },
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Record {
     pub(crate) registered: Option<Instant>,
     pub(crate) last_report: Option<Instant>,
     pub(crate) ended: Option<Instant>,
+    /// When the daemon went on after it had been stopped.
+    pub(crate) unfrozen: Option<Instant>,
     /// All energy of its GPU when it was registered and when it ended, in joules.
     pub(crate) energy_j: (f64, f64),
     /// Seconds that it took, and that it would have taken at the limit found, pauses in both.
@@ -92,6 +94,13 @@ impl Client {
         // The daemon has had a report or two, and its GPU under control.
         let known = record.registered.is_some_and(|since| at.saturating_duration_since(since) > Duration::from_secs(3));
         known && record.ended.is_none()
+    }
+
+    /// The daemon was stopped for so long: no lease goes on meanwhile.
+    pub(crate) fn excuse(&self, span: Duration) {
+        let mut record = self.record.lock().expect("not poisoned");
+        record.last_report = record.last_report.or(record.registered).map(|last| last + span);
+        record.unfrozen = Some(Instant::now());
     }
 
     /// Until when the daemon may keep a limit for it; `None` while nobody knows.
@@ -264,7 +273,9 @@ impl Job {
             match answer {
                 Ok(answer) if answer.status().is_success() => {
                     record.last_report = Some(Instant::now());
-                    record.answers.push((asked, asked.elapsed()));
+                    if record.unfrozen.is_none_or(|since| since < asked) {
+                        record.answers.push((asked, asked.elapsed()));
+                    }
                 }
                 // 503: the daemon says that it cannot at the moment.
                 Ok(answer) if answer.status().as_u16() != 503 => {

@@ -227,6 +227,7 @@ impl Scene {
                     daemon.signal(&name);
                 }
             }
+            Step::Frozen { for_s } => self.freeze(for_s).await,
             Step::FullDisk { for_s } => {
                 if let Some(daemon) = &self.daemon {
                     daemon.limit_files_to("65536");
@@ -299,6 +300,18 @@ impl Scene {
         }
         tokio::time::sleep(Duration::from_secs_f64(down_s)).await;
         self.start().await;
+    }
+
+    async fn freeze(&mut self, for_s: f64) {
+        let Some(daemon) = &self.daemon else { return };
+        let (base, begun) = (self.address.base(), Instant::now());
+        self.address.is_at(None);
+        daemon.signal("STOP");
+        tokio::time::sleep(Duration::from_secs_f64(for_s)).await;
+        daemon.signal("CONT");
+        self.address.is_at(base);
+        self.clients.iter().for_each(|client| client.excuse(begun.elapsed()));
+        self.told.away.push((begun, Instant::now()));
     }
 
     fn suffer(&mut self, board: usize, fault: Fault, until: Instant) {

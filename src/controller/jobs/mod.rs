@@ -19,51 +19,57 @@ pub use progress::ProgressReport;
 use super::gpus::{Gpu, Gpus};
 use super::planning::ReplanReason;
 use wattune_core::domain::JobId;
-use wattune_core::time::Now;
+use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
 /// Maximum number of silent guests that are ended in one tick.
 const GUESTS_ENDED_AT_ONCE: usize = 16;
 
 /// Owner of the jobs that have not ended.
-#[derive(Default)]
-pub(super) struct Jobs(BTreeMap<JobId, Job>);
+pub(super) struct Jobs {
+    by_id: BTreeMap<JobId, Job>,
+    leases_checked: Monotonic,
+}
 
 impl Jobs {
+    pub(super) fn new(now: Now) -> Self {
+        Self { by_id: BTreeMap::new(), leases_checked: now.monotonic }
+    }
+
     pub(super) fn get(&self, id: &JobId) -> Option<&Job> {
-        self.0.get(id)
+        self.by_id.get(id)
     }
 
     pub(super) fn get_mut(&mut self, id: &JobId) -> Option<&mut Job> {
-        self.0.get_mut(id)
+        self.by_id.get_mut(id)
     }
 
     pub(super) fn contains(&self, id: &JobId) -> bool {
-        self.0.contains_key(id)
+        self.by_id.contains_key(id)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Job> {
-        self.0.values()
+        self.by_id.values()
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Job> {
-        self.0.values_mut()
+        self.by_id.values_mut()
     }
 
     pub(super) fn ids(&self) -> Vec<JobId> {
-        self.0.keys().cloned().collect()
+        self.by_id.keys().cloned().collect()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.by_id.len()
     }
 
     pub(super) fn add(&mut self, job: Job) {
-        self.0.insert(job.id.clone(), job);
+        self.by_id.insert(job.id.clone(), job);
     }
 
     pub(super) fn remove(&mut self, id: &JobId) -> Option<Job> {
-        self.0.remove(id)
+        self.by_id.remove(id)
     }
 
     /// Records that the guests of a GPU share it, once it has several holders. Call it whenever a holder is added.
@@ -75,7 +81,7 @@ impl Jobs {
             _ => gpu.guests.len().saturating_sub(1),
         };
         for guest in gpu.guests.iter().skip(unmarked) {
-            if let Some(job) = self.0.get_mut(guest).filter(|job| !job.progress.has_shared) {
+            if let Some(job) = self.by_id.get_mut(guest).filter(|job| !job.progress.has_shared) {
                 (job.progress.has_shared, job.unsaved) = (true, true);
             }
         }
@@ -88,15 +94,16 @@ impl Jobs {
         }
     }
 
-    /// Extends every lease by `span`, in which no report could be taken in.
-    pub(super) fn extend_leases(&mut self, span: Seconds) {
-        for job in self.iter_mut() {
-            job.lease_until = job.lease_until.after(span);
+    /// Returns the jobs to end now as they have been silent for longer than their leases. It is to be called every
+    /// `period`; what passed beyond that since the last call extends every lease, as the reports of that time still wait.
+    pub(super) fn silent(&mut self, now: Now, period: Seconds) -> Vec<JobId> {
+        let missed = now.monotonic.since(self.leases_checked) - period;
+        self.leases_checked = now.monotonic;
+        if missed > period {
+            for job in self.iter_mut() {
+                job.lease_until = job.lease_until.after(missed);
+            }
         }
-    }
-
-    /// Returns the jobs to end now as they have been silent for longer than their leases.
-    pub(super) fn silent(&self, now: Now) -> Vec<JobId> {
         let mut silent: Vec<&Job> = self.iter().filter(|job| job.lease_expired(now)).collect();
         // Those with limits to restore come first; guests are ended in portions, as requests wait meanwhile.
         silent.sort_by_key(|job| !job.spec.control);
@@ -117,5 +124,60 @@ impl Jobs {
             job.plan = None;
             job.replan = Some(ReplanReason::ClocksLeftAlone);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+    use wattune_core::domain::{GpuId, JobName, JobSpec, Objective, Work};
+
+    use super::*;
+    use crate::store::StoredProgress;
+
+    fn at(seconds: f64) -> Now {
+        Now { utc: DateTime::UNIX_EPOCH, monotonic: Monotonic::default().after(Seconds::new(seconds)) }
+    }
+
+    /// A job with a lease of 10 s, registered at second 100.
+    fn jobs() -> Jobs {
+        let spec = JobSpec {
+            name: JobName::new("a").expect("a name"),
+            gpus: vec![GpuId::new("GPU-0").expect("an id")],
+            batch_size: None,
+            work: Work::Unknown,
+            objective: Objective::DEFAULT,
+            lease: Seconds::new(10.0),
+            control: false,
+            priority: 0,
+            tags: BTreeMap::new(),
+            processes: None,
+        };
+        let mut jobs = Jobs::new(at(100.0));
+        let stored = StoredProgress::default();
+        let id = JobId::new("job-a").expect("an id");
+        jobs.add(Job::new(id, spec, Vec::new(), None, stored, at(100.0).utc, at(100.0)));
+        jobs
+    }
+
+    /// Returns how many jobs are silent at each of these times, checked every second.
+    fn silent_at(jobs: &mut Jobs, times: &[f64]) -> Vec<usize> {
+        times.iter().map(|t| jobs.silent(at(*t), Seconds::new(1.0)).len()).collect()
+    }
+
+    #[test]
+    fn a_lease_ends_after_its_time() {
+        let times: Vec<f64> = (101..=111).map(f64::from).collect();
+        let mut expected = vec![0; 10];
+        expected.push(1);
+        assert_eq!(silent_at(&mut jobs(), &times), expected);
+    }
+
+    #[test]
+    fn time_in_which_nobody_checked_extends_leases() {
+        // 19 s are missed beside the period of 1 s: the lease ends at 129 s.
+        assert_eq!(silent_at(&mut jobs(), &[101.0, 121.0, 123.0, 125.0, 127.0, 129.0, 131.0]), [0, 0, 0, 0, 0, 0, 1]);
+        // A check that is hardly late misses nothing.
+        assert_eq!(silent_at(&mut jobs(), &[102.0, 104.0, 106.0, 108.0, 110.0, 112.0]), [0, 0, 0, 0, 0, 1]);
     }
 }
