@@ -45,15 +45,15 @@ pub(crate) fn fleet(jobs: usize, slots: usize, limits: usize, cap: Option<f64>) 
 
 fn job(place: usize, slots: usize, limits: usize, noise: &mut Noise) -> FleetJob {
     let (saturated, pace) = (180.0 + 220.0 * noise.next(), 200.0 + 1800.0 * noise.next());
-    let boards = 1.0 + (place % 4) as f64;
+    let gpus = 1.0 + (place % 4) as f64;
     let mut point = |i: usize| {
         let limit = 100.0 + 300.0 * i as f64 / (limits - 1) as f64;
         let load = (limit / saturated).min(1.0 + 0.05 * (limit / saturated - 1.0).max(0.0));
         let mut measured = |value: f64| value * (1.0 + 0.01 * (noise.next() - 0.5));
         FleetPoint {
-            power: Watts::new(measured(limit.min(saturated * 1.02) * 0.97) * boards),
-            throughput: SamplesPerSecond::new(measured(pace * load.powf(0.45)) * boards),
-            limit: Watts::new(limit * boards),
+            power: Watts::new(measured(limit.min(saturated * 1.02) * 0.97) * gpus),
+            throughput: SamplesPerSecond::new(measured(pace * load.powf(0.45)) * gpus),
+            limit: Watts::new(limit * gpus),
         }
     };
     let points: Vec<FleetPoint> = (0..limits).map(&mut point).collect();
@@ -66,7 +66,7 @@ fn job(place: usize, slots: usize, limits: usize, noise: &mut Noise) -> FleetJob
         latest_end: Some(DateTime::<Utc>::UNIX_EPOCH + TimeDelta::seconds(until as i64)),
         eta: 1.0,
         reference_intensity: GramsPerKwh::new(350.0),
-        max_power: Watts::new(400.0 * boards),
+        max_power: Watts::new(400.0 * gpus),
         carbon_budget: None,
         priority: 0,
         at_rest: Watts::ZERO,

@@ -1,11 +1,11 @@
-//! A year of books: how large they are, and how long reports of it take.
+//! A year of ledger: how large they are, and how long reports of it take.
 //!
 //!     cargo run --release --example ledger_year -- [--days 365] [--dir DIR]
 //!
-//! Eight boards in intervals of a minute, 10,000 jobs a year, a limit changed on each board each hour, an average signal
+//! Eight GPUs in intervals of a minute, 10,000 jobs a year, a limit changed on each GPU each hour, an average signal
 //! of 15 minutes and a marginal one of five, each told three times (forecast, what came, final) in answers of their own,
 //! rolled up after 35 days: all through the store that the daemon uses, a transaction for each hour instead of each
-//! minute. With --dir the books are kept, and read again if they are there.
+//! minute. With --dir the ledger are kept, and read again if they are there.
 //!
 //! Exits with 1 if the files ever take more than 500 MB, or a report more than 200 ms. What fewer days would come to in a
 //! year is told from how fast the files grow once minutes are rolled up.
@@ -34,7 +34,7 @@ use wattune_core::profile::ProgressAccount;
 use wattune_core::units::{GramsPerKwh, Millijoules, Samples, Seconds};
 
 const BOARDS: usize = 8;
-/// Minutes of a job, with the idle minutes after it: 1,250 jobs a board and year.
+/// Minutes of a job, with the idle minutes after it: 1,250 jobs a GPU and year.
 const JOB: i64 = 420;
 const IDLE: i64 = 20;
 const HOUR: TimeDelta = TimeDelta::hours(1);
@@ -53,12 +53,12 @@ fn start() -> DateTime<Utc> {
     "2025-01-01T00:00:00Z".parse().expect("a time")
 }
 
-fn board(index: usize) -> String {
+fn gpu(index: usize) -> String {
     format!("GPU-{index:08x}-0000-4000-8000-{:012x}", index * 7919)
 }
 
-fn job_id(board: usize, number: i64) -> JobId {
-    JobId::new(format!("{number:08x}-0000-4000-8000-{board:012x}")).expect("an id")
+fn job_id(gpu: usize, number: i64) -> JobId {
+    JobId::new(format!("{number:08x}-0000-4000-8000-{gpu:012x}")).expect("an id")
 }
 
 /// What a source says in an answer of its own.
@@ -94,7 +94,7 @@ fn points(hour: DateTime<Utc>, minutes: i64, origin: Origin) -> Vec<(Slot, Inten
 
 /// Answers with the most that the files took, or will take by the end of a year.
 async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
-    let books = Settings {
+    let ledger = Settings {
         pue: Some(1.2),
         pue_source: Some("annual report".into()),
         pue_date: Some("2025-01-01".into()),
@@ -103,7 +103,7 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         embodied_source: Some("manufacturer".into()),
         ..Settings::default()
     };
-    store.append_entry(&Entry::Terms(books.terms(start(), "node", Digest::of("settings")))).await?;
+    store.append_entry(&Entry::Terms(ledger.terms(start(), "node", Digest::of("settings")))).await?;
     let signals = [(SignalKind::Average, "energy_charts", 15), (SignalKind::Marginal, "watttime", 5)];
     let (mut most, mut steady) = (0, None);
     let mut counters = [0u64; BOARDS];
@@ -112,28 +112,28 @@ async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
         let mut rows = Vec::with_capacity(BOARDS * 60);
         for (index, counter) in counters.iter_mut().enumerate() {
             for minute in 0..60 {
-                let of_board = hour * 60 + minute + 37 * index as i64;
-                let (number, within) = (of_board / (JOB + IDLE), of_board % (JOB + IDLE));
+                let of_gpu = hour * 60 + minute + 37 * index as i64;
+                let (number, within) = (of_gpu / (JOB + IDLE), of_gpu % (JOB + IDLE));
                 let busy = within < JOB;
                 if within == 0 {
                     store.save_job(&job(index, number, begin + TimeDelta::minutes(minute))).await?;
                 }
                 let from = begin + TimeDelta::minutes(minute);
-                let energy = if busy { 15_000_000 + (of_board * 7919 % 3_000_000) as u64 } else { 1_500_000 };
+                let energy = if busy { 15_000_000 + (of_gpu * 7919 % 3_000_000) as u64 } else { 1_500_000 };
                 *counter += energy;
                 rows.push(Interval {
-                    device: DeviceId::new(board(index))?,
+                    device: DeviceId::new(gpu(index))?,
                     share: if busy { Share::Job(job_id(index, number)) } else { Share::Idle },
                     slot: Slot::new(from, from + TimeDelta::minutes(1)).context("a minute")?,
                     energy: Millijoules::new(energy),
-                    source: if of_board % 9973 == 0 { EnergySource::CounterGap } else { EnergySource::Counter },
+                    source: if of_gpu % 9973 == 0 { EnergySource::CounterGap } else { EnergySource::Counter },
                 });
             }
         }
         // As they come: minute by minute.
         rows.sort_by_key(|row| row.slot.start());
         let point = |(index, counter): (usize, &u64)| {
-            let (device, counter) = (DeviceId::new(board(index))?, Millijoules::new(*counter));
+            let (device, counter) = (DeviceId::new(gpu(index))?, Millijoules::new(*counter));
             Ok(Checkpoint {
                 device,
                 counter,
@@ -210,17 +210,17 @@ fn change(index: usize, hour: i64, at: DateTime<Utc>) -> anyhow::Result<Control>
         at,
         who: format!("the plan of job {}", job_id(index, hour * 60 / (JOB + IDLE))),
         what: "power limit".into(),
-        device: DeviceId::new(board(index))?,
+        device: DeviceId::new(gpu(index))?,
         before_mw: limit(hour),
         asked_mw: limit(hour + 1),
         enforced_mw: limit(hour + 1),
     })
 }
 
-fn job(board_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
+fn job(gpu_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
     let spec = JobSpec {
         name: JobName::new(format!("training-{}", number % 40)).expect("a name"),
-        gpus: vec![GpuId::new(board(board_index)).expect("an id")],
+        gpus: vec![GpuId::new(gpu(gpu_index)).expect("an id")],
         batch_size: Some(256),
         work: Work::TotalSamples(Samples::new(1e7)),
         objective: Objective::DEFAULT,
@@ -238,7 +238,7 @@ fn job(board_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
     };
     let progress = StoredProgress { account, started_at: Some(at), ..StoredProgress::default() };
     let ended = Some((at + TimeDelta::minutes(JOB), "ended by its owner".into()));
-    StoredJob { id: job_id(board_index, number), spec, progress, registered_at: at, ended }
+    StoredJob { id: job_id(gpu_index, number), spec, progress, registered_at: at, ended }
 }
 
 /// Answers with the longest report's milliseconds.
@@ -335,7 +335,7 @@ async fn main() -> anyhow::Result<()> {
             let store = Store::open(&dir).await?;
             most = book(&store, &dir, days).await?;
             store.close().await;
-            println!("{days} days booked in {:.0} s", clock.monotonic().since(begun).get());
+            println!("{days} days recorded in {:.0} s", clock.monotonic().since(begun).get());
         }
         most = most.max(bytes(&dir)?);
         println!("files: {:.1} MB, at most {:.1} MB", bytes(&dir)? as f64 / 1e6, most as f64 / 1e6);

@@ -39,17 +39,17 @@ struct Row {
     noise: f64,
     budget: f64,
     what: &'static str,
-    told: (f64, f64, f64),
+    reported: (f64, f64, f64),
     truth: f64,
 }
 
 impl Row {
     fn holds(&self) -> bool {
-        self.told.0 <= self.truth && self.truth <= self.told.2
+        self.reported.0 <= self.truth && self.truth <= self.reported.2
     }
 
     fn off(&self) -> f64 {
-        self.told.1 - self.truth
+        self.reported.1 - self.truth
     }
 }
 
@@ -125,31 +125,31 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
     world.settle().await;
     let outcome = world.outcomes().remove(0);
     world.end().await;
-    let told = outcome.reported.context("nothing reported")?;
+    let reported = outcome.reported.context("nothing reported")?;
     let mut rows = Vec::new();
-    for (name, told, truth) in [
-        ("against the limit found", told.against_found, outcome.against_original),
-        ("against the maximum", told.against_max, outcome.against_ceiling),
+    for (name, reported, truth) in [
+        ("against the limit found", reported.against_original, outcome.against_original),
+        ("against the maximum", reported.against_max, outcome.against_ceiling),
     ] {
         let truth: Comparison = truth.context("the truth is not known")?;
-        let told = match told {
-            SavingView::Known(told) => told,
+        let reported = match reported {
+            SavingView::Known(reported) => reported,
             SavingView::Unknown(why) => bail!("{name}: {}", why.unknown),
         };
-        let row = |what, told: IntervalView, truth| Row {
+        let row = |what, reported: IntervalView, truth| Row {
             seed,
             noise,
             budget,
             what,
-            told: (told.low, told.mean, told.high),
+            reported: (reported.low, reported.mean, reported.high),
             truth,
         };
-        rows.push(row(name, told.carbon_reduction_pct, truth.carbon_reduction_pct));
+        rows.push(row(name, reported.carbon_reduction_pct, truth.carbon_reduction_pct));
         if name == "against the maximum" {
-            if let Some(effect) = told.energy_effect_pct {
+            if let Some(effect) = reported.energy_effect_pct {
                 rows.push(row("energy effect", effect, truth.energy_effect_pct));
             }
-            if let Some(effect) = told.timing_effect_pct {
+            if let Some(effect) = reported.timing_effect_pct {
                 rows.push(row("timing effect", effect, truth.timing_effect_pct));
             }
         }
@@ -200,7 +200,7 @@ fn report(rows: &[Row], runs: u64) -> anyhow::Result<()> {
             let off = mean(&Row::off);
             let worst = group.iter().map(|r| r.off().abs()).fold(0.0, f64::max);
             let rms = mean(&|r| r.off().powi(2)).sqrt();
-            let half = mean(&|r| (r.told.2 - r.told.0) / 2.0);
+            let half = mean(&|r| (r.reported.2 - r.reported.0) / 2.0);
             writeln!(
                 out,
                 "{what:<25} {name:>6} {:>5} {:>6.1}% {off:>+9.4} {worst:>9.4} {rms:>9.4} {half:>9.4}",
@@ -218,7 +218,7 @@ fn report(rows: &[Row], runs: u64) -> anyhow::Result<()> {
             writeln!(
                 out,
                 "{} {} noise {} budget {}: {:?}, truth {}",
-                row.seed, row.what, row.noise, row.budget, row.told, row.truth
+                row.seed, row.what, row.noise, row.budget, row.reported, row.truth
             )?;
         }
     }

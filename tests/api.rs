@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::nvml::{CURVE, board};
+use crate::nvml::{CURVE, gpu};
 use crate::support::{Daemon, FakeDriver, LONG, Shapes, Training, eventually, forecast_file};
 
 #[tokio::test]
 async fn every_address_answers_in_its_documented_shape() {
-    let driver = Arc::new(FakeDriver::new(&[board(), json!({"energy_supported": false})]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), json!({"energy_supported": false})]));
     let state = tempfile::tempdir().expect("a directory");
     let carbon = forecast_file(&state, 60, 10, |i| 100.0 + i as f64);
     let daemon = Daemon::start_with(&driver, state.path(), &["--carbon-file", carbon.to_str().expect("UTF-8")]).await;
@@ -37,7 +37,7 @@ async fn every_address_answers_in_its_documented_shape() {
     let released = daemon.delete("/v1/gpus/1/power-limit").await.expect(200);
     checked("delete", "/v1/gpus/{id}/power-limit", "200", &released);
     daemon.phase(&id, "profiling").await;
-    eventually("a booked interval", LONG, async || {
+    eventually("a recorded interval", LONG, async || {
         (daemon.get(&format!("/v1/jobs/{id}")).await.json()["energy_j"].as_f64()? > 0.0).then_some(())
     })
     .await;
@@ -73,7 +73,7 @@ async fn every_address_answers_in_its_documented_shape() {
     assert_eq!((&status["gpus"][0]["owner"], &status["gpus"][1]["state"]), (&json!(id), &json!("free")));
     assert_eq!(status["gpus"][1]["energy_source"], "integrated_power");
     assert_eq!(status["carbon"]["origin"], "forecast");
-    // The same board by every name it has.
+    // The same GPU by every name it has.
     let by_index = daemon.gpu(0).await;
     for name in ["uuid", "pci_bus_id"] {
         let view = daemon.get(&format!("/v1/gpus/{}", by_index[name].as_str().expect("a name"))).await.expect(200);
@@ -93,13 +93,13 @@ async fn every_address_answers_in_its_documented_shape() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_a_problem_and_so_is_a_foreign_page() {
+async fn what_is_not_there_is_a_problem_and_so_is_a_external_page() {
     let driver = FakeDriver::new(&[json!({})]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
     let absent = [
-        ("/v1/gpus/1", "this machine has 0 (GPU-0"),
-        ("/v1/gpus/GPU-none", "this machine has 0 (GPU-0"),
+        ("/v1/gpus/1", "GPUs of this machine: 0 (GPU-0"),
+        ("/v1/gpus/GPU-none", "GPUs of this machine: 0 (GPU-0"),
         ("/v1/jobs/none", "registered with POST /v1/jobs"),
         ("/v1/jobs/none/profile", "registered with POST /v1/jobs"),
         ("/v1/jobs/none/emissions", "registered with POST /v1/jobs"),
@@ -108,11 +108,11 @@ async fn what_is_not_there_is_a_problem_and_so_is_a_foreign_page() {
     ];
     for (path, part) in absent {
         let problem = daemon.get(path).await.problem(404);
-        assert!(problem["detail"].as_str().expect("told").contains(part), "{problem}");
+        assert!(problem["detail"].as_str().expect("reported").contains(part), "{problem}");
     }
     for (path, part) in [("/v1/carbon/history?hours=745", "at most 744"), ("/v1/jobs?limit=1001", "within 1 to 1000")] {
         let problem = daemon.get(path).await.problem(422);
-        assert!(problem["detail"].as_str().expect("told").contains(part), "{problem}");
+        assert!(problem["detail"].as_str().expect("reported").contains(part), "{problem}");
     }
     daemon.put("/v1/status", &json!({})).await.problem(405);
 
@@ -131,7 +131,7 @@ async fn what_is_not_there_is_a_problem_and_so_is_a_foreign_page() {
 
 #[tokio::test]
 async fn a_limit_set_by_hand_wins_for_a_while_and_stays_in_its_range() {
-    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
     let put = async |limit: Value, ttl: Value| {
@@ -149,7 +149,7 @@ async fn a_limit_set_by_hand_wins_for_a_while_and_stays_in_its_range() {
     for (limit, ttl, field, part) in refused {
         let problem = put(limit, ttl).await.problem(422);
         assert_eq!(problem["field"], field, "{problem}");
-        assert!(problem["detail"].as_str().expect("told").contains(part), "{problem}");
+        assert!(problem["detail"].as_str().expect("reported").contains(part), "{problem}");
     }
     daemon.put("/v1/gpus/1/power-limit", &json!({"power_limit_w": 200, "ttl_s": 60})).await.problem(404);
     assert!(driver.writes().is_empty());
@@ -165,7 +165,7 @@ async fn a_limit_set_by_hand_wins_for_a_while_and_stays_in_its_range() {
     };
     limit_is(150.0).await;
     let observed = daemon.phase(&id, "observing").await;
-    assert_eq!(observed["reason"], "GPU 0 is set by hand");
+    assert_eq!(observed["reason"], "GPU 0 has a manual override");
     // Renewed, it ends by itself, and the job's sweep goes on.
     put(json!(160), json!(1)).await.expect(200);
     limit_is(160.0).await;
@@ -183,7 +183,7 @@ async fn a_limit_set_by_hand_wins_for_a_while_and_stays_in_its_range() {
     limit_is(280.0).await;
     let free = eventually("a free board", LONG, async || {
         let view = daemon.gpu(0).await;
-        (view["power_limit_found_w"].is_null() && view["power_limit_requested_w"] == 280.0).then_some(view)
+        (view["power_limit_original_w"].is_null() && view["power_limit_requested_w"] == 280.0).then_some(view)
     })
     .await;
     assert_eq!(
@@ -213,9 +213,9 @@ async fn the_unix_socket_is_private_replaced_when_dead_and_respected_when_alive(
     daemon.send(client.get("http://localhost/v1/status").header("origin", "http://evil.example")).await.problem(403);
 
     let taken = Daemon::command(&driver, second.path()).args(flag).output().expect("starts");
-    let told = String::from_utf8_lossy(&taken.stderr).into_owned();
-    assert_eq!(taken.status.code(), Some(1), "{told}");
-    assert!(told.contains("another daemon answers at") && told.contains("choose another path"), "{told}");
+    let reported = String::from_utf8_lossy(&taken.stderr).into_owned();
+    assert_eq!(taken.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("another daemon answers at") && reported.contains("choose another path"), "{reported}");
     daemon.send(client.get("http://localhost/healthz")).await.expect(200);
 
     daemon.kill();
@@ -265,12 +265,12 @@ async fn metrics_show_what_is_known_and_forget_ended_jobs() {
         (&daemon.gpu(0).await["event_reasons"], &daemon.gpu(1).await["event_reasons"]),
         (&json!([]), &Value::Null)
     );
-    let told = ["wattune_gpu_temperature_celsius", "wattune_gpu_sm_clock_hertz", "wattune_gpu_clocks_event_reason"];
-    for name in told {
+    let reported = ["wattune_gpu_temperature_celsius", "wattune_gpu_sm_clock_hertz", "wattune_gpu_clocks_event_reason"];
+    for name in reported {
         assert!(line(&text, name, first).is_some(), "{name}: {text}");
         assert_eq!(line(&text, name, second), None);
     }
-    for name in ["wattune_gpu_power_limit_found_watts", "wattune_gpu_out_of_band_cap_watts"] {
+    for name in ["wattune_gpu_power_limit_original_watts", "wattune_gpu_out_of_band_cap_watts"] {
         assert_eq!(line(&text, name, second), None);
     }
     daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);

@@ -23,7 +23,7 @@ async fn a_registration_that_is_refused_takes_nothing() {
     let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
     let holder = daemon.register(&json!({"name": "first", "gpus": [0]})).await;
     let (held, other) = (FakeDriver::uuid(0), FakeDriver::uuid(1));
-    let known = format!("this machine has 0 ({held}), 1 ({other}), 2 (");
+    let known = format!("GPUs of this machine: 0 ({held}), 1 ({other}), 2 (");
     let by = format!("GPU 0 ({held}) is controlled by job {holder} (first)");
     let job = |more: Value| {
         let mut job = json!({"name": "second", "gpus": [1]});
@@ -72,25 +72,25 @@ async fn a_registration_that_is_refused_takes_nothing() {
     for (body, status, field, part) in &table {
         let problem = daemon.post("/v1/jobs", body).await.problem(*status);
         assert_eq!(problem["field"].as_str(), *field, "{body}: {problem}");
-        assert!(problem["detail"].as_str().expect("told").contains(part), "{body}: {problem}");
+        assert!(problem["detail"].as_str().expect("reported").contains(part), "{body}: {problem}");
     }
     let valid = job(json!({})).to_string();
     let form = daemon.post_text("/v1/jobs", "application/x-www-form-urlencoded", valid.clone()).await.problem(415);
-    assert!(form["detail"].as_str().expect("told").contains("must be application/json"), "{form}");
+    assert!(form["detail"].as_str().expect("reported").contains("must be application/json"), "{form}");
     let large = format!("{valid}{}", " ".repeat(70_000));
     let large = daemon.post_text("/v1/jobs", "application/json", large).await.problem(413);
-    assert!(large["detail"].as_str().expect("told").contains("http.body_limit_bytes"), "{large}");
+    assert!(large["detail"].as_str().expect("reported").contains("http.body_limit_bytes"), "{large}");
     for text in ["", "{", "{\"name\": NaN}", "{\"name\": \"a\", \"gpus\": [1], \"lease_s\": 1e999}"] {
         let problem = daemon.post_text("/v1/jobs", "application/json", text).await.problem(400);
-        assert!(problem["detail"].as_str().expect("told").starts_with("the body is"), "{problem}");
+        assert!(problem["detail"].as_str().expect("reported").starts_with("the body is"), "{problem}");
     }
 
     let jobs = daemon.get("/v1/jobs").await.expect(200);
     assert_eq!(jobs.as_array().expect("jobs").len(), 1, "{jobs}");
     assert_eq!(daemon.get("/v1/jobs?state=ended").await.expect(200), json!([]));
-    for board in [1, 2] {
-        let gpu = daemon.gpu(board).await;
-        assert_eq!((&gpu["state"], &gpu["owner"], &gpu["booked_jobs"]), (&json!("free"), &Value::Null, &json!([])));
+    for gpu in [1, 2] {
+        let gpu = daemon.gpu(gpu).await;
+        assert_eq!((&gpu["state"], &gpu["owner"], &gpu["observed_jobs"]), (&json!("free"), &Value::Null, &json!([])));
     }
     assert_eq!(daemon.gpu(0).await["owner"], holder);
     assert!(driver.writes().is_empty());
@@ -130,7 +130,7 @@ async fn progress_that_makes_no_sense_is_refused_and_forgotten() {
     for (text, status, field, part) in table {
         let problem = daemon.post_text(&path, "application/json", text).await.problem(status);
         assert_eq!(problem["field"].as_str(), field, "{text}: {problem}");
-        assert!(problem["detail"].as_str().expect("told").contains(part), "{text}: {problem}");
+        assert!(problem["detail"].as_str().expect("reported").contains(part), "{text}: {problem}");
     }
     assert_eq!(daemon.get(&format!("/v1/jobs/{id}")).await.expect(200)["samples"], 100.0);
     // The extremes of what is taken are taken: nothing behind the door trips over them.
@@ -140,11 +140,11 @@ async fn progress_that_makes_no_sense_is_refused_and_forgotten() {
     assert_eq!(daemon.get(&format!("/v1/jobs/{id}")).await.expect(200)["samples"], 1e15);
 
     let unknown = daemon.post("/v1/jobs/nobody/progress", &json!({"samples": 1})).await.problem(404);
-    assert!(unknown["detail"].as_str().expect("told").contains("registered with POST /v1/jobs"), "{unknown}");
+    assert!(unknown["detail"].as_str().expect("reported").contains("registered with POST /v1/jobs"), "{unknown}");
     daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     for answer in [daemon.post(&path, &json!({"samples": 200})).await, daemon.delete(&format!("/v1/jobs/{id}")).await] {
         let ended = answer.problem(409);
-        let detail = ended["detail"].as_str().expect("told");
+        let detail = ended["detail"].as_str().expect("reported");
         assert!(
             detail.contains("has already ended") && detail.contains(&format!("GET /v1/jobs/{id}/emissions")),
             "{ended}"
@@ -161,12 +161,12 @@ async fn a_deadline_that_cannot_be_met_runs_flat_out_and_says_so() {
     // About a thousand seconds of work at 100 samples a second.
     let deadlines = ["2001-01-01T00:00:00Z", &soon, "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"];
     let (mut ids, mut trainings) = (Vec::new(), Vec::new());
-    for (board, deadline) in deadlines.iter().enumerate() {
+    for (gpu, deadline) in deadlines.iter().enumerate() {
         let objective = json!({"deadline": deadline});
-        let job = json!({"name": format!("job {board}"), "gpus": [board], "work": {"total_samples": 100_000},
+        let job = json!({"name": format!("job {gpu}"), "gpus": [gpu], "work": {"total_samples": 100_000},
                          "objective": objective});
         let id = daemon.register(&job).await;
-        trainings.push(Training::start(daemon.base(), &id, &driver, vec![(board, SINGLE)], 0.0));
+        trainings.push(Training::start(daemon.base(), &id, &driver, vec![(gpu, SINGLE)], 0.0));
         ids.push(id);
     }
     // What is lost already is told while the job is still being measured.
@@ -183,12 +183,12 @@ async fn a_deadline_that_cannot_be_met_runs_flat_out_and_says_so() {
         assert_eq!((&job["phase"], &job["power_limit_w"]), (&json!("planned"), &json!(300.0)), "{job}");
         serde_json::from_value(plan["warnings"].clone()).expect("texts")
     };
-    for (board, least, unit) in [(0, 24.0, "years"), (1, 600.0, "s")] {
-        let told = warnings(&ids[board]).await;
-        let [only] = told.as_slice() else { panic!("one warning, not {told:?}") };
+    for (gpu, least, unit) in [(0, 24.0, "years"), (1, 600.0, "s")] {
+        let reported = warnings(&ids[gpu]).await;
+        let [only] = reported.as_slice() else { panic!("one warning, not {reported:?}") };
         let (_, late) = only.split_once("Z will be missed by ").expect(only);
         let late: Vec<&str> = late.split(' ').collect();
-        assert!(late[0].parse::<f64>().expect(only) > least && late[1] == unit, "{told:?}");
+        assert!(late[0].parse::<f64>().expect(only) > least && late[1] == unit, "{reported:?}");
     }
     assert!(warnings(&ids[2]).await[0].contains(" will be missed by more than 100 years"));
     assert!(warnings(&ids[3]).await.is_empty());
@@ -215,7 +215,10 @@ async fn an_address_that_cannot_be_read_is_refused_as_documented() {
             let method = reqwest::Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
             let request = daemon.client().request(method.clone(), format!("{}{address}", daemon.base()));
             let problem = daemon.send(request.json(&json!({}))).await.problem(400);
-            assert!(problem["detail"].as_str().expect("told").starts_with("the address cannot be read"), "{problem}");
+            assert!(
+                problem["detail"].as_str().expect("reported").starts_with("the address cannot be read"),
+                "{problem}"
+            );
             let documented = &operation["responses"]["400"]["$ref"];
             assert_eq!(documented, "#/components/responses/Problem", "{method} {path}");
             seen += 1;
@@ -223,7 +226,7 @@ async fn an_address_that_cannot_be_read_is_refused_as_documented() {
     }
     assert!(seen > 10, "{seen}");
     let problem = daemon.get("/v1/recurring/a/trials/first").await.problem(400);
-    assert!(problem["detail"].as_str().expect("told").contains("first"), "{problem}");
+    assert!(problem["detail"].as_str().expect("reported").contains("first"), "{problem}");
 }
 
 #[tokio::test]
@@ -237,29 +240,29 @@ async fn no_warning_holds_a_number_that_nobody_can_read() {
         json!({"work": {"total_samples": 1e15}, "objective": {"carbon_budget_g": 1e300}}),
     ];
     let (mut ids, mut trainings) = (Vec::new(), Vec::new());
-    for (board, more) in table.iter().enumerate() {
-        let mut job = json!({"name": format!("job {board}"), "gpus": [board]});
+    for (gpu, more) in table.iter().enumerate() {
+        let mut job = json!({"name": format!("job {gpu}"), "gpus": [gpu]});
         job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         let id = daemon.register(&job).await;
-        trainings.push(Training::start(daemon.base(), &id, &driver, vec![(board, SINGLE)], 0.0));
+        trainings.push(Training::start(daemon.base(), &id, &driver, vec![(gpu, SINGLE)], 0.0));
         ids.push(id);
     }
     daemon.phase(&ids[1], "planned").await;
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     for id in &ids {
         for path in [format!("/v1/jobs/{id}"), format!("/v1/jobs/{id}/plan")] {
             let warnings = daemon.get(&path).await.expect(200)["warnings"].clone();
-            told.extend(warnings.as_array().into_iter().flatten().map(ToString::to_string));
+            reported.extend(warnings.as_array().into_iter().flatten().map(ToString::to_string));
         }
     }
-    told.push(daemon.problems().await);
+    reported.push(daemon.problems().await);
     let is_long = |text: &String| {
         let digits = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
         digits > 16 || text.split(|c: char| !c.is_alphabetic()).any(|word| matches!(word, "inf" | "NaN"))
     };
-    assert!(told.iter().any(|text| text.contains("more than 100 years")), "{told:?}");
-    assert!(told.iter().any(|text| text.contains("5e-324 in all")), "{told:?}");
-    assert!(!told.iter().any(is_long), "{told:?}");
+    assert!(reported.iter().any(|text| text.contains("more than 100 years")), "{reported:?}");
+    assert!(reported.iter().any(|text| text.contains("5e-324 in all")), "{reported:?}");
+    assert!(!reported.iter().any(is_long), "{reported:?}");
     for training in trainings {
         training.stop().await;
     }

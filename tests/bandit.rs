@@ -16,7 +16,7 @@ fn simulate(arguments: &str) -> Option<Ended> {
     Some(Ended::of(&mut wattune(&all)))
 }
 
-/// The six jobs of Zeus's paper on its four boards.
+/// The six jobs of Zeus's paper on its four GPUs.
 const ALL: &str = "--train-trace @/zeus-traces/summary_train.csv --power-trace \
     @/zeus-traces/summary_power_v100.csv,@/zeus-traces/summary_power_a40.csv,@/zeus-traces/summary_power_p100.csv,\
     @/zeus-traces/summary_power_rtx6000.csv --workload cifar100/shufflenetv2,imagenet/resnet50,\
@@ -131,11 +131,11 @@ fn rows_come_as_table_csv_and_page_too() {
     // What the traces lack is told: beside the rows, or within what is more than rows.
     let lacking = CIFAR.replace("v100", "p100");
     let note = "p100 cifar100/shufflenetv2: batch sizes 4096 are left out: the power trace has no rows of them";
-    let told = |format: &str| simulate(&format!("{lacking} {more} --format {format}")).expect("traces are there");
-    assert!(told("table").done().ends_with(&format!("\n{note}\n")));
-    assert!(told("html").done().contains(note));
-    assert_eq!(told("json").json()["notes"], serde_json::json!([note]));
-    let csv = told("csv");
+    let reported = |format: &str| simulate(&format!("{lacking} {more} --format {format}")).expect("traces are there");
+    assert!(reported("table").done().ends_with(&format!("\n{note}\n")));
+    assert!(reported("html").done().contains(note));
+    assert_eq!(reported("json").json()["notes"], serde_json::json!([note]));
+    let csv = reported("csv");
     assert!(!csv.done().contains("left out") && csv.err.contains(note), "{}", csv.err);
     let csv = simulate(&format!("{CIFAR} {more} --format csv --history --recurrences 4")).expect("traces are there");
     let first = csv.done().lines().next().expect("names");
@@ -176,9 +176,9 @@ fn traces_switch_at_a_recurrence() {
     assert!(number(oracle, "cumulative_regret_runs").abs() < 6.0, "{oracle}");
 }
 
-/// What only one of both boards has cannot be chosen.
+/// What only one of both GPUs has cannot be chosen.
 #[test]
-fn what_a_switch_leaves_out_is_told() {
+fn what_a_switch_leaves_out_is_reported() {
     let drift =
         "--drift-at 5 --drift-power-trace @/zeus-traces/summary_power_p100.csv --recurrences 9 --policy default";
     let Some(ended) = simulate(&format!("{CIFAR} {drift} --format json")) else { return };
@@ -223,7 +223,7 @@ fn overlapping_submissions_make_groups() {
 }
 
 #[test]
-fn wrong_use_is_told_what_would_be_right() {
+fn wrong_use_is_reported_what_would_be_right() {
     let wrong = |code: i32, more: &str, says: &str| {
         let Some(ended) = simulate(&format!("{CIFAR} {more}")) else { return };
         assert!(ended.failed(code).contains(says), "{more}: {}", ended.err);

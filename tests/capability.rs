@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::nvml::{CURVE, board};
-use crate::support::{Books, Daemon, FakeDriver, Training, eventually, now};
+use crate::nvml::{CURVE, gpu};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, now};
 
 const LONG: Duration = Duration::from_secs(60);
 const ENERGY: &str = "nvmlDeviceGetTotalEnergyConsumption";
@@ -27,8 +27,8 @@ struct Case {
 }
 
 impl Case {
-    async fn start(boards: &[Value]) -> Self {
-        Self::start_with(Arc::new(FakeDriver::new(boards))).await
+    async fn start(gpus: &[Value]) -> Self {
+        Self::start_with(Arc::new(FakeDriver::new(gpus))).await
     }
 
     async fn start_with(driver: Arc<FakeDriver>) -> Self {
@@ -45,19 +45,19 @@ impl Case {
         (id, training)
     }
 
-    /// Has these calls on a board fail with a code, and no others.
-    fn fail(&self, board: usize, calls: &[(&str, i32)]) {
+    /// Has these calls on a GPU fail with a code, and no others.
+    fn fail(&self, gpu: usize, calls: &[(&str, i32)]) {
         let calls: serde_json::Map<String, Value> =
             calls.iter().map(|(call, code)| ((*call).to_owned(), (*code).into())).collect();
-        self.driver.set(board, json!({ "fail_calls": calls }));
+        self.driver.set(gpu, json!({ "fail_calls": calls }));
     }
 
-    async fn gpu(&self, what: &str, board: usize, when: impl Fn(&Value) -> bool) -> Value {
-        eventually(what, LONG, async || Some(self.daemon.gpu(board).await).filter(|view| when(view))).await
+    async fn gpu(&self, what: &str, gpu: usize, when: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, LONG, async || Some(self.daemon.gpu(gpu).await).filter(|view| when(view))).await
     }
 
-    async fn energy(&self, board: usize, least: f64) {
-        self.gpu("energy", board, |view| view["energy_j"].as_f64().is_some_and(|e| e > least)).await;
+    async fn energy(&self, gpu: usize, least: f64) {
+        self.gpu("energy", gpu, |view| view["energy_j"].as_f64().is_some_and(|e| e > least)).await;
     }
 
     /// Waits for a problem, and answers with all of them.
@@ -69,15 +69,15 @@ impl Case {
         eventually("no problems", LONG, async || self.daemon.problems().await.is_empty().then_some(())).await;
     }
 
-    async fn limit(&self, board: usize, watts: f64) {
-        eventually("the limit", LONG, async || (self.driver.limit_w(board) == Some(watts)).then_some(())).await;
+    async fn limit(&self, gpu: usize, watts: f64) {
+        eventually("the limit", LONG, async || (self.driver.limit_w(gpu) == Some(watts)).then_some(())).await;
     }
 
-    async fn metric(&self, board: usize, kind: &str) -> f64 {
+    async fn metric(&self, gpu: usize, kind: &str) -> f64 {
         let text = self.daemon.get("/metrics").await.text;
         let is_it = |line: &&str| {
             line.starts_with("wattune_gpu_problem{")
-                && line.contains(&format!("gpu=\"{board}\""))
+                && line.contains(&format!("gpu=\"{gpu}\""))
                 && line.contains(&format!("kind=\"{kind}\""))
         };
         let line = text.lines().find(is_it).unwrap_or_else(|| panic!("no series of {kind}:\n{text}"));
@@ -89,19 +89,19 @@ fn kinds(view: &Value) -> Vec<&str> {
     view["problems"].as_array().expect("a list").iter().map(|kind| kind.as_str().expect("a word")).collect()
 }
 
-/// Each board's energy in the books against the last one's, which draws the same and is fine.
-async fn booked_alike(state: &tempfile::TempDir, boards: usize) -> Books {
-    let books = Books::open(state.path());
-    let sound = books.total_j(boards - 1);
-    for board in 0..boards {
-        let odd = books.total_j(board);
-        assert!((odd / sound - 1.0).abs() < 0.02, "board {board}: {odd} J, {sound} J");
+/// Each GPU's energy in the ledger against the last one's, which draws the same and is fine.
+async fn recorded_alike(state: &tempfile::TempDir, gpus: usize) -> LedgerFile {
+    let ledger = LedgerFile::open(state.path());
+    let sound = ledger.total_j(gpus - 1);
+    for gpu in 0..gpus {
+        let odd = ledger.total_j(gpu);
+        assert!((odd / sound - 1.0).abs() < 0.02, "board {gpu}: {odd} J, {sound} J");
     }
-    books
+    ledger
 }
 
-async fn estimated_j(books: &Books, board: usize) -> f64 {
-    let rows = books.of(board).0;
+async fn estimated_j(ledger: &LedgerFile, gpu: usize) -> f64 {
+    let rows = ledger.of(gpu).0;
     rows.iter().filter(|r| r.source == "integrated_power").map(|r| r.energy_mj as f64 / 1e3).sum()
 }
 
@@ -111,8 +111,8 @@ async fn a_counter_that_is_refused_for_a_moment_is_read_again() {
     let case = Case::start(&[same.clone(), same.clone(), same]).await;
     let (id, training) = case.train(0).await;
     case.energy(0, 400.0).await;
-    for (board, code) in [(0, NOT_SUPPORTED), (1, UNKNOWN)] {
-        case.fail(board, &[(ENERGY, code)]);
+    for (gpu, code) in [(0, NOT_SUPPORTED), (1, UNKNOWN)] {
+        case.fail(gpu, &[(ENERGY, code)]);
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     case.fail(0, &[]);
@@ -123,13 +123,13 @@ async fn a_counter_that_is_refused_for_a_moment_is_read_again() {
     case.no_problem().await;
     training.stop().await;
     let account = case.daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
-    let of = |field: &str| account[field].as_f64().expect("told");
+    let of = |field: &str| account[field].as_f64().expect("reported");
     assert!(
         of("energy_j") > 800.0 && of("energy_estimated_j") > 0.0 && of("energy_estimated_j") < 0.5 * of("energy_j"),
         "{account}"
     );
     assert!(case.daemon.stop("TERM").await.success());
-    booked_alike(&case.state, 3).await;
+    recorded_alike(&case.state, 3).await;
 }
 
 #[tokio::test]
@@ -156,13 +156,13 @@ async fn a_counter_that_stays_away_is_a_problem_and_estimated_and_settled_when_i
     case.no_problem().await;
     case.gpu("the counter", 1, |view| view["energy_source"] == "counter").await;
     assert!(case.daemon.stop("TERM").await.success());
-    let books = booked_alike(&case.state, 3).await;
-    assert!(estimated_j(&books, 0).await > 1500.0);
-    assert_eq!(estimated_j(&books, 2).await, 0.0);
+    let ledger = recorded_alike(&case.state, 3).await;
+    assert!(estimated_j(&ledger, 0).await > 1500.0);
+    assert_eq!(estimated_j(&ledger, 2).await, 0.0);
 }
 
 #[tokio::test]
-async fn a_counter_that_is_away_over_a_kill_is_booked_once() {
+async fn a_counter_that_is_away_over_a_kill_is_recorded_once() {
     let same = json!({"demand_w": 200});
     let Case { driver, state, daemon } = Case::start(&[same.clone(), same.clone(), same]).await;
     let case = Case { driver, state, daemon };
@@ -182,19 +182,19 @@ async fn a_counter_that_is_away_over_a_kill_is_booked_once() {
     case.fail(1, &[]);
     case.gpu("the counter", 1, |view| view["energy_source"] == "counter").await;
     assert!(case.daemon.stop("TERM").await.success());
-    booked_alike(&case.state, 3).await;
+    recorded_alike(&case.state, 3).await;
 }
 
 #[tokio::test]
 async fn limits_that_are_not_read_for_a_moment_are_steered_again_and_given_back() {
     for code in [NOT_SUPPORTED, UNKNOWN] {
-        let case = Case::start(&[board()]).await;
+        let case = Case::start(&[gpu()]).await;
         let (id, training) = case.train(0).await;
         case.limit(0, 230.0).await;
         case.fail(0, &[(LIMIT, code), (ENFORCED, code), (CONSTRAINTS, code), (DEFAULT, code)]);
         tokio::time::sleep(Duration::from_millis(1300)).await;
         case.fail(0, &[]);
-        case.gpu("the limit told", 0, |view| view["power_limit_requested_w"].is_number()).await;
+        case.gpu("the limit reported", 0, |view| view["power_limit_requested_w"].is_number()).await;
         assert_eq!(case.daemon.gpu(0).await["state"], "job");
         case.limit(0, 180.0).await;
         // Again while the job ends: nobody wants another limit than the original then.
@@ -212,7 +212,7 @@ async fn limits_that_are_not_read_for_a_moment_are_steered_again_and_given_back(
 
 #[tokio::test]
 async fn limits_that_are_not_read_for_longer_are_a_problem_until_they_are() {
-    let case = Case::start(&[board()]).await;
+    let case = Case::start(&[gpu()]).await;
     let (_, training) = case.train(0).await;
     case.limit(0, 230.0).await;
     case.fail(0, &[(LIMIT, UNKNOWN)]);
@@ -228,7 +228,7 @@ async fn limits_that_are_not_read_for_longer_are_a_problem_until_they_are() {
 
 #[tokio::test]
 async fn what_is_refused_at_the_start_is_asked_again() {
-    let mut refusing = board();
+    let mut refusing = gpu();
     refusing["fail_calls"] = json!({
         ENERGY: NOT_SUPPORTED, POWER: NOT_SUPPORTED, FIELDS: NOT_SUPPORTED, LIMIT: NOT_SUPPORTED, CONSTRAINTS: NOT_SUPPORTED,
         DEFAULT: UNKNOWN, "nvmlDeviceGetMigMode": UNKNOWN, "nvmlDeviceGetSupportedMemoryClocks": NOT_SUPPORTED,
@@ -251,7 +251,7 @@ async fn what_is_refused_at_the_start_is_asked_again() {
 #[tokio::test]
 async fn sets_that_are_refused_for_a_while_are_tried_again() {
     for code in [NOT_SUPPORTED, 4, UNKNOWN] {
-        let case = Case::start(&[board()]).await;
+        let case = Case::start(&[gpu()]).await;
         let (_, training) = case.train(0).await;
         case.limit(0, 230.0).await;
         case.fail(0, &[(SET, code)]);
@@ -269,7 +269,7 @@ async fn sets_that_are_refused_for_a_while_are_tried_again() {
 
 #[tokio::test]
 async fn sets_that_are_ignored_are_a_problem_until_they_are_not() {
-    let case = Case::start(&[board()]).await;
+    let case = Case::start(&[gpu()]).await;
     let (_, training) = case.train(0).await;
     case.driver.set(0, json!({"ignore_calls": [SET]}));
     let problems = case.problem("GPU 0: its power limit is 280 W and not ").await;
@@ -287,13 +287,13 @@ async fn sets_that_are_ignored_are_a_problem_until_they_are_not() {
 
 #[tokio::test]
 async fn power_that_cannot_be_read_is_a_problem_and_either_reading_will_do() {
-    let case = Case::start(&[board(), board()]).await;
+    let case = Case::start(&[gpu(), gpu()]).await;
     case.fail(0, &[(FIELDS, UNKNOWN)]);
     case.fail(1, &[(FIELDS, NOT_SUPPORTED), (POWER, 10)]);
     let problems = case.problem("GPU 1: its power cannot be read").await;
     assert!(problems.contains(POWER) && !problems.contains("GPU 0"), "{problems}");
     assert_eq!([case.metric(0, "power").await, case.metric(1, "power").await], [0.0, 1.0]);
-    let power = async |board| case.daemon.gpu(board).await["power_w"].clone();
+    let power = async |gpu| case.daemon.gpu(gpu).await["power_w"].clone();
     assert_eq!((power(0).await, power(1).await), (json!(280.0), Value::Null));
     case.fail(1, &[]);
     case.no_problem().await;
@@ -314,5 +314,5 @@ async fn a_counter_that_stands_still_is_a_problem_and_estimated() {
     case.no_problem().await;
     assert_eq!(case.daemon.gpu(0).await["energy_source"], "counter");
     assert!(case.daemon.stop("TERM").await.success());
-    booked_alike(&case.state, 2).await;
+    recorded_alike(&case.state, 2).await;
 }

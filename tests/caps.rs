@@ -1,5 +1,5 @@
 //! A node's cap is a promise: the limits that the driver was told, in the order in which it was told them, never add up
-//! to more, boards without a job included.
+//! to more, GPUs without a job included.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
-use crate::nvml::{CURVE, board};
+use crate::nvml::{CURVE, gpu};
 use crate::support::{Daemon, FakeDriver, LONG, Training, eventually, forecast_file, now};
 
-/// What [`board`] is found at.
+/// What [`gpu`] is found at.
 const FOUND: f64 = 280.0;
 
 /// The quick settings, with two rungs to a sweep, and a cap.
@@ -20,9 +20,9 @@ fn settings(cap: &str) -> String {
 }
 
 /// The sum of all limits after each write that the driver took, with its time.
-fn sums(driver: &FakeDriver, boards: usize) -> Vec<(f64, f64)> {
-    let mut limits: BTreeMap<String, f64> = (0..boards).map(|b| (FakeDriver::uuid(b), FOUND)).collect();
-    let mut sums = vec![(0.0, FOUND * boards as f64)];
+fn sums(driver: &FakeDriver, gpus: usize) -> Vec<(f64, f64)> {
+    let mut limits: BTreeMap<String, f64> = (0..gpus).map(|b| (FakeDriver::uuid(b), FOUND)).collect();
+    let mut sums = vec![(0.0, FOUND * gpus as f64)];
     for write in driver.writes().into_iter().filter(|w| w.call == "nvmlDeviceSetPowerManagementLimit" && w.code == 0) {
         let watts = write.argument.parse::<f64>().expect("milliwatts") / 1e3;
         *limits.get_mut(&write.uuid).expect("a board") = watts;
@@ -33,8 +33,8 @@ fn sums(driver: &FakeDriver, boards: usize) -> Vec<(f64, f64)> {
 
 /// Checks that from `since` on, or from the first moment on at which the sum was within it, no sum is above the cap.
 #[track_caller]
-fn kept(driver: &FakeDriver, boards: usize, cap: f64) {
-    let sums = sums(driver, boards);
+fn kept(driver: &FakeDriver, gpus: usize, cap: f64) {
+    let sums = sums(driver, gpus);
     let reached = sums.iter().position(|(_, sum)| *sum <= cap).expect("reached");
     assert!(sums[..=reached].windows(2).all(|w| w[1].1 < w[0].1), "lowered first: {sums:?}");
     assert!(sums[reached..].iter().all(|(_, sum)| *sum <= cap), "above {cap} W: {sums:?}");
@@ -49,22 +49,22 @@ fn sum_at(sums: &[(f64, f64)], t: f64) -> f64 {
     sums.iter().take_while(|(at, _)| *at <= t).last().expect("a beginning").1
 }
 
-async fn sum_is(driver: &FakeDriver, boards: usize, what: &str, right: impl Fn(f64) -> bool) {
+async fn sum_is(driver: &FakeDriver, gpus: usize, what: &str, right: impl Fn(f64) -> bool) {
     eventually(what, LONG, async || {
-        let limits = (0..boards).map(|b| driver.limit_w(b)).collect::<Option<Vec<f64>>>()?;
+        let limits = (0..gpus).map(|b| driver.limit_w(b)).collect::<Option<Vec<f64>>>()?;
         right(limits.iter().sum()).then_some(())
     })
     .await;
 }
 
-fn job(name: &str, board: usize, priority: i32) -> Value {
-    json!({"name": name, "gpus": [board], "work": {"total_samples": 1_000_000}, "objective": {"max_slowdown": 0.035},
+fn job(name: &str, gpu: usize, priority: i32) -> Value {
+    json!({"name": name, "gpus": [gpu], "work": {"total_samples": 1_000_000}, "objective": {"max_slowdown": 0.035},
            "lease_s": 60, "priority": priority})
 }
 
 #[tokio::test]
 async fn jobs_come_and_are_planned_under_a_cap() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let carbon = forecast_file(&state, 4, 200, |i| if i % 2 == 0 { 100.0 } else { 600.0 });
     let mut command = Daemon::command_set(&driver, state.path(), &settings("limit_w = 640"));
@@ -79,9 +79,9 @@ async fn jobs_come_and_are_planned_under_a_cap() {
     let _second = Training::start(daemon.base(), &second, &driver, vec![(1, CURVE)], 0.0);
     daemon.phase(&first, "planned").await;
     daemon.phase(&second, "planned").await;
-    let begun = [0, 1].map(|board| driver.limits_written(board).len());
+    let begun = [0, 1].map(|gpu| driver.limits_written(gpu).len());
     let planned = eventually("planned changes", LONG, async || {
-        let written = [0, 1].map(|board| driver.limits_written(board)[begun[board]..].to_vec());
+        let written = [0, 1].map(|gpu| driver.limits_written(gpu)[begun[gpu]..].to_vec());
         (written.iter().map(Vec::len).sum::<usize>() > 6).then_some(written)
     })
     .await;
@@ -106,7 +106,7 @@ async fn jobs_come_and_are_planned_under_a_cap() {
 
 #[tokio::test]
 async fn limits_are_down_when_an_event_begins() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings("")), state.path()).await;
     let id = daemon.register(&job("busy", 0, 0)).await;
@@ -149,7 +149,7 @@ async fn limits_are_down_when_an_event_begins() {
 
 #[tokio::test]
 async fn a_killed_daemon_keeps_the_cap_when_it_is_back() {
-    let driver = FakeDriver::new(&[board(), board()]);
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let command = || Daemon::command_set(&driver, state.path(), &settings("limit_w = 500"));
     let daemon = Daemon::start(command(), state.path()).await;
@@ -173,7 +173,7 @@ async fn a_killed_daemon_keeps_the_cap_when_it_is_back() {
         all.then_some(gpus)
     })
     .await;
-    assert!(view.as_array().expect("a list").iter().all(|g| g["power_limit_found_w"] == FOUND), "{view}");
+    assert!(view.as_array().expect("a list").iter().all(|g| g["power_limit_original_w"] == FOUND), "{view}");
     kept(&driver, 2, 500.0);
     assert!(daemon.stop("TERM").await.success());
     kept(&driver, 2, 500.0);
@@ -191,7 +191,7 @@ async fn a_killed_daemon_keeps_the_cap_when_it_is_back() {
 
 #[tokio::test]
 async fn a_cap_applies_to_jobs_that_are_not_controlled() {
-    let driver = FakeDriver::new(&[board(), board()]);
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings("")), state.path()).await;
     let guest = json!({"name": "guest", "gpus": [1], "control": false, "lease_s": 600});
@@ -209,7 +209,7 @@ async fn a_cap_applies_to_jobs_that_are_not_controlled() {
 
 #[tokio::test]
 async fn slow_writes_and_boundaries_break_nothing() {
-    let driver = FakeDriver::new(&[board(), board(), board()]);
+    let driver = FakeDriver::new(&[gpu(), gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let (start, end) = (now() + TimeDelta::seconds(9), now() + TimeDelta::seconds(14));
     let span = |t: DateTime<Utc>| t.format("%FT%T%.3fZ").to_string();
@@ -221,7 +221,7 @@ async fn slow_writes_and_boundaries_break_nothing() {
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings(&cap)), state.path()).await;
     sum_is(&driver, 3, "the cap", |sum| sum <= 700.0).await;
     driver.set(0, json!({"slow_ms": 700, "slow_calls": ["nvmlDeviceSetPowerManagementLimit"]}));
-    // Board 1 may rise only after board 0 has been lowered, which takes a while.
+    // GPU 1 may rise only after GPU 0 has been lowered, which takes a while.
     daemon.put("/v1/gpus/1/power-limit", &json!({"power_limit_w": 280, "ttl_s": 600})).await.expect(200);
     daemon.put("/v1/gpus/0/power-limit", &json!({"power_limit_w": 120, "ttl_s": 600})).await.expect(200);
     eventually("the raise", LONG, async || (driver.limit_w(1) == Some(280.0)).then_some(())).await;
@@ -241,7 +241,7 @@ async fn slow_writes_and_boundaries_break_nothing() {
 
 #[tokio::test]
 async fn events_are_announced_amended_withdrawn_and_survive() {
-    let driver = FakeDriver::new(&[board(), board()]);
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let fixed = "events = [{ id = \"fixed\", start = \"2099-12-01T17:00:00Z\", end = \"2099-12-01T18:00:00Z\", \
                  target_pct = 60 }]";
@@ -294,10 +294,10 @@ async fn events_are_announced_amended_withdrawn_and_survive() {
 
 #[tokio::test]
 async fn a_cap_for_hours_has_jobs_measured_within_its_reach() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings("")), state.path()).await;
-    // With the other board at its lowest limit of 100 W, there are 240 W: one rung less than the ceiling of 280 W.
+    // With the other GPU at its lowest limit of 100 W, there are 240 W: one rung less than the ceiling of 280 W.
     let event = json!({"id": "long", "start": now() - TimeDelta::seconds(5), "end": now() + TimeDelta::hours(8),
                        "target_w": 340});
     daemon.post("/v1/demand-response", &event).await.expect(201);
@@ -322,7 +322,7 @@ async fn a_cap_for_hours_has_jobs_measured_within_its_reach() {
 
 #[tokio::test]
 async fn who_waits_for_a_cap_to_lift_takes_no_room_from_others() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings("")), state.path()).await;
     let busy = daemon.register(&job("busy", 0, 0)).await;
@@ -336,8 +336,8 @@ async fn who_waits_for_a_cap_to_lift_takes_no_room_from_others() {
     let _waits = Training::start(daemon.base(), &waits, &driver, vec![(1, CURVE)], 0.0);
     let view = eventually("the wait", LONG, async || {
         let view = daemon.get(&format!("/v1/jobs/{waits}")).await.expect(200);
-        let told = view["warnings"][0].as_str()?.starts_with("measuring waits until 2");
-        (told && view["phase"] == "profiling").then_some(view)
+        let reported = view["warnings"][0].as_str()?.starts_with("measuring waits until 2");
+        (reported && view["phase"] == "profiling").then_some(view)
     })
     .await;
     assert!(view["reason"].as_str().is_some_and(|r| r.contains("measuring waits for 280 W")), "{view}");

@@ -1,4 +1,4 @@
-//! A node's cap under random events, jobs, wishes by hand and writes that fail: the real controller, simulated boards, and
+//! A node's cap under random events, jobs, wishes by hand and writes that fail: the real controller, simulated GPUs, and
 //! a clock that moves second by second.
 
 use std::collections::BTreeMap;
@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::{
-    BudgetSettings, Caller, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, RankBoard,
-    Settings,
+    BudgetSettings, Caller, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, Settings,
+    SharedRanks,
 };
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
@@ -26,7 +26,7 @@ const BOARDS: u32 = 4;
 const FOUND_MW: u32 = 280_000;
 const MIN_MW: u32 = 100_000;
 
-/// What was written to the boards, in order, and which writes are to fail.
+/// What was written to the GPUs, in order, and which writes are to fail.
 #[derive(Default)]
 struct Log {
     limits: BTreeMap<u32, u32>,
@@ -37,7 +37,7 @@ struct Log {
     failed: bool,
 }
 
-/// A board that tells what it is told.
+/// A GPU that tells what it is told.
 struct Watched {
     device: Box<dyn GpuDevice>,
     log: Arc<Mutex<Log>>,
@@ -94,14 +94,14 @@ impl GpuDevice for Watched {
 enum Happens {
     Announce { id: u8, starts_in: i64, lasts: i64, target_w: f64, ramp_s: f64, rebound: bool },
     Withdraw { id: u8 },
-    Override { board: u32, watts: f64, ttl_s: f64 },
-    Release { board: u32 },
-    Register { board: u32, priority: i32, slowdown: f64 },
+    Override { gpu: u32, watts: f64, ttl_s: f64 },
+    Release { gpu: u32 },
+    Register { gpu: u32, priority: i32, slowdown: f64 },
     End,
 }
 
 fn happens() -> impl Strategy<Value = Happens> {
-    let board = || 0..BOARDS;
+    let gpu = || 0..BOARDS;
     prop_oneof![
         3 => (0u8..4, -5i64..60, 1i64..40, 400.0..1100.0, 0.0..20.0, any::<bool>()).prop_map(
             |(id, starts_in, lasts, target_w, ramp_s, rebound)| Happens::Announce {
@@ -109,10 +109,10 @@ fn happens() -> impl Strategy<Value = Happens> {
             }
         ),
         1 => (0u8..4).prop_map(|id| Happens::Withdraw { id }),
-        2 => (board(), 100.0..280.0, 1.0..60.0).prop_map(|(board, watts, ttl_s)| Happens::Override { board, watts, ttl_s }),
-        1 => board().prop_map(|board| Happens::Release { board }),
-        3 => (board(), -2i32..3, 0.0..0.1).prop_map(|(board, priority, slowdown)| Happens::Register {
-            board, priority, slowdown
+        2 => (gpu(), 100.0..280.0, 1.0..60.0).prop_map(|(gpu, watts, ttl_s)| Happens::Override { gpu, watts, ttl_s }),
+        1 => gpu().prop_map(|gpu| Happens::Release { gpu }),
+        3 => (gpu(), -2i32..3, 0.0..0.1).prop_map(|(gpu, priority, slowdown)| Happens::Register {
+            gpu, priority, slowdown
         }),
         1 => Just(Happens::End),
     ]
@@ -121,7 +121,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 struct Node {
     clock: Arc<ManualClock>,
     controller: Controller,
-    boards: Vec<SimulatedGpu>,
+    gpus: Vec<SimulatedGpu>,
     log: Arc<Mutex<Log>>,
     jobs: Vec<(JobId, u32, Samples)>,
     _feed: tokio::sync::watch::Sender<FeedState>,
@@ -139,21 +139,21 @@ impl Node {
         let range = LimitRange { min: mw(MIN_MW), max: mw(350_000), default: mw(320_000) };
         let limits = (0..BOARDS).map(|b| (b, FOUND_MW)).collect();
         let log = Arc::new(Mutex::new(Log { limits, fail, ..Log::default() }));
-        let (mut devices, mut boards) = (Vec::new(), Vec::new());
+        let (mut devices, mut gpus) = (Vec::new(), Vec::new());
         for index in 0..BOARDS {
             let (idle, settling) = (Watts::new(25.0), Seconds::new(0.1));
             let seed = u64::from(index);
             let physics = Physics { range, original_limit: mw(FOUND_MW), idle, settling, noise: 0.0, seed };
-            let board = SimulatedGpu::new(physics, clock.clone());
-            board.run(Some(LoadCurve::saturating(
+            let gpu = SimulatedGpu::new(physics, clock.clone());
+            gpu.run(Some(LoadCurve::saturating(
                 &range,
                 Watts::new(300.0),
                 Watts::new(70.0),
                 SamplesPerSecond::new(400.0),
             )));
-            let device: Box<dyn GpuDevice> = Box::new(board.device(index, "Random"));
+            let device: Box<dyn GpuDevice> = Box::new(gpu.device(index, "Random"));
             devices.push(Box::new(Watched { device, log: log.clone() }) as Box<dyn GpuDevice>);
-            boards.push(board);
+            gpus.push(gpu);
         }
         let state = tempfile::tempdir().expect("a directory");
         let (feed, signal) = tokio::sync::watch::channel(FeedState::starting(Vec::new(), begin()));
@@ -181,12 +181,12 @@ impl Node {
             sampling: Sampling::OnRequest,
             cpu: None,
             signal,
-            ranks: RankBoard::default(),
+            ranks: SharedRanks::default(),
             price: None,
             problems: Vec::new(),
         };
         let controller = Controller::start(parts).await.expect("starts");
-        Self { clock, controller, boards, log, jobs: Vec::new(), _feed: feed, _state: state }
+        Self { clock, controller, gpus, log, jobs: Vec::new(), _feed: feed, _state: state }
     }
 
     async fn carry_out(&mut self, what: &Happens) {
@@ -212,24 +212,24 @@ impl Node {
                 drop(self.controller.announce(event, Caller::Local).await);
             }
             Happens::Withdraw { id: event } => drop(self.controller.withdraw(&id(event), Caller::Local).await),
-            Happens::Override { board, watts, ttl_s } => {
+            Happens::Override { gpu, watts, ttl_s } => {
                 let (limit, ttl) = (Watts::new(watts.round()), Seconds::new(*ttl_s));
-                drop(self.controller.set_override(&GpuRef::Index(*board), limit, ttl, Caller::Local).await);
+                drop(self.controller.set_override(&GpuRef::Index(*gpu), limit, ttl, Caller::Local).await);
             }
-            Happens::Release { board } => {
-                drop(self.controller.release_override(&GpuRef::Index(*board), Caller::Local).await);
+            Happens::Release { gpu } => {
+                drop(self.controller.release_override(&GpuRef::Index(*gpu), Caller::Local).await);
             }
-            Happens::Register { board, priority, slowdown } => {
+            Happens::Register { gpu, priority, slowdown } => {
                 let job = NewJob {
-                    gpus: vec![GpuRef::Index(*board)],
+                    gpus: vec![GpuRef::Index(*gpu)],
                     work: Work::TotalSamples(Samples::new(1e6)),
                     lease: Some(Seconds::new(3600.0)),
                     priority: *priority,
-                    ..support::job(&format!("job-{board}"), *slowdown)
+                    ..support::job(&format!("job-{gpu}"), *slowdown)
                 };
                 if let Ok(view) = self.controller.register(job).await {
-                    let done = self.boards[*board as usize].work_done();
-                    self.jobs.push((JobId::new(view.job_id).expect("an id"), *board, done));
+                    let done = self.gpus[*gpu as usize].work_done();
+                    self.jobs.push((JobId::new(view.job_id).expect("an id"), *gpu, done));
                 }
             }
             Happens::End => {
@@ -277,8 +277,8 @@ impl Node {
     async fn report(&mut self) {
         self.clock.advance(Seconds::new(1.0));
         let at = self.clock.monotonic().since(Monotonic::default());
-        for (job, board, before) in self.jobs.clone() {
-            let samples = self.boards[board as usize].work_done() - before;
+        for (job, gpu, before) in self.jobs.clone() {
+            let samples = self.gpus[gpu as usize].work_done() - before;
             self.controller.progress(&job, ProgressReport { samples, at: Some(at) }).await.expect("it runs");
         }
     }
@@ -340,10 +340,10 @@ proptest! {
 
 #[tokio::test]
 async fn a_ceiling_out_of_reach_is_not_waited_for_and_late_plans_come() {
-    // Three other boards keep 100 W each. No search ends within no time at all.
+    // Three other GPUs keep 100 W each. No search ends within no time at all.
     let mut node = Node::start(Some(500.0), Vec::new(), 0.0).await;
     node.controller.tick().await;
-    node.carry_out(&Happens::Register { board: 0, priority: 0, slowdown: 0.1 }).await;
+    node.carry_out(&Happens::Register { gpu: 0, priority: 0, slowdown: 0.1 }).await;
     let job = node.jobs[0].0.clone();
     let mut late = false;
     for _ in 0..200 {

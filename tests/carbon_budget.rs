@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 
-use crate::nvml::{CURVE, board};
+use crate::nvml::{CURVE, gpu};
 use crate::support::{Daemon, Ended, FakeDriver, LONG, Training, eventually, forecast_file, now};
 
 /// The quick settings with a budget.
@@ -47,14 +47,14 @@ fn limits(plan: &Value) -> Vec<f64> {
 
 #[tokio::test]
 async fn jobs_bend_together_for_a_budget_and_say_when_it_cannot_be_kept() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let carbon = forecast_file(&state, 3600, 30, |_| 400.0);
     let daemon = start(&driver, state.path(), &carbon, "").await;
     assert_eq!(daemon.get("/v1/status").await.expect(200)["carbon_budget"], Value::Null);
     // Hours of work, as fast as possible.
-    let job = |name: &str, board: usize| {
-        json!({"name": name, "gpus": [board], "work": {"total_samples": 1_000_000}, "lease_s": 600,
+    let job = |name: &str, gpu: usize| {
+        json!({"name": name, "gpus": [gpu], "work": {"total_samples": 1_000_000}, "lease_s": 600,
                "objective": {"eta": 0, "max_slowdown": 0.5}})
     };
     let ids = vec![daemon.register(&job("first", 0)).await, daemon.register(&job("second", 1)).await];
@@ -72,7 +72,7 @@ async fn jobs_bend_together_for_a_budget_and_say_when_it_cannot_be_kept() {
     let status = daemon.get("/v1/status").await.expect(200);
     let view = &status["carbon_budget"];
     assert_eq!(view["limit_g"], limit);
-    let emitted = view["emitted_g"].as_f64().expect("booked");
+    let emitted = view["emissions_g"].as_f64().expect("recorded");
     assert!(emitted > 0.0, "what was emitted before the restart counts: {view}");
     assert!(view["expected_g"].as_f64().expect("planned") <= limit * 1.01, "{view}");
     assert!(grams(&bent) <= (limit - emitted) * 1.01 && grams(&bent) > 0.9 * limit, "no more than needed: {view}");
@@ -102,7 +102,7 @@ async fn jobs_bend_together_for_a_budget_and_say_when_it_cannot_be_kept() {
 
 #[test]
 fn the_doctor_says_what_is_asked_of_the_node_and_whether_it_can_be_kept() {
-    let driver = FakeDriver::new(&[board(), board()]);
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let config = state.path().join("asked.toml");
     let detail = |settings: &str, what: &str| {
@@ -115,19 +115,19 @@ fn the_doctor_says_what_is_asked_of_the_node_and_whether_it_can_be_kept() {
         found.map(|f| format!("{}: {}", f["verdict"].as_str().expect("a word"), f["detail"].as_str().expect("a text")))
     };
     assert_eq!(detail("", "node's cap"), None);
-    let enough = detail("[cap]\nlimit_pct = 50\n", "node's cap").expect("told");
+    let enough = detail("[cap]\nlimit_pct = 50\n", "node's cap").expect("reported");
     assert_eq!(enough, "good: 350 W at all times; the lowest cap is 350 W, the GPUs' lowest limits add up to 200 W");
     // Announced or not, it will come.
     let event = "[cap]\nevents = [{ id = \"a\", start = 2998-12-01T17:00:00Z, end = 2998-12-01T18:00:00Z, target_w = 150, \
                  notice_s = 600 }]\n";
-    let too_low = detail(event, "node's cap").expect("told");
+    let too_low = detail(event, "node's cap").expect("reported");
     assert_eq!(
         too_low,
         "limited: 1 event(s) to come; the lowest cap is 150 W, but the GPUs' lowest limits add up to 200 W: it cannot be met"
     );
     let once = "[carbon_budget]\nlimit_g = 500\nfrom = 2026-01-01T00:00:00Z\nuntil = 2998-01-01T00:00:00Z\n";
-    let budget = detail(once, "node's carbon budget").expect("told");
+    let budget = detail(once, "node's carbon budget").expect("reported");
     assert!(budget.starts_with("good: 500 gCO2e from 2026-01-01T00:00:00Z until 2998-01-01T00:00:00Z; "), "{budget}");
     let over = "[carbon_budget]\nlimit_g = 500\nfrom = 2001-01-01T00:00:00Z\nuntil = 2001-02-01T00:00:00Z\n";
-    assert!(detail(over, "node's carbon budget").expect("told").starts_with("limited: its span is over"));
+    assert!(detail(over, "node's carbon budget").expect("reported").starts_with("limited: its span is over"));
 }

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Timelike, Utc};
 use serde_json::{Value, json};
 
 use crate::carbon_faults::{Case, MANY, MAPS, UK, follows, maps, moment, nothing_reads_as_zero, text, uk};
-use crate::nvml::{CURVE, board};
+use crate::nvml::{CURVE, gpu};
 use crate::support::{Asked, Daemon, FakeDriver, Grid, Said, Training, Weather, now};
 
 /// Moves all moments in the stored forecasts.
@@ -184,7 +184,7 @@ async fn limits_follow_the_best_signal_that_is_left() {
         weather
     };
     // Two rungs make a short sweep.
-    let mut case = Case::new(board(), [&weather(true), &weather(false)], "lowest_w = 230\n", MANY).await;
+    let mut case = Case::new(gpu(), [&weather(true), &weather(false)], "lowest_w = 230\n", MANY).await;
     let daemon = case.daemon().await;
     let job = json!({"name": "resnet50", "gpus": [0], "work": {"total_samples": 80_000},
                      "objective": {"max_slowdown": 0.02}, "lease_s": 60});
@@ -285,7 +285,7 @@ async fn another_kind_of_signal_is_followed_by_its_name_and_mixed_with_none() {
     let value = over["intensity_g_per_kwh"].as_f64().expect("a value");
     assert!((value - 800.0).abs() < 0.1, "{over:#}");
     assert_eq!((text(&over["sources"][0], "kind"), text(&over["sources"][1], "kind")), ("average", "marginal"));
-    // The books go on in the first kind, as far as it was forecast.
+    // The ledger go on in the first kind, as far as it was forecast.
     let history = daemon.get("/v1/carbon/history?hours=30").await.expect(200);
     let slots = history.as_array().expect("slots");
     assert!(slots.len() >= 24 && slots.iter().all(|s| s["intensity_g_per_kwh"] == 120.0), "{history:#}");
@@ -303,8 +303,8 @@ fn blabs(asked: &Asked) -> Said {
 #[tokio::test]
 async fn secrets_stay_with_their_source() {
     let (case, daemon) = Kinds::start().await;
-    let told = |c: &Value| c["source"] == MAPS && c["sources"][1]["fetched_at"].is_string();
-    daemon.carbon_where("both sources", told).await;
+    let reported = |c: &Value| c["source"] == MAPS && c["sources"][1]["fetched_at"].is_string();
+    daemon.carbon_where("both sources", reported).await;
     // They were sent, or there would be nothing to find.
     let (first, second) = (case.maps.asked(), case.watttime.asked());
     assert!(first.iter().all(|a| a.header("auth-token") == Some(MAPS_KEY) && a.header("x-gateway") == Some(GATEWAY)));

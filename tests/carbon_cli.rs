@@ -83,10 +83,10 @@ async fn a_zone_alone_shows_a_live_forecast() {
     assert_eq!((&shown["carbon"]["intensity_g_per_kwh"], &shown["asked"]), (&json!(321.0), &json!("sources")));
     let ahead = shown["forecast"].as_array().expect("slots");
     assert!(ahead.iter().all(|s| s["low_g_per_kwh"].as_f64() <= s["high_g_per_kwh"].as_f64()), "{shown}");
-    let told = place.run(&["carbon", "--zone", "52.52,13.40"], &[]).await;
+    let reported = place.run(&["carbon", "--zone", "52.52,13.40"], &[]).await;
     for part in ["321 gCO2e/kWh now: forecast of energy_charts", "┤██████", "* energy_charts", "1 of 30"]
     {
-        assert!(told.done().contains(part), "{part}: {}", told.out);
+        assert!(reported.done().contains(part), "{part}: {}", reported.out);
     }
 }
 
@@ -143,8 +143,8 @@ async fn the_doctor_explains_refusals_in_the_users_words() {
     assert!(login.contains("403") && login.contains("password"), "{login}");
     let none = doctor(maps, &[], ".", status(500, "")).await;
     assert!(none.contains("ELECTRICITY_MAPS_API_KEY") && none.contains("portal.electricitymaps.com"), "{none}");
-    for told in [bad_key, plan, often, login, none] {
-        assert!(told.starts_with("\"limited\"") && !told.contains("s3cret"), "{told}");
+    for reported in [bad_key, plan, often, login, none] {
+        assert!(reported.starts_with("\"limited\"") && !reported.contains("s3cret"), "{reported}");
     }
 }
 
@@ -182,7 +182,7 @@ async fn zones_are_listed_and_searched() {
 }
 
 #[tokio::test]
-async fn scores_are_told_by_the_database_where_no_daemon_runs() {
+async fn scores_are_reported_by_the_database_where_no_daemon_runs() {
     let server = MockServer::start().await;
     let place = Place::new(&server, "");
     let nothing = place.run(&["carbon", "score"], &[]).await;

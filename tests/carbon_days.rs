@@ -7,7 +7,7 @@ use chrono::{DateTime, DurationRound, TimeDelta, Timelike, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock};
-use wattune::controller::{Controller, Parts, Phase, ProgressReport, RankBoard, Settings as ControlSettings};
+use wattune::controller::{Controller, Parts, Phase, ProgressReport, Settings as ControlSettings, SharedRanks};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, FileProvider, Provider, ProviderError};
@@ -87,13 +87,13 @@ struct Outage {
     clock: Arc<ManualClock>,
     feed: Feed,
     controller: Controller,
-    board: SimulatedGpu,
+    gpu: SimulatedGpu,
     job: JobId,
     _state: tempfile::TempDir,
 }
 
 impl Outage {
-    /// A job on one board that goes on for longer than any of this.
+    /// A job on one GPU that goes on for longer than any of this.
     async fn start(sources: [Failing; 2]) -> Self {
         let clock = Arc::new(ManualClock::at(start()));
         let chain = sources.map(|s| vec![Arc::new(s) as Arc<dyn Provider>]).into();
@@ -102,9 +102,9 @@ impl Outage {
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
         let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
         let physics = Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 };
-        let board = SimulatedGpu::new(physics, clock.clone());
+        let gpu = SimulatedGpu::new(physics, clock.clone());
         let (demand, floor, peak) = (Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
-        board.run(Some(LoadCurve::saturating(&range, demand, floor, peak)));
+        gpu.run(Some(LoadCurve::saturating(&range, demand, floor, peak)));
         let state = tempfile::tempdir().expect("a directory");
         let parts = Parts {
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
@@ -116,11 +116,11 @@ impl Outage {
             ledger: Default::default(),
             state_dir: state.path(),
             clock: clock.clone(),
-            devices: vec![Box::new(board.device(0, "Long"))],
+            devices: vec![Box::new(gpu.device(0, "Long"))],
             sampling: Sampling::OnRequest,
             cpu: None,
             signal: feed.subscribe(),
-            ranks: RankBoard::default(),
+            ranks: SharedRanks::default(),
             price: None,
             problems: Vec::new(),
         };
@@ -130,14 +130,14 @@ impl Outage {
         let work = wattune_core::domain::Work::TotalSamples(wattune_core::units::Samples::new(1e8));
         let long = wattune::controller::NewJob { work, ..support::job("long", 0.05) };
         let job = JobId::new(controller.register(long).await.expect("registered").job_id).expect("an id");
-        Self { clock, feed, controller, board, job, _state: state }
+        Self { clock, feed, controller, gpu, job, _state: state }
     }
 
     async fn step(&mut self, span: Seconds) {
         self.clock.advance(span);
         self.feed.poll_due(self.clock.now()).await;
         let at = self.clock.monotonic().since(wattune_core::time::Monotonic::default());
-        let report = ProgressReport { samples: self.board.work_done(), at: Some(at) };
+        let report = ProgressReport { samples: self.gpu.work_done(), at: Some(at) };
         self.controller.progress(&self.job, report).await.expect("taken");
         self.controller.tick().await;
     }
@@ -191,7 +191,7 @@ async fn three_days_without_a_source_go_down_the_ladder_and_limits_keep_followin
             let of = limits.entry(carbon.basis.as_str()).or_default();
             let usual = grid(now);
             if !(200.0..400.0).contains(&usual) {
-                of[usize::from(usual > 300.0)].push(outage.board.limit().watts().get());
+                of[usize::from(usual > 300.0)].push(outage.gpu.limit().watts().get());
             }
         }
         if now > second_fails + TimeDelta::days(1) {
@@ -199,7 +199,7 @@ async fn three_days_without_a_source_go_down_the_ladder_and_limits_keep_followin
                 carbon.sources.iter().all(|s| s.last_error.is_some() && s.circuit.as_str() == "open"),
                 "{carbon:#?}"
             );
-            let since: Vec<_> = carbon.sources.iter().map(|s| s.failing_since.expect("told")).collect();
+            let since: Vec<_> = carbon.sources.iter().map(|s| s.failing_since.expect("reported")).collect();
             assert!(since[0] >= first_fails && since[0] < first_fails + HOUR * 2, "{carbon:#?}");
             assert!(since[1] >= second_fails && since[1] < second_fails + HOUR * 2, "{carbon:#?}");
         }

@@ -37,7 +37,7 @@ pub(crate) fn uk(weather: &Weather) -> impl Fn(&Asked) -> Said + Send + Sync + '
 
 impl Case {
     /// `profile` are lines of `[profile]`, `settings` of `[carbon.electricity_maps]`.
-    pub(crate) async fn new(board: Value, [first, second]: [&Weather; 2], profile: &str, settings: &str) -> Self {
+    pub(crate) async fn new(gpu: Value, [first, second]: [&Weather; 2], profile: &str, settings: &str) -> Self {
         let (maps, uk) = (Grid::start(maps(first)).await, Grid::start(uk(second)).await);
         let text = format!(
             "{}{profile}[carbon]\nsource = [\"{MAPS}\", \"{UK}\"]\nzone = \"GB\"\npoll_interval_s = 1\n\
@@ -47,7 +47,7 @@ impl Case {
             maps.url(),
             uk.url()
         );
-        let driver = std::sync::Arc::new(FakeDriver::new(&[board]));
+        let driver = std::sync::Arc::new(FakeDriver::new(&[gpu]));
         Self { driver, state: tempfile::tempdir().expect("a directory"), maps, uk, settings: text }
     }
 
@@ -94,16 +94,16 @@ pub(crate) async fn nothing_reads_as_zero(daemon: &Daemon) {
 struct Fault {
     name: &'static str,
     said: Option<fn(&Asked) -> Said>,
-    told: &'static str,
+    reported: &'static str,
 }
 
 /// A gibibyte: if any of it were kept, the daemon's memory would show it.
 const GIB: u64 = 1 << 30;
 
 fn faults() -> Vec<Fault> {
-    let fault = |name, told, said| Fault { name, said: Some(said), told };
+    let fault = |name, reported, said| Fault { name, said: Some(said), reported };
     vec![
-        Fault { name: "connection refused", said: None, told: "cannot be reached (Connection refused" },
+        Fault { name: "connection refused", said: None, reported: "cannot be reached (Connection refused" },
         fault("time-out", "did not answer completely within 2 s; raise carbon.timeout_s", |_| Said::Nothing),
         fault("hung up", "cannot be reached (", |_| Said::HangUp),
         fault("500", "the service failed with status 500 (out of order)", |_| {
@@ -139,7 +139,7 @@ fn faults() -> Vec<Fault> {
 }
 
 async fn falls_over_and_comes_back(fault: Fault) {
-    let Fault { name, said, told } = fault;
+    let Fault { name, said, reported } = fault;
     let mut case = Case::steady(120.0, 300.0).await;
     let daemon = case.daemon().await;
     // On a busy machine the first poll may be old already.
@@ -162,7 +162,7 @@ async fn falls_over_and_comes_back(fault: Fault) {
     let over = daemon.carbon_where(&format!("the second source after {name}"), is_over).await;
     let (first, second) = (&over["sources"][0], &over["sources"][1]);
     assert_eq!(over["intensity_g_per_kwh"], 300.0, "{name}: {over:#}");
-    assert!(text(first, "last_error").contains(told), "{name}: {first:#}");
+    assert!(text(first, "last_error").contains(reported), "{name}: {first:#}");
     assert!(first["consecutive_failures"].as_u64() >= Some(1), "{name}: {first:#}");
     assert_eq!((&first["followed"], &second["followed"]), (&json!(false), &json!(true)), "{name}: {over:#}");
     assert_eq!(second["last_error"], Value::Null, "{name}: {second:#}");
@@ -175,7 +175,7 @@ async fn falls_over_and_comes_back(fault: Fault) {
     let more = daemon.most_memory_mib() - memory;
     assert!(more < 64.0, "{name}: {more} MiB more");
     let log = daemon.log();
-    let problems = log.lines().filter(|l| l.contains("carbon source fails") && l.contains(told)).count();
+    let problems = log.lines().filter(|l| l.contains("carbon source fails") && l.contains(reported)).count();
     assert_eq!(problems, 1, "{name}: told once\n{log}");
     if name == "429" {
         let last = |grid: &Grid| grid.asked().last().expect("asked").at;
@@ -221,18 +221,18 @@ async fn what_is_null_is_not_known_and_not_zero() {
 }
 
 #[tokio::test]
-async fn a_clock_ten_minutes_off_is_told_and_changes_nothing_else() {
-    let skewed = async |minutes: i64, told: &str| {
+async fn a_clock_ten_minutes_off_is_reported_and_changes_nothing_else() {
+    let skewed = async |minutes: i64, reported: &str| {
         let mut weather = Weather::steady(130.0);
         weather.ahead = TimeDelta::minutes(minutes);
         let case = Case::new(json!({}), [&weather, &weather], "", MANY).await;
         let daemon = case.daemon().await;
         let carbon = follows(&daemon, MAPS, 130.0).await;
-        assert!(carbon["notes"].to_string().contains(told), "{carbon:#}");
+        assert!(carbon["notes"].to_string().contains(reported), "{carbon:#}");
         assert_eq!((text(&carbon, "freshness"), text(&carbon, "basis")), ("fresh", "source"), "{carbon:#}");
         assert!(moment(&carbon, "fetched_at") <= now(), "{carbon:#}");
         let second = daemon.carbon_where("both", |c| c["sources"][1]["fetched_at"].is_string()).await;
-        assert!(second["sources"][1]["notes"].to_string().contains(told), "{second:#}");
+        assert!(second["sources"][1]["notes"].to_string().contains(reported), "{second:#}");
         nothing_reads_as_zero(&daemon).await;
     };
     tokio::join!(
@@ -248,25 +248,27 @@ async fn values_that_jump_are_used_when_they_were_said_three_times() {
     follows(&daemon, MAPS, 120.0).await;
     let before = case.maps.asked().len();
     case.maps.say(maps(&Weather::steady(1200.0)));
-    let held = daemon.carbon_where("a jump", |c| c["sources"][0]["held_back"].is_string()).await;
-    let told = text(&held["sources"][0], "held_back");
+    let held = daemon.carbon_where("a jump", |c| c["sources"][0]["quarantined"].is_string()).await;
+    let reported = text(&held["sources"][0], "quarantined");
     assert!(
-        told.contains("1200.0 for") && told.contains("(120.0 to 120.0)") && told.contains("3 consecutive answers"),
-        "{told}"
+        reported.contains("1200.0 for")
+            && reported.contains("(120.0 to 120.0)")
+            && reported.contains("3 consecutive answers"),
+        "{reported}"
     );
     assert_eq!((text(&held, "source"), &held["intensity_g_per_kwh"]), (MAPS, &json!(120.0)), "{held:#}");
     let used = follows(&daemon, MAPS, 1200.0).await;
-    assert_eq!(used["sources"][0]["held_back"], Value::Null, "{used:#}");
+    assert_eq!(used["sources"][0]["quarantined"], Value::Null, "{used:#}");
     let answers = case.maps.asked()[before..].iter().filter(|a| a.path.contains("/forecast")).count();
     assert!(answers >= 3, "{answers}");
     let log = daemon.log();
     assert_eq!(log.matches("values quarantined").count(), 1, "{log}");
     // A single slip is never used.
     case.maps.say(maps(&Weather::steady(12_000.0)));
-    daemon.carbon_where("a slip", |c| c["sources"][0]["held_back"].is_string()).await;
+    daemon.carbon_where("a slip", |c| c["sources"][0]["quarantined"].is_string()).await;
     case.maps.say(maps(&Weather::steady(1100.0)));
     let right = follows(&daemon, MAPS, 1100.0).await;
-    assert_eq!(right["sources"][0]["held_back"], Value::Null, "{right:#}");
+    assert_eq!(right["sources"][0]["quarantined"], Value::Null, "{right:#}");
     let seen = daemon.get("/v1/carbon/history?hours=48").await.expect(200);
     let most = seen.as_array().expect("slots").iter().filter_map(|s| s["intensity_g_per_kwh"].as_f64());
     assert!(most.fold(0.0, f64::max) <= 1200.0, "{seen:#}");
@@ -286,11 +288,14 @@ async fn requests_are_counted_over_restarts_and_a_spent_quota_says_until_when() 
         let first = &spent["sources"][0];
         let until = moment(first, "next_poll_at");
         // The error has the second in which the next request is allowed, the poll may be a moment later.
-        let told = |until: DateTime<Utc>| {
+        let reported = |until: DateTime<Utc>| {
             format!("6 requests within an hour are used up, more follow after {}", until.format("%H:%M"))
         };
-        let told = [told(until), told(until - TimeDelta::seconds(1))];
-        assert!(told.iter().any(|told| text(first, "last_error").starts_with(told)), "{told:?}: {first:#}");
+        let reported = [reported(until), reported(until - TimeDelta::seconds(1))];
+        assert!(
+            reported.iter().any(|reported| text(first, "last_error").starts_with(reported)),
+            "{reported:?}: {first:#}"
+        );
         assert!((begun + TimeDelta::minutes(59)..now() + TimeDelta::minutes(61)).contains(&until), "{first:#}");
         assert_eq!((&first["requests_last_hour"], &first["requests_allowed_per_hour"]), (&json!(6), &json!(6)));
         assert_eq!((&first["requests_last_day"], case.maps.asked().len()), (&json!(6), 6), "{first:#}");

@@ -1,4 +1,4 @@
-//! What a kill costs the books: at most the seconds since the last checkpoint, and nothing whose energy a counter knows.
+//! What a kill costs the ledger: at most the seconds since the last checkpoint, and nothing whose energy a counter knows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
-use wattune::controller::{Controller, NewJob, Parts, ProgressReport, RankBoard, Settings as ControlSettings};
+use wattune::controller::{Controller, NewJob, Parts, ProgressReport, Settings as ControlSettings, SharedRanks};
 use wattune::gpu::nvml::{Settings as NvmlSettings, open_all};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, FeedState};
@@ -19,16 +19,16 @@ use wattune_core::ledger::entry::{Entry, Lost};
 use wattune_core::ledger::verify::Verifier;
 use wattune_core::units::{Samples, Seconds};
 
-use crate::support::{self, Books, Daemon, FakeDriver, LONG, eventually};
+use crate::support::{self, Daemon, FakeDriver, LONG, LedgerFile, eventually};
 
 const TICK: Seconds = Seconds::new(1.0);
 const START_S: i64 = 1_767_225_600;
-/// What the boards draw all the time, in millijoules a second.
+/// What the GPUs draw all the time, in millijoules a second.
 const DRAW_MW: i64 = 120_000;
 /// The most that a kill may cost.
 const LOST_S: i64 = 5;
 
-/// A node whose boards have a time of their own, and daemons on it, one after another.
+/// A node whose GPUs have a time of their own, and daemons on it, one after another.
 struct World {
     driver: FakeDriver,
     library: PathBuf,
@@ -41,9 +41,9 @@ struct World {
 
 impl World {
     fn new(fields: Value) -> Self {
-        let mut board = json!({"demand_w": 120, "update_ms": 0});
-        board.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
-        let driver = FakeDriver::new(&[board]);
+        let mut gpu = json!({"demand_w": 120, "update_ms": 0});
+        gpu.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let driver = FakeDriver::new(&[gpu]);
         let library = driver.dir().join("libnvidia-ml.so.1");
         std::fs::copy(FakeDriver::library(), &library).expect("copied");
         let start = DateTime::from_timestamp(START_S, 0).expect("a moment");
@@ -67,7 +67,7 @@ impl World {
         self.tell_time();
     }
 
-    /// Changes a field of the board; the library looks for a changed script every five milliseconds.
+    /// Changes a field of the GPU; the library looks for a changed script every five milliseconds.
     fn set(&self, fields: Value) {
         self.driver.set(0, fields);
         std::thread::sleep(Duration::from_millis(20));
@@ -89,7 +89,7 @@ impl World {
             devices: gpus.devices,
             sampling: Sampling::OnRequest,
             signal: self.feed.subscribe(),
-            ranks: RankBoard::default(),
+            ranks: SharedRanks::default(),
             price: None,
             problems: Vec::new(),
         };
@@ -111,9 +111,9 @@ impl World {
         }
     }
 
-    /// Millijoules booked: of a job, or of a share that is nobody's.
-    async fn booked(&self, whose: &str) -> i64 {
-        let rows = Books::open(self.state.path()).of(0).0;
+    /// Millijoules recorded: of a job, or of a share that is nobody's.
+    async fn recorded(&self, whose: &str) -> i64 {
+        let rows = LedgerFile::open(self.state.path()).of(0).0;
         rows.iter().filter(|r| r.job.as_deref().unwrap_or(&r.share) == whose).map(|r| r.energy_mj).sum()
     }
 
@@ -130,7 +130,7 @@ impl World {
             Ok::<_, StoreError>(())
         };
         store.export(take).await.expect("exported");
-        // Checkpoints agree with what is booked since the last close, too.
+        // Checkpoints agree with what is recorded since the last close, too.
         store.verify(Verifier::default()).await.expect("read").expect("in order");
         store.close().await;
         assert_eq!(verifier.finish().expect("in order").differences, []);
@@ -146,11 +146,11 @@ async fn register(controller: &mut Controller, new: NewJob) -> JobId {
     JobId::new(controller.register(new).await.expect("registered").job_id).expect("an id")
 }
 
-/// Whether two sums of millijoules are the same but for what the board used in so many seconds.
+/// Whether two sums of millijoules are the same but for what the GPU used in so many seconds.
 #[track_caller]
-fn close(booked: i64, expected_s: f64, within_s: f64) {
-    let off = (booked as f64 / DRAW_MW as f64 - expected_s).abs();
-    assert!(off <= within_s, "{:.3} s of the draw, not {expected_s} s", booked as f64 / DRAW_MW as f64);
+fn close(recorded: i64, expected_s: f64, within_s: f64) {
+    let off = (recorded as f64 / DRAW_MW as f64 - expected_s).abs();
+    assert!(off <= within_s, "{:.3} s of the draw, not {expected_s} s", recorded as f64 / DRAW_MW as f64);
 }
 
 #[tokio::test]
@@ -166,17 +166,17 @@ async fn a_job_keeps_its_energy_over_kills_within_its_lease() {
             controller = world.daemon().await;
         }
         world.run(&mut controller, 3, &[&id]).await;
-        let (_, told) = controller.metered(&id).await.expect("known");
+        let (_, reported) = controller.metered(&id).await.expect("known");
         let expected = f64::from(kills) * (47.0 + away_s) + 3.0;
-        close((told.get() * 1e3) as i64, expected, 0.01);
+        close((reported.get() * 1e3) as i64, expected, 0.01);
         controller.shut_down().await;
-        assert_eq!((world.booked("unattributed").await, world.lost().await), (0, Vec::new()), "lease {lease_s}");
-        close(world.booked(id.as_str()).await, expected, 0.01);
+        assert_eq!((world.recorded("unattributed").await, world.lost().await), (0, Vec::new()), "lease {lease_s}");
+        close(world.recorded(id.as_str()).await, expected, 0.01);
     }
 }
 
 #[tokio::test]
-async fn jobs_on_one_board_share_what_a_kill_leaves() {
+async fn jobs_on_one_gpu_share_what_a_kill_leaves() {
     let mut world = World::new(json!({}));
     let mut controller = world.daemon().await;
     let a = register(&mut controller, job("a", 10.0, true)).await;
@@ -195,16 +195,16 @@ async fn jobs_on_one_board_share_what_a_kill_leaves() {
     world.run(&mut controller, 5, &[&a, &b]).await;
     controller.shut_down().await;
     for (id, seconds) in [(&gone, 20.0 / 3.0), (&late, 3.0)] {
-        close(world.booked(id.as_str()).await, seconds, 0.01);
+        close(world.recorded(id.as_str()).await, seconds, 0.01);
     }
     for id in [&a, &b] {
-        close(world.booked(id.as_str()).await, 20.0 / 3.0 + 10.0 + 3.0 + 3.0, 0.01);
+        close(world.recorded(id.as_str()).await, 20.0 / 3.0 + 10.0 + 3.0 + 3.0, 0.01);
     }
-    assert_eq!(world.booked("unattributed").await, 0);
+    assert_eq!(world.recorded("unattributed").await, 0);
 }
 
 #[tokio::test]
-async fn what_a_board_used_before_the_kill_is_whose_it_was_then() {
+async fn what_a_gpu_used_before_the_kill_is_whose_it_was_then() {
     let mut world = World::new(json!({}));
     let mut controller = world.daemon().await;
     // Nobody has it, then a job that ends.
@@ -218,10 +218,10 @@ async fn what_a_board_used_before_the_kill_is_whose_it_was_then() {
     let mut controller = world.daemon().await;
     world.run(&mut controller, 1, &[]).await;
     controller.shut_down().await;
-    close(world.booked(id.as_str()).await, 10.0, 0.01);
-    close(world.booked("idle").await, 41.0, LOST_S as f64);
-    close(world.booked("unattributed").await, 2.0, LOST_S as f64);
-    assert_eq!(world.booked("idle").await + world.booked("unattributed").await, 43 * DRAW_MW);
+    close(world.recorded(id.as_str()).await, 10.0, 0.01);
+    close(world.recorded("idle").await, 41.0, LOST_S as f64);
+    close(world.recorded("unattributed").await, 2.0, LOST_S as f64);
+    assert_eq!(world.recorded("idle").await + world.recorded("unattributed").await, 43 * DRAW_MW);
 }
 
 #[tokio::test]
@@ -237,12 +237,13 @@ async fn beyond_its_lease_a_job_has_what_it_used_before_the_kill() {
         let mut controller = world.daemon().await;
         world.run(&mut controller, 11, &[]).await;
         controller.shut_down().await;
-        let all = world.booked(id.as_str()).await + world.booked("unattributed").await + world.booked("idle").await;
+        let all =
+            world.recorded(id.as_str()).await + world.recorded("unattributed").await + world.recorded("idle").await;
         assert_eq!(all, ((58.0 + f64::from(silent_s) + away_s) * DRAW_MW as f64) as i64);
         // The new daemon waits for it for as long as its lease is.
         let its = 47.0 + f64::from(silent_s) + 10.5;
-        close(world.booked(id.as_str()).await, its, LOST_S as f64);
-        close(world.booked("unattributed").await, away_s, LOST_S as f64);
+        close(world.recorded(id.as_str()).await, its, LOST_S as f64);
+        close(world.recorded("unattributed").await, away_s, LOST_S as f64);
     }
 }
 
@@ -267,8 +268,8 @@ async fn a_wall_clock_that_is_set_meanwhile_changes_nobodys_share() {
             world.run(&mut controller, 5, &[&id]).await;
             controller.shut_down().await;
             let expected = if while_away { 46.0 } else { 53.0 };
-            close(world.booked(id.as_str()).await, expected, 0.01);
-            assert_eq!(world.booked("unattributed").await, 0, "{jump} s, {while_away}");
+            close(world.recorded(id.as_str()).await, expected, 0.01);
+            assert_eq!(world.recorded("unattributed").await, 0, "{jump} s, {while_away}");
         }
     }
 }
@@ -288,15 +289,15 @@ async fn a_job_that_came_right_before_the_kill_has_what_it_used() {
         let mut controller = world.daemon().await;
         world.run(&mut controller, 3, &[&id]).await;
         controller.shut_down().await;
-        let its = world.booked(id.as_str()).await;
+        let its = world.recorded(id.as_str()).await;
         close(its, 7.5 + 0.25, 2.3);
         assert!(its >= 7_500 * DRAW_MW / 1000 - 1, "{its}");
-        assert_eq!(its + world.booked("idle").await + world.booked("unattributed").await, 48 * DRAW_MW);
+        assert_eq!(its + world.recorded("idle").await + world.recorded("unattributed").await, 48 * DRAW_MW);
     }
 }
 
 #[tokio::test]
-async fn a_counter_that_is_reset_meanwhile_is_said_and_nothing_is_booked_twice() {
+async fn a_counter_that_is_reset_meanwhile_is_said_and_nothing_is_recorded_twice() {
     let mut world = World::new(json!({"initial_energy_j": 5_000}));
     let mut controller = world.daemon().await;
     let id = register(&mut controller, job("live", 30.0, true)).await;
@@ -308,9 +309,9 @@ async fn a_counter_that_is_reset_meanwhile_is_said_and_nothing_is_booked_twice()
     let mut controller = world.daemon().await;
     world.run(&mut controller, 5, &[&id]).await;
     controller.shut_down().await;
-    let booked = world.booked(id.as_str()).await;
-    assert!(booked <= 53_100 * DRAW_MW / 1000, "{booked}");
-    close(booked, 52.0, LOST_S as f64);
+    let recorded = world.recorded(id.as_str()).await;
+    assert!(recorded <= 53_100 * DRAW_MW / 1000, "{recorded}");
+    close(recorded, 52.0, LOST_S as f64);
     let lost = world.lost().await;
     assert_eq!(lost.len(), 1, "{lost:#?}");
     assert!(lost[0].why.contains("reset"), "{lost:#?}");
@@ -331,14 +332,17 @@ async fn without_a_counter_a_kill_loses_seconds_and_says_so() {
         controller = world.daemon().await;
     }
     controller.shut_down().await;
-    let booked = world.booked(id.as_str()).await;
-    assert!(booked <= ran * DRAW_MW && booked >= (ran - i64::from(kills) * LOST_S) * DRAW_MW, "{booked} of {ran} s");
-    assert_eq!(world.booked("idle").await + world.booked("unattributed").await, 0);
+    let recorded = world.recorded(id.as_str()).await;
+    assert!(
+        recorded <= ran * DRAW_MW && recorded >= (ran - i64::from(kills) * LOST_S) * DRAW_MW,
+        "{recorded} of {ran} s"
+    );
+    assert_eq!(world.recorded("idle").await + world.recorded("unattributed").await, 0);
     let lost = world.lost().await;
     assert_eq!(lost.len(), kills as usize, "{lost:#?}");
     // Together with what is flagged, all of it is accounted for.
     let flagged: f64 = lost.iter().map(|l| (l.until - l.from).as_seconds_f64()).sum();
-    close(booked, world.elapsed - flagged, 0.5);
+    close(recorded, world.elapsed - flagged, 0.5);
     for of in lost {
         assert!(!of.why.contains("was not read"), "it was read: {of:#?}");
         assert!((of.until - of.from).as_seconds_f64() <= LOST_S as f64 + 0.4, "{of:#?}");
@@ -353,13 +357,13 @@ async fn a_kill_right_after_the_start_is_flagged_too() {
     drop(controller);
     world.pass(0.5);
     world.daemon().await.shut_down().await;
-    let (booked, lost) = (world.booked("idle").await, world.lost().await);
+    let (recorded, lost) = (world.recorded("idle").await, world.lost().await);
     let flagged: f64 = lost.iter().map(|l| (l.until - l.from).as_seconds_f64()).sum();
-    close(booked, world.elapsed - flagged, 0.3);
+    close(recorded, world.elapsed - flagged, 0.3);
 }
 
 #[tokio::test]
-async fn a_clean_end_books_what_is_open_once() {
+async fn a_clean_end_ledger_what_is_open_once() {
     for fields in [json!({}), json!({"energy_supported": false})] {
         let mut world = World::new(fields);
         let mut controller = world.daemon().await;
@@ -367,13 +371,13 @@ async fn a_clean_end_books_what_is_open_once() {
         for _ in 0..3 {
             world.run(&mut controller, 33, &[&id]).await;
             controller.shut_down().await;
-            let before = world.booked(id.as_str()).await;
+            let before = world.recorded(id.as_str()).await;
             controller = world.daemon().await;
-            assert_eq!(world.booked(id.as_str()).await, before, "nothing was left open");
+            assert_eq!(world.recorded(id.as_str()).await, before, "nothing was left open");
         }
         controller.shut_down().await;
-        close(world.booked(id.as_str()).await, 99.0, 0.3);
-        assert_eq!(world.booked("unattributed").await, 0);
+        close(world.recorded(id.as_str()).await, 99.0, 0.3);
+        assert_eq!(world.recorded("unattributed").await, 0);
     }
 }
 
@@ -389,13 +393,13 @@ async fn between_a_clean_end_and_a_start_energy_is_its_whose_lease_was_not_over(
         let mut controller = world.daemon().await;
         world.run(&mut controller, 2, &[&id]).await;
         controller.shut_down().await;
-        close(world.booked(id.as_str()).await, 35.0 + if its { away_s } else { 0.0 }, 0.01);
-        close(world.booked("unattributed").await, if its { 0.0 } else { away_s }, 0.01);
+        close(world.recorded(id.as_str()).await, 35.0 + if its { away_s } else { 0.0 }, 0.01);
+        close(world.recorded("unattributed").await, if its { 0.0 } else { away_s }, 0.01);
     }
 }
 
 #[tokio::test]
-async fn what_was_left_open_is_booked_once_however_often_a_start_fails() {
+async fn what_was_left_open_is_recorded_once_however_often_a_start_fails() {
     let mut world = World::new(json!({}));
     let mut controller = world.daemon().await;
     let id = register(&mut controller, job("live", 30.0, true)).await;
@@ -404,20 +408,20 @@ async fn what_was_left_open_is_booked_once_however_often_a_start_fails() {
     let store = Store::open_read_only(world.state.path()).await.expect("opens");
     store.verify(Verifier::default()).await.expect("read").expect("in order with what is open beside it");
     store.close().await;
-    let mut booked = Vec::new();
+    let mut recorded = Vec::new();
     for _ in 0..3 {
         let store = Store::open(world.state.path()).await.expect("opens");
         let taken = store.recover_open_intervals().await.expect("taken up");
         assert!(taken.last_seen.is_some_and(|seen| seen.leases.contains_key(&id)));
         store.close().await;
-        booked.push(world.booked(id.as_str()).await);
+        recorded.push(world.recorded(id.as_str()).await);
     }
-    close(booked[0], 47.0, 2.0);
-    assert_eq!(booked[1..], [booked[0], booked[0]]);
+    close(recorded[0], 47.0, 2.0);
+    assert_eq!(recorded[1..], [recorded[0], recorded[0]]);
     let mut controller = world.daemon().await;
     world.run(&mut controller, 3, &[&id]).await;
     controller.shut_down().await;
-    close(world.booked(id.as_str()).await, 50.0, 0.01);
+    close(world.recorded(id.as_str()).await, 50.0, 0.01);
     assert_eq!(world.lost().await, []);
 }
 
@@ -435,11 +439,11 @@ async fn a_checkpoint_that_cannot_be_read_costs_no_start_and_no_joule_of_a_count
     drop(db);
     world.pass(1.0);
     world.daemon().await.shut_down().await;
-    assert_eq!(world.booked("idle").await + world.booked("unattributed").await, 48 * DRAW_MW);
+    assert_eq!(world.recorded("idle").await + world.recorded("unattributed").await, 48 * DRAW_MW);
 }
 
 #[tokio::test]
-async fn whatever_ends_daemons_when_no_joule_is_booked_twice() {
+async fn whatever_ends_daemons_when_no_joule_is_recorded_twice() {
     use rand::{RngExt as _, SeedableRng as _};
     use rand_chacha::ChaCha8Rng;
     for seed in 0..6 {
@@ -470,9 +474,9 @@ async fn whatever_ends_daemons_when_no_joule_is_booked_twice() {
         }
         controller.shut_down().await;
         assert_eq!(world.lost().await, [], "seed {seed}");
-        let (rows, checkpoint) = Books::open(world.state.path()).of(0);
-        let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
-        assert_eq!(booked, checkpoint.expect("there") - 77_700, "seed {seed}");
+        let (rows, checkpoint) = LedgerFile::open(world.state.path()).of(0);
+        let recorded: i64 = rows.iter().map(|r| r.energy_mj).sum();
+        assert_eq!(recorded, checkpoint.expect("there") - 77_700, "seed {seed}");
         // Within every lease: nobody's is only what came before the first job.
         let nobodys: i64 = rows.iter().filter(|r| r.job.is_none()).map(|r| r.energy_mj).sum();
         assert_eq!(nobodys, 0, "seed {seed}: {rows:#?}");
@@ -488,8 +492,8 @@ async fn a_kill_while_a_checkpoint_is_written_leaves_the_one_before_or_all_of_it
     let settings = "[control]\nobserve = true\ntick_s = 0.05\ncheckpoint_s = 0.1\n";
     let start = || Daemon::command_set(&driver, state.path(), settings);
     let mut daemon = Daemon::start(start(), state.path()).await;
-    let books = Books::open(state.path());
-    eventually("the first look", LONG, async || books.of(0).1).await;
+    let ledger = LedgerFile::open(state.path());
+    eventually("the first look", LONG, async || ledger.of(0).1).await;
     driver.set(0, json!({"demand_w": 250}));
     let new = json!({"name": "live", "gpus": [0, 1], "work": {"total_samples": 1e9}, "lease_s": 60});
     let id = daemon.register(&new).await;
@@ -502,15 +506,15 @@ async fn a_kill_while_a_checkpoint_is_written_leaves_the_one_before_or_all_of_it
         daemon = Daemon::start(start(), state.path()).await;
     }
     assert!(daemon.stop("TERM").await.success());
-    let (rows, checkpoint) = books.of(0);
-    let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
-    assert_eq!(booked, checkpoint.expect("there") - 5_000_000, "{rows:#?}");
+    let (rows, checkpoint) = ledger.of(0);
+    let recorded: i64 = rows.iter().map(|r| r.energy_mj).sum();
+    assert_eq!(recorded, checkpoint.expect("there") - 5_000_000, "{rows:#?}");
     // Only what was drawn right before the job came is nobody's.
     let first = rows.iter().position(|r| r.job.is_some()).expect("its energy");
     assert!(rows[first..].iter().all(|r| r.job.as_deref() == Some(&id)), "{rows:#?}");
     assert!(rows[..first].iter().all(|r| r.end_us < rows[0].start_us + 1_000_000), "{rows:#?}");
     // What was integrated does not overlap, either.
-    let rows = books.of(1).0;
+    let rows = ledger.of(1).0;
     assert!(rows.windows(2).all(|w| w[1].start_us >= w[0].end_us), "{rows:#?}");
 }
 
@@ -530,9 +534,9 @@ async fn a_killed_daemon_in_real_time_keeps_a_live_jobs_energy() {
     let killed = driver.counter_j(0);
     let daemon = Daemon::start(start(), state.path()).await;
     training.report_to(daemon.base());
-    let books = Books::open(state.path());
-    let of_job = async |board| -> i64 {
-        let rows = books.of(board).0;
+    let ledger = LedgerFile::open(state.path());
+    let of_job = async |gpu| -> i64 {
+        let rows = ledger.of(gpu).0;
         rows.iter().filter(|r| r.job.as_deref() == Some(&id)).map(|r| r.energy_mj).sum()
     };
     eventually("the gap's energy", LONG, async || {
@@ -541,10 +545,10 @@ async fn a_killed_daemon_in_real_time_keeps_a_live_jobs_energy() {
     .await;
     let seen = daemon.get(&format!("/v1/jobs/{id}")).await.expect(200);
     assert!(seen["samples"].as_f64().expect("reported") >= 900.0, "the last report is known: {seen}");
-    assert!(of_job(1).await as f64 / 260e3 >= 14.0 - LOST_S as f64, "{:?}", books.of(1));
+    assert!(of_job(1).await as f64 / 260e3 >= 14.0 - LOST_S as f64, "{:?}", ledger.of(1));
     training.stop().await;
     assert!(daemon.stop("TERM").await.success());
-    let rows = books.of(0).0;
+    let rows = ledger.of(0).0;
     let nobodys: i64 = rows.iter().filter(|r| r.share == "unattributed").map(|r| r.energy_mj).sum();
     assert_eq!(nobodys, 0, "{rows:#?}");
 }
@@ -590,7 +594,7 @@ async fn a_checkpoint_that_was_changed_is_not_continued_from() {
         store.close().await;
         change(&world, &[statement]);
         assert!(wrong(&world).await.is_some_and(|why| why.starts_with("table checkpoints, row of device ")));
-        let before = world.booked(id.as_str()).await;
+        let before = world.recorded(id.as_str()).await;
         for _ in 0..2 {
             world.pass(3.0);
             let mut controller = world.daemon().await;
@@ -598,7 +602,7 @@ async fn a_checkpoint_that_was_changed_is_not_continued_from() {
             controller.shut_down().await;
         }
         // The three seconds before the first of these starts are unknown, those before the second are not.
-        let since = world.booked(id.as_str()).await - before;
+        let since = world.recorded(id.as_str()).await - before;
         close(since, 23.0, 1.1);
         let lost = world.lost().await;
         let gpu = FakeDriver::uuid(0);
@@ -629,9 +633,9 @@ async fn intervals_that_were_changed_since_the_last_close_stay_reported() {
         store.close().await;
         assert_eq!(wrong(&world).await, None);
         change(&world, statements);
-        let told = wrong(&world).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
-        assert!(told.starts_with(place), "{statements:?}: {told}");
-        let before = world.booked(id.as_str()).await;
+        let reported = wrong(&world).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
+        assert!(reported.starts_with(place), "{statements:?}: {reported}");
+        let before = world.recorded(id.as_str()).await;
         for _ in 0..2 {
             world.pass(1.0);
             let mut controller = world.daemon().await;
@@ -639,7 +643,7 @@ async fn intervals_that_were_changed_since_the_last_close_stay_reported() {
             controller.shut_down().await;
         }
         // What was open beside the intervals continues from the checkpoint.
-        close(world.booked(id.as_str()).await - before, kept_s, 1.1);
+        close(world.recorded(id.as_str()).await - before, kept_s, 1.1);
         // Rows cannot be made good; a new record can, and the ledger says that it is new.
         assert_eq!(wrong(&world).await.is_none(), statements[0].contains("open_block"), "{statements:?}");
         let db = Connection::open(world.state.path().join("wattune.db")).expect("opens");
@@ -668,11 +672,11 @@ async fn an_unreadable_row_is_set_aside_and_everything_else_works() {
         let mut controller = world.daemon().await;
         let status = controller.status();
         let named = if is_of_job { odd.as_str() } else { "demand-response event odd" };
-        let problems: Vec<&String> = status.problems.iter().filter(|p| p.contains("is set aside")).collect();
+        let problems: Vec<&String> = status.problems.iter().filter(|p| p.contains("is ignored")).collect();
         assert!(problems.len() == 1 && problems[0].contains(named), "{statement}: {:?}", status.problems);
         world.run(&mut controller, 5, &[&live]).await;
         controller.shut_down().await;
-        let told = crate::report::report(world.state.path(), &["--from", "2026-01-01", "--by", "name"]);
-        assert!(told.done().contains("live"), "{told:?}");
+        let reported = crate::report::report(world.state.path(), &["--from", "2026-01-01", "--by", "name"]);
+        assert!(reported.done().contains("live"), "{reported:?}");
     }
 }

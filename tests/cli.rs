@@ -55,7 +55,7 @@ fn wrong_use_ends_with_2_and_says_what_would_be_right() {
 }
 
 #[test]
-fn mistakes_in_the_configuration_are_told_with_their_place() {
+fn mistakes_in_the_configuration_are_reported_with_their_place() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("wattune.toml");
     let state = dir.path().join("state");
@@ -177,8 +177,11 @@ async fn status_shows_the_daemon_over_tcp_and_socket() {
     assert!(daemon.stop("INT").await.success());
     for place in places {
         let ended = Ended::of(wattune(&["status"]).args(place));
-        let told = ended.failed(1);
-        assert!(told.contains("no wattune daemon answers at") && told.contains("is `wattune serve` running"), "{told}");
+        let reported = ended.failed(1);
+        assert!(
+            reported.contains("no wattune daemon answers at") && reported.contains("is `wattune serve` running"),
+            "{reported}"
+        );
         assert_eq!(ended.out, "");
     }
 }
@@ -240,9 +243,9 @@ fn the_doctor_finds_what_works_and_what_does_not() {
     let ended = Ended::of(wattune(&flags).arg("--nvml-library").arg(&none));
     assert_eq!(ended.code, Some(1));
     let findings: Value = serde_json::from_str(&ended.out).expect("JSON");
-    let gpus = find(&findings, "GPUs").expect("told");
+    let gpus = find(&findings, "GPUs").expect("reported");
     assert_eq!(gpus["verdict"], "broken");
-    let detail = gpus["detail"].as_str().expect("told");
+    let detail = gpus["detail"].as_str().expect("reported");
     assert!(detail.contains(text(&none)) && detail.contains("--nvml-library"), "{detail}");
     let empty = FakeDriver::new(&[]);
     let ended = Ended::with_driver(&empty, &flags[..5]);
@@ -304,7 +307,7 @@ fn the_demo_plays_traces_and_says_what_is_wrong_with_them() {
     let (grid, power) = (text(&grid), text(&power));
     let report = demo(&["--carbon-trace", grid, "--power-trace", power, "--workload", "d/n/8"]).json();
     assert_eq!(report["jobs"][0]["name"], "d/n/8-1", "{report}");
-    assert!(report["carbon_source"].as_str().expect("told").contains(grid), "{report}");
+    assert!(report["carbon_source"].as_str().expect("reported").contains(grid), "{report}");
     let zoneless = dir.path().join("zoneless.csv");
     std::fs::write(&zoneless, "timestamp,value\n2021-01-01T00:00:00,1\n").expect("written");
     let named = dir.path().join("named.csv");
@@ -345,9 +348,11 @@ async fn an_interrupt_ends_the_demo_cleanly() {
     command.env("TMPDIR", temporary.path()).stdout(Stdio::piped());
     command.stderr(std::fs::File::create(&errors).expect("a file"));
     let mut child = command.spawn().expect("starts");
-    let told = || std::fs::read_to_string(&errors).unwrap_or_default();
-    eventually("its API", LONG, async || told().contains("the daemon's API: http://127.0.0.1:").then_some(())).await;
-    let address = told().split("http://").nth(1).and_then(|l| l.split("/v1").next()).expect("an address").to_owned();
+    let reported = || std::fs::read_to_string(&errors).unwrap_or_default();
+    eventually("its API", LONG, async || reported().contains("the daemon's API: http://127.0.0.1:").then_some(()))
+        .await;
+    let address =
+        reported().split("http://").nth(1).and_then(|l| l.split("/v1").next()).expect("an address").to_owned();
     eventually("an answer", LONG, async || {
         let status = Ended::of(&mut wattune(&["status", "--listen", &address]));
         status.out.contains("resnet50").then_some(())
@@ -356,8 +361,8 @@ async fn an_interrupt_ends_the_demo_cleanly() {
     let sent = std::process::Command::new("kill").arg("-INT").arg(child.id().to_string()).status();
     assert!(sent.expect("kill runs").success());
     let code = eventually("the end", LONG, async || child.try_wait().expect("known")).await;
-    assert_eq!(code.code(), Some(0), "{}", told());
-    assert!(told().contains("interrupted"), "{}", told());
+    assert_eq!(code.code(), Some(0), "{}", reported());
+    assert!(reported().contains("interrupted"), "{}", reported());
     let out = std::io::read_to_string(child.stdout.take().expect("piped")).expect("UTF-8");
     assert_eq!(out, "", "no result of half a demo");
     let left: Vec<_> =

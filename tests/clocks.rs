@@ -1,4 +1,4 @@
-//! Memory-bound boards: power limits change nothing, locked clocks do, and whatever ends the daemon unlocks them.
+//! Memory-bound GPUs: power limits change nothing, locked clocks do, and whatever ends the daemon unlocks them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,18 +24,18 @@ fn power(mhz: f64) -> f64 {
     60.0 + 90.0 * (mhz / HIGHEST).powi(2)
 }
 
-fn board() -> Value {
+fn gpu() -> Value {
     let curve: Vec<Value> = (0..=51).map(|i| 210 + 30 * i).map(|mhz| json!([mhz, power(f64::from(mhz))])).collect();
     json!({"min_w": 100, "max_w": 300, "default_w": 300, "clock_curve": curve, "min_clock_mhz": 855,
            "processes": 1, "persistence": false})
 }
 
-fn clock(driver: &FakeDriver, board: usize) -> f64 {
-    driver.lock_mhz(board).filter(|lock| *lock > 0.0).unwrap_or(HIGHEST)
+fn clock(driver: &FakeDriver, gpu: usize) -> f64 {
+    driver.lock_mhz(gpu).filter(|lock| *lock > 0.0).unwrap_or(HIGHEST)
 }
 
-fn train(daemon: &Daemon, id: &str, driver: &Arc<FakeDriver>, board: usize) -> Training {
-    Training::start_at(daemon.base(), id, driver, move |driver| rate(clock(driver, board)), 0.0)
+fn train(daemon: &Daemon, id: &str, driver: &Arc<FakeDriver>, gpu: usize) -> Training {
+    Training::start_at(daemon.base(), id, driver, move |driver| rate(clock(driver, gpu)), 0.0)
 }
 
 fn job(gpu: usize) -> Value {
@@ -54,11 +54,11 @@ fn journal(state: &tempfile::TempDir) -> String {
     std::fs::read_to_string(state.path().join("found-limits.json")).unwrap_or_default()
 }
 
-async fn locked(driver: &FakeDriver, board: usize) -> f64 {
-    eventually("a planned lock", LONG, async || driver.lock_mhz(board).filter(|lock| *lock > 0.0)).await
+async fn locked(driver: &FakeDriver, gpu: usize) -> f64 {
+    eventually("a planned lock", LONG, async || driver.lock_mhz(gpu).filter(|lock| *lock > 0.0)).await
 }
 
-/// What a plan comes to by the board's true curve: mean watts, and how much slower than at the highest clock.
+/// What a plan comes to by the GPU's true curve: mean watts, and how much slower than at the highest clock.
 fn truth(plan: &Value) -> (f64, f64) {
     let time =
         |value: &Value| value.as_str().expect("a time").parse::<chrono::DateTime<chrono::Utc>>().expect("a time");
@@ -75,7 +75,7 @@ fn truth(plan: &Value) -> (f64, f64) {
 
 #[tokio::test]
 async fn clocks_save_where_limits_do_nothing_and_are_unlocked_whatever_happens() {
-    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = start(&driver, &state).await;
     let id = daemon.register(&job(0)).await;
@@ -169,9 +169,9 @@ async fn clocks_save_where_limits_do_nothing_and_are_unlocked_whatever_happens()
 #[tokio::test]
 async fn where_clocks_are_not_to_be_had_limits_are_steered_alone() {
     let with = |fields: Value| {
-        let mut board = board();
-        board.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
-        board
+        let mut gpu = gpu();
+        gpu.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        gpu
     };
     let driver = Arc::new(FakeDriver::new(&[
         with(json!({"deny_clocks": true})),
@@ -213,7 +213,7 @@ async fn where_clocks_are_not_to_be_had_limits_are_steered_alone() {
 
 #[tokio::test]
 async fn an_unlock_that_the_driver_ignores_is_a_problem_and_is_not_forgotten() {
-    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = start(&driver, &state).await;
     let id = daemon.register(&job(0)).await;
@@ -254,7 +254,7 @@ async fn an_unlock_that_the_driver_ignores_is_a_problem_and_is_not_forgotten() {
 
 #[tokio::test]
 async fn locks_that_the_driver_ignores_are_a_problem_and_make_no_points() {
-    let mut ignoring = board();
+    let mut ignoring = gpu();
     ignoring["ignore_calls"] = json!(["nvmlDeviceSetGpuLockedClocks"]);
     let driver = Arc::new(FakeDriver::new(&[ignoring]));
     let state = tempfile::tempdir().expect("a directory");
@@ -280,7 +280,7 @@ async fn locks_that_the_driver_ignores_are_a_problem_and_make_no_points() {
 #[tokio::test]
 async fn a_lock_that_is_refused_for_a_moment_is_tried_again() {
     let call = "nvmlDeviceSetGpuLockedClocks";
-    let mut refusing = board();
+    let mut refusing = gpu();
     refusing["fail_calls"] = json!({call: 3});
     let driver = Arc::new(FakeDriver::new(&[refusing]));
     let state = tempfile::tempdir().expect("a directory");

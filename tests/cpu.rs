@@ -66,7 +66,7 @@ impl Machine {
         self.write(&format!("cgroup/{name}/cpu.stat"), format!("usage_usec {usec}"));
     }
 
-    /// Settings of a daemon on this machine, that closes its books so often.
+    /// Settings of a daemon on this machine, that closes its ledger so often.
     fn settings(&self, interval_s: u32) -> String {
         let root = self.dir.path().display();
         format!(
@@ -85,8 +85,8 @@ impl Machine {
     }
 }
 
-/// What the books hold of a device: share, job, millijoules, source.
-async fn booked(state: &Path, device: &str) -> Vec<(String, Option<String>, i64, String)> {
+/// What the ledger hold of a device: share, job, millijoules, source.
+async fn recorded(state: &Path, device: &str) -> Vec<(String, Option<String>, i64, String)> {
     let db = Connection::open(state.join("wattune.db")).expect("opens");
     let sql = "SELECT share, job_id, energy_mj, source FROM intervals WHERE device = ?1 ORDER BY start_us, id";
     let mut statement = db.prepare(sql).expect("prepared");
@@ -112,17 +112,17 @@ async fn until_read(daemon: &Daemon, device: &str, joules: f64) {
     .await;
 }
 
-/// Waits until all of that is booked.
-async fn until_booked(state: &Path, device: &str, millijoules: i64) -> Vec<(String, Option<String>, i64, String)> {
+/// Waits until all of that is recorded.
+async fn until_recorded(state: &Path, device: &str, millijoules: i64) -> Vec<(String, Option<String>, i64, String)> {
     eventually("the booking", LONG, async || {
-        let rows = booked(state, device).await;
+        let rows = recorded(state, device).await;
         (rows.iter().map(|r| r.2).sum::<i64>() == millijoules).then_some(rows)
     })
     .await
 }
 
 #[tokio::test]
-async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
+async fn packages_and_memory_are_recorded_once_over_turns_losses_and_restarts() {
     let machine = Machine::new();
     let driver = FakeDriver::new(&[json!({"idle": true})]);
     let state = tempfile::tempdir().expect("a directory");
@@ -162,7 +162,7 @@ async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
     machine.write("powercap/intel-rapl:0/max_energy_range_uj", RANGE);
     machine.energy("intel-rapl:0", 8_999_750);
     until_read(&daemon, "cpu:package-0", 10.0).await;
-    let rows = until_booked(state.path(), "cpu:package-0", 10_000).await;
+    let rows = until_recorded(state.path(), "cpu:package-0", 10_000).await;
     // No process was busy on this machine.
     assert_eq!(sum(&rows, "idle", None), 10_000, "{rows:?}");
     assert!(daemon.stop("TERM").await.success());
@@ -170,7 +170,7 @@ async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
     // While no daemon runs nobody can be named; millijoules are whole by what the counter shows.
     machine.energy("intel-rapl:0", 10_999_900);
     let daemon = machine.daemon(&driver, state.path()).await;
-    let rows = until_booked(state.path(), "cpu:package-0", 12_000).await;
+    let rows = until_recorded(state.path(), "cpu:package-0", 12_000).await;
     assert_eq!(sum(&rows, "unattributed", None), 2_000, "{rows:?}");
     assert!(rows.iter().any(|r| r.3 == "counter_gap" && r.2 == 2_000), "{rows:?}");
     assert!(daemon.stop("TERM").await.success());
@@ -182,7 +182,7 @@ async fn packages_and_memory_are_booked_once_over_turns_losses_and_restarts() {
     until_read(&daemon, "cpu:package-0", 0.0).await;
     machine.energy("intel-rapl-mmio:0", 501_000_000);
     until_read(&daemon, "cpu:package-0", 1.0).await;
-    until_booked(state.path(), "cpu:package-0", 13_000).await;
+    until_recorded(state.path(), "cpu:package-0", 13_000).await;
     assert!(daemon.stop("TERM").await.success());
     assert!(!std::fs::read_to_string(state.path().join("log.txt")).expect("a log").contains("differ from its counter"));
 }
@@ -228,7 +228,7 @@ async fn energy_goes_to_jobs_by_the_cpu_time_of_their_processes() {
     let total: f64 = by_device.as_object().expect("an object").values().filter_map(Value::as_f64).sum();
     assert!((total - account["energy_j"].as_f64().expect("a number")).abs() < 1e-6, "{account}");
     for (device, millijoules) in [("cpu:package-0", 40_000), ("dram:package-0", 8_000)] {
-        let rows = until_booked(state.path(), device, millijoules).await;
+        let rows = until_recorded(state.path(), device, millijoules).await;
         let (of_a, of_b) = (sum(&rows, "job", Some(&a)), sum(&rows, "job", Some(&b)));
         let (nobody, idle) = (sum(&rows, "unattributed", None), sum(&rows, "idle", None));
         let near = |x: i64, y: i64| (x - y).abs() <= 2;
@@ -263,7 +263,7 @@ async fn a_job_that_ends_while_a_zone_is_not_read_has_its_part_once_it_is() {
     let account = daemon.delete(&format!("/v1/jobs/{job}")).await.expect(200);
     assert_eq!(account["energy_by_device_j"]["cpu"], Value::Null, "nothing is known yet: {account}");
     machine.energy("intel-rapl:0", 41_000_000);
-    let rows = until_booked(state.path(), "cpu:package-0", 40_000).await;
+    let rows = until_recorded(state.path(), "cpu:package-0", 40_000).await;
     let of_job = sum(&rows, "job", Some(&job));
     assert!(of_job > 0 && sum(&rows, "unattributed", None) == 0, "{rows:?}");
     let account = daemon.get(&format!("/v1/jobs/{job}/emissions")).await.expect(200);
@@ -281,11 +281,11 @@ async fn claims_are_checked_and_taken_up_again() {
     let driver = FakeDriver::new(&[json!({})]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = machine.daemon(&driver, state.path()).await;
-    let refused = async |fields: Value, status: u16, field: &str, told: &str| {
+    let refused = async |fields: Value, status: u16, field: &str, reported: &str| {
         let mut job = json!({"name": "a", "gpus": [0], "control": false});
         job.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
         let problem = daemon.post("/v1/jobs", &job).await.problem(status);
-        assert!(problem["detail"].as_str().expect("told").contains(told), "{problem}");
+        assert!(problem["detail"].as_str().expect("reported").contains(reported), "{problem}");
         assert!(status == 409 || problem["field"] == field, "{problem}");
     };
     refused(json!({"pids": [4242]}), 422, "pids", "names 4242, but there is no such process").await;
@@ -323,7 +323,7 @@ async fn claims_are_checked_and_taken_up_again() {
 }
 
 #[tokio::test]
-async fn a_board_with_several_jobs_is_split_by_what_their_processes_use() {
+async fn a_gpu_with_several_jobs_is_split_by_what_their_processes_use() {
     let machine = Machine::new();
     machine.process(100, 1, 50, 0);
     machine.process(101, 100, 51, 0);
@@ -337,7 +337,7 @@ async fn a_board_with_several_jobs_is_split_by_what_their_processes_use() {
     let device = FakeDriver::uuid(0);
     // Three parts to one, and as much to nobody as to the guest.
     let rows = eventually("a split by use", LONG, async || {
-        let rows = booked(state.path(), &device).await;
+        let rows = recorded(state.path(), &device).await;
         let last: Vec<_> = rows.iter().rev().take(3).cloned().collect();
         let part = |share: &str, job: Option<&str>| Some(sum(&last, share, job)).filter(|sum| *sum > 0);
         let (a, b, nobody) = (part("job", Some(&owner))?, part("job", Some(&guest))?, part("unattributed", None)?);
@@ -350,16 +350,16 @@ async fn a_board_with_several_jobs_is_split_by_what_their_processes_use() {
     // Where the driver cannot tell, shares are equal.
     driver.set(0, json!({"fail_calls": {"nvmlDeviceGetProcessUtilization": 3}}));
     eventually("equal shares", LONG, async || {
-        let rows = booked(state.path(), &device).await;
+        let rows = recorded(state.path(), &device).await;
         let last: Vec<_> = rows.iter().rev().take(2).cloned().collect();
         ((last[0].2 - last[1].2).abs() <= 1 && last.iter().all(|r| r.0 == "job")).then_some(())
     })
     .await;
-    // And with one job left, the board is its own.
+    // And with one job left, the GPU is its own.
     daemon.delete(&format!("/v1/jobs/{owner}")).await.expect(200);
-    let before = booked(state.path(), &device).await.len();
+    let before = recorded(state.path(), &device).await.len();
     eventually("one holder", LONG, async || {
-        let rows = booked(state.path(), &device).await;
+        let rows = recorded(state.path(), &device).await;
         (rows.len() > before).then(|| assert_eq!(rows.last().expect("a row").1.as_deref(), Some(guest.as_str())))
     })
     .await;
@@ -378,8 +378,8 @@ async fn a_machine_without_rapl_is_no_problem_and_doctor_says_what_to_do() {
     })
     .await;
     assert_eq!(status["cpu"]["zones"], json!([]), "{status}");
-    let told = status["cpu"]["problems"][0].as_str().expect("told");
-    assert!(told.contains("powercap does not exist") && told.contains("cpu.powercap_root"), "{told}");
+    let reported = status["cpu"]["problems"][0].as_str().expect("reported");
+    assert!(reported.contains("powercap does not exist") && reported.contains("cpu.powercap_root"), "{reported}");
     assert_eq!(status["problems"], json!([]), "nothing that somebody must look at");
     assert!(!daemon.get("/metrics").await.text.contains("wattune_cpu_energy"));
     drop(daemon);
@@ -428,17 +428,17 @@ async fn a_kill_takes_no_open_interval_of_a_package_from_its_jobs() {
     until_read(&daemon, "cpu:package-0", 40.0).await;
     // Two checkpoints later it is written down.
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
-    assert_eq!(sum(&booked(state.path(), "cpu:package-0").await, "job", Some(&job)), 0, "its interval is open");
+    assert_eq!(sum(&recorded(state.path(), "cpu:package-0").await, "job", Some(&job)), 0, "its interval is open");
     daemon.kill();
     machine.energy("intel-rapl:0", 43_000_000);
     let daemon = machine.daemon_closing(&driver, state.path(), 60).await;
-    let rows = until_booked(state.path(), "cpu:package-0", 42_000).await;
+    let rows = until_recorded(state.path(), "cpu:package-0", 42_000).await;
     // Whose the gap's energy is nobody can tell: CPU time was not counted meanwhile.
     let gap: Vec<_> = rows.iter().filter(|row| row.3 == "counter_gap").map(|row| (row.0.as_str(), row.2)).collect();
     assert_eq!(gap, [("unattributed", 2_000)], "{rows:?}");
     let (its, idle) = (sum(&rows, "job", Some(&job)), sum(&rows, "idle", None));
     assert!(its > 0 && its + idle == 40_000, "{rows:?}");
     assert!(daemon.stop("TERM").await.success());
-    let rows = until_booked(state.path(), "cpu:package-0", 42_000).await;
+    let rows = until_recorded(state.path(), "cpu:package-0", 42_000).await;
     assert_eq!(rows.iter().filter(|row| row.3 == "counter_gap").count(), 1, "{rows:?}");
 }

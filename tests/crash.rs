@@ -1,4 +1,4 @@
-//! Whatever ends the daemon, boards get their found limits back, and the books lose no joule.
+//! Whatever ends the daemon, GPUs get their found limits back, and the ledger lose no joule.
 
 use std::process::Output;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use wattune_core::domain::{LimitRange, PowerLimit};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Seconds, Watts};
 
-use crate::nvml::{CURVE, board};
-use crate::support::{Books, Daemon, FakeDriver, Training, eventually, forecast_file};
+use crate::nvml::{CURVE, gpu};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// The limit that [`board`] is found at.
+/// The limit that [`gpu`] is found at.
 const FOUND: Option<f64> = Some(280.0);
 
-/// Where the counters of [`counting`] boards begin.
+/// Where the counters of [`counting`] GPUs begin.
 const START_MJ: i64 = 5_000_000;
 
-/// A board that draws nothing yet, so that its counter's value at the daemon's first look is known.
+/// A GPU that draws nothing yet, so that its counter's value at the daemon's first look is known.
 fn counting() -> serde_json::Value {
-    let mut board = board();
+    let mut gpu = gpu();
     let fields = json!({"demand_w": 0, "initial_energy_j": START_MJ / 1000});
-    board.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
-    board
+    gpu.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+    gpu
 }
 
 fn job(objective: serde_json::Value) -> serde_json::Value {
@@ -45,17 +45,17 @@ fn journal(state: &std::path::Path) -> String {
 }
 
 #[track_caller]
-fn told(output: &Output, code: i32) -> String {
+fn output_text(output: &Output, code: i32) -> String {
     let text = String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned();
     assert_eq!(output.status.code(), Some(code), "{text}");
     text
 }
 
-/// Waits for the first look at a [`counting`] board, then lets it work.
-async fn begin_counting(books: &Books, driver: &FakeDriver, board: usize) {
-    eventually("the first look", LONG, async || books.of(board).1).await;
-    assert_eq!(books.of(board), (Vec::new(), Some(START_MJ)));
-    driver.set(board, json!({"demand_w": 400}));
+/// Waits for the first look at a [`counting`] GPU, then lets it work.
+async fn begin_counting(ledger: &LedgerFile, driver: &FakeDriver, gpu: usize) {
+    eventually("the first look", LONG, async || ledger.of(gpu).1).await;
+    assert_eq!(ledger.of(gpu), (Vec::new(), Some(START_MJ)));
+    driver.set(gpu, json!({"demand_w": 400}));
 }
 
 #[tokio::test]
@@ -63,14 +63,14 @@ async fn a_killed_daemon_is_taken_up_where_it_was() {
     let driver = Arc::new(FakeDriver::new(&[counting()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
-    let books = Books::open(state.path());
-    begin_counting(&books, &driver, 0).await;
+    let ledger = LedgerFile::open(state.path());
+    begin_counting(&ledger, &driver, 0).await;
     let id = daemon.register(&job(json!({}))).await;
     let training = Training::start(daemon.base(), &id, &driver, vec![(0, CURVE)], 0.0);
     eventually("the second rung", LONG, async || (!driver.limits_written(0).is_empty()).then_some(())).await;
     daemon.kill();
     assert_eq!(driver.limits_written(0), [230.0]);
-    let (before, checkpoint) = books.of(0);
+    let (before, checkpoint) = ledger.of(0);
     assert!(before.iter().all(|r| r.source == "counter"), "{before:?}");
     tokio::time::sleep(Duration::from_secs(1)).await;
 
@@ -78,10 +78,11 @@ async fn a_killed_daemon_is_taken_up_where_it_was() {
     assert_eq!(driver.limit_w(0), FOUND, "given back before anything else");
     assert!(!journal(state.path()).contains("found_mw"));
     // The gap is one interval, known from the counter, and its job's: the lease was not over.
-    let gap = eventually("the gap", LONG, async || books.of(0).0.into_iter().find(|r| r.source == "counter_gap")).await;
+    let gap =
+        eventually("the gap", LONG, async || ledger.of(0).0.into_iter().find(|r| r.source == "counter_gap")).await;
     assert_eq!(gap.job.as_deref(), Some(id.as_str()));
     // It begins where the rows end that the killed daemon wrote, or left open.
-    let rows = books.of(0).0;
+    let rows = ledger.of(0).0;
     let kept = rows.iter().rfind(|r| r.start_us < gap.start_us).expect("what the daemon had seen");
     assert_eq!((kept.end_us, kept.source.as_str()), (gap.start_us, "counter"), "{rows:#?}");
     assert!(gap.energy_mj > 230_000, "more than a second at 230 W: {gap:?}");
@@ -106,18 +107,18 @@ async fn a_killed_daemon_is_taken_up_where_it_was() {
     assert!(daemon.stop("TERM").await.success());
     assert_eq!(driver.limit_w(0), FOUND);
 
-    let (rows, checkpoint) = books.of(0);
-    let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
-    assert_eq!(booked, checkpoint.expect("there") - START_MJ, "{rows:#?}");
+    let (rows, checkpoint) = ledger.of(0);
+    let recorded: i64 = rows.iter().map(|r| r.energy_mj).sum();
+    assert_eq!(recorded, checkpoint.expect("there") - START_MJ, "{rows:#?}");
     assert_eq!(rows.iter().filter(|r| r.source == "counter_gap").count(), 1, "{rows:#?}");
     assert!(rows.iter().all(|r| ["counter", "counter_gap"].contains(&r.source.as_str())), "{rows:#?}");
     assert!(rows.windows(2).all(|w| w[1].start_us >= w[0].end_us), "{rows:#?}");
-    assert!(booked as f64 / 1e3 <= driver.counter_j(0) - START_MJ as f64 / 1e3);
+    assert!(recorded as f64 / 1e3 <= driver.counter_j(0) - START_MJ as f64 / 1e3);
 }
 
 #[tokio::test]
 async fn restore_gives_back_what_a_killed_daemon_planned() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let carbon = forecast_file(&state, 60, 30, |_| 400.0);
     // Two rungs make a short sweep.
@@ -130,15 +131,15 @@ async fn restore_gives_back_what_a_killed_daemon_planned() {
     daemon.phase(&id, "planned").await;
     daemon.hold(&driver, 1, 150.0).await;
     eventually("a planned limit", LONG, async || (driver.limit_w(0) == Some(230.0)).then_some(())).await;
-    let refusal = told(&Daemon::restore(&driver, state.path()), 1);
+    let refusal = output_text(&Daemon::restore(&driver, state.path()), 1);
     assert!(refusal.contains("another wattune owns the state directory"), "{refusal}");
     assert_eq!(driver.limit_w(0), Some(230.0), "a running daemon is left alone");
     daemon.kill();
-    let said = told(&Daemon::restore(&driver, state.path()), 0);
+    let said = output_text(&Daemon::restore(&driver, state.path()), 0);
     assert_eq!(said.matches(": restored to its original limit of 280 W\n").count(), 2, "{said}");
     assert_eq!((driver.limit_w(0), driver.limit_w(1)), (FOUND, FOUND));
     assert!(!journal(state.path()).contains("found_mw"));
-    let said = told(&Daemon::restore(&driver, state.path()), 0);
+    let said = output_text(&Daemon::restore(&driver, state.path()), 0);
     assert!(said.contains("nothing to restore"), "{said}");
     training.stop().await;
 }
@@ -146,7 +147,7 @@ async fn restore_gives_back_what_a_killed_daemon_planned() {
 #[tokio::test]
 async fn every_polite_end_gives_the_limits_back() {
     for signal in ["TERM", "INT", "QUIT"] {
-        let driver = FakeDriver::new(&[board(), board()]);
+        let driver = FakeDriver::new(&[gpu(), gpu()]);
         let state = tempfile::tempdir().expect("a directory");
         let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
         daemon.hold(&driver, 0, 150.0).await;
@@ -159,8 +160,8 @@ async fn every_polite_end_gives_the_limits_back() {
 }
 
 #[tokio::test]
-async fn a_silent_job_loses_its_boards() {
-    let driver = Arc::new(FakeDriver::new(&[board()]));
+async fn a_silent_job_loses_its_gpus() {
+    let driver = Arc::new(FakeDriver::new(&[gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     let mut job = job(json!({}));
@@ -183,7 +184,7 @@ async fn a_silent_job_loses_its_boards() {
 
 #[tokio::test]
 async fn a_daemon_that_was_stopped_for_longer_than_a_lease_ends_no_living_job() {
-    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     let mut job = job(json!({}));
@@ -206,7 +207,7 @@ async fn a_daemon_that_was_stopped_for_longer_than_a_lease_ends_no_living_job() 
 
 #[tokio::test]
 async fn a_write_on_its_way_does_not_outlive_the_shutdown() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     driver.set(0, json!({"slow_ms": 1500, "slow_calls": ["nvmlDeviceSetPowerManagementLimit"]}));
@@ -219,8 +220,8 @@ async fn a_write_on_its_way_does_not_outlive_the_shutdown() {
 }
 
 #[tokio::test]
-async fn a_board_that_hangs_at_the_end_holds_up_no_other() {
-    let driver = FakeDriver::new(&[board(), board()]);
+async fn a_gpu_that_hangs_at_the_end_holds_up_no_other() {
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     daemon.hold(&driver, 0, 150.0).await;
@@ -232,13 +233,13 @@ async fn a_board_that_hangs_at_the_end_holds_up_no_other() {
     let left = journal(state.path());
     assert!(left.contains(&FakeDriver::uuid(0)) && !left.contains(&FakeDriver::uuid(1)), "{left}");
     driver.set(0, json!({"slow_ms": 0}));
-    told(&Daemon::restore(&driver, state.path()), 0);
+    output_text(&Daemon::restore(&driver, state.path()), 0);
     assert_eq!(driver.limit_w(0), FOUND);
 }
 
 #[tokio::test]
 async fn a_daemon_that_cannot_start_gives_back_all_the_same() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     daemon.hold(&driver, 0, 150.0).await;
@@ -246,22 +247,22 @@ async fn a_daemon_that_cannot_start_gives_back_all_the_same() {
     // Its address is in use now.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("bound").to_string();
-    let said = told(&Daemon::command_at(&driver, state.path(), &address).output().expect("runs"), 1);
+    let said = output_text(&Daemon::command_at(&driver, state.path(), &address).output().expect("runs"), 1);
     assert!(said.contains(&address), "{said}");
     assert_eq!(driver.limit_w(0), FOUND);
 
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     daemon.hold(&driver, 0, 150.0).await;
     daemon.kill();
-    // Its books are beyond use.
+    // Its ledger are beyond use.
     std::fs::remove_file(state.path().join("wattune.db-wal")).expect("removed");
     std::fs::write(state.path().join("wattune.db"), "this is no database ".repeat(500)).expect("written");
-    let said = told(&Daemon::command(&driver, state.path()).output().expect("runs"), 1);
+    let said = output_text(&Daemon::command(&driver, state.path()).output().expect("runs"), 1);
     assert!(said.contains("wattune.db") || said.contains("database"), "{said}");
     assert_eq!(driver.limit_w(0), FOUND);
 }
 
-/// The machine's clock, until it is armed: then the next thread that is not a board's panics, once.
+/// The machine's clock, until it is armed: then the next thread that is not a GPU's panics, once.
 struct Fragile {
     clock: SystemClock,
     armed: AtomicBool,
@@ -273,8 +274,8 @@ impl Clock for Fragile {
     }
 
     fn monotonic(&self) -> Monotonic {
-        let board = std::thread::current().name().is_some_and(|n| n.starts_with("gpu"));
-        assert!(board || !self.armed.swap(false, Ordering::Relaxed), "the clock broke, as it was told to");
+        let gpu = std::thread::current().name().is_some_and(|n| n.starts_with("gpu"));
+        assert!(gpu || !self.armed.swap(false, Ordering::Relaxed), "the clock broke, as it was told to");
         self.clock.monotonic()
     }
 }
@@ -309,7 +310,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         sampling: Sampling::Every(Seconds::new(0.05)),
         cpu: None,
         signal,
-        ranks: controller::RankBoard::default(),
+        ranks: controller::SharedRanks::default(),
         price: None,
         problems: Vec::new(),
     };

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::nvml::{CURVE, board};
-use crate::support::{Books, Daemon, FakeDriver, Training, eventually};
+use crate::nvml::{CURVE, gpu};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -19,7 +19,7 @@ fn refusal(mut command: std::process::Command) -> String {
 
 #[tokio::test]
 async fn a_state_directory_that_cannot_be_used_is_named() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let dir = tempfile::tempdir().expect("a directory");
     let command = |state: &std::path::Path| {
         let mut command = Daemon::command(&driver, dir.path());
@@ -44,7 +44,7 @@ async fn a_state_directory_that_cannot_be_used_is_named() {
 
 #[tokio::test]
 async fn nothing_is_set_that_cannot_be_journalled() {
-    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     let in_the_way = state.path().join("found-limits.json.new");
@@ -75,7 +75,7 @@ async fn nothing_is_set_that_cannot_be_journalled() {
 
 #[tokio::test]
 async fn a_damaged_journal_is_not_written_over() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let half = "{\"version\":1,\"boards\":{\"GPU-00";
     std::fs::write(state.path().join("found-limits.json"), half).expect("written");
@@ -91,16 +91,16 @@ async fn a_damaged_journal_is_not_written_over() {
 
 /// A database whose transactions are ended by what fails beneath it, as on a full disk.
 #[tokio::test]
-async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is_told() {
+async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is_reported() {
     let driver = FakeDriver::new(&[json!({"demand_w": 200})]);
     let state = tempfile::tempdir().expect("a directory");
     let settings = Daemon::QUICK.replace("interval_s = 5", "interval_s = 1");
     let command = Daemon::without_size_signal(&Daemon::command_set(&driver, state.path(), &settings));
     let daemon = Daemon::start(command, state.path()).await;
-    let books = Books::open(state.path());
-    let booked = async || books.of(0).0.iter().map(|row| row.energy_mj).sum::<i64>();
+    let ledger = LedgerFile::open(state.path());
+    let recorded = async || ledger.of(0).0.iter().map(|row| row.energy_mj).sum::<i64>();
     let (_, first) =
-        eventually("an interval", LONG, async || Some(books.of(0)).filter(|(rows, _)| !rows.is_empty())).await;
+        eventually("an interval", LONG, async || Some(ledger.of(0)).filter(|(rows, _)| !rows.is_empty())).await;
     let fails = async || {
         // The log is smaller.
         daemon.limit_files_to("65536");
@@ -113,14 +113,14 @@ async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is
     fails().await;
     // More than one attempt.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let before = booked().await;
+    let before = recorded().await;
     daemon.limit_files_to("unlimited");
     eventually("no problem", LONG, async || daemon.problems().await.is_empty().then_some(())).await;
-    eventually("what was kept", LONG, async || (booked().await > before).then_some(())).await;
-    let (rows, last) = books.of(0);
+    eventually("what was kept", LONG, async || (recorded().await > before).then_some(())).await;
+    let (rows, last) = ledger.of(0);
     assert!(rows.windows(2).all(|w| w[1].start_us == w[0].end_us), "{rows:#?}");
     let gained: i64 = last.expect("there") - first.expect("there");
-    assert!(booked().await >= gained && rows.iter().all(|r| r.source == "counter"), "{gained}: {rows:#?}");
+    assert!(recorded().await >= gained && rows.iter().all(|r| r.source == "counter"), "{gained}: {rows:#?}");
     fails().await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(daemon.stop("TERM").await.success());
@@ -129,45 +129,45 @@ async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is
 }
 
 #[tokio::test]
-async fn books_that_cannot_be_written_for_a_while_lose_nothing() {
+async fn ledger_that_cannot_be_written_for_a_while_lose_nothing() {
     let driver = FakeDriver::new(&[json!({"demand_w": 200}), json!({"demand_w": 200})]);
     let state = tempfile::tempdir().expect("a directory");
     let settings = Daemon::QUICK.replace("interval_s = 5", "interval_s = 1");
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
-    let books = Books::open(state.path());
+    let ledger = LedgerFile::open(state.path());
     let (_, first) =
-        eventually("an interval", LONG, async || Some(books.of(0)).filter(|(rows, _)| !rows.is_empty())).await;
-    let locked = Books::lock(state.path());
+        eventually("an interval", LONG, async || Some(ledger.of(0)).filter(|(rows, _)| !rows.is_empty())).await;
+    let locked = LedgerFile::lock(state.path());
     let problems = eventually("the problem", LONG, async || {
         let problems = daemon.problems().await;
         (!problems.is_empty()).then_some(problems)
     })
     .await;
     assert!(problems.contains("ledger:") && problems.contains("holds the database"), "{problems}");
-    // Boards are served all the same.
+    // GPUs are served all the same.
     daemon.hold(&driver, 0, 150.0).await;
     drop(locked);
     eventually("no problem", LONG, async || daemon.problems().await.is_empty().then_some(())).await;
     assert!(daemon.stop("TERM").await.success());
-    let (rows, last) = books.of(0);
-    let booked: i64 = rows.iter().map(|r| r.energy_mj).sum();
+    let (rows, last) = ledger.of(0);
+    let recorded: i64 = rows.iter().map(|r| r.energy_mj).sum();
     let before: i64 = last.expect("there") - first.expect("there");
     assert!(rows.windows(2).all(|w| w[1].start_us == w[0].end_us), "{rows:#?}");
-    assert!(rows.iter().all(|r| r.source == "counter") && booked >= before, "{booked} {before}");
+    assert!(rows.iter().all(|r| r.source == "counter") && recorded >= before, "{recorded} {before}");
 }
 
 #[tokio::test]
 async fn a_database_that_is_removed_while_the_daemon_runs_is_a_problem() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     eventually("a ledger", LONG, async || state.path().join("wattune.db-wal").exists().then_some(())).await;
     for file in ["wattune.db", "wattune.db-wal", "wattune.db-shm"] {
         std::fs::remove_file(state.path().join(file)).expect("removed");
     }
-    let told = eventually("the problem", LONG, async || {
+    let reported = eventually("the problem", LONG, async || {
         Some(daemon.problems().await).filter(|p| p.contains("was removed or replaced"))
     });
-    assert!(told.await.contains("wattune.db"));
+    assert!(reported.await.contains("wattune.db"));
     assert!(daemon.log().contains("was removed or replaced"), "{}", daemon.log());
 }

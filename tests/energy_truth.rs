@@ -1,5 +1,5 @@
-//! A day of the imagined driver's energy against the books: steps, spikes and rest, counters that start anew, daemons that
-//! end and are killed, a wall clock that is set, and a leap second. The boards have a time of their own, which nobody sets.
+//! A day of the imagined driver's energy against the ledger: steps, spikes and rest, counters that start anew, daemons that
+//! end and are killed, a wall clock that is set, and a leap second. The GPUs have a time of their own, which nobody sets.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
-use wattune::controller::{Controller, Parts, RankBoard, Settings as ControlSettings};
+use wattune::controller::{Controller, Parts, Settings as ControlSettings, SharedRanks};
 use wattune::gpu::nvml::{Settings as NvmlSettings, open_all};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, FeedState};
@@ -19,7 +19,7 @@ use wattune_core::ledger::entry::{Close, Entry, Lost};
 use wattune_core::ledger::verify::Verifier;
 use wattune_core::units::Seconds;
 
-use crate::support::{self, Books, FakeDriver};
+use crate::support::{self, FakeDriver, LedgerFile};
 
 const BOARDS: usize = 2;
 const STEP: Seconds = Seconds::new(10.0);
@@ -34,7 +34,7 @@ enum Event {
     Stop(f64),
     /// It is killed.
     Kill(f64),
-    /// A job takes the first board, or leaves it.
+    /// A job takes the first GPU, or leaves it.
     Job(bool),
 }
 
@@ -66,9 +66,9 @@ fn set_while_away(second: i64) -> i64 {
 }
 
 /// Steps of minutes, spikes of seconds, rest, and one long plateau; in watts, from seconds of the day on.
-fn demand(board: usize) -> Vec<(f64, f64)> {
+fn demand(gpu: usize) -> Vec<(f64, f64)> {
     let mut points = vec![(0.0, 30.0)];
-    let mut at = 13.0 + 7.0 * board as f64;
+    let mut at = 13.0 + 7.0 * gpu as f64;
     let mut i = 0_u32;
     while at < 86_400.0 {
         let plateau = (30_000.0..36_000.0).contains(&at);
@@ -89,14 +89,14 @@ fn demand(board: usize) -> Vec<(f64, f64)> {
     points
 }
 
-/// When the boards' counters start anew: once under the daemon's eyes, once while it is away.
+/// When the GPUs' counters start anew: once under the daemon's eyes, once while it is away.
 const RESETS: [&[f64]; BOARDS] = [&[50_003.0], &[15.0 * 3600.0 + 12.0]];
 
 struct Day {
     driver: FakeDriver,
     library: PathBuf,
     clock: Arc<ManualClock>,
-    /// Seconds of the boards' time.
+    /// Seconds of the GPUs' time.
     elapsed: f64,
     state: tempfile::TempDir,
     feed: watch::Sender<FeedState>,
@@ -107,11 +107,11 @@ impl Day {
         let absolute = |points: Vec<(f64, f64)>| -> Vec<Value> {
             points.into_iter().map(|(at, watts)| json!([START_S as f64 + at, watts])).collect()
         };
-        let board = |i: usize| {
+        let gpu = |i: usize| {
             let resets: Vec<f64> = RESETS[i].iter().map(|at| START_S as f64 + at).collect();
             json!({"demand": absolute(demand(i)), "resets_at": resets, "initial_energy_j": 1000.0 + 77.7 * i as f64})
         };
-        let driver = FakeDriver::new(&(0..BOARDS).map(board).collect::<Vec<_>>());
+        let driver = FakeDriver::new(&(0..BOARDS).map(gpu).collect::<Vec<_>>());
         let library = driver.dir().join("libnvidia-ml.so.1");
         std::fs::copy(FakeDriver::library(), &library).expect("copied");
         let start = DateTime::from_timestamp(START_S, 0).expect("a moment");
@@ -137,8 +137,8 @@ impl Day {
 
     /// A daemon's loop over the driver's library, as it is loaded by name.
     async fn daemon(&self) -> Controller {
-        let boards = open_all(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
-        assert_eq!((boards.devices.len(), boards.problems.len()), (BOARDS, 0));
+        let gpus = open_all(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
+        assert_eq!((gpus.devices.len(), gpus.problems.len()), (BOARDS, 0));
         let parts = Parts {
             cpu: None,
             settings: ControlSettings { tick_s: STEP, observe: true, ..ControlSettings::default() },
@@ -150,10 +150,10 @@ impl Day {
             ledger: Default::default(),
             state_dir: self.state.path(),
             clock: self.clock.clone(),
-            devices: boards.devices,
+            devices: gpus.devices,
             sampling: Sampling::OnRequest,
             signal: self.feed.subscribe(),
-            ranks: RankBoard::default(),
+            ranks: SharedRanks::default(),
             price: None,
             problems: Vec::new(),
         };
@@ -162,9 +162,9 @@ impl Day {
         controller
     }
 
-    /// All that a board ever used, in millijoules: what its counter shows, and what it forgot.
-    fn truth_mj(&self, board: usize) -> f64 {
-        let path = self.driver.dir().join("state").join(format!("{}.txt", FakeDriver::uuid(board)));
+    /// All that a GPU ever used, in millijoules: what its counter shows, and what it forgot.
+    fn truth_mj(&self, gpu: usize) -> f64 {
+        let path = self.driver.dir().join("state").join(format!("{}.txt", FakeDriver::uuid(gpu)));
         let text = std::fs::read_to_string(path).expect("readable");
         let memory: BTreeMap<&str, f64> = text
             .lines()
@@ -204,7 +204,7 @@ async fn closes(state: &Path) -> (Vec<Close>, Vec<Lost>) {
 }
 
 #[tokio::test]
-async fn every_joule_of_a_day_is_booked_once_whatever_happens_to_daemon_and_clocks() {
+async fn every_joule_of_a_day_is_recorded_once_whatever_happens_to_daemon_and_clocks() {
     let mut day = Day::new();
     let truth_at_first = [day.truth_of_script(0), day.truth_of_script(1)];
     let mut controller = Some(day.daemon().await);
@@ -238,7 +238,7 @@ async fn every_joule_of_a_day_is_booked_once_whatever_happens_to_daemon_and_cloc
         controller.as_mut().expect("running").tick().await;
     }
     assert!(events.next().is_none(), "all of it happened");
-    let truth: Vec<f64> = (0..BOARDS).map(|board| day.truth_mj(board) - truth_at_first[board]).collect();
+    let truth: Vec<f64> = (0..BOARDS).map(|gpu| day.truth_mj(gpu) - truth_at_first[gpu]).collect();
     controller.take().expect("running").shut_down().await;
 
     let (closes, lost) = closes(day.state.path()).await;
@@ -249,59 +249,59 @@ async fn every_joule_of_a_day_is_booked_once_whatever_happens_to_daemon_and_cloc
     assert!(lost[0].from < lost[0].until && (lost[0].from - reset).abs() < TimeDelta::hours(2), "{lost:#?}");
     let balances: Vec<_> = closes.iter().flat_map(|close| &close.balances).collect();
     assert!(closes.len() > 24 && balances.iter().all(|b| b.difference_mj == 0), "{balances:#?}");
-    let books = Books::open(day.state.path());
-    for (board, truth) in truth.iter().enumerate() {
-        let (rows, checkpoint) = books.of(board);
+    let ledger = LedgerFile::open(day.state.path());
+    for (gpu, truth) in truth.iter().enumerate() {
+        let (rows, checkpoint) = ledger.of(gpu);
         let sum = |source: &str| rows.iter().filter(|r| r.source == source).map(|r| r.energy_mj).sum::<i64>();
         let (counted, gaps, integrated) = (sum("counter"), sum("counter_gap"), sum("integrated_power"));
-        let booked = counted + gaps + integrated;
+        let recorded = counted + gaps + integrated;
         // The script alone says the same as the library's account, to what a limit of 300 W lets through.
-        let scripted = day.scripted_mj(board);
+        let scripted = day.scripted_mj(gpu);
         assert!(
             (truth / scripted - 1.0).abs() < 1e-6,
-            "board {board}: {truth} mJ by the library, {scripted} by the script"
+            "board {gpu}: {truth} mJ by the library, {scripted} by the script"
         );
-        let error = booked as f64 / truth - 1.0;
+        let error = recorded as f64 / truth - 1.0;
         println!(
-            "board {board}: {booked} mJ booked of {truth:.0} ({error:+.2e}), {gaps} over gaps, {integrated} from power"
+            "board {gpu}: {recorded} mJ recorded of {truth:.0} ({error:+.2e}), {gaps} over gaps, {integrated} from power"
         );
-        assert!(error.abs() <= 1e-3, "board {board}: {booked} mJ booked of {truth}: {error:+.6}");
+        assert!(error.abs() <= 1e-3, "board {gpu}: {recorded} mJ recorded of {truth}: {error:+.6}");
         // Exactly: what the counter showed between the first and the last look, and nothing twice.
         let from_closes: i64 = balances
             .iter()
-            .filter(|b| b.device.as_str() == FakeDriver::uuid(board))
+            .filter(|b| b.device.as_str() == FakeDriver::uuid(gpu))
             .map(|b| b.counter_mj.expect("a counter"))
             .sum();
-        assert_eq!(from_closes, counted + gaps, "board {board}");
+        assert_eq!(from_closes, counted + gaps, "board {gpu}");
         assert!(checkpoint.is_some());
         // Only the reset under the daemon's eyes had to be filled with power.
-        assert_eq!(integrated > 0, board == 0, "board {board}: {integrated}");
+        assert_eq!(integrated > 0, gpu == 0, "board {gpu}: {integrated}");
         // Each time without a daemon is a gap that is listed, with what was used meanwhile; there are no others.
         let mut gap_rows: Vec<_> = rows.iter().filter(|r| r.source == "counter_gap").collect();
         gap_rows.sort_by_key(|r| r.start_us);
-        assert!(gap_rows.len() >= away.len(), "board {board}: {gap_rows:#?}");
-        let away_mj: f64 = away.iter().map(|(from, to)| day.scripted_between(board, *from, *to)).sum();
+        assert!(gap_rows.len() >= away.len(), "board {gpu}: {gap_rows:#?}");
+        let away_mj: f64 = away.iter().map(|(from, to)| day.scripted_between(gpu, *from, *to)).sum();
         // A kill loses the open interval's minute to the gap, and the reset while away took seconds.
         let most = away_mj + away.len() as f64 * 70.0 * 300_000.0;
-        assert!(gaps as f64 > away_mj - 15.0 * 300_000.0 && (gaps as f64) < most, "board {board}: {gaps} of {away_mj}");
+        assert!(gaps as f64 > away_mj - 15.0 * 300_000.0 && (gaps as f64) < most, "board {gpu}: {gaps} of {away_mj}");
     }
 }
 
 /// Whose it was, from and until which second of the day, how many joules, and how that was found.
-type Told = (Option<JobId>, i64, i64, i64, String);
+type LedgerRow = (Option<JobId>, i64, i64, i64, String);
 
-async fn told(state: &Path, board: usize) -> Vec<Told> {
+async fn ledger_rows(state: &Path, gpu: usize) -> Vec<LedgerRow> {
     let second = |us: i64| (us + 500_000).div_euclid(1_000_000) - START_S;
-    let rows = Books::open(state).of(board).0;
-    let told = rows.iter().map(|row| {
+    let rows = LedgerFile::open(state).of(gpu).0;
+    let ledger_rows = rows.iter().map(|row| {
         let job = row.job.as_ref().map(|id| JobId::new(id).expect("an id"));
         (job, second(row.start_us), second(row.end_us), (row.energy_mj + 500) / 1000, row.source.clone())
     });
-    told.collect()
+    ledger_rows.collect()
 }
 
 #[tokio::test]
-async fn energy_of_a_time_in_which_a_board_was_silent_is_theirs_who_held_it_then() {
+async fn energy_of_a_time_in_which_a_gpu_was_silent_is_theirs_who_held_it_then() {
     let mut day = Day::new();
     let mut controller = day.daemon().await;
     let go = async |day: &mut Day, controller: &mut Controller, until: f64| {
@@ -310,7 +310,7 @@ async fn energy_of_a_time_in_which_a_board_was_silent_is_theirs_who_held_it_then
             controller.tick().await;
         }
     };
-    // The board draws 120 W all the time. First its counter alone is silent.
+    // The GPU draws 120 W all the time. First its counter alone is silent.
     go(&mut day, &mut controller, 20.0).await;
     let a = register(&mut controller).await;
     go(&mut day, &mut controller, 50.0).await;
@@ -330,7 +330,7 @@ async fn energy_of_a_time_in_which_a_board_was_silent_is_theirs_who_held_it_then
     );
     assert!((account.energy_uncertainty - 0.07).abs() < 1e-4, "{account:?}");
 
-    // Then the board does not answer at all, and the daemon is killed before it does.
+    // Then the GPU does not answer at all, and the daemon is killed before it does.
     day.fail(&EVERYTHING);
     go(&mut day, &mut controller, 130.0).await;
     controller.end(&b).await.expect("ended");
@@ -346,7 +346,8 @@ async fn energy_of_a_time_in_which_a_board_was_silent_is_theirs_who_held_it_then
     controller.shut_down().await;
 
     let (gap, power) = ("counter_gap", "integrated_power");
-    let silent: Vec<Told> = told(day.state.path(), 0).await.into_iter().filter(|row| row.4 != "counter").collect();
+    let silent: Vec<LedgerRow> =
+        ledger_rows(day.state.path(), 0).await.into_iter().filter(|row| row.4 != "counter").collect();
     let row =
         |job: Option<&JobId>, from, until, joules, source: &str| (job.cloned(), from, until, joules, source.to_owned());
     assert_eq!(
@@ -366,7 +367,7 @@ async fn energy_of_a_time_in_which_a_board_was_silent_is_theirs_who_held_it_then
     assert!(lost.is_empty() && closes.iter().flat_map(|close| &close.balances).all(|b| b.difference_mj == 0));
 }
 
-/// When the first board's counter is away, in seconds of the day: for a step, for minutes, over steps of its draw up and
+/// When the first GPU's counter is away, in seconds of the day: for a step, for minutes, over steps of its draw up and
 /// down, over the daemon's end and start, and not back at the start.
 const AWAY: [(f64, f64); 6] =
     [(300.0, 310.0), (600.0, 660.0), (1_000.0, 2_500.0), (3_000.0, 3_600.0), (4_000.0, 4_450.0), (5_000.0, 5_305.0)];
@@ -374,7 +375,7 @@ const AWAY: [(f64, f64); 6] =
 const KILLS: [(f64, f64); 4] = [(1_500.0, 100.0), (3_300.0, 700.0), (4_200.0, 200.0), (5_300.0, 5.0)];
 
 #[tokio::test]
-async fn every_joule_is_booked_once_however_often_the_counter_is_away() {
+async fn every_joule_is_recorded_once_however_often_the_counter_is_away() {
     let mut day = Day::new();
     let first = day.truth_of_script(0);
     let mut controller = Some(day.daemon().await);
@@ -409,15 +410,15 @@ async fn every_joule_is_booked_once_however_often_the_counter_is_away() {
     let (closes, lost) = closes(day.state.path()).await;
     let balances: Vec<_> = closes.iter().flat_map(|close| &close.balances).collect();
     assert!(lost.is_empty() && balances.iter().all(|b| b.difference_mj == 0), "{lost:#?} {balances:#?}");
-    let (rows, checkpoint) = Books::open(day.state.path()).of(0);
+    let (rows, checkpoint) = LedgerFile::open(day.state.path()).of(0);
     let sum = |source: &str| rows.iter().filter(|r| r.source == source).map(|r| r.energy_mj).sum::<i64>() as f64;
-    let booked = sum("counter") + sum("counter_gap") + sum("integrated_power");
-    println!("{booked} mJ booked of {truth:.0}, {} of them from power", sum("integrated_power"));
-    assert!((booked - truth).abs() < 20_000.0, "{booked} mJ booked of {truth}; checkpoint {checkpoint:?}");
+    let recorded = sum("counter") + sum("counter_gap") + sum("integrated_power");
+    println!("{recorded} mJ recorded of {truth:.0}, {} of them from power", sum("integrated_power"));
+    assert!((recorded - truth).abs() < 20_000.0, "{recorded} mJ recorded of {truth}; checkpoint {checkpoint:?}");
     assert!(sum("integrated_power") > 0.1 * truth, "{rows:#?}");
 }
 
-/// All that a reading asks of a board.
+/// All that a reading asks of a GPU.
 const EVERYTHING: [&str; 11] = [
     "nvmlDeviceGetTotalEnergyConsumption",
     "nvmlDeviceGetPowerUsage",
@@ -433,7 +434,7 @@ const EVERYTHING: [&str; 11] = [
 ];
 
 impl Day {
-    /// Has these calls on the first board fail, and no others.
+    /// Has these calls on the first GPU fail, and no others.
     fn fail(&self, calls: &[&str]) {
         let calls: serde_json::Map<String, Value> = calls.iter().map(|call| ((*call).to_owned(), 999.into())).collect();
         self.driver.set(0, json!({ "fail_calls": calls }));
@@ -442,13 +443,13 @@ impl Day {
     }
 
     /// The first reading: nothing has been used yet.
-    fn truth_of_script(&self, board: usize) -> f64 {
-        (1000.0 + 77.7 * board as f64) * 1e3
+    fn truth_of_script(&self, gpu: usize) -> f64 {
+        (1000.0 + 77.7 * gpu as f64) * 1e3
     }
 
-    /// What the script has a board use between two moments, limited as the board is.
-    fn scripted_between(&self, board: usize, from: f64, to: f64) -> f64 {
-        let points = demand(board);
+    /// What the script has a GPU use between two moments, limited as the GPU is.
+    fn scripted_between(&self, gpu: usize, from: f64, to: f64) -> f64 {
+        let points = demand(gpu);
         let ends = points.iter().skip(1).map(|p| p.0).chain([f64::INFINITY]);
         let used = |((at, watts), end): (&(f64, f64), f64)| {
             let span = (end.min(to) - at.max(from)).max(0.0);
@@ -457,7 +458,7 @@ impl Day {
         points.iter().zip(ends).map(used).sum()
     }
 
-    fn scripted_mj(&self, board: usize) -> f64 {
-        self.scripted_between(board, 0.0, self.elapsed)
+    fn scripted_mj(&self, gpu: usize) -> f64 {
+        self.scripted_between(gpu, 0.0, self.elapsed)
     }
 }

@@ -1,4 +1,4 @@
-//! One fault of hardware, driver or neighbours each: the daemon stays up and says what is wrong, other boards are
+//! One fault of hardware, driver or neighbours each: the daemon stays up and says what is wrong, other GPUs are
 //! served, totals stay right or are marked.
 
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::nvml::{CURVE, board};
-use crate::support::{Books, Daemon, FakeDriver, Training, eventually, forecast_file};
+use crate::nvml::{CURVE, gpu};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually, forecast_file};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -18,13 +18,13 @@ struct Case {
 }
 
 impl Case {
-    async fn start(boards: &[Value]) -> Self {
-        Self::start_with(boards, Daemon::QUICK, &[]).await
+    async fn start(gpus: &[Value]) -> Self {
+        Self::start_with(gpus, Daemon::QUICK, &[]).await
     }
 
     /// With a driver that lacks `symbols`.
-    async fn start_with(boards: &[Value], settings: &str, symbols: &[&str]) -> Self {
-        let driver = Arc::new(FakeDriver::new(boards));
+    async fn start_with(gpus: &[Value], settings: &str, symbols: &[&str]) -> Self {
+        let driver = Arc::new(FakeDriver::new(gpus));
         let state = tempfile::tempdir().expect("a directory");
         let library = if symbols.is_empty() { FakeDriver::library() } else { driver.library_without(symbols) };
         let command = Daemon::command_with(&driver, state.path(), &library, settings);
@@ -41,17 +41,17 @@ impl Case {
         Training::start(self.daemon.base(), id, &self.driver, vec![(gpu, CURVE)], 0.0)
     }
 
-    /// Waits until a board's view satisfies `when`, and answers with it.
-    async fn gpu(&self, what: &str, board: usize, when: impl Fn(&Value) -> bool) -> Value {
-        eventually(what, LONG, async || Some(self.daemon.gpu(board).await).filter(|view| when(view))).await
+    /// Waits until a GPU's view satisfies `when`, and answers with it.
+    async fn gpu(&self, what: &str, gpu: usize, when: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, LONG, async || Some(self.daemon.gpu(gpu).await).filter(|view| when(view))).await
     }
 
-    async fn state(&self, board: usize, wanted: &str) -> Value {
-        self.gpu(wanted, board, |view| view["state"] == wanted).await
+    async fn state(&self, gpu: usize, wanted: &str) -> Value {
+        self.gpu(wanted, gpu, |view| view["state"] == wanted).await
     }
 
-    async fn limit(&self, board: usize, watts: f64) {
-        eventually("the limit", LONG, async || (self.driver.limit_w(board) == Some(watts)).then_some(())).await;
+    async fn limit(&self, gpu: usize, watts: f64) {
+        eventually("the limit", LONG, async || (self.driver.limit_w(gpu) == Some(watts)).then_some(())).await;
     }
 
     /// The next daemon.
@@ -65,7 +65,7 @@ impl Case {
         std::fs::read_to_string(self.state.path().join("found-limits.json")).unwrap_or_default()
     }
 
-    /// Ends the daemon in order: boards must have `limits` then, and nothing is left to restore.
+    /// Ends the daemon in order: GPUs must have `limits` then, and nothing is left to restore.
     async fn stop(self, limits: &[f64]) -> tempfile::TempDir {
         assert_eq!(self.daemon.stop("TERM").await.code(), Some(0));
         let now: Vec<_> = (0..limits.len()).map(|b| self.driver.limit_w(b).expect("known")).collect();
@@ -84,12 +84,12 @@ fn close(a: f64, b: f64) -> bool {
     (a / b - 1.0).abs() < 0.02
 }
 
-/// Board 0's whole energy in the books against board 1's, which draws the same and is fine.
-async fn booked_alike(state: &tempfile::TempDir) -> Books {
-    let books = Books::open(state.path());
-    let (odd, sound) = (books.total_j(0), books.total_j(1));
+/// GPU 0's whole energy in the ledger against GPU 1's, which draws the same and is fine.
+async fn recorded_alike(state: &tempfile::TempDir) -> LedgerFile {
+    let ledger = LedgerFile::open(state.path());
+    let (odd, sound) = (ledger.total_j(0), ledger.total_j(1));
     assert!(close(odd, sound), "{odd} J, {sound} J");
-    books
+    ledger
 }
 
 #[tokio::test]
@@ -105,8 +105,8 @@ async fn a_counter_that_starts_again_loses_no_energy() {
     assert_eq!(view["state"], "free");
     energy(1200.0).await;
     let state = case.stop(&[300.0, 300.0]).await;
-    let books = booked_alike(&state).await;
-    let (rows, checkpoint) = books.of(0);
+    let ledger = recorded_alike(&state).await;
+    let (rows, checkpoint) = ledger.of(0);
     let estimated: i64 = rows.iter().filter(|r| r.source == "integrated_power").map(|r| r.energy_mj).sum();
     assert!(estimated > 0 && checkpoint.is_some_and(|c| c < 90_000_000), "{rows:#?}");
 }
@@ -129,8 +129,8 @@ async fn a_counter_that_jumps_forward_is_not_believed() {
     assert!(metrics.lines().any(|l| line(&l)), "{metrics}");
     energy(1200.0).await;
     let state = case.stop(&[300.0, 300.0]).await;
-    let books = booked_alike(&state).await;
-    let estimated: i64 = books.of(0).0.iter().filter(|r| r.source == "integrated_power").map(|r| r.energy_mj).sum();
+    let ledger = recorded_alike(&state).await;
+    let estimated: i64 = ledger.of(0).0.iter().filter(|r| r.source == "integrated_power").map(|r| r.energy_mj).sum();
     assert!(estimated > 0, "marked as estimated");
 }
 
@@ -144,8 +144,8 @@ async fn a_counter_that_jumps_while_no_daemon_runs_is_not_believed_either() {
     let case = Case::again(driver, state).await;
     case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|e| e > 400.0)).await;
     let state = case.stop(&[300.0]).await;
-    let booked = Books::open(state.path()).total_j(0);
-    assert!((800.0..5_000.0).contains(&booked), "{booked} J");
+    let recorded = LedgerFile::open(state.path()).total_j(0);
+    assert!((800.0..5_000.0).contains(&recorded), "{recorded} J");
 }
 
 #[tokio::test]
@@ -165,8 +165,8 @@ async fn a_counter_that_disagrees_with_the_power_readings_is_a_problem_with_both
 }
 
 #[tokio::test]
-async fn a_lost_board_comes_back_to_its_job() {
-    let case = Case::start(&[board(), board()]).await;
+async fn a_lost_gpu_comes_back_to_its_job() {
+    let case = Case::start(&[gpu(), gpu()]).await;
     let id = case.register(0).await;
     let training = case.train(&id, 0);
     case.limit(0, 230.0).await;
@@ -174,7 +174,7 @@ async fn a_lost_board_comes_back_to_its_job() {
     let view = case.state(0, "lost").await;
     assert!(text(&view, "detail").contains("the GPU is lost"), "{view}");
     assert!(view["power_w"].is_null() && view["power_limit_requested_w"].is_null(), "absent is not zero: {view}");
-    assert_eq!(view["power_limit_found_w"], 280.0);
+    assert_eq!(view["power_limit_original_w"], 280.0);
     let job = case.daemon.phase(&id, "observing").await;
     assert!(text(&job, "reason").contains("GPU 0") && text(&job, "reason").contains("lost"), "{job}");
     assert!(case.daemon.problems().await.contains("GPU 0: "));
@@ -194,8 +194,8 @@ async fn a_lost_board_comes_back_to_its_job() {
 }
 
 #[tokio::test]
-async fn a_job_that_ends_while_its_board_is_lost_still_gives_it_back() {
-    let case = Case::start(&[board()]).await;
+async fn a_job_that_ends_while_its_gpu_is_lost_still_gives_it_back() {
+    let case = Case::start(&[gpu()]).await;
     let id = case.register(0).await;
     let training = case.train(&id, 0);
     case.limit(0, 230.0).await;
@@ -211,9 +211,9 @@ async fn a_job_that_ends_while_its_board_is_lost_still_gives_it_back() {
 
 #[tokio::test]
 async fn without_permission_a_job_is_only_observed() {
-    let mut denied = board();
+    let mut denied = gpu();
     denied["deny_set_limit"] = json!(true);
-    let case = Case::start(&[denied, board()]).await;
+    let case = Case::start(&[denied, gpu()]).await;
     let id = case.register(0).await;
     let training = case.train(&id, 0);
     let job = case.daemon.phase(&id, "observing").await;
@@ -244,13 +244,13 @@ async fn without_a_counter_power_is_integrated_and_marked() {
     assert_eq!(account["energy_estimated_j"], account["energy_j"]);
     assert!(account["energy_j"].as_f64().is_some_and(|energy| energy > 0.0), "{account}");
     let state = case.stop(&[300.0, 300.0]).await;
-    let (rows, checkpoint) = booked_alike(&state).await.of(0);
+    let (rows, checkpoint) = recorded_alike(&state).await.of(0);
     assert!(rows.iter().all(|r| r.source == "integrated_power") && checkpoint.is_none(), "{rows:#?}");
 }
 
 #[tokio::test]
 async fn plans_stay_under_an_out_of_band_cap_until_it_lifts() {
-    let driver = Arc::new(FakeDriver::new(&[board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let carbon = forecast_file(&state, 6, 100, |_| 300.0);
     // Two rungs, 280 and 230 W, make a short sweep.
@@ -283,13 +283,13 @@ async fn plans_stay_under_an_out_of_band_cap_until_it_lifts() {
 
 #[tokio::test]
 async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
-    let case = Case::start(&[board(), board()]).await;
+    let case = Case::start(&[gpu(), gpu()]).await;
     let id = case.register(0).await;
     let training = case.train(&id, 0);
     case.limit(0, 230.0).await;
     let before = case.driver.limits_written(0).len();
     case.driver.set_limit_as_somebody_else(0, 200);
-    let view = case.state(0, "foreign").await;
+    let view = case.state(0, "external").await;
     assert!(text(&view, "detail").contains("an external writer set it to 200 W"), "{view}");
     let job = case.daemon.phase(&id, "observing").await;
     assert!(text(&job, "reason").contains("an external writer set it to 200 W"), "{job}");
@@ -300,7 +300,7 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
     // The next daemon leaves it alone as well.
     let mut case = case;
     for (how, theirs) in [("KILL", 200), ("TERM", 210), ("KILL", 200)] {
-        // Whoever has the board may change it again, also while nobody looks.
+        // Whoever has the GPU may change it again, also while nobody looks.
         if how == "TERM" {
             case.driver.set_limit_as_somebody_else(0, theirs);
             case.gpu("the change", 0, |view| text(view, "detail").contains("set it to 210 W")).await;
@@ -309,7 +309,7 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
         daemon.stop(how).await;
         driver.set_limit_as_somebody_else(0, theirs);
         case = Case::again(driver, state).await;
-        let view = case.state(0, "foreign").await;
+        let view = case.state(0, "external").await;
         assert!(text(&view, "detail").contains(&format!("an external writer set it to {theirs} W")), "{view}");
         let training = case.train(&id, 0);
         case.daemon.phase(&id, "observing").await;
@@ -331,28 +331,28 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
 
 #[tokio::test]
 async fn a_limit_that_needed_no_writing_is_not_taken_from_others_either() {
-    let case = Case::start(&[board()]).await;
+    let case = Case::start(&[gpu()]).await;
     let id = case.register(0).await;
     let training = case.train(&id, 0);
     // The first rung is the found limit.
     case.daemon.phase(&id, "profiling").await;
     case.driver.set_limit_as_somebody_else(0, 330);
-    case.state(0, "foreign").await;
+    case.state(0, "external").await;
     training.stop().await;
     assert!(case.driver.writes().is_empty());
     case.stop(&[330.0]).await;
 }
 
 #[tokio::test]
-async fn a_slow_board_slows_nothing_else() {
-    let case = Case::start(&[board(), board()]).await;
+async fn a_slow_gpu_slows_nothing_else() {
+    let case = Case::start(&[gpu(), gpu()]).await;
     let (slow, sound) = (case.register(0).await, case.register(1).await);
     let (training, other) = (case.train(&slow, 0), case.train(&sound, 1));
     case.limit(0, 230.0).await;
     case.driver.set(0, json!({"slow_ms": 2000, "slow_calls": ["nvmlDeviceGetTotalEnergyConsumption"]}));
     let view = case.state(0, "unresponsive").await;
     assert!(text(&view, "detail").contains("no answer from the driver"), "{view}");
-    // One answer that waited for the board would take two seconds.
+    // One answer that waited for the GPU would take two seconds.
     let answers = async {
         for _ in 0..30 {
             case.daemon.get("/v1/status").await.expect(200);
@@ -380,7 +380,7 @@ async fn an_old_driver_does_what_it_can() {
         "nvmlDeviceGetComputeRunningProcesses_v3",
     ];
     let settings = Daemon::QUICK.replace("[profile]", "enable_persistence = true\n[profile]");
-    let case = Case::start_with(&[board()], &settings, &lacking).await;
+    let case = Case::start_with(&[gpu()], &settings, &lacking).await;
     let problems = case.daemon.problems().await;
     assert!(problems.contains("nvmlDeviceGetTotalEnergyConsumption: not in this driver's library"), "{problems}");
     assert!(problems.contains("newer driver"), "{problems}");
@@ -394,17 +394,17 @@ async fn an_old_driver_does_what_it_can() {
 
 #[tokio::test]
 async fn a_driver_without_limits_is_only_observed() {
-    for (symbol, told) in [
+    for (symbol, reported) in [
         ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceSetPowerManagementLimit: not in this driver's library"),
         ("nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementLimit"),
         ("nvmlDeviceGetPowerManagementLimitConstraints", "nvmlDeviceGetPowerManagementLimitConstraints: not in"),
     ] {
-        let case = Case::start_with(&[board()], Daemon::QUICK, &[symbol]).await;
+        let case = Case::start_with(&[gpu()], Daemon::QUICK, &[symbol]).await;
         let id = case.register(0).await;
         let training = case.train(&id, 0);
         let job = case.daemon.phase(&id, "observing").await;
-        assert!(text(&job, "reason").contains(told), "{job}");
-        assert!(case.daemon.problems().await.contains(told), "{symbol}");
+        assert!(text(&job, "reason").contains(reported), "{job}");
+        assert!(case.daemon.problems().await.contains(reported), "{symbol}");
         assert_eq!(case.daemon.gpu(0).await["state"], "observed");
         training.stop().await;
         case.stop(&[280.0]).await;
@@ -412,16 +412,16 @@ async fn a_driver_without_limits_is_only_observed() {
 }
 
 #[tokio::test]
-async fn a_board_without_limits_is_booked() {
-    let case = Case::start(&[json!({"limit_supported": false, "demand_w": 200}), board()]).await;
+async fn a_gpu_without_limits_is_recorded() {
+    let case = Case::start(&[json!({"limit_supported": false, "demand_w": 200}), gpu()]).await;
     let id = case.register(0).await;
     let training = case.train(&id, 0);
     let job = case.daemon.phase(&id, "observing").await;
-    let told = "nvmlDeviceGetPowerManagementLimitConstraints: not supported by this GPU";
-    assert!(text(&job, "reason").contains(told), "{job}");
+    let reported = "nvmlDeviceGetPowerManagementLimitConstraints: not supported by this GPU";
+    assert!(text(&job, "reason").contains(reported), "{job}");
     let refused = json!({"power_limit_w": 150, "ttl_s": 3600});
     let refused = case.daemon.put("/v1/gpus/0/power-limit", &refused).await.expect(403);
-    assert!(text(&refused, "detail").contains(told), "{refused}");
+    assert!(text(&refused, "detail").contains(reported), "{refused}");
     case.daemon.hold(&case.driver, 1, 150.0).await;
     case.gpu("energy", 0, |view| view["energy_j"].as_f64().is_some_and(|energy| energy > 200.0)).await;
     training.stop().await;
@@ -433,15 +433,15 @@ async fn a_board_without_limits_is_booked() {
     assert!(driver.limits_written(0).is_empty());
 }
 
-fn persistence_writes(driver: &FakeDriver, board: usize) -> Vec<(String, i32)> {
-    let of_board =
-        |w: &crate::support::Write| w.uuid == FakeDriver::uuid(board) && w.call == "nvmlDeviceSetPersistenceMode";
-    driver.writes().into_iter().filter(of_board).map(|w| (w.argument, w.code)).collect()
+fn persistence_writes(driver: &FakeDriver, gpu: usize) -> Vec<(String, i32)> {
+    let of_gpu =
+        |w: &crate::support::Write| w.uuid == FakeDriver::uuid(gpu) && w.call == "nvmlDeviceSetPersistenceMode";
+    driver.writes().into_iter().filter(of_gpu).map(|w| (w.argument, w.code)).collect()
 }
 
 #[tokio::test]
 async fn persistence_mode_is_turned_on_for_the_time_of_control() {
-    let mut off = board();
+    let mut off = gpu();
     off["persistence"] = json!(false);
     let mut denied = off.clone();
     denied["deny_persistence"] = json!(true);
@@ -464,10 +464,10 @@ async fn persistence_mode_is_turned_on_for_the_time_of_control() {
 
 #[tokio::test]
 async fn the_default_after_a_reload_is_nobodys_wish() {
-    let mut counting = board();
+    let mut counting = gpu();
     // Far enough for a counter that starts again not to have caught up when it is read.
     counting["initial_energy_j"] = json!(90_000);
-    let case = Case::start(&[counting, board()]).await;
+    let case = Case::start(&[counting, gpu()]).await;
     case.daemon.hold(&case.driver, 0, 150.0).await;
     let reload = json!({"lost": true, "energy_resets": 1, "back_with_default_limit": true});
     case.driver.set(0, reload);
@@ -483,10 +483,10 @@ async fn the_default_after_a_reload_is_nobodys_wish() {
 }
 
 #[tokio::test]
-async fn a_board_that_is_not_there_at_the_start_holds_up_no_other() {
-    let mut lost = board();
+async fn a_gpu_that_is_not_there_at_the_start_holds_up_no_other() {
+    let mut lost = gpu();
     lost["lost"] = json!(true);
-    let case = Case::start(&[lost, board()]).await;
+    let case = Case::start(&[lost, gpu()]).await;
     let problems = case.daemon.problems().await;
     assert!(problems.contains("GPU 0 cannot be used") && problems.contains("uses it once it answers"), "{problems}");
     case.daemon.hold(&case.driver, 1, 150.0).await;
@@ -494,10 +494,10 @@ async fn a_board_that_is_not_there_at_the_start_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_board_that_hangs_at_the_start_holds_up_no_other() {
-    let mut hanging = board();
+async fn a_gpu_that_hangs_at_the_start_holds_up_no_other() {
+    let mut hanging = gpu();
     hanging["slow_ms"] = json!(600_000);
-    let case = Case::start(&[hanging, board()]).await;
+    let case = Case::start(&[hanging, gpu()]).await;
     let problems = case.daemon.problems().await;
     assert!(problems.contains("GPU 0 cannot be used") && problems.contains("no answer from the driver"), "{problems}");
     case.daemon.hold(&case.driver, 1, 150.0).await;

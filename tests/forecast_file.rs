@@ -52,7 +52,7 @@ fn the_doctor_says_what_is_wrong_in_a_file() {
     };
     let missing = signal();
     assert_eq!(missing["verdict"], "limited");
-    assert!(missing["detail"].as_str().expect("told").contains("check carbon.file.path"), "{missing}");
+    assert!(missing["detail"].as_str().expect("reported").contains("check carbon.file.path"), "{missing}");
 
     let rows = hours(&[Some(100.0), Some(200.0), Some(300.0)]);
     let with = |i: usize, row: String| {
@@ -82,7 +82,7 @@ fn the_doctor_says_what_is_wrong_in_a_file() {
     for (text, part) in wrong {
         std::fs::write(&file, &text).expect("written");
         let finding = signal();
-        let detail = finding["detail"].as_str().expect("told");
+        let detail = finding["detail"].as_str().expect("reported");
         assert!(detail.contains(part) && finding["verdict"] == "limited", "{text:?}: {finding}");
     }
     let odd = [
@@ -94,12 +94,12 @@ fn the_doctor_says_what_is_wrong_in_a_file() {
     for (text, part) in odd {
         std::fs::write(&file, &text).expect("written");
         let finding = signal();
-        assert!(finding["detail"].as_str().expect("told").contains(part), "{text:?}: {finding}");
+        assert!(finding["detail"].as_str().expect("reported").contains(part), "{text:?}: {finding}");
     }
 }
 
 #[tokio::test]
-async fn holes_are_filled_and_told() {
+async fn holes_are_filled_and_reported() {
     let driver = FakeDriver::new(&[json!({})]);
     let state = tempfile::tempdir().expect("a directory");
     let file = state.path().join("carbon.csv");
@@ -117,7 +117,7 @@ async fn holes_are_filled_and_told() {
         .as_array()
         .expect("slots")
         .iter()
-        .map(|s| (s["intensity_g_per_kwh"].as_f64().expect("a value"), s["origin"].as_str().expect("told")))
+        .map(|s| (s["intensity_g_per_kwh"].as_f64().expect("a value"), s["origin"].as_str().expect("reported")))
         .collect();
     let known = |origin: &str| slots.iter().filter(|s| s.1 == origin).map(|s| s.0).collect::<Vec<_>>();
     assert_eq!(known("forecast"), [200.0, 400.0, 500.0], "{ahead}");
@@ -143,7 +143,7 @@ async fn a_file_comes_changes_and_breaks_while_a_job_runs() {
     let missing = daemon.carbon_where("a look at the file", |c| c["last_error"].is_string()).await;
     assert_eq!((&missing["freshness"], &missing["intensity_g_per_kwh"]), (&json!("none"), &Value::Null));
     assert_eq!((&missing["fallback_g_per_kwh"], &missing["followed"]), (&json!(475.0), &Value::Null));
-    assert!(missing["last_error"].as_str().expect("told").contains("check carbon.file.path"), "{missing}");
+    assert!(missing["last_error"].as_str().expect("reported").contains("check carbon.file.path"), "{missing}");
     assert!(missing["notes"].to_string().contains("planning with 475 gCO2e/kWh throughout"), "{missing}");
     assert_eq!(daemon.get("/v1/carbon/forecast").await.expect(200), json!([]));
     let planned = daemon.phase(&id, "planned").await;
@@ -167,7 +167,7 @@ async fn a_file_comes_changes_and_breaks_while_a_job_runs() {
 
     std::fs::write(&file, rows(f64::NAN)).expect("written");
     let broken = daemon.carbon_where("the breakage", |c| c["last_error"].is_string()).await;
-    assert!(broken["last_error"].as_str().expect("told").contains("line 2, column \"value\": \"NaN\""), "{broken}");
+    assert!(broken["last_error"].as_str().expect("reported").contains("line 2, column \"value\": \"NaN\""), "{broken}");
     assert_eq!(broken["intensity_g_per_kwh"], 900.0, "what was known stays: {broken}");
     daemon.carbon_where("its age", |c| c["freshness"] == "stale" && c["stale_since"].is_string()).await;
 
@@ -175,7 +175,7 @@ async fn a_file_comes_changes_and_breaks_while_a_job_runs() {
     assert_eq!(job["phase"], "planned", "{job}");
     assert!(training.stop().await.iter().all(|a| a["phase"].is_string()));
     let account = daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
-    assert!(account["energy_j"].as_f64().expect("booked") > 0.0, "{account}");
+    assert!(account["energy_j"].as_f64().expect("recorded") > 0.0, "{account}");
 }
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn a_forecast_that_runs_out_leaves_the_job_running() {
     let daemon = daemon(&driver, state.path(), &file).await;
     let id = daemon.register(&json!({"name": "steady", "gpus": [0]})).await;
     let gone = daemon.carbon_where("the end", |c| c["freshness"] == "none" && c["last_error"].is_string()).await;
-    assert!(gone["last_error"].as_str().expect("told").contains("append newer rows"), "{gone}");
+    assert!(gone["last_error"].as_str().expect("reported").contains("append newer rows"), "{gone}");
     let gone = daemon.carbon_where("the shape of what was said", |c| c["basis"] == "daily_shape").await;
     assert_eq!((&gone["intensity_g_per_kwh"], &gone["origin"]), (&json!(250.0), &json!("fallback")));
     assert!(gone["basis_since"].is_string() && gone["sources"][0]["failing_since"].is_string(), "{gone}");

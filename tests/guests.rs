@@ -1,11 +1,11 @@
-//! Many jobs on one GPU that are only booked: what they cost grows with their number and no faster, and there is a most.
+//! Many jobs on one GPU that are only recorded: what they cost grows with their number and no faster, and there is a most.
 
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use wattune::clock::{Clock as _, ManualClock};
 use wattune::controller::{
-    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, RankBoard, Settings,
+    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, Settings, SharedRanks,
 };
 use wattune::gpu::GpuDevice;
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
@@ -22,7 +22,7 @@ use crate::support;
 
 struct Node {
     clock: Arc<ManualClock>,
-    board: SimulatedGpu,
+    gpu: SimulatedGpu,
     controller: Controller,
     jobs: Vec<JobId>,
     feed: tokio::sync::watch::Sender<FeedState>,
@@ -40,19 +40,19 @@ impl Node {
         let range = LimitRange { min: mw(100_000), max: mw(350_000), default: mw(320_000) };
         let (idle, settling) = (Watts::new(25.0), Seconds::new(0.1));
         let physics = Physics { range, original_limit: mw(280_000), idle, settling, noise: 0.0, seed: 1 };
-        let board = SimulatedGpu::new(physics, clock.clone());
+        let gpu = SimulatedGpu::new(physics, clock.clone());
         let load = LoadCurve::saturating(&range, Watts::new(300.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
-        board.run(Some(load));
+        gpu.run(Some(load));
         let state = tempfile::tempdir().expect("a directory");
         let (feed, _) = tokio::sync::watch::channel(FeedState::starting(Vec::new(), begin()));
-        let controller = Self::controller(settings, &clock, &board, &feed, &state).await;
-        Self { clock, board, controller, jobs: Vec::new(), feed, state }
+        let controller = Self::controller(settings, &clock, &gpu, &feed, &state).await;
+        Self { clock, gpu, controller, jobs: Vec::new(), feed, state }
     }
 
     async fn controller(
         settings: Settings,
         clock: &Arc<ManualClock>,
-        board: &SimulatedGpu,
+        gpu: &SimulatedGpu,
         feed: &tokio::sync::watch::Sender<FeedState>,
         state: &tempfile::TempDir,
     ) -> Controller {
@@ -66,11 +66,11 @@ impl Node {
             cap: CapSettings::default(),
             state_dir: state.path(),
             clock: clock.clone(),
-            devices: vec![Box::new(board.device(0, "Guests")) as Box<dyn GpuDevice>],
+            devices: vec![Box::new(gpu.device(0, "Guests")) as Box<dyn GpuDevice>],
             sampling: Sampling::OnRequest,
             cpu: None,
             signal: feed.subscribe(),
-            ranks: RankBoard::default(),
+            ranks: SharedRanks::default(),
             price: None,
             problems: Vec::new(),
         };
@@ -79,10 +79,10 @@ impl Node {
 
     /// Another daemon takes over.
     async fn restart(self) -> Self {
-        let Self { clock, board, controller, jobs, feed, state } = self;
+        let Self { clock, gpu, controller, jobs, feed, state } = self;
         controller.shut_down().await;
-        let controller = Self::controller(Settings::default(), &clock, &board, &feed, &state).await;
-        Self { clock, board, controller, jobs, feed, state }
+        let controller = Self::controller(Settings::default(), &clock, &gpu, &feed, &state).await;
+        Self { clock, gpu, controller, jobs, feed, state }
     }
 
     /// The first job trains so long at 200 samples a second, from where it is.
@@ -98,7 +98,7 @@ impl Node {
 
     async fn has_profile(&self, job: usize) -> bool {
         let name = JobName::new(format!("guest-{job}")).expect("a name");
-        let key = ProfileKey { name, batch_size: None, boards: vec![("Guests (simulated)".into(), 1)] };
+        let key = ProfileKey { name, batch_size: None, gpus: vec![("Guests (simulated)".into(), 1)] };
         self.store().profile(&key).await.expect("read").is_some()
     }
 
@@ -136,8 +136,8 @@ impl Node {
         self.controller.store()
     }
 
-    /// Energy by share of all that is booked, and how many rows that is.
-    async fn booked(&self) -> (u64, usize) {
+    /// Energy by share of all that is recorded, and how many rows that is.
+    async fn recorded(&self) -> (u64, usize) {
         let span = Slot::new(begin(), self.clock.utc() + chrono::TimeDelta::hours(1)).expect("some time");
         let page = self.store().ledger_page(&span, None, 1_000_000).await.expect("read");
         (page.rows.iter().map(|row| row.interval.energy.get()).sum(), page.rows.len())
@@ -151,13 +151,13 @@ async fn what_guests_cost_grows_with_their_number_and_no_faster() {
         let mut node = Node::start(Settings::default()).await;
         node.controller.tick().await;
         node.fill(guests).await;
-        let (_, coming) = node.booked().await;
+        let (_, coming) = node.recorded().await;
         assert!(coming <= 20 * guests, "{coming} rows for {guests} that came");
         node.live(600).await;
-        let (energy, found) = node.booked().await;
-        // Eight a second at the most, and one for each where the books end.
+        let (energy, found) = node.recorded().await;
+        // Eight a second at the most, and one for each where the ledger end.
         assert!(found <= 8 * 610 + 20 * guests, "{found} rows of {guests} guests in ten minutes");
-        assert!(energy > 100_000 * 500, "of 300 W in ten minutes {energy} mJ are booked");
+        assert!(energy > 100_000 * 500, "of 300 W in ten minutes {energy} mJ are recorded");
         // Each has its part, and nothing before it came.
         let share = |id: &JobId| Share::Job(id.clone());
         for id in [&node.jobs[0], &node.jobs[guests - 1]] {
@@ -173,7 +173,7 @@ async fn what_guests_cost_grows_with_their_number_and_no_faster() {
             node.controller.end(&id).await.expect("ends");
         }
         node.live(120).await;
-        let (_, after) = node.booked().await;
+        let (_, after) = node.recorded().await;
         assert!(after - found <= 20 * guests, "{} rows for {guests} that went", after - found);
         let verified = node.store().verify(Verifier::default()).await.expect("read");
         assert!(verified.is_ok(), "{verified:?}");
@@ -184,7 +184,7 @@ async fn what_guests_cost_grows_with_their_number_and_no_faster() {
 }
 
 #[tokio::test]
-async fn few_guests_are_booked_to_the_moment() {
+async fn few_guests_are_recorded_to_the_moment() {
     let mut node = Node::start(Settings::default()).await;
     node.controller.tick().await;
     for _ in 0..3 {
@@ -192,7 +192,7 @@ async fn few_guests_are_booked_to_the_moment() {
         node.clock.advance(Seconds::new(2.0));
         node.controller.tick().await;
     }
-    let (_, rows) = node.booked().await;
+    let (_, rows) = node.recorded().await;
     assert!(rows > 2, "a row at least for each time in which others held it: {rows}");
     node.controller.shut_down().await;
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Daemon, Ended, FakeDriver, LONG, Training, eventually, wattune};
 
-/// A daemon over four simulated boards.
+/// A daemon over four simulated GPUs.
 async fn simulated(state: &Path) -> Daemon {
     let config = state.join("test.toml");
     let settings = "[control]\ntick_s = 0.1\ninterval_s = 1\n[gpus.simulated]\nboards = 8\n";
@@ -169,7 +169,10 @@ fn mistakes_in_carbon_files_are_named() {
         let findings = Ended::of(wattune(&arguments).args(["--state-dir", &state, "--listen", "127.0.0.1:0"])).json();
         let found = findings.as_array().expect("findings").iter().find(|f| f["what"] == "carbon signal").cloned();
         let found = found.expect("looked at");
-        (found["verdict"].as_str().expect("told").to_owned(), found["detail"].as_str().expect("told").to_owned())
+        (
+            found["verdict"].as_str().expect("reported").to_owned(),
+            found["detail"].as_str().expect("reported").to_owned(),
+        )
     };
     let (utc, local) = ("%FT%TZ", "%F %T");
     let wrong = [
@@ -312,7 +315,7 @@ async fn mistakes_in_requests_are_named() {
         };
         let problem = answer.problem(422);
         assert_eq!(problem["field"].as_str().unwrap_or_default(), *field, "{path} {body}: {problem}");
-        assert!(problem["detail"].as_str().expect("told").contains(meant), "{path} {body}: {problem}");
+        assert!(problem["detail"].as_str().expect("reported").contains(meant), "{path} {body}: {problem}");
     }
     let long = format!("/v1/recurring?after={}", "a".repeat(129));
     assert_eq!(daemon.get(&long).await.problem(422)["field"], "after");
@@ -346,8 +349,8 @@ async fn reports_that_count_something_else_are_warned_of() {
         ),
     ];
     let mut ids = Vec::new();
-    for (board, (more, ..)) in table.iter().enumerate() {
-        let mut job = json!({"name": format!("job {board}"), "gpus": [board]});
+    for (gpu, (more, ..)) in table.iter().enumerate() {
+        let mut job = json!({"name": format!("job {gpu}"), "gpus": [gpu]});
         job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         ids.push(daemon.register(&job).await);
     }
@@ -373,16 +376,16 @@ async fn reports_that_count_something_else_are_warned_of() {
     assert!(missing.is_empty(), "not warned of: {:?}", missing.iter().map(|m| table[*m].2).collect::<Vec<_>>());
     assert_eq!(unasked, json!([]), "nothing is wrong with that one");
     let falling = daemon.post(&format!("/v1/jobs/{}/progress", ids[0]), &json!({"samples": 100})).await.problem(422);
-    assert!(falling["detail"].as_str().expect("told").contains("not that of a step or an epoch"), "{falling}");
+    assert!(falling["detail"].as_str().expect("reported").contains("not that of a step or an epoch"), "{falling}");
     // What reports look like stays told.
-    for board in [0, 1, 2] {
-        let account = daemon.delete(&format!("/v1/jobs/{}", ids[board])).await.expect(200);
-        assert!(account["warnings"].to_string().contains(table[board].2), "{board}: {account}");
-        let ended = daemon.get(&format!("/v1/jobs/{}", ids[board])).await.expect(200);
+    for gpu in [0, 1, 2] {
+        let account = daemon.delete(&format!("/v1/jobs/{}", ids[gpu])).await.expect(200);
+        assert!(account["warnings"].to_string().contains(table[gpu].2), "{gpu}: {account}");
+        let ended = daemon.get(&format!("/v1/jobs/{}", ids[gpu])).await.expect(200);
         assert_eq!((&ended["warnings"], &ended["broken_promises"]), (&account["warnings"], &json!(0)), "{ended}");
     }
     let again = daemon.delete(&format!("/v1/jobs/{}", ids[0])).await.problem(409);
-    let detail = again["detail"].as_str().expect("told");
+    let detail = again["detail"].as_str().expect("reported");
     assert!(detail.contains("has already ended") && detail.contains("/emissions"), "{again}");
     // A deadline that was missed stays told.
     let late = daemon.delete(&format!("/v1/jobs/{}", ids[5])).await.expect(200);
@@ -409,7 +412,7 @@ async fn one_report_with_another_clock_does_not_lock_a_job() {
             daemon.post(&path, &json!({"samples": 10.0 * at, "at_s": at})).await.expect(200);
         }
         let refused = daemon.post(&path, &json!({"samples": 215, "at_s": wrong})).await.problem(422);
-        assert!(refused["detail"].as_str().expect("told").contains(meant), "{wrong}: {refused}");
+        assert!(refused["detail"].as_str().expect("reported").contains(meant), "{wrong}: {refused}");
         daemon.post(&path, &json!({"samples": 220, "at_s": 22.0})).await.expect(200);
         daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     }
@@ -477,7 +480,7 @@ async fn a_trial_that_ends_without_an_epoch_says_what_it_counts_as() {
     assert_eq!(daemon.post(&format!("{trials}/1/progress"), &reached).await.expect(200)["reached"], true);
     daemon.post(trials, &json!({})).await.expect(201);
     let ended = daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
-    let reason = ended["reason"].as_str().expect("told");
+    let reason = ended["reason"].as_str().expect("reported");
     assert_eq!(ended["cost_j"], 200_000.0, "{ended}");
     for part in
         ["counts as 200000 J instead of 0 J", "200 times the cheapest", "completed no epoch", "outcome withdrawn"]
@@ -528,7 +531,7 @@ async fn an_exceeded_budget_stays_a_warning_beside_others() {
 }
 
 #[tokio::test]
-async fn a_promise_that_is_missed_by_little_is_told() {
+async fn a_promise_that_is_missed_by_little_is_reported() {
     let driver = std::sync::Arc::new(FakeDriver::new(&[json!({"demand_w": 400})]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start_with(&driver, state.path(), &[]).await;

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::{Clock, ManualClock};
-use wattune::controller::{Controller, Parts, RankBoard, Settings as ControlSettings};
+use wattune::controller::{Controller, Parts, Settings as ControlSettings, SharedRanks};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, FeedState, Provider, ProviderError, Ranks, SourceState};
@@ -23,7 +23,7 @@ use wattune_core::ledger::entry::Settlement;
 use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 use wattune_core::units::{GramsPerKwh, SamplesPerSecond, Seconds, Watts};
 
-use crate::nvml::board;
+use crate::nvml::gpu;
 use crate::support::{Daemon, FakeDriver};
 
 pub(crate) const HOUR: TimeDelta = TimeDelta::hours(1);
@@ -39,7 +39,7 @@ pub(crate) fn at(hours: i64) -> DateTime<Utc> {
 
 /// What the source says at the beginning of hour `now` of the half hour `half` that has passed: an hour late, revised
 /// twice, and one of them taken back.
-pub(crate) fn told(half: i64, now: i64) -> Option<Intensity> {
+pub(crate) fn published(half: i64, now: i64) -> Option<Intensity> {
     let hour = half / 2;
     if (half, true) == (2 * TAKEN_BACK.0, now >= TAKEN_BACK.1) {
         return None;
@@ -55,10 +55,10 @@ pub(crate) fn told(half: i64, now: i64) -> Option<Intensity> {
 
 /// The same with the forecast where nothing was told, and the state it should be in.
 fn best(half: i64, now: i64) -> (f64, &'static str) {
-    match told(half, now) {
+    match published(half, now) {
         None => (FORECAST, "forecast"),
-        Some(told) if now - half / 2 > FINAL_AFTER_H => (told.value.get(), "final"),
-        Some(told) => (told.value.get(), "provisional"),
+        Some(published) if now - half / 2 > FINAL_AFTER_H => (published.value.get(), "final"),
+        Some(published) => (published.value.get(), "provisional"),
     }
 }
 
@@ -114,10 +114,10 @@ pub(crate) fn forecast(source: &Source, hour: i64, ahead: Origin, actual: Carbon
     }
 }
 
-/// A node with one board, its source and its clock.
+/// A node with one GPU, its source and its clock.
 pub(crate) struct Node {
     pub(crate) clock: Arc<ManualClock>,
-    board: SimulatedGpu,
+    gpu: SimulatedGpu,
     source: SourceState,
     pub(crate) feed: watch::Sender<FeedState>,
     pub(crate) state: tempfile::TempDir,
@@ -129,11 +129,11 @@ impl Node {
         let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
         let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
-        let board =
+        let gpu =
             SimulatedGpu::new(Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
         let source = SourceState::starting(&LATE, 0, None, at(0));
         let feed = watch::Sender::new(FeedState::starting(vec![source.clone()], at(0)));
-        Self { clock, board, source, feed, state: tempfile::tempdir().expect("a directory") }
+        Self { clock, gpu, source, feed, state: tempfile::tempdir().expect("a directory") }
     }
 
     pub(crate) async fn controller(&self) -> Controller {
@@ -148,10 +148,10 @@ impl Node {
             ledger: Default::default(),
             state_dir: self.state.path(),
             clock: self.clock.clone(),
-            devices: vec![Box::new(self.board.device(0, "Ledger"))],
+            devices: vec![Box::new(self.gpu.device(0, "Ledger"))],
             sampling: Sampling::OnRequest,
             signal: self.feed.subscribe(),
-            ranks: RankBoard::default(),
+            ranks: SharedRanks::default(),
             price: None,
             problems: Vec::new(),
         };
@@ -159,14 +159,14 @@ impl Node {
     }
 
     /// The source's answer at the beginning of an hour, and what of it is final.
-    pub(crate) fn say(&mut self, hour: i64, told: impl Fn(i64, i64) -> Option<Intensity>) {
-        self.say_of(hour, told, Origin::Forecast);
+    pub(crate) fn say(&mut self, hour: i64, published: impl Fn(i64, i64) -> Option<Intensity>) {
+        self.say_of(hour, published, Origin::Forecast);
     }
 
     /// The same, where what is ahead has this origin.
-    pub(crate) fn say_of(&mut self, hour: i64, told: impl Fn(i64, i64) -> Option<Intensity>, ahead: Origin) {
+    pub(crate) fn say_of(&mut self, hour: i64, published: impl Fn(i64, i64) -> Option<Intensity>, ahead: Origin) {
         let now = at(hour);
-        let actual = half_hours(0, 2 * hour, |half| told(half, hour));
+        let actual = half_hours(0, 2 * hour, |half| published(half, hour));
         let forecast = forecast(&LATE, hour, ahead, actual.clone());
         self.source = self.source.answered(forecast.into(), now, 0.5, 4.0).with_actuals(&actual, now, 4.0);
         let (state, ranks) = (self.feed.borrow().clone(), Ranks::default());
@@ -179,7 +179,7 @@ impl Node {
         for step in 0..STEPS_AN_HOUR {
             self.pass(step);
             if step + 1 == STEPS_AN_HOUR {
-                self.say(hour + 1, told);
+                self.say(hour + 1, published);
             }
             controller.tick().await;
         }
@@ -190,7 +190,7 @@ impl Node {
         let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
         let curve = LoadCurve::saturating(&range, Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
-        self.board.run((step < 4).then_some(curve));
+        self.gpu.run((step < 4).then_some(curve));
         self.clock.advance(Seconds::new(300.0));
     }
 
@@ -261,8 +261,8 @@ pub(crate) fn reproduce(text: &[u8], gone: u64) -> usize {
                 }
                 grams += mj(energy) / 3.6e9 * factor["g_per_kwh"].as_f64().expect("g/kWh");
             }
-            let told = part["carbon_ug"].as_u64().expect("µg") as f64;
-            assert!((told - grams * 1e6).abs() <= 1.0, "{part}: {grams} g");
+            let published = part["carbon_ug"].as_u64().expect("µg") as f64;
+            assert!((published - grams * 1e6).abs() <= 1.0, "{part}: {grams} g");
             if gone == 0 {
                 let all = energy.iter().map(mj).sum::<f64>() + mj(&part["unknown_mj"]);
                 assert_eq!(all, of_part.iter().map(|row| mj(&row["energy_mj"])).sum::<f64>(), "{part}");
@@ -276,7 +276,7 @@ pub(crate) fn reproduce(text: &[u8], gone: u64) -> usize {
 #[tokio::test]
 async fn totals_follow_late_revised_taken_back_and_final_values_and_each_version_can_be_reproduced() {
     let mut node = Node::new();
-    node.say(0, told);
+    node.say(0, published);
     let mut controller = node.controller().await;
     controller.tick().await;
     let store = controller.store();
@@ -290,8 +290,8 @@ async fn totals_follow_late_revised_taken_back_and_final_values_and_each_version
             carbon += total.carbon.get();
             let halves = [best(2 * past, now), best(2 * past + 1, now)];
             for (factor, (value, state)) in settled.factors.iter().zip(halves) {
-                let told = json!([factor.g_per_kwh.get(), factor.state]);
-                assert_eq!(told, json!([value, state]), "hour {past} at {now}: {settled:#?}");
+                let published = json!([factor.g_per_kwh.get(), factor.state]);
+                assert_eq!(published, json!([value, state]), "hour {past} at {now}: {settled:#?}");
             }
             assert_eq!((settled.factors.len(), total.unknown.get()), (2, 0), "hour {past} at {now}");
             // Work at 280 W and rest at 25 W: the halves have different energy, and each its own intensity.
@@ -322,7 +322,7 @@ async fn totals_follow_late_revised_taken_back_and_final_values_and_each_version
 #[tokio::test]
 async fn a_restart_or_a_roll_up_settles_nothing_anew_and_news_afterwards_do() {
     let mut node = Node::new();
-    node.say(0, told);
+    node.say(0, published);
     let mut controller = node.controller().await;
     controller.tick().await;
     for hour in 0..6 {
@@ -347,7 +347,7 @@ async fn a_restart_or_a_roll_up_settles_nothing_anew_and_news_afterwards_do() {
     let mut controller = node.controller().await;
     controller.tick().await;
     assert_eq!(versions(&controller.store()).await, before, "no source has spoken");
-    node.say(6, told);
+    node.say(6, published);
     controller.tick().await;
     assert_eq!(versions(&controller.store()).await, before, "what was said is known");
 
@@ -372,7 +372,7 @@ async fn a_restart_or_a_roll_up_settles_nothing_anew_and_news_afterwards_do() {
     // News of a half hour whose minutes are gone: its energy is still the work's.
     node.say(7, |half, now| {
         let changed = Intensity { value: GramsPerKwh::new(250.0), origin: Origin::Measured };
-        if half == 2 { Some(changed) } else { told(half, now) }
+        if half == 2 { Some(changed) } else { published(half, now) }
     });
     controller.tick().await;
     let (old, new) = (before[&1].last().expect("settled"), newest(&store, 1).await);
@@ -389,7 +389,7 @@ async fn a_restart_or_a_roll_up_settles_nothing_anew_and_news_afterwards_do() {
 async fn a_daemon_ends_with_hours_to_settle_and_the_next_one_settles_them() {
     const HOURS: i64 = 60;
     let mut node = Node::new();
-    node.say(0, told);
+    node.say(0, published);
     let mut controller = node.controller().await;
     controller.tick().await;
     for hour in 0..HOURS {
@@ -440,7 +440,7 @@ fn found_in(line: usize, what: &str, state: &Verifier, rest: &[&[u8]]) {
 #[tokio::test]
 async fn one_changed_byte_anywhere_is_found_and_its_line_named() {
     let mut node = Node::new();
-    node.say(0, told);
+    node.say(0, published);
     let mut controller = node.controller().await;
     controller.tick().await;
     for hour in 0..3 {
@@ -499,7 +499,7 @@ async fn one_changed_byte_anywhere_is_found_and_its_line_named() {
 
 #[tokio::test]
 async fn a_kill_at_any_moment_leaves_a_ledger_that_verifies_and_it_can_be_read_meanwhile() {
-    let driver = FakeDriver::new(&[board(), board()]);
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
     let mut entries = 0;

@@ -11,7 +11,7 @@ use wattune_core::ledger::entry::Settlement;
 use wattune_core::ledger::report::{Grouping, ReportRequest, RowKey};
 use wattune_core::units::GramsPerKwh;
 
-use crate::ledger::{Node, Source, at, forecast, half_hours, reproduce, told, verify};
+use crate::ledger::{Node, Source, at, forecast, half_hours, published, reproduce, verify};
 use crate::support;
 
 fn value(grams: f64, origin: Origin) -> Option<Intensity> {
@@ -21,7 +21,7 @@ fn value(grams: f64, origin: Origin) -> Option<Intensity> {
 /// A node after some hours, each settled by what its source told of it.
 async fn kept(hours: i64) -> (Node, Controller) {
     let mut node = Node::new();
-    node.say(0, told);
+    node.say(0, published);
     let mut controller = node.controller().await;
     controller.tick().await;
     for hour in 0..hours {
@@ -115,7 +115,7 @@ async fn a_fallback_in_an_outage_takes_no_place_of_what_the_preferred_source_sai
     for alike in [true, false] {
         let node = Node::new();
         let says = |hour: i64, preferred: bool| {
-            let actual = half_hours(0, 2 * hour, |half| told(half, hour));
+            let actual = half_hours(0, 2 * hour, |half| published(half, hour));
             let first = preferred.then(|| forecast(&Source("late"), hour, Origin::Forecast, actual));
             let mut second = forecast(&FALLBACK, hour, Origin::Fallback, half_hours(0, 0, |_| None));
             second.expected = half_hours(2 * hour - 48, 2 * hour + 48, |_| value(475.0, Origin::Fallback));

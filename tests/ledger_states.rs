@@ -11,8 +11,8 @@ use wattune_core::ledger::report::{Grouping, ReportRequest};
 use wattune_core::units::GramsPerKwh;
 
 use crate::ledger::{FINAL_AFTER_H, FORECAST, Node, STEPS_AN_HOUR, Source, at, forecast, half_hours};
-use crate::ledger::{newest, reproduce, told, verify};
-use crate::nvml::board;
+use crate::ledger::{newest, published, reproduce, verify};
+use crate::nvml::gpu;
 use crate::support::{self, Daemon, Ended, FakeDriver, eventually, wattune};
 
 fn value(grams: f64, origin: Origin) -> Option<Intensity> {
@@ -33,9 +33,9 @@ async fn sources_that_do_not_say_what_they_mean_are_not_joined() {
             let of = |name: &'static str, came: bool| {
                 let source = Source(name);
                 let actual = half_hours(0, 2 * hour, |_| value(100.0, Origin::Measured).filter(|_| came));
-                let told = forecast(&source, hour, Origin::Forecast, actual);
-                let told = wattune_core::domain::Forecast { kind, scope, ..told };
-                SourceState::starting(&source, usize::from(came), None, at(0)).answered(told.into(), now, 0.5, 4.0)
+                let reported = forecast(&source, hour, Origin::Forecast, actual);
+                let reported = wattune_core::domain::Forecast { kind, scope, ..reported };
+                SourceState::starting(&source, usize::from(came), None, at(0)).answered(reported.into(), now, 0.5, 4.0)
             };
             let (first, second) = (of("first", false), of("second", true));
             let state = FeedState::starting(vec![first.clone(), second.clone()], at(0));
@@ -62,7 +62,7 @@ async fn sources_that_do_not_say_what_they_mean_are_not_joined() {
 }
 
 #[tokio::test]
-async fn generated_values_stand_as_told_and_are_never_final_and_reports_say_so() {
+async fn generated_values_stand_as_reported_and_are_never_final_and_reports_say_so() {
     let mut node = Node::new();
     let came = |_, _| value(250.0, Origin::Synthetic);
     node.say_of(0, came, Origin::Synthetic);
@@ -82,8 +82,8 @@ async fn generated_values_stand_as_told_and_are_never_final_and_reports_say_so()
     for hour in 0..hours {
         let settled = newest(&store, hour).await;
         for factor in &settled.factors {
-            let told = json!([factor.g_per_kwh.get(), factor.origin, factor.state]);
-            assert_eq!(told, json!([250.0, "synthetic", "provisional"]), "hour {hour}: {settled:#?}");
+            let reported = json!([factor.g_per_kwh.get(), factor.origin, factor.state]);
+            assert_eq!(reported, json!([250.0, "synthetic", "provisional"]), "hour {hour}: {settled:#?}");
         }
         assert_eq!(settled.total().state(), "provisional");
     }
@@ -103,7 +103,7 @@ async fn generated_values_stand_as_told_and_are_never_final_and_reports_say_so()
 #[tokio::test]
 async fn a_kill_between_the_close_of_an_hour_and_its_settlement_settles_it_once() {
     let mut node = Node::new();
-    node.say(0, told);
+    node.say(0, published);
     let mut controller = node.controller().await;
     controller.tick().await;
     for hour in 0..2 {
@@ -126,7 +126,7 @@ async fn a_kill_between_the_close_of_an_hour_and_its_settlement_settles_it_once(
     drop((store, controller));
     verify(&node.export().await).expect("in order after the kill");
 
-    node.say(3, told);
+    node.say(3, published);
     let mut kept = BTreeMap::new();
     for round in 0..3 {
         let mut controller = node.controller().await;
@@ -156,19 +156,19 @@ async fn a_kill_between_the_close_of_an_hour_and_its_settlement_settles_it_once(
         let start = row["interval"]["start"].as_str().unwrap_or_default();
         ("2026-01-01T02".."2026-01-01T03").contains(&start)
     };
-    let booked = energy(&mut entries.iter().filter(third).map(|row| &row["interval"]["energy_mj"]));
-    assert_eq!(booked, kept[&2][0].total().energy.get(), "nothing lost and nothing twice");
+    let recorded = energy(&mut entries.iter().filter(third).map(|row| &row["interval"]["energy_mj"]));
+    assert_eq!(recorded, kept[&2][0].total().energy.get(), "nothing lost and nothing twice");
 }
 
 #[tokio::test]
 async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy() {
-    let driver = FakeDriver::new(&[board(), board()]);
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
     eventually("some books", Duration::from_secs(30), async || {
-        let booked = daemon.get("/v1/status").await.expect(200)["ledger"]["booked"].clone();
-        (booked.as_array()?.len() >= 2).then_some(())
+        let recorded = daemon.get("/v1/status").await.expect(200)["ledger"]["recorded"].clone();
+        (recorded.as_array()?.len() >= 2).then_some(())
     })
     .await;
     assert_eq!(daemon.get("/v1/status").await.expect(200)["ledger"]["unknown_gaps"], 0);
@@ -179,14 +179,14 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
     // What a job said last is written with the intervals.
     tokio::time::sleep(Duration::from_secs(3)).await;
     daemon.kill();
-    // Both boards go on; the first one's counter starts again.
+    // Both GPUs go on; the first one's counter starts again.
     driver.set(0, json!({"energy_resets": 1}));
     let before = verify(&crate::ledger::export(state.path()).await).expect("in order");
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
     let report = eventually("a report of the gaps", Duration::from_secs(30), async || {
         let report = daemon.get("/v1/report?by=gpu").await.expect(200);
         let gaps = report["completeness"]["gaps"].as_array()?;
-        let of = |board: usize| gaps.iter().any(|gap| gap["device"] == FakeDriver::uuid(board));
+        let of = |gpu: usize| gaps.iter().any(|gap| gap["device"] == FakeDriver::uuid(gpu));
         (of(0) && of(1)).then_some(report)
     })
     .await;
@@ -227,8 +227,8 @@ async fn a_counter_reset_while_nobody_looks_is_a_gap_with_its_time_and_no_energy
 }
 
 #[tokio::test]
-async fn a_board_without_a_counter_that_nobody_watched_has_a_gap_and_its_job_no_score() {
-    let driver = FakeDriver::new(&[json!({"energy_supported": false}), board()]);
+async fn a_gpu_without_a_counter_that_nobody_watched_has_a_gap_and_its_job_no_score() {
+    let driver = FakeDriver::new(&[json!({"energy_supported": false}), gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let settings = "[control]\ntick_s = 0.05\ninterval_s = 1\n";
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), settings), state.path()).await;
@@ -273,7 +273,7 @@ fn observed() -> NewJob {
     NewJob { control: false, ..support::job("late", 0.03) }
 }
 
-/// What a running job shows of itself, after it was held against its account and against the books.
+/// What a running job shows of itself, after it was held against its account and against the ledger.
 async fn figure(controller: &mut Controller, id: &JobId, hours: i64) -> f64 {
     let shown = controller.jobs()[0].carbon_g.expect("intensities are known");
     let account = controller.account_of(id).await.expect("runs").carbon_g.expect("intensities are known");
@@ -281,8 +281,8 @@ async fn figure(controller: &mut Controller, id: &JobId, hours: i64) -> f64 {
     let rows = controller.store().intervals_of(id).await.expect("read");
     let grams = |row: &wattune_core::ledger::Interval| {
         let half = (row.slot.start() - at(0)).num_minutes() / 30;
-        let told = told(half, hours).map_or(FORECAST, |told| told.value.get());
-        row.energy.to_joules().get() / 3.6e6 * told
+        let reported = published(half, hours).map_or(FORECAST, |reported| reported.value.get());
+        row.energy.to_joules().get() / 3.6e6 * reported
     };
     let expected: f64 = rows.iter().map(grams).sum();
     assert!((shown / expected - 1.0).abs() < 1e-6, "{shown} {expected} after {hours} hours");
@@ -292,7 +292,7 @@ async fn figure(controller: &mut Controller, id: &JobId, hours: i64) -> f64 {
 #[tokio::test]
 async fn a_running_job_has_one_figure_wherever_it_is_asked_for_and_keeps_it_over_a_restart() {
     let mut node = Node::new();
-    node.say(0, told);
+    node.say(0, published);
     let mut controller = node.controller().await;
     controller.tick().await;
     let id = JobId::new(controller.register(observed()).await.expect("free").job_id).expect("an id");
@@ -301,13 +301,13 @@ async fn a_running_job_has_one_figure_wherever_it_is_asked_for_and_keeps_it_over
         node.hour(&mut controller, hour).await;
         before = figure(&mut controller, &id, hour + 1).await;
     }
-    // What is told is less than what was expected as it was booked.
-    let as_booked = controller.jobs()[0].energy_j.expect("booked") / 3.6e6 * FORECAST;
-    assert!(before < 0.9 * as_booked, "nothing was counted anew: {before} of {as_booked}");
+    // What is told is less than what was expected as it was recorded.
+    let as_recorded = controller.jobs()[0].energy_j.expect("recorded") / 3.6e6 * FORECAST;
+    assert!(before < 0.9 * as_recorded, "nothing was counted anew: {before} of {as_recorded}");
     controller.shut_down().await;
     let mut controller = node.controller().await;
-    let energy = controller.jobs()[0].energy_j.expect("booked");
-    assert!(energy > 0.0, "what an earlier daemon booked is there before the first tick");
+    let energy = controller.jobs()[0].energy_j.expect("recorded");
+    assert!(energy > 0.0, "what an earlier daemon recorded is there before the first tick");
     controller.tick().await;
     let now = figure(&mut controller, &id, 14).await;
     assert!((now / before - 1.0).abs() < 1e-6, "{now} {before}");

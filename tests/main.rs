@@ -27,7 +27,7 @@ mod grids;
 mod guests;
 mod honest_mistakes;
 mod jobs;
-mod late_boards;
+mod late_gpus;
 mod ledger;
 mod ledger_sources;
 mod ledger_states;

@@ -12,7 +12,7 @@ async fn value(daemon: &Daemon, name: &str, labels: &[&str]) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn foreign_limits_and_failed_restores_show_in_the_metrics() {
+async fn external_limits_and_failed_restores_show_in_the_metrics() {
     let driver = FakeDriver::new(&[json!({}), json!({})]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
@@ -25,7 +25,8 @@ async fn foreign_limits_and_failed_restores_show_in_the_metrics() {
         daemon.put(&format!("/v1/gpus/{gpu}/power-limit"), &limit).await.expect(200);
         eventually("the limit", LONG, async || (driver.limit_w(gpu) == Some(200.0)).then_some(())).await;
     }
-    for name in ["wattune_gpu_restore_failures_total", "wattune_gpu_foreign_limits_total", "wattune_gpu_foreign_limit"]
+    for name in
+        ["wattune_gpu_restore_failures_total", "wattune_gpu_external_limits_total", "wattune_gpu_external_limit"]
     {
         is(name, &first, 0.0).await;
     }
@@ -41,9 +42,9 @@ async fn foreign_limits_and_failed_restores_show_in_the_metrics() {
     assert_eq!(driver.limit_w(0), Some(300.0));
 
     driver.set_limit_as_somebody_else(1, 250);
-    is("wattune_gpu_foreign_limit", &second, 1.0).await;
-    is("wattune_gpu_foreign_limits_total", &second, 1.0).await;
-    is("wattune_gpu_foreign_limit", &first, 0.0).await;
+    is("wattune_gpu_external_limit", &second, 1.0).await;
+    is("wattune_gpu_external_limits_total", &second, 1.0).await;
+    is("wattune_gpu_external_limit", &first, 0.0).await;
 }
 
 #[tokio::test]

@@ -7,19 +7,19 @@ use serde_json::json;
 
 use crate::support::{Curve, Daemon, FakeDriver, Training, eventually, forecast_file};
 
-/// A board whose operator lowered the limit: neither the default nor the maximum is what was found.
-pub(crate) fn board() -> serde_json::Value {
+/// A GPU whose operator lowered the limit: neither the default nor the maximum is what was found.
+pub(crate) fn gpu() -> serde_json::Value {
     json!({"min_w": 100, "max_w": 350, "default_w": 320, "initial_limit_w": 280, "demand_w": 400})
 }
 
-/// Diminishing returns, as real boards have them.
+/// Diminishing returns, as real GPUs have them.
 pub(crate) const CURVE: Curve = &[(100.0, 40.0), (130.0, 66.0), (180.0, 90.0), (230.0, 98.0), (280.0, 102.0)];
 
 const LONG: Duration = Duration::from_secs(90);
 
 #[tokio::test]
 async fn a_job_is_profiled_planned_and_given_back() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     // Six seconds clean, six seconds dirty, and so on.
     let carbon = forecast_file(&state, 6, 100, |i| if i % 2 == 0 { 100.0 } else { 600.0 });
@@ -78,26 +78,26 @@ async fn a_job_is_profiled_planned_and_given_back() {
     assert!(segments.iter().all(|s| !s["reason"].as_str().expect("a reason").is_empty()));
     let answers = training.stop().await;
     assert!(answers.iter().any(|a| a["slowdown"].as_f64().is_some()), "{:?}", answers.last());
-    // The other board was never touched, and the end gives back what was found.
+    // The other GPU was never touched, and the end gives back what was found.
     assert!(driver.limits_written(1).is_empty());
     let account = daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     eventually("the found limit", LONG, async || (driver.limit_w(0) == Some(280.0)).then_some(())).await;
-    assert!(account["energy_j"].as_f64().expect("booked") > 1000.0, "{account}");
-    assert!(account["carbon_g"].as_f64().expect("booked") > 0.0, "{account}");
+    assert!(account["energy_j"].as_f64().expect("recorded") > 1000.0, "{account}");
+    assert!(account["carbon_g"].as_f64().expect("recorded") > 0.0, "{account}");
     let against = &account["against_max"];
     assert!(against.is_object(), "{account}");
-    let sum =
-        against["energy_effect_pct"].as_f64().expect("told") + against["timing_effect_pct"].as_f64().expect("told");
-    assert!((sum - against["carbon_reduction_pct"].as_f64().expect("told")).abs() < 1e-6, "{account}");
-    let found = &account["savings"]["against_found"];
+    let sum = against["energy_effect_pct"].as_f64().expect("reported")
+        + against["timing_effect_pct"].as_f64().expect("reported");
+    assert!((sum - against["carbon_reduction_pct"].as_f64().expect("reported")).abs() < 1e-6, "{account}");
+    let found = &account["savings"]["against_original"];
     assert_eq!(found["power_limits_w"], serde_json::json!([280.0]), "{account}");
     for figure in ["carbon_reduction_pct", "carbon_reduction_g", "energy_effect_pct", "timing_effect_pct"] {
-        let [low, mean, high] = ["low", "mean", "high"].map(|of| found[figure][of].as_f64().expect("told"));
+        let [low, mean, high] = ["low", "mean", "high"].map(|of| found[figure][of].as_f64().expect("reported"));
         assert!(low <= mean && mean <= high, "{figure}: {account}");
     }
     // What was found is the ceiling: nothing is measured above it.
-    let reduction = found["carbon_reduction_pct"]["mean"].as_f64().expect("told");
-    assert!((reduction - against["carbon_reduction_pct"].as_f64().expect("told")).abs() < 1e-6, "{account}");
+    let reduction = found["carbon_reduction_pct"]["mean"].as_f64().expect("reported");
+    assert!((reduction - against["carbon_reduction_pct"].as_f64().expect("reported")).abs() < 1e-6, "{account}");
     let why = account["savings"]["against_max"]["unknown"].as_str().expect("a reason");
     assert!(why.contains("280 W"), "{why}");
     assert_eq!(daemon.get(&format!("/v1/jobs/{id}/emissions")).await.expect(200)["savings"], account["savings"]);
@@ -105,13 +105,14 @@ async fn a_job_is_profiled_planned_and_given_back() {
     let report = daemon.get("/v1/report?by=tag%3Ateam").await.expect(200);
     let row = report["rows"].as_array().expect("rows").iter().find(|row| row["key"] == "vision").expect("its row");
     for (field, bound) in [("saved_low_g", "low"), ("saved_g", "mean"), ("saved_high_g", "high")] {
-        let told = [row[field].as_f64().expect("known"), found["carbon_reduction_g"][bound].as_f64().expect("told")];
-        assert!((told[0] - told[1]).abs() <= 1e-9 * told[1].abs(), "{bound}: {told:?}");
+        let reported =
+            [row[field].as_f64().expect("known"), found["carbon_reduction_g"][bound].as_f64().expect("reported")];
+        assert!((reported[0] - reported[1]).abs() <= 1e-9 * reported[1].abs(), "{bound}: {reported:?}");
     }
     assert_eq!((&row["jobs"], &row["saved_of_jobs"]), (&1.into(), &1.into()), "{row}");
-    // The books agree with the board's own counter.
+    // The ledger agree with the GPU's own counter.
     let used = driver.counter_j(0);
-    assert!(account["energy_j"].as_f64().expect("booked") <= used);
+    assert!(account["energy_j"].as_f64().expect("recorded") <= used);
     assert!(daemon.stop("TERM").await.success());
     let journal = std::fs::read_to_string(state.path().join("found-limits.json")).expect("readable");
     assert!(!journal.contains("found_mw"), "{journal}");

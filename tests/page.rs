@@ -70,7 +70,7 @@ async fn events_tell_the_status_as_it_changes_until_the_daemon_ends() {
 }
 
 #[tokio::test]
-async fn a_boards_history_tells_its_limits_as_they_were() {
+async fn a_gpus_history_tells_its_limits_as_they_were() {
     let driver = FakeDriver::new(&[json!({})]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
@@ -85,13 +85,13 @@ async fn a_boards_history_tells_its_limits_as_they_were() {
     };
     eventually("a first span", LONG, async || (!limits("/v1/gpus/0/history").await.is_empty()).then_some(())).await;
     daemon.hold(&driver, 0, 180.0).await;
-    let uuid = daemon.gpu(0).await["uuid"].as_str().expect("told").to_owned();
-    let told = eventually("the new limit", LONG, async || {
-        let told = limits(&format!("/v1/gpus/{uuid}/history")).await;
-        told.contains(&json!(180.0)).then_some(told)
+    let uuid = daemon.gpu(0).await["uuid"].as_str().expect("reported").to_owned();
+    let reported = eventually("the new limit", LONG, async || {
+        let reported = limits(&format!("/v1/gpus/{uuid}/history")).await;
+        reported.contains(&json!(180.0)).then_some(reported)
     })
     .await;
-    assert_eq!((&told[0], told.last()), (&before, Some(&json!(180.0))));
+    assert_eq!((&reported[0], reported.last()), (&before, Some(&json!(180.0))));
     let problem = daemon.get("/v1/gpus/7/history").await.problem(404);
-    assert!(problem["detail"].as_str().expect("told").contains("this machine has 0"), "{problem}");
+    assert!(problem["detail"].as_str().expect("reported").contains("GPUs of this machine: 0"), "{problem}");
 }

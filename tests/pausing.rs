@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::view::{JobView, ProgressView};
 use wattune::controller::{
-    BudgetSettings, CapSettings, ControlError, Controller, NewJob, Parts, Phase, ProgressReport, RankBoard,
-    Settings as ControlSettings,
+    BudgetSettings, CapSettings, ControlError, Controller, NewJob, Parts, Phase, ProgressReport,
+    Settings as ControlSettings, SharedRanks,
 };
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
@@ -77,13 +77,13 @@ struct Waiting {
     clock: Arc<ManualClock>,
     feed: Feed,
     controller: Controller,
-    board: SimulatedGpu,
+    gpu: SimulatedGpu,
     curve: LoadCurve,
     job: JobId,
     state: tempfile::TempDir,
 }
 
-async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedGpu, state: &Path) -> Controller {
+async fn controller(clock: &Arc<ManualClock>, feed: &Feed, gpu: &SimulatedGpu, state: &Path) -> Controller {
     let parts = Parts {
         settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
         profiling: wattune_core::profile::Settings::default(),
@@ -94,11 +94,11 @@ async fn controller(clock: &Arc<ManualClock>, feed: &Feed, board: &SimulatedGpu,
         ledger: Default::default(),
         state_dir: state,
         clock: clock.clone(),
-        devices: vec![Box::new(board.device(0, "Long"))],
+        devices: vec![Box::new(gpu.device(0, "Long"))],
         sampling: Sampling::OnRequest,
         cpu: None,
         signal: feed.subscribe(),
-        ranks: RankBoard::default(),
+        ranks: SharedRanks::default(),
         price: None,
         problems: Vec::new(),
     };
@@ -119,12 +119,12 @@ impl Waiting {
         let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
         let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
         let (original_limit, idle, settling) = (range.max, Watts::new(25.0), Seconds::new(0.5));
-        let board =
+        let gpu =
             SimulatedGpu::new(Physics { range, original_limit, idle, settling, noise: 0.0, seed: 1 }, clock.clone());
         let curve = LoadCurve::saturating(&range, Watts::new(280.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
-        board.run(Some(curve.clone()));
+        gpu.run(Some(curve.clone()));
         let state = tempfile::tempdir().expect("a directory");
-        let mut controller = controller(&clock, &feed, &board, state.path()).await;
+        let mut controller = controller(&clock, &feed, &gpu, state.path()).await;
         let objective = Objective {
             deadline: Some(start() + TimeDelta::hours(16)),
             pausable: Some(Pausing { idle_power: Watts::new(25.0), ..Pausing::default_for(1) }),
@@ -133,7 +133,7 @@ impl Waiting {
         let work = Work::TotalSamples(Samples::new(400.0 * 5.5 * 3600.0));
         let view = controller.register(job(objective, work)).await.expect("registered");
         let job = JobId::new(view.job_id).expect("an id");
-        Self { clock, feed, controller, board, curve, job, state }
+        Self { clock, feed, controller, gpu, curve, job, state }
     }
 
     /// Time passes; the job does what it is told.
@@ -141,16 +141,16 @@ impl Waiting {
         self.clock.advance(span);
         self.feed.poll_due(self.clock.now()).await;
         self.controller.tick().await;
-        let told = self.report().await;
-        let runs = told.phase != Phase::Paused;
-        self.board.run(runs.then(|| self.curve.clone()));
+        let reported = self.report().await;
+        let runs = reported.phase != Phase::Paused;
+        self.gpu.run(runs.then(|| self.curve.clone()));
         self.controller.tick().await;
-        told
+        reported
     }
 
     async fn report(&mut self) -> ProgressView {
         let at = self.clock.monotonic().since(Monotonic::default());
-        let report = ProgressReport { samples: self.board.work_done(), at: Some(at) };
+        let report = ProgressReport { samples: self.gpu.work_done(), at: Some(at) };
         self.controller.progress(&self.job, report).await.expect("taken")
     }
 
@@ -158,9 +158,9 @@ impl Waiting {
     async fn until(&mut self, phase: Phase) -> ProgressView {
         for _ in 0..20_000 {
             let profiling = matches!(self.view().phase, Some(Phase::Waiting | Phase::Profiling));
-            let told = self.step(Seconds::new(if profiling { 1.0 } else { 60.0 })).await;
-            if told.phase == phase {
-                return told;
+            let reported = self.step(Seconds::new(if profiling { 1.0 } else { 60.0 })).await;
+            if reported.phase == phase {
+                return reported;
             }
         }
         panic!("never {phase:?}: {:#?}", self.view())
@@ -174,22 +174,22 @@ impl Waiting {
 #[tokio::test]
 async fn it_waits_for_noon_and_over_a_restart() {
     let mut waiting = Waiting::start().await;
-    let told = waiting.until(Phase::Paused).await;
+    let reported = waiting.until(Phase::Paused).await;
     let ten: DateTime<Utc> = "2025-06-01T10:00:00Z".parse().expect("a moment");
-    assert_eq!(told.resume_at, Some(ten), "{told:#?}");
-    assert!(told.reason.starts_with("Paused: "), "{}", told.reason);
-    assert!(told.warnings.is_empty(), "{:?}", told.warnings);
+    assert_eq!(reported.resume_at, Some(ten), "{reported:#?}");
+    assert!(reported.reason.starts_with("Paused: "), "{}", reported.reason);
+    assert!(reported.warnings.is_empty(), "{:?}", reported.warnings);
     let profile = waiting.controller.profile_of(&waiting.job).await.expect("a profile");
     let lowest = profile.points.iter().map(|p| p.power_limits_w[0]).fold(f64::INFINITY, f64::min);
-    assert_eq!(told.power_limit_w, Some(lowest));
+    assert_eq!(reported.power_limit_w, Some(lowest));
     let plan = waiting.controller.plan_of(&waiting.job).expect("a plan");
-    let doings: Vec<_> = plan.segments.iter().map(|s| s.doing.as_str()).collect();
+    let doings: Vec<_> = plan.segments.iter().map(|s| s.activity.as_str()).collect();
     assert!(plan.applied && doings.starts_with(&["paused"]) && doings.contains(&"resuming"), "{doings:?}");
 
     let before = waiting.view();
     for _ in 0..6 {
-        let told = waiting.step(Seconds::new(600.0)).await;
-        assert_eq!((told.phase, told.resume_at), (Phase::Paused, Some(ten)));
+        let reported = waiting.step(Seconds::new(600.0)).await;
+        assert_eq!((reported.phase, reported.resume_at), (Phase::Paused, Some(ten)));
     }
     let after = waiting.view();
     assert_eq!(after.stalled_s, before.stalled_s, "waiting as told is no stall");
@@ -199,18 +199,18 @@ async fn it_waits_for_noon_and_over_a_restart() {
     assert_eq!(format!("{:?}", again.points), format!("{:?}", profile.points), "nothing is learned from a pause");
 
     // The next daemon knows that it pauses, and since when.
-    let Waiting { clock, feed, controller: old, board, curve, job, state } = waiting;
+    let Waiting { clock, feed, controller: old, gpu, curve, job, state } = waiting;
     old.shut_down().await;
-    let controller = controller(&clock, &feed, &board, state.path()).await;
-    let mut waiting = Waiting { clock, feed, controller, board, curve, job, state };
-    let told = waiting.step(Seconds::new(60.0)).await;
-    assert_eq!((told.phase, told.resume_at), (Phase::Paused, Some(ten)), "{told:#?}");
+    let controller = controller(&clock, &feed, &gpu, state.path()).await;
+    let mut waiting = Waiting { clock, feed, controller, gpu, curve, job, state };
+    let reported = waiting.step(Seconds::new(60.0)).await;
+    assert_eq!((reported.phase, reported.resume_at), (Phase::Paused, Some(ten)), "{reported:#?}");
 
-    let told = waiting.until(Phase::Planned).await;
+    let reported = waiting.until(Phase::Planned).await;
     let late = waiting.clock.utc() - ten;
-    assert!(told.resume_at.is_none() && late >= TimeDelta::zero() && late < TimeDelta::minutes(1), "{late}");
-    let told = waiting.until(Phase::Observing).await;
-    assert!(told.reason.contains("All samples are done"), "{}", told.reason);
+    assert!(reported.resume_at.is_none() && late >= TimeDelta::zero() && late < TimeDelta::minutes(1), "{late}");
+    let reported = waiting.until(Phase::Observing).await;
+    assert!(reported.reason.contains("All samples are done"), "{}", reported.reason);
     let (now, deadline) = (waiting.clock.utc(), start() + TimeDelta::hours(16));
     assert!(now <= deadline && now > ten + TimeDelta::hours(4), "{now}");
 }
@@ -220,7 +220,7 @@ async fn work_that_goes_on_all_the_same_counts() {
     let mut waiting = Waiting::start().await;
     waiting.until(Phase::Paused).await;
     let before = waiting.view();
-    waiting.board.run(Some(waiting.curve.clone()));
+    waiting.gpu.run(Some(waiting.curve.clone()));
     let done = |view: &JobView| view.samples.expect("reported");
     for _ in 0..10 {
         waiting.clock.advance(Seconds::new(60.0));

@@ -35,7 +35,7 @@ fn entries(dir: &Path) -> Vec<std::path::PathBuf> {
     fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("readable").path()).collect()
 }
 
-/// A daemon on simulated boards that ends at once where it refuses, and is ended after half a second where it does not.
+/// A daemon on simulated GPUs that ends at once where it refuses, and is ended after half a second where it does not.
 fn try_serve(state: &Path) -> Output {
     let mut command = Command::new("timeout");
     command.args(["--signal=TERM", "20", env!("CARGO_BIN_EXE_wattune"), "serve", "--gpus", "simulated", "--listen"]);
@@ -290,7 +290,7 @@ fn a_socket_is_not_put_where_others_could_exchange_it() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_the_state_is_not_told_that_nothing_is_to_be_restored() {
+async fn who_may_not_read_the_state_is_not_reported_that_nothing_is_to_be_restored() {
     if !is_root() {
         return;
     }

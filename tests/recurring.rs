@@ -83,17 +83,17 @@ async fn a_trial_from_beginning_to_end() {
     assert!(late["detail"].as_str().expect("text").contains("it was withdrawn"), "{late}");
 
     let progress = format!("{base}/trials/1/progress");
-    let told = daemon.post(&progress, &report(1, 64, 4)).await.expect(200);
-    checked("post", "/v1/recurring/{name}/trials/{number}/progress", "200", &told);
-    assert_eq!((&told["stop"], &told["reached"]), (&json!(false), &json!(false)));
+    let reported = daemon.post(&progress, &report(1, 64, 4)).await.expect(200);
+    checked("post", "/v1/recurring/{name}/trials/{number}/progress", "200", &reported);
+    assert_eq!((&reported["stop"], &reported["reached"]), (&json!(false), &json!(false)));
     let wrong = daemon.post(&progress, &report(1, 64, 3)).await.problem(422);
     assert_eq!(wrong["field"], "epochs");
     let not_a_number = json!({"epochs": 5, "energy_j": 400, "time_s": 5, "metric": null});
     assert_eq!(daemon.post(&progress, &not_a_number).await.expect(200)["reached"], false);
     let last = json!({"epochs": 6, "energy_j": 480, "time_s": 6, "metric": 0.6});
-    let told = daemon.post(&progress, &last).await.expect(200);
-    assert_eq!((&told["stop"], &told["reached"]), (&json!(true), &json!(true)));
-    assert_eq!(daemon.post(&progress, &last).await.expect(200), told, "who heard nothing asks again");
+    let reported = daemon.post(&progress, &last).await.expect(200);
+    assert_eq!((&reported["stop"], &reported["reached"]), (&json!(true), &json!(true)));
+    assert_eq!(daemon.post(&progress, &last).await.expect(200), reported, "who heard nothing asks again");
     let later = json!({"epochs": 7, "energy_j": 560, "time_s": 7, "metric": 0.3});
     let late = daemon.post(&progress, &later).await.expect(200);
     assert_eq!((&late["stop"], &late["reached"], &late["max_epochs"]), (&json!(true), &json!(true), &json!(6)));
@@ -185,7 +185,7 @@ async fn where_nothing_converges_it_is_said() {
 }
 
 #[tokio::test]
-async fn energy_may_come_from_the_books() {
+async fn energy_may_come_from_the_ledger() {
     let state = tempfile::tempdir().expect("a directory");
     let daemon = start(state.path()).await;
     daemon.put("/v1/recurring/nightly", &spec()).await.expect(201);
@@ -204,8 +204,8 @@ async fn energy_may_come_from_the_books() {
     let last = json!({"epochs": 2, "job_id": id, "time_s": 4, "metric": 0.7});
     assert_eq!(daemon.post(progress, &last).await.expect(200)["reached"], true);
     let trial = daemon.get("/v1/recurring/nightly/trials/1").await.expect(200);
-    let booked = account["energy_j"].as_f64().expect("booked");
-    assert!((trial["energy_j"].as_f64().expect("known") / booked - 1.0).abs() < 1e-6, "{trial} {account}");
+    let recorded = account["energy_j"].as_f64().expect("recorded");
+    assert!((trial["energy_j"].as_f64().expect("known") / recorded - 1.0).abs() < 1e-6, "{trial} {account}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -269,10 +269,10 @@ async fn client(http: reqwest::Client, base: String, who: u64) -> Vec<u64> {
             }
             tokio::time::sleep(Duration::from_millis(1 + (who * 7 + turn * 3 + epochs) % 11)).await;
             let body = report(number, batch_size, epochs);
-            let told =
+            let reported =
                 http.post(format!("{base}/trials/{number}/progress")).json(&body).send().await.expect("answered");
-            assert_eq!(told.status(), 200);
-            if told.json::<Value>().await.expect("JSON")["stop"] == true {
+            assert_eq!(reported.status(), 200);
+            if reported.json::<Value>().await.expect("JSON")["stop"] == true {
                 break;
             }
         }
@@ -352,8 +352,8 @@ async fn lived(kill: fn(u64) -> Kill) -> Value {
                 let (needs, _) = truth(batch_size);
                 mortal.post(&format!("{path}/progress"), &report(turn, batch_size, 2)).await;
                 let last = report(turn, batch_size, needs.min(10));
-                let told = mortal.post(&format!("{path}/progress"), &last).await;
-                assert_eq!(told["stop"], true, "{told}");
+                let reported = mortal.post(&format!("{path}/progress"), &last).await;
+                assert_eq!(reported["stop"], true, "{reported}");
             }
         }
     }

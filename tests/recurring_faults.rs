@@ -40,7 +40,7 @@ async fn a_generator_that_cannot_be_one_is_refused_and_holds_nobody_up_where_it_
 
 /// What a trial is told that takes its time from a job whose client counts seconds; the daemon is killed after `kills` of
 /// its reports.
-async fn time_from_books(kills: &[u64], asked: &[u64]) -> f64 {
+async fn time_from_ledger(kills: &[u64], asked: &[u64]) -> f64 {
     let state = tempfile::tempdir().expect("a directory");
     let mut daemon = start(state.path()).await;
     let mut spec = spec();
@@ -70,10 +70,10 @@ async fn time_from_books(kills: &[u64], asked: &[u64]) -> f64 {
 
 #[tokio::test]
 async fn a_trial_that_takes_its_time_from_a_job_loses_none_of_it_when_the_daemon_is_killed() {
-    assert_eq!(time_from_books(&[], &[2, 4]).await, 300.0);
-    assert_eq!(time_from_books(&[2], &[2, 4]).await, 300.0, "after a report that relied on it");
-    assert_eq!(time_from_books(&[1, 2], &[4]).await, 300.0, "before any of it was asked for");
-    assert_eq!(time_from_books(&[4], &[2, 4]).await, 300.0, "after the last");
+    assert_eq!(time_from_ledger(&[], &[2, 4]).await, 300.0);
+    assert_eq!(time_from_ledger(&[2], &[2, 4]).await, 300.0, "after a report that relied on it");
+    assert_eq!(time_from_ledger(&[1, 2], &[4]).await, 300.0, "before any of it was asked for");
+    assert_eq!(time_from_ledger(&[4], &[2, 4]).await, 300.0, "after the last");
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn trials_that_contradict_themselves_are_not_imported() {
 }
 
 #[tokio::test]
-async fn whoever_fell_silent_is_told_so_even_if_its_batch_size_is_taken_for_the_reason() {
+async fn whoever_fell_silent_is_reported_so_even_if_its_batch_size_is_taken_for_the_reason() {
     let state = tempfile::tempdir().expect("a directory");
     let daemon = start(state.path()).await;
     let mut spec = spec();

@@ -1,4 +1,4 @@
-//! `wattune report` and what it reads: the books of a state directory, without a daemon.
+//! `wattune report` and what it reads: the ledger of a state directory, without a daemon.
 
 use std::path::Path;
 
@@ -170,7 +170,7 @@ pub(crate) async fn keep(dir: &Path) {
     keeper.store.close().await;
 }
 
-pub(crate) async fn books() -> tempfile::TempDir {
+pub(crate) async fn ledger() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     keep(dir.path()).await;
     dir
@@ -190,7 +190,7 @@ fn as_json(dir: &Path, arguments: &[&str]) -> Value {
 
 #[tokio::test]
 async fn a_small_report_is_as_it_should_be() {
-    let dir = books().await;
+    let dir = ledger().await;
     let table = report(dir.path(), &[&DAY[..], &["--by", "name", "--functional-unit", "run"]].concat());
     insta::assert_snapshot!(table.done().replace(env!("CARGO_PKG_VERSION"), "VERSION"), @r"
     2026-03-01 00:00 to 2026-03-02 00:00 UTC, by name
@@ -215,8 +215,8 @@ async fn a_small_report_is_as_it_should_be() {
 }
 
 #[tokio::test]
-async fn all_groupings_of_stored_books_add_up_to_the_same() {
-    let dir = books().await;
+async fn all_groupings_of_stored_ledger_add_up_to_the_same() {
+    let dir = ledger().await;
     let all = KWH + KWH / 10 + 2 * KWH + 7 + KWH / 4 + KWH / 8 + 1 + KWH / 2;
     // 1.1 kWh at 250 g and 2 kWh (and 7 mJ) at 300 g; of the rest nothing is known.
     let carbon = 1.1 * 250.0 + 2.0 * 300.0 + 7.0 / KWH as f64 * 300.0;
@@ -251,13 +251,13 @@ async fn all_groupings_of_stored_books_add_up_to_the_same() {
 
 #[tokio::test]
 async fn a_report_says_what_an_auditor_asks() {
-    let dir = books().await;
+    let dir = ledger().await;
     let found = as_json(dir.path(), &["--by", "job", "--functional-unit", "1e6-samples"]);
     let devices = found["completeness"]["devices"].as_array().expect("devices");
     for d in devices {
         let number = |field: &str| d[field].as_i64().expect("a number");
-        let booked = number("jobs_mj") + number("idle_mj") + number("unattributed_mj");
-        assert_eq!(booked, number("counter_mj") + number("integrated_mj"), "{d}");
+        let recorded = number("jobs_mj") + number("idle_mj") + number("unattributed_mj");
+        assert_eq!(recorded, number("counter_mj") + number("integrated_mj"), "{d}");
     }
     assert_eq!(devices.len(), 2);
     let gaps = found["completeness"]["gaps"].as_array().expect("gaps");
@@ -276,7 +276,7 @@ async fn a_report_says_what_an_auditor_asks() {
     assert_eq!(first["sci_g_per_unit"], 875.0 * 1.5 / 2.0);
     assert_eq!((&found["embodied"], &first["embodied_g"]), (&Value::Null, &Value::Null));
     assert_eq!(found["terms"][0]["pue_date"], "2026-01-01");
-    assert!(found["method"]["boundary"].as_str().expect("told").contains("PUE: 1.5 (annual report, 2026-01-01)"));
+    assert!(found["method"]["boundary"].as_str().expect("reported").contains("PUE: 1.5 (annual report, 2026-01-01)"));
     let unended = &found["rows"][0];
     assert_eq!((&unended["sci_g_per_unit"], &unended["carbon_g"]), (&Value::Null, &Value::Null), "{unended}");
     assert_eq!(unended["state"], "unknown");
@@ -284,13 +284,13 @@ async fn a_report_says_what_an_auditor_asks() {
 
 #[tokio::test]
 async fn all_formats_say_the_same_and_names_are_no_markup() {
-    let dir = books().await;
-    let told = as_json(dir.path(), &["--by", "name"]);
+    let dir = ledger().await;
+    let reported = as_json(dir.path(), &["--by", "name"]);
     let csv = report(dir.path(), &[&DAY[..], &["--by", "name", "--format", "csv"]].concat());
     let mut reader = csv::Reader::from_reader(csv.done().as_bytes());
     let rows: Vec<std::collections::BTreeMap<String, String>> =
         reader.deserialize().collect::<Result<_, _>>().expect("CSV");
-    let from_json = told["rows"].as_array().expect("rows");
+    let from_json = reported["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), from_json.len());
     for (csv, json) in rows.iter().zip(from_json) {
         for (name, value) in json.as_object().expect("a row") {
@@ -327,7 +327,7 @@ async fn all_formats_say_the_same_and_names_are_no_markup() {
 
 #[tokio::test]
 async fn an_export_is_checked_without_a_daemon_and_a_change_is_named() {
-    let dir = books().await;
+    let dir = ledger().await;
     let verified = report(dir.path(), &["verify"]);
     let head = verified.done().lines().find_map(|l| l.strip_prefix("head ")).expect("a digest").to_owned();
     let file = dir.path().join("ledger.jsonl");
@@ -353,7 +353,7 @@ async fn an_export_is_checked_without_a_daemon_and_a_change_is_named() {
 
 #[tokio::test]
 async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
-    let dir = books().await;
+    let dir = ledger().await;
     let whole = ["--from", "2026-03-01T02:00:00Z", "--to", "2026-03-01T04:00:00Z"];
     let correct = |more: &[&str]| report(dir.path(), &[&["correct"], &whole[..], more].concat());
     let said = ["--who", "ada", "--why", "the job's client was not running"];
@@ -362,11 +362,11 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     let none = report(dir.path(), &[&within[..], &["--of", "unattributed", "--give-to", "job:b"], &said[..]].concat());
     assert!(none.failed(1).contains("no closed interval of that share lies within"), "{none:?}");
     let done = correct(&[&["--of", "unattributed", "--give-to", "job:b"], &said[..]].concat());
-    let told = done.done();
-    assert!(told.contains("2 intervals with 1350000.000 J of GPU-"), "{told}");
+    let reported = done.done();
+    assert!(reported.contains("2 intervals with 1350000.000 J of GPU-"), "{reported}");
     assert!(
-        told.contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s), settled again"),
-        "{told}"
+        reported.contains(" between 2026-03-01T02:00:00Z and 2026-03-01T04:00:00Z, in 2 hour(s), settled again"),
+        "{reported}"
     );
     let after = as_json(dir.path(), &["--by", "job"]);
     let rows = after["rows"].as_array().expect("rows");
@@ -381,10 +381,10 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     assert_eq!((&made["of"], &made["given_to"]), (&"unattributed".into(), &"job:b".into()));
     assert_eq!((&made["intervals"], &made["energy_j"]), (&2.into(), &1_350_000.0.into()));
     for format in ["table", "markdown", "html"] {
-        let told = report(dir.path(), &[&DAY[..], &["--format", format]].concat());
+        let reported = report(dir.path(), &[&DAY[..], &["--format", format]].concat());
         for part in ["ada", "the job's client was not running", "unattributed", "job:b"] {
-            let told = told.done().replace("&#39;", "'");
-            assert!(told.contains(part), "{format}: {part}: {told}");
+            let reported = reported.done().replace("&#39;", "'");
+            assert!(reported.contains(part), "{format}: {part}: {reported}");
         }
     }
     let half = ["--from", "2026-03-01T03:00:00Z", "--to", "2026-03-01T04:00:00Z", "--format", "json"];
@@ -421,7 +421,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
 
 #[tokio::test]
 async fn a_badge_has_the_figures_with_their_state() {
-    let dir = books().await;
+    let dir = ledger().await;
     let svg = dir.path().join("badge.svg");
     let badge = report(dir.path(), &["badge", "--name", "resnet50", "--svg", svg.to_str().expect("UTF-8")]);
     let summary = badge.done();
@@ -450,14 +450,14 @@ pub(crate) fn outcome(job: &str, version: u32, saved: Value) -> Entry {
     let entry = json!({
         "kind": "outcome", "at": at(2.0), "job": job, "version": version, "why": "it ended", "active_s": 3600.0,
         "samples": 2e6, "against_max": { "unknown": "not this one" },
-        "against_found": { "limits": [], "basis": basis, "frozen": [], "saving": saving },
+        "against_original": { "limits": [], "basis": basis, "frozen": [], "saving": saving },
     });
     serde_json::from_value(entry).expect("an entry")
 }
 
 #[tokio::test]
 async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
-    let dir = books().await;
+    let dir = ledger().await;
     let store = Store::open(dir.path()).await.expect("opens");
     store.save_job(&stored("c", "resnet50", Some("vision"), 0.5, Some(1.5))).await.expect("saved");
     // Against the largest limit, and an older version: neither counts.
@@ -477,9 +477,9 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
         let rows = found["rows"].as_array().expect("rows");
         let row = rows.iter().find(|row| row["key"] == key).unwrap_or_else(|| panic!("no {key}: {rows:#?}"));
         for (row, jobs) in [(row, jobs), (&found["total"], 3)] {
-            let told =
+            let reported =
                 ["saved_low_g", "saved_g", "saved_high_g", "saved_of_jobs", "jobs"].map(|field| row[field].clone());
-            assert_eq!(told, [json!(110.5), json!(120.5), json!(140.5), json!(1), json!(jobs)], "by {by}: {row}");
+            assert_eq!(reported, [json!(110.5), json!(120.5), json!(140.5), json!(1), json!(jobs)], "by {by}: {row}");
         }
     }
     let by_job = as_json(dir.path(), &["--by", "job"]);
@@ -510,8 +510,8 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
     let svg = elsewhere.path().join("badge.svg");
     let badge = |what: &[&str]| {
         let arguments = [&["badge"], what, &["--svg", svg.to_str().expect("UTF-8")]].concat();
-        let told = report(dir.path(), &arguments).done().to_owned();
-        (told, std::fs::read_to_string(&svg).expect("written"))
+        let reported = report(dir.path(), &arguments).done().to_owned();
+        (reported, std::fs::read_to_string(&svg).expect("written"))
     };
     let (summary, svg_of_both) = badge(&["--name", "resnet50"]);
     assert!(summary.contains("120.5 g (110.5 g to 140.5 g), known of 1 of 2 jobs"), "{summary}");
@@ -533,17 +533,17 @@ async fn savings_are_those_of_the_newest_outcome_and_say_of_how_many_jobs() {
 }
 
 #[tokio::test]
-async fn names_are_told_from_rows_that_are_of_none_and_devices_by_their_kind() {
-    let dir = books().await;
+async fn names_are_reported_from_rows_that_are_of_none_and_devices_by_their_kind() {
+    let dir = ledger().await;
     let store = Store::open(dir.path()).await.expect("opens");
     store.save_job(&stored("c", "(idle)", Some("total"), 3.0, Some(4.0))).await.expect("saved");
     store.append(&[row("GPU-0", job("c"), 3.8, 3.9, KWH)], &[]).await.expect("written");
     store.close().await;
     for (by, quoted) in [("name", "\"(idle)\""), ("tag:team", "\"total\"")] {
         for format in ["table", "markdown", "html"] {
-            let told = report(dir.path(), &[&DAY[..], &["--by", by, "--format", format]].concat());
-            let told = told.done().replace("&quot;", "\"");
-            assert!(told.contains(quoted), "{by}, {format}: {told}");
+            let reported = report(dir.path(), &[&DAY[..], &["--by", by, "--format", format]].concat());
+            let reported = reported.done().replace("&quot;", "\"");
+            assert!(reported.contains(quoted), "{by}, {format}: {reported}");
         }
     }
     let devices = as_json(dir.path(), &["--by", "gpu"]);
@@ -558,7 +558,7 @@ async fn what_is_not_there_is_said_and_nothing_is_made() {
     let none = report(dir.path(), &[]);
     assert!(none.failed(1).contains("there is no database at"), "{none:?}");
     assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 0, "nothing was made");
-    for (arguments, told) in [
+    for (arguments, reported) in [
         (&["--by", "colour"][..], "tag:KEY"),
         (&["--by", "tag:"], "tag:KEY"),
         (&["--from", "yesterday"], "2026-01-31"),
@@ -567,11 +567,11 @@ async fn what_is_not_there_is_said_and_nothing_is_made() {
         (&["--samples-per-epoch", "100"], "epoch"),
         (&["--functional-unit", "epoch", "--samples-per-epoch", "0"], "at least 1"),
     ] {
-        let dir = books().await;
+        let dir = ledger().await;
         let refused = report(dir.path(), arguments);
-        assert!(refused.failed(2).contains(told), "{refused:?}");
+        assert!(refused.failed(2).contains(reported), "{refused:?}");
     }
-    let dir = books().await;
+    let dir = ledger().await;
     let leap = ["--from", "2016-12-31T23:59:60Z", "--to", "2017-01-01T00:00:00Z", "--format", "json"];
     let leap = report(dir.path(), &leap).json();
     assert_eq!((&leap["from"], &leap["to"]), (&"2016-12-31T23:00:00Z".into(), &"2017-01-01T00:00:00Z".into()));
@@ -590,8 +590,8 @@ async fn what_is_not_there_is_said_and_nothing_is_made() {
 }
 
 #[tokio::test]
-async fn books_can_be_read_while_somebody_writes_them() {
-    let dir = books().await;
+async fn ledger_can_be_read_while_somebody_writes_them() {
+    let dir = ledger().await;
     let store = Store::open(dir.path()).await.expect("opens");
     let more = row("GPU-0", Share::Idle, 3.75, 4.0, 5);
     let point = Checkpoint {

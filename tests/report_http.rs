@@ -1,19 +1,19 @@
-//! The books over HTTP: reports and the ledger, as the command line tells them of the same state.
+//! The ledger over HTTP: reports and the ledger, as the command line tells them of the same state.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use wattune::store::Store;
 
-use crate::nvml::board;
+use crate::nvml::gpu;
 use crate::report::{KWH, keep, outcome};
 use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, wattune};
 
-/// What the books hold, in millijoules.
+/// What the ledger hold, in millijoules.
 const ALL: u64 = KWH + KWH / 10 + 2 * KWH + 7 + KWH / 4 + KWH / 8 + 1 + KWH / 2;
 const SPAN: &str = "from=2026-03-01&to=2026-03-01";
 
-/// A daemon over books of four hours; what it books itself lies months later.
+/// A daemon over ledger of four hours; what it ledger itself lies months later.
 struct Kept {
     daemon: Daemon,
     state: tempfile::TempDir,
@@ -27,7 +27,7 @@ impl Kept {
     }
 
     async fn with(ledger: &str) -> Self {
-        let (state, driver) = (tempfile::tempdir().expect("a directory"), FakeDriver::new(&[board()]));
+        let (state, driver) = (tempfile::tempdir().expect("a directory"), FakeDriver::new(&[gpu()]));
         keep(state.path()).await;
         let store = Store::open(state.path()).await.expect("opens");
         store.append_entry(&outcome("a", 1, 120.5.into())).await.expect("noted");
@@ -53,9 +53,9 @@ impl Kept {
             let path = format!("/v1/report?{query}");
             let before = self.daemon.get(&path).await;
             assert_eq!(before.status, 200, "{}", before.text);
-            let told = self.report(arguments).done().to_owned();
+            let reported = self.report(arguments).done().to_owned();
             if timeless(&self.daemon.get(&path).await.text) == timeless(&before.text) {
-                return (timeless(&before.text), timeless(&told));
+                return (timeless(&before.text), timeless(&reported));
             }
         }
         panic!("the daemon never stops to write about a time long ago");
@@ -80,11 +80,16 @@ async fn reports_are_those_of_the_command_line_whatever_they_are_asked() {
         let query = format!("{SPAN}&by={}", by.replace(':', "%3A"));
         let (http, cli) = kept.both(&query, &[&day[..], &["--by", by, "--format", "json"]].concat()).await;
         assert_eq!(http, cli, "by {by}");
-        let told: Value = serde_json::from_str(&http).expect("JSON");
-        assert_eq!(told["by"], by);
-        let sum: f64 = told["rows"].as_array().expect("rows").iter().filter_map(|row| row["energy_j"].as_f64()).sum();
+        let reported: Value = serde_json::from_str(&http).expect("JSON");
+        assert_eq!(reported["by"], by);
+        let sum: f64 =
+            reported["rows"].as_array().expect("rows").iter().filter_map(|row| row["energy_j"].as_f64()).sum();
         assert!((sum - ALL as f64 / 1e3).abs() < 1e-6, "by {by}: {sum} J");
-        assert_eq!((&told["total"]["saved_g"], &told["total"]["saved_of_jobs"]), (&120.5.into(), &1.into()), "by {by}");
+        assert_eq!(
+            (&reported["total"]["saved_g"], &reported["total"]["saved_of_jobs"]),
+            (&120.5.into(), &1.into()),
+            "by {by}"
+        );
     }
     // Spans, units and thresholds.
     for (query, arguments) in [
@@ -150,11 +155,11 @@ async fn formats_have_their_media_types_and_say_the_same() {
     let csv = kept.daemon.get(&format!("/v1/report?{SPAN}&by=name&format=csv")).await.text;
     let rows: Vec<BTreeMap<String, String>> =
         csv::Reader::from_reader(csv.as_bytes()).deserialize().collect::<Result<_, _>>().expect("CSV");
-    let told = json["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), told.len());
-    for (row, told) in rows.iter().zip(told) {
-        assert_eq!(row["energy_j"].parse().ok(), told["energy_j"].as_f64(), "{row:?}");
-        assert_eq!(row["saved_g"].parse().ok(), told["saved_g"].as_f64(), "{row:?}");
+    let reported = json["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), reported.len());
+    for (row, reported) in rows.iter().zip(reported) {
+        assert_eq!(row["energy_j"].parse().ok(), reported["energy_j"].as_f64(), "{row:?}");
+        assert_eq!(row["saved_g"].parse().ok(), reported["saved_g"].as_f64(), "{row:?}");
     }
     let page = kept.daemon.get(&format!("/v1/report?{SPAN}&by=name&format=html")).await.text;
     assert!(page.contains("120.50 g (110.50 g to 140.50 g)") && !page.contains("<script"), "{page}");

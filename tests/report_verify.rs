@@ -7,13 +7,13 @@ use serde_json::json;
 use wattune::store::{FILE_NAME, Store};
 use wattune_core::ledger::verify::Verifier;
 
-use crate::report::{books, outcome, report};
+use crate::report::{ledger, outcome, report};
 use crate::support::{Ended, wattune};
 
-/// A copy of books with something changed by hand.
-fn doctored(books: &Path, statements: &[&str]) -> tempfile::TempDir {
+/// A copy of ledger with something changed by hand.
+fn doctored(ledger: &Path, statements: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::copy(books.join(FILE_NAME), dir.path().join(FILE_NAME)).expect("copied");
+    std::fs::copy(ledger.join(FILE_NAME), dir.path().join(FILE_NAME)).expect("copied");
     let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
     for statement in statements {
         let changed = db.execute(statement, []).expect("done");
@@ -38,10 +38,10 @@ const CHANGED: &str = "CREATE TRIGGER ledger_is_not_changed BEFORE UPDATE ON led
 
 #[tokio::test]
 async fn what_reports_read_and_no_digest_covers_is_made_again_and_compared() {
-    let plain = books().await;
+    let plain = ledger().await;
     assert_eq!(wrong(plain.path()).await, None);
     // With a block that is closed and not settled, corrections of which some are rolled up, and a roll-up.
-    let full = books().await;
+    let full = ledger().await;
     let span = ["--from", "2026-03-01T00:00:00Z", "--to", "2026-03-01T04:00:00Z"];
     for (of, to) in [("unattributed", "job:b"), ("job:a", "job:b"), ("idle", "unattributed")] {
         let said = ["--of", of, "--give-to", to, "--who", "ada", "--why", "known since"];
@@ -52,13 +52,13 @@ async fn what_reports_read_and_no_digest_covers_is_made_again_and_compared() {
     assert!(store.roll_up(until, 10, until).await.expect("rolled up") > 0);
     store.close().await;
     assert_eq!(wrong(full.path()).await, None);
-    let closed = books().await;
+    let closed = ledger().await;
     let store = Store::open(closed.path()).await.expect("opens");
     store.close_block("2026-03-01T04:00:00Z".parse().expect("a time")).await.expect("closed");
     store.close().await;
     assert_eq!(wrong(closed.path()).await, None);
 
-    for (books, statements, named) in [
+    for (ledger, statements, named) in [
         (&plain, &["UPDATE day_totals SET energy_mj = energy_mj / 2, carbon_ug = carbon_ug / 2"][..], "day_totals"),
         (&full, &["UPDATE day_totals SET provisional_mj = 0, final_mj = energy_mj"], "day_totals"),
         (&plain, &["DELETE FROM day_totals"], "day_totals"),
@@ -96,29 +96,29 @@ async fn what_reports_read_and_no_digest_covers_is_made_again_and_compared() {
             "ledger",
         ),
     ] {
-        let dir = doctored(books.path(), statements);
-        let told = wrong(dir.path()).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
-        assert!(told.starts_with(&format!("table {named}, row of ")), "{statements:?}: {told}");
+        let dir = doctored(ledger.path(), statements);
+        let reported = wrong(dir.path()).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
+        assert!(reported.starts_with(&format!("table {named}, row of ")), "{statements:?}: {reported}");
     }
     let dir = doctored(plain.path(), &["UPDATE day_totals SET energy_mj = energy_mj / 2 WHERE device = 'GPU-0'"]);
-    let told = report(dir.path(), &["verify"]);
-    assert_eq!(told.code, Some(1));
+    let reported = report(dir.path(), &["verify"]);
+    assert_eq!(reported.code, Some(1));
     for part in [
         "INVALID: the database, table day_totals, row of day_us 1772323200000000 (2026-03-01T00:00:00Z)",
         "device GPU-0",
         "energy_mj",
         "the ledger gives",
     ] {
-        assert!(told.out.contains(part), "{part}: {}", told.out);
+        assert!(reported.out.contains(part), "{part}: {}", reported.out);
     }
 }
 
 #[tokio::test]
 async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
-    let dir = books().await;
+    let dir = ledger().await;
     let head = |dir: &Path| {
-        let told = report(dir, &["verify"]);
-        told.done().lines().find_map(|l| l.strip_prefix("head ")).expect("a digest").to_owned()
+        let reported = report(dir, &["verify"]);
+        reported.done().lines().find_map(|l| l.strip_prefix("head ")).expect("a digest").to_owned()
     };
     let first = head(dir.path());
     let store = Store::open(dir.path()).await.expect("opens");
@@ -133,9 +133,9 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
     let tail = "DELETE FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger)";
     let cut = doctored(dir.path(), &["DROP TRIGGER ledger_is_not_shortened", tail, SHORTENED]);
     assert_eq!(head(cut.path()), first, "nothing else follows from the last entry");
-    let told = report(cut.path(), &["verify", "--head", &last]);
-    assert_eq!(told.code, Some(1));
-    assert!(told.out.contains(&format!("the digest {last}: is not the digest of any entry")), "{}", told.out);
+    let reported = report(cut.path(), &["verify", "--head", &last]);
+    assert_eq!(reported.code, Some(1));
+    assert!(reported.out.contains(&format!("the digest {last}: is not the digest of any entry")), "{}", reported.out);
     let file = dir.path().join("ledger.jsonl");
     let path = file.to_str().expect("UTF-8");
     report(dir.path(), &["export", "--output", path]).done();
@@ -145,8 +145,8 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_held_or_none_is_told_once() {
-    let dir = books().await;
+async fn a_database_that_is_held_or_none_is_reported_once() {
+    let dir = ledger().await;
     let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
     db.execute_batch("BEGIN IMMEDIATE").expect("begun");
     let correct = || {
@@ -162,7 +162,7 @@ async fn a_database_that_is_held_or_none_is_told_once() {
 
     let none = tempfile::tempdir().expect("a directory");
     let path = none.path().join(FILE_NAME);
-    for (statement, told) in
+    for (statement, reported) in
         [(None, "file is not a database"), (Some("CREATE TABLE t (a)"), "it is not a wattune database")]
     {
         let _ = std::fs::remove_file(&path);
@@ -174,13 +174,13 @@ async fn a_database_that_is_held_or_none_is_told_once() {
         }
         let refused = report(none.path(), &[]);
         let text = refused.failed(1);
-        assert_eq!((text.matches(told).count(), text.matches("code").count()), (1, 1), "{text}");
+        assert_eq!((text.matches(reported).count(), text.matches("code").count()), (1, 1), "{text}");
     }
 }
 
 #[tokio::test]
 async fn nothing_of_the_state_directory_is_written_over() {
-    let dir = books().await;
+    let dir = ledger().await;
     let database = dir.path().join(FILE_NAME);
     let before = std::fs::read(&database).expect("readable");
     let elsewhere = tempfile::tempdir().expect("a directory");
@@ -211,8 +211,8 @@ async fn nothing_of_the_state_directory_is_written_over() {
 
 #[tokio::test]
 async fn what_figures_depend_on_beside_the_ledger_is_as_it_was_written() {
-    let books = books().await;
-    let untouched = doctored(books.path(), &["ANALYZE"]);
+    let ledger = ledger().await;
+    let untouched = doctored(ledger.path(), &["ANALYZE"]);
     assert_eq!(wrong(untouched.path()).await, None, "statistics change no figure");
     for (statements, named) in [
         (&["UPDATE checkpoints SET counter_mj = counter_mj + 1"][..], "checkpoints, row of device GPU-"),
@@ -256,23 +256,23 @@ async fn what_figures_depend_on_beside_the_ledger_is_as_it_was_written() {
             "sqlite_schema, row of name ledger_is_not_changed",
         ),
     ] {
-        let dir = doctored(books.path(), statements);
-        let told = wrong(dir.path()).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
-        assert!(told.starts_with(&format!("table {named}")), "{statements:?}: {told}");
+        let dir = doctored(ledger.path(), statements);
+        let reported = wrong(dir.path()).await.unwrap_or_else(|| panic!("{statements:?} goes unseen"));
+        assert!(reported.starts_with(&format!("table {named}")), "{statements:?}: {reported}");
     }
 }
 
 #[tokio::test]
 async fn what_no_digest_covers_is_said_with_the_result() {
-    let books = books().await;
+    let ledger = ledger().await;
     // A running job's progress, what sources said of hours to come, and what is open.
     let changes = [
         "UPDATE jobs SET progress = replace(progress, '2000000.0', '9000000.0') WHERE id = 'b'",
         "UPDATE intensities SET g_per_kwh = g_per_kwh + 1",
         "INSERT INTO settlements VALUES ('DE', 'nobody', 'average', 'lifecycle', 5)",
     ];
-    let dir = doctored(books.path(), &changes);
-    let told = report(dir.path(), &["verify"]);
+    let dir = doctored(ledger.path(), &changes);
+    let reported = report(dir.path(), &["verify"]);
     for part in [
         "of running jobs",
         "profiles",
@@ -280,13 +280,13 @@ async fn what_no_digest_covers_is_said_with_the_result() {
         "recurring jobs",
         "since the last checkpoint",
     ] {
-        assert!(told.done().contains(part), "{part}: {}", told.done());
+        assert!(reported.done().contains(part), "{part}: {}", reported.done());
     }
 }
 
 #[tokio::test]
-async fn books_of_an_earlier_version_are_covered_from_their_next_start_on() {
-    let books = books().await;
+async fn ledger_of_an_earlier_version_are_covered_from_their_next_start_on() {
+    let ledger = ledger().await;
     let earlier = [
         "DROP TRIGGER ledger_is_not_shortened",
         "DROP TRIGGER ledger_is_not_changed",
@@ -297,7 +297,7 @@ async fn books_of_an_earlier_version_are_covered_from_their_next_start_on() {
         "DROP TABLE open_block",
         "PRAGMA user_version = 13",
     ];
-    let dir = doctored(books.path(), &earlier);
+    let dir = doctored(ledger.path(), &earlier);
     for _ in 0..2 {
         Store::open(dir.path()).await.expect("opens").close().await;
     }

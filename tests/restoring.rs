@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::nvml::{CURVE, board};
-use crate::support::{Books, Daemon, FakeDriver, Training, eventually};
+use crate::nvml::{CURVE, gpu};
+use crate::support::{Daemon, FakeDriver, LedgerFile, Training, eventually};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// The limit that [`board`] is found at, and its driver's default.
+/// The limit that [`gpu`] is found at, and its driver's default.
 const FOUND: Option<f64> = Some(280.0);
 const DEFAULT_W: u32 = 320;
 
@@ -25,9 +25,9 @@ struct Case {
 }
 
 impl Case {
-    fn of(boards: &[Value]) -> Self {
+    fn of(gpus: &[Value]) -> Self {
         let state = tempfile::tempdir().expect("a directory");
-        Self { driver: Arc::new(FakeDriver::new(boards)), state, settings: Daemon::QUICK.into() }
+        Self { driver: Arc::new(FakeDriver::new(gpus)), state, settings: Daemon::QUICK.into() }
     }
 
     fn with(self, settings: &str) -> Self {
@@ -40,26 +40,26 @@ impl Case {
     }
 
     fn restore(&self, code: i32) -> String {
-        told(&Daemon::restore(&self.driver, self.state.path()), code)
+        output_text(&Daemon::restore(&self.driver, self.state.path()), code)
     }
 
     fn journal(&self) -> String {
         std::fs::read_to_string(self.state.path().join("found-limits.json")).unwrap_or_default()
     }
 
-    fn holds(&self, board: usize) -> bool {
+    fn holds(&self, gpu: usize) -> bool {
         let journal: Value = serde_json::from_str(&self.journal()).expect("JSON");
-        journal["boards"].get(FakeDriver::uuid(board)).is_some()
+        journal["boards"].get(FakeDriver::uuid(gpu)).is_some()
     }
 
-    fn ignore(&self, board: usize, calls: &[&str]) {
-        self.driver.set(board, json!({ "ignore_calls": calls }));
+    fn ignore(&self, gpu: usize, calls: &[&str]) {
+        self.driver.set(gpu, json!({ "ignore_calls": calls }));
         // The driver looks at its script every 5 ms.
         std::thread::sleep(Duration::from_millis(50));
     }
 
-    async fn limit(&self, board: usize, watts: f64) {
-        eventually("the limit", LONG, async || (self.driver.limit_w(board) == Some(watts)).then_some(())).await;
+    async fn limit(&self, gpu: usize, watts: f64) {
+        eventually("the limit", LONG, async || (self.driver.limit_w(gpu) == Some(watts)).then_some(())).await;
     }
 
     async fn register(&self, daemon: &Daemon, gpus: &[usize]) -> String {
@@ -71,13 +71,13 @@ impl Case {
         Training::start(daemon.base(), id, &self.driver, vec![(0, CURVE)], 0.0)
     }
 
-    /// The machine starts anew: boards have their defaults, and the kernel gives the boot another name.
-    fn reboot(&self, boards: usize) {
+    /// The machine starts anew: GPUs have their defaults, and the kernel gives the boot another name.
+    fn reboot(&self, gpus: usize) {
         let path = self.state.path().join("found-limits.json");
         let mut journal: Value = serde_json::from_str(&self.journal()).expect("JSON");
         rename_boots(&mut journal);
         std::fs::write(path, journal.to_string()).expect("written");
-        (0..boards).for_each(|b| self.driver.set_limit_as_somebody_else(b, DEFAULT_W));
+        (0..gpus).for_each(|b| self.driver.set_limit_as_somebody_else(b, DEFAULT_W));
     }
 }
 
@@ -93,19 +93,19 @@ fn rename_boots(value: &mut Value) {
 }
 
 #[track_caller]
-fn told(output: &Output, code: i32) -> String {
+fn output_text(output: &Output, code: i32) -> String {
     let text = String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned();
     assert_eq!(output.status.code(), Some(code), "{text}");
     text
 }
 
-async fn state_of(daemon: &Daemon, board: usize, wanted: &str) -> Value {
-    eventually(wanted, LONG, async || Some(daemon.gpu(board).await).filter(|view| view["state"] == wanted)).await
+async fn state_of(daemon: &Daemon, gpu: usize, wanted: &str) -> Value {
+    eventually(wanted, LONG, async || Some(daemon.gpu(gpu).await).filter(|view| view["state"] == wanted)).await
 }
 
 #[tokio::test]
 async fn what_the_gpu_does_not_show_is_not_back() {
-    let case = Case::of(&[board(), board()]);
+    let case = Case::of(&[gpu(), gpu()]);
     let daemon = case.start().await;
     daemon.hold(&case.driver, 0, 240.0).await;
     daemon.hold(&case.driver, 1, 150.0).await;
@@ -135,7 +135,7 @@ async fn what_the_gpu_does_not_show_is_not_back() {
 
 #[tokio::test]
 async fn a_limit_that_is_shown_again_is_back_however_long_it_was_not() {
-    let case = Case::of(&[board()]);
+    let case = Case::of(&[gpu()]);
     let daemon = case.start().await;
     daemon.hold(&case.driver, 0, 240.0).await;
     // What has been refused for so long is asked again only every few seconds.
@@ -151,7 +151,7 @@ async fn a_limit_that_is_shown_again_is_back_however_long_it_was_not() {
 
 #[tokio::test]
 async fn under_a_cap_what_the_gpu_does_not_show_is_not_back_either() {
-    let case = Case::of(&[board(), board()]).with("[cap]\nlimit_w = 500\n");
+    let case = Case::of(&[gpu(), gpu()]).with("[cap]\nlimit_w = 500\n");
     let daemon = case.start().await;
     daemon.hold(&case.driver, 0, 150.0).await;
     case.ignore(0, &[SET_LIMIT]);
@@ -164,7 +164,7 @@ async fn under_a_cap_what_the_gpu_does_not_show_is_not_back_either() {
 
 #[tokio::test]
 async fn a_jobs_end_that_does_not_bring_the_limit_back_is_said() {
-    let case = Case::of(&[board()]);
+    let case = Case::of(&[gpu()]);
     let daemon = case.start().await;
     let id = case.register(&daemon, &[0]).await;
     let training = case.train(&daemon, &id);
@@ -172,10 +172,10 @@ async fn a_jobs_end_that_does_not_bring_the_limit_back_is_said() {
     case.ignore(0, &[SET_LIMIT]);
     training.stop().await;
     daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
-    let told = eventually("the problem", LONG, async || {
+    let output_text = eventually("the problem", LONG, async || {
         Some(daemon.problems().await).filter(|p| p.contains("280 W") && p.contains("230 W"))
     });
-    assert!(told.await.contains("GPU 0: "));
+    assert!(output_text.await.contains("GPU 0: "));
     let view = daemon.gpu(0).await;
     assert!(view["restore_failed"] == true && view["restore_failures"].as_u64() >= Some(1), "{view}");
     assert!(case.holds(0), "it is still owed");
@@ -197,7 +197,7 @@ async fn a_jobs_end_that_does_not_bring_the_limit_back_is_said() {
 
 #[tokio::test]
 async fn persistence_mode_is_read_back_too() {
-    let mut off = board();
+    let mut off = gpu();
     off["persistence"] = json!(false);
     let mut case = Case::of(&[off]);
     case.settings = case.settings.replace("[profile]", "enable_persistence = true\n[profile]");
@@ -216,7 +216,7 @@ async fn persistence_mode_is_read_back_too() {
 
 #[tokio::test]
 async fn a_gpu_that_is_not_there_is_not_back() {
-    let case = Case::of(&[board(), board()]);
+    let case = Case::of(&[gpu(), gpu()]);
     let daemon = case.start().await;
     daemon.hold(&case.driver, 0, 150.0).await;
     daemon.kill();
@@ -230,7 +230,7 @@ async fn a_gpu_that_is_not_there_is_not_back() {
     assert_eq!(case.driver.limit_w(0), FOUND);
 }
 
-/// Kills the daemon of a job whose board stands at `ours`, has somebody set `theirs`, and looks at the next daemon.
+/// Kills the daemon of a job whose GPU stands at `ours`, has somebody set `theirs`, and looks at the next daemon.
 async fn left_alone_after_a_kill(case: Case, ours: f64, theirs: u32, restored_between: bool) {
     let daemon = case.start().await;
     let id = case.register(&daemon, &[0]).await;
@@ -248,7 +248,7 @@ async fn left_alone_after_a_kill(case: Case, ours: f64, theirs: u32, restored_be
         case.restore(0);
     }
     let daemon = case.start().await;
-    let view = state_of(&daemon, 0, "foreign").await;
+    let view = state_of(&daemon, 0, "external").await;
     assert!(view["detail"].as_str().is_some_and(|d| d.contains(&format!("set it to {theirs} W"))), "{ours}: {view}");
     let training = case.train(&daemon, &id);
     daemon.phase(&id, "observing").await;
@@ -264,32 +264,32 @@ async fn left_alone_after_a_kill(case: Case, ours: f64, theirs: u32, restored_be
 
 #[tokio::test]
 async fn a_limit_set_while_a_killed_daemon_was_down_is_somebody_elses() {
-    left_alone_after_a_kill(Case::of(&[board()]), 230.0, 200, false).await;
+    left_alone_after_a_kill(Case::of(&[gpu()]), 230.0, 200, false).await;
 }
 
 #[tokio::test]
 async fn so_is_one_that_wattune_had_set_before_the_last() {
-    left_alone_after_a_kill(Case::of(&[board()]), 180.0, 230, false).await;
+    left_alone_after_a_kill(Case::of(&[gpu()]), 180.0, 230, false).await;
 }
 
 #[tokio::test]
 async fn so_is_one_on_a_gpu_that_was_never_written() {
-    left_alone_after_a_kill(Case::of(&[board()]), 280.0, 200, false).await;
+    left_alone_after_a_kill(Case::of(&[gpu()]), 280.0, 200, false).await;
 }
 
 #[tokio::test]
 async fn so_is_one_that_restore_has_seen() {
-    left_alone_after_a_kill(Case::of(&[board()]), 230.0, 200, true).await;
+    left_alone_after_a_kill(Case::of(&[gpu()]), 230.0, 200, true).await;
 }
 
 #[tokio::test]
 async fn so_is_one_under_a_cap() {
-    left_alone_after_a_kill(Case::of(&[board()]).with("[cap]\nlimit_w = 2000\n"), 230.0, 200, false).await;
+    left_alone_after_a_kill(Case::of(&[gpu()]).with("[cap]\nlimit_w = 2000\n"), 230.0, 200, false).await;
 }
 
 #[tokio::test]
 async fn a_gpu_that_was_lost_meanwhile_is_somebody_elses_once_it_is_back() {
-    let case = Case::of(&[board()]);
+    let case = Case::of(&[gpu()]);
     let daemon = case.start().await;
     let id = case.register(&daemon, &[0]).await;
     let training = case.train(&daemon, &id);
@@ -303,14 +303,14 @@ async fn a_gpu_that_was_lost_meanwhile_is_somebody_elses_once_it_is_back() {
     let daemon = case.start().await;
     assert!(case.holds(0));
     case.driver.set(0, json!({"fail_calls": {}}));
-    state_of(&daemon, 0, "foreign").await;
+    state_of(&daemon, 0, "external").await;
     assert_eq!(case.driver.limit_w(0), Some(200.0));
 }
 
-/// A job whose board was never written, a reboot, and the next daemon.
+/// A job whose GPU was never written, a reboot, and the next daemon.
 async fn back_after_a_reboot(case: Case, how: &str) {
     let daemon = case.start().await;
-    // The first rung is what was found; the other board waits for its job's first report.
+    // The first rung is what was found; the other GPU waits for its job's first report.
     let id = case.register(&daemon, &[0, 1]).await;
     eventually("a look", LONG, async || (daemon.gpu(1).await["state"] == "job").then_some(())).await;
     tokio::time::sleep(Duration::from_millis(400)).await;
@@ -321,10 +321,10 @@ async fn back_after_a_reboot(case: Case, how: &str) {
     case.limit(0, 280.0).await;
     case.limit(1, 280.0).await;
     let view = daemon.gpu(0).await;
-    assert_ne!(view["state"], "foreign", "{view}");
+    assert_ne!(view["state"], "external", "{view}");
     let training = Training::start(daemon.base(), &id, &case.driver, vec![(0, CURVE), (1, CURVE)], 0.0);
     case.limit(0, 230.0).await;
-    assert_eq!(daemon.gpu(0).await["power_limit_found_w"], 280.0);
+    assert_eq!(daemon.gpu(0).await["power_limit_original_w"], 280.0);
     training.stop().await;
     daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     case.limit(0, 280.0).await;
@@ -335,17 +335,17 @@ async fn back_after_a_reboot(case: Case, how: &str) {
 
 #[tokio::test]
 async fn a_gpu_that_was_never_written_comes_back_after_a_crash() {
-    back_after_a_reboot(Case::of(&[board(), board()]), "KILL").await;
+    back_after_a_reboot(Case::of(&[gpu(), gpu()]), "KILL").await;
 }
 
 #[tokio::test]
 async fn and_after_an_orderly_reboot() {
-    back_after_a_reboot(Case::of(&[board(), board()]), "TERM").await;
+    back_after_a_reboot(Case::of(&[gpu(), gpu()]), "TERM").await;
 }
 
 #[tokio::test]
 async fn restore_knows_of_a_reboot_too_and_of_nothing_else() {
-    let case = Case::of(&[board()]);
+    let case = Case::of(&[gpu()]);
     let daemon = case.start().await;
     case.register(&daemon, &[0]).await;
     tokio::time::sleep(Duration::from_millis(400)).await;
@@ -362,7 +362,7 @@ async fn restore_knows_of_a_reboot_too_and_of_nothing_else() {
 
 #[tokio::test]
 async fn a_limit_that_cannot_be_journalled_is_refused() {
-    let case = Case::of(&[board()]);
+    let case = Case::of(&[gpu()]);
     let daemon = case.start().await;
     let in_the_way = case.state.path().join("found-limits.json.new");
     std::fs::create_dir(&in_the_way).expect("made");
@@ -388,12 +388,12 @@ async fn a_limit_that_cannot_be_journalled_is_refused() {
 
 #[tokio::test]
 async fn a_driver_that_was_reloaded_meanwhile_has_set_nothing() {
-    let case = Case::of(&[board(), board()]);
+    let case = Case::of(&[gpu(), gpu()]);
     let daemon = case.start().await;
     let id = case.register(&daemon, &[0, 1]).await;
-    let books = Books::open(case.state.path());
+    let ledger = LedgerFile::open(case.state.path());
     // Far enough for the counters not to have caught up when they are read.
-    eventually("some energy", LONG, async || (books.total_j(1) > 1_000.0).then_some(())).await;
+    eventually("some energy", LONG, async || (ledger.total_j(1) > 1_000.0).then_some(())).await;
     assert!(case.driver.writes().is_empty());
     daemon.kill();
     for gpu in [0, 1] {

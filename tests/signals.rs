@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::nvml::board;
+use crate::nvml::gpu;
 use crate::support::{Daemon, FakeDriver, eventually, forecast_file};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -16,7 +16,7 @@ const FOUND: Option<f64> = Some(280.0);
 
 #[tokio::test]
 async fn signals_that_mean_nothing_to_it_are_ignored() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let mut daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     daemon.hold(&driver, 0, 150.0).await;
@@ -39,7 +39,7 @@ async fn signals_that_mean_nothing_to_it_are_ignored() {
 #[tokio::test]
 async fn signals_that_end_it_give_the_limits_back() {
     for signal in ["QUIT", "XCPU", "PWR", "ABRT", "TRAP", "SYS"] {
-        let driver = FakeDriver::new(&[board()]);
+        let driver = FakeDriver::new(&[gpu()]);
         let state = tempfile::tempdir().expect("a directory");
         let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
         daemon.hold(&driver, 0, 150.0).await;
@@ -50,7 +50,7 @@ async fn signals_that_end_it_give_the_limits_back() {
 
 #[tokio::test]
 async fn a_closed_terminal_does_not_end_it_under_nohup() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let plain = Daemon::command(&driver, state.path());
     let mut command = Command::new("nohup");
@@ -82,7 +82,7 @@ async fn piped(driver: &FakeDriver, state: &Path, settings: &str) -> (Daemon, Bu
 
 #[tokio::test]
 async fn a_log_whose_reader_is_gone_ends_nothing() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let (mut daemon, reader) = piped(&driver, state.path(), Daemon::QUICK).await;
     drop(reader);
@@ -97,7 +97,7 @@ async fn a_log_whose_reader_is_gone_ends_nothing() {
 
 #[tokio::test]
 async fn a_log_whose_reader_sleeps_holds_nothing_up() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     // Far more than a pipe takes, each second.
     let settings = format!("{}[log]\nlevel = \"trace\"\n", Daemon::QUICK);
@@ -113,7 +113,7 @@ async fn a_log_whose_reader_sleeps_holds_nothing_up() {
 
 #[tokio::test]
 async fn a_log_on_a_full_disk_ends_nothing() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
     let mut command = Daemon::command_at(&driver, state.path(), &port.to_string());
@@ -161,7 +161,7 @@ fn fifo(path: &Path) {
 
 #[tokio::test]
 async fn a_journal_that_is_no_file_is_refused() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     for device in [false, true] {
         let state = tempfile::tempdir().expect("a directory");
         let journal = state.path().join("found-limits.json");
@@ -199,16 +199,16 @@ async fn a_configuration_that_is_no_file_is_refused() {
             command.arg(word).arg("--config").arg(path).arg("--state-dir").arg(dir.path().join("state"));
             let (code, said) = ends(command).await;
             assert_eq!(code, Some(1), "{word}: {said}");
-            let is_told = said.contains(&path.display().to_string()) && said.contains("regular file");
+            let names_it = said.contains(&path.display().to_string()) && said.contains("regular file");
             // The doctor tells it on stdout, as a finding.
-            assert!(is_told || word == "doctor", "{word}: {said}");
+            assert!(names_it || word == "doctor", "{word}: {said}");
         }
     }
 }
 
 #[tokio::test]
 async fn what_lies_in_the_journals_way_does_not_hang_it() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     fifo(&state.path().join("found-limits.json.new"));
@@ -219,7 +219,7 @@ async fn what_lies_in_the_journals_way_does_not_hang_it() {
 
 #[tokio::test]
 async fn a_carbon_file_that_is_no_file_is_a_problem_and_no_hang() {
-    let driver = FakeDriver::new(&[board()]);
+    let driver = FakeDriver::new(&[gpu()]);
     let state = tempfile::tempdir().expect("a directory");
     let pipe = state.path().join("carbon.pipe");
     fifo(&pipe);

@@ -128,7 +128,7 @@ fn rows_come_as_table_csv_and_page_too() {
     assert!(!page.contains("http") && !page.contains("<script"), "it loads nothing");
 }
 
-/// A trace of so many hours at 100 to 300 g/kWh, and a board with a fast limit and one that takes four times as long.
+/// A trace of so many hours at 100 to 300 g/kWh, and a GPU with a fast limit and one that takes four times as long.
 fn short_trace(folder: &std::path::Path, hours: u32) -> String {
     let rows: String =
         (0..hours).map(|h| format!("2021-07-{:02}T{:02}:00:00Z,{}\n", 1 + h / 24, h % 24, 100 + h % 24 * 8)).collect();
@@ -189,7 +189,7 @@ fn the_page_shows_limits_of_whichever_policy_there_is() {
 }
 
 #[test]
-fn an_output_that_cannot_be_written_is_told_before_the_work() {
+fn an_output_that_cannot_be_written_is_reported_before_the_work() {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = short_trace(folder.path(), 12).replace("--hours 10", "--hours 100");
     let run = |output: &std::path::Path| {
@@ -204,7 +204,7 @@ fn an_output_that_cannot_be_written_is_told_before_the_work() {
 }
 
 #[test]
-fn wrong_use_is_told_what_would_be_right() {
+fn wrong_use_is_reported_what_would_be_right() {
     let Some(ended) = simulate(&format!("{MISO} --policy best")) else { return };
     let names = wattune_lab::policy::POLICIES.iter().map(|policy| policy.name).collect::<Vec<_>>().join(", ");
     assert!(ended.failed(2).contains(&names), "{}", ended.err);

@@ -31,7 +31,7 @@ const GRIDS: [&str; 5] = ["MISO", "CISO", "PJM", "DE", "SE"];
 /// Grids once more, with all four days of each forecast and not the first alone.
 const FAR_SIGHTED: [&str; 4] = ["CISO 96 h", "PJM 96 h", "DE 96 h", "SE 96 h"];
 const GPUS: [&str; 4] = ["a40", "p100", "rtx6000", "v100"];
-/// Data set, network, optimizer and default batch size of each job; where a board has no such batch size, its largest.
+/// Data set, network, optimizer and default batch size of each job; where a GPU has no such batch size, its largest.
 const JOBS: [(&str, &str, &str, u64); 6] = [
     ("cifar100", "shufflenetv2", "adadelta", 1024),
     ("imagenet", "resnet50", "adadelta", 256),

@@ -23,7 +23,7 @@ use rand::{RngExt as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use wattune::clock::{Clock as _, ManualClock};
 use wattune::controller::{
-    BudgetSettings, CapSettings, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard, Settings,
+    BudgetSettings, CapSettings, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Settings, SharedRanks,
 };
 use wattune::demo::{SyntheticGrid, TraceProvider};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
@@ -221,7 +221,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
         noise: 0.01,
         seed: case.seed,
     };
-    let board = SimulatedGpu::new(physics, clock.clone());
+    let simulated = SimulatedGpu::new(physics, clock.clone());
     let span = case.duration * (RUNS as f64 * 3.0) + Seconds::new(7.0 * 86_400.0);
     let (expected, actual) = SyntheticGrid { seed: case.seed }.generate(start - chrono::TimeDelta::days(2), span);
     let known = (SignalKind::Average, SignalScope::Unspecified);
@@ -243,11 +243,11 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
         ledger: Default::default(),
         state_dir: state.path(),
         clock: clock.clone(),
-        devices: vec![Box::new(board.device(0, "GPU"))],
+        devices: vec![Box::new(simulated.device(0, "GPU"))],
         sampling: Sampling::OnRequest,
         cpu: None,
         signal: feed.subscribe(),
-        ranks: RankBoard::default(),
+        ranks: SharedRanks::default(),
         price: None,
         problems: Vec::new(),
     };
@@ -262,7 +262,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
             length: Seconds::new(rng.random_range(5.0..60.0)),
             power: Watts::new(rng.random_range(30.0..120.0)),
         });
-        let job = Job::start(board.clone(), curve.clone(), SETTLING, case.duration, case.noise, pauses, seed);
+        let job = Job::start(simulated.clone(), curve.clone(), SETTLING, case.duration, case.noise, pauses, seed);
         let daemon = Daemon { clock: &clock, controller: &mut controller, feed: &mut feed };
         outcomes.push(Outcome { run, ..once(daemon, job, case, max.watts(), &mut rng).await? });
         // The next run begins a while later.

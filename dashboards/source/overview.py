@@ -5,7 +5,7 @@ from panels import *
 I = 'instance=~"$instance"'
 G = f'{I}, gpu=~"$gpu"'
 STATES = {
-    0: ("free", "text"), 1: ("job", GOOD), 2: ("override", "blue"), 3: ("observed", "yellow"), 4: ("foreign", FAIR),
+    0: ("free", "text"), 1: ("job", GOOD), 2: ("override", "blue"), 3: ("observed", "yellow"), 4: ("external", FAIR),
     5: ("lost", BAD), 6: ("unresponsive", BAD),
 }
 
@@ -46,7 +46,7 @@ now = [
     stat("Jobs", "Jobs that have not ended.", Query(f"sum(wattune_jobs{{{I}}})", 1, 100), "none",
          [(None, "text"), (1, GOOD)], graph=False),
     stat("GPUs with an external limit", "GPUs whose limit another program has set. wattune leaves them alone.",
-         Query(f"sum(wattune_gpu_foreign_limit{{{G}}})", 0, 16), "none", [(None, GOOD), (1, FAIR)], graph=False),
+         Query(f"sum(wattune_gpu_external_limit{{{G}}})", 0, 16), "none", [(None, GOOD), (1, FAIR)], graph=False),
     stat("Problems", "Problems that need attention; `wattune status` lists them.",
          Query(f"sum(wattune_problems{{{I}}})", 0, 100), "none", [(None, GOOD), (1, FAIR)], graph=False),
     stat("Energy", "Energy of the GPUs shown, within the time range.",
@@ -101,11 +101,11 @@ course = [
             Query(f'sum(wattune_cpu_power_watts{{{I}, kind="dram"}})', 0.1, 1e5, "dram")],
            "watt", [(None, DRAW)], colors=KINDS, fill=20, custom={"stacking": {"mode": "normal", "group": "A"}}),
     series("Recorded energy by kind of device", "Energy per step of the graph.",
-           [Query(by_kind(f"increase(wattune_ledger_booked_joules_total{{{I}}}[$__rate_interval])"), 0, 1e13, "{{kind}}",
+           [Query(by_kind(f"increase(wattune_ledger_recorded_joules_total{{{I}}}[$__rate_interval])"), 0, 1e13, "{{kind}}",
                   least=3)],
            "joule", [(None, DRAW)], colors=KINDS, fill=20, custom={"stacking": {"mode": "normal", "group": "A"}}),
     timeline("State of each GPU's limit", "job: follows a job's plan. override: set manually. observed: wattune may not set "
-             "it. foreign: set by another program, left alone.",
+             "it. external: set by another program, left alone.",
              [Query(by_state("wattune_gpu_state", G, "state", STATES, "instance, gpu"), 0, 6, "{{instance}} GPU {{gpu}}", 2)],
              STATES),
 ]
@@ -114,7 +114,7 @@ course = [
 SETTLED = ("final", "provisional", "forecast", "unknown")
 ledger = [
     series("Recorded energy", "Energy per step of the graph by owner. unattributed: used by a process of no registered job.",
-           [Query(f'sum by (share) (increase(wattune_ledger_booked_joules_total{{{I}}}[$__rate_interval]))', 0, 1e13,
+           [Query(f'sum by (share) (increase(wattune_ledger_recorded_joules_total{{{I}}}[$__rate_interval]))', 0, 1e13,
                   "{{share}}")], "joule", [(None, DRAW)], width=10, height=7, fill=30,
            colors={"job": GOOD, "idle": CEILING, "unattributed": FAIR},
            custom={"stacking": {"mode": "normal", "group": "A"}}),

@@ -123,7 +123,7 @@ fn table(status: &Value) -> String {
             text(&gpu["state"]),
             watts(&gpu["power_w"]),
             watts(&gpu["power_limit_enforced_w"]) + &clock(&gpu["clock_limit_mhz"]),
-            watts(&gpu["power_limit_found_w"]),
+            watts(&gpu["power_limit_original_w"]),
             gpu["detail"].as_str().unwrap_or_default(),
         );
     }

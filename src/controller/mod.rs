@@ -54,7 +54,7 @@ pub use planning::ReplanReason;
 pub use requests::{Caller, NewJob};
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
-pub use signal::{PriceSignal, RankBoard, scores};
+pub use signal::{PriceSignal, SharedRanks, scores};
 pub use start::{Parts, open_handles};
 pub use view::{BudgetView, CapView, describe_feed, price_view};
 
@@ -179,7 +179,7 @@ impl Controller {
             if goes_on {
                 self.gpus.respect_external_limit(&id);
             }
-            self.jobs.replan_all(ReplanReason::GpuCameBack);
+            self.jobs.replan_all(ReplanReason::GpuReturned);
         }
     }
 
@@ -420,7 +420,7 @@ impl Controller {
         let targets: Targets = self.gpus.ids().into_iter().map(target).collect();
         for (id, act) in self.gpus.act(&targets, &self.settings, now) {
             match act {
-                Act::Asked { .. } | Act::Clocks(_) => self.accounting.close_interval_of(&mut node!(self), &id),
+                Act::Requested { .. } | Act::Clocks(_) => self.accounting.close_interval_of(&mut node!(self), &id),
                 Act::Yielded(external) => {
                     let (what, enforced) = ("power limit found changed", Some(external.limit));
                     let change = Change { what, external: true, before: None, asked: None, enforced };

@@ -77,13 +77,13 @@ pub async fn supervise(
         Ok(restored) => return Ok(Ended { restored, died: None }),
         Err(died) => died.to_string(),
     };
-    tracing::error!("the control loop died ({died}); restoring the GPUs' original limits");
+    tracing::error!("the control loop panicked ({died}); restoring the GPUs' original limits");
     // The loop's memory is lost; its writes to GPUs are in the file.
     let mut journal = Journal::open(&state_dir, boot_id())?;
     let cap = cap.get().filter(|_| keeps);
     let restoring = tokio::task::spawn_blocking(move || restore_within(&mut journal, &handles.all(), timeout, cap));
     let restored = restoring.await.unwrap_or_else(|error| {
-        tracing::error!("restoring died too ({error}); run `wattune restore`");
+        tracing::error!("restoring panicked too ({error}); run `wattune restore`");
         Vec::new()
     });
     Ok(Ended { restored, died: Some(died) })

@@ -13,7 +13,7 @@ use super::gpus::{FULL_READING, Gpus};
 use super::jobs::Jobs;
 use super::planning::Planner;
 use super::savings::{SavingsTracker, ended_lately};
-use super::signal::{PriceSignal, RankBoard, Signal};
+use super::signal::{PriceSignal, SharedRanks, Signal};
 use super::{Controller, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
@@ -57,7 +57,7 @@ pub struct Parts<'a> {
     /// State of the carbon feed.
     pub signal: watch::Receiver<FeedState>,
     /// Ranks of the feed's sources by their forecasts.
-    pub ranks: RankBoard,
+    pub ranks: SharedRanks,
     /// Price, if there is a source.
     pub price: Option<PriceSignal>,
     /// Known problems.

@@ -146,7 +146,7 @@ fn wraps_missing_zones_and_garbage_are_handled() {
     assert_eq!(zone.power, Some(Watts::new(50.000999)));
     machine.zone("intel-rapl:0", "package-0", "what?");
     let seen = machine.after(1.0, &handle);
-    let problem = seen.zones[0].problem.as_deref().expect("told");
+    let problem = seen.zones[0].problem.as_deref().expect("reported");
     assert!(problem.contains("energy_uj holds \"what?\", not a count of microjoules"), "{problem}");
     assert_eq!((seen.zones[0].power, seen.zones[0].metered.counter), (None, Millijoules::new(50_000)));
     machine.zone("intel-rapl:0", "package-0", RANGE + 1);
@@ -171,14 +171,14 @@ fn wraps_missing_zones_and_garbage_are_handled() {
 fn missing_zones_are_reported_with_a_remedy() {
     let machine = Machine::new();
     let handle = machine.handle();
-    let told = handle.sample().problems.join(" ");
-    assert!(told.contains("has no CPU package") && told.contains("cpu.powercap_root"), "{told}");
+    let reported = handle.sample().problems.join(" ");
+    assert!(reported.contains("has no CPU package") && reported.contains("cpu.powercap_root"), "{reported}");
     machine.zone("intel-rapl:0", "psys", 1);
-    let told = machine.after(1.0, &handle).problems.join(" ");
-    assert!(told.contains("psys is the whole platform"), "{told}");
+    let reported = machine.after(1.0, &handle).problems.join(" ");
+    assert!(reported.contains("psys is the whole platform"), "{reported}");
     machine.remove("powercap");
-    let told = machine.after(1.0, &handle).problems.join(" ");
-    assert!(told.contains("powercap does not exist"), "{told}");
+    let reported = machine.after(1.0, &handle).problems.join(" ");
+    assert!(reported.contains("powercap does not exist"), "{reported}");
     machine.zone("intel-rapl:0", "package-0", 1);
     machine.write("powercap/intel-rapl:0/max_energy_range_uj", "0");
     let seen = machine.after(1.0, &handle);
@@ -233,8 +233,8 @@ fn invalid_processes_and_groups_are_refused_with_a_hint() {
     let handle = machine.handle();
     let refused = |claim: ProcessSelector| handle.resolve(&claim).expect_err("refused").to_string();
     let group = |path: &str| ProcessSelector::Cgroup(CgroupPath::new(path).expect("right"));
-    let told = refused(ProcessSelector::Pids(vec![4242]));
-    assert!(told.starts_with("pids: names 4242, but there is no such process"), "{told}");
+    let reported = refused(ProcessSelector::Pids(vec![4242]));
+    assert!(reported.starts_with("pids: names 4242, but there is no such process"), "{reported}");
     assert!(refused(group("/absent")).contains("there is no control group \"/absent\" below"));
     let root = machine.dir.path().join("cgroup");
     let doubled = refused(group(&format!("{}/train", root.display())));
@@ -249,8 +249,8 @@ fn invalid_processes_and_groups_are_refused_with_a_hint() {
     symlink(Path::new("."), root.join("self")).expect("made");
     assert!(refused(group("/self")).contains("leads out of"));
     std::fs::remove_file(root.join("cgroup.controllers")).expect("removed");
-    let told = refused(group("/train"));
-    assert!(told.contains("not the root of cgroup v2") && told.contains("cpu.cgroup_root"), "{told}");
+    let reported = refused(group("/train"));
+    assert!(reported.contains("not the root of cgroup v2") && reported.contains("cpu.cgroup_root"), "{reported}");
 }
 
 #[test]

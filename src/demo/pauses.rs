@@ -24,7 +24,7 @@ pub struct Pauses {
 
 /// A pause that has begun.
 #[derive(Clone, Copy, Debug)]
-struct Past {
+struct PauseRecord {
     /// The work done before it.
     after: Samples,
     lasted: Seconds,
@@ -37,7 +37,7 @@ pub(super) struct Pausing {
     rate: SamplesPerSecond,
     next_at: Samples,
     left: Option<Seconds>,
-    past: Vec<Past>,
+    past: Vec<PauseRecord>,
 }
 
 impl Pausing {
@@ -98,7 +98,7 @@ impl Pausing {
             }
             None if done >= self.next_at => {
                 self.left = Some(between(self.pauses.lasting, rng));
-                self.past.push(Past { after: work, lasted: Seconds::ZERO });
+                self.past.push(PauseRecord { after: work, lasted: Seconds::ZERO });
                 true
             }
             None => false,

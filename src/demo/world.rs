@@ -15,8 +15,8 @@ use super::training::{Training, Truth};
 use crate::clock::{Clock, ManualClock};
 use crate::controller::view::SavingsView;
 use crate::controller::{
-    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, RankBoard,
-    Requests, Settings, StartError,
+    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Requests,
+    Settings, SharedRanks, StartError,
 };
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
 use crate::cpu::watch::CpuHandle;
@@ -175,7 +175,7 @@ impl World {
             sampling: Sampling::OnRequest,
             cpu: Some(CpuHandle::start(Box::new(node), clock.clone(), Sampling::OnRequest)),
             signal: feed.subscribe(),
-            ranks: RankBoard::default(),
+            ranks: SharedRanks::default(),
             price: None,
             problems: vec!["this is a simulation: no hardware is measured or set".into()],
         };

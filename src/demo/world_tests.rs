@@ -133,7 +133,7 @@ async fn reported_savings_are_true_against_both_references() {
         let outcome = run(on_synthetic_grid(below_maximum(curve, 6.0, max_slowdown), noise, seed)).await;
         let reported = outcome.reported.expect("the daemon ended the job");
         let truths = [outcome.against_original, outcome.against_ceiling].map(|t| t.expect("comparable"));
-        for (saving, truth) in [reported.against_found, reported.against_max].into_iter().zip(truths) {
+        for (saving, truth) in [reported.against_original, reported.against_max].into_iter().zip(truths) {
             let SavingView::Known(estimate) = saving else { panic!("{saving:?}") };
             let (interval, truth) = (estimate.carbon_reduction_pct, truth.carbon_reduction_pct);
             assert!((interval.mean - truth).abs() < 0.3, "{interval:?} {truth}");
@@ -179,7 +179,7 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     let expected = (frozen.max.expected_energy_j.expect("known"), frozen.max.expected_carbon_g.expect("known"));
     assert!(frozen.planned_energy_j < expected.0 && frozen.planned_carbon_g < expected.1, "{frozen:?}");
     assert!(frozen.found.expected_energy_j.expect("known") < expected.0, "{frozen:?}");
-    let compared = outcome.savings.against_found.known().expect("estimated");
+    let compared = outcome.savings.against_original.known().expect("estimated");
     assert!(compared.basis.points[0].throughput_error <= at_found.throughput_error, "visits make it better");
     assert!(compared.basis.same_sensors);
     // What the metrics have: while it ran, of its last minutes before the end; then with all jobs that ended.

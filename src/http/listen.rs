@@ -24,7 +24,7 @@ pub enum BindError {
     #[error("http.listen: this machine has no address {ip}; use 127.0.0.1:{port}", ip = .0.ip(), port = .0.port())]
     NoSuchAddress(SocketAddr),
     /// Only root may use ports below 1024.
-    #[error("http.listen: this process may not take port {port}; choose one from 1024 on", port = .0.port())]
+    #[error("http.listen: no permission to listen on port {port}; choose one from 1024 to 65535", port = .0.port())]
     NotPermitted(SocketAddr),
     /// Any other refusal by the system.
     #[error("http.listen: cannot listen on {address}: {source}")]

@@ -224,7 +224,6 @@ mod tests {
         BatchEffectView
         BatchFigures
         BeginTrial
-        BookedView
         BudgetView
         CapView
         CarbonView
@@ -247,7 +246,6 @@ mod tests {
         EventState
         EventView
         Finality
-        ForeseenView
         GapView
         GpuSelector
         GpuState
@@ -274,6 +272,7 @@ mod tests {
         ObjectiveSpec
         ObjectiveView
         OutcomeView
+        PastForecastView
         Pausable
         PausingCosts
         PausingView
@@ -288,6 +287,7 @@ mod tests {
         ProcessesView
         ProfileView
         ProgressView
+        RecordedView
         RecurringDocument
         RecurringEntry
         RecurringObjective

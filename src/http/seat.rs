@@ -50,15 +50,15 @@ impl Seats {
 
     /// Seats a newcomer, in place of another connection if necessary.
     pub(super) fn admit(&self, peer: Peer) -> Seat {
-        let gone = CancellationToken::new();
+        let evicted = CancellationToken::new();
         let mut taken = self.taken();
         let (id, given_away) = taken.places.admit(peer, Instant::now());
-        taken.ends.insert(id, gone.clone());
+        taken.ends.insert(id, evicted.clone());
         if let Some(other) = given_away {
             taken.end(other);
         }
         drop(taken);
-        Seat(Arc::new(Inner { seats: self.clone(), id, peer, gone }))
+        Seat(Arc::new(Inner { seats: self.clone(), id, peer, evicted }))
     }
 
     /// Takes a seat: the system has no more files.
@@ -87,7 +87,7 @@ struct Inner {
     seats: Seats,
     id: Id,
     peer: Peer,
-    gone: CancellationToken,
+    evicted: CancellationToken,
 }
 
 impl Drop for Inner {
@@ -105,8 +105,8 @@ impl Seat {
     }
 
     /// Completes when the seat is lost.
-    pub(super) async fn gone(&self) {
-        self.0.gone.cancelled().await;
+    pub(super) async fn evicted(&self) {
+        self.0.evicted.cancelled().await;
     }
 
     /// Records that a running job has reported through it.

@@ -235,7 +235,7 @@ impl Connections {
             // A connection has no buffers before its first byte.
             let first = tokio::select! {
                 first = stream.wait() => first,
-                () = seat.gone() => return,
+                () = seat.evicted() => return,
                 () = stop.cancelled() => return,
             };
             if first.is_err() {
@@ -257,7 +257,7 @@ impl Connections {
                         stopping = true;
                         connection.as_mut().graceful_shutdown();
                     }
-                    () = seat.gone() => return,
+                    () = seat.evicted() => return,
                     () = abort.cancelled() => return,
                 }
             }

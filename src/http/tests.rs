@@ -346,7 +346,7 @@ async fn running_trials_get_new_leases_before_the_first_answer() {
 
     let daemon = Daemon::over(directory, Settings::default()).await;
     let trials = "/v1/recurring/nightly/trials";
-    let told = daemon.post(&format!("{trials}/1/progress"), r#"{"epochs":1,"energy_j":9,"time_s":1}"#).await;
-    assert_eq!(told.status, 200, "{}", told.body);
+    let reported = daemon.post(&format!("{trials}/1/progress"), r#"{"epochs":1,"energy_j":9,"time_s":1}"#).await;
+    assert_eq!(reported.status, 200, "{}", reported.body);
     assert_eq!(recurring.list("", 9).await.expect("read")[0].running, 1);
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
-use wattune_core::bandit::{self, Boards, Ending, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
+use wattune_core::bandit::{self, Ending, GpuSet, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
 use wattune_core::domain::{JobId, JobName, ProfileKey};
 
 pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, TrialState};
@@ -279,17 +279,17 @@ impl Recurring {
     async fn with_hint(&self, stored: &StoredRecurring, number: u32) -> Result<TrialView, RecurringError> {
         let run = find(stored, number)?;
         let terms = &stored.job.terms;
-        let hint = match &terms.boards {
-            Some(boards) => self.hint(&stored.name, boards, run.trial.batch_size, &terms.spec.knob).await,
+        let hint = match &terms.gpus {
+            Some(gpus) => self.hint(&stored.name, gpus, run.trial.batch_size, &terms.spec.knob).await,
             None => None,
         };
         Ok(TrialView::of(&stored.job, run, hint))
     }
 
     /// Returns the limit with the least cost per sample, if the profile of this batch size is complete.
-    async fn hint(&self, name: &JobName, boards: &Boards, batch_size: u64, knob: &Knob) -> Option<f64> {
-        let boards = vec![(boards.model.clone(), boards.count)];
-        let key = ProfileKey { name: name.clone(), batch_size: Some(batch_size), boards };
+    async fn hint(&self, name: &JobName, gpus: &GpuSet, batch_size: u64, knob: &Knob) -> Option<f64> {
+        let gpus = vec![(gpus.model.clone(), gpus.count)];
+        let key = ProfileKey { name: name.clone(), batch_size: Some(batch_size), gpus };
         let record = match self.store.profile(&key).await {
             Ok(record) => record?,
             Err(error) => {

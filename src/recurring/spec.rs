@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use wattune_core::bandit::{Boards, InvalidSpec, Knob, PolicyName, Reward, Spec, Target, Terms};
+use wattune_core::bandit::{GpuSet, InvalidSpec, Knob, PolicyName, Reward, Spec, Target, Terms};
 use wattune_core::domain::{check_intensity, check_power};
 use wattune_core::units::{GramsPerKwh, Seconds, Short, Watts};
 
@@ -154,7 +154,7 @@ impl TryFrom<RecurringSpec> for Terms {
         };
         let max_power = Watts::try_new(wire.max_power_w).ok_or_else(|| not_finite("max_power_w"))?;
         check_max_power(max_power, wire.gpu_model.as_ref().map(|_| wire.number_of_gpus))?;
-        let boards = |model| Boards { model, count: wire.number_of_gpus };
+        let gpu_set = |model| GpuSet { model, count: wire.number_of_gpus };
         if wire.gpu_model.is_none() && wire.number_of_gpus != 1 {
             return Err(invalid("number_of_gpus", "requires gpu_model; give both or none"));
         }
@@ -174,7 +174,7 @@ impl TryFrom<RecurringSpec> for Terms {
             target: Target { metric: wire.target_metric, higher_is_better: wire.higher_is_better },
             lease: Seconds::try_new(wire.lease_s).ok_or_else(|| not_finite("lease_s"))?,
             reward,
-            boards: wire.gpu_model.map(boards),
+            gpus: wire.gpu_model.map(gpu_set),
             seed: wire.seed,
         }
         .checked()
@@ -225,8 +225,8 @@ impl From<&Terms> for RecurringSpec {
             },
             seed: terms.seed,
             lease_s: terms.lease.get(),
-            gpu_model: terms.boards.as_ref().map(|b| b.model.clone()),
-            number_of_gpus: terms.boards.as_ref().map_or(1, |b| b.count),
+            gpu_model: terms.gpus.as_ref().map(|b| b.model.clone()),
+            number_of_gpus: terms.gpus.as_ref().map_or(1, |b| b.count),
         }
     }
 }

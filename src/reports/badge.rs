@@ -21,7 +21,7 @@ fn energy(kwh: f64) -> String {
     }
 }
 
-fn emitted(row: &ReportRow) -> String {
+fn emissions(row: &ReportRow) -> String {
     row.carbon_g.map_or_else(|| "emissions unknown".to_owned(), |g| format!("{} CO2e", grams(g)))
 }
 
@@ -32,7 +32,7 @@ pub fn badge(row: &ReportRow, view: &ReportView) -> String {
     // A saving of some runs only would look like the saving of all.
     let saved = row.saved_g.filter(|_| row.saved_of_jobs == row.jobs);
     let saved = saved.map(|g| format!(" · {} saved", grams(g))).unwrap_or_default();
-    let (left, right) = ("training", format!("{} · {} ({state}){saved}", energy(row.energy_kwh), emitted(row)));
+    let (left, right) = ("training", format!("{} · {} ({state}){saved}", energy(row.energy_kwh), emissions(row)));
     let width = |text: &str| 6.6 * text.chars().count() as f64 + 12.0;
     let (a, b) = (width(left), width(&right));
     let label = escaped(&format!("{left}: {right}"));
@@ -66,7 +66,7 @@ fn link(path: &Path) -> String {
 
 /// Renders the summary of a row in Markdown, with the badge that is at `svg`.
 pub fn summary(row: &ReportRow, view: &ReportView, svg: Option<&Path>) -> String {
-    let image = svg.map(|path| format!("![{}]({})\n\n", plain(&emitted(row)), link(path))).unwrap_or_default();
+    let image = svg.map(|path| format!("![{}]({})\n\n", plain(&emissions(row)), link(path))).unwrap_or_default();
     let first = [
         ("Runs", format!("{} ({} ended)", row.jobs, row.ended_jobs)),
         ("GPU time", format!("{:.2} h", row.held_s / 3600.0)),

@@ -24,7 +24,7 @@ impl Store {
         let key = key.clone();
         let neighbour = move |row: &Row<'_>| {
             let other: ProfileKey = rows::from_json("profile", rows::text(row, "key")?)?;
-            match other.batch_size.filter(|b| Some(*b) != key.batch_size && other.boards == key.boards) {
+            match other.batch_size.filter(|b| Some(*b) != key.batch_size && other.gpus == key.gpus) {
                 Some(batch_size) => Ok(Some((batch_size, rows::from_json("profile", rows::text(row, "record")?)?))),
                 None => Ok(None),
             }

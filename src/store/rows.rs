@@ -40,7 +40,7 @@ pub(super) fn readable<T>(
             Err(error) => {
                 let id =
                     String::from_utf8_lossy(row.get_ref("id")?.as_bytes_or_null().ok().flatten().unwrap_or_default());
-                let problem = format!("{what} {id} is set aside, since its row is unreadable ({error}); {advice}");
+                let problem = format!("{what} {id} is ignored, since its row is unreadable ({error}); {advice}");
                 tracing::error!("{problem}");
                 problems.push(problem);
             }

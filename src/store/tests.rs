@@ -172,13 +172,13 @@ async fn profiles_are_stored_by_job_batch_size_and_gpus() {
     let key = |batch_size| ProfileKey {
         name: wattune_core::domain::JobName::new("resnet50").expect("a name"),
         batch_size,
-        boards: vec![("A40".into(), 2)],
+        gpus: vec![("A40".into(), 2)],
     };
     let record = Record { thermal_trend: Some(-0.012), ..Record::default() };
     store.save_profile(&key(Some(64)), &record, at(1)).await.expect("written");
     assert_eq!(store.profile(&key(Some(64))).await.expect("read"), Some(record.clone()));
     assert_eq!(store.profile(&key(None)).await.expect("read"), None);
-    let elsewhere = ProfileKey { boards: vec![("A40".into(), 1)], ..key(Some(32)) };
+    let elsewhere = ProfileKey { gpus: vec![("A40".into(), 1)], ..key(Some(32)) };
     let longer =
         ProfileKey { name: wattune_core::domain::JobName::new("resnet50\"a").expect("a name"), ..key(Some(16)) };
     for other in [key(Some(128)), key(None), elsewhere, longer] {
@@ -304,7 +304,7 @@ fn recurring() -> StoredRecurring {
         target: Target { metric: 0.5, higher_is_better: true },
         lease: Seconds::new(100.0),
         reward: Reward::Energy,
-        boards: None,
+        gpus: None,
         seed: Some(7),
     };
     let states = Outcome::ALL.map(State::Ended);

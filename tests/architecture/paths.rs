@@ -211,7 +211,7 @@ fn groups_are_taken_apart_and_self_and_super_are_followed() {
 }
 
 #[test]
-fn words_and_items_are_told_apart() {
+fn words_and_items_are_reported_apart() {
     let paths = read("pub use a::next; mod next; fn f(x: Y) { x.next(); Z::next(); call(Q) }");
     let words: Vec<&str> = paths.words.iter().map(String::as_str).collect();
     assert_eq!(words, ["Q", "Y", "Z", "call", "x"]);

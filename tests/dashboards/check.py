@@ -199,7 +199,7 @@ def wait_for(prometheus, stage, node):
         'count(wattune_carbon_outcome_forecast_gco2e_per_kwh{instance="demo", horizon_h="24"})',
         'count(wattune_job_planned_carbon_gco2e{instance="node"})',
         'count(wattune_job_slowdown_ratio{instance="demo"})',
-        'count(wattune_gpu_foreign_limit{instance="node"} == 1)',
+        'count(wattune_gpu_external_limit{instance="node"} == 1)',
         'count(wattune_carbon_signal_fresh{instance="ageing"} == 0)',
         'count(wattune_carbon_source_circuit_open{instance="node"} == 1)',
         'count(instance_job:wattune_energy_per_sample_joules:rate5m)',

@@ -248,9 +248,9 @@ path = "{price}"
     def meddle(self, base):
         """Somebody else sets the limit of a board that a job holds. Does nothing before wattune has set it."""
         gpu = ask(base, "GET", "/v1/gpus/1")
-        if gpu["state"] == "foreign":
+        if gpu["state"] == "external":
             return True
-        if gpu["power_limit_found_w"] is not None:
+        if gpu["power_limit_original_w"] is not None:
             state = self.folder / "driver" / "state" / f"{BOARD.format(1)}.txt"
             lines = state.read_text().splitlines()
             lines = ["limit_mw=225000" if line.startswith("limit_mw=") else line for line in lines]

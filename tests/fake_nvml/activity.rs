@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::{
-    calls::{Call, code, on_board, put},
+    calls::{Call, code, on_gpu, put},
     codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, Outcome, VERSION_MISMATCH},
     state::unix_ns,
 };
@@ -22,12 +22,12 @@ const SAMPLED_US: c_ulonglong = 100_000;
 
 getters! {
     nvmlDeviceGetCurrentClocksThrottleReasons(c_ulonglong) =
-        |c| Ok(c.board().reasons(unix_ns(), c.state().limit_mw, c.state().lock_mhz));
+        |c| Ok(c.gpu().reasons(unix_ns(), c.state().limit_mw, c.state().lock_mhz));
     nvmlDeviceGetCurrentClocksEventReasons(c_ulonglong) =
-        |c| Ok(c.board().reasons(unix_ns(), c.state().limit_mw, c.state().lock_mhz));
+        |c| Ok(c.gpu().reasons(unix_ns(), c.state().limit_mw, c.state().lock_mhz));
     nvmlDeviceGetUtilizationRates(nvmlUtilization_t) = |c| {
-        let board = c.board();
-        let gpu = board.utilization.unwrap_or(if board.idle { 0 } else { 100 });
+        let gpu = c.gpu();
+        let gpu = gpu.utilization.unwrap_or(if gpu.idle { 0 } else { 100 });
         Ok(nvmlUtilization_t { gpu, memory: gpu / 2 })
     };
 }
@@ -38,7 +38,7 @@ unsafe extern "C" fn nvmlDeviceGetTemperature(
     sensor: nvmlTemperatureSensors_t,
     out: *mut c_uint,
 ) -> nvmlReturn_t {
-    let read = on_board("nvmlDeviceGetTemperature", &device, |c| celsius(c, sensor));
+    let read = on_gpu("nvmlDeviceGetTemperature", &device, |c| celsius(c, sensor));
     // SAFETY: the caller passes a place for the value, or null.
     code(read.and_then(|t| unsafe { put(out, t.unsigned_abs()) }))
 }
@@ -53,7 +53,7 @@ unsafe extern "C" fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, out: *mut n
     if asked.version != size_of::<nvmlTemperature_t>() as c_uint | 1 << 24 {
         return VERSION_MISMATCH;
     }
-    let read = on_board("nvmlDeviceGetTemperatureV", &device, |c| celsius(c, asked.sensorType));
+    let read = on_gpu("nvmlDeviceGetTemperatureV", &device, |c| celsius(c, asked.sensorType));
     let answer = read.map(|temperature| nvmlTemperature_t { temperature, ..asked });
     // SAFETY: as above.
     code(answer.and_then(|a| unsafe { put(out, a) }))
@@ -61,7 +61,7 @@ unsafe extern "C" fn nvmlDeviceGetTemperatureV(device: nvmlDevice_t, out: *mut n
 
 fn celsius(call: &mut Call<'_>, sensor: nvmlTemperatureSensors_t) -> Outcome<i32> {
     if sensor == sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU {
-        Ok(call.board().temperature_c)
+        Ok(call.gpu().temperature_c)
     } else {
         Err(INVALID_ARGUMENT)
     }
@@ -118,10 +118,10 @@ unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     if count.is_null() {
         return INVALID_ARGUMENT;
     }
-    let read = on_board(call, &device, |c| {
+    let read = on_gpu(call, &device, |c| {
         let now = unix_ns() / 1000;
         let at = now - now % SAMPLED_US;
-        let used = c.board().process_utilization.iter().filter(|(_, percent)| **percent > 0 && at > since);
+        let used = c.gpu().process_utilization.iter().filter(|(_, percent)| **percent > 0 && at > since);
         let sample = |(pid, percent): (&c_uint, &c_uint)| nvmlProcessUtilizationSample_t {
             pid: *pid,
             timeStamp: at,
@@ -165,7 +165,7 @@ unsafe fn processes<T>(
     if count.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    let running = on_board(call, &device, |c| Ok(c.board().processes))?;
+    let running = on_gpu(call, &device, |c| Ok(c.gpu().processes))?;
     // SAFETY: not null, and the caller answers for the rest.
     let room = unsafe { count.replace(running) };
     if running > room {

@@ -9,9 +9,9 @@ use std::{
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
 use crate::{
-    board::Board,
     codes::{GPU_IS_LOST, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Outcome, SUCCESS, UNINITIALIZED, UNKNOWN},
     driver::Driver,
+    gpu::FakeGpu,
     state::State,
     store::{Held, complain},
 };
@@ -80,8 +80,8 @@ pub(crate) struct Call<'a> {
 }
 
 impl Call<'_> {
-    pub(crate) fn board(&self) -> &Board {
-        self.driver.board(self.slot)
+    pub(crate) fn gpu(&self) -> &FakeGpu {
+        self.driver.gpu(self.slot)
     }
 
     pub(crate) fn state(&self) -> State {
@@ -118,7 +118,7 @@ impl Target for nvmlDevice_t {
     }
 }
 
-impl<F: Fn(u32, &Board) -> bool> Target for F {
+impl<F: Fn(u32, &FakeGpu) -> bool> Target for F {
     fn find(&self, driver: &Driver) -> Outcome<(usize, Option<u32>)> {
         driver.find(self).map(|slot| (slot, None))
     }
@@ -132,7 +132,7 @@ fn arrive(call: &str, target: &impl Target) -> Outcome<(MutexGuard<'static, Opti
         let driver = guard.as_mut().ok_or(UNINITIALIZED)?;
         driver.refresh()?;
         let (slot, generation) = target.find(driver)?;
-        match driver.board(slot).pause(call) {
+        match driver.gpu(slot).pause(call) {
             Some(pause) if !waited => {
                 drop(guard);
                 thread::sleep(pause);
@@ -149,14 +149,14 @@ fn admit(driver: &mut Driver, call: &str, slot: usize, generation: Option<u32>) 
     if generation.is_some_and(|g| g != driver.state(slot).generation) {
         return Err(GPU_IS_LOST);
     }
-    match driver.board(slot).fail_calls.get(call) {
+    match driver.gpu(slot).fail_calls.get(call) {
         Some(&code) if code != SUCCESS => Err(code),
         _ => Ok(()),
     }
 }
 
 /// Makes a read-only call on a GPU.
-pub(crate) fn on_board<T>(
+pub(crate) fn on_gpu<T>(
     call: &str,
     target: &impl Target,
     body: impl FnOnce(&mut Call<'_>) -> Outcome<T>,
@@ -195,7 +195,7 @@ pub(crate) fn on_write(
                 let same = generation.is_none_or(|g| g == driver.state(slot).generation);
                 if same { Ok(()) } else { Err(GPU_IS_LOST) }
             })
-            .and_then(|()| match driver.board(slot).ignores(call) {
+            .and_then(|()| match driver.gpu(slot).ignores(call) {
                 true => Ok(()),
                 false => body(&mut Call { driver, slot }, &held),
             });
@@ -263,7 +263,7 @@ macro_rules! getters {
             out: *mut $value,
         ) -> ::nvml_wrapper_sys::bindings::nvmlReturn_t {
             let body: fn(&mut $crate::calls::Call<'_>) -> $crate::codes::Outcome<$value> = $body;
-            let outcome = $crate::calls::on_board(stringify!($name), &device, body);
+            let outcome = $crate::calls::on_gpu(stringify!($name), &device, body);
             // SAFETY: the caller passes a place for the value, or null.
             $crate::calls::code(outcome.and_then(|v| unsafe { $crate::calls::put(out, v) }))
         }

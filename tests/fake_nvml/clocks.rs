@@ -5,7 +5,7 @@ use std::ffi::c_uint;
 use nvml_wrapper_sys::bindings::{self as sys, nvmlClockType_t, nvmlDevice_t, nvmlReturn_t};
 
 use crate::{
-    calls::{Call, code, on_board, on_write, put},
+    calls::{Call, code, on_gpu, on_write, put},
     codes::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, NOT_SUPPORTED, Outcome},
 };
 
@@ -15,9 +15,9 @@ unsafe extern "C" fn nvmlDeviceGetClockInfo(
     kind: nvmlClockType_t,
     out: *mut c_uint,
 ) -> nvmlReturn_t {
-    let clock = on_board("nvmlDeviceGetClockInfo", &device, |c| {
+    let clock = on_gpu("nvmlDeviceGetClockInfo", &device, |c| {
         let state = c.state();
-        of_kind(kind, c.board().mem_clock_mhz, c.board().clock_mhz(state.limit_mw, state.lock_mhz))
+        of_kind(kind, c.gpu().mem_clock_mhz, c.gpu().clock_mhz(state.limit_mw, state.lock_mhz))
     });
     // SAFETY: the caller passes a place for the value, or null.
     code(clock.and_then(|v| unsafe { put(out, v) }))
@@ -29,9 +29,8 @@ unsafe extern "C" fn nvmlDeviceGetMaxClockInfo(
     kind: nvmlClockType_t,
     out: *mut c_uint,
 ) -> nvmlReturn_t {
-    let clock = on_board("nvmlDeviceGetMaxClockInfo", &device, |c| {
-        of_kind(kind, c.board().mem_clock_mhz, c.board().max_clock_mhz)
-    });
+    let clock =
+        on_gpu("nvmlDeviceGetMaxClockInfo", &device, |c| of_kind(kind, c.gpu().mem_clock_mhz, c.gpu().max_clock_mhz));
     // SAFETY: the caller passes a place for the value, or null.
     code(clock.and_then(|v| unsafe { put(out, v) }))
 }
@@ -52,9 +51,9 @@ unsafe extern "C" fn nvmlDeviceGetSupportedMemoryClocks(
     count: *mut c_uint,
     clocks: *mut c_uint,
 ) -> nvmlReturn_t {
-    let known = on_board("nvmlDeviceGetSupportedMemoryClocks", &device, |c| {
+    let known = on_gpu("nvmlDeviceGetSupportedMemoryClocks", &device, |c| {
         supported(c)?;
-        Ok(vec![c.board().mem_clock_mhz, 405])
+        Ok(vec![c.gpu().mem_clock_mhz, 405])
     });
     // SAFETY: the caller passes room for that many, or null.
     code(known.and_then(|known| unsafe { list(&known, count, clocks) }))
@@ -67,11 +66,11 @@ unsafe extern "C" fn nvmlDeviceGetSupportedGraphicsClocks(
     count: *mut c_uint,
     clocks: *mut c_uint,
 ) -> nvmlReturn_t {
-    let known = on_board("nvmlDeviceGetSupportedGraphicsClocks", &device, |c| {
+    let known = on_gpu("nvmlDeviceGetSupportedGraphicsClocks", &device, |c| {
         supported(c)?;
         match memory {
             405 => Ok(vec![420, 405]),
-            _ if memory == c.board().mem_clock_mhz => Ok(c.board().lockable_clocks()),
+            _ if memory == c.gpu().mem_clock_mhz => Ok(c.gpu().lockable_clocks()),
             _ => Err(NOT_FOUND),
         }
     });
@@ -104,7 +103,7 @@ extern "C" fn nvmlDeviceSetGpuLockedClocks(device: nvmlDevice_t, min: c_uint, ma
     let call = "nvmlDeviceSetGpuLockedClocks";
     on_write(call, device, &format!("{min},{max}"), |c, held| {
         permit(c)?;
-        let known = c.board().lockable_clocks();
+        let known = c.gpu().lockable_clocks();
         if min > max || !known.contains(&min) || !known.contains(&max) {
             return Err(INVALID_ARGUMENT);
         }
@@ -123,12 +122,12 @@ extern "C" fn nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn
 }
 
 fn supported(call: &mut Call<'_>) -> Outcome<()> {
-    if call.board().clocks_supported { Ok(()) } else { Err(NOT_SUPPORTED) }
+    if call.gpu().clocks_supported { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
 /// Refuses callers without the permission to set limits: the real driver requires the same for both.
 fn permit(call: &mut Call<'_>) -> Outcome<()> {
     supported(call)?;
-    let board = call.board();
-    if board.deny_set_limit || board.deny_clocks { Err(NO_PERMISSION) } else { Ok(()) }
+    let gpu = call.gpu();
+    if gpu.deny_set_limit || gpu.deny_clocks { Err(NO_PERMISSION) } else { Ok(()) }
 }

@@ -10,8 +10,8 @@ use std::{
 use nvml_wrapper_sys::bindings::nvmlDevice_t;
 
 use crate::{
-    board::{Board, Script},
     codes::{GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Outcome, UNKNOWN},
+    gpu::{FakeGpu, Script},
     state::{State, tell_time_by, unix_ns},
     store::{Clients, Held, Stamp, StateFile, StateLock, complain, log_write},
 };
@@ -28,7 +28,7 @@ pub(crate) struct Driver {
     dir: PathBuf,
     pub(crate) script: Script,
     script_stamp: Stamp,
-    script_told: bool,
+    script_is_settled: bool,
     next_look: Instant,
     /// A GPU keeps its slot for as long as the library is open, whatever the script contains.
     slots: Vec<Slot>,
@@ -40,7 +40,7 @@ pub(crate) struct Driver {
 
 #[derive(Debug)]
 struct Slot {
-    board: Board,
+    gpu: FakeGpu,
     /// The GPU's number among those that are not removed.
     index: Option<u32>,
     file: StateFile,
@@ -63,7 +63,7 @@ impl Driver {
         let clients = Clients::open(&dir).map_err(open)?;
         let mut driver = Self {
             script,
-            script_told: script_stamp.tells(),
+            script_is_settled: script_stamp.tells(),
             script_stamp,
             next_look: Instant::now() + LOOK_EVERY,
             slots: Vec::new(),
@@ -96,7 +96,7 @@ impl Driver {
         }
         let now = unix_ns();
         for slot in self.slots.iter_mut().filter(|s| !s.state.persistence) {
-            slot.state.unload(&slot.board, now);
+            slot.state.unload(&slot.gpu, now);
             save(slot);
         }
     }
@@ -124,7 +124,7 @@ impl Driver {
 
     fn script_changed(&self) -> bool {
         // A missing file counts as unchanged: the last script stays in force.
-        Stamp::of(&script_path(&self.dir)).is_ok_and(|now| now != self.script_stamp || !self.script_told)
+        Stamp::of(&script_path(&self.dir)).is_ok_and(|now| now != self.script_stamp || !self.script_is_settled)
     }
 
     /// Applies the script to the states. Under the lock, since a process with an older script must not undo the effects
@@ -134,10 +134,10 @@ impl Driver {
             self.reload();
         }
         for slot in &mut self.slots {
-            let on_file = slot.file.load(&slot.board);
+            let on_file = slot.file.load(&slot.gpu);
             let now = unix_ns();
-            let mut state = on_file.unwrap_or_else(|| State::fresh(&slot.board, now));
-            state.follow(&slot.board, now);
+            let mut state = on_file.unwrap_or_else(|| State::fresh(&slot.gpu, now));
+            state.follow(&slot.gpu, now);
             slot.state = state;
             if on_file != Some(state) {
                 save(slot);
@@ -150,7 +150,7 @@ impl Driver {
             Ok((stamp, script)) => {
                 self.script = script;
                 self.script_stamp = stamp;
-                self.script_told = stamp.tells();
+                self.script_is_settled = stamp.tells();
                 self.seat();
             }
             Err(why) => {
@@ -158,8 +158,8 @@ impl Driver {
                 self.script_stamp = stamp;
                 // A file just written may be incomplete: it is read again at the next check, and only reported as wrong
                 // once it has stopped changing.
-                self.script_told = stamp.tells();
-                if self.script_told {
+                self.script_is_settled = stamp.tells();
+                if self.script_is_settled {
                     complain(&format!("{why}; the last script stays in force"));
                 }
             }
@@ -169,26 +169,26 @@ impl Driver {
     /// Gives every GPU of the script its slot. A GPU that the script no longer lists counts as removed.
     fn seat(&mut self) {
         for slot in &mut self.slots {
-            slot.board.removed = true;
+            slot.gpu.removed = true;
             slot.index = None;
         }
         let mut index = 0..;
-        for board in self.script.boards.clone() {
-            let at = match self.slots.iter().position(|s| s.board.uuid == board.uuid) {
+        for gpu in self.script.gpus.clone() {
+            let at = match self.slots.iter().position(|s| s.gpu.uuid == gpu.uuid) {
                 Some(at) => at,
                 None => {
                     self.slots.push(Slot {
-                        state: State::fresh(&board, unix_ns()),
-                        file: StateFile::new(&self.dir, &board.uuid),
+                        state: State::fresh(&gpu, unix_ns()),
+                        file: StateFile::new(&self.dir, &gpu.uuid),
                         index: None,
-                        board: board.clone(),
+                        gpu: gpu.clone(),
                     });
                     self.slots.len() - 1
                 }
             };
             if let Some(slot) = self.slots.get_mut(at) {
-                slot.index = if board.removed { None } else { index.next() };
-                slot.board = board;
+                slot.index = if gpu.removed { None } else { index.next() };
+                slot.gpu = gpu;
             }
         }
     }
@@ -198,12 +198,12 @@ impl Driver {
         self.slots.iter().filter(|s| s.index.is_some()).count() as u32
     }
 
-    pub(crate) fn find(&self, wanted: impl Fn(u32, &Board) -> bool) -> Outcome<usize> {
-        self.slots.iter().position(|s| s.index.is_some_and(|i| wanted(i, &s.board))).ok_or(NOT_FOUND)
+    pub(crate) fn find(&self, wanted: impl Fn(u32, &FakeGpu) -> bool) -> Outcome<usize> {
+        self.slots.iter().position(|s| s.index.is_some_and(|i| wanted(i, &s.gpu))).ok_or(NOT_FOUND)
     }
 
-    pub(crate) fn board(&self, slot: usize) -> &Board {
-        &self.slots[slot].board
+    pub(crate) fn gpu(&self, slot: usize) -> &FakeGpu {
+        &self.slots[slot].gpu
     }
 
     pub(crate) fn state(&self, slot: usize) -> State {
@@ -234,25 +234,25 @@ impl Driver {
     /// Loads other processes' changes of the GPU, and refuses one that is not present.
     pub(crate) fn meet(&mut self, slot: usize) -> Outcome<()> {
         let seat = &mut self.slots[slot];
-        match seat.file.load(&seat.board) {
-            Some(state) if state.agrees(&seat.board, unix_ns()) => seat.state = state,
+        match seat.file.load(&seat.gpu) {
+            Some(state) if state.agrees(&seat.gpu, unix_ns()) => seat.state = state,
             // Deleted or edited: its consequences are applied first.
             _ => {
                 let held = self.exclusive()?;
                 self.settle(&held);
             }
         }
-        if self.board(slot).there() { Ok(()) } else { Err(GPU_IS_LOST) }
+        if self.gpu(slot).there() { Ok(()) } else { Err(GPU_IS_LOST) }
     }
 
     /// Returns the counter at a time without writers, so that every reader sees the same line.
     pub(crate) fn energy_mj(&mut self, slot: usize) -> Outcome<u64> {
         let _held = self.lock.shared().map_err(|_| UNKNOWN)?;
         let seat = &mut self.slots[slot];
-        if let Some(state) = seat.file.load(&seat.board) {
+        if let Some(state) = seat.file.load(&seat.gpu) {
             seat.state = state;
         }
-        Ok(seat.state.counter_mj(seat.board.update_ms, unix_ns()))
+        Ok(seat.state.counter_mj(seat.gpu.update_ms, unix_ns()))
     }
 
     /// Changes a GPU's state; the draw changes from now on.
@@ -260,14 +260,14 @@ impl Driver {
         let seat = &mut self.slots[slot];
         let before = seat.state;
         change(&mut seat.state);
-        seat.state.follow(&seat.board, unix_ns());
+        seat.state.follow(&seat.gpu, unix_ns());
         if seat.state != before {
             save(seat);
         }
     }
 
     pub(crate) fn log(&self, slot: Option<usize>, call: &str, args: &str, outcome: Outcome<()>) {
-        let uuid = slot.map_or("-", |s| self.board(s).uuid.as_str());
+        let uuid = slot.map_or("-", |s| self.gpu(s).uuid.as_str());
         let code = outcome.err().unwrap_or_default();
         log_write(&self.dir, uuid, call, args, code);
     }
@@ -275,7 +275,7 @@ impl Driver {
 
 fn save(slot: &mut Slot) {
     if let Err(e) = slot.file.save(slot.state) {
-        complain(&format!("state of {}: {e}", slot.board.uuid));
+        complain(&format!("state of {}: {e}", slot.gpu.uuid));
     }
 }
 

@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::{
-    calls::{Call, code, on_board, put, put_text},
+    calls::{Call, code, on_gpu, put, put_text},
     codes::{INVALID_ARGUMENT, Outcome, VERSION_MISMATCH},
 };
 
@@ -26,7 +26,7 @@ getters! {
     nvmlDeviceGetArchitecture(nvmlDeviceArchitecture_t) = |_| Ok(sys::NVML_DEVICE_ARCH_AMPERE);
     nvmlDeviceGetPciInfo_v2(nvmlPciInfo_t) = pci_info;
     nvmlDeviceGetPciInfo_v3(nvmlPciInfo_t) = pci_info;
-    nvmlDeviceGetVirtualizationMode(nvmlGpuVirtualizationMode_t) = |c| Ok(if c.board().vgpu {
+    nvmlDeviceGetVirtualizationMode(nvmlGpuVirtualizationMode_t) = |c| Ok(if c.gpu().vgpu {
         sys::nvmlGpuVirtualizationMode_NVML_GPU_VIRTUALIZATION_MODE_VGPU
     } else {
         sys::nvmlGpuVirtualizationMode_NVML_GPU_VIRTUALIZATION_MODE_NONE
@@ -39,14 +39,14 @@ getters! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetName(device: nvmlDevice_t, out: *mut c_char, length: c_uint) -> nvmlReturn_t {
-    let name = on_board("nvmlDeviceGetName", &device, |c| Ok(c.board().name.clone()));
+    let name = on_gpu("nvmlDeviceGetName", &device, |c| Ok(c.gpu().name.clone()));
     // SAFETY: the caller passes a buffer of that length, or null.
     code(name.and_then(|v| unsafe { put_text(out, length, &v) }))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetUUID(device: nvmlDevice_t, out: *mut c_char, length: c_uint) -> nvmlReturn_t {
-    let uuid = on_board("nvmlDeviceGetUUID", &device, |c| Ok(c.board().uuid.clone()));
+    let uuid = on_gpu("nvmlDeviceGetUUID", &device, |c| Ok(c.gpu().uuid.clone()));
     // SAFETY: the caller passes a buffer of that length, or null.
     code(uuid.and_then(|v| unsafe { put_text(out, length, &v) }))
 }
@@ -57,7 +57,7 @@ unsafe extern "C" fn nvmlDeviceGetMigMode(
     current: *mut c_uint,
     pending: *mut c_uint,
 ) -> nvmlReturn_t {
-    let mode = on_board("nvmlDeviceGetMigMode", &device, |c| Ok(c_uint::from(c.board().mig_mode)));
+    let mode = on_gpu("nvmlDeviceGetMigMode", &device, |c| Ok(c_uint::from(c.gpu().mig_mode)));
     // SAFETY: the caller passes places for the values, or null.
     code(mode.and_then(|m| unsafe { put(current, m).and_then(|()| put(pending, m)) }))
 }
@@ -72,7 +72,7 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, out: *mut 
     if unsafe { (*out).version } != version {
         return VERSION_MISMATCH;
     }
-    let used = on_board("nvmlDeviceGetMemoryInfo_v2", &device, |c| Ok(used_memory(c)));
+    let used = on_gpu("nvmlDeviceGetMemoryInfo_v2", &device, |c| Ok(used_memory(c)));
     let memory = used.map(|used| nvmlMemory_v2_t {
         version,
         total: MEMORY_TOTAL,
@@ -85,11 +85,11 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, out: *mut 
 }
 
 fn used_memory(call: &mut Call<'_>) -> u64 {
-    (u64::from(call.board().processes) * MEMORY_USED_EACH).min(MEMORY_TOTAL - MEMORY_RESERVED)
+    (u64::from(call.gpu().processes) * MEMORY_USED_EACH).min(MEMORY_TOTAL - MEMORY_RESERVED)
 }
 
 fn pci_info(call: &mut Call<'_>) -> Outcome<nvmlPciInfo_t> {
-    let (domain, bus, device) = call.board().pci().unwrap_or_default();
+    let (domain, bus, device) = call.gpu().pci().unwrap_or_default();
     let mut info = nvmlPciInfo_t {
         busIdLegacy: [0; 16],
         domain,

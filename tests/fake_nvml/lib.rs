@@ -5,7 +5,7 @@
 //!
 //! | module     | holds                                                            |
 //! |------------|------------------------------------------------------------------|
-//! | `board`    | the script: the properties and faults of each GPU                |
+//! | `gpu`    | the script: the properties and faults of each GPU                |
 //! | `state`    | one GPU's state in the driver, and its energy integral           |
 //! | `store`    | the files: change stamps, atomic rewrites, locks, the write log  |
 //! | `driver`   | the driver as seen by one process: GPUs, handles, reload         |
@@ -21,8 +21,8 @@
 
 mod codes;
 
-mod board;
 mod driver;
+mod gpu;
 mod state;
 mod store;
 

@@ -5,9 +5,9 @@ use std::ffi::{c_char, c_uint};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 
 use crate::{
-    board::{Board, pci_address},
-    calls::{code, on_board, on_system, put, take_text},
+    calls::{code, on_gpu, on_system, put, take_text},
     codes::{INVALID_ARGUMENT, NOT_FOUND, Outcome},
+    gpu::{FakeGpu, pci_address},
 };
 
 #[unsafe(no_mangle)]
@@ -19,7 +19,7 @@ unsafe extern "C" fn nvmlDeviceGetCount_v2(out: *mut c_uint) -> nvmlReturn_t {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut nvmlDevice_t) -> nvmlReturn_t {
-    let found = handle("nvmlDeviceGetHandleByIndex_v2", &|i, _: &Board| i == index)
+    let found = handle("nvmlDeviceGetHandleByIndex_v2", &|i, _: &FakeGpu| i == index)
         // The real library calls an index beyond the count an invalid argument, not an unknown GPU.
         .map_err(|c| if c == NOT_FOUND { INVALID_ARGUMENT } else { c });
     // SAFETY: the caller passes a place for the handle, or null.
@@ -29,8 +29,8 @@ unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut nvml
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut nvmlDevice_t) -> nvmlReturn_t {
     // SAFETY: the caller passes a C string, or null.
-    let found =
-        unsafe { take_text(uuid) }.and_then(|uuid| handle("nvmlDeviceGetHandleByUUID", &|_, b: &Board| b.uuid == uuid));
+    let found = unsafe { take_text(uuid) }
+        .and_then(|uuid| handle("nvmlDeviceGetHandleByUUID", &|_, b: &FakeGpu| b.uuid == uuid));
     // SAFETY: the caller passes a place for the handle, or null.
     code(found.and_then(|h| unsafe { put(out, h) }))
 }
@@ -40,12 +40,12 @@ unsafe extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: *const c_char, out
     // SAFETY: the caller passes a C string, or null.
     let found = unsafe { take_text(bus_id) }.and_then(|text| {
         let wanted = pci_address(&text).ok_or(INVALID_ARGUMENT)?;
-        handle("nvmlDeviceGetHandleByPciBusId_v2", &|_, b: &Board| b.pci() == Some(wanted))
+        handle("nvmlDeviceGetHandleByPciBusId_v2", &|_, b: &FakeGpu| b.pci() == Some(wanted))
     });
     // SAFETY: the caller passes a place for the handle, or null.
     code(found.and_then(|h| unsafe { put(out, h) }))
 }
 
-fn handle(call: &str, wanted: &impl Fn(u32, &Board) -> bool) -> Outcome<nvmlDevice_t> {
-    on_board(call, wanted, |c| Ok(c.handle()))
+fn handle(call: &str, wanted: &impl Fn(u32, &FakeGpu) -> bool) -> Outcome<nvmlDevice_t> {
+    on_gpu(call, wanted, |c| Ok(c.handle()))
 }

@@ -13,14 +13,14 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::{
-    board::Board,
-    calls::{Call, code, on_board, on_write, put},
+    calls::{Call, code, on_gpu, on_write, put},
     codes::{INVALID_ARGUMENT, NO_PERMISSION, NOT_SUPPORTED, Outcome, SUCCESS, VERSION_MISMATCH},
+    gpu::FakeGpu,
     state::{State, unix_ns},
 };
 
 getters! {
-    nvmlDeviceGetPowerUsage(c_uint) = |c| Ok(c.state().power_mw(c.board(), unix_ns()));
+    nvmlDeviceGetPowerUsage(c_uint) = |c| Ok(c.state().power_mw(c.gpu(), unix_ns()));
     nvmlDeviceGetTotalEnergyConsumption(c_ulonglong) = energy_mj;
     nvmlDeviceGetPowerManagementMode(nvmlEnableState_t) =
         |c| limit(c, |_, _| sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED);
@@ -32,12 +32,12 @@ getters! {
 }
 
 /// Returns a power limit's value, on a GPU that has limits.
-fn limit(call: &mut Call<'_>, value: impl FnOnce(&Board, State) -> c_uint) -> Outcome<c_uint> {
-    if call.board().limit_supported { Ok(value(call.board(), call.state())) } else { Err(NOT_SUPPORTED) }
+fn limit(call: &mut Call<'_>, value: impl FnOnce(&FakeGpu, State) -> c_uint) -> Outcome<c_uint> {
+    if call.gpu().limit_supported { Ok(value(call.gpu(), call.state())) } else { Err(NOT_SUPPORTED) }
 }
 
 fn energy_mj(call: &mut Call<'_>) -> Outcome<c_ulonglong> {
-    if call.board().energy_supported { call.energy_mj() } else { Err(NOT_SUPPORTED) }
+    if call.gpu().energy_supported { call.energy_mj() } else { Err(NOT_SUPPORTED) }
 }
 
 #[unsafe(no_mangle)]
@@ -47,7 +47,7 @@ unsafe extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
     max: *mut c_uint,
 ) -> nvmlReturn_t {
     let call = "nvmlDeviceGetPowerManagementLimitConstraints";
-    let range = on_board(call, &device, |c| Ok((limit(c, |b, _| b.min_mw())?, limit(c, |b, _| b.max_mw())?)));
+    let range = on_gpu(call, &device, |c| Ok((limit(c, |b, _| b.min_mw())?, limit(c, |b, _| b.max_mw())?)));
     // SAFETY: the caller passes places for the values, or null.
     code(range.and_then(|r| unsafe { put(min, r.0).and_then(|()| put(max, r.1)) }))
 }
@@ -79,14 +79,14 @@ unsafe extern "C" fn nvmlDeviceSetPowerManagementLimit_v2(
 
 fn set_limit(call: &str, device: nvmlDevice_t, limit_mw: c_uint) -> nvmlReturn_t {
     on_write(call, device, &limit_mw.to_string(), |c, held| {
-        let board = c.board();
-        if !board.limit_supported {
+        let gpu = c.gpu();
+        if !gpu.limit_supported {
             return Err(NOT_SUPPORTED);
         }
-        if board.deny_set_limit {
+        if gpu.deny_set_limit {
             return Err(NO_PERMISSION);
         }
-        if !(board.min_mw()..=board.max_mw()).contains(&limit_mw) {
+        if !(gpu.min_mw()..=gpu.max_mw()).contains(&limit_mw) {
             return Err(INVALID_ARGUMENT);
         }
         c.change(held, |state| state.limit_mw = limit_mw);
@@ -98,7 +98,7 @@ fn set_limit(call: &str, device: nvmlDevice_t, limit_mw: c_uint) -> nvmlReturn_t
 extern "C" fn nvmlDeviceSetPersistenceMode(device: nvmlDevice_t, mode: nvmlEnableState_t) -> nvmlReturn_t {
     let call = "nvmlDeviceSetPersistenceMode";
     on_write(call, device, &mode.to_string(), |c, held| {
-        if c.board().deny_persistence {
+        if c.gpu().deny_persistence {
             return Err(NO_PERMISSION);
         }
         if mode > sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED {
@@ -123,7 +123,7 @@ unsafe extern "C" fn nvmlDeviceGetFieldValues(
     }
     // SAFETY: not null, and the caller passes that many, filled in.
     let values = unsafe { std::slice::from_raw_parts_mut(values, count) };
-    code(on_board("nvmlDeviceGetFieldValues", &device, |c| {
+    code(on_gpu("nvmlDeviceGetFieldValues", &device, |c| {
         for value in values {
             fill(c, value);
         }
@@ -146,7 +146,7 @@ fn fill(call: &mut Call<'_>, field: &mut nvmlFieldValue_t) {
             energy_mj(call).map(|mj| (kind, nvmlValue_t { ullVal: mj }))
         }
         NVML_FI_DEV_POWER_AVERAGE => Ok(milliwatts(call.state().average_mw())),
-        NVML_FI_DEV_POWER_INSTANT => Ok(milliwatts(call.state().power_mw(call.board(), now))),
+        NVML_FI_DEV_POWER_INSTANT => Ok(milliwatts(call.state().power_mw(call.gpu(), now))),
         NVML_FI_DEV_POWER_MIN_LIMIT => limit(call, |b, _| b.min_mw()).map(milliwatts),
         NVML_FI_DEV_POWER_MAX_LIMIT => limit(call, |b, _| b.max_mw()).map(milliwatts),
         NVML_FI_DEV_POWER_DEFAULT_LIMIT => limit(call, |b, _| b.default_mw()).map(milliwatts),

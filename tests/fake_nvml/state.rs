@@ -10,7 +10,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::board::Board;
+use crate::gpu::FakeGpu;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {
@@ -32,19 +32,19 @@ pub(crate) struct State {
 
 impl State {
     /// The state of a GPU that this driver has never seen.
-    pub(crate) fn fresh(board: &Board, now_ns: u64) -> Self {
-        let (limit_mw, lock_mhz) = (board.initial_mw(), board.initial_lock_mhz.unwrap_or(0));
+    pub(crate) fn fresh(gpu: &FakeGpu, now_ns: u64) -> Self {
+        let (limit_mw, lock_mhz) = (gpu.initial_mw(), gpu.initial_lock_mhz.unwrap_or(0));
         Self {
             limit_mw,
             lock_mhz,
-            persistence: board.persistence,
-            energy_uj: (board.initial_energy_j * 1e6) as u64,
+            persistence: gpu.persistence,
+            energy_uj: (gpu.initial_energy_j * 1e6) as u64,
             lost_uj: 0,
             since_unix_ns: now_ns,
-            draw_mw: board.draw_mw(now_ns, limit_mw, lock_mhz),
-            resets: board.energy_resets,
+            draw_mw: gpu.draw_mw(now_ns, limit_mw, lock_mhz),
+            resets: gpu.energy_resets,
             generation: 1,
-            there: board.there(),
+            there: gpu.there(),
         }
     }
 
@@ -88,22 +88,22 @@ impl State {
     }
 
     /// Returns true if the state already matches the script at this time.
-    pub(crate) fn agrees(&self, board: &Board, now_ns: u64) -> bool {
-        board.change_after(self.since_unix_ns).is_none_or(|(at, _)| at > now_ns)
-            && self.there == board.there()
-            && self.resets == board.energy_resets
-            && self.draw_mw == board.draw_mw(now_ns, self.limit_mw, self.lock_mhz)
+    pub(crate) fn agrees(&self, gpu: &FakeGpu, now_ns: u64) -> bool {
+        gpu.change_after(self.since_unix_ns).is_none_or(|(at, _)| at > now_ns)
+            && self.there == gpu.there()
+            && self.resets == gpu.energy_resets
+            && self.draw_mw == gpu.draw_mw(now_ns, self.limit_mw, self.lock_mhz)
     }
 
     /// Applies the script's timed changes since the last update, each at its own time.
-    fn catch_up(&mut self, board: &Board, now_ns: u64) {
-        while let Some((at, reset)) = board.change_after(self.since_unix_ns).filter(|(at, _)| *at <= now_ns) {
+    fn catch_up(&mut self, gpu: &FakeGpu, now_ns: u64) {
+        while let Some((at, reset)) = gpu.change_after(self.since_unix_ns).filter(|(at, _)| *at <= now_ns) {
             self.energy_uj = self.energy_uj_at(at);
             self.since_unix_ns = at;
             if reset {
                 self.forget_energy();
             }
-            self.draw_mw = board.draw_mw(at, self.limit_mw, self.lock_mhz);
+            self.draw_mw = gpu.draw_mw(at, self.limit_mw, self.lock_mhz);
         }
     }
 
@@ -112,38 +112,38 @@ impl State {
     }
 
     /// Applies the script to the state: the old draw holds until now, the new one from now on.
-    pub(crate) fn follow(&mut self, board: &Board, now_ns: u64) {
-        self.catch_up(board, now_ns);
-        if self.agrees(board, now_ns) {
+    pub(crate) fn follow(&mut self, gpu: &FakeGpu, now_ns: u64) {
+        self.catch_up(gpu, now_ns);
+        if self.agrees(gpu, now_ns) {
             return;
         }
         self.energy_uj = self.energy_uj_at(now_ns);
         self.since_unix_ns = now_ns;
-        if board.energy_resets > self.resets {
+        if gpu.energy_resets > self.resets {
             self.forget_energy();
         }
-        self.resets = board.energy_resets;
-        match (self.there, board.there()) {
+        self.resets = gpu.energy_resets;
+        match (self.there, gpu.there()) {
             // A GPU that was lost or reset has no lock.
             (true, false) => {
                 self.generation += 1;
                 self.lock_mhz = 0;
             }
-            (false, true) if board.back_with_default_limit => self.limit_mw = board.default_mw(),
+            (false, true) if gpu.back_with_default_limit => self.limit_mw = gpu.default_mw(),
             _ => {}
         }
-        self.there = board.there();
-        self.draw_mw = board.draw_mw(now_ns, self.limit_mw, self.lock_mhz);
+        self.there = gpu.there();
+        self.draw_mw = gpu.draw_mw(now_ns, self.limit_mw, self.lock_mhz);
     }
 
     /// Unloads the driver from the GPU: the limit is the default again and the counter is reset.
-    pub(crate) fn unload(&mut self, board: &Board, now_ns: u64) {
-        self.limit_mw = board.default_mw();
+    pub(crate) fn unload(&mut self, gpu: &FakeGpu, now_ns: u64) {
+        self.limit_mw = gpu.default_mw();
         self.lock_mhz = 0;
         self.energy_uj = self.energy_uj_at(now_ns);
         self.forget_energy();
         self.since_unix_ns = now_ns;
-        self.draw_mw = board.draw_mw(now_ns, self.limit_mw, self.lock_mhz);
+        self.draw_mw = gpu.draw_mw(now_ns, self.limit_mw, self.lock_mhz);
     }
 
     /// Returns the counter as the GPU shows it: refreshed every `update_ms`, and whenever the draw changes.
@@ -154,13 +154,13 @@ impl State {
     }
 
     /// Returns a sensor's reading of the draw. The noise depends on the GPU and the time only, so it is reproducible.
-    pub(crate) fn power_mw(&self, board: &Board, now_ns: u64) -> u32 {
-        if board.noise == 0.0 {
+    pub(crate) fn power_mw(&self, gpu: &FakeGpu, now_ns: u64) -> u32 {
+        if gpu.noise == 0.0 {
             return self.draw_mw;
         }
-        let moment = now_ns / board.update_ms.saturating_mul(1_000_000).max(1);
-        let swing = 2.0 * unit(&board.uuid, moment) - 1.0;
-        (f64::from(self.draw_mw) * (1.0 + board.noise * swing)).round().max(0.0) as u32
+        let moment = now_ns / gpu.update_ms.saturating_mul(1_000_000).max(1);
+        let swing = 2.0 * unit(&gpu.uuid, moment) - 1.0;
+        (f64::from(self.draw_mw) * (1.0 + gpu.noise * swing)).round().max(0.0) as u32
     }
 
     pub(crate) fn average_mw(&self) -> u32 {
@@ -201,8 +201,8 @@ pub(crate) fn tell_time_by(file: PathBuf) {
 
 /// Returns the GPUs' time.
 pub(crate) fn unix_ns() -> u64 {
-    let told = TOLD.get().and_then(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
-    told.unwrap_or_else(machine_ns)
+    let reported = TOLD.get().and_then(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+    reported.unwrap_or_else(machine_ns)
 }
 
 /// CLOCK_REALTIME: the only clock that has the same meaning in another process.

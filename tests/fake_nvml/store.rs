@@ -12,7 +12,7 @@ use std::{
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
 use crate::{
-    board::Board,
+    gpu::FakeGpu,
     state::{State, machine_ns, unix_ns},
 };
 
@@ -58,18 +58,18 @@ impl StateFile {
     }
 
     /// Returns the state on file, read again only if the file changed; `None` without a file.
-    pub(crate) fn load(&mut self, board: &Board) -> Option<State> {
+    pub(crate) fn load(&mut self, gpu: &FakeGpu) -> Option<State> {
         let stamp = Stamp::of(&self.path).ok()?;
-        if let Some((seen, told, state)) = self.seen
+        if let Some((seen, reported, state)) = self.seen
             && seen == stamp
-            && told
+            && reported
         {
             return Some(state);
         }
-        let told = stamp.tells();
+        let reported = stamp.tells();
         let text = fs::read_to_string(&self.path).ok()?;
-        let state = State::parse(&text, State::fresh(board, unix_ns()));
-        self.seen = Some((stamp, told, state));
+        let state = State::parse(&text, State::fresh(gpu, unix_ns()));
+        self.seen = Some((stamp, reported, state));
         Some(state)
     }
 

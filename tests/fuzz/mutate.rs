@@ -67,9 +67,9 @@ struct Cost {
 /// How long this thread has had a processor, so that what else the machine does is left out; where Linux does not tell,
 /// how long it has run.
 fn busy() -> Duration {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let told = told.and_then(|text| text.split(' ').next()?.parse().ok().map(Duration::from_nanos));
-    told.unwrap_or_else(since_start)
+    let reported = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let reported = reported.and_then(|text| text.split(' ').next()?.parse().ok().map(Duration::from_nanos));
+    reported.unwrap_or_else(since_start)
 }
 
 fn since_start() -> Duration {

@@ -68,7 +68,7 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
 
   await t.test("savings are those of the accounts", async () => {
     for (const job of (await shown(page)).jobs) {
-      const told = page.read.get(`/v1/jobs/${job.id}/emissions`).map((account) => account?.savings?.against_found ?? account?.against_max);
+      const told = page.read.get(`/v1/jobs/${job.id}/emissions`).map((account) => account?.savings?.against_original ?? account?.against_max);
       const figures = told.map((against) => against?.carbon_reduction_pct?.mean ?? against?.carbon_reduction_pct).filter(Number.isFinite);
       const said = job.facts["Carbon saved"];
       assert.ok(figures.some((figure) => Math.abs(figure - said.value) < 1e-9), `${said.text}: ${figures}`);
@@ -342,9 +342,9 @@ test("what goes wrong with boards and jobs is said in words, and texts of others
   assert.match(states[3], /^Manual override until .*\d\d:\d\d$/);
   assert.equal(states[4], "Observed only");
   assert.match(states[6], /also used by: booked$/);
-  const [foreign, lost, , hand, , capped] = now.gpus;
+  const [external, lost, , hand, , capped] = now.gpus;
   assert.deepEqual([lost[2].text, lost[3].text, lost[4].text, lost[5].text], ["unknown", "not reported", "unknown", "not reported"]);
-  assert.equal(foreign[5].text, "Slowed by heat (hardware), at its power limit");
+  assert.equal(external[5].text, "Slowed by heat (hardware), at its power limit");
   assert.match(hand[2].text, /^200 W, 180 W wanted/);
   assert.match(capped[2].text, /^200 W of 220 W requested.*capped out of band at 200 W, clocks locked to 1,410 MHz/);
   assert.match(await page.locator("#gpus").innerText(), /A call of the driver hangs/);

@@ -85,7 +85,7 @@ export const sameGpu = ([head, state, limit, range, draw, slowed, temperature], 
   else assert.equal(state.text, { free: "Free" }[told.state], name);
   close(limit.value, told.power_limit_enforced_w, name);
   assert.equal(range.text.startsWith(`${told.power_limit_min_w} to ${told.power_limit_max_w} W`), true, range.text);
-  if (told.power_limit_found_w !== null) assert.match(range.text, new RegExp(`original ${told.power_limit_found_w}`), name);
+  if (told.power_limit_original_w !== null) assert.match(range.text, new RegExp(`original ${told.power_limit_original_w}`), name);
   close(draw.value, told.power_w, name);
   assert.equal(draw.text, `${Math.round(told.power_w)} W`, name);
   assert.equal(told.event_reasons.length > 0, slowed.text !== "No", name);

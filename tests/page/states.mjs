@@ -7,13 +7,13 @@ export const everythingAtOnce = (status) => {
   const [board] = status.gpus;
   const gpu = (index, changes) => ({ ...board, index, uuid: `GPU-${index}`, simulated: false, model: "NVIDIA A40", ...changes });
   const gpus = [
-    gpu(0, { state: "foreign", detail: "an external writer set it to 250.000 W", power_limit_requested_w: 250, power_limit_enforced_w: 250, power_limit_wanted_w: null, temperature_c: 61, event_reasons: ["hw_thermal_slowdown", "sw_power_cap"] }),
+    gpu(0, { state: "external", detail: "an external writer set it to 250.000 W", power_limit_requested_w: 250, power_limit_enforced_w: 250, power_limit_wanted_w: null, temperature_c: 61, event_reasons: ["hw_thermal_slowdown", "sw_power_cap"] }),
     gpu(1, { state: "lost", detail: "the board has gone", power_w: null, power_limit_requested_w: null, power_limit_enforced_w: null, power_limit_min_w: null, power_limit_max_w: null, event_reasons: null }),
     gpu(2, { state: "unresponsive", detail: "a call of the driver hangs", power_w: null }),
     gpu(3, { state: "override", override_until: status.now, power_limit_requested_w: 200, power_limit_enforced_w: 200, power_limit_wanted_w: 180 }),
     gpu(4, { state: "observed", detail: "observing only: no permission" }),
-    gpu(5, { state: "job", owner: "job-paused", power_limit_requested_w: 220, power_limit_enforced_w: 200, out_of_band_cap_w: 200, power_limit_found_w: 300, clock_limit_mhz: 1410 }),
-    gpu(6, { state: "job", owner: "job-hostile", booked_jobs: ["job-booked"], power_limit_requested_w: 220, power_limit_enforced_w: 220 }),
+    gpu(5, { state: "job", owner: "job-paused", power_limit_requested_w: 220, power_limit_enforced_w: 200, out_of_band_cap_w: 200, power_limit_original_w: 300, clock_limit_mhz: 1410 }),
+    gpu(6, { state: "job", owner: "job-hostile", observed_jobs: ["job-booked"], power_limit_requested_w: 220, power_limit_enforced_w: 220 }),
   ];
   const job = (job_id, name, changes) => ({
     job_id, name, gpus: ["GPU-5"], batch_size: 256, total_samples: 1e6, samples: 250000, control: true, priority: 0, tags: { team: "vision" },
@@ -37,7 +37,7 @@ export const everythingAtOnce = (status) => {
         settled: { forecast_j: 3.6e6, provisional_j: 7.2e6, final_j: 2.52e7, unknown_j: 0, carbon_g: 4200 } },
       price: { zone: "DE-LU", currency: "EUR", price_per_mwh: -3.5 },
       cap: { limit_w: 1200, source: "always", limits_sum_w: 1100, headroom_w: 100, lowest_sum_w: 700, next_change: now, next_limit_w: 900, lead_s: 5 },
-      carbon_budget: { from: now, until: now, limit_g: 20000, emitted_g: 21000, left_g: -1000, expected_g: 22000 },
+      carbon_budget: { from: now, until: now, limit_g: 20000, emissions_g: 21000, left_g: -1000, expected_g: 22000 },
       cpu: { source: "rapl", simulated: false, cores: 64, problems: [], zones: [
         { device: "cpu:package-0", zone: "package-0", kind: "package", path: "/x", power_w: null, energy_j: 3.6e6, energy_in_gaps_j: 0,
           counter_turns: 0, counter_resets: 0, counter_jumps: 0, counter_changes: 0, problem: "may not be read: only root may" }] },
@@ -45,9 +45,9 @@ export const everythingAtOnce = (status) => {
       problems: ["GPU 0: an external writer set it to 250.000 W", HOSTILE],
     },
     accounts: {
-      "job-paused": { energy_j: 5e6, carbon_g: 500, against_max: null, savings: { against_found: {
+      "job-paused": { energy_j: 5e6, carbon_g: 500, against_max: null, savings: { against_original: {
         carbon_at_reference_g: 620, carbon_reduction_pct: { low: 17.2, mean: 19.4, high: 21.5 }, carbon_reduction_g: { low: 101, mean: 120, high: 139 } } } },
-      "job-hostile": { energy_j: 5e6, carbon_g: 500, against_max: null, savings: { against_found: { unknown: "another job shares its board" } } },
+      "job-hostile": { energy_j: 5e6, carbon_g: 500, against_max: null, savings: { against_original: { unknown: "another job shares its board" } } },
       "job-booked": { energy_j: 5e6, carbon_g: 500, against_max: null },
     },
     hostile: HOSTILE,

@@ -124,7 +124,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts one with these flags besides the usual ones, and waits until its boards have been read.
+    /// Starts one with these flags besides the usual ones, and waits until its GPUs have been read.
     pub(crate) async fn start_with(driver: &FakeDriver, state: &Path, flags: &[&str]) -> Self {
         let mut command = Self::command(driver, state);
         command.args(flags);
@@ -208,13 +208,13 @@ impl Daemon {
     /// The largest part of the machine's memory that it ever had, in MiB.
     pub(crate) fn most_memory_mib(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("readable");
-        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).expect("told");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).expect("reported");
         line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number") / 1024.0
     }
 
-    /// The view of one board.
-    pub(crate) async fn gpu(&self, board: usize) -> Value {
-        self.get(&format!("/v1/gpus/{board}")).await.expect(200)
+    /// The view of one GPU.
+    pub(crate) async fn gpu(&self, gpu: usize) -> Value {
+        self.get(&format!("/v1/gpus/{gpu}")).await.expect(200)
     }
 
     /// The status' problems, in one text.
@@ -224,12 +224,12 @@ impl Daemon {
         problems.map(|p| p.as_str().expect("a sentence")).collect::<Vec<_>>().join("\n")
     }
 
-    /// Sets a limit by hand, for long, and waits until the board has it.
-    pub(crate) async fn hold(&self, driver: &FakeDriver, board: usize, watts: f64) {
+    /// Sets a limit by hand, for long, and waits until the GPU has it.
+    pub(crate) async fn hold(&self, driver: &FakeDriver, gpu: usize, watts: f64) {
         let body = serde_json::json!({"power_limit_w": watts, "ttl_s": 3600});
-        self.put(&format!("/v1/gpus/{board}/power-limit"), &body).await.expect(200);
+        self.put(&format!("/v1/gpus/{gpu}/power-limit"), &body).await.expect(200);
         eventually("the limit by hand", Duration::from_secs(60), async || {
-            (driver.limit_w(board) == Some(watts)).then_some(())
+            (driver.limit_w(gpu) == Some(watts)).then_some(())
         })
         .await;
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// One directory of the fake driver.
 pub(crate) struct FakeDriver {
     dir: tempfile::TempDir,
-    boards: std::sync::Mutex<Vec<Value>>,
+    gpus: std::sync::Mutex<Vec<Value>>,
 }
 
 /// A line of the driver's log.
@@ -21,10 +21,10 @@ pub(crate) struct Write {
 }
 
 impl FakeDriver {
-    /// A driver with these boards (fields as in `tests/fake_nvml/README.md`).
-    pub(crate) fn new(boards: &[Value]) -> Self {
+    /// A driver with these GPUs (fields as in `tests/fake_nvml/README.md`).
+    pub(crate) fn new(gpus: &[Value]) -> Self {
         let driver =
-            Self { dir: tempfile::tempdir().expect("a directory"), boards: std::sync::Mutex::new(boards.to_vec()) };
+            Self { dir: tempfile::tempdir().expect("a directory"), gpus: std::sync::Mutex::new(gpus.to_vec()) };
         driver.write_script();
         driver
     }
@@ -33,80 +33,80 @@ impl FakeDriver {
         self.dir.path()
     }
 
-    /// Changes fields of one board.
-    pub(crate) fn set(&self, board: usize, fields: Value) {
+    /// Changes fields of one GPU.
+    pub(crate) fn set(&self, gpu: usize, fields: Value) {
         {
-            let mut boards = self.boards.lock().expect("not poisoned");
-            let target = boards[board].as_object_mut().expect("an object");
+            let mut gpus = self.gpus.lock().expect("not poisoned");
+            let target = gpus[gpu].as_object_mut().expect("an object");
             target.extend(fields.as_object().expect("an object").clone());
         }
         self.write_script();
     }
 
     fn write_script(&self) {
-        let boards = self.boards.lock().expect("not poisoned");
+        let gpus = self.gpus.lock().expect("not poisoned");
         let next = self.dir.path().join("boards.json.new");
-        std::fs::write(&next, json!({ "boards": *boards }).to_string()).expect("written");
+        std::fs::write(&next, json!({ "boards": *gpus }).to_string()).expect("written");
         std::fs::rename(next, self.dir.path().join("boards.json")).expect("renamed");
     }
 
-    pub(crate) fn uuid(board: usize) -> String {
-        format!("GPU-00000000-0000-0000-0000-{board:012}")
+    pub(crate) fn uuid(gpu: usize) -> String {
+        format!("GPU-00000000-0000-0000-0000-{gpu:012}")
     }
 
-    fn memory(&self, board: usize) -> std::collections::HashMap<String, String> {
-        let path = self.dir.path().join("state").join(format!("{}.txt", Self::uuid(board)));
+    fn memory(&self, gpu: usize) -> std::collections::HashMap<String, String> {
+        let path = self.dir.path().join("state").join(format!("{}.txt", Self::uuid(gpu)));
         let text = std::fs::read_to_string(path).unwrap_or_default();
         text.lines().filter_map(|l| l.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect()
     }
 
-    fn number(&self, board: usize, key: &str) -> Option<f64> {
-        self.memory(board).get(key)?.parse().ok()
+    fn number(&self, gpu: usize, key: &str) -> Option<f64> {
+        self.memory(gpu).get(key)?.parse().ok()
     }
 
-    /// The board's requested limit in watts.
-    pub(crate) fn limit_w(&self, board: usize) -> Option<f64> {
-        Some(self.number(board, "limit_mw")? / 1e3)
+    /// The GPU's requested limit in watts.
+    pub(crate) fn limit_w(&self, gpu: usize) -> Option<f64> {
+        Some(self.number(gpu, "limit_mw")? / 1e3)
     }
 
-    /// What the board's clocks are locked to, in MHz; 0 where they are not.
-    pub(crate) fn lock_mhz(&self, board: usize) -> Option<f64> {
-        self.number(board, "lock_mhz")
+    /// What the GPU's clocks are locked to, in MHz; 0 where they are not.
+    pub(crate) fn lock_mhz(&self, gpu: usize) -> Option<f64> {
+        self.number(gpu, "lock_mhz")
     }
 
-    /// What the board's counter shows now, in joules.
-    pub(crate) fn counter_j(&self, board: usize) -> f64 {
+    /// What the GPU's counter shows now, in joules.
+    pub(crate) fn counter_j(&self, gpu: usize) -> f64 {
         let now = super::now().timestamp_nanos_opt().expect("this century") as f64;
-        let get = |key| self.number(board, key).expect("known");
+        let get = |key| self.number(gpu, key).expect("known");
         get("energy_uj") / 1e6 + get("draw_mw") / 1e3 * (now - get("since_unix_ns")) / 1e9
     }
 
-    /// All that the board ever used, in joules: what its counter shows, and what it forgot.
-    pub(crate) fn used_j(&self, board: usize) -> f64 {
-        self.counter_j(board) + self.number(board, "lost_uj").expect("known") / 1e6
+    /// All that the GPU ever used, in joules: what its counter shows, and what it forgot.
+    pub(crate) fn used_j(&self, gpu: usize) -> f64 {
+        self.counter_j(gpu) + self.number(gpu, "lost_uj").expect("known") / 1e6
     }
 
     /// Sets the limit behind wattune's back, as another tool would.
-    pub(crate) fn set_limit_as_somebody_else(&self, board: usize, watts: u32) {
-        self.remember(board, "limit_mw", watts * 1000);
+    pub(crate) fn set_limit_as_somebody_else(&self, gpu: usize, watts: u32) {
+        self.remember(gpu, "limit_mw", watts * 1000);
     }
 
     /// Has the energy counter jump forward by `joules` that were never used.
-    pub(crate) fn jump_counter(&self, board: usize, joules: u64) {
-        let counter = self.number(board, "energy_uj").expect("known") as u64;
-        self.remember(board, "energy_uj", counter + joules * 1_000_000);
+    pub(crate) fn jump_counter(&self, gpu: usize, joules: u64) {
+        let counter = self.number(gpu, "energy_uj").expect("known") as u64;
+        self.remember(gpu, "energy_uj", counter + joules * 1_000_000);
     }
 
     /// Locks the clocks behind wattune's back; 0 unlocks them.
-    pub(crate) fn lock_as_somebody_else(&self, board: usize, mhz: u32) {
-        self.remember(board, "lock_mhz", mhz);
+    pub(crate) fn lock_as_somebody_else(&self, gpu: usize, mhz: u32) {
+        self.remember(gpu, "lock_mhz", mhz);
     }
 
-    fn remember(&self, board: usize, key: &str, value: impl std::fmt::Display) {
+    fn remember(&self, gpu: usize, key: &str, value: impl std::fmt::Display) {
         // The library reads and writes under this lock.
         let lock = std::fs::File::create(self.dir.path().join("lock")).expect("opens");
         lock.lock().expect("locked");
-        let path = self.dir.path().join("state").join(format!("{}.txt", Self::uuid(board)));
+        let path = self.dir.path().join("state").join(format!("{}.txt", Self::uuid(gpu)));
         let text = std::fs::read_to_string(&path).expect("readable");
         let line = |l: &str| match l.split_once('=') {
             Some((k, _)) if k == key => format!("{key}={value}\n"),
@@ -123,9 +123,9 @@ impl FakeDriver {
         text.lines().map(parse).collect()
     }
 
-    /// The limits written to a board so far, in watts, oldest first; refused writes are left out.
-    pub(crate) fn limits_written(&self, board: usize) -> Vec<f64> {
-        let uuid = Self::uuid(board);
+    /// The limits written to a GPU so far, in watts, oldest first; refused writes are left out.
+    pub(crate) fn limits_written(&self, gpu: usize) -> Vec<f64> {
+        let uuid = Self::uuid(gpu);
         let limits = self
             .writes()
             .into_iter()
@@ -133,10 +133,10 @@ impl FakeDriver {
         limits.map(|w| w.argument.parse::<f64>().expect("milliwatts") / 1e3).collect()
     }
 
-    /// The writes to a board's clocks so far, oldest first: the highest clock of a lock, 0 for its end. Refused ones are
+    /// The writes to a GPU's clocks so far, oldest first: the highest clock of a lock, 0 for its end. Refused ones are
     /// left out.
-    pub(crate) fn locks_written(&self, board: usize) -> Vec<u32> {
-        let uuid = Self::uuid(board);
+    pub(crate) fn locks_written(&self, gpu: usize) -> Vec<u32> {
+        let uuid = Self::uuid(gpu);
         let lock = |w: Write| match w.call.as_str() {
             "nvmlDeviceSetGpuLockedClocks" => w.argument.split_once(',').map(|(_, max)| max.parse().expect("a clock")),
             "nvmlDeviceResetGpuLockedClocks" => Some(0),

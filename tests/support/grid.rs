@@ -144,7 +144,7 @@ impl Grid {
     fn listen(&mut self, listener: TcpListener) {
         let (script, asked) = (Arc::clone(&self.script), Arc::clone(&self.asked));
         let stop = CancellationToken::new();
-        let told = stop.clone();
+        let reported = stop.clone();
         let task = tokio::spawn(async move {
             loop {
                 tokio::select! {
@@ -153,7 +153,7 @@ impl Grid {
                     Ok((stream, _)) = listener.accept() => {
                         tokio::spawn(serve(stream, Arc::clone(&script), Arc::clone(&asked)));
                     }
-                    () = told.cancelled() => return,
+                    () = reported.cancelled() => return,
                 }
             }
         });

@@ -1,18 +1,18 @@
 //! The real daemon, a fake driver, and jobs that train against both.
 
-mod books;
 mod cli;
 mod daemon;
 mod driver;
 mod grid;
+mod ledger_file;
 mod shape;
 mod training;
 
-pub(crate) use books::Books;
 pub(crate) use cli::{Ended, wattune};
 pub(crate) use daemon::Daemon;
 pub(crate) use driver::{FakeDriver, Write};
 pub(crate) use grid::{Asked, Grid, Said, Weather};
+pub(crate) use ledger_file::LedgerFile;
 pub(crate) use shape::Shapes;
 pub(crate) use training::{Curve, Training, rate};
 
@@ -72,7 +72,7 @@ pub(crate) fn now() -> DateTime<Utc> {
     Utc::now()
 }
 
-/// A job of unknown work on the first board, kept for a day without a word from it.
+/// A job of unknown work on the first GPU, kept for a day without a word from it.
 pub(crate) fn job(name: &str, max_slowdown: f64) -> NewJob {
     NewJob {
         name: JobName::new(name).expect("a name"),

@@ -1,4 +1,4 @@
-//! A training job in real time: its throughput follows the limit that the fake board really has.
+//! A training job in real time: its throughput follows the limit that the fake GPU really has.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,23 +30,17 @@ pub(crate) fn rate(curve: Curve, limit: f64) -> f64 {
 }
 
 impl Training {
-    /// Trains as job `id` of the daemon at `base` on these boards, at the pace of the slowest, beginning with `done`
+    /// Trains as job `id` of the daemon at `base` on these GPUs, at the pace of the slowest, beginning with `done`
     /// samples.
-    pub(crate) fn start(
-        base: &str,
-        id: &str,
-        driver: &Arc<FakeDriver>,
-        boards: Vec<(usize, Curve)>,
-        done: f64,
-    ) -> Self {
+    pub(crate) fn start(base: &str, id: &str, driver: &Arc<FakeDriver>, gpus: Vec<(usize, Curve)>, done: f64) -> Self {
         let pace = move |driver: &FakeDriver| {
-            let each = boards.iter().filter_map(|(b, curve)| Some(rate(curve, driver.limit_w(*b)?)));
+            let each = gpus.iter().filter_map(|(b, curve)| Some(rate(curve, driver.limit_w(*b)?)));
             each.fold(f64::INFINITY, f64::min)
         };
         Self::start_at(base, id, driver, pace, done)
     }
 
-    /// As [`Self::start`], at a pace that follows from what the boards are set to.
+    /// As [`Self::start`], at a pace that follows from what the GPUs are set to.
     pub(crate) fn start_at(
         base: &str,
         id: &str,
@@ -55,7 +49,7 @@ impl Training {
         mut done: f64,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (told, driver) = (stop.clone(), driver.clone());
+        let (reported, driver) = (stop.clone(), driver.clone());
         let path = format!("/v1/jobs/{id}/progress");
         let base = Arc::new(Mutex::new(base.to_owned()));
         let target = base.clone();
@@ -64,7 +58,7 @@ impl Training {
             let mut answers = Vec::new();
             let begun = super::now();
             let mut last = 0.0;
-            while !told.load(Ordering::Relaxed) {
+            while !reported.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 let at = (super::now() - begun).as_seconds_f64();
                 done += pace(&driver) * (at - last);

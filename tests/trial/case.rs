@@ -36,25 +36,25 @@ pub(crate) struct Timed {
 #[serde(tag = "step", rename_all = "snake_case")]
 pub(crate) enum Step {
     Job(JobPlan),
-    /// Jobs that are booked and not controlled.
+    /// Jobs that are recorded and not controlled.
     Guests {
-        board: usize,
+        gpu: usize,
         count: usize,
         for_s: f64,
     },
     Fault {
-        board: usize,
+        gpu: usize,
         fault: Fault,
         for_s: f64,
     },
     /// Another program sets a limit.
     Foreign {
-        board: usize,
+        gpu: usize,
         watts: u32,
     },
     /// Somebody sets a limit through the API.
     Override {
-        board: usize,
+        gpu: usize,
         watts: f64,
         ttl_s: f64,
     },
@@ -104,7 +104,7 @@ pub(crate) enum Step {
     },
     /// A job that can be registered and hardly be planned.
     OddJob {
-        board: usize,
+        gpu: usize,
         body: Value,
         for_s: f64,
     },
@@ -112,7 +112,7 @@ pub(crate) enum Step {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct JobPlan {
-    pub(crate) board: usize,
+    pub(crate) gpu: usize,
     /// Work that it declares, in seconds at the limit found. It ends after `runs_s` at the latest.
     pub(crate) declared_s: f64,
     pub(crate) runs_s: f64,
@@ -202,7 +202,7 @@ impl Fault {
 }
 
 /// Fields of a GPU of the fake driver under these faults.
-pub(crate) fn fields(board: usize, faults: &[Fault], restarts: u32) -> Value {
+pub(crate) fn fields(gpu: usize, faults: &[Fault], restarts: u32) -> Value {
     let has = |fault| faults.contains(&fault);
     let mut fails = serde_json::Map::new();
     let mut fail = |fault, call: &str| {
@@ -215,7 +215,7 @@ pub(crate) fn fields(board: usize, faults: &[Fault], restarts: u32) -> Value {
     fail(Fault::PowerFails, "nvmlDeviceGetFieldValues");
     fail(Fault::SetsFail, "nvmlDeviceSetPowerManagementLimit");
     json!({
-        "energy_supported": board != 1 && !has(Fault::CounterUnsupported),
+        "energy_supported": gpu != 1 && !has(Fault::CounterUnsupported),
         "limit_supported": !has(Fault::LimitUnsupported),
         "ignore_calls": if has(Fault::SetsIgnored) { json!(["nvmlDeviceSetPowerManagementLimit"]) } else { json!([]) },
         "deny_set_limit": has(Fault::SetsDenied),
@@ -223,7 +223,7 @@ pub(crate) fn fields(board: usize, faults: &[Fault], restarts: u32) -> Value {
         "slow_ms": if has(Fault::Slow) { 700 } else { 0 },
         "oob_cap_w": if has(Fault::OutOfBandCap) { json!(180.0) } else { Value::Null },
         "energy_resets": restarts,
-        "update_ms": if board == 2 { 100 } else { 20 },
+        "update_ms": if gpu == 2 { 100 } else { 20 },
         "fail_calls": fails,
     })
 }
@@ -234,8 +234,8 @@ impl Case {
         let mut dice = Dice(ChaCha8Rng::seed_from_u64(seed));
         let until = length_s - CALM_S;
         let mut steps = Vec::new();
-        for board in 0..BOARDS {
-            jobs(&mut dice, board, until, &mut steps);
+        for gpu in 0..BOARDS {
+            jobs(&mut dice, gpu, until, &mut steps);
         }
         let mut at = dice.between(6.0, 12.0);
         while at < until - 10.0 {
@@ -252,7 +252,7 @@ impl Case {
     }
 }
 
-fn jobs(dice: &mut Dice, board: usize, until: f64, steps: &mut Vec<Timed>) {
+fn jobs(dice: &mut Dice, gpu: usize, until: f64, steps: &mut Vec<Timed>) {
     let mut at = dice.between(1.0, 15.0);
     loop {
         let runs_s = dice.between(25.0, 120.0);
@@ -265,7 +265,7 @@ fn jobs(dice: &mut Dice, board: usize, until: f64, steps: &mut Vec<Timed>) {
         let pause_s = dice.between(1.0, 8.0);
         let pauses = Pauses { every_s: dice.between(10.0, 30.0), for_s: pause_s, watts: dice.between(50.0, 220.0) };
         let plan = JobPlan {
-            board,
+            gpu,
             // Much work gives much to learn with; little has to keep its promise to the end.
             declared_s: if dice.chance(0.5) { 20_000.0 } else { runs_s * 0.8 },
             runs_s,
@@ -282,14 +282,14 @@ fn jobs(dice: &mut Dice, board: usize, until: f64, steps: &mut Vec<Timed>) {
 }
 
 fn trouble(dice: &mut Dice, for_s: f64) -> Step {
-    let board = dice.below(BOARDS);
+    let gpu = dice.below(BOARDS);
     match dice.below(21) {
-        0..=5 => Step::Fault { board, fault: *dice.among(&Fault::ALL), for_s },
-        6 => Step::Foreign { board, watts: *dice.among(&[205, 215, 245, 265]) },
-        7 => Step::Override { board, watts: *dice.among(&[150.0, 175.0, 225.0]), ttl_s: for_s },
+        0..=5 => Step::Fault { gpu, fault: *dice.among(&Fault::ALL), for_s },
+        6 => Step::Foreign { gpu, watts: *dice.among(&[205, 215, 245, 265]) },
+        7 => Step::Override { gpu, watts: *dice.among(&[150.0, 175.0, 225.0]), ttl_s: for_s },
         8 | 9 => {
             let down_s = *dice.among(&[0.1, 1.0, 6.0]);
-            let foreign = dice.chance(0.3).then(|| (board, *dice.among(&[205, 215, 245])));
+            let foreign = dice.chance(0.3).then(|| (gpu, *dice.among(&[205, 215, 245])));
             Step::Kill { down_s, foreign }
         }
         10 => Step::Restart { signal: dice.among(&["TERM", "INT"]).to_string(), down_s: dice.between(0.1, 3.0) },
@@ -307,8 +307,8 @@ fn trouble(dice: &mut Dice, for_s: f64) -> Step {
         }
         17 => Step::Nonsense { seed: dice.0.random(), count: 30 },
         18 => Step::Frozen { for_s: for_s.min(7.0) },
-        19 => Step::Guests { board, count: 1 + dice.below(40), for_s },
-        _ => Step::OddJob { board, body: odd_job(dice), for_s: for_s.min(10.0) },
+        19 => Step::Guests { gpu, count: 1 + dice.below(40), for_s },
+        _ => Step::OddJob { gpu, body: odd_job(dice), for_s: for_s.min(10.0) },
     }
 }
 

@@ -152,7 +152,7 @@ impl Job {
         self.load(LOAD_W);
         self.train().await;
         self.load(IDLE_W);
-        let used = self.driver.used_j(self.plan.board);
+        let used = self.driver.used_j(self.plan.gpu);
         self.note(|record| record.energy_j.1 = used);
         if !self.plan.silent {
             self.end().await;
@@ -165,14 +165,14 @@ impl Job {
     }
 
     fn load(&self, watts: f64) {
-        self.driver.set(self.plan.board, json!({ "demand_w": watts }));
+        self.driver.set(self.plan.gpu, json!({ "demand_w": watts }));
     }
 
     /// Asks until the daemon is there and the GPU is free.
     async fn register(&self) -> Option<()> {
         let plan = &self.plan;
         let body = json!({
-            "name": format!("trial-{}", plan.board), "gpus": [plan.board], "lease_s": plan.lease_s,
+            "name": format!("trial-{}", plan.gpu), "gpus": [plan.gpu], "lease_s": plan.lease_s,
             "work": {"total_samples": plan.declared_s * rate(CURVE, FOUND_W)},
             "objective": {"max_slowdown": plan.max_slowdown},
         });
@@ -185,7 +185,7 @@ impl Job {
                 let text = answer.text().await.unwrap_or_default();
                 match (status, serde_json::from_str::<Value>(&text)) {
                     (201, Ok(view)) => {
-                        let used = self.driver.used_j(plan.board);
+                        let used = self.driver.used_j(plan.gpu);
                         self.note(|record| {
                             record.id = view["job_id"].as_str().map(str::to_owned);
                             record.registered = Some(Instant::now());
@@ -224,7 +224,7 @@ impl Job {
             let (took_s, base_s) = if paused {
                 (step_s, step_s)
             } else {
-                let pace = self.driver.limit_w(plan.board).map_or(0.0, |limit| rate(CURVE, limit));
+                let pace = self.driver.limit_w(plan.gpu).map_or(0.0, |limit| rate(CURVE, limit));
                 let wanted = pace * self.speed(done) * step_s;
                 // The last step ends when the work does.
                 let part = if wanted > 0.0 { ((total - done) / wanted).clamp(0.0, 1.0) } else { 1.0 };

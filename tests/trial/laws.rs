@@ -27,10 +27,10 @@ pub(crate) struct Seen {
 /// A fault, and whether the daemon said so.
 #[derive(Clone, Debug)]
 pub(crate) struct Suffered {
-    pub(crate) board: usize,
+    pub(crate) gpu: usize,
     pub(crate) fault: Fault,
     pub(crate) since: Instant,
-    pub(crate) is_told: bool,
+    pub(crate) is_reported: bool,
 }
 
 /// Keeps watch over the GPUs' limits and over what the daemon says.
@@ -66,79 +66,80 @@ impl Laws {
     }
 
     /// Another program has set a limit. What was there before may be what the daemon gives back, if it was just writing.
-    pub(crate) fn set_by_others(&mut self, board: usize, watts: u32, is_sure: bool) {
+    pub(crate) fn set_by_others(&mut self, gpu: usize, watts: u32, is_sure: bool) {
         if is_sure {
-            self.found_w[board].clear();
+            self.found_w[gpu].clear();
         }
-        self.found_w[board].insert(watts);
-        self.wanted_at[board] = Instant::now();
-        self.theirs_w[board] = None;
+        self.found_w[gpu].insert(watts);
+        self.wanted_at[gpu] = Instant::now();
+        self.theirs_w[gpu] = None;
     }
 
     /// What another program has just set is left alone from now on for as long as a job goes on, or not any more.
-    pub(crate) fn leave_alone(&mut self, board: usize, theirs: Option<(u32, usize)>) {
-        self.theirs_w[board] = theirs;
+    pub(crate) fn leave_alone(&mut self, gpu: usize, theirs: Option<(u32, usize)>) {
+        self.theirs_w[gpu] = theirs;
     }
 
     /// The job for whose time another program's limit is left alone.
-    pub(crate) fn left_alone_for(&self, board: usize) -> Option<usize> {
-        self.theirs_w[board].map(|(_, job)| job)
+    pub(crate) fn left_alone_for(&self, gpu: usize) -> Option<usize> {
+        self.theirs_w[gpu].map(|(_, job)| job)
     }
 
-    pub(crate) fn is_found(&self, board: usize, limit_w: f64) -> bool {
-        self.found_w[board].iter().any(|found| (f64::from(*found) - limit_w).abs() < 0.5)
+    pub(crate) fn is_found(&self, gpu: usize, limit_w: f64) -> bool {
+        self.found_w[gpu].iter().any(|found| (f64::from(*found) - limit_w).abs() < 0.5)
     }
 
     /// What was found, in words.
-    pub(crate) fn found(&self, board: usize) -> String {
-        format!("{:?} W", self.found_w[board])
+    pub(crate) fn found(&self, gpu: usize) -> String {
+        format!("{:?} W", self.found_w[gpu])
     }
 
     /// No limit above the ceiling, and none that nobody wants.
-    pub(crate) fn limit(&mut self, board: usize, seen: Seen) {
+    pub(crate) fn limit(&mut self, gpu: usize, seen: Seen) {
         let now = Instant::now();
         let Some(limit_w) = seen.limit_w else { return };
         let ceiling = |found: &u32| if f64::from(*found) < DEFAULT_W { f64::from(*found) } else { 350.0 };
-        let highest = self.found_w[board].iter().map(ceiling).fold(0.0, f64::max);
+        let highest = self.found_w[gpu].iter().map(ceiling).fold(0.0, f64::max);
         if limit_w > highest + 0.5 {
-            self.breach(format!("GPU {board} has a limit of {limit_w} W, above its ceiling of {highest} W"));
+            self.breach(format!("GPU {gpu} has a limit of {limit_w} W, above its ceiling of {highest} W"));
             // Once is enough.
-            self.found_w[board].insert(limit_w as u32);
+            self.found_w[gpu].insert(limit_w as u32);
         }
-        let theirs = self.theirs_w[board].map(|(watts, _)| watts);
+        let theirs = self.theirs_w[gpu].map(|(watts, _)| watts);
         if let Some(theirs) = theirs.filter(|theirs| (f64::from(*theirs) - limit_w).abs() > 0.5) {
             self.breach(format!(
-                "another program set GPU {board} to {theirs} W under a job, and it is now at {limit_w} W"
+                "another program set GPU {gpu} to {theirs} W under a job, and it is now at {limit_w} W"
             ));
-            self.theirs_w[board] = None;
+            self.theirs_w[gpu] = None;
         }
-        if seen.is_wanted || self.is_found(board, limit_w) {
-            self.wanted_at[board] = now;
-        } else if now - self.wanted_at[board] > BACK {
-            let found = self.found(board);
-            self.breach(format!("GPU {board} stays at {limit_w} W, which nobody wants; found at {found}"));
-            self.wanted_at[board] = now + Duration::from_secs(60);
+        if seen.is_wanted || self.is_found(gpu, limit_w) {
+            self.wanted_at[gpu] = now;
+        } else if now - self.wanted_at[gpu] > BACK {
+            let found = self.found(gpu);
+            self.breach(format!("GPU {gpu} stays at {limit_w} W, which nobody wants; found at {found}"));
+            self.wanted_at[gpu] = now + Duration::from_secs(60);
         }
     }
 
     /// Every fault that lasts is told. `problems` are the status' sentences.
     pub(crate) fn problems(&mut self, faults: &mut [Suffered], up_since: Instant, seen: &[Seen], problems: &Value) {
         let now = Instant::now();
-        let told = problems.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"));
-        let told = told.unwrap_or_default();
-        for suffered in faults.iter_mut().filter(|f| !f.is_told && f.fault.is_a_problem()) {
-            let board = suffered.board;
+        let reported =
+            problems.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n"));
+        let reported = reported.unwrap_or_default();
+        for suffered in faults.iter_mut().filter(|f| !f.is_reported && f.fault.is_a_problem()) {
+            let gpu = suffered.gpu;
             let steering = matches!(suffered.fault, Fault::SetsFail | Fault::SetsIgnored | Fault::SetsDenied);
             let is_off =
-                seen[board].asked_w.is_some_and(|asked| seen[board].limit_w.is_some_and(|l| (l - asked).abs() > 1.0));
+                seen[gpu].asked_w.is_some_and(|asked| seen[gpu].limit_w.is_some_and(|l| (l - asked).abs() > 1.0));
             if steering && !is_off {
                 suffered.since = now;
-            } else if told.contains(&format!("GPU {board}")) {
-                suffered.is_told = true;
+            } else if reported.contains(&format!("GPU {gpu}")) {
+                suffered.is_reported = true;
             } else if now.duration_since(suffered.since.max(up_since)) > KNOWN {
-                suffered.is_told = true;
+                suffered.is_reported = true;
                 let fault = suffered.fault;
-                self.breach(format!("GPU {board} suffers {fault:?} for {KNOWN:?} and `problems` says: {told:?}"));
+                self.breach(format!("GPU {gpu} suffers {fault:?} for {KNOWN:?} and `problems` says: {reported:?}"));
             }
         }
     }

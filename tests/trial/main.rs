@@ -8,11 +8,11 @@
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a command of its own, in real time")]
 
-mod books;
 mod case;
 mod client;
 mod hostile;
 mod laws;
+mod ledger;
 mod scene;
 mod shrink;
 #[path = "../support/mod.rs"]
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use books::Energy;
 use case::{BOARDS, Case};
+use ledger::Energy;
 use scene::Scene;
-use support::Books;
+use support::LedgerFile;
 
 /// Trials of the daemon under all kinds of faults at once.
 #[derive(Debug, Parser)]
@@ -175,31 +175,31 @@ fn alone(file: &Path, p99_ms: Option<f64>) -> ExitCode {
 
 async fn trial(case: Case, length: Duration, p99_ms: Option<f64>, file: &Path) -> (Vec<String>, String) {
     let mut scene = Scene::set_up(case).await;
-    let before: [f64; BOARDS] = std::array::from_fn(|board| scene.driver.used_j(board));
+    let before: [f64; BOARDS] = std::array::from_fn(|gpu| scene.driver.used_j(gpu));
     scene.play().await;
     let records = scene.tear_down().await;
-    let books = Books::open(scene.state.path());
-    let mut energies = [Energy { used_j: 0.0, booked_j: 0.0 }; BOARDS];
-    for (board, energy) in energies.iter_mut().enumerate() {
-        let used_j = scene.driver.used_j(board) - before[board];
-        *energy = Energy { used_j, booked_j: books.total_j(board) };
-        let limit = scene.driver.limit_w(board).unwrap_or(f64::NAN);
-        if !scene.laws.is_found(board, limit) {
-            let found = scene.laws.found(board);
-            scene.laws.breach(format!("at the end GPU {board} has {limit} W, found at {found}"));
+    let ledger = LedgerFile::open(scene.state.path());
+    let mut energies = [Energy { used_j: 0.0, recorded_j: 0.0 }; BOARDS];
+    for (gpu, energy) in energies.iter_mut().enumerate() {
+        let used_j = scene.driver.used_j(gpu) - before[gpu];
+        *energy = Energy { used_j, recorded_j: ledger.total_j(gpu) };
+        let limit = scene.driver.limit_w(gpu).unwrap_or(f64::NAN);
+        if !scene.laws.is_found(gpu, limit) {
+            let found = scene.laws.found(gpu);
+            scene.laws.breach(format!("at the end GPU {gpu} has {limit} W, found at {found}"));
         }
     }
-    books::energy(&mut scene.laws, &scene.told, energies);
+    ledger::energy(&mut scene.laws, &scene.disturbances, energies);
     for (plan, record) in &records {
-        let booked_j = match &record.id {
-            Some(id) => books.of_job_j(id),
+        let recorded_j = match &record.id {
+            Some(id) => ledger.of_job_j(id),
             None => 0.0,
         };
-        books::job(&mut scene.laws, &scene.told, plan, record, booked_j);
+        ledger::job(&mut scene.laws, &scene.disturbances, plan, record, recorded_j);
     }
     let records: Vec<_> = records.into_iter().map(|(_, record)| record).collect();
-    let p99 = books::answers(&mut scene.laws, &records, p99_ms);
-    let state_mb = books::state_directory(&mut scene.laws, scene.state.path(), length);
+    let p99 = ledger::answers(&mut scene.laws, &records, p99_ms);
+    let state_mb = ledger::state_directory(&mut scene.laws, scene.state.path(), length);
     let log = scene.log();
     if let Some(line) = log.lines().find(|line| line.contains("panicked")) {
         scene.laws.breach(format!("the daemon panicked: {line}"));

@@ -12,7 +12,7 @@ use super::case::{BOARDS, Case, FOUND_W, Fault, IDLE_W, Step, Timed, Trouble, fi
 use super::client::{Address, Client, Record, http};
 use super::hostile;
 use super::laws::{Laws, Seen, Suffered};
-use super::support::{Books, Daemon, FakeDriver, Grid, Said, Weather};
+use super::support::{Daemon, FakeDriver, Grid, LedgerFile, Said, Weather};
 
 const TICK: Duration = Duration::from_millis(50);
 
@@ -32,7 +32,7 @@ pub(crate) struct Scene {
     odd: Vec<(usize, Instant)>,
     ends: Vec<(Instant, End)>,
     down_since: Option<Instant>,
-    pub(crate) told: Told,
+    pub(crate) disturbances: Disturbances,
 }
 
 /// Something that ends by itself.
@@ -47,7 +47,7 @@ enum End {
 
 /// What the laws of the end have to know.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct Disturbances {
     /// From and to: the daemon was away, or could not write.
     pub(crate) away: Vec<(Instant, Instant)>,
     pub(crate) kills: Vec<Instant>,
@@ -61,16 +61,16 @@ pub(crate) struct Told {
 
 impl Scene {
     pub(crate) async fn set_up(case: Case) -> Self {
-        let board = |index| {
-            let mut board = json!({
+        let gpu = |index| {
+            let mut gpu = json!({
                 "min_w": 100, "max_w": 350, "default_w": 320, "initial_limit_w": FOUND_W, "demand_w": IDLE_W,
                 "initial_energy_j": 1000 * index,
             });
             let fields = fields(index, &[], 0);
-            board.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
-            board
+            gpu.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+            gpu
         };
-        let driver = Arc::new(FakeDriver::new(&(0..BOARDS).map(board).collect::<Vec<_>>()));
+        let driver = Arc::new(FakeDriver::new(&(0..BOARDS).map(gpu).collect::<Vec<_>>()));
         let weather = weather();
         let grid = Grid::start(move |asked| weather.maps(asked, "GB")).await;
         let state = tempfile::tempdir().expect("a directory");
@@ -89,7 +89,7 @@ impl Scene {
             odd: Vec::new(),
             ends: Vec::new(),
             down_since: None,
-            told: Told::default(),
+            disturbances: Disturbances::default(),
         };
         scene.start().await;
         scene
@@ -157,7 +157,7 @@ impl Scene {
         self.address.is_at(Some(daemon.base().to_owned()));
         self.daemon = Some(daemon);
         if let Some(since) = self.down_since.take() {
-            self.told.away.push((since, Instant::now()));
+            self.disturbances.away.push((since, Instant::now()));
         }
     }
 
@@ -168,7 +168,7 @@ impl Scene {
             let last = log.lines().last().unwrap_or_default();
             self.laws.breach(format!("the daemon ended by itself: {status}; last words: {last}"));
             self.goes_away();
-            self.told.kills.push(Instant::now());
+            self.disturbances.kills.push(Instant::now());
             self.wishes.clear();
             self.start().await;
         }
@@ -191,30 +191,30 @@ impl Scene {
                 let seed = self.case.seed ^ self.clients.len() as u64;
                 self.clients.push(Client::start(plan, seed, Arc::clone(&self.driver), self.address.clone()));
             }
-            Step::Guests { board, count, for_s } => {
-                let guests = self.register_guests(board, count).await;
-                self.told.guests.push((board, now, until(for_s + 5.0)));
+            Step::Guests { gpu, count, for_s } => {
+                let guests = self.register_guests(gpu, count).await;
+                self.disturbances.guests.push((gpu, now, until(for_s + 5.0)));
                 self.ends.push((until(for_s), End::Guests(guests)));
             }
-            Step::Fault { board, fault, for_s } => self.suffer(board, fault, until(for_s)),
-            Step::Foreign { board, watts } => self.set_as_somebody_else(board, watts).await,
-            Step::Override { board, watts, ttl_s } => {
+            Step::Fault { gpu, fault, for_s } => self.suffer(gpu, fault, until(for_s)),
+            Step::Foreign { gpu, watts } => self.set_as_somebody_else(gpu, watts).await,
+            Step::Override { gpu, watts, ttl_s } => {
                 let body = json!({ "power_limit_w": watts, "ttl_s": ttl_s });
-                let path = format!("/v1/gpus/{board}/power-limit");
+                let path = format!("/v1/gpus/{gpu}/power-limit");
                 if let Some(status) = self.send(reqwest::Method::PUT, &path, &body).await.map(|(status, _)| status)
                     && status == 200
                 {
-                    self.wishes.push((board, watts, until(ttl_s)));
-                    self.told.meddled.push((board, now, until(ttl_s + 3.0)));
+                    self.wishes.push((gpu, watts, until(ttl_s)));
+                    self.disturbances.meddled.push((gpu, now, until(ttl_s + 3.0)));
                 }
             }
             Step::Kill { down_s, foreign } => {
                 let Some(daemon) = self.goes_away() else { return };
                 daemon.kill();
-                self.told.kills.push(now);
-                if let Some((board, watts)) = foreign {
-                    let is_change = self.write_as_somebody_else(board, watts);
-                    self.is_set_by_others(board, watts, is_change, now);
+                self.disturbances.kills.push(now);
+                if let Some((gpu, watts)) = foreign {
+                    let is_change = self.write_as_somebody_else(gpu, watts);
+                    self.is_set_by_others(gpu, watts, is_change, now);
                 }
                 // What was set by hand ends with the daemon.
                 self.wishes.clear();
@@ -232,12 +232,12 @@ impl Scene {
                 if let Some(daemon) = &self.daemon {
                     daemon.limit_files_to("65536");
                     self.ends.push((until(for_s), End::Disk));
-                    self.told.pressed.push((now, until(for_s + 5.0)));
+                    self.disturbances.pressed.push((now, until(for_s + 5.0)));
                 }
             }
             Step::LockedDatabase { for_s } => {
-                let lock = Books::try_lock(self.state.path(), Duration::from_secs(5));
-                self.told.pressed.push((now, until(for_s + 5.0)));
+                let lock = LedgerFile::try_lock(self.state.path(), Duration::from_secs(5));
+                self.disturbances.pressed.push((now, until(for_s + 5.0)));
                 self.ends.extend(lock.map(|lock| (until(for_s), End::Database(lock))));
             }
             Step::BlockedJournal { for_s } => {
@@ -269,14 +269,14 @@ impl Scene {
                     }
                 }
             }
-            Step::OddJob { board, mut body, for_s } => {
-                body["gpus"] = json!([board]);
+            Step::OddJob { gpu, mut body, for_s } => {
+                body["gpus"] = json!([gpu]);
                 if let Some(base) = self.address.base() {
                     tokio::spawn(hostile::odd_job(base, body, for_s));
                     // It may still be held to its lease when the daemon goes away under it.
-                    self.odd.push((board, until(for_s + 7.0)));
-                    self.told.meddled.push((board, now, until(for_s + 7.0)));
-                    self.told.guests.push((board, now, until(for_s + 7.0)));
+                    self.odd.push((gpu, until(for_s + 7.0)));
+                    self.disturbances.meddled.push((gpu, now, until(for_s + 7.0)));
+                    self.disturbances.guests.push((gpu, now, until(for_s + 7.0)));
                 }
             }
         }
@@ -287,12 +287,12 @@ impl Scene {
         let troubled = !self.faults.is_empty() || self.ends.iter().any(|(_, end)| matches!(end, End::Journal));
         let ended = daemon.stop(signal).await;
         self.wishes.clear();
-        for board in 0..BOARDS {
-            let limit = self.driver.limit_w(board).unwrap_or(f64::NAN);
+        for gpu in 0..BOARDS {
+            let limit = self.driver.limit_w(gpu).unwrap_or(f64::NAN);
             // Where something keeps it from giving a limit back, it has to say so.
-            if !self.laws.is_found(board, limit) && (!troubled || ended.success()) {
-                let found = self.laws.found(board);
-                self.laws.breach(format!("SIG{signal} ({ended}) leaves GPU {board} at {limit} W, found at {found}"));
+            if !self.laws.is_found(gpu, limit) && (!troubled || ended.success()) {
+                let found = self.laws.found(gpu);
+                self.laws.breach(format!("SIG{signal} ({ended}) leaves GPU {gpu} at {limit} W, found at {found}"));
             }
         }
         if !ended.success() && !troubled {
@@ -311,64 +311,64 @@ impl Scene {
         daemon.signal("CONT");
         self.address.is_at(base);
         self.clients.iter().for_each(|client| client.excuse(begun.elapsed()));
-        self.told.away.push((begun, Instant::now()));
+        self.disturbances.away.push((begun, Instant::now()));
     }
 
-    fn suffer(&mut self, board: usize, fault: Fault, until: Instant) {
+    fn suffer(&mut self, gpu: usize, fault: Fault, until: Instant) {
         let now = Instant::now();
         if fault == Fault::CounterRestarts {
-            self.restarts[board] += 1;
+            self.restarts[gpu] += 1;
         }
-        self.told.faults.push((board, now, until + Duration::from_secs(2), fault));
-        self.faults.push((until, Suffered { board, fault, since: now, is_told: false }));
-        self.script(board);
+        self.disturbances.faults.push((gpu, now, until + Duration::from_secs(2), fault));
+        self.faults.push((until, Suffered { gpu, fault, since: now, is_reported: false }));
+        self.script(gpu);
     }
 
     /// Tells the fake driver what is wrong with a GPU now.
-    fn script(&self, board: usize) {
-        let faults: Vec<Fault> = self.faults.iter().filter(|(_, f)| f.board == board).map(|(_, f)| f.fault).collect();
-        self.driver.set(board, fields(board, &faults, self.restarts[board]));
+    fn script(&self, gpu: usize) {
+        let faults: Vec<Fault> = self.faults.iter().filter(|(_, f)| f.gpu == gpu).map(|(_, f)| f.fault).collect();
+        self.driver.set(gpu, fields(gpu, &faults, self.restarts[gpu]));
     }
 
-    async fn set_as_somebody_else(&mut self, board: usize, watts: u32) {
+    async fn set_as_somebody_else(&mut self, gpu: usize, watts: u32) {
         let now = Instant::now();
         let writes = self.driver.writes().len();
-        let is_change = self.write_as_somebody_else(board, watts);
+        let is_change = self.write_as_somebody_else(gpu, watts);
         // A write of the daemon's may just have been on its way.
         tokio::time::sleep(Duration::from_millis(800)).await;
-        let uuid = FakeDriver::uuid(board);
+        let uuid = FakeDriver::uuid(gpu);
         let is_alone = self.driver.writes().iter().skip(writes).all(|write| write.uuid != uuid);
-        self.is_set_by_others(board, watts, is_alone && is_change, now);
+        self.is_set_by_others(gpu, watts, is_alone && is_change, now);
     }
 
     /// Sets a limit that is not the daemon's; whether that changes anything. The same limit as the one that the daemon holds
     /// the GPU at is nothing that anybody could notice.
-    fn write_as_somebody_else(&self, board: usize, watts: u32) -> bool {
-        let there = self.driver.limit_w(board);
-        self.driver.set_limit_as_somebody_else(board, watts);
+    fn write_as_somebody_else(&self, gpu: usize, watts: u32) -> bool {
+        let there = self.driver.limit_w(gpu);
+        self.driver.set_limit_as_somebody_else(gpu, watts);
         there.is_none_or(|there| (there - f64::from(watts)).abs() > 0.5)
     }
 
-    fn is_set_by_others(&mut self, board: usize, watts: u32, is_sure: bool, at: Instant) {
+    fn is_set_by_others(&mut self, gpu: usize, watts: u32, is_sure: bool, at: Instant) {
         // A GPU that does not answer may be read, and written, much later.
-        let is_sure = is_sure && !self.has_kept_limit(board);
+        let is_sure = is_sure && !self.has_kept_limit(gpu);
         // What is there already cannot be told from what was found.
-        let is_news = !self.laws.is_found(board, f64::from(watts));
-        self.laws.set_by_others(board, watts, is_sure);
-        let job = self.clients.iter().position(|client| client.plan.board == board && client.is_known_since(at));
-        self.laws.leave_alone(board, (is_sure && is_news).then_some(watts).zip(job));
-        self.told.meddled.push((board, at, at + Duration::from_secs(3600)));
+        let is_news = !self.laws.is_found(gpu, f64::from(watts));
+        self.laws.set_by_others(gpu, watts, is_sure);
+        let job = self.clients.iter().position(|client| client.plan.gpu == gpu && client.is_known_since(at));
+        self.laws.leave_alone(gpu, (is_sure && is_news).then_some(watts).zip(job));
+        self.disturbances.meddled.push((gpu, at, at + Duration::from_secs(3600)));
     }
 
     /// Whether a fault may keep a limit where it is.
-    fn has_kept_limit(&self, board: usize) -> bool {
-        self.faults.iter().any(|(_, f)| f.board == board && f.fault.keeps_limits())
+    fn has_kept_limit(&self, gpu: usize) -> bool {
+        self.faults.iter().any(|(_, f)| f.gpu == gpu && f.fault.keeps_limits())
     }
 
-    async fn register_guests(&self, board: usize, count: usize) -> Vec<String> {
+    async fn register_guests(&self, gpu: usize, count: usize) -> Vec<String> {
         let mut guests = Vec::new();
         for number in 0..count {
-            let body = json!({"name": format!("guest-{number}"), "gpus": [board], "control": false, "lease_s": 3600});
+            let body = json!({"name": format!("guest-{number}"), "gpus": [gpu], "control": false, "lease_s": 3600});
             let answer = self.send(reqwest::Method::POST, "/v1/jobs", &body).await;
             guests.extend(answer.and_then(|(_, view)| view["job_id"].as_str().map(str::to_owned)));
         }
@@ -378,7 +378,7 @@ impl Scene {
     async fn end_what_is_over(&mut self) {
         let now = Instant::now();
         for (_, over) in self.faults.extract_if(.., |(until, _)| *until <= now).collect::<Vec<_>>() {
-            self.script(over.board);
+            self.script(over.gpu);
         }
         self.wishes.retain(|(_, _, until)| *until + Duration::from_secs(1) > now);
         for (_, end) in self.ends.extract_if(.., |(until, _)| *until <= now).collect::<Vec<_>>() {
@@ -407,27 +407,27 @@ impl Scene {
             || self.ends.iter().any(|(_, end)| matches!(end, End::Journal | End::Disk | End::Database(_)))
             || self.address.since().is_none_or(|since| now - since < Duration::from_secs(3));
         let mut all = Vec::new();
-        for board in 0..BOARDS {
+        for gpu in 0..BOARDS {
             let has_job = self
                 .clients
                 .iter()
-                .filter(|client| client.plan.board == board)
+                .filter(|client| client.plan.gpu == gpu)
                 .any(|client| client.holds_until().is_none_or(|until| until > now));
-            let wish = self.wishes.iter().rev().find(|(of, _, _)| *of == board).map(|(_, watts, _)| *watts);
-            let is_odd = self.odd.iter().any(|(of, until)| *of == board && *until > now);
-            let kept = self.has_kept_limit(board);
+            let wish = self.wishes.iter().rev().find(|(of, _, _)| *of == gpu).map(|(_, watts, _)| *watts);
+            let is_odd = self.odd.iter().any(|(of, until)| *of == gpu && *until > now);
+            let kept = self.has_kept_limit(gpu);
             let goes_on = |job: usize| {
                 self.clients.get(job).is_some_and(|client| client.holds_until().is_none_or(|until| until > now))
             };
-            if wish.is_some() || self.laws.left_alone_for(board).is_some_and(|job| !goes_on(job)) {
-                self.laws.leave_alone(board, None);
+            if wish.is_some() || self.laws.left_alone_for(gpu).is_some_and(|job| !goes_on(job)) {
+                self.laws.leave_alone(gpu, None);
             }
             let seen = Seen {
-                limit_w: self.driver.limit_w(board),
+                limit_w: self.driver.limit_w(gpu),
                 is_wanted: pressed || has_job || is_odd || wish.is_some() || kept,
                 asked_w: wish.filter(|_| !pressed),
             };
-            self.laws.limit(board, seen);
+            self.laws.limit(gpu, seen);
             all.push(seen);
         }
         all

@@ -436,8 +436,8 @@ mod tests {
             (101.0 * YEAR_S, "more than 100 years"),
             (1e300, "more than 100 years"),
         ];
-        for (seconds, told) in table {
-            assert_eq!(Lasting(Seconds::new(seconds)).to_string(), told);
+        for (seconds, reported) in table {
+            assert_eq!(Lasting(Seconds::new(seconds)).to_string(), reported);
         }
         assert_eq!(Lasting(Seconds::new(1e300) * 1e300).to_string(), "more than 100 years");
         let numbers = [
@@ -452,15 +452,15 @@ mod tests {
             (1e15, "1e15"),
             (1e300, "1e300"),
         ];
-        for (number, told) in numbers {
-            assert_eq!(Rounded(number).to_string(), told);
+        for (number, reported) in numbers {
+            assert_eq!(Rounded(number).to_string(), reported);
         }
         assert!([0.0; 0].into_iter().map(Joules::new).sum::<Joules>().get().is_sign_positive(), "no -0.0");
         assert_eq!(Short(5e-324).to_string(), "5e-324");
-        for (fraction, told) in
+        for (fraction, reported) in
             [(0.0314, "3.14 points"), (1e300, "more than 10000 points"), (f64::INFINITY, "more than 10000 points")]
         {
-            assert_eq!(Points(fraction).to_string(), told);
+            assert_eq!(Points(fraction).to_string(), reported);
         }
     }
 

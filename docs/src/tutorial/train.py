@@ -49,8 +49,11 @@ def main(address, job, total):
         except OSError as gone:  # training goes on without the daemon
             print(f"{at_s:6.0f} s no answer: {getattr(gone, 'reason', gone)}", file=sys.stderr, flush=True)
             continue
-        limit_w = answer["power_limit_w"] or limit_w
-        print(f"{at_s:6.0f} s {samples:9.0f} samples  {answer['phase']:9}  {limit_w:3.0f} W  {answer.get('reason') or ''}", flush=True)
+        # Absent where wattune sets none: the GPU is then at its original limit.
+        wanted_w = answer["power_limit_w"]
+        limit_w = wanted_w or 300.0
+        shown = f"{wanted_w:3.0f} W" if wanted_w else "    -"
+        print(f"{at_s:6.0f} s {samples:9.0f} samples  {answer['phase']:9}  {shown}  {answer.get('reason') or ''}", flush=True)
 
 
 if __name__ == "__main__":

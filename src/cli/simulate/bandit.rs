@@ -54,7 +54,7 @@ pub(super) struct Args {
     /// Weight of energy against time: 0 is time alone, 1 energy alone.
     #[arg(long, value_name = "KNOB", default_value_t = 0.5, allow_negative_numbers = true, value_parser = eta)]
     eta: f64,
-    /// Stops runs that cost so many times the cheapest so far; "none" never stops one.
+    /// Stops a run once it costs more than FACTOR times the cheapest run so far; "none" stops none.
     #[arg(long, value_name = "FACTOR", default_value = "2", allow_negative_numbers = true, value_parser = beta)]
     beta: Beta,
     /// The number of newest runs that count for a batch size, in policy zeus; 0 for all.

@@ -51,8 +51,8 @@ impl Accounting {
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
                 let gap = self.gap_of(zone, &last, at, seen.usage.booted);
                 self.backlog.intervals.extend(gap.iter().cloned());
-                let booked = gap.iter().map(|row| row.energy).sum();
-                let moved = ledger::rebased(last.counter, counter, booked);
+                let recorded = gap.iter().map(|row| row.energy).sum();
+                let moved = ledger::rebased(last.counter, counter, recorded);
                 rebased_before = last.rebased_mj + moved - zone.metered.rebased_mj;
             }
             let interval = OpenInterval::open(device.clone(), at, zone.metered);

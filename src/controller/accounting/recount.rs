@@ -109,7 +109,7 @@ impl Accounting {
             from: span.start(),
             until: span.end(),
             limit_g: limit.get(),
-            emitted_g: emitted.get(),
+            emissions_g: emitted.get(),
             left_g: (limit - emitted).get(),
             expected_g: (emitted + planned).get(),
         })
@@ -129,14 +129,14 @@ impl Accounting {
             self.budget.counted = None;
             return;
         };
-        match self.emitted_within(node, &span).await {
+        match self.emissions_within(node, &span).await {
             Ok(emitted) => self.budget.counted = Some((span, emitted)),
             Err(ControlError::Store(error)) => self.record_store_fault(&error),
             Err(_) => {}
         }
     }
 
-    async fn emitted_within(&self, node: &Node<'_>, span: &Slot) -> Result<HourlyEmissions, ControlError> {
+    async fn emissions_within(&self, node: &Node<'_>, span: &Slot) -> Result<HourlyEmissions, ControlError> {
         let mut rows = ledger::within(&node.store.intervals_of_jobs(span).await?, span);
         rows.retain(counts);
         let series = self.intensities(node.signal, node.store).for_jobs(span).await?;

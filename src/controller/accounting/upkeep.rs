@@ -9,7 +9,7 @@ use super::Accounting;
 use super::ledger::SHOWN_DAYS;
 use crate::controller::node::Node;
 use crate::controller::signal::{Signal, SignalUpdate, same_signal};
-use crate::controller::view::{BookedView, LedgerView, SavedView, SettledView};
+use crate::controller::view::{LedgerView, RecordedView, SavedView, SettledView};
 use crate::store::{DueReason, SettlementInput, SourceKey, Store, StoreError};
 use wattune_core::domain::{DeviceId, EnergySource, Forecast, GpuId, JobId, PowerLimit, SignalKind, Slot};
 use wattune_core::ledger;
@@ -184,16 +184,17 @@ impl Accounting {
     pub(crate) fn ledger_view(&self, saved: Option<SavedView>) -> LedgerView {
         let ledger = &self.ledger;
         let joules = |energy: Millijoules| energy.to_joules().get();
-        let booked = |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| BookedView {
-            device: device.to_string(),
-            share: (*share).to_owned(),
-            source: source.as_str().into(),
-            energy_j: joules(*energy),
-        };
+        let recorded =
+            |((device, share, source), energy): (&(DeviceId, &str, EnergySource), &Millijoules)| RecordedView {
+                device: device.to_string(),
+                share: (*share).to_owned(),
+                source: source.as_str().into(),
+                energy_j: joules(*energy),
+            };
         let of_gaps = ledger.recorded.iter().filter(|((_, _, source), _)| *source == EnergySource::CounterGap);
         LedgerView {
             closed_at: ledger.closed_at,
-            booked: ledger.recorded.iter().map(booked).collect(),
+            recorded: ledger.recorded.iter().map(recorded).collect(),
             gaps: ledger.gaps,
             gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
             unknown_gaps: ledger.lost,

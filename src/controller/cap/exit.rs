@@ -94,13 +94,13 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
         unyielding: false,
     };
     let (Some(entry), Some(range)) = (journal.entry(&handle.identity().id), range) else { return Some(fixed) };
-    let board = ObservedLimit {
+    let observed = ObservedLimit {
         current: in_force,
         default: Some(range.default),
         counter: seen.counter,
         restarted: seen.restarts() > 0,
     };
-    match restore_action(entry, journal.boot_id(), &board) {
+    match restore_action(entry, journal.boot_id(), &observed) {
         RestoreAction::LeaveExternal(_) => Some(fixed),
         RestoreAction::AlreadyRestored | RestoreAction::Write(_) => {
             // At the end no GPU is lowered for another: the room that there is, is shared.

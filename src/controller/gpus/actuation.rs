@@ -190,7 +190,7 @@ impl Gpu {
         journal.record_write(&self.id().clone(), current, limit, self.seen.counter, now.utc)?;
         self.writes.is_restoring = false;
         self.request_write(Write::PowerLimit(limit), now);
-        Ok(Act::Asked { from: current, to: limit })
+        Ok(Act::Requested { from: current, to: limit })
     }
 
     /// Restores the original limit, persistence mode first and the journal's entry last.
@@ -238,7 +238,7 @@ impl Gpu {
                 self.writes.limit = None;
                 self.writes.is_restoring = true;
                 self.request_write(Write::PowerLimit(original), now);
-                Ok(Act::Asked { from: current, to: original })
+                Ok(Act::Requested { from: current, to: original })
             }
         }
     }

@@ -34,7 +34,7 @@ pub(crate) enum Act {
     /// Nothing to do, or nothing that can be done now.
     Nothing,
     /// A limit was requested.
-    Asked { from: PowerLimit, to: PowerLimit },
+    Requested { from: PowerLimit, to: PowerLimit },
     /// A change of clocks was requested; its description.
     Clocks(String),
     /// An external writer's limit was found.

@@ -186,10 +186,10 @@ impl Gpus {
     /// If there is none of that name, or two of that index.
     pub(super) fn resolve(&self, which: &GpuRef) -> Result<GpuId, ControlError> {
         let matches = |gpu: &&Gpu| {
-            let board = gpu.handle.identity();
+            let identity = gpu.handle.identity();
             match which {
-                GpuRef::Index(index) => board.index == *index,
-                GpuRef::Id(id) => board.id.as_str() == id || board.pci_bus_id.eq_ignore_ascii_case(id),
+                GpuRef::Index(index) => identity.index == *index,
+                GpuRef::Id(id) => identity.id.as_str() == id || identity.pci_bus_id.eq_ignore_ascii_case(id),
             }
         };
         let mut found = self.iter().filter(matches);
@@ -205,8 +205,8 @@ impl Gpus {
             };
         }
         let known: Vec<String> = self.iter().map(|g| format!("{} ({})", g.handle.identity().index, g.id())).collect();
-        let known = if known.is_empty() { "no GPU at all".to_owned() } else { known.join(", ") };
-        Err(ControlError::not_found("GPU", which, format!("; this machine has {known}")))
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Err(ControlError::not_found("GPU", which, format!("; GPUs of this machine: {known}")))
     }
 
     /// Takes in the hardware's latest readings.
@@ -337,7 +337,7 @@ impl Gpus {
         if let Some(problem) = self.arrivals.as_mut().and_then(|a| a.problems.remove(&index)) {
             self.problems.retain(|known| *known != problem);
         }
-        tracing::info!(gpu.uuid = %id, "GPU {index} ({id}) can be used from now on");
+        tracing::info!(gpu.uuid = %id, "GPU {index} ({id}) is usable again");
     }
 
     /// Restores the original limit of every GPU that wattune has set, as far as `cap` (in milliwatts) allows, and reads
@@ -378,7 +378,7 @@ fn act_on(gpu: &mut Gpu, target: Target, settings: &Settings, journal: &mut Jour
     let id = gpu.id();
     match &acted {
         Act::Nothing => {}
-        Act::Asked { from, to } => {
+        Act::Requested { from, to } => {
             tracing::info!(gpu.uuid = %id, power.from_w = from.watts().get(), power.limit_w = to.watts().get(),
                 "GPU {id}: power limit {from} → {to}");
         }

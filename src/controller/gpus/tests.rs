@@ -66,14 +66,14 @@ fn people_name_gpus_by_index_uuid_or_bus() {
         assert_eq!(room.gpus.resolve(&GpuRef::parse(name)).expect("known"), *found, "{name}");
     }
     let refused = room.gpus.resolve(&GpuRef::Index(7)).expect_err("unknown").to_string();
-    assert!(refused.contains("no GPU \"7\"") && refused.contains("this machine has 0 ("), "{refused}");
+    assert!(refused.contains("no GPU \"7\"") && refused.contains("GPUs of this machine: 0 ("), "{refused}");
 }
 
 #[test]
 fn what_is_wanted_is_written_once_and_what_was_found_comes_back() {
     let mut room = Room::of(2);
     let done = room.act(Some(200));
-    assert!(done.iter().all(|(_, act)| matches!(act, Act::Asked { .. })) && done.len() == 2, "{done:?}");
+    assert!(done.iter().all(|(_, act)| matches!(act, Act::Requested { .. })) && done.len() == 2, "{done:?}");
     assert_eq!(room.limits(), [Some(w(200)); 2]);
     assert_eq!(room.gpus.take_finished_writes().len(), 2);
     assert!(room.act(Some(200)).is_empty() && room.gpus.take_finished_writes().is_empty());
@@ -91,7 +91,7 @@ fn without_a_journal_nothing_is_set() {
     // A directory stands where the journal is written.
     std::fs::create_dir(room.state.path().join("found-limits.json")).expect("made");
     assert!(room.act(Some(200)).is_empty());
-    let fault = room.gpus.journal_fault().expect("told").clone();
+    let fault = room.gpus.journal_fault().expect("reported").clone();
     assert!(fault.contains("found-limits.json"), "{fault}");
     assert_eq!(room.limits(), [Some(w(280))]);
     std::fs::remove_dir(room.state.path().join("found-limits.json")).expect("removed");

@@ -67,11 +67,11 @@ impl Snapshot<'_> {
                     group.range.ceiling = group.range.ceiling.min(ceiling);
                     group.range.original = group.range.original.filter(|own| Some(*own) == original);
                     group.range.min = group.range.min.max(range.min);
-                    group.range.boards += 1;
+                    group.range.gpus += 1;
                     group.range.clocks = group.range.clocks.take().filter(|own| Some(own) == clocks.as_ref());
                 }
                 None => {
-                    let range = GroupRange { boards: 1, ceiling, original, min: range.min, clocks };
+                    let range = GroupRange { gpus: 1, ceiling, original, min: range.min, clocks };
                     groups.push(Group { model, members: vec![id.clone()], range });
                 }
             }

@@ -46,7 +46,7 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn gpu_count(&self) -> f64 {
-        f64::from(self.range.boards)
+        f64::from(self.range.gpus)
     }
 }
 
@@ -107,8 +107,8 @@ impl SweepCeiling {
             Self::Lowered { to } => {
                 let to: Vec<String> = to.iter().map(ToString::to_string).collect();
                 Some(format!(
-                    "the node's cap keeps it from its highest limits for long: it is measured up to {} and its slowdown \
-                     counts from there until there is room for more",
+                    "the node's cap leaves no room for its highest limits: it is measured up to {}, and its slowdown is \
+                     relative to that limit, until the cap rises",
                     to.join(" + ")
                 ))
             }
@@ -259,7 +259,7 @@ impl Job {
 
     /// Returns whether only the sensors of its own GPUs measured its profile.
     pub(crate) fn measured_itself(&self) -> bool {
-        let measured_by = self.profiler.as_ref().map(|p| &p.record().boards);
+        let measured_by = self.profiler.as_ref().map(|p| &p.record().gpus);
         measured_by.is_some_and(|b| !b.is_empty() && b.iter().all(|id| self.spec.gpus.contains(id)))
     }
     pub(crate) fn throughput_now(&self) -> Option<SamplesPerSecond> {
@@ -363,8 +363,8 @@ pub(crate) struct PriorProfile {
 
 /// Returns the key under which the profile of a job on these GPUs is stored.
 pub(crate) fn profile_key(spec: &JobSpec, groups: &[Group]) -> ProfileKey {
-    let boards = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
-    ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, boards }
+    let gpus = groups.iter().map(|g| (g.model.clone(), g.members.len() as u32)).collect();
+    ProfileKey { name: spec.name.clone(), batch_size: spec.batch_size, gpus }
 }
 
 fn profiling_reason(stage: Stage, setting: &Setting) -> String {

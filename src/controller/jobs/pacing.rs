@@ -17,31 +17,31 @@ impl Job {
         let plan = self.plan.as_ref().filter(|_| self.phase == Phase::Planned);
         self.applied =
             plan.and_then(|plan| next_set_point(self.applied.as_ref(), plan, profile, samples, now.utc, pace));
-        let doing = self.activity();
-        let activity = match doing {
+        let present = self.activity();
+        let activity = match present {
             JobActivity::Paused => Activity::PausedSince(now.utc),
             JobActivity::Training | JobActivity::Resuming => Activity::RunningSince(now.utc),
         };
         let kind = std::mem::discriminant::<Activity>;
         let before = self.progress.activity.as_ref().map(kind);
         // A job that never paused has been running since long ago.
-        let began = before.is_none() && doing != JobActivity::Paused;
+        let began = before.is_none() && present != JobActivity::Paused;
         if self.spec.objective.pausable.is_some() && !began && before != Some(kind(&activity)) {
             self.progress.activity = Some(activity);
             self.unsaved = true;
         }
-        if doing == JobActivity::Paused {
+        if present == JobActivity::Paused {
             self.phase = Phase::Paused;
         }
     }
     pub(crate) fn activity(&self) -> JobActivity {
-        self.applied.as_ref().map_or(JobActivity::Training, |applied| applied.doing)
+        self.applied.as_ref().map_or(JobActivity::Training, |applied| applied.activity)
     }
 
     /// Returns the time at which it is to resume, if it pauses now.
     pub(crate) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
         let ahead = self.plan.iter().flat_map(|plan| &plan.segments).filter(|s| s.slot.end() > now.utc);
-        let pause = ahead.take_while(|s| s.doing == JobActivity::Paused).last()?;
+        let pause = ahead.take_while(|s| s.activity == JobActivity::Paused).last()?;
         (self.phase == Phase::Paused).then(|| pause.slot.end())
     }
 

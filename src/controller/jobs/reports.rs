@@ -259,10 +259,10 @@ mod tests {
             (1e15, |t| 1e-3 * t, "takes more than 100 years"),
             (1e10, |t| 20.0 * t, "takes 16 years"),
         ];
-        for (total, samples, told) in long {
+        for (total, samples, reported) in long {
             let likely_mistakes = likely_mistakes(&spec(Some(total), 60.0), 20, samples, None);
             assert!(
-                likely_mistakes.contains(told) && likely_mistakes.len() < 200 && !likely_mistakes.contains("inf"),
+                likely_mistakes.contains(reported) && likely_mistakes.len() < 200 && !likely_mistakes.contains("inf"),
                 "{total}: {likely_mistakes}"
             );
         }

@@ -181,9 +181,9 @@ mod tests {
         PowerLimit::from_milliwatts(watts * 1000)
     }
 
-    fn group(ceiling: u32, boards: u32) -> Group {
-        let members = (0..boards).map(|b| GpuId::new(format!("GPU-{b}")).expect("an id")).collect();
-        let range = GroupRange { boards, ..GroupRange::of_limits(w(ceiling), w(100)) };
+    fn group(ceiling: u32, gpus: u32) -> Group {
+        let members = (0..gpus).map(|b| GpuId::new(format!("GPU-{b}")).expect("an id")).collect();
+        let range = GroupRange { gpus, ..GroupRange::of_limits(w(ceiling), w(100)) };
         Group { model: "A".into(), members, range }
     }
 

@@ -124,7 +124,7 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<S
     job.spec.gpus.iter().find_map(|id| {
         let Some(gpu) = gpus.get(id) else { return Some(format!("GPU {id} is not there")) };
         if gpu.manual.is_some() {
-            return Some(format!("GPU {} is set by hand", gpu.handle.identity().index));
+            return Some(format!("GPU {} has a manual override", gpu.handle.identity().index));
         }
         let why = gpu.why_no_control()?;
         Some(format!("GPU {}: {why}", gpu.handle.identity().index))

@@ -28,7 +28,7 @@ pub enum ReplanReason {
     /// The power or carbon that the node's cap or budget leaves for it changed.
     OtherShare,
     /// A GPU became usable again.
-    GpuCameBack,
+    GpuReturned,
     /// An external writer set a GPU's limit.
     GpuTakenOver,
     /// A manual override began.
@@ -61,7 +61,7 @@ impl fmt::Display for ReplanReason {
             Self::OffThePlan => "progress differs from the plan",
             Self::OutOfBandCap => "an out-of-band cap began, changed or lifted",
             Self::OtherShare => "the node's cap or carbon budget leaves more or less",
-            Self::GpuCameBack => "a GPU became usable again",
+            Self::GpuReturned => "a GPU became usable again",
             Self::GpuTakenOver => "an external writer set a GPU's limit",
             Self::SetByHand => "a manual override began",
             Self::OverrideEnded => "a manual override ended",

@@ -57,7 +57,7 @@ impl Estimate<'_> {
                 unknown @ OrUnknown::Unknown { .. } => unknown,
             };
             return Ok(Savings {
-                against_found: again(savings.against_found),
+                against_original: again(savings.against_original),
                 against_max: again(savings.against_max),
                 // Whether the trial reached its target is often known only after its job has ended.
                 batch_size_effect: self.batch_size_effect().await?.map(Into::into),
@@ -71,7 +71,7 @@ impl Estimate<'_> {
             compared.map_err(|why| known.as_ref().err().cloned().unwrap_or(why)).into()
         };
         Ok(Savings {
-            against_found: against(ReferenceKind::Original),
+            against_original: against(ReferenceKind::Original),
             against_max: against(ReferenceKind::Max),
             batch_size_effect: self.batch_size_effect().await?.map(Into::into),
         })

@@ -15,7 +15,7 @@ impl Snapshot<'_> {
     pub(crate) async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
         let savings = self.savings_of(job, &job.stored(None)).await?;
-        let saving = savings.against_found.known().and_then(|compared| compared.saving.known());
+        let saving = savings.against_original.known().and_then(|compared| compared.saving.known());
         Ok(saving.map(|saving| saving.carbon_reduction_g.into()))
     }
 

@@ -11,7 +11,7 @@ use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// Time between two updates of the basis.
-const LOOK: Seconds = Seconds::new(5.0);
+const UPDATE_PERIOD: Seconds = Seconds::new(5.0);
 
 /// Basis of the present value: a `source` (corrected), the `local` forecaster, the last known shape of a day
 /// (`daily_shape`) or the configured `constant`.
@@ -54,7 +54,7 @@ pub(crate) struct SignalBasis {
 
 impl SignalBasis {
     pub(crate) fn unknown(now: DateTime<Utc>, fallback: GramsPerKwh) -> Self {
-        let slot = Slot::new(now, now + LOOK.to_delta()).expect("LOOK is more than nothing");
+        let slot = Slot::new(now, now + UPDATE_PERIOD.to_delta()).expect("UPDATE_PERIOD is more than nothing");
         Self { level: BasisLevel::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
     }
 
@@ -88,7 +88,7 @@ impl SignalBasis {
 
     /// Returns whether an update is due.
     pub(super) fn is_due(&self, now: Now) -> bool {
-        self.looked_at.is_none_or(|at| now.monotonic.since(at) >= LOOK)
+        self.looked_at.is_none_or(|at| now.monotonic.since(at) >= UPDATE_PERIOD)
     }
 
     /// Makes an update due at once.

@@ -18,8 +18,8 @@ pub use basis::BasisLevel;
 pub(super) use basis::SignalBasis;
 pub(super) use past_forecasts::PastForecasts;
 pub(super) use scores::HORIZONS_H;
-pub use scores::{RankBoard, scores};
 use scores::{Scores, at_hand};
+pub use scores::{SharedRanks, scores};
 pub(super) use stored::SignalUpdate;
 use stored::StoredResponses;
 
@@ -63,7 +63,7 @@ impl Signal {
         mut feed: watch::Receiver<FeedState>,
         price: Option<PriceSignal>,
         fallback: GramsPerKwh,
-        ranks: RankBoard,
+        ranks: SharedRanks,
         now: DateTime<Utc>,
     ) -> Self {
         feed.mark_changed();

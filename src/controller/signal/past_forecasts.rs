@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::HORIZONS_H;
-use crate::controller::view::{ForeseenView, OutcomeView};
+use crate::controller::view::{OutcomeView, PastForecastView};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{Forecast, Intensity, Slot};
 use wattune_core::forecast::mean_if_covered;
@@ -13,15 +13,15 @@ use wattune_core::units::Seconds;
 #[derive(Default)]
 pub(crate) struct PastForecasts {
     /// Key of the lookup: nothing else can change the result.
-    about: Option<About>,
+    key: Option<LookupKey>,
     /// Forecasts for the present slot.
-    pub(crate) foreseen: Vec<ForeseenView>,
+    pub(crate) of_present: Vec<PastForecastView>,
     /// Latest actual value with its forecasts.
     pub(crate) outcome: Option<OutcomeView>,
 }
 
 #[derive(Clone, PartialEq)]
-struct About {
+struct LookupKey {
     source: SourceKey,
     present: Option<Slot>,
     outcome: Option<(Slot, Intensity)>,
@@ -35,23 +35,23 @@ impl PastForecasts {
         store: &Store,
         now: DateTime<Utc>,
     ) -> Result<(), StoreError> {
-        let about = forecast.map(|forecast| About {
+        let key = forecast.map(|forecast| LookupKey {
             source: SourceKey::of(forecast),
             present: forecast.best_at(now).map(|(slot, _)| slot),
             outcome: (forecast.actual.points().iter())
                 .rfind(|(slot, i)| slot.start() <= now && i.origin.is_actual())
                 .copied(),
         });
-        if self.about != about {
-            *self = Self::of(about, store).await?;
+        if self.key != key {
+            *self = Self::of(key, store).await?;
         }
         Ok(())
     }
 
-    async fn of(about: Option<About>, store: &Store) -> Result<Self, StoreError> {
-        let Some(About { source, present, outcome }) = &about else { return Ok(Self::default()) };
-        let foreseen = match present {
-            Some(slot) => foreseen(source, slot, store).await?,
+    async fn of(key: Option<LookupKey>, store: &Store) -> Result<Self, StoreError> {
+        let Some(LookupKey { source, present, outcome }) = &key else { return Ok(Self::default()) };
+        let of_present = match present {
+            Some(slot) => lookup(source, slot, store).await?,
             None => Vec::new(),
         };
         let outcome = match outcome {
@@ -60,22 +60,22 @@ impl PastForecasts {
                 end: slot.end(),
                 intensity_g_per_kwh: intensity.value.get(),
                 origin: intensity.origin.into(),
-                foreseen: self::foreseen(source, slot, store).await?,
+                past_forecasts: lookup(source, slot, store).await?,
             }),
             None => None,
         };
-        Ok(Self { about, foreseen, outcome })
+        Ok(Self { key, of_present, outcome })
     }
 }
 
 /// Returns the forecasts for a slot at each horizon before it began, by the newest forecast available then.
-async fn foreseen(source: &SourceKey, slot: &Slot, store: &Store) -> Result<Vec<ForeseenView>, StoreError> {
-    let mut foreseen = Vec::new();
+async fn lookup(source: &SourceKey, slot: &Slot, store: &Store) -> Result<Vec<PastForecastView>, StoreError> {
+    let mut forecasts = Vec::new();
     for horizon_h in HORIZONS_H {
         let by = slot.start() - Seconds::new(horizon_h * 3600.0).to_delta();
         let issued = store.issued_by(source, by).await?;
         let expected = issued.and_then(|issued| mean_if_covered(&issued.series, slot));
-        foreseen.extend(expected.map(|g| ForeseenView { horizon_h, intensity_g_per_kwh: g.get() }));
+        forecasts.extend(expected.map(|g| PastForecastView { horizon_h, intensity_g_per_kwh: g.get() }));
     }
-    Ok(foreseen)
+    Ok(forecasts)
 }

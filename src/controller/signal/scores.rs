@@ -22,17 +22,17 @@ const SCORED: TimeDelta = TimeDelta::days(14);
 pub(crate) const HORIZONS_H: [f64; 2] = [1.0, 24.0];
 
 /// Ranks of the feed's sources, shared with the feed.
-pub type RankBoard = Arc<Mutex<Ranks>>;
+pub type SharedRanks = Arc<Mutex<Ranks>>;
 
 /// Newest scores, and the ranks by which the feed orders equal sources.
 pub(super) struct Scores {
     pub(super) newest: Vec<ScoreView>,
     scored_at: Option<Monotonic>,
-    ranks: RankBoard,
+    ranks: SharedRanks,
 }
 
 impl Scores {
-    pub(super) fn new(ranks: RankBoard) -> Self {
+    pub(super) fn new(ranks: SharedRanks) -> Self {
         Self { newest: Vec::new(), scored_at: None, ranks }
     }
 

@@ -55,7 +55,7 @@ fn feed(forecast: &Arc<Forecast>) -> FeedState {
 fn owner(state: FeedState) -> (watch::Sender<FeedState>, Signal) {
     let (publish, feed) = watch::channel(state);
     let fallback = GramsPerKwh::new(475.0);
-    (publish, Signal::new(feed, None, fallback, RankBoard::default(), at(0)))
+    (publish, Signal::new(feed, None, fallback, SharedRanks::default(), at(0)))
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn an_answer_is_news_once() {
 }
 
 #[tokio::test]
-async fn what_is_taken_back_is_told_and_what_is_final_is_said_once() {
+async fn what_is_taken_back_is_reported_and_what_is_final_is_said_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     let (publish, mut signal) = owner(feed(&said(400.0, hours(-24, 0, 300.0, Origin::Measured))));
@@ -113,7 +113,7 @@ async fn what_is_taken_back_is_told_and_what_is_final_is_said_once() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_a_fault_and_is_told_again() {
+async fn a_store_that_fails_is_a_fault_and_is_reported_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let store = Store::open(dir.path()).await.expect("opens");
     store.close().await;

@@ -47,7 +47,7 @@ pub struct CarbonView {
     /// Intensity for planning where the signal has no value.
     pub fallback_g_per_kwh: f64,
     /// Forecasts of the active source for the present slot, an hour and a day before it began.
-    pub foreseen: Vec<ForeseenView>,
+    pub past_forecasts: Vec<PastForecastView>,
     /// Latest slot for which the active source has published an actual value.
     pub outcome: Option<OutcomeView>,
     /// Oddities of the data, and their handling.
@@ -60,7 +60,7 @@ pub struct CarbonView {
 
 /// Past forecast for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
-pub struct ForeseenView {
+pub struct PastForecastView {
     /// Minimum time before the slot began.
     pub horizon_h: f64,
     /// Value of the newest forecast available then.
@@ -79,7 +79,7 @@ pub struct OutcomeView {
     /// Origin: `measured`, `estimated` or `synthetic`.
     pub origin: IntensityOrigin,
     /// Past forecasts for it.
-    pub foreseen: Vec<ForeseenView>,
+    pub past_forecasts: Vec<PastForecastView>,
 }
 
 /// A source of the chain.
@@ -130,7 +130,7 @@ pub struct SourceView {
     /// Number of requests allowed within an hour.
     pub requests_allowed_per_hour: Option<u32>,
     /// Quarantined values that jumped, in one sentence.
-    pub held_back: Option<String>,
+    pub quarantined: Option<String>,
     /// Oddities of its last response.
     pub notes: Vec<String>,
 }

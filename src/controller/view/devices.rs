@@ -29,7 +29,7 @@ pub struct GpuView {
     /// Job that controls it.
     pub owner: Option<String>,
     /// Jobs that use it without controlling it.
-    pub booked_jobs: Vec<String>,
+    pub observed_jobs: Vec<String>,
     /// Limit requested at the hardware, by any writer.
     pub power_limit_requested_w: Option<f64>,
     /// Limit in force.
@@ -37,7 +37,7 @@ pub struct GpuView {
     /// Limit that wattune wants now.
     pub power_limit_wanted_w: Option<f64>,
     /// Original limit: in force before wattune's first write; it will be restored.
-    pub power_limit_found_w: Option<f64>,
+    pub power_limit_original_w: Option<f64>,
     /// Default limit.
     pub power_limit_default_w: Option<f64>,
     /// Lowest accepted limit.
@@ -55,7 +55,7 @@ pub struct GpuView {
     /// Reason why its clocks are left alone; absent where they may be locked.
     pub clocks_left_alone: Option<String>,
     /// Number of times since the daemon started that wattune yielded to an external writer's limit.
-    pub foreign_limits: u32,
+    pub external_limits: u32,
     /// True if the original limit did not come back when it was restored, and has not since.
     pub restore_failed: bool,
     /// Number of times that this happened since the daemon started.

@@ -185,7 +185,7 @@ pub struct SegmentView {
     /// Clock to which all GPUs are locked; absent where they are not.
     pub clock_limit_mhz: Option<u32>,
     /// Activity of the job.
-    pub doing: SegmentActivity,
+    pub activity: SegmentActivity,
     /// Expected power of all GPUs.
     pub power_w: f64,
     /// Expected throughput.

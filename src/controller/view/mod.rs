@@ -13,7 +13,8 @@ mod status;
 pub use super::signal::BasisLevel;
 pub use build::{describe_feed, price_view};
 pub use carbon::{
-    CarbonView, ForeseenView, IntensityView, OutcomeView, PresentPrice, PriceSlotView, PriceView, ScoreView, SourceView,
+    CarbonView, IntensityView, OutcomeView, PastForecastView, PresentPrice, PriceSlotView, PriceView, ScoreView,
+    SourceView,
 };
 pub use devices::{CpuView, CpuZoneView, GpuView, LimitSpanView};
 pub use jobs::{
@@ -26,7 +27,7 @@ pub use states::{
     Mode, SegmentActivity, SignalFreshness,
 };
 pub use status::{
-    BookedView, BudgetView, CapView, LedgerView, PlanningView, SavedView, SettledView, StatusView, StorageView,
+    BudgetView, CapView, LedgerView, PlanningView, RecordedView, SavedView, SettledView, StatusView, StorageView,
 };
 
 /// Returns a unit variant as serde spells it.

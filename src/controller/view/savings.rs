@@ -13,7 +13,7 @@ use wattune_core::ledger::savings_entries::{OrUnknown, ReferenceComparison, Savi
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SavingsView {
     /// Against the same work at the original limit of its GPUs.
-    pub against_found: SavingView,
+    pub against_original: SavingView,
     /// Against the same work at its GPUs' maximum limit.
     pub against_max: SavingView,
     /// Against runs of the recurring job with its default batch size; absent where the job is no trial of one.
@@ -104,8 +104,8 @@ pub struct BatchFigures {
 impl SavingsView {
     /// Returns whether some of it rests on missing intensities.
     pub fn is_provisional(&self) -> bool {
-        let open = |it: &SavingView| matches!(it, SavingView::Known(told) if told.provisional);
-        open(&self.against_found) || open(&self.against_max)
+        let open = |it: &SavingView| matches!(it, SavingView::Known(reported) if reported.provisional);
+        open(&self.against_original) || open(&self.against_max)
     }
 }
 
@@ -165,7 +165,7 @@ impl From<OrUnknown<BatchEffect>> for BatchEffectView {
 impl From<Savings> for SavingsView {
     fn from(savings: Savings) -> Self {
         Self {
-            against_found: savings.against_found.into(),
+            against_original: savings.against_original.into(),
             against_max: savings.against_max.into(),
             batch_size_effect: savings.batch_size_effect.map(Into::into),
             sensor_gain: SENSOR_GAIN,

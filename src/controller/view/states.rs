@@ -58,7 +58,7 @@ states! {
 
 states! {
     /// What determines a GPU's limit: nothing (`free`: it is at its original limit), a `job`'s plan, a manual `override` or a
-    /// `foreign` writer. wattune cannot set it while it is `observed` (not permitted), `lost` (it does not answer) or
+    /// `external` writer. wattune cannot set it while it is `observed` (not permitted), `lost` (it does not answer) or
     /// `unresponsive` (a call to its driver has not returned).
     GpuState {
         /// Nothing: it is at its original limit.
@@ -68,7 +68,7 @@ states! {
         /// A manual override.
         Override = "override",
         /// A writer other than wattune.
-        Foreign = "foreign",
+        External = "external",
         /// wattune may not set it.
         Observed = "observed",
         /// It does not answer.

@@ -103,7 +103,7 @@ pub struct BudgetView {
     /// Limit on emissions within it.
     pub limit_g: f64,
     /// Recorded emissions of all jobs within it.
-    pub emitted_g: f64,
+    pub emissions_g: f64,
     /// Rest of the budget; negative where it is exceeded.
     pub left_g: f64,
     /// Emissions at its end by the present plans; jobs without a plan are left out.
@@ -137,7 +137,7 @@ pub struct LedgerView {
     /// Time up to which blocks are closed against the devices' counters; absent before the first close.
     pub closed_at: Option<DateTime<Utc>>,
     /// Energy recorded since the daemon's start.
-    pub booked: Vec<BookedView>,
+    pub recorded: Vec<RecordedView>,
     /// Number of gaps since the daemon's start: unmonitored times whose energy a counter showed afterwards.
     pub gaps: u64,
     /// Energy of these gaps.
@@ -173,7 +173,7 @@ pub struct SavedView {
 
 /// Energy recorded for one kind of share of a device.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct BookedView {
+pub struct RecordedView {
     /// A GPU's UUID, or a part of the processors ("cpu:package-0").
     pub device: String,
     /// `job`, `idle` or `unattributed`.

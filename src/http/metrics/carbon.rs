@@ -2,7 +2,7 @@
 
 use super::family::{Families, Metric, flag, unix_time};
 use crate::controller::view::{
-    CarbonView, Circuit, ForeseenView, IntensityKind, IntensityOrigin, IntensityScope, ScoreView, SignalFreshness,
+    CarbonView, Circuit, IntensityKind, IntensityOrigin, IntensityScope, PastForecastView, ScoreView, SignalFreshness,
     SourceView, StatusView,
 };
 use wattune_core::units::Seconds;
@@ -63,16 +63,16 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
 
 /// Past forecasts for the current slot and for the latest slot with an actual value.
 fn past_forecasts(carbon: &CarbonView, families: &mut Families) {
-    let mut foreseen = |name, help, views: &[ForeseenView]| {
+    let mut add = |name, help, views: &[PastForecastView]| {
         let family = families.gauge(name, "gco2e_per_kwh", help);
         for view in views {
             family.add([("horizon_h", format!("{:.0}", view.horizon_h))], view.intensity_g_per_kwh);
         }
     };
-    foreseen("carbon_forecast", "Past forecast for the current slot, by hours before its start", &carbon.foreseen);
+    add("carbon_forecast", "Past forecast for the current slot, by hours before its start", &carbon.past_forecasts);
     let outcome = carbon.outcome.as_ref();
-    let of_outcome = outcome.map(|o| o.foreseen.as_slice()).unwrap_or_default();
-    foreseen("carbon_outcome_forecast", "Past forecast for the latest slot with an actual value", of_outcome);
+    let of_outcome = outcome.map(|o| o.past_forecasts.as_slice()).unwrap_or_default();
+    add("carbon_outcome_forecast", "Past forecast for the latest slot with an actual value", of_outcome);
     families
         .gauge(
             "carbon_outcome",
@@ -96,8 +96,8 @@ const SOURCE_GAUGES: [Metric<SourceView>; 7] = [
     ("carbon_source_circuit_open", "", "1 if a source failed repeatedly and is queried rarely", |s| {
         Some(flag(s.circuit == Circuit::Open))
     }),
-    ("carbon_source_held_back", "", "1 if a source's outlying values are quarantined", |s| {
-        Some(flag(s.held_back.is_some()))
+    ("carbon_source_quarantined", "", "1 if a source's outlying values are quarantined", |s| {
+        Some(flag(s.quarantined.is_some()))
     }),
     ("carbon_source_requests_last_hour", "", "Requests to a source in the last hour", |s| {
         s.requests_last_hour.map(f64::from)

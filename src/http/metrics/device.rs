@@ -23,8 +23,8 @@ const GAUGES: [Metric<GpuView>; 18] = [
     ("gpu_power_limit_requested", "watts", "Limit requested by software, by any writer", |g| g.power_limit_requested_w),
     ("gpu_power_limit_enforced", "watts", "Limit in force", |g| g.power_limit_enforced_w),
     ("gpu_power_limit_wanted", "watts", "Limit that wattune wants now", |g| g.power_limit_wanted_w),
-    ("gpu_power_limit_found", "watts", "Original limit, before wattune's first write; it will be restored", |g| {
-        g.power_limit_found_w
+    ("gpu_power_limit_original", "watts", "Original limit, before wattune's first write; it will be restored", |g| {
+        g.power_limit_original_w
     }),
     ("gpu_power_limit_default", "watts", "Default limit", |g| g.power_limit_default_w),
     ("gpu_power_limit_min", "watts", "Lowest limit that the GPU accepts", |g| g.power_limit_min_w),
@@ -40,12 +40,12 @@ const GAUGES: [Metric<GpuView>; 18] = [
         g.counter_over_power
     }),
     ("gpu_persistence_enabled", "", "Persistence mode", |g| g.persistence.map(flag)),
-    ("gpu_foreign_limit", "", "1 while wattune leaves the GPU alone because of an external limit", |g| {
-        Some(flag(g.state == GpuState::Foreign))
+    ("gpu_external_limit", "", "1 while wattune leaves the GPU alone because of an external limit", |g| {
+        Some(flag(g.state == GpuState::External))
     }),
     ("gpu_restore_failed", "", "1 while a restore of the original limit has failed", |g| Some(flag(g.restore_failed))),
-    ("gpu_booked_jobs", "", "Jobs whose energy is recorded on the GPU without controlling it", |g| {
-        Some(g.booked_jobs.len() as f64)
+    ("gpu_observed_jobs", "", "Jobs whose energy is recorded on the GPU without controlling it", |g| {
+        Some(g.observed_jobs.len() as f64)
     }),
 ];
 
@@ -54,8 +54,8 @@ const COUNTERS: [Metric<GpuView>; 4] = [
     ("gpu_energy_resets", "", "Resets of the GPU's energy counter since the daemon started", |g| {
         Some(f64::from(g.counter_resets))
     }),
-    ("gpu_foreign_limits", "", "External limits that wattune left in place since the daemon started", |g| {
-        Some(f64::from(g.foreign_limits))
+    ("gpu_external_limits", "", "External limits that wattune left in place since the daemon started", |g| {
+        Some(f64::from(g.external_limits))
     }),
     ("gpu_restore_failures", "", "Failed restores of the original limit", |g| Some(f64::from(g.restore_failures))),
 ];

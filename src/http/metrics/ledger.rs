@@ -6,15 +6,15 @@ use crate::controller::view::{IntervalView, StatusView};
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
     let ledger = &status.ledger;
-    let booked =
-        families.counter("ledger_booked", "joules", "Energy recorded since the daemon started, by owner and source");
-    for part in &ledger.booked {
+    let recorded =
+        families.counter("ledger_recorded", "joules", "Energy recorded since the daemon started, by owner and source");
+    for part in &ledger.recorded {
         let mut labels = vec![("device", part.device.clone())];
         if let Some(gpu) = status.gpus.iter().find(|g| g.uuid == part.device) {
             labels.extend(device::labels(gpu));
         }
         labels.extend([("share", part.share.clone()), ("source", part.source.clone())]);
-        booked.add(labels, part.energy_j);
+        recorded.add(labels, part.energy_j);
     }
     let help = "Gaps in a device's readings since the daemon started whose energy is known from its counter";
     families.counter("ledger_gaps", "", help).add([], ledger.gaps as f64);

@@ -4,10 +4,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    BasisLevel, BookedView, CarbonView, Circuit, Concern, CpuView, CpuZoneKind, CpuZoneView, EnergyMethod,
-    ForeseenView, GpuState, GpuView, IntensityKind, IntensityOrigin, IntensityScope, IntervalView, JobView, LedgerView,
-    Mode, ObjectiveView, OutcomeView, PlanningView, PresentPrice, SavedView, ScoreView, SettledView, SignalFreshness,
-    SourceView, StorageView,
+    BasisLevel, CarbonView, Circuit, Concern, CpuView, CpuZoneKind, CpuZoneView, EnergyMethod, GpuState, GpuView,
+    IntensityKind, IntensityOrigin, IntensityScope, IntervalView, JobView, LedgerView, Mode, ObjectiveView,
+    OutcomeView, PastForecastView, PlanningView, PresentPrice, RecordedView, SavedView, ScoreView, SettledView,
+    SignalFreshness, SourceView, StorageView,
 };
 use crate::controller::{CapView, Phase};
 use crate::cpu::CpuSource;
@@ -37,13 +37,13 @@ fn carbon() -> CarbonView {
         followed: Some(0.75),
         bias_g_per_kwh: Some(-3.5),
         fallback_g_per_kwh: 400.0,
-        foreseen: [(1.0, 141.5), (24.0, 160.0)].map(|(h, g)| foreseen(h, g)).to_vec(),
+        past_forecasts: [(1.0, 141.5), (24.0, 160.0)].map(|(h, g)| past_forecasts(h, g)).to_vec(),
         outcome: Some(OutcomeView {
             start: at(7_200),
             end: at(9_000),
             intensity_g_per_kwh: 138.0,
             origin: IntensityOrigin::Measured,
-            foreseen: vec![foreseen(1.0, 139.5)],
+            past_forecasts: vec![past_forecasts(1.0, 139.5)],
         }),
         notes: Vec::new(),
         sources: vec![source()],
@@ -60,8 +60,8 @@ fn carbon() -> CarbonView {
     }
 }
 
-fn foreseen(horizon_h: f64, intensity_g_per_kwh: f64) -> ForeseenView {
-    ForeseenView { horizon_h, intensity_g_per_kwh }
+fn past_forecasts(horizon_h: f64, intensity_g_per_kwh: f64) -> PastForecastView {
+    PastForecastView { horizon_h, intensity_g_per_kwh }
 }
 
 fn source() -> SourceView {
@@ -88,7 +88,7 @@ fn source() -> SourceView {
         requests_last_hour: Some(4),
         requests_last_day: Some(96),
         requests_allowed_per_hour: Some(60),
-        held_back: None,
+        quarantined: None,
         notes: Vec::new(),
     }
 }
@@ -104,7 +104,7 @@ fn gpu() -> GpuView {
         problems: Vec::new(),
         detail: None,
         owner: Some("j-1".into()),
-        booked_jobs: Vec::new(),
+        observed_jobs: Vec::new(),
         power_limit_requested_w: Some(550.0),
         power_limit_enforced_w: Some(540.0),
         power_limit_wanted_w: Some(550.0),
@@ -113,11 +113,11 @@ fn gpu() -> GpuView {
         clock_limit_min_mhz: Some(210),
         clock_limit_max_mhz: Some(1_980),
         clocks_left_alone: None,
-        power_limit_found_w: Some(700.0),
+        power_limit_original_w: Some(700.0),
         power_limit_default_w: Some(700.0),
         power_limit_min_w: Some(200.0),
         power_limit_max_w: Some(700.0),
-        foreign_limits: 2,
+        external_limits: 2,
         restore_failed: false,
         restore_failures: 1,
         out_of_band_cap_w: Some(540.0),
@@ -151,7 +151,7 @@ fn mute() -> GpuView {
         clock_limit_wanted_mhz: None,
         clock_limit_min_mhz: None,
         clock_limit_max_mhz: None,
-        power_limit_found_w: None,
+        power_limit_original_w: None,
         power_limit_default_w: None,
         power_limit_min_w: None,
         power_limit_max_w: None,
@@ -240,7 +240,7 @@ fn recurring() -> RecurringView {
 }
 
 fn ledger() -> LedgerView {
-    let booked = |device: &str, share: &str, source: &str, energy_j| BookedView {
+    let recorded = |device: &str, share: &str, source: &str, energy_j| RecordedView {
         device: device.into(),
         share: share.into(),
         source: source.into(),
@@ -248,10 +248,10 @@ fn ledger() -> LedgerView {
     };
     LedgerView {
         closed_at: Some(at(7_200)),
-        booked: vec![
-            booked("GPU-aa", "job", "counter", 1_200.5),
-            booked("GPU-aa", "unattributed", "counter_gap", 34.0),
-            booked("cpu:package-0", "idle", "counter", 90.25),
+        recorded: vec![
+            recorded("GPU-aa", "job", "counter", 1_200.5),
+            recorded("GPU-aa", "unattributed", "counter_gap", 34.0),
+            recorded("cpu:package-0", "idle", "counter", 90.25),
         ],
         gaps: 1,
         unknown_gaps: 2,
@@ -330,7 +330,7 @@ fn status() -> StatusView {
         gpus: vec![gpu(), mute()],
         jobs: vec![job()],
         jobs_left_out: 0,
-        problems: vec!["a board is lost".into()],
+        problems: vec!["a GPU is lost".into()],
         problems_left_out: 0,
     }
 }
@@ -463,7 +463,7 @@ fn absent_values_have_no_series() {
         freshness: SignalFreshness::None,
         fetched_at: None,
         followed: None,
-        foreseen: Vec::new(),
+        past_forecasts: Vec::new(),
         outcome: None,
         sources: Vec::new(),
         scores: Vec::new(),
@@ -485,7 +485,7 @@ fn absent_values_have_no_series() {
         "intensity_origin",
         "recurring",
         "ledger_closed",
-        "ledger_booked",
+        "ledger_recorded",
         "ledger_settled_",
         "forecast_error",
         "electricity_price",

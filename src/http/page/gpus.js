@@ -3,7 +3,7 @@
 const OWNERS = {
   free: "Free",
   override: "Manual override",
-  foreign: "External limit",
+  external: "External limit",
   observed: "Observed only",
   lost: "Lost",
   unresponsive: "Does not answer",
@@ -27,7 +27,7 @@ const ownerOf = (gpu, status) => {
   return [
     h("span", { class: `state ${gpu.state}` }, by),
     gpu.state === "override" && gpu.override_until && h("span", { class: "muted" }, " until ", moment(gpu.override_until, status.now)),
-    gpu.booked_jobs.length > 0 && h("span", { class: "muted" }, ` also used by: ${gpu.booked_jobs.map(name).join(", ")}`),
+    gpu.observed_jobs.length > 0 && h("span", { class: "muted" }, ` also used by: ${gpu.observed_jobs.map(name).join(", ")}`),
   ];
 };
 
@@ -42,7 +42,7 @@ const meter = (gpu) => {
     s("rect", { class: "track", x: 0, y: 3, width: 100, height: 4 }),
     isNumber(gpu.power_w) && s("rect", { class: "draw", x: 0, y: 3, width: x(gpu.power_w), height: 4 }),
     tick(gpu.power_limit_min_w, "bound"),
-    tick(gpu.power_limit_found_w, "found"),
+    tick(gpu.power_limit_original_w, "original"),
     tick(limit, "limit"));
 };
 
@@ -65,7 +65,7 @@ const rangeCell = (gpu) => {
   if (!isNumber(low) || !isNumber(high)) return absent("not reported");
   const more = [];
   if (isNumber(gpu.power_limit_default_w) && !near(gpu.power_limit_default_w, high)) more.push(`default ${number(gpu.power_limit_default_w)}`);
-  if (isNumber(gpu.power_limit_found_w)) more.push(`original ${number(gpu.power_limit_found_w)}`);
+  if (isNumber(gpu.power_limit_original_w)) more.push(`original ${number(gpu.power_limit_original_w)}`);
   return [`${number(low)} to ${number(high)} W`, more.length > 0 && h("span", { class: "muted" }, ` (${more.join(", ")})`)];
 };
 

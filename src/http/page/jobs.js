@@ -21,7 +21,7 @@ const intervalOf = (figure) => {
  */
 const savingOf = (account) => {
   if (!account) return { why: "its account is not loaded yet" };
-  const estimate = account.savings?.against_found ?? account.against_max;
+  const estimate = account.savings?.against_original ?? account.against_max;
   if (!estimate) return { why: "no comparison yet" };
   const pct = intervalOf(estimate.carbon_reduction_pct);
   if (!pct) return { why: estimate.unknown ?? "no reason given" };

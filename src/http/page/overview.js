@@ -137,7 +137,7 @@ const showSources = (status) => {
         source.stale_since && [" since ", moment(source.stale_since, status.now)]],
       moment(source.fetched_at, status.now), moment(source.forecast_until, status.now),
       quantity(score?.mape_pct, (pct) => percentText(pct)),
-      sentence(source.last_error ?? source.held_back ?? "nothing")],
+      sentence(source.last_error ?? source.quarantined ?? "nothing")],
     };
   };
   show("sources",

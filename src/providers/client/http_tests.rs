@@ -70,12 +70,12 @@ async fn what_was_sent_is_shown_by_no_message_and_no_answer() {
         Mock::given(path("/a")).respond_with(answer).mount(&server).await;
         let http =
             Http::new(settings.uk_carbon_intensity.network(), &settings.shared(None), Usage::load(None, "test", 10));
-        let told = match get(&http, &server).await {
+        let reported = match get(&http, &server).await {
             Ok(body) => body.to_string(),
             Err(error) => error.to_string(),
         };
-        assert!(!told.contains(&SECRET[..6]), "{told}");
-        assert!(!told.starts_with("[{") || told.contains("2 of …"), "{told}");
+        assert!(!reported.contains(&SECRET[..6]), "{reported}");
+        assert!(!reported.starts_with("[{") || reported.contains("2 of …"), "{reported}");
     }
 }
 

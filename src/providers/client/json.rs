@@ -71,15 +71,15 @@ pub(in crate::providers) fn scaled<V: SignalValue>(
 
 /// Reads a time: text with a zone, or unix seconds.
 pub(in crate::providers) fn time(field: Option<&Value>, at: &str) -> Result<DateTime<Utc>, ProviderError> {
-    moment(field, at, false)
+    timestamp(field, at, false)
 }
 
 /// Reads a time, where text without a zone is UTC.
 pub(in crate::providers) fn utc_time(field: Option<&Value>, at: &str) -> Result<DateTime<Utc>, ProviderError> {
-    moment(field, at, true)
+    timestamp(field, at, true)
 }
 
-fn moment(field: Option<&Value>, at: &str, assume_utc: bool) -> Result<DateTime<Utc>, ProviderError> {
+fn timestamp(field: Option<&Value>, at: &str, assume_utc: bool) -> Result<DateTime<Utc>, ProviderError> {
     let field = field.unwrap_or(&Value::Null);
     let text = match field {
         Value::String(text) => text.clone(),
@@ -158,11 +158,12 @@ pub(in crate::providers) fn notes(problems: &[SeriesProblem]) -> Vec<String> {
 pub(in crate::providers) fn note_short<V: SignalValue>(
     forecast: &Forecast<V>,
     now: DateTime<Utc>,
-    asked_h: f64,
+    requested_h: f64,
 ) -> Option<String> {
     let end = forecast.expected.end()?;
     let hours = (end - now).as_seconds_f64() / 3600.0;
-    (hours < asked_h - 1.5).then(|| format!("the forecast reaches {hours:.1} h ahead; {asked_h:.0} h were asked for"))
+    (hours < requested_h - 1.5)
+        .then(|| format!("the forecast reaches {hours:.1} h ahead; {requested_h:.0} h were asked for"))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub(in crate::providers) enum TimeProblem {
 /// Text without a zone is UTC if `assume_utc`, else refused.
 pub(in crate::providers) fn parse_time(text: &str, assume_utc: bool) -> Result<DateTime<Utc>, TimeProblem> {
     match read_time(text)? {
-        ReadTime::Moment(at) => Ok(at),
+        ReadTime::Timestamp(at) => Ok(at),
         ReadTime::Shown(shown) if assume_utc => in_range(shown.and_utc()),
         ReadTime::Shown(_) => Err(TimeProblem::NoZone),
     }
@@ -37,7 +37,7 @@ pub(in crate::providers) fn parse_time(text: &str, assume_utc: bool) -> Result<D
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::providers) enum ReadTime {
     /// A time with its zone.
-    Moment(DateTime<Utc>),
+    Timestamp(DateTime<Utc>),
     /// The reading of a clock, without its zone.
     Shown(NaiveDateTime),
 }
@@ -46,7 +46,7 @@ pub(in crate::providers) enum ReadTime {
 pub(in crate::providers) fn read_time(text: &str) -> Result<ReadTime, TimeProblem> {
     let text = text.trim();
     if let Ok(number) = text.parse::<f64>() {
-        return from_unix(number).map(ReadTime::Moment);
+        return from_unix(number).map(ReadTime::Timestamp);
     }
     let with_zone = DateTime::parse_from_rfc3339(text)
         .or_else(|_| DateTime::parse_from_str(text, "%Y-%m-%dT%H:%M%#z"))
@@ -66,7 +66,7 @@ pub(in crate::providers) fn read_time(text: &str) -> Result<ReadTime, TimeProble
         forms.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
     };
     if let Some(time) = with_zone.ok().or_else(|| Some(zulu()?.and_utc())) {
-        return in_range(time).map(ReadTime::Moment);
+        return in_range(time).map(ReadTime::Timestamp);
     }
     match without_zone() {
         Some(shown) => Ok(ReadTime::Shown(shown)),

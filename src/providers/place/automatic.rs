@@ -93,10 +93,10 @@ mod tests {
         assert!(india.contains("https://portal.electricitymaps.com") && !india.contains("WattTime"), "{india}");
         assert!(advice("zone = \"US-CAL-CISO\"").is_some_and(|a| a.contains("WATTTIME_USERNAME")));
         for (zone, word) in [("91,0", "-90 to 90"), ("51.5;-0.1", "comma between"), ("Atlantis", "Electricity Maps")] {
-            let told = advice(&format!("zone = \"{zone}\"")).expect(zone);
+            let reported = advice(&format!("zone = \"{zone}\"")).expect(zone);
             assert!(
-                told.starts_with(&format!("{zone} is no zone that wattune knows")) && told.contains(word),
-                "{told}"
+                reported.starts_with(&format!("{zone} is no zone that wattune knows")) && reported.contains(word),
+                "{reported}"
             );
         }
         let swapped = advice("zone = \"13.40,52.52\"").expect("no such place in Europe");

@@ -207,7 +207,7 @@ struct SpecPart {
 const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
     || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"outcome\":' \
     || COALESCE((SELECT '{\"entry\":' || seq || ',\"saved\":' \
-    || COALESCE(json_extract(line, '$.against_found.saving.carbon_reduction_g'), 'null') || '}' FROM ledger \
+    || COALESCE(json_extract(line, '$.against_original.saving.carbon_reduction_g'), 'null') || '}' FROM ledger \
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
     AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
 

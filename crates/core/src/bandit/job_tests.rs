@@ -26,7 +26,7 @@ fn job(policy: PolicyName) -> Job {
         target: Target { metric: 0.5, higher_is_better: true },
         lease: Seconds::new(100.0),
         reward: Reward::Energy,
-        boards: None,
+        gpus: None,
         seed: Some(7),
     };
     Job::new(terms.checked().expect("valid"), 0)

@@ -30,6 +30,6 @@ pub use numpy::Generator;
 pub use policy::{beliefs, favourite, next, patience};
 pub use refused::Refused;
 pub use run::{Ending, Report, Run, Verdict};
-pub use spec::{Boards, InvalidSpec, PolicyName, Reward, Spec, Target, Terms};
+pub use spec::{GpuSet, InvalidSpec, PolicyName, Reward, Spec, Target, Terms};
 pub use trial::{Belief, Choice, Kind, NoneConverges, Outcome, State, Trial};
 pub use unit_warnings::unit_warnings;

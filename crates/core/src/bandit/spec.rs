@@ -130,7 +130,7 @@ pub enum Reward {
 
 /// GPUs of each run, all of one model, which identify the profiles of its batch sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Boards {
+pub struct GpuSet {
     /// Model as named by NVML.
     pub model: String,
     /// Number of GPUs.
@@ -149,7 +149,8 @@ pub struct Terms {
     /// Quantity to minimise beside time.
     pub reward: Reward,
     /// GPUs, if specified.
-    pub boards: Option<Boards>,
+    #[serde(rename = "boards")]
+    pub gpus: Option<GpuSet>,
     /// Seed of the generator, for reproducible choices.
     pub seed: Option<u64>,
 }
@@ -176,12 +177,12 @@ impl Terms {
             let why = format!("is {}; give grams of CO2 equivalent per kWh, above 0", reference.get());
             return invalid("reference_g_per_kwh", why);
         }
-        if let Some(boards) = &self.boards {
-            if boards.model.is_empty() || boards.model.chars().count() > 128 {
+        if let Some(gpus) = &self.gpus {
+            if gpus.model.is_empty() || gpus.model.chars().count() > 128 {
                 return invalid("gpu_model", "must be a text of 1 to 128 characters, as GET /v1/gpus has it".into());
             }
-            if !(1..=1024).contains(&boards.count) {
-                return invalid("number_of_gpus", format!("is {}; it must be within 1 to 1024", boards.count));
+            if !(1..=1024).contains(&gpus.count) {
+                return invalid("number_of_gpus", format!("is {}; it must be within 1 to 1024", gpus.count));
             }
         }
         Ok(self)

@@ -32,7 +32,7 @@ pub fn unit_warnings(run: &Run, terms: &Terms) -> Vec<String> {
         return Vec::new();
     }
     let mean = energy / time;
-    let gpus = terms.boards.as_ref().map(|boards| f64::from(boards.count));
+    let gpus = terms.gpus.as_ref().map(|gpus| f64::from(gpus.count));
     let least = (MIN_PER_GPU * gpus.unwrap_or(1.0)).max(most_power * MIN_FRACTION);
     let most = gpus.map_or_else(|| MAX_PER_GPU.max(most_power * MAX_RATIO), |gpus| MAX_PER_GPU * gpus);
     let (bound, meant) = match mean {
@@ -64,7 +64,7 @@ mod tests {
     use chrono::DateTime;
 
     use super::*;
-    use crate::bandit::{Boards, Job, Knob, PolicyName, Reward, Spec, Target};
+    use crate::bandit::{GpuSet, Job, Knob, PolicyName, Reward, Spec, Target};
     use crate::domain::JobId;
 
     /// A recurring job with a trial, of `gpus` GPUs that draw `each` at the most.
@@ -79,8 +79,8 @@ mod tests {
             policy: PolicyName::Wattune,
         };
         let target = Target { metric: 0.5, higher_is_better: true };
-        let boards = gpus.map(|count| Boards { model: "A100".into(), count });
-        let terms = Terms { spec, target, lease: Seconds::new(100.0), reward: Reward::Energy, boards, seed: None };
+        let gpus = gpus.map(|count| GpuSet { model: "A100".into(), count });
+        let terms = Terms { spec, target, lease: Seconds::new(100.0), reward: Reward::Energy, gpus, seed: None };
         let mut job = Job::new(terms, 0);
         job.begin(None, DateTime::UNIX_EPOCH).expect("begun");
         job

@@ -45,7 +45,7 @@ pub struct LimitRequest {
     pub most: PowerLimit,
     /// What for.
     pub priority: LimitPriority,
-    /// The last write failed, or the board shows more than it was told: it may be above what is asked of it for long.
+    /// The last write failed, or the GPU shows more than it was told: it may be above what is asked of it for long.
     pub unyielding: bool,
 }
 
@@ -112,7 +112,7 @@ fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) 
     limits
 }
 
-/// Cuts the wishes of some boards to fit into `room`, each by the same part of what it can give.
+/// Cuts the wishes of some GPUs to fit into `room`, each by the same part of what it can give.
 fn cut(requests: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
     let wanted = total(limits, members);
     if wanted <= room {

@@ -24,53 +24,53 @@ const JOB: LimitPriority = LimitPriority::Job { priority: 0 };
 
 #[test]
 fn a_raise_waits_until_the_lowering_is_read_back() {
-    let mut boards = [request(300, 200, JOB), request(200, 300, JOB)];
-    assert_eq!(allocate(&boards, cap(500)), [pass(200, true), pass(300, false)]);
-    boards[0].in_force = w(200);
-    assert_eq!(allocate(&boards, cap(500)), [pass(200, true), pass(300, true)]);
+    let mut gpus = [request(300, 200, JOB), request(200, 300, JOB)];
+    assert_eq!(allocate(&gpus, cap(500)), [pass(200, true), pass(300, false)]);
+    gpus[0].in_force = w(200);
+    assert_eq!(allocate(&gpus, cap(500)), [pass(200, true), pass(300, true)]);
 }
 
 #[test]
-fn boards_without_a_job_bend_first_then_the_lowest_priority() {
+fn gpus_without_a_job_bend_first_then_the_lowest_priority() {
     let jobs = [LimitPriority::Job { priority: -1 }, LimitPriority::Job { priority: 5 }];
-    let boards = [request(300, 300, jobs[1]), request(300, 300, LimitPriority::Idle), request(300, 300, jobs[0])];
-    let limits = |watts| allocate(&boards, cap(watts)).into_iter().map(|p| p.limit).collect::<Vec<_>>();
+    let gpus = [request(300, 300, jobs[1]), request(300, 300, LimitPriority::Idle), request(300, 300, jobs[0])];
+    let limits = |watts| allocate(&gpus, cap(watts)).into_iter().map(|p| p.limit).collect::<Vec<_>>();
     assert_eq!(limits(1000), [w(300), w(300), w(300)], "with both jobs at their most, 300 W are left");
     assert_eq!(limits(900), [w(300), w(200), w(300)]);
     assert_eq!(limits(700), [w(300), w(100), w(300)]);
     assert_eq!(limits(600), [w(300), w(100), w(200)]);
     assert_eq!(limits(450), [w(250), w(100), w(100)]);
-    assert_eq!(limits(100), [w(100), w(100), w(100)], "no board goes below its lowest limit");
+    assert_eq!(limits(100), [w(100), w(100), w(100)], "no GPU goes below its lowest limit");
 }
 
 #[test]
 fn equals_give_the_same_part() {
-    let boards = [request(300, 300, JOB), request(300, 200, JOB), request(300, 300, JOB)];
-    let limits: Vec<_> = allocate(&boards, cap(550)).into_iter().map(|p| p.limit).collect();
+    let gpus = [request(300, 300, JOB), request(300, 200, JOB), request(300, 300, JOB)];
+    let limits: Vec<_> = allocate(&gpus, cap(550)).into_iter().map(|p| p.limit).collect();
     assert_eq!(limits, [w(200), w(150), w(200)]);
 }
 
 #[test]
 fn sweeps_of_one_priority_are_measured_one_after_the_other() {
     let sweep = |seniority| LimitPriority::Sweep { priority: 0, seniority };
-    let boards = [request(100, 350, sweep(1)), request(100, 350, sweep(2)), request(200, 200, JOB)];
-    let limits: Vec<_> = allocate(&boards, cap(600)).into_iter().map(|p| p.limit).collect();
+    let gpus = [request(100, 350, sweep(1)), request(100, 350, sweep(2)), request(200, 200, JOB)];
+    let limits: Vec<_> = allocate(&gpus, cap(600)).into_iter().map(|p| p.limit).collect();
     assert_eq!(limits, [w(150), w(350), w(100)]);
 }
 
 #[test]
-fn a_board_that_does_not_yield_is_reckoned_with_as_it_is() {
+fn a_gpu_that_does_not_yield_is_reckoned_with_as_it_is() {
     let stuck = LimitRequest { unyielding: true, ..request(300, 200, JOB) };
-    let boards = [stuck, request(300, 300, JOB)];
-    assert_eq!(allocate(&boards, cap(500)), [pass(200, true), pass(200, true)]);
-    let foreign = LimitRequest { priority: LimitPriority::Fixed, ..request(350, 350, JOB) };
-    assert_eq!(allocate(&[foreign, request(300, 300, JOB)], cap(500))[1], pass(150, true));
+    let gpus = [stuck, request(300, 300, JOB)];
+    assert_eq!(allocate(&gpus, cap(500)), [pass(200, true), pass(200, true)]);
+    let external = LimitRequest { priority: LimitPriority::Fixed, ..request(350, 350, JOB) };
+    assert_eq!(allocate(&[external, request(300, 300, JOB)], cap(500))[1], pass(150, true));
 }
 
 #[test]
 fn without_a_cap_everything_is_granted() {
-    let boards = [request(300, 200, JOB), request(200, 300, LimitPriority::Idle)];
-    assert_eq!(allocate(&boards, None), [pass(200, true), pass(300, true)]);
+    let gpus = [request(300, 200, JOB), request(200, 300, LimitPriority::Idle)];
+    assert_eq!(allocate(&gpus, None), [pass(200, true), pass(300, true)]);
 }
 
 fn claims() -> impl Strategy<Value = LimitPriority> {
@@ -126,7 +126,7 @@ proptest! {
         }
     }
 
-    /// Boards whose writes come after up to `DELAY` steps, under caps that jump: with a lead of as long, the sum is
+    /// GPUs whose writes come after up to `DELAY` steps, under caps that jump: with a lead of as long, the sum is
     /// never above the cap from the first moment on at which the lead had passed.
     #[test]
     fn the_sum_is_under_the_cap_at_every_instant(
@@ -136,8 +136,8 @@ proptest! {
         delays in prop::collection::vec(1usize..=DELAY, 50),
         joins in 0usize..6,
     ) {
-        let boards: Vec<Fake> = found.iter().map(|(limit, _)| Fake::new(w(*limit), 0)).collect();
-        run(boards, &caps, &wishes, &delays, joins, |_| false)?;
+        let gpus: Vec<Fake> = found.iter().map(|(limit, _)| Fake::new(w(*limit), 0)).collect();
+        run(gpus, &caps, &wishes, &delays, joins, |_| false)?;
     }
 
     /// The same where writes fail at random: a raise never makes the sum exceed the cap, whatever fails.
@@ -149,8 +149,8 @@ proptest! {
         delays in prop::collection::vec(1usize..=DELAY, 50),
         failures in prop::collection::vec(any::<bool>(), 50),
     ) {
-        let boards: Vec<Fake> = found.iter().map(|(limit, _)| Fake::new(w(*limit), 0)).collect();
-        run(boards, &caps, &wishes, &delays, 0, |n| failures[n % failures.len()])?;
+        let gpus: Vec<Fake> = found.iter().map(|(limit, _)| Fake::new(w(*limit), 0)).collect();
+        run(gpus, &caps, &wishes, &delays, 0, |n| failures[n % failures.len()])?;
     }
 }
 
@@ -173,42 +173,42 @@ impl Fake {
 }
 
 fn run(
-    mut boards: Vec<Fake>,
+    mut gpus: Vec<Fake>,
     caps: &[(usize, u32)],
     wishes: &[(usize, usize, u32, LimitPriority)],
     delays: &[usize],
     joins: usize,
     fails: impl Fn(usize) -> bool,
 ) -> Result<(), TestCaseError> {
-    let floor: u64 = 100_000 * boards.len() as u64;
-    let most: u64 = 400_000 * boards.len() as u64;
-    // Levels between what all boards need at least and at most.
+    let floor: u64 = 100_000 * gpus.len() as u64;
+    let most: u64 = 400_000 * gpus.len() as u64;
+    // Levels between what all GPUs need at least and at most.
     let level = |part: u32| floor + (most - floor) * u64::from(part) / 100;
     let steps: Vec<u64> = caps.iter().flat_map(|(lasts, part)| vec![level(*part); *lasts]).collect();
     let cap_at = |t: usize| steps[t.min(steps.len() - 1)];
-    let mut wanted: Vec<(PowerLimit, LimitPriority)> = boards.iter().map(|b| (b.limit, LimitPriority::Idle)).collect();
-    wanted[joins % boards.len()] = (w(400), LimitPriority::Sweep { priority: 0, seniority: 0 });
+    let mut wanted: Vec<(PowerLimit, LimitPriority)> = gpus.iter().map(|b| (b.limit, LimitPriority::Idle)).collect();
+    wanted[joins % gpus.len()] = (w(400), LimitPriority::Sweep { priority: 0, seniority: 0 });
     let mut writes = 0;
     let mut failing = false;
     for t in 0..steps.len() + 20 {
-        for &(_, board, watts, priority) in wishes.iter().filter(|wish| wish.0 == t) {
+        for &(_, gpu, watts, priority) in wishes.iter().filter(|wish| wish.0 == t) {
             let priority = if priority == LimitPriority::Fixed { LimitPriority::Idle } else { priority };
-            let board = board % boards.len();
-            wanted[board] = (w(watts), priority);
+            let gpu = gpu % gpus.len();
+            wanted[gpu] = (w(watts), priority);
         }
-        let before: u64 = boards.iter().map(|b| mw(b.limit)).sum();
-        for board in &mut boards {
-            if let Some((limit, at, fails)) = board.in_flight.filter(|(_, at, _)| *at <= t) {
+        let before: u64 = gpus.iter().map(|b| mw(b.limit)).sum();
+        for gpu in &mut gpus {
+            if let Some((limit, at, fails)) = gpu.in_flight.filter(|(_, at, _)| *at <= t) {
                 let _ = at;
-                board.in_flight = None;
-                board.failed = fails;
+                gpu.in_flight = None;
+                gpu.failed = fails;
                 failing |= fails;
                 if !fails {
-                    board.limit = limit;
+                    gpu.limit = limit;
                 }
             }
         }
-        let sum: u64 = boards.iter().map(|b| mw(b.limit)).sum();
+        let sum: u64 = gpus.iter().map(|b| mw(b.limit)).sum();
         if !failing && t > LEAD {
             prop_assert!(sum <= cap_at(t), "{sum} mW under {} mW at step {t}", cap_at(t));
         }
@@ -216,22 +216,22 @@ fn run(
             prop_assert!(sum <= cap_at(t), "raised to {sum} mW under {} mW at step {t}", cap_at(t));
         }
         let least = (t..=t + LEAD).map(cap_at).min().unwrap_or(floor);
-        let requests: Vec<LimitRequest> = boards
+        let requests: Vec<LimitRequest> = gpus
             .iter()
             .zip(&wanted)
-            .map(|(board, (wanted, priority))| LimitRequest {
-                in_force: board.in_flight.map_or(board.limit, |f| f.0.max(board.limit)),
+            .map(|(gpu, (wanted, priority))| LimitRequest {
+                in_force: gpu.in_flight.map_or(gpu.limit, |f| f.0.max(gpu.limit)),
                 wanted: *wanted,
                 floor: w(100),
                 most: w(400),
                 priority: *priority,
-                unyielding: board.failed,
+                unyielding: gpu.failed,
             })
             .collect();
-        for (board, pass) in boards.iter_mut().zip(allocate(&requests, Some(least))) {
-            if pass.now && board.in_flight.is_none() && pass.limit != board.limit {
+        for (gpu, pass) in gpus.iter_mut().zip(allocate(&requests, Some(least))) {
+            if pass.now && gpu.in_flight.is_none() && pass.limit != gpu.limit {
                 writes += 1;
-                board.in_flight = Some((pass.limit, t + delays[writes % delays.len()], fails(writes)));
+                gpu.in_flight = Some((pass.limit, t + delays[writes % delays.len()], fails(writes)));
             }
         }
     }

@@ -17,7 +17,7 @@ pub struct Estimate<Q> {
 /// Throughput and power of a job at one setting of its GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperatingPoint {
-    /// Set points, one per group of equal GPUs in the order of [`ProfileKey::boards`]. Usually one.
+    /// Set points, one per group of equal GPUs in the order of [`ProfileKey::GPUs`]. Usually one.
     pub setting: Vec<SetPoint>,
     /// Samples per second of the whole job.
     pub throughput: Estimate<SamplesPerSecond>,
@@ -45,7 +45,8 @@ pub struct ProfileKey {
     /// Samples per step, if known.
     pub batch_size: Option<u64>,
     /// GPU models with their number, by model name.
-    pub boards: Vec<(String, u32)>,
+    #[serde(rename = "boards")]
+    pub gpus: Vec<(String, u32)>,
 }
 
 /// The throughput–power curve of a job on its GPUs.

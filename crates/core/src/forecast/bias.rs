@@ -24,12 +24,12 @@ use crate::domain::Slot;
 /// Weight of a day relative to the next more recent one.
 const PER_DAY: f64 = 0.98;
 /// Robust standard deviations from the median at which residuals are clipped.
-const CUT: f64 = 4.0;
+const CLIP_SIGMAS: f64 = 4.0;
 /// Ratio of standard deviation to median absolute deviation for a normal distribution.
 const MAD_TO_SIGMA: f64 = 1.4826;
 /// Value of t² at which an estimate counts for half: of the level, and of a time of day.
-const LEVEL_DOUBT: f64 = 1.0;
-const HOUR_DOUBT: f64 = 2.0;
+const LEVEL_SHRINKAGE: f64 = 1.0;
+const HOUR_SHRINKAGE: f64 = 2.0;
 /// Factor on the daily pattern of errors while only one day is known.
 const ONE_DAY_SHARE: f64 = 0.7;
 /// Assumed autocorrelation of forecast errors before it can be measured.
@@ -80,7 +80,7 @@ impl Correction {
         let hours = errors.known();
         let together = if hours < 6 { PERSISTENCE } else { autocorrelation(&off, 0.0).clamp(0.0, 0.97) };
         let independent = (total * total / squared * (1.0 - together) / (1.0 + together)).max(1.0);
-        let level = mean * shrinkage(mean * mean, variance / independent, LEVEL_DOUBT);
+        let level = mean * shrinkage(mean * mean, variance / independent, LEVEL_SHRINKAGE);
 
         let days = by_time_of_day(&off, &weight);
         let shape = shape(&off, &weight, &days, hours);
@@ -124,7 +124,7 @@ fn without_outliers(errors: &HourlyWindow) -> Option<Vec<Option<f64>>> {
     for r in &mut all {
         *r = (*r - middle).abs();
     }
-    let most = CUT * MAD_TO_SIGMA * median(&mut all)?;
+    let most = CLIP_SIGMAS * MAD_TO_SIGMA * median(&mut all)?;
     Some(errors.hours().iter().map(|r| Some((*r)?.clamp(middle - most, middle + most))).collect())
 }
 
@@ -176,7 +176,7 @@ fn shape(off: &[Option<f64>], weight: &[f64], days: &[Sums; DAY], hours: usize) 
         }
         let own = (day.squares / day.weight - mean(day).powi(2)).max(0.0);
         let variance = 0.5 * (own + common) * day.weight_squared / (day.weight * day.weight);
-        mean(day) * shrinkage(mean(day).powi(2), variance, HOUR_DOUBT)
+        mean(day) * shrinkage(mean(day).powi(2), variance, HOUR_SHRINKAGE)
     })
 }
 

@@ -55,9 +55,9 @@ pub struct Derived {
     pub balances: BTreeMap<(u64, DeviceId), (DateTime<Utc>, Balance)>,
     /// Sums of balances, by UTC day and device.
     pub balance_days: BTreeMap<(DateTime<Utc>, DeviceId), DeviceBalance>,
-    /// Energy of rolled-up rows in millijoules, by corrected share.
+    /// Energy in millijoules of rows that were rolled up, by the share that a correction gave them.
     pub rolled_up: BTreeMap<CellKey, i64>,
-    /// Current share of rows that were corrected and not rolled up, by row number.
+    /// Share that a correction gave to rows that still exist, by row number.
     pub corrected: BTreeMap<u64, Share>,
     /// Digests of jobs at registration.
     pub registered: BTreeMap<JobId, Digest>,

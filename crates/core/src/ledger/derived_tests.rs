@@ -50,7 +50,7 @@ fn the_newest_version_counts_and_later_ones_are_listed() {
     assert_eq!((newest.sources.as_str(), newest.total), ("none", second.total()));
     let later = &derived.restated[&(at(0), "average", 2)];
     let change = TotalsChange::of(&first.total(), &second.total());
-    assert_eq!((derived.restated.len(), later.change, later.reason.as_str()), (1, change, "more energy was booked"));
+    assert_eq!((derived.restated.len(), later.change, later.reason.as_str()), (1, change, "more energy was recorded"));
 }
 
 #[test]

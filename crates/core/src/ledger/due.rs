@@ -20,8 +20,8 @@ impl DueReason {
     pub const fn text(self, first: bool) -> &'static str {
         match self {
             _ if first => "first",
-            Self::Energy => "more energy was booked",
-            Self::Intensity => "intensities were told or revised",
+            Self::Energy => "more energy was recorded",
+            Self::Intensity => "intensities were published or revised",
             Self::Correction => "corrected",
         }
     }

@@ -57,7 +57,7 @@ fn a_new_version_requires_a_difference() {
     let later = Factor { retrieved_at: at(90), ..factor("a", 0, 60, 300.0) };
     assert_eq!(version(Some(&first), &rows, vec![later]), None, "a later retrieval alone is no difference");
     let second = version(Some(&first), &rows, vec![factor("a", 0, 60, 200.0)]).expect("another intensity");
-    assert_eq!((second.version, second.reason.as_str()), (2, "intensities were told or revised"));
+    assert_eq!((second.version, second.reason.as_str()), (2, "intensities were published or revised"));
     assert_eq!(version(Some(&second), &[], vec![]).expect("all energy went").parts, []);
 }
 

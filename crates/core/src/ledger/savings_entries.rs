@@ -131,7 +131,7 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Savings {
     /// Comparison with the original limit.
-    pub against_found: OrUnknown<ReferenceComparison>,
+    pub against_original: OrUnknown<ReferenceComparison>,
     /// Comparison with the maximum limit.
     pub against_max: OrUnknown<ReferenceComparison>,
     /// Effect of the batch size; absent unless the job is a trial of a recurring job.
@@ -163,7 +163,7 @@ impl Savings {
             Some(OrUnknown::Unknown { .. }) => true,
             None => false,
         };
-        open(&self.against_found) || open(&self.against_max)
+        open(&self.against_original) || open(&self.against_max)
     }
 }
 

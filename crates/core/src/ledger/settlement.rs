@@ -57,8 +57,9 @@ pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     parts
 }
 
-/// Distributes the sums of an hour whose rows were rolled up over the factors of the settlement `before`. Rows that
-/// still exist, `minutes`, are subtracted there. A sum that cannot be distributed this way stays uniform over the hour.
+/// Splits the rolled-up energy of an hour among the parts of the hour that have different carbon intensities, in the
+/// proportions of the earlier settlement `before`. The energy of `minutes`, rows that were not rolled up, is subtracted
+/// from those parts first. A sum that cannot be split this way is spread evenly over the hour.
 pub fn distribute(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement) -> Vec<Interval> {
     let left = parts(minutes, &before.factors);
     let rows_of = |sum: &Interval| -> Option<Vec<Interval>> {

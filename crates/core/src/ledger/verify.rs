@@ -106,7 +106,7 @@ impl Verifier {
         Self { known_head: head, found, ..Self::default() }
     }
 
-    /// Processes the next bytes of a file, which need not end at a line's end.
+    /// Processes the next bytes of a file. They may end in the middle of a line.
     ///
     /// # Errors
     /// Returns the first inconsistent line, as [`Self::check_line`].

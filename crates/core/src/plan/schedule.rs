@@ -29,7 +29,7 @@ pub struct Segment {
     /// Index of the point in [`crate::domain::Profile::points`].
     pub point: usize,
     /// Activity. During a pause the limits are the lowest of the profile.
-    pub doing: JobActivity,
+    pub activity: JobActivity,
     /// Expected average power of all GPUs of the job.
     pub power: Watts,
     /// Expected throughput of the whole job; zero unless it trains.

@@ -8,10 +8,10 @@ use crate::units::{Joules, Samples, Seconds, Watts};
 
 const HIGHEST: f64 = 1500.0;
 
-fn group(boards: u32) -> GroupRange {
+fn group(gpus: u32) -> GroupRange {
     let clocks = ClockRange::new((0..=86).map(|i| ClockLimit::from_megahertz(210 + 15 * i)).collect());
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
-    GroupRange { boards, clocks, ..GroupRange::of_limits(watts(300), watts(100)) }
+    GroupRange { gpus, clocks, ..GroupRange::of_limits(watts(300), watts(100)) }
 }
 
 /// Samples per second and watts of one GPU at a clock: memory bounds the throughput, the clock determines most power.
@@ -29,7 +29,7 @@ fn at(set: SetPoint) -> (f64, f64) {
 
 struct Job {
     profiler: Profiler,
-    boards: f64,
+    gpus: f64,
     /// Ratio of the power at which a limit binds to the mean power.
     peaks: f64,
     now: Seconds,
@@ -39,10 +39,10 @@ struct Job {
 }
 
 impl Job {
-    fn new(boards: u32, record: Record) -> Self {
-        let profiler = Profiler::new(Settings::default(), &[group(boards)], record);
-        let boards = f64::from(boards);
-        Self { profiler, boards, peaks: 1.0, now: Seconds::ZERO, samples: 0.0, energy: 0.0, visited: Vec::new() }
+    fn new(gpus: u32, record: Record) -> Self {
+        let profiler = Profiler::new(Settings::default(), &[group(gpus)], record);
+        let gpus = f64::from(gpus);
+        Self { profiler, gpus, peaks: 1.0, now: Seconds::ZERO, samples: 0.0, energy: 0.0, visited: Vec::new() }
     }
 
     fn second(&mut self) {
@@ -53,8 +53,8 @@ impl Job {
         let peaks = Watts::new(set.limit.watts().get() / self.peaks);
         let (rate, power) = at(SetPoint { limit: PowerLimit::from_watts(peaks), ..set });
         self.now += Seconds::new(1.0);
-        self.samples += rate * self.boards;
-        self.energy += power * self.boards;
+        self.samples += rate * self.gpus;
+        self.energy += power * self.gpus;
         let at = Monotonic::default().after(self.now);
         let capped = power >= peaks.get() * 0.999;
         let energy = vec![Joules::new(self.energy)];
@@ -79,8 +79,8 @@ fn joules_per_sample((rate, power): (f64, f64)) -> f64 {
 
 #[test]
 fn where_no_limit_binds_clocks_are_swept_and_loose_limits_are_not() {
-    for boards in [1, 4] {
-        let mut job = Job::new(boards, Record::default());
+    for gpus in [1, 4] {
+        let mut job = Job::new(gpus, Record::default());
         job.sweep();
         let limits: Vec<f64> =
             job.visited.iter().filter(|s| s.clock.is_none()).map(|s| s.limit.watts().get()).collect();

@@ -160,8 +160,8 @@ pub struct Record {
     /// Relative change of throughput at the ceiling from start to end of the sweep, caused by warming up.
     pub thermal_trend: Option<f64>,
     /// GPUs whose sensors measured it. Empty in records of older versions.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub boards: BTreeSet<GpuId>,
+    #[serde(rename = "boards", default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub gpus: BTreeSet<GpuId>,
 }
 
 impl Record {

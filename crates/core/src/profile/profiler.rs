@@ -57,7 +57,7 @@ pub struct Profiler {
     clocks: Vec<Setting>,
     record: Record,
     /// GPUs whose sensors measure.
-    boards: Vec<GpuId>,
+    gpus: Vec<GpuId>,
     /// Number of times that drift started a new profile.
     restarts: u32,
     /// Most efficient limit with a neighbouring batch size; nothing better is expected below it.
@@ -94,7 +94,7 @@ impl Profiler {
             limit_steps,
             clocks,
             record,
-            boards: Vec::new(),
+            gpus: Vec::new(),
             restarts: 0,
             expected: None,
             closing: None,
@@ -127,8 +127,8 @@ impl Profiler {
 
     /// Sets the GPUs that measure, which the record then lists.
     #[must_use]
-    pub fn with_gpus(mut self, boards: impl IntoIterator<Item = GpuId>) -> Self {
-        self.boards = boards.into_iter().collect();
+    pub fn with_gpus(mut self, gpus: impl IntoIterator<Item = GpuId>) -> Self {
+        self.gpus = gpus.into_iter().collect();
         self
     }
 

@@ -47,8 +47,8 @@ pub(super) struct GpuGroups {
 impl GpuGroups {
     pub(super) fn of(groups: &[GroupRange]) -> Self {
         Self {
-            gpus: groups.iter().map(|g| f64::from(g.boards)).collect(),
-            ceiling: groups.iter().map(|g| g.ceiling.watts() * f64::from(g.boards)).sum(),
+            gpus: groups.iter().map(|g| f64::from(g.gpus)).collect(),
+            ceiling: groups.iter().map(|g| g.ceiling.watts() * f64::from(g.gpus)).sum(),
             reference: groups.iter().map(|g| g.ceiling.into()).collect(),
         }
     }

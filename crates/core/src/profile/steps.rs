@@ -10,7 +10,7 @@ pub type Setting = Vec<SetPoint>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRange {
     /// Number of GPUs.
-    pub boards: u32,
+    pub gpus: u32,
     /// Maximum usable limit (`planning.md` §5).
     pub ceiling: PowerLimit,
     /// Original limit, if all GPUs of the group share one. A sweep measures it too.
@@ -24,7 +24,7 @@ pub struct GroupRange {
 impl GroupRange {
     /// Returns the range of one GPU that is controlled by its power limit alone.
     pub const fn of_limits(ceiling: PowerLimit, min: PowerLimit) -> Self {
-        Self { boards: 1, ceiling, original: None, min, clocks: None }
+        Self { gpus: 1, ceiling, original: None, min, clocks: None }
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_go_down_in_steps_that_the_board_has() {
+    fn clocks_go_down_in_steps_that_the_gpu_has() {
         let range = ClockRange::new((0..=100).map(|i| ClockLimit::from_megahertz(240 + 15 * i)).collect());
         let group = GroupRange { clocks: range, ..GroupRange::of_limits(w(300), w(100)) };
         let steps = clock_steps(std::slice::from_ref(&group), 400);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn unequal_boards_get_the_limits_that_slow_them_equally() {
+    fn unequal_gpus_get_the_limits_that_slow_them_equally() {
         let point = |limit, throughput, power| GroupPoint {
             limit: w(limit),
             throughput: SamplesPerSecond::new(throughput),

@@ -4,15 +4,15 @@
 //! until the work is done. Carbon is exact: a step that crosses slots counts with the mean intensity of its own time.
 
 mod job;
+mod joint;
 mod planned;
 mod run;
 #[cfg(test)]
 mod tests;
-mod together;
 mod view;
 
 pub use job::Job;
+pub use joint::{UnderCap, replay_jointly};
 pub(crate) use planned::{no_horizon, planned};
 pub use run::{Leg, ReplayError, Replayed, Setting, replay};
-pub use together::{UnderCap, replay_together};
 pub use view::{Action, Decision, Step, View};

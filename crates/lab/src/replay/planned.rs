@@ -49,12 +49,12 @@ pub(super) fn request<'a>(
 }
 
 pub(super) fn steps(plan: &Plan) -> Vec<Step> {
-    let action = |doing, point| match doing {
+    let action = |activity, point| match activity {
         JobActivity::Training => Action::Train(vec![(point, 1.0)]),
         JobActivity::Paused => Action::Pause,
         JobActivity::Resuming => Action::Checkpoint(point),
     };
-    plan.segments.iter().map(|s| Step { action: action(s.doing, s.point), lasts: s.slot.duration() }).collect()
+    plan.segments.iter().map(|s| Step { action: action(s.activity, s.point), lasts: s.slot.duration() }).collect()
 }
 
 /// Returns a horizon that cannot be planned over.

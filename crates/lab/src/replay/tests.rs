@@ -275,7 +275,7 @@ fn pair(cap: f64, foresight: bool) -> Result<Vec<Replayed>, ReplayError> {
         pausing: None,
         grid: &visible,
     });
-    replay_together(&settings, Some(0.05), UnderCap { cap: Watts::new(cap), foresight })
+    replay_jointly(&settings, Some(0.05), UnderCap { cap: Watts::new(cap), foresight })
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::frontier::Frontier;
 use super::row::{CaseResult, Row};
 use crate::grid::VisibleGrid;
 use crate::policy::{Policy, RunMode, named};
-use crate::replay::{Decision, Job, ReplayError, Replayed, Setting, UnderCap, View, replay, replay_together};
+use crate::replay::{Decision, Job, ReplayError, Replayed, Setting, UnderCap, View, replay, replay_jointly};
 use wattune_core::domain::{Pausing, Profile};
 use wattune_core::units::{Seconds, Watts};
 
@@ -74,7 +74,7 @@ impl Study<'_> {
     pub fn run(&self, mut step: impl FnMut()) -> Result<Vec<CaseResult>, StudyError> {
         let mut rows = Vec::new();
         if let Some(cap) = self.node_cap {
-            self.together(cap, &mut rows, &mut step)?;
+            self.run_jointly(cap, &mut rows, &mut step)?;
             return Ok(rows);
         }
         for job in self.jobs {
@@ -92,7 +92,7 @@ impl Study<'_> {
         Ok(rows)
     }
 
-    fn together(&self, cap: Watts, rows: &mut Vec<CaseResult>, step: &mut impl FnMut()) -> Result<(), StudyError> {
+    fn run_jointly(&self, cap: Watts, rows: &mut Vec<CaseResult>, step: &mut impl FnMut()) -> Result<(), StudyError> {
         for &start in self.starts {
             for &budget in self.budgets {
                 for policy in self.policies {
@@ -107,7 +107,7 @@ impl Study<'_> {
                     let settings: Vec<Setting<'_>> = self.jobs.iter().map(setting).collect();
                     let case = |setting| Case { study: self, setting, seed: 0 };
                     let under = UnderCap { cap, foresight: policy.name == "clairvoyant" };
-                    let replayed = replay_together(&settings, Some(budget), under)
+                    let replayed = replay_jointly(&settings, Some(budget), under)
                         .map_err(|source| case(settings[0]).failed(policy, Some(budget), source))?;
                     for (setting, replayed) in settings.into_iter().zip(replayed) {
                         let case = case(setting);

@@ -187,7 +187,7 @@ impl SignalAtPresent<'_> {
             followed: skill.map(|s| s.factor),
             bias_g_per_kwh: skill.and_then(|s| s.bias_g_per_kwh),
             fallback_g_per_kwh: self.fallback.get(),
-            foreseen: self.past_forecasts.foreseen.clone(),
+            past_forecasts: self.past_forecasts.of_present.clone(),
             outcome: self.past_forecasts.outcome.clone(),
             notes,
             sources: state.sources.iter().map(|s| source_view(s, state.source(), now)).collect(),
@@ -258,7 +258,7 @@ fn source_view(source: &SourceState, followed: Option<&SourceState>, now: DateTi
         requests_last_hour: source.requests.map(|r| r.last_hour),
         requests_last_day: source.requests.map(|r| r.last_day),
         requests_allowed_per_hour: source.requests.map(|r| r.allowed_per_hour),
-        held_back: source.quarantined.as_ref().map(ToString::to_string),
+        quarantined: source.quarantined.as_ref().map(ToString::to_string),
         notes: source.notes.clone(),
     }
 }

@@ -25,7 +25,7 @@ impl Snapshot<'_> {
     }
 
     fn gpu_view(&self, gpu: &Gpu, grants: &LimitGrants) -> GpuView {
-        let (board, capabilities) = (gpu.handle.identity(), gpu.handle.capabilities());
+        let (identity, capabilities) = (gpu.handle.identity(), gpu.handle.capabilities());
         let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
         let clocks = capabilities.clocks.as_ref().ok();
         let watts = |l: PowerLimit| l.watts().get();
@@ -33,7 +33,7 @@ impl Snapshot<'_> {
         let state = match (&seen.fault, &gpu.external) {
             (Some((GpuError::TimedOut { .. }, _)), _) => GpuState::Unresponsive,
             (Some(_), _) => GpuState::Lost,
-            (None, Some(_)) => GpuState::Foreign,
+            (None, Some(_)) => GpuState::External,
             (None, None) if gpu.why_no_control().is_some() => GpuState::Observed,
             (None, None) if gpu.manual.is_some() => GpuState::Override,
             (None, None) if gpu.owner.is_some() => GpuState::Job,
@@ -71,22 +71,22 @@ impl Snapshot<'_> {
             details.extend(gpu.remark.clone());
         }
         GpuView {
-            index: board.index,
-            uuid: board.id.to_string(),
-            pci_bus_id: board.pci_bus_id.clone(),
-            model: board.model.clone(),
-            simulated: board.simulated,
+            index: identity.index,
+            uuid: identity.id.to_string(),
+            pci_bus_id: identity.pci_bus_id.clone(),
+            model: identity.model.clone(),
+            simulated: identity.simulated,
             state,
             problems: kinds,
             detail: (!details.is_empty()).then(|| details.join("; ")),
             owner: gpu.owner.as_ref().map(ToString::to_string),
-            booked_jobs: gpu.guests.iter().map(ToString::to_string).collect(),
+            observed_jobs: gpu.guests.iter().map(ToString::to_string).collect(),
             power_limit_requested_w: reading.requested.map(watts),
             power_limit_enforced_w: reading.enforced.map(watts),
             power_limit_wanted_w: wanted.map(watts),
-            power_limit_found_w: self.gpus.journal().entry(gpu.id()).map(|e| watts(e.original)),
+            power_limit_original_w: self.gpus.journal().entry(gpu.id()).map(|e| watts(e.original)),
             power_limit_default_w: range.map(|r| watts(r.default)),
-            foreign_limits: gpu.yields,
+            external_limits: gpu.yields,
             restore_failed: gpu.restore_problem.is_some(),
             restore_failures: gpu.restore_failures,
             power_limit_min_w: range.map(|r| watts(r.min)),

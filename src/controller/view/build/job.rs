@@ -138,7 +138,7 @@ impl Snapshot<'_> {
                     end: s.slot.end(),
                     power_limits_w: job.spec.gpus.iter().filter_map(|g| job.limit_of(g, &s.setting)).collect(),
                     clock_limit_mhz: clock(&s.setting),
-                    doing: s.doing.into(),
+                    activity: s.activity.into(),
                     power_w: s.power.get(),
                     samples_per_s: s.throughput.get(),
                     intensity_g_per_kwh: s.intensity.get(),

@@ -25,7 +25,7 @@ const MOST_REMEMBERED: usize = 50_000;
 const FIRST_BACKOFF: Seconds = Seconds::new(15.0);
 const LONGEST_BACKOFF: Seconds = Seconds::new(900.0);
 const REFUSED_RETRY: Seconds = Seconds::new(3600.0);
-const LOOK_FOR_KEY: Seconds = Seconds::new(60.0);
+const KEY_RETRY: Seconds = Seconds::new(60.0);
 const EMPTY_RETRY: Seconds = Seconds::new(3600.0);
 const SHORTEST_RATE_LIMIT: Seconds = Seconds::new(60.0);
 
@@ -267,7 +267,7 @@ fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f
     let longest = cadence.min(LONGEST_BACKOFF).max(FIRST_BACKOFF);
     if failures >= BREAKER && !matches!(error, ProviderError::Unreadable { .. } | ProviderError::NoKey { .. }) {
         let wait = OPEN_RETRY.min(cadence).max(longest) * (0.75 + 0.25 * jitter);
-        return wait.max(asked_patience(error));
+        return wait.max(requested_retry(error));
     }
     let doubled = FIRST_BACKOFF * f64::from(failures.clamp(1, 16) - 1).exp2();
     let backoff = doubled.min(longest) * (0.5 + 0.5 * jitter);
@@ -276,14 +276,14 @@ fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f
         ProviderError::Unreadable { .. } => FIRST_BACKOFF.min(cadence.max(Seconds::new(1.0))),
         ProviderError::Refused { .. } => REFUSED_RETRY * (1.0 + 0.1 * jitter),
         // Nothing is asked before there is a key, and a look costs nothing.
-        ProviderError::NoKey { .. } => LOOK_FOR_KEY.min(cadence.max(Seconds::new(1.0))),
+        ProviderError::NoKey { .. } => KEY_RETRY.min(cadence.max(Seconds::new(1.0))),
         ProviderError::RateLimited { retry_after: Some(wait) } => wait.max(Seconds::new(1.0)) * (1.0 + 0.1 * jitter),
         ProviderError::RateLimited { retry_after: None } => backoff.max(SHORTEST_RATE_LIMIT * (1.0 + 0.5 * jitter)),
         _ => backoff,
     }
 }
 
-fn asked_patience(error: &ProviderError) -> Seconds {
+fn requested_retry(error: &ProviderError) -> Seconds {
     match error {
         ProviderError::Refused { .. } => REFUSED_RETRY,
         ProviderError::RateLimited { retry_after: Some(wait) } => *wait,

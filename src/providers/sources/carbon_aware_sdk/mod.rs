@@ -41,7 +41,7 @@ const LONGEST_WINDOW: TimeDelta = TimeDelta::days(7);
 const MOST_HOURS: u32 = 6;
 
 /// Data sources publish an hour a little after it. One without a value by then stays unknown.
-const TOLD_BY: TimeDelta = TimeDelta::hours(3);
+const PUBLISHED_WITHIN: TimeDelta = TimeDelta::hours(3);
 
 /// A location farther than this from the coordinates belongs to another grid.
 const FARTHEST_KM: f64 = 500.0;
@@ -166,7 +166,7 @@ impl CarbonAwareSdk {
                 Ok(Some(mean)) => {
                     self.hours().insert(slot.start(), Some(mean));
                 }
-                Ok(None) if slot.end() + TOLD_BY <= now => {
+                Ok(None) if slot.end() + PUBLISHED_WITHIN <= now => {
                     self.hours().insert(slot.start(), None);
                 }
                 Ok(None) => {}

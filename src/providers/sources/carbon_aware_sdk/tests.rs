@@ -244,7 +244,7 @@ async fn actual_values_are_fetched_by_the_week() {
     assert_eq!(sdk.fetch_actuals(past, now()).await, Ok(Some(CarbonSeries::default())));
     Mock::given(path(ROWS_PATH)).respond_with(text(ROWS)).mount(&server).await;
     let day = Slot::new(now() - TimeDelta::hours(2), now()).expect("past");
-    let actuals = sdk.fetch_actuals(day, now()).await.expect("told").expect("can tell");
+    let actuals = sdk.fetch_actuals(day, now()).await.expect("reported").expect("can tell");
     assert_eq!(values(&actuals), [(-67, 5.0, 70.2), (-57, 5.0, 80.0)]);
 }
 

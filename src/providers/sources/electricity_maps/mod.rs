@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use self::parse::PastValue;
+use self::parse::HistoryValue;
 use self::refusal::{PORTAL, is_unexplained, not_in_plan, with_advice};
 pub use self::settings::Settings;
 use self::settings::{ApiVersion, EmissionFactors};
@@ -82,14 +82,14 @@ struct ElectricityMaps {
     /// The plan's forecasts are shorter than asked.
     short_forecast: Denied,
     /// The plan has no past but the last 24 hours.
-    no_past: Denied,
+    no_history: Denied,
 }
 
 impl ElectricityMaps {
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let api = Api::new(DESCRIPTOR.name, own.network(), shared, Seconds::from_delta(HOUR))?;
-        let (no_forecast, short_forecast, no_past) = Default::default();
-        Ok(Self { api, settings: own.clone(), no_forecast, short_forecast, no_past })
+        let (no_forecast, short_forecast, no_history) = Default::default();
+        Ok(Self { api, settings: own.clone(), no_forecast, short_forecast, no_history })
     }
 
     /// Returns the word of `emissionFactorType`.
@@ -192,7 +192,7 @@ impl ElectricityMaps {
             }
             found => found?,
         };
-        tracing::info!(zone, "Electricity Maps: zone of the coordinates found, and kept");
+        tracing::info!(zone, "Electricity Maps: zone of the coordinates determined and stored");
         self.api.pin(&zone);
         Ok(zone)
     }
@@ -279,8 +279,8 @@ impl ElectricityMaps {
     }
 
     /// Returns the intensities, whose methods are kept for their provenance.
-    fn noted(&self, rows: Vec<(Slot, PastValue)>) -> Vec<(Slot, Intensity)> {
-        let method = |(slot, actuals): &(Slot, PastValue)| {
+    fn noted(&self, rows: Vec<(Slot, HistoryValue)>) -> Vec<(Slot, Intensity)> {
+        let method = |(slot, actuals): &(Slot, HistoryValue)| {
             actuals.method.clone().map(|name| Method { start: slot.start(), end: slot.end(), name })
         };
         self.api.note_methods(rows.iter().filter_map(method));
@@ -356,7 +356,7 @@ impl ApiSource for ElectricityMaps {
     }
 
     async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Actuals<GramsPerKwh> {
-        if self.api.contributes() == Contribution::Forecast || self.no_past.stands(now) {
+        if self.api.contributes() == Contribution::Forecast || self.no_history.stands(now) {
             return Ok(None);
         }
         // Rows carry their start, so the one in which the span begins would be left out.
@@ -371,7 +371,7 @@ impl ApiSource for ElectricityMaps {
         let query = [("zone", &*zone), ("start", &start), ("end", &end), ("emissionFactorType", self.factors())];
         let body = match self.get("/carbon-intensity/past-range", &query, now).await {
             Err(error) if not_in_plan(&error) => {
-                self.no_past.note(now);
+                self.no_history.note(now);
                 return Ok(None);
             }
             answer => answer?,

@@ -33,7 +33,7 @@ pub(super) fn forecast(body: &Value, zone: &str) -> Result<ParsedForecast, Provi
 
 /// The actual value of a slot, and the method by which it was made, if the body names it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct PastValue {
+pub(super) struct HistoryValue {
     pub(super) intensity: Intensity,
     pub(super) method: Option<String>,
 }
@@ -43,7 +43,7 @@ pub(super) struct PastValue {
 ///
 /// # Errors
 /// If it is another zone's, counts other emissions, or is not such a body.
-pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot, PastValue)>, ProviderError> {
+pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot, HistoryValue)>, ProviderError> {
     check(body, zone)?;
     read(body, "history", |row, at| {
         if let Some(given) = row.get("zone").filter(|z| !z.is_null()) {
@@ -57,7 +57,7 @@ pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot,
         }
         let value = value(row.get("carbonIntensity"), at)?;
         let method = row.get("estimationMethod").and_then(Value::as_str).map(shortened);
-        Ok(value.map(|value| PastValue { intensity: Intensity { value, origin: origin(row) }, method }))
+        Ok(value.map(|value| HistoryValue { intensity: Intensity { value, origin: origin(row) }, method }))
     })
 }
 

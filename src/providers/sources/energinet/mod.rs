@@ -31,7 +31,7 @@ const CADENCE: Seconds = Seconds::new(900.0);
 const STEP: TimeDelta = TimeDelta::minutes(5);
 const QUARTER_S: i64 = 900;
 
-/// Longest past span of one request: for both areas about 4000 rows, half of the longest answer that is read.
+/// Longest span of one request for actual values: about 4000 rows for both areas, half of the maximum that is parsed.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::days(7);
 
 /// The API reads times as Danish, which are up to two hours ahead of UTC.

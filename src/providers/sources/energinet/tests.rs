@@ -154,7 +154,7 @@ async fn actual_values_are_fetched_by_the_week() {
         .await;
     let west = provider(&server, "DK-DK1").expect("an area");
     let span = Slot::new(at("2026-08-22T18:50:00Z"), at(NOW)).expect("past");
-    let actuals = west.fetch_actuals(span, at(NOW)).await.expect("told").expect("can tell");
+    let actuals = west.fetch_actuals(span, at(NOW)).await.expect("reported").expect("can tell");
     assert_eq!(values(&actuals), [("18:45".to_owned(), 10.0, 63.0), ("19:00".to_owned(), 5.0, 50.0)]);
     let long = Slot::new(at("2026-07-22T18:50:00Z"), at(NOW)).expect("past");
     Mock::given(path("/dataset/CO2Emis"))

@@ -111,7 +111,7 @@ async fn past_prices_are_fetched_with_a_window() {
         .await;
     let chain = prices(&server.uri(), "zone = \"SE\"\nenergy_charts.bidding_zone = \"SE3\"").expect("a zone");
     let span = Slot::new(from, now() + TimeDelta::hours(1)).expect("from < now");
-    let actuals = chain[0][0].fetch_actuals(span, now()).await.expect("told").expect("can tell");
+    let actuals = chain[0][0].fetch_actuals(span, now()).await.expect("reported").expect("can tell");
     assert_eq!(values(&actuals), [(83.1, Origin::Measured)]);
     assert_eq!(chain[0][0].requests(now()).map(|r| r.last_hour), Some(1));
 }

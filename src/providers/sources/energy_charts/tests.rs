@@ -148,7 +148,7 @@ async fn actual_values_before_today_are_fetched_with_a_window() {
         .await;
     let france = provider(&server, "zone = \"48.86,2.35\"").expect("Paris");
     let span = Slot::new(from, now()).expect("from < now");
-    let actuals = france.fetch_actuals(span, now()).await.expect("told").expect("can tell");
+    let actuals = france.fetch_actuals(span, now()).await.expect("reported").expect("can tell");
     assert_eq!(values(&actuals), [(0.0, Origin::Measured)], "neither before the span nor in progress");
     let ahead = Slot::new(now(), now() + QUARTER).expect("ahead");
     assert_eq!(france.fetch_actuals(ahead, now()).await, Ok(Some(CarbonSeries::default())), "nothing is asked");

@@ -52,7 +52,7 @@ impl LocalTimes {
 
     fn moments(&mut self, text: &str) -> Result<Vec<DateTime<Utc>>, TimeProblem> {
         let shown: NaiveDateTime = match read_time(text)? {
-            ReadTime::Moment(at) => return Ok(vec![at]),
+            ReadTime::Timestamp(at) => return Ok(vec![at]),
             ReadTime::Shown(shown) => shown,
         };
         self.is_used = true;

@@ -30,7 +30,7 @@ pub use settings::{FileUnit, Settings, Timing};
 pub use signal::FileSignal;
 pub use time_zone::TimeZoneName;
 
-use self::play::{AHEAD, PAST, Play};
+use self::play::{AHEAD, LOOKBACK, Play};
 use super::descriptor::{Descriptor, Table};
 use crate::files;
 use crate::providers::client::{Contribution, SharedSettings};
@@ -165,7 +165,7 @@ impl<V: FileSignal> FileProvider<V> {
         let modified = DateTime::<Utc>::from(loaded.stamp.modified).min(now);
         let (expected, actual, issued_at) = match self.settings.timing {
             Timing::Absolute => {
-                let span = Slot::new(now - PAST, now + AHEAD);
+                let span = Slot::new(now - LOOKBACK, now + AHEAD);
                 let part =
                     |series: &TimeSeries<Quoted<V>>| span.map_or_else(Vec::new, |s| series.overlapping(&s).to_vec());
                 (part(&file.expected), part(&file.actual), file.issued_at.unwrap_or(modified))

@@ -8,7 +8,7 @@ use super::signal::FileSignal;
 use wattune_core::domain::{Quoted, Slot, TimeSeries};
 
 /// The part of a long file that one answer holds.
-pub(super) const PAST: TimeDelta = TimeDelta::days(31);
+pub(super) const LOOKBACK: TimeDelta = TimeDelta::days(31);
 pub(super) const AHEAD: TimeDelta = TimeDelta::days(31);
 
 /// Most rows on each side of now, about, where a short file is repeated often: 35 days of 5 min.
@@ -43,7 +43,9 @@ impl Play {
         series: &TimeSeries<Quoted<V>>,
         now: DateTime<Utc>,
     ) -> Vec<(Slot, Quoted<V>)> {
-        let Some(span) = Slot::new(now - PAST, now + AHEAD).filter(|_| !series.is_empty()) else { return Vec::new() };
+        let Some(span) = Slot::new(now - LOOKBACK, now + AHEAD).filter(|_| !series.is_empty()) else {
+            return Vec::new();
+        };
         let round_of = |t: DateTime<Utc>| {
             let since = (t - (self.start + self.shift)).num_milliseconds();
             since.div_euclid(self.period.num_milliseconds().max(1))

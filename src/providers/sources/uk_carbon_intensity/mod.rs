@@ -95,17 +95,17 @@ impl Table for Settings {
 #[derive(Debug)]
 struct UkCarbonIntensity {
     api: Api,
-    asked: Asked,
+    area: Area,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Asked {
+enum Area {
     Country,
     Region(u8),
     Postcode(String),
 }
 
-impl Asked {
+impl Area {
     /// Interprets a zone, or returns the remedy.
     fn of(place: &Place) -> Result<Self, &'static str> {
         const RIGHT: &str = "it covers Great Britain only; write \"GB\", a region like \"GB-13\", the outward part of a \
@@ -144,9 +144,9 @@ fn is_northern_ireland(latitude: f64, longitude: f64) -> bool {
 impl UkCarbonIntensity {
     fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let chosen = match (own.region.map(u8::from), &own.postcode) {
-            (Some(region), _) => Some((Asked::Region(region), region.to_string())),
+            (Some(region), _) => Some((Area::Region(region), region.to_string())),
             (None, Some(postcode)) => {
-                Some((Asked::Postcode(postcode.as_str().to_owned()), postcode.as_str().to_owned()))
+                Some((Area::Postcode(postcode.as_str().to_owned()), postcode.as_str().to_owned()))
             }
             (None, None) => None,
         };
@@ -156,16 +156,16 @@ impl UkCarbonIntensity {
         let zone = part.as_ref().or(own.zone.as_ref()).or(shared.zone).or(country.as_ref());
         let own = Network { zone, ..own.network() };
         let api = Api::new(DESCRIPTOR.name, own, shared, Seconds::from_delta(HALF_HOUR))?;
-        let asked = match chosen {
-            Some((asked, _)) => asked,
-            None => Asked::of(api.place()).map_err(|why| api.place().refused(api.source(), why))?,
+        let area = match chosen {
+            Some((area, _)) => area,
+            None => Area::of(api.place()).map_err(|why| api.place().refused(api.source(), why))?,
         };
-        Ok(Self { api, asked })
+        Ok(Self { api, area })
     }
 
     async fn get(&self, path: &str, now: DateTime<Utc>) -> Result<Vec<Row>, ProviderError> {
         let body = self.api.get(path, &[], HeaderMap::new(), now).await?;
-        let region = if let Asked::Region(id) = self.asked { Some(id) } else { None };
+        let region = if let Area::Region(id) = self.area { Some(id) } else { None };
         let mut rows = Vec::new();
         read_rows(&body, region, &mut rows)?;
         Ok(rows)
@@ -178,13 +178,13 @@ impl ApiSource for UkCarbonIntensity {
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
-        // Asked at the full half hour, windows begin one slot early; one minute past they begin with the current one.
+        // Requested at the full half hour, windows begin one slot early; one minute past they begin with the current one.
         let from = now.duration_trunc(HALF_HOUR).unwrap_or(now) + TimeDelta::minutes(1);
         let from = from.format("%Y-%m-%dT%H:%MZ");
-        let path = match &self.asked {
-            Asked::Country => format!("/intensity/{from}/fw48h"),
-            Asked::Region(id) => format!("/regional/intensity/{from}/fw48h/regionid/{id}"),
-            Asked::Postcode(code) => format!("/regional/intensity/{from}/fw48h/postcode/{code}"),
+        let path = match &self.area {
+            Area::Country => format!("/intensity/{from}/fw48h"),
+            Area::Region(id) => format!("/regional/intensity/{from}/fw48h/regionid/{id}"),
+            Area::Postcode(code) => format!("/regional/intensity/{from}/fw48h/postcode/{code}"),
         };
         let mut notes = Vec::new();
         let contributes = self.api.contributes();
@@ -194,18 +194,18 @@ impl ApiSource for UkCarbonIntensity {
                 error @ (ProviderError::Empty { .. }
                 | ProviderError::Malformed { .. }
                 | ProviderError::Unexpected { .. }),
-            ) if contributes == Contribution::Actual && self.asked == Asked::Country => {
+            ) if contributes == Contribution::Actual && self.area == Area::Country => {
                 notes.push(format!("the forecast, which is not used, cannot be read: {error}"));
                 Vec::new()
             }
             answer => answer?,
         };
-        let behind = match self.asked {
-            Asked::Country => self.get(&format!("/intensity/{from}/pt24h"), now).await.unwrap_or_else(|error| {
+        let behind = match self.area {
+            Area::Country => self.get(&format!("/intensity/{from}/pt24h"), now).await.unwrap_or_else(|error| {
                 notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
                 Vec::new()
             }),
-            Asked::Region(_) | Asked::Postcode(_) => Vec::new(),
+            Area::Region(_) | Area::Postcode(_) => Vec::new(),
         };
         let forecasts = ahead.iter().chain(&behind).filter(|row| now < row.slot.end());
         let expected = points(forecasts.clone().map(|row| (row.slot, row.forecast)), Origin::Forecast);
@@ -230,7 +230,7 @@ impl ApiSource for UkCarbonIntensity {
 
     /// Requests actual values, which exist for the country alone.
     async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Actuals<GramsPerKwh> {
-        if self.asked != Asked::Country {
+        if self.area != Area::Country {
             return Ok(None);
         }
         let end = span.end().min(now).min(span.start() + LONGEST_WINDOW);
@@ -279,12 +279,12 @@ fn collect(data: &Value, at: &str, region: Option<u8>, depth: u8, rows: &mut Vec
             entries.into_iter().try_for_each(|(i, entry)| collect(entry, &format!("{at}[{i}]"), region, depth, rows))
         }
         Value::Object(object) => {
-            if let (Some(asked), Some(given)) = (region, object.get("regionid"))
-                && given.as_u64() != Some(u64::from(asked))
+            if let (Some(area), Some(given)) = (region, object.get("regionid"))
+                && given.as_u64() != Some(u64::from(area))
             {
                 return Err(malformed(
                     &format!("{at}.regionid"),
-                    format!("is {}, but region {asked} was asked for", shortened(&given.to_string())),
+                    format!("is {}, but region {area} was requested", shortened(&given.to_string())),
                 ));
             }
             match object.get("data") {

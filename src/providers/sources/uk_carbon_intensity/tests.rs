@@ -95,7 +95,7 @@ async fn a_region_is_an_object_or_an_array_and_has_no_outcome() {
     }
     let other =
         region(&format!(r#"{{"data":{region_data}}}"#).replace(":11", ":12")).await.expect_err("another region");
-    assert!(other.to_string().contains("region 11 was asked for"), "{other}");
+    assert!(other.to_string().contains("region 11 was requested"), "{other}");
 
     let route = "/regional/intensity/2025-10-23T00:01Z/fw48h/postcode/BS16";
     let server = serve(&[(route, text(format!(r#"{{"data":{region_data}}}"#)))]).await;
@@ -197,12 +197,13 @@ async fn http_faults_are_distinguished() {
 
 #[tokio::test]
 async fn the_past_is_fetched_in_windows_of_a_fortnight() {
-    // Asked at the full half hour, the window begins a slot early; its last slots are not known yet.
+    // Requested at the full half hour, the window begins a slot early; its last slots are not known yet.
     let actuals = BEHIND.replace("22:30Z\",\"to", "22:30Z\",\"x\":0,\"to");
     let server = serve(&[("/intensity/2025-10-22T23:00Z/2025-10-23T00:10Z", text(actuals))]).await;
     let uk = source(&settings(&server, ""), None).expect("a place");
     let span = |from: &str, to: &str| Slot::new(at(from), at(to)).expect("from < to");
-    let settled = uk.fetch_actuals(span("2025-10-22T23:00:00Z", NOW), at(NOW)).await.expect("told").expect("can tell");
+    let settled =
+        uk.fetch_actuals(span("2025-10-22T23:00:00Z", NOW), at(NOW)).await.expect("reported").expect("can tell");
     assert_eq!(values(&settled), [158.0], "neither the slot before nor the null");
     assert_eq!(settled.start(), Some(at("2025-10-22T23:30:00Z")));
 
@@ -220,18 +221,18 @@ async fn the_past_is_fetched_in_windows_of_a_fortnight() {
 
 #[test]
 fn zones_are_understood_as_people_write_them() {
-    let asked = |text: &str| source(&toml::from_str(text).expect(text), None).map(|uk| (uk.asked.clone(), uk.zone()));
+    let asked = |text: &str| source(&toml::from_str(text).expect(text), None).map(|uk| (uk.area.clone(), uk.zone()));
     let zone = |text: &str| Zone::new(text).expect(text);
     for (written, meant) in [
-        ("GB", Asked::Country),
-        ("uk", Asked::Country),
-        ("GBR", Asked::Country),
-        ("51.5,-0.12", Asked::Country),
-        ("GB-ORK", Asked::Country),
-        ("GB-13", Asked::Region(13)),
-        ("13", Asked::Region(13)),
-        ("BS16", Asked::Postcode("BS16".to_owned())),
-        ("e1", Asked::Postcode("E1".to_owned())),
+        ("GB", Area::Country),
+        ("uk", Area::Country),
+        ("GBR", Area::Country),
+        ("51.5,-0.12", Area::Country),
+        ("GB-ORK", Area::Country),
+        ("GB-13", Area::Region(13)),
+        ("13", Area::Region(13)),
+        ("BS16", Area::Postcode("BS16".to_owned())),
+        ("e1", Area::Postcode("E1".to_owned())),
     ] {
         assert_eq!(asked(&format!("zone = \"{written}\"")), Ok((meant, zone(written))), "{written}");
     }
@@ -250,11 +251,11 @@ fn zones_are_understood_as_people_write_them() {
     let own = "zone = \"DE\"\n[uk_carbon_intensity]\n";
     assert_eq!(
         asked(&format!("{own}region = 11")),
-        Ok((Asked::Region(11), zone("11"))),
+        Ok((Area::Region(11), zone("11"))),
         "a region is a zone of its own"
     );
-    assert_eq!(asked(&format!("{own}zone = \"GB\"")), Ok((Asked::Country, zone("GB"))));
-    assert_eq!(asked(""), Ok((Asked::Country, zone("GB"))));
+    assert_eq!(asked(&format!("{own}zone = \"GB\"")), Ok((Area::Country, zone("GB"))));
+    assert_eq!(asked(""), Ok((Area::Country, zone("GB"))));
 }
 
 #[tokio::test]

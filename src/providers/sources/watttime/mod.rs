@@ -149,7 +149,7 @@ impl WattTime {
             }
             other => other,
         })?;
-        tracing::info!(region, "WattTime: region of the coordinates found, and kept");
+        tracing::info!(region, "WattTime: region of the coordinates determined and stored");
         self.api.pin(&region);
         Ok(region)
     }

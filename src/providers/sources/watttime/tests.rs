@@ -522,5 +522,5 @@ async fn an_answer_names_the_bodies_it_was_made_from() {
     let given: Vec<f64> =
         answer.forecast.actual.points().iter().map(|(_, i)| Unit::PoundsPerMwh.received(i.value)).collect();
     assert_eq!(given, [900.0, 880.0]);
-    assert!(watt.source.provenance().responses.is_empty(), "told once");
+    assert!(watt.source.provenance().responses.is_empty(), "reported once");
 }

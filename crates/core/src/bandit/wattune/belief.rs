@@ -43,7 +43,7 @@ impl Belief {
     }
 
     /// Adds an independent variance to an arm.
-    pub(super) fn add_own(&mut self, arm: usize, variance: f64) {
+    pub(super) fn add_variance(&mut self, arm: usize, variance: f64) {
         *self.at(arm, arm) += variance;
     }
 

@@ -53,7 +53,7 @@ const EPOCHS: Drift = Drift { slope: 0.15, slope_deviation: 0.12, walk: 0.07 };
 /// Drift of an epoch's log cost per octave.
 const EPOCH_COST: Drift = Drift { slope: -0.25, slope_deviation: 0.25, walk: 0.15 };
 /// Standard deviation of a batch size's own deviation in log epochs.
-const OWN: f64 = 0.04;
+const RESIDUAL: f64 = 0.04;
 /// Prior standard deviation of the first run's log epochs.
 const FIRST: f64 = 0.5;
 /// Width of a step of the walk, in octaves.
@@ -89,14 +89,14 @@ impl Roughness {
     fn new(octaves: &[f64], begun: &Observation, rougher: f64) -> Self {
         let drift = Drift { walk: EPOCHS.walk * rougher, ..EPOCHS };
         let mut epochs = Belief::new(octaves, begun.arm, begun.log_epochs, FIRST, drift);
-        add_own(&mut epochs, begun);
+        add_residual_variance(&mut epochs, begun);
         Self { drift, epochs, likelihood: -DOUBLING_PENALTY * rougher.log2() }
     }
 
     /// Adds an unknown regime change.
     fn change(&mut self, octaves: &[f64], first: &Observation) {
         self.epochs.shift_by_unknown(octaves, first.arm, CHANGE, Drift { slope: 0.0, ..self.drift });
-        add_own(&mut self.epochs, first);
+        add_residual_variance(&mut self.epochs, first);
     }
 
     fn learn(&mut self, s: &Observation, noise: f64) {
@@ -159,7 +159,7 @@ impl JobBelief {
             // An epoch's cost is nearly free of noise; if it changed, the newest value counts.
             let before = last_cost[s.arm].replace(s.log_epoch_cost);
             if before != Some(s.log_epoch_cost) {
-                epoch_cost.add_own(s.arm, before.map_or(0.0, |before| (s.log_epoch_cost - before).powi(2)));
+                epoch_cost.add_variance(s.arm, before.map_or(0.0, |before| (s.log_epoch_cost - before).powi(2)));
                 epoch_cost.observe(s.arm, s.log_epoch_cost, 1e-6);
             }
             epochs.iter_mut().for_each(|rough| rough.learn(s, noise));
@@ -355,10 +355,10 @@ fn spent(seen: &Observation) -> f64 {
 
 /// Adds each batch size's own variance, including that of rounding to whole epochs, which decreases with the number of
 /// epochs.
-fn add_own(epochs: &mut Belief, first: &Observation) {
+fn add_residual_variance(epochs: &mut Belief, first: &Observation) {
     for arm in 0..epochs.arms() {
         let expected = first.epochs * (epochs.mean(arm) - epochs.mean(first.arm)).exp();
-        epochs.add_own(arm, OWN.powi(2) + 1.0 / (12.0 * expected.max(0.5).powi(2)));
+        epochs.add_variance(arm, RESIDUAL.powi(2) + 1.0 / (12.0 * expected.max(0.5).powi(2)));
     }
 }
 

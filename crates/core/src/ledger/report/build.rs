@@ -170,15 +170,15 @@ impl<'a> ReportBuilder<'a> {
 
     fn add_holding_times(&mut self) {
         let Some(recorded_span) = &self.data.recorded_span else { return };
-        let mut boards: BTreeSet<DeviceId> = self.data.devices.iter().map(|d| d.device.clone()).collect();
+        let mut gpus: BTreeSet<DeviceId> = self.data.devices.iter().map(|d| d.device.clone()).collect();
         let there = self.data.jobs.iter().filter(|job| job.ran_within(&self.request.span));
-        boards.extend(there.flat_map(|job| &job.gpus).map(DeviceId::from));
-        boards.retain(|device| device.kind() == DeviceKind::Gpu);
+        gpus.extend(there.flat_map(|job| &job.gpus).map(DeviceId::from));
+        gpus.retain(|device| device.kind() == DeviceKind::Gpu);
         let first = |device: DeviceId| Some((device.clone(), *self.data.first_seen.get(&device)?));
-        let boards: BTreeMap<DeviceId, DateTime<Utc>> = boards.into_iter().filter_map(first).collect();
+        let gpus: BTreeMap<DeviceId, DateTime<Utc>> = gpus.into_iter().filter_map(first).collect();
         for period in &self.data.periods {
             let Some(part) = period.span.intersection(recorded_span) else { continue };
-            for hold in holding_times(&self.data.jobs, &boards, &part) {
+            for hold in holding_times(&self.data.jobs, &gpus, &part) {
                 self.add_holding_time(&hold, period.boundary.embodied.as_ref());
             }
         }

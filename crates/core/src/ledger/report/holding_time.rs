@@ -19,31 +19,31 @@ pub(super) struct HoldingTime<'a> {
     pub(super) time: Seconds,
 }
 
-/// Returns the holding times of each GPU within `span`, from the GPU's own start in `boards` on. If several jobs hold a
+/// Returns the holding times of each GPU within `span`, from the GPU's own start in `gpus` on. If several jobs hold a
 /// GPU, the time is divided evenly, so that the sum is the time until the span's end.
 pub(super) fn holding_times<'a>(
     jobs: &'a [JobFacts],
-    boards: &'a BTreeMap<DeviceId, DateTime<Utc>>,
+    gpus: &'a BTreeMap<DeviceId, DateTime<Utc>>,
     span: &Slot,
 ) -> Vec<HoldingTime<'a>> {
-    let mut holders: BTreeMap<&DeviceId, Vec<(Slot, &JobFacts)>> = boards.keys().map(|b| (b, Vec::new())).collect();
+    let mut holders: BTreeMap<&DeviceId, Vec<(Slot, &JobFacts)>> = gpus.keys().map(|b| (b, Vec::new())).collect();
     for job in jobs {
         let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(span.end())).and_then(|s| s.intersection(span));
         let Some(held) = held else { continue };
         for gpu in &job.gpus {
-            if let Some(of_board) = holders.get_mut(&DeviceId::from(gpu)) {
-                of_board.push((held, job));
+            if let Some(of_gpu) = holders.get_mut(&DeviceId::from(gpu)) {
+                of_gpu.push((held, job));
             }
         }
     }
     let mut found = Vec::new();
-    for (device, mut of_board) in holders {
-        let Some(span) = boards.get(device).and_then(|first| Slot::new(span.start().max(*first), span.end())) else {
+    for (device, mut of_gpu) in holders {
+        let Some(span) = gpus.get(device).and_then(|first| Slot::new(span.start().max(*first), span.end())) else {
             continue;
         };
-        of_board.retain(|(slot, _)| slot.intersection(&span).is_some());
-        of_board.sort_by_key(|(slot, _)| *slot);
-        let ends = of_board.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]);
+        of_gpu.retain(|(slot, _)| slot.intersection(&span).is_some());
+        of_gpu.sort_by_key(|(slot, _)| *slot);
+        let ends = of_gpu.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]);
         let days = std::iter::successors(Some(day_of(span.start())), |day| Some(*day + TimeDelta::days(1)));
         let cuts: BTreeSet<DateTime<Utc>> =
             ends.chain([span.start(), span.end()]).chain(days.skip(1).take_while(|day| *day < span.end())).collect();
@@ -51,13 +51,13 @@ pub(super) fn holding_times<'a>(
         let (mut next, mut present): (usize, Vec<(Slot, &JobFacts)>) = (0, Vec::new());
         for pair in cuts.windows(2) {
             present.retain(|(slot, _)| slot.end() > pair[0]);
-            while let Some(begun) = of_board.get(next).filter(|(slot, _)| slot.start() <= pair[0]) {
+            while let Some(begun) = of_gpu.get(next).filter(|(slot, _)| slot.start() <= pair[0]) {
                 present.push(*begun);
                 next += 1;
             }
             let time = Seconds::from_delta(pair[1] - pair[0]);
             let day = day_of(pair[0]);
-            #[expect(clippy::cast_precision_loss, reason = "a board has few jobs at a time")]
+            #[expect(clippy::cast_precision_loss, reason = "a GPU has few jobs at a time")]
             let each = time / present.len() as f64;
             match present.as_slice() {
                 [] => found.push(HoldingTime { device, job: None, day, time }),

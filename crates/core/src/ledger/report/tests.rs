@@ -316,7 +316,7 @@ fn savers() -> LedgerData {
         // It ended earlier and has no energy in the span: not counted.
         JobFacts { saved: saved(1000.0), registered_at: at(-9), ended_at: Some(at(-1)), ..job(8) },
     ];
-    let used = |hour, board, n: usize| sum(hour, board, Owner::Job(id(n)), total(1000, 0, 10), Total::default());
+    let used = |hour, gpu, n: usize| sum(hour, gpu, Owner::Job(id(n)), total(1000, 0, 10), Total::default());
     let sums = vec![
         used(2, 0, 2),
         used(3, 0, 3),
@@ -348,8 +348,8 @@ fn savings_count_where_jobs_end_with_the_number_of_known_ones() {
     let names: Vec<_> = by(Grouping::Name).rows.iter().map(savings_of).collect();
     assert_eq!(names, [(Some((9.0, 10.0, 12.0, 1)), 3), (Some((-5.0, -4.0, -2.0, 1)), 2)]);
     // The distribution over two GPUs is unknown.
-    let boards: Vec<_> = by(Grouping::Device).rows.iter().map(savings_of).collect();
-    assert_eq!(boards, [(Some((9.0, 10.0, 12.0, 1)), 5), (None, 1)]);
+    let gpus: Vec<_> = by(Grouping::Device).rows.iter().map(savings_of).collect();
+    assert_eq!(gpus, [(Some((9.0, 10.0, 12.0, 1)), 5), (None, 1)]);
     // Job 3 ended at midnight: on the first day, with job 2; job 4 on the second; nothing ended on the third.
     let days: Vec<_> = by(Grouping::Day).rows.iter().map(savings_of).collect();
     assert_eq!(days, [(Some((4.0, 6.0, 10.0, 2)), 2), (None, 1), (None, 0)]);

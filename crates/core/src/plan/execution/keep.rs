@@ -81,7 +81,7 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
     let at_new_throughput = |s: &Segment| {
         let point = *points.iter().find(|place| known[**place].setting == s.setting)?;
         let (power, throughput) = (known[point].power.mean, known[point].throughput.mean);
-        Some(match s.doing {
+        Some(match s.activity {
             JobActivity::Training => Segment { point, power, throughput, ..s.clone() },
             JobActivity::Paused => Segment { point, ..s.clone() },
             JobActivity::Resuming => Segment { point, power, ..s.clone() },
@@ -158,7 +158,7 @@ fn within_slots(s: &Segment, slots: &[PlanSlot], pieces: &mut Vec<Segment>) {
 
 /// Extends the plan at its last throughput, at most until `latest`, and returns the work still missing.
 fn extend(pieces: &mut Vec<Segment>, missing: Samples, latest: Option<DateTime<Utc>>, slots: &[PlanSlot]) -> Samples {
-    let Some(last) = pieces.last().filter(|s| s.doing == JobActivity::Training).cloned() else { return missing };
+    let Some(last) = pieces.last().filter(|s| s.activity == JobActivity::Training).cloned() else { return missing };
     let start = last.slot.end();
     let wanted = start + (missing / last.throughput).to_delta();
     let Some(more) = Slot::new(start, latest.map_or(wanted, |latest| wanted.min(latest))) else { return missing };
@@ -170,12 +170,12 @@ fn extend(pieces: &mut Vec<Segment>, missing: Samples, latest: Option<DateTime<U
 /// Ends the plan earlier by the surplus work.
 fn shorten(pieces: &mut Vec<Segment>, mut surplus: Samples) {
     while let Some(last) = pieces.last_mut() {
-        if surplus <= Samples::ZERO && last.doing == JobActivity::Training {
+        if surplus <= Samples::ZERO && last.activity == JobActivity::Training {
             return;
         }
         let keep = last.slot.duration() - surplus / last.throughput;
         let kept = Slot::new(last.slot.start(), last.slot.start() + keep.max(Seconds::ZERO).to_delta());
-        match kept.filter(|_| last.doing == JobActivity::Training) {
+        match kept.filter(|_| last.activity == JobActivity::Training) {
             Some(slot) => {
                 last.slot = slot;
                 return;
@@ -197,7 +197,7 @@ fn make_up(pieces: &mut Vec<Segment>, mut missing: Samples, changed: impl Fn(&Se
         let piece = &pieces[place];
         let other = changed(piece);
         let gain = (other.throughput - piece.throughput).abs();
-        if piece.doing != JobActivity::Training || gain <= SamplesPerSecond::ZERO {
+        if piece.activity != JobActivity::Training || gain <= SamplesPerSecond::ZERO {
             continue;
         }
         let part = (missing / gain).min(piece.slot.duration());

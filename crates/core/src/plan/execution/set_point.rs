@@ -29,7 +29,7 @@ pub struct AppliedSetPoint {
     /// True if it is an intermediate step to another one.
     pub ramping: bool,
     /// Activity requested from the job.
-    pub doing: JobActivity,
+    pub activity: JobActivity,
 }
 
 /// Returns the set point to apply now: the plan's, or the current one if its minimum dwell has not passed, or a step
@@ -46,16 +46,16 @@ pub fn next_set_point(
     now: DateTime<Utc>,
     limits: &SwitchingLimits,
 ) -> Option<AppliedSetPoint> {
-    let Segment { setting: wanted, throughput, doing, .. } = plan.segment_at(now)?;
+    let Segment { setting: wanted, throughput, activity, .. } = plan.segment_at(now)?;
     let dwell = shortest_dwell(limits.dwell, plan.samples_done + plan.expected.samples, profile).to_delta();
-    let fresh = || AppliedSetPoint { setting: wanted.clone(), since: now, ramping: false, doing: *doing };
+    let fresh = || AppliedSetPoint { setting: wanted.clone(), since: now, ramping: false, activity: *activity };
     let Some(held) = held.filter(|held| held.setting.len() == wanted.len()) else { return Some(fresh()) };
-    let trains = *doing == JobActivity::Training && held.doing == JobActivity::Training;
+    let trains = *activity == JobActivity::Training && held.activity == JobActivity::Training;
     if held.setting == *wanted {
-        return Some(AppliedSetPoint { doing: *doing, ..held.clone() });
+        return Some(AppliedSetPoint { activity: *activity, ..held.clone() });
     }
     if held.ramping && now - held.since < STEP {
-        return Some(AppliedSetPoint { doing: *doing, ..held.clone() });
+        return Some(AppliedSetPoint { activity: *activity, ..held.clone() });
     }
     if trains && !held.ramping {
         let kept = profile.at(&held.setting).map_or(SamplesPerSecond::ZERO, |p| p.throughput.mean);
@@ -77,7 +77,7 @@ pub fn next_set_point(
         SetPoint { limit: PowerLimit::from_watts(next), ..*to }
     };
     let setting: Vec<SetPoint> = held.setting.iter().zip(wanted).map(towards).collect();
-    Some(AppliedSetPoint { ramping: setting != *wanted, setting, since: now, doing: *doing })
+    Some(AppliedSetPoint { ramping: setting != *wanted, setting, since: now, activity: *activity })
 }
 
 /// Returns whether the time constraint can still be met if the job stays at a throughput until a time and runs at full

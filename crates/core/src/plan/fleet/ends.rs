@@ -94,7 +94,7 @@ impl Alone<'_> {
     fn value(&self, end: End, start: f64, enough: f64) -> f64 {
         let job = &self.model.jobs[self.job];
         let least: f64 = (0..end.slot).map(|t| self.model.span(self.job, t) * job.slowest(t)).sum();
-        if self.model.reach(self.job, end) < job.work * (1.0 - 1e-12) || least > job.work * (1.0 + 1e-12) {
+        if self.model.max_work(self.job, end) < job.work * (1.0 - 1e-12) || least > job.work * (1.0 + 1e-12) {
             return f64::INFINITY;
         }
         let at = |lambda: f64| {

@@ -149,8 +149,8 @@ impl<'a> Active<'a> {
         };
         let limit = |point: &usize| member.limit(planner.choice.places[*point]);
         let lowest = (0..planner.choice.points.len()).min_by(|a, b| limit(a).total_cmp(&limit(b)))?;
-        let idle = alone.segments.iter().filter(|s| s.doing != JobActivity::Training);
-        let still = idle.map(|s| (s.slot, s.doing)).collect();
+        let idle = alone.segments.iter().filter(|s| s.activity != JobActivity::Training);
+        let still = idle.map(|s| (s.slot, s.activity)).collect();
         let known_until = request.now;
         Some(Self { place, member, planner, samples, latest_end, cut, lowest, still, known_until, slots: Vec::new() })
     }
@@ -165,8 +165,8 @@ impl<'a> Active<'a> {
     }
 
     /// Returns its activity in a slot without progress.
-    fn doing(&self, slot: &Slot) -> Option<JobActivity> {
-        self.still.iter().find(|(still, _)| still.contains(slot.start())).map(|(_, doing)| *doing)
+    fn activity(&self, slot: &Slot) -> Option<JobActivity> {
+        self.still.iter().find(|(still, _)| still.contains(slot.start())).map(|(_, activity)| *activity)
     }
 
     fn job(&self) -> FleetJob {
@@ -178,7 +178,7 @@ impl<'a> Active<'a> {
         };
         let still: Vec<bool> = match self.still.is_empty() {
             true => Vec::new(),
-            false => self.slots.iter().map(|s| self.doing(&s.slot).is_some()).collect(),
+            false => self.slots.iter().map(|s| self.activity(&s.slot).is_some()).collect(),
         };
         let is_of_carbon = |(_, promise): &(GramsCo2e, Promise)| matches!(promise, Promise::CarbonBudget(_));
         let carbon_budget = self.planner.budget_left().filter(is_of_carbon);
@@ -200,14 +200,14 @@ impl<'a> Active<'a> {
     /// Returns its emissions during times without progress in some of the slots.
     fn idle_carbon(&self, counts: impl Fn(&Slot) -> bool) -> GramsCo2e {
         let slots = self.slots.iter().filter(|s| counts(&s.slot));
-        let still = slots.filter_map(|s| Some(self.still_segment(s.slot, self.doing(&s.slot)?, s.intensity)));
+        let still = slots.filter_map(|s| Some(self.still_segment(s.slot, self.activity(&s.slot)?, s.intensity)));
         still.map(|segment| segment.energy() * segment.intensity).sum()
     }
 
     /// Returns a segment without progress at the lowest limit.
-    fn still_segment(&self, slot: Slot, doing: JobActivity, intensity: GramsPerKwh) -> Segment {
+    fn still_segment(&self, slot: Slot, activity: JobActivity, intensity: GramsPerKwh) -> Segment {
         let points = self.planner.choice.points.len();
-        let (point, reason) = match doing {
+        let (point, reason) = match activity {
             JobActivity::Resuming => (points + 1, Reason::Resuming),
             JobActivity::Training | JobActivity::Paused => (points, Reason::Paused { intensity, running: None }),
         };
@@ -231,9 +231,9 @@ impl<'a> Active<'a> {
             let saving = GramsPerKwh::new(solution.cap_prices[t] * JOULES_PER_KWH);
             let budget = problem.binding_budget(solution, t);
             for (span, (point, _)) in spans(&slot, parts).into_iter().zip(parts) {
-                let Some(span) = span.and_then(|span| self.before_cut(span)) else { continue };
-                let segment = match self.doing(&span) {
-                    Some(doing) if *point == job.standing_still() => self.still_segment(span, doing, intensity),
+                let Some(span) = span.and_then(|span| self.until_end_of_known(span)) else { continue };
+                let segment = match self.activity(&span) {
+                    Some(activity) if *point == job.standing_still() => self.still_segment(span, activity, intensity),
                     _ if *point != fastest && saving >= LEAST_SAVING => {
                         self.planner.segment(span, *point, intensity, Reason::LimitedByCap { intensity, saving })
                     }
@@ -254,7 +254,7 @@ impl<'a> Active<'a> {
         plan
     }
 
-    fn before_cut(&self, span: Slot) -> Option<Slot> {
+    fn until_end_of_known(&self, span: Slot) -> Option<Slot> {
         Slot::new(span.start(), self.cut.map_or(span.end(), |cut| span.end().min(cut)))
     }
 

@@ -243,7 +243,7 @@ impl Model {
     }
 
     /// Returns the most work that a job can do by an end without caps.
-    pub(super) fn reach(&self, job: usize, end: End) -> f64 {
+    pub(super) fn max_work(&self, job: usize, end: End) -> f64 {
         self.time(job, end) * self.jobs[job].fastest()
     }
 }

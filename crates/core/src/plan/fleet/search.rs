@@ -63,7 +63,7 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
 }
 
 /// Best result of a search.
-struct Found {
+struct SearchResult {
     ends: Vec<End>,
     interior: Interior,
     arrangement: Arrangement,
@@ -74,7 +74,7 @@ struct Found {
     finished: bool,
 }
 
-impl Found {
+impl SearchResult {
     /// Returns whether work was not placed.
     fn misses(&self) -> bool {
         self.score.0 > 0.0
@@ -92,10 +92,10 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn run(mut self) -> Found {
+    fn run(mut self) -> SearchResult {
         let mut ends = self.first_ends();
         let mut tried: Vec<Vec<End>> = Vec::new();
-        let mut best: Option<Found> = None;
+        let mut best: Option<SearchResult> = None;
         loop {
             tried.push(ends.clone());
             let interior = self.relax(&mut ends);
@@ -111,7 +111,8 @@ impl Search<'_> {
             }
             // If not all work is placed, the end of the horizon has room.
             if tried.contains(&ends) || self.rounds >= MOST_ROUNDS {
-                match furthest.filter(|furthest| !tried.contains(furthest) && best.as_ref().is_some_and(Found::misses))
+                match furthest
+                    .filter(|furthest| !tried.contains(furthest) && best.as_ref().is_some_and(SearchResult::misses))
                 {
                     Some(furthest) => ends = furthest,
                     None => break,
@@ -247,7 +248,7 @@ impl Search<'_> {
     }
 
     /// Returns the better of two arrangements.
-    fn arranged(&self, ends: Vec<End>, interior: Interior, relaxed: f64) -> Found {
+    fn arranged(&self, ends: Vec<End>, interior: Interior, relaxed: f64) -> SearchResult {
         let over: f64 = interior.over_budget.iter().chain(&interior.over_shared).sum();
         let finished = interior.solved;
         let try_out = |first: First| {
@@ -262,7 +263,7 @@ impl Search<'_> {
                 (arrangement, score) = (other, its_score);
             }
         }
-        Found { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
+        SearchResult { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
     }
 
     /// Returns an arrangement's undone work and lateness, both in seconds weighted by priority, and its cost. The first

@@ -190,15 +190,15 @@ impl<'a> Planner<'a> {
     }
 
     pub(in crate::plan) fn segment(&self, slot: Slot, point: usize, intensity: GramsPerKwh, reason: Reason) -> Segment {
-        let (doing, place) = self.choice.activity_at(point);
+        let (activity, place) = self.choice.activity_at(point);
         let known = &self.request.profile.points[place];
         let idle = self.request.objective.pausable.map_or(Watts::ZERO, |p| p.idle_power);
-        let (power, throughput) = match doing {
+        let (power, throughput) = match activity {
             JobActivity::Training => (known.power.mean, known.throughput.mean),
             JobActivity::Paused => (idle, SamplesPerSecond::ZERO),
             JobActivity::Resuming => (known.power.mean, SamplesPerSecond::ZERO),
         };
-        Segment { slot, setting: known.setting.clone(), point: place, doing, power, throughput, intensity, reason }
+        Segment { slot, setting: known.setting.clone(), point: place, activity, power, throughput, intensity, reason }
     }
 
     /// Creates a plan with its expected result from segments.

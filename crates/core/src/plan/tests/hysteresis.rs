@@ -262,7 +262,7 @@ fn set_points_dwell_and_ramp_in_steps() {
     let lower = next(Some(&first), &slow, 1080.0, &limits);
     assert_eq!((lower.setting, lower.since), (set(350.0), at(1080.0)));
     let mut paused = slow.clone();
-    paused.segments[0].doing = JobActivity::Paused;
+    paused.segments[0].activity = JobActivity::Paused;
     assert_eq!(next(Some(&first), &paused, 5.0, &limits).setting, set(350.0), "a pause waits for nothing");
     assert_eq!(next_set_point(Some(&first), &slow, &profile, Samples::ZERO, at(2e6), &limits), None);
 
@@ -287,8 +287,12 @@ fn a_constraint_takes_precedence_over_the_dwell() {
     let next = |held: &AppliedSetPoint, plan: &Plan| {
         next_set_point(Some(held), plan, &profile, Samples::ZERO, at(0.0), &limits)
     };
-    let at_limit =
-        |watts| AppliedSetPoint { setting: set(watts), since: at(-1.0), ramping: false, doing: JobActivity::Training };
+    let at_limit = |watts| AppliedSetPoint {
+        setting: set(watts),
+        since: at(-1.0),
+        ramping: false,
+        activity: JobActivity::Training,
+    };
     // 18 minutes at 60 instead of 100 samples/s cost 432 s, at 90 they cost 108 s.
     let setting = |held, plan| next(&held, &plan).expect("planned").setting;
     assert_eq!(setting(at_limit(350.0), steady_plan(400.0, 100.0, work + 216.0)), set(400.0), "cannot wait");
@@ -309,7 +313,7 @@ fn short_parts_are_extended_to_the_dwell() {
     let plan = job.plan();
     assert_eq!(plan.segments[0].slot.duration(), Seconds::new(300.0), "a twelfth of its slot");
     assert!((plan.expected.samples.get() - 1_080_000.0).abs() < 1.0, "and the end comes earlier for it");
-    assert!(plan.expected.slowdown < 0.11 && plan.segments.iter().all(|s| s.doing == JobActivity::Training));
+    assert!(plan.expected.slowdown < 0.11 && plan.segments.iter().all(|s| s.activity == JobActivity::Training));
 }
 
 proptest! {

@@ -212,15 +212,15 @@ fn a_job_that_pauses_alone_pauses_at_the_lowest_limit() {
     jobs[0].0.horizon = horizon(0.0, &[(3600.0, 900.0), (36_000.0, 100.0)]);
     jobs[1].0.horizon = jobs[0].0.horizon.clone();
     jobs[0].0.objective = Objective { max_slowdown: Some(1.0), pausable: Some(pausing), ..Objective::UNBOUND };
-    assert!(jobs[0].0.plan().segments.iter().any(|s| s.doing == JobActivity::Paused), "it would not pause");
+    assert!(jobs[0].0.plan().segments.iter().any(|s| s.activity == JobActivity::Paused), "it would not pause");
     let cap = cap(&[(0.0, 660.0)]);
     let made = joint_plan(&jobs, 0.0, &cap, None);
     assert_eq!(made.broken, []);
     assert!(excess(&jobs, &made, 0.0, &cap) <= 0.0);
     let plan = made.plans[0].as_ref().expect("planned");
-    let paused: Vec<_> = plan.segments.iter().filter(|s| s.doing == JobActivity::Paused).collect();
+    let paused: Vec<_> = plan.segments.iter().filter(|s| s.activity == JobActivity::Paused).collect();
     assert!(!paused.is_empty() && paused.iter().all(|s| s.point == 4 && s.power == Watts::new(30.0)));
-    assert!(plan.segments.iter().any(|s| s.doing == JobActivity::Resuming));
+    assert!(plan.segments.iter().any(|s| s.activity == JobActivity::Resuming));
 }
 
 /// Plans `jobs` under a cap, keeping the plans `before` if they are nearly as good.

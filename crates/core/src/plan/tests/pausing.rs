@@ -153,13 +153,13 @@ fn waiting() -> Job {
 fn a_job_waits_for_a_dirty_period_to_end() {
     let plan = waiting().plan();
     assert_eq!(plan.verdict, Verdict::Optimal);
-    let paused: Vec<_> = plan.segments.iter().filter(|s| s.doing == JobActivity::Paused).collect();
+    let paused: Vec<_> = plan.segments.iter().filter(|s| s.activity == JobActivity::Paused).collect();
     let (first, last) = (paused[0], paused[paused.len() - 1]);
     assert_eq!((first.slot.start(), last.slot.end()), (at(7200.0), at(14_400.0)));
     assert_eq!((first.power, first.point), (IDLE, 2), "idle, at the lowest limit");
     assert!(matches!(first.reason, Reason::Paused { .. }));
     assert!(first.reason.to_string().starts_with("Paused: 900 g/kWh now"), "{}", first.reason);
-    let resuming = plan.segments.iter().find(|s| s.doing == JobActivity::Resuming).expect("a checkpoint");
+    let resuming = plan.segments.iter().find(|s| s.activity == JobActivity::Resuming).expect("a checkpoint");
     assert_eq!((resuming.slot.start(), resuming.slot.duration()), (at(14_400.0), Seconds::new(120.0)));
     let done = plan.expected_samples_at(plan.ends_at()).get();
     assert!((done - 1_080_000.0).abs() < 1.0, "{done}");
@@ -174,19 +174,19 @@ fn a_paused_job_planned_again_stays_paused() {
     job.follow(&once, at(9000.0), &mut log);
     job.activity = Some(Activity::PausedSince(at(7200.0)));
     let again = job.plan();
-    assert_eq!(again.segments[0].doing, JobActivity::Paused);
+    assert_eq!(again.segments[0].activity, JobActivity::Paused);
     assert_eq!(again.ends_at(), once.ends_at());
     // A pause that has just begun continues even though the present became clean.
     job.horizon.iter_mut().for_each(|s| s.intensity = REFERENCE);
     job.now = at(7500.0);
     let flat = job.plan();
-    let resumed = flat.segments.iter().find(|s| s.doing == JobActivity::Resuming).expect("resumes");
-    assert_eq!(flat.segments[0].doing, JobActivity::Paused);
+    let resumed = flat.segments.iter().find(|s| s.activity == JobActivity::Resuming).expect("resumes");
+    assert_eq!(flat.segments[0].activity, JobActivity::Paused);
     assert!(resumed.slot.start() >= at(9000.0), "half an hour at the least: {}", resumed.slot.start());
     // Unless a constraint would be violated.
     job.objective.deadline = Some(at(7500.0 + (1_080_000.0 - job.progress.samples.get()) / 100.0 + 130.0));
     let urgent = job.plan();
-    assert_eq!((urgent.verdict, urgent.segments[0].doing), (Verdict::Optimal, JobActivity::Resuming));
+    assert_eq!((urgent.verdict, urgent.segments[0].activity), (Verdict::Optimal, JobActivity::Resuming));
 }
 
 #[test]
@@ -197,10 +197,10 @@ fn a_run_that_has_just_begun_continues() {
     job.objective.pausable = Some(costs(3600.0, 1800.0, 120.0));
     job.activity = Some(Activity::RunningSince(at(7000.0)));
     let plan = job.plan();
-    let first = plan.segments.iter().find(|s| s.doing == JobActivity::Paused);
+    let first = plan.segments.iter().find(|s| s.activity == JobActivity::Paused);
     assert!(first.is_none_or(|s| s.slot.start() >= at(10_600.0)), "{first:?}");
     job.activity = Some(Activity::RunningSince(at(0.0)));
-    assert_eq!(job.plan().segments[0].doing, JobActivity::Paused);
+    assert_eq!(job.plan().segments[0].activity, JobActivity::Paused);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn unknown_work_pauses_within_its_window() {
     let hours: Vec<_> = (0..24).map(|h| (3600.0, if h % 12 < 3 { 900.0 } else { 200.0 })).collect();
     job.horizon = horizon(0.0, &hours);
     let plan = job.plan();
-    assert!(plan.segments.iter().any(|s| s.doing == JobActivity::Paused));
+    assert!(plan.segments.iter().any(|s| s.activity == JobActivity::Paused));
     assert!(plan.expected.slowdown <= 0.5 + 1e-6, "{}", plan.expected.slowdown);
 }
 

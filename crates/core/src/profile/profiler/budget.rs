@@ -164,7 +164,7 @@ impl Profiler {
         let each = setting.iter().zip(above).zip(stats.power.iter().zip(&self.groups));
         let ratio = each.map(|((set, above), (power, group))| match power.rate() {
             Some(watts) if set.clock == above.clock && watts > 0.0 => {
-                set.limit.watts().get() / (watts / f64::from(group.boards.max(1)) * PEAKS)
+                set.limit.watts().get() / (watts / f64::from(group.gpus.max(1)) * PEAKS)
             }
             _ => 0.0,
         });

@@ -139,10 +139,10 @@ impl Profiler {
             ChunkVerdict::Slow => self.far_below += chunk.span,
         }
         // A record of an earlier version does not list its GPUs; it must not list only the new ones.
-        if self.record.points.is_empty() || !self.record.boards.is_empty() {
-            let new = self.boards.iter().filter(|board| !self.record.boards.contains(*board));
+        if self.record.points.is_empty() || !self.record.gpus.is_empty() {
+            let new = self.gpus.iter().filter(|gpu| !self.record.gpus.contains(*gpu));
             let new: Vec<GpuId> = new.cloned().collect();
-            self.record.boards.extend(new);
+            self.record.gpus.extend(new);
         }
         if closing {
             self.closing = Some(stats);

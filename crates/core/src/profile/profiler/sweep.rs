@@ -163,7 +163,7 @@ impl Profiler {
     fn ceiling_draws(&self) -> Option<Vec<Watts>> {
         let top = self.stats(self.ceiling())?;
         let each = top.power.iter().zip(&self.groups);
-        each.map(|(power, group)| Some(Watts::new(power.rate()? / f64::from(group.boards.max(1))))).collect()
+        each.map(|(power, group)| Some(Watts::new(power.rate()? / f64::from(group.gpus.max(1))))).collect()
     }
 
     pub(super) fn is_measured(&self, setting: &Setting) -> bool {

@@ -62,7 +62,7 @@ fn a_point() -> impl Strategy<Value = (f64, f64, f64)> {
     prop_oneof![1 => coarse, 1 => (50.0..400.0, 50.0..400.0, 5.0..1000.0f64)]
 }
 
-/// What boards do: diminishing returns, with noise.
+/// What GPUs do: diminishing returns, with noise.
 fn realistic(most: usize) -> impl Strategy<Value = Vec<(f64, f64, f64)>> {
     (prop::collection::vec((0.98..1.02f64, 0.98..1.02f64), 1..=most), 0.3..0.9f64).prop_map(|(noise, bend)| {
         let point = |(i, (p, r)): (usize, (f64, f64))| {

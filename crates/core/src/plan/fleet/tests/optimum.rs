@@ -156,7 +156,7 @@ fn instants_cost_little_on_average() {
     assert!(mean < 0.03 && f64::from(kept) > 0.85 * f64::from(could), "mean loss {mean}, kept {kept} of {could}");
 }
 
-/// With limits as close as boards have them the loss is small.
+/// With limits as close as GPUs have them the loss is small.
 #[test]
 fn instants_cost_almost_nothing_where_limits_are_fine() {
     let slots: Vec<(f64, f64)> =

@@ -7,8 +7,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 
 use super::FakeDriver;
 
-/// The books in a state directory.
-pub(crate) struct Books {
+/// The ledger in a state directory.
+pub(crate) struct LedgerFile {
     db: Connection,
 }
 
@@ -23,15 +23,15 @@ pub(crate) struct Row {
     pub(crate) source: String,
 }
 
-impl Books {
+impl LedgerFile {
     pub(crate) fn open(state: &Path) -> Self {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         Self { db: Connection::open_with_flags(state.join("wattune.db"), flags).expect("opens") }
     }
 
-    /// A board's intervals by time, and the counter up to which they reach, both of one moment.
-    pub(crate) fn of(&self, board: usize) -> (Vec<Row>, Option<i64>) {
-        let uuid = FakeDriver::uuid(board);
+    /// A GPU's intervals by time, and the counter up to which they reach, both of one moment.
+    pub(crate) fn of(&self, gpu: usize) -> (Vec<Row>, Option<i64>) {
+        let uuid = FakeDriver::uuid(gpu);
         let tx = self.db.unchecked_transaction().expect("begun");
         let sql = "SELECT share, job_id, start_us, end_us, energy_mj, source FROM intervals WHERE device = ?1 \
                    ORDER BY start_us, id";
@@ -65,15 +65,15 @@ impl Books {
         Some(db)
     }
 
-    /// All energy booked on a job.
+    /// All energy recorded on a job.
     pub(crate) fn of_job_j(&self, job: &str) -> f64 {
         let sql = "SELECT COALESCE(SUM(energy_mj), 0) FROM intervals WHERE job_id = ?1";
         let energy_mj: i64 = self.db.query_row(sql, [job], |row| row.get(0)).expect("readable");
         energy_mj as f64 / 1e3
     }
 
-    /// All energy booked on a board.
-    pub(crate) fn total_j(&self, board: usize) -> f64 {
-        self.of(board).0.iter().map(|r| r.energy_mj).sum::<i64>() as f64 / 1e3
+    /// All energy recorded on a GPU.
+    pub(crate) fn total_j(&self, gpu: usize) -> f64 {
+        self.of(gpu).0.iter().map(|r| r.energy_mj).sum::<i64>() as f64 / 1e3
     }
 }

@@ -24,7 +24,7 @@ pub struct UnderCap {
 ///
 /// # Errors
 /// If the jobs do not fit under the cap, the trace ends before the work, or nothing can be planned.
-pub fn replay_together(
+pub fn replay_jointly(
     settings: &[Setting<'_>],
     budget: Option<f64>,
     under: UnderCap,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::nvml::{CURVE, board};
-use crate::support::{Books, Daemon, Ended, FakeDriver, Training, eventually, wattune};
+use crate::nvml::{CURVE, gpu};
+use crate::support::{Daemon, Ended, FakeDriver, LedgerFile, Training, eventually, wattune};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -20,15 +20,15 @@ async fn gpus(daemon: &Daemon, wanted: usize) -> Value {
     .await
 }
 
-async fn limit(daemon: &Daemon, driver: &FakeDriver, board: usize, watts: f64) {
+async fn limit(daemon: &Daemon, driver: &FakeDriver, gpu: usize, watts: f64) {
     for _ in 0..LONG.as_millis() / 50 {
-        if driver.limit_w(board) == Some(watts) {
+        if driver.limit_w(gpu) == Some(watts) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let status = daemon.get("/v1/status").await.expect(200);
-    panic!("GPU {board} did not get {watts} W within {LONG:?}: {status:#}\n{}", daemon.log());
+    panic!("GPU {gpu} did not get {watts} W within {LONG:?}: {status:#}\n{}", daemon.log());
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn a_gpu_that_is_lost_at_the_start_is_taken_up_when_it_comes_back() {
         (json!({"removed": true}), json!({"removed": false})),
         (json!({"fail_calls": {"nvmlDeviceGetUUID": 999}}), json!({"fail_calls": {}})),
     ] {
-        let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+        let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
         driver.set(1, gone.clone());
         let state = tempfile::tempdir().expect("a directory");
         let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
@@ -55,14 +55,14 @@ async fn a_gpu_that_is_lost_at_the_start_is_taken_up_when_it_comes_back() {
         training.stop().await;
         assert_eq!(daemon.stop("TERM").await.code(), Some(0));
         assert_eq!(driver.limit_w(1), FOUND);
-        let books = Books::open(state.path());
-        assert!(books.total_j(1) > 0.0);
+        let ledger = LedgerFile::open(state.path());
+        assert!(ledger.total_j(1) > 0.0);
     }
 }
 
 #[tokio::test]
 async fn what_is_owed_to_it_is_given_back_then() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     daemon.hold(&driver, 1, 150.0).await;
@@ -78,7 +78,7 @@ async fn what_is_owed_to_it_is_given_back_then() {
 
 #[tokio::test]
 async fn its_job_goes_on_there_and_keeps_its_energy() {
-    let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+    let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
     let state = tempfile::tempdir().expect("a directory");
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     let job = json!({"name": "resnet50", "gpus": [0, 1], "work": {"total_samples": 1_000_000}, "lease_s": 60});
@@ -102,34 +102,34 @@ async fn its_job_goes_on_there_and_keeps_its_energy() {
     daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     limit(&daemon, &driver, 1, 280.0).await;
     assert_eq!(daemon.stop("TERM").await.code(), Some(0));
-    let books = Books::open(state.path());
-    let (rows, _) = books.of(1);
+    let ledger = LedgerFile::open(state.path());
+    let (rows, _) = ledger.of(1);
     assert!(rows.iter().any(|row| row.source == "counter_gap" && row.job.as_deref() == Some(id.as_str())), "{rows:#?}");
 }
 
 #[tokio::test]
 async fn nothing_is_held_before_the_daemon_had_it() {
-    let driver = FakeDriver::new(&[board(), board()]);
+    let driver = FakeDriver::new(&[gpu(), gpu()]);
     driver.set(1, json!({"removed": true}));
     let state = tempfile::tempdir().expect("a directory");
     let embodied = "[ledger]\nembodied_per_gpu_g = 1e9\nembodied_life_years = 1.0\nembodied_source = \"a test\"\n";
     let settings = format!("{}{embodied}", Daemon::QUICK.replace("interval_s = 5", "interval_s = 1"));
     let before = crate::support::now();
     let daemon = Daemon::start(Daemon::command_set(&driver, state.path(), &settings), state.path()).await;
-    let books = Books::open(state.path());
+    let ledger = LedgerFile::open(state.path());
     let so_far = |since: chrono::DateTime<chrono::Utc>| (crate::support::now() - since).as_seconds_f64();
-    eventually("an interval", LONG, async || (books.total_j(0) > 0.0).then_some(())).await;
+    eventually("an interval", LONG, async || (ledger.total_j(0) > 0.0).then_some(())).await;
     // One that comes later was not held before that.
     driver.set(1, json!({"removed": false}));
     let back = crate::support::now();
-    eventually("its first interval", LONG, async || (books.total_j(1) > 0.0).then_some(())).await;
+    eventually("its first interval", LONG, async || (ledger.total_j(1) > 0.0).then_some(())).await;
     assert_eq!(daemon.stop("TERM").await.code(), Some(0));
     let dir = state.path().to_str().expect("UTF-8");
     let report = Ended::of(&mut wattune(&["report", "--state-dir", dir, "--by", "gpu", "--format", "json"])).json();
     let held = |gpu: usize| {
         let rows = report["rows"].as_array().expect("rows");
         let row = rows.iter().find(|row| row["key"] == json!(FakeDriver::uuid(gpu))).expect("its row");
-        (row["held_s"].as_f64().expect("told"), row["embodied_g"].as_f64().expect("declared"))
+        (row["held_s"].as_f64().expect("reported"), row["embodied_g"].as_f64().expect("declared"))
     };
     for (gpu, since) in [(0, before), (1, back)] {
         let (time, grams) = held(gpu);
@@ -141,7 +141,7 @@ async fn nothing_is_held_before_the_daemon_had_it() {
 #[tokio::test]
 async fn a_default_that_it_comes_back_with_is_nobodys_wish() {
     for gone in [json!({"lost": true}), json!({"removed": true})] {
-        let driver = Arc::new(FakeDriver::new(&[board(), board()]));
+        let driver = Arc::new(FakeDriver::new(&[gpu(), gpu()]));
         driver.set(0, json!({"back_with_default_limit": true}));
         let state = tempfile::tempdir().expect("a directory");
         let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;

@@ -17,7 +17,8 @@ pub(crate) struct Script {
     pub(crate) persistence_lost_on_unload: bool,
     /// Return codes of the calls that name no GPU: start, count, versions.
     pub(crate) fail_calls: BTreeMap<String, nvmlReturn_t>,
-    pub(crate) boards: Vec<Board>,
+    #[serde(rename = "boards")]
+    pub(crate) gpus: Vec<FakeGpu>,
 }
 
 impl Default for Script {
@@ -26,7 +27,7 @@ impl Default for Script {
             driver_version: "580.95.05".into(),
             persistence_lost_on_unload: false,
             fail_calls: BTreeMap::new(),
-            boards: Vec::new(),
+            gpus: Vec::new(),
         }
     }
 }
@@ -34,7 +35,7 @@ impl Default for Script {
 /// One GPU of the script. Powers are in watts and may be fractional.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Board {
+pub(crate) struct FakeGpu {
     /// By default derived from the position in the script, like the PCI address.
     pub(crate) uuid: String,
     pub(crate) name: String,
@@ -92,7 +93,7 @@ pub(crate) struct Board {
     pub(crate) update_ms: u64,
 }
 
-impl Default for Board {
+impl Default for FakeGpu {
     fn default() -> Self {
         Self {
             uuid: String::new(),
@@ -148,23 +149,23 @@ impl Script {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut script: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let mut uuids = HashSet::new();
-        for (place, board) in script.boards.iter_mut().enumerate() {
-            if board.uuid.is_empty() {
-                board.uuid = format!("GPU-00000000-0000-0000-0000-{place:012}");
+        for (place, gpu) in script.gpus.iter_mut().enumerate() {
+            if gpu.uuid.is_empty() {
+                gpu.uuid = format!("GPU-00000000-0000-0000-0000-{place:012}");
             }
-            if board.pci_bus_id.is_empty() {
-                board.pci_bus_id = format!("00000000:{place:02X}:00.0");
+            if gpu.pci_bus_id.is_empty() {
+                gpu.pci_bus_id = format!("00000000:{place:02X}:00.0");
             }
-            board.check().map_err(|e| format!("board {place}: {e}"))?;
-            if !uuids.insert(board.uuid.clone()) {
-                return Err(format!("board {place}: uuid {} is there twice", board.uuid));
+            gpu.check().map_err(|e| format!("board {place}: {e}"))?;
+            if !uuids.insert(gpu.uuid.clone()) {
+                return Err(format!("board {place}: uuid {} is there twice", gpu.uuid));
             }
         }
         Ok(script)
     }
 }
 
-impl Board {
+impl FakeGpu {
     fn check(&self) -> Result<(), String> {
         // The UUID names the state file, so it must not lead out of the directory.
         if !self.uuid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {

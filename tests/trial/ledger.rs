@@ -1,11 +1,11 @@
-//! What must hold at the end of a trial: every joule booked once, jobs have theirs, and promises were kept.
+//! What must hold at the end of a trial: every joule recorded once, jobs have theirs, and promises were kept.
 
 use std::time::{Duration, Instant};
 
 use super::case::{BOARDS, Fault, JobPlan};
 use super::client::Record;
 use super::laws::Laws;
-use super::scene::Told;
+use super::scene::Disturbances;
 
 /// No more than so much of a GPU's time may be lost with a kill.
 const LOST_WITH_A_KILL_S: f64 = 5.0;
@@ -21,87 +21,89 @@ const STATE_BYTES: f64 = 12e6;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Energy {
     pub(crate) used_j: f64,
-    pub(crate) booked_j: f64,
+    pub(crate) recorded_j: f64,
 }
 
-/// How much a GPU's books may lack and may have too much, in joules.
-fn allowed_j(told: &Told, board: usize, used_j: f64) -> (f64, f64) {
+/// How much a GPU's ledger may lack and may have too much, in joules.
+fn allowed_j(disturbances: &Disturbances, gpu: usize, used_j: f64) -> (f64, f64) {
     let seconds = |from: Instant, to: Instant| (to - from).as_secs_f64();
-    let faults: f64 = told
+    let faults: f64 = disturbances
         .faults
         .iter()
-        .filter(|(of, _, _, fault)| *of == board && fault.blurs_energy())
+        .filter(|(of, _, _, fault)| *of == gpu && fault.blurs_energy())
         .map(|(_, from, to, fault)| match fault {
             // The counter comes back and settles what is between.
-            Fault::CounterUnsupported | Fault::CounterFails if board != 1 => 0.1 * seconds(*from, *to),
+            Fault::CounterUnsupported | Fault::CounterFails if gpu != 1 => 0.1 * seconds(*from, *to),
             Fault::CounterRestarts | Fault::Slow => 3.0,
             _ => seconds(*from, *to),
         })
         .sum();
-    let has_counter = board != 1;
-    let kills = told.kills.len() as f64 * LOST_WITH_A_KILL_S;
+    let has_counter = gpu != 1;
+    let kills = disturbances.kills.len() as f64 * LOST_WITH_A_KILL_S;
     // Without a counter nobody knows what was used while the daemon was away.
-    let away: f64 = told.away.iter().map(|(from, to)| seconds(*from, *to)).sum();
+    let away: f64 = disturbances.away.iter().map(|(from, to)| seconds(*from, *to)).sum();
     let blind = if has_counter { 0.0 } else { kills + away };
     // A counter that is away when the daemon is killed knows nothing of what was integrated instead.
-    let hit = told.faults.iter().filter(|(of, from, to, fault)| {
-        *of == board && fault.blurs_energy() && told.kills.iter().any(|kill| from <= kill && kill <= to)
+    let hit = disturbances.faults.iter().filter(|(of, from, to, fault)| {
+        *of == gpu && fault.blurs_energy() && disturbances.kills.iter().any(|kill| from <= kill && kill <= to)
     });
     let ends = 1.5;
     let lacks = MOST_W * (faults + blind + ends + LOST_WITH_A_KILL_S * hit.count() as f64);
     let estimated = if has_counter { 0.0 } else { used_j };
-    let faulty: f64 = told.faults.iter().filter(|f| f.0 == board).map(|(_, from, to, _)| seconds(*from, *to)).sum();
+    let faulty: f64 =
+        disturbances.faults.iter().filter(|f| f.0 == gpu).map(|(_, from, to, _)| seconds(*from, *to)).sum();
     // A counter moves every 100 ms at the latest; what is integrated instead of it may be too much.
     let exceeds = ESTIMATED * estimated + MOST_W * (0.1 + 0.2 * faulty.min(20.0));
     (lacks + ESTIMATED * estimated, exceeds)
 }
 
 /// Every joule once.
-pub(crate) fn energy(laws: &mut Laws, told: &Told, energies: [Energy; BOARDS]) {
-    for (board, Energy { used_j, booked_j }) in energies.into_iter().enumerate() {
-        let (lacks, exceeds) = allowed_j(told, board, used_j);
-        if booked_j < used_j - lacks || booked_j > used_j + exceeds {
+pub(crate) fn energy(laws: &mut Laws, disturbances: &Disturbances, energies: [Energy; BOARDS]) {
+    for (gpu, Energy { used_j, recorded_j }) in energies.into_iter().enumerate() {
+        let (lacks, exceeds) = allowed_j(disturbances, gpu, used_j);
+        if recorded_j < used_j - lacks || recorded_j > used_j + exceeds {
             laws.breach(format!(
-                "GPU {board} used {used_j:.0} J, and {booked_j:.0} J are booked (may lack {lacks:.0}, exceed {exceeds:.0})"
+                "GPU {gpu} used {used_j:.0} J, and {recorded_j:.0} J are recorded (may lack {lacks:.0}, exceed {exceeds:.0})"
             ));
         }
     }
 }
 
-/// What a job was booked, against what its GPU used under it.
-pub(crate) fn job(laws: &mut Laws, told: &Told, plan: &JobPlan, record: &Record, booked_j: f64) {
+/// What a job was recorded, against what its GPU used under it.
+pub(crate) fn job(laws: &mut Laws, disturbances: &Disturbances, plan: &JobPlan, record: &Record, recorded_j: f64) {
     let (Some(from), Some(to)) = (record.registered, record.ended) else { return };
     let name = record.id.as_deref().unwrap_or("?");
     for refusal in &record.refusals {
-        laws.breach(format!("job {name} on GPU {}: {refusal}", plan.board));
+        laws.breach(format!("job {name} on GPU {}: {refusal}", plan.gpu));
     }
     let within = |(a, b): (Instant, Instant)| a <= to && from <= b;
-    let faults = || told.faults.iter().filter(|(of, a, b, _)| *of == plan.board && within((*a, *b)));
-    let alone = !told.guests.iter().any(|(of, a, b)| *of == plan.board && within((*a, *b)));
+    let faults = || disturbances.faults.iter().filter(|(of, a, b, _)| *of == plan.gpu && within((*a, *b)));
+    let alone = !disturbances.guests.iter().any(|(of, a, b)| *of == plan.gpu && within((*a, *b)));
     let sound = !faults().any(|(_, _, _, fault)| fault.blurs_energy());
-    let away: Vec<f64> = told.away.iter().filter(|span| within(**span)).map(|(a, b)| (*b - *a).as_secs_f64()).collect();
+    let away: Vec<f64> =
+        disturbances.away.iter().filter(|span| within(**span)).map(|(a, b)| (*b - *a).as_secs_f64()).collect();
     let kept = away.iter().all(|s| s + plan.report_s + plan.pauses.map_or(0.0, |p| p.for_s) + 1.0 < plan.lease_s);
-    let pressed = told.pressed.iter().any(|span| within(*span));
+    let pressed = disturbances.pressed.iter().any(|span| within(*span));
     if alone && sound && kept && !pressed && !plan.silent {
         let used_j = record.energy_j.1 - record.energy_j.0;
         // A counter knows what was used while the daemon was away, and the job was there all the time.
-        let blind = if plan.board == 1 { away.iter().map(|s| s + LOST_WITH_A_KILL_S).sum() } else { 0.0 };
+        let blind = if plan.gpu == 1 { away.iter().map(|s| s + LOST_WITH_A_KILL_S).sum() } else { 0.0 };
         let lacks = MOST_W * (blind + 1.5) + ESTIMATED * used_j;
         let exceeds = MOST_W * 1.5 + ESTIMATED * used_j;
-        if booked_j < used_j - lacks || booked_j > used_j + exceeds {
+        if recorded_j < used_j - lacks || recorded_j > used_j + exceeds {
             laws.breach(format!(
-                "job {name} on GPU {}: {used_j:.0} J were used under it, {booked_j:.0} J are booked on it",
-                plan.board
+                "job {name} on GPU {}: {used_j:.0} J were used under it, {recorded_j:.0} J are recorded on it",
+                plan.gpu
             ));
         }
     }
-    let meddled = told.meddled.iter().any(|(of, a, b)| *of == plan.board && within((*a, *b)));
+    let meddled = disturbances.meddled.iter().any(|(of, a, b)| *of == plan.gpu && within((*a, *b)));
     let slowdown = record.took_s / record.base_s - 1.0;
     let undisturbed = !meddled && faults().count() == 0 && away.is_empty() && !pressed;
     if record.finished && undisturbed && slowdown > plan.max_slowdown + 0.02 && !record.warned {
         laws.breach(format!(
             "job {name} on GPU {} was slowed by {:.1} %, {:.1} % were allowed, and nothing warned",
-            plan.board,
+            plan.gpu,
             100.0 * slowdown,
             100.0 * plan.max_slowdown
         ));
