@@ -87,8 +87,8 @@ impl LazyConnection {
     }
 }
 
-/// The file that a connection has open. SQLite goes on writing to a file that somebody has removed or replaced, and
-/// nothing of it is kept.
+/// Identity of the file that a connection has open. SQLite continues to write to a file that was removed or replaced,
+/// and those writes are lost.
 struct OpenedFile {
     path: PathBuf,
     device: u64,

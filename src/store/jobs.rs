@@ -49,7 +49,7 @@ pub struct StoredProgress {
     pub reports: Option<ReportSummary>,
 }
 
-/// Summary of a job's reports to one daemon, from which likely mistakes are told.
+/// Summary of a job's reports to one daemon, from which likely mistakes are detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ReportSummary {
     /// Number of reports.

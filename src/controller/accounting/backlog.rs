@@ -1,4 +1,4 @@
-//! What waits to be written to the ledger, and what an earlier daemon left: open checkpoints, leases, occupancy of GPUs.
+//! Rows that wait to be written to the ledger, and the remains of an earlier daemon: open checkpoints, leases, occupancy of GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

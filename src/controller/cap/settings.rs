@@ -94,14 +94,14 @@ pub struct NewEvent {
     /// The target as a part of the sum of the GPUs' largest limits: 70 allows 70 % of it.
     #[serde(default)]
     pub target_pct: Option<f64>,
-    /// How long before its start the event counts as announced: nothing is done for it earlier. At once if absent.
+    /// Time before its start from which the event is considered. If absent, it is considered at once.
     #[serde(default)]
     pub notice_s: Option<f64>,
     /// Within so long before the start the cap falls steadily to the target, and within as long after the end it rises
     /// again. 0 if absent: limits are down at the start all the same.
     #[serde(default)]
     pub ramp_s: Option<f64>,
-    /// What limits may return to after the end, for `rebound_s`.
+    /// Cap for `rebound_s` after the end.
     #[serde(default)]
     pub rebound_w: Option<f64>,
     /// The same as a part of the sum of the GPUs' largest limits.

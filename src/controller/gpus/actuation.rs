@@ -65,7 +65,7 @@ impl Gpu {
         self.seen.reading.requested.filter(|_| self.writes.in_flight.is_none() && self.seen.fault.is_none())
     }
 
-    /// Journals that the last write is done: the limit before it belongs to nobody any more.
+    /// Journals that the last write is done: from now on the previous limit is not wattune's.
     fn confirm(&mut self, current: PowerLimit, journal: &mut Journal) -> Result<(), JournalError> {
         if self.writes.is_unconfirmed && self.shows_written(current) {
             journal.record_written(&self.id().clone(), current)?;

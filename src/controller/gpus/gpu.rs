@@ -58,8 +58,8 @@ pub(crate) struct Gpu {
     pub(super) cap: Option<PowerLimit>,
     /// Last reported limit.
     pub(super) last_shown: Option<PowerLimit>,
-    /// True if it came after the start and wattune has set nothing on it since: its default limit is then nobody's
-    /// choice.
+    /// True if it came after the start and wattune has set nothing on it since: its default limit was then chosen
+    /// by no one.
     pub(crate) arrived_late: bool,
 }
 

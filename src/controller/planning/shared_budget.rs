@@ -1,4 +1,4 @@
-//! What a node's cap and carbon budget leave for the jobs that are planned jointly.
+//! Shares of a node's cap and carbon budget for the jobs that are planned jointly.
 
 use std::collections::{BTreeMap, BTreeSet};
 

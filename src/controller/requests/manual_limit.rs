@@ -53,7 +53,7 @@ impl Controller {
         let (until, until_utc) = (now.monotonic.after(ttl), now.utc + ttl.to_delta());
         let manual = Override { limit: asked, until, until_utc, by };
         let before = gpu.manual.replace(manual);
-        tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: set by hand to {asked} for {ttl}");
+        tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: manual override of {asked} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
         self.plan().await;
         // A write in flight would hide whether this one can be done.
@@ -83,7 +83,7 @@ impl Controller {
     /// If there is no such GPU. A GPU without an override stays as it is.
     pub async fn release_override(&mut self, which: &GpuRef, by: Caller) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
-        tracing::info!(gpu.uuid = %id, caller = %by, "GPU {id}: limit by hand released");
+        tracing::info!(gpu.uuid = %id, caller = %by, "GPU {id}: manual override released");
         if let Some(gpu) = self.gpus.get_mut(&id) {
             gpu.manual = None;
             gpu.external = None;

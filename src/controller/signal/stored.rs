@@ -17,11 +17,11 @@ pub(crate) struct SignalUpdate {
     pub(crate) reported: Vec<Slot>,
     /// Slots whose value in the accounting series has changed: their hours are counted again.
     pub(crate) revised: Vec<Slot>,
-    /// Whether the ledger uses another accounting series: all hours are counted again.
+    /// True if the ledger uses another accounting series: all hours are counted again.
     pub(crate) is_other_series: bool,
     /// Hours whose values a source has declared final.
     pub(crate) finalised: Vec<Slot>,
-    /// Whether this is the first forecast since the start.
+    /// True if this is the first forecast since the start.
     pub(crate) is_first: bool,
     /// The reason to plan every job again.
     pub(crate) replan: Option<ReplanReason>,

@@ -121,7 +121,7 @@ pub struct SourceView {
     pub consecutive_failures: u32,
     /// Time since which it fails.
     pub failing_since: Option<DateTime<Utc>>,
-    /// Whether it is requested as usual.
+    /// State of its requests: as usual, or seldom after repeated failures.
     pub circuit: Circuit,
     /// Number of requests within the last hour; absent where they are not counted.
     pub requests_last_hour: Option<u32>,

@@ -20,7 +20,7 @@ pub struct GpuView {
     pub model: String,
     /// True if it is simulated.
     pub simulated: bool,
-    /// Who determines its limit.
+    /// State of its limit: who determines it, or why nobody can.
     pub state: GpuState,
     /// Subjects of its problems; `detail` states the reasons.
     pub problems: Vec<Concern>,
@@ -68,7 +68,7 @@ pub struct GpuView {
     pub power_w: Option<f64>,
     /// Energy since the daemon started.
     pub energy_j: f64,
-    /// How its energy is measured at present.
+    /// Present method of measuring its energy.
     pub energy_source: EnergyMethod,
     /// Number of resets of its energy counter since the daemon started.
     pub counter_resets: u32,

@@ -1,4 +1,4 @@
-//! What the controller shows of itself: plain data for the HTTP API, the command line and the metrics.
+//! Views of the controller's state: plain data for the HTTP API, the command line and the metrics.
 //!
 //! Field names carry the unit. Absent values are absent (`null`), never zero.
 

@@ -47,7 +47,7 @@ macro_rules! states_of {
 }
 
 states! {
-    /// What the daemon does: sets limits (`control`), or plans them and sets none (`observe`).
+    /// Mode of the daemon: it sets limits (`control`), or plans them and sets none (`observe`).
     Mode {
         /// Limits are set.
         Control = "control",
@@ -57,8 +57,8 @@ states! {
 }
 
 states! {
-    /// What determines a GPU's limit: nothing (`free`: it is at its original limit), a `job`'s plan, a manual `override` or a
-    /// `external` writer. wattune cannot set it while it is `observed` (not permitted), `lost` (it does not answer) or
+    /// State of a GPU's limit. It is determined by nothing (`free`: the original limit), a `job`'s plan, a manual `override` or
+    /// an `external` writer. wattune cannot set it while it is `observed` (not permitted), `lost` (it does not answer) or
     /// `unresponsive` (a call to its driver has not returned).
     GpuState {
         /// Nothing: it is at its original limit.
@@ -97,7 +97,7 @@ states! {
 }
 
 states! {
-    /// How a GPU's energy is measured at present.
+    /// Present method of measuring a GPU's energy.
     EnergyMethod {
         /// By its energy counter.
         Counter = "counter",
@@ -117,7 +117,7 @@ states! {
 }
 
 states! {
-    /// Whether a source is requested as usual (`closed`), or seldom because it has failed so often (`open`).
+    /// State of a source's requests: as usual (`closed`), or seldom after repeated failures (`open`).
     Circuit {
         /// As usual.
         Closed = "closed",

@@ -12,7 +12,7 @@ use super::{CarbonView, CpuView, GpuView, IntervalView, JobView, PresentPrice};
 pub struct StatusView {
     /// Version of wattune.
     pub version: &'static str,
-    /// What the daemon may do.
+    /// Mode of the daemon.
     pub mode: Mode,
     /// True if every GPU is a simulation.
     pub simulated: bool,

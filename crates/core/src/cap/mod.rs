@@ -8,53 +8,53 @@ use std::collections::BTreeMap;
 
 use crate::domain::PowerLimit;
 
-/// The use of a GPU's limit, in the order in which limits bend where not all fit: the first bends first.
+/// Purpose of a GPU's limit. Where not all limits fit, those that come first in this order are lowered first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitPriority {
-    /// Not wattune's to set: it counts with what it shows.
+    /// A limit that wattune does not set: it counts as reported.
     Fixed,
     /// No job is known to train on it, so that a low limit costs nothing.
     Idle,
-    /// A job's; the lowest priority bends first.
+    /// A job's limit; the lowest priority is lowered first.
     Job {
         /// The job's.
         priority: i32,
     },
-    /// A job's that is being measured, which takes minutes and cannot be planned before. Those of one priority are
-    /// measured one after the other: half of a setting is of no use to any of them.
+    /// A job that is being profiled, which takes minutes and cannot be planned before. Jobs of one priority are profiled
+    /// one after the other: half of a limit is of no use to any of them.
     Sweep {
         /// The job's.
         priority: i32,
         /// The larger, the longer it has been registered.
         seniority: i64,
     },
-    /// Somebody's wish by hand.
+    /// A manual override.
     Manual,
 }
 
-/// What one GPU asks of the cap.
+/// Request of one GPU to the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitRequest {
-    /// What it may have now: the larger of what it shows and what may be on its way to it.
+    /// Limit that may be in force: the larger of the reported one and of one whose write has not returned.
     pub in_force: PowerLimit,
-    /// What it should have if there were no cap.
+    /// Limit that it would get without a cap.
     pub wanted: PowerLimit,
-    /// The lowest it can be set to.
+    /// Lowest limit that can be set.
     pub floor: PowerLimit,
-    /// The most that its holder may come to want.
+    /// Highest limit that its holder may request later.
     pub most: PowerLimit,
-    /// What for.
+    /// Purpose of the limit.
     pub priority: LimitPriority,
-    /// The last write failed, or the GPU shows more than it was told: it may be above what is asked of it for long.
+    /// True if the last write failed or the GPU reports more than was set: it may stay above its grant for long.
     pub unyielding: bool,
 }
 
-/// The cap's answer to a request.
+/// Response of the cap to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitGrant {
-    /// The limit to pursue.
+    /// Granted limit.
     pub limit: PowerLimit,
-    /// Whether it may be written now; else it waits for others to be lowered.
+    /// True if it may be written now; if not, others have to be lowered first.
     pub now: bool,
 }
 
@@ -64,7 +64,7 @@ pub fn allocate(requests: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> 
         return requests.iter().map(|s| LimitGrant { limit: s.wanted, now: true }).collect();
     };
     let fair = allot(requests, cap, |_| false);
-    // Those that do not yield are asked for what is fair, and reckoned with as they are.
+    // A GPU that does not follow its limit is granted the fair limit, and counts with the limit that it reports.
     let resists = |(request, fair): (&LimitRequest, &PowerLimit)| request.unyielding && request.in_force > *fair;
     let resisting: Vec<bool> = requests.iter().zip(&fair).map(resists).collect();
     let careful = allot(requests, cap, |i| resisting[i]);
@@ -83,7 +83,7 @@ pub fn allocate(requests: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> 
     grants
 }
 
-/// The limits that fit under the cap, as far as any do: whole watts where a wish is cut.
+/// Returns limits that fit under the cap, or the lowest ones if none do. Limits below the wanted ones are whole watts.
 fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
     let priority = |i: usize| if is_fixed(i) { LimitPriority::Fixed } else { requests[i].priority };
     let mut limits: Vec<PowerLimit> = requests.iter().map(|s| s.wanted).collect();
@@ -91,29 +91,30 @@ fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) 
     let fixed: u64 =
         places.clone().filter(|&i| priority(i) == LimitPriority::Fixed).map(|i| mw(requests[i].in_force)).sum();
     let left = cap.saturating_sub(fixed);
-    // Boards without a job get what the others leave even when they want most: so they stay as they are while plans and
-    // sweeps go up and down.
+    // GPUs without a job get what remains when all others request their maximum, so that their limits stay constant while
+    // plans and sweeps change.
     let mut groups: BTreeMap<LimitPriority, Vec<usize>> = BTreeMap::new();
     for i in places.filter(|&i| priority(i) != LimitPriority::Fixed) {
         groups.entry(priority(i)).or_default().push(i);
     }
     let idle = groups.remove(&LimitPriority::Idle).unwrap_or_default();
     let most: u64 = groups.values().flatten().map(|&i| mw(requests[i].most.max(requests[i].wanted))).sum();
-    cut(requests, &mut limits, &idle, left.saturating_sub(most));
+    reduce(requests, &mut limits, &idle, left.saturating_sub(most));
     let mut left = left.saturating_sub(total(&limits, &idle));
     let floors = |members: &[usize]| members.iter().map(|&i| mw(requests[i].floor)).sum::<u64>();
     let mut floors_below: u64 = groups.values().map(|g| floors(g)).sum();
-    // The most important take what they want, as long as all others keep their lowest limits.
+    // The highest priority gets its wanted limits, as far as the lowest limits of all others leave room.
     for members in groups.values().rev() {
         floors_below -= floors(members);
-        cut(requests, &mut limits, members, left.saturating_sub(floors_below));
+        reduce(requests, &mut limits, members, left.saturating_sub(floors_below));
         left = left.saturating_sub(total(&limits, members));
     }
     limits
 }
 
-/// Cuts the wishes of some GPUs to fit into `room`, each by the same part of what it can give.
-fn cut(requests: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
+/// Lowers the limits of some GPUs until their sum fits into `room`, each by the same fraction of its wanted limit above
+/// the floor.
+fn reduce(requests: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
     let wanted = total(limits, members);
     if wanted <= room {
         return;

@@ -16,7 +16,7 @@ const fn cap(watts: u64) -> Option<u64> {
     Some(watts * 1000)
 }
 
-const fn pass(watts: u32, now: bool) -> LimitGrant {
+const fn grant(watts: u32, now: bool) -> LimitGrant {
     LimitGrant { limit: w(watts), now }
 }
 
@@ -25,9 +25,9 @@ const JOB: LimitPriority = LimitPriority::Job { priority: 0 };
 #[test]
 fn a_raise_waits_until_the_lowering_is_read_back() {
     let mut gpus = [request(300, 200, JOB), request(200, 300, JOB)];
-    assert_eq!(allocate(&gpus, cap(500)), [pass(200, true), pass(300, false)]);
+    assert_eq!(allocate(&gpus, cap(500)), [grant(200, true), grant(300, false)]);
     gpus[0].in_force = w(200);
-    assert_eq!(allocate(&gpus, cap(500)), [pass(200, true), pass(300, true)]);
+    assert_eq!(allocate(&gpus, cap(500)), [grant(200, true), grant(300, true)]);
 }
 
 #[test]
@@ -62,15 +62,15 @@ fn sweeps_of_one_priority_are_measured_one_after_the_other() {
 fn a_gpu_that_does_not_yield_is_reckoned_with_as_it_is() {
     let stuck = LimitRequest { unyielding: true, ..request(300, 200, JOB) };
     let gpus = [stuck, request(300, 300, JOB)];
-    assert_eq!(allocate(&gpus, cap(500)), [pass(200, true), pass(200, true)]);
+    assert_eq!(allocate(&gpus, cap(500)), [grant(200, true), grant(200, true)]);
     let external = LimitRequest { priority: LimitPriority::Fixed, ..request(350, 350, JOB) };
-    assert_eq!(allocate(&[external, request(300, 300, JOB)], cap(500))[1], pass(150, true));
+    assert_eq!(allocate(&[external, request(300, 300, JOB)], cap(500))[1], grant(150, true));
 }
 
 #[test]
 fn without_a_cap_everything_is_granted() {
     let gpus = [request(300, 200, JOB), request(200, 300, LimitPriority::Idle)];
-    assert_eq!(allocate(&gpus, None), [pass(200, true), pass(300, true)]);
+    assert_eq!(allocate(&gpus, None), [grant(200, true), grant(300, true)]);
 }
 
 fn claims() -> impl Strategy<Value = LimitPriority> {
@@ -103,9 +103,9 @@ proptest! {
         let written = |(s, p): (&LimitRequest, &LimitGrant)| if p.now { mw(p.limit.max(s.in_force)) } else { mw(s.in_force) };
         let worst: u64 = requests.iter().zip(&grants).map(written).sum();
         prop_assert!(worst <= cap.max(before));
-        for (request, pass) in requests.iter().zip(&grants) {
-            prop_assert!(pass.limit <= request.wanted && pass.limit >= request.floor.min(request.wanted));
-            prop_assert!(pass.now || pass.limit > request.in_force, "a lowering never waits");
+        for (request, grant) in requests.iter().zip(&grants) {
+            prop_assert!(grant.limit <= request.wanted && grant.limit >= request.floor.min(request.wanted));
+            prop_assert!(grant.now || grant.limit > request.in_force, "a lowering never waits");
         }
         // Once everything is carried out, the sum fits if any does, and who bends less has the higher priority.
         let after = |s: &LimitRequest, p: &LimitGrant| if s.priority == LimitPriority::Fixed { mw(s.in_force) } else { mw(p.limit) };
@@ -228,10 +228,10 @@ fn run(
                 unyielding: gpu.failed,
             })
             .collect();
-        for (gpu, pass) in gpus.iter_mut().zip(allocate(&requests, Some(least))) {
-            if pass.now && gpu.in_flight.is_none() && pass.limit != gpu.limit {
+        for (gpu, grant) in gpus.iter_mut().zip(allocate(&requests, Some(least))) {
+            if grant.now && gpu.in_flight.is_none() && grant.limit != gpu.limit {
                 writes += 1;
-                gpu.in_flight = Some((pass.limit, t + delays[writes % delays.len()], fails(writes)));
+                gpu.in_flight = Some((grant.limit, t + delays[writes % delays.len()], fails(writes)));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What a policy is: its name, its decision, and how a study runs it.
+//! The policies: names, decisions, and how a study runs them.
 
 use crate::replay::{Decision, View};
 

@@ -1,4 +1,4 @@
-//! What a policy sees, and what it decides.
+//! Input and decision of a policy.
 
 use chrono::{DateTime, Utc};
 

@@ -7,7 +7,7 @@ use super::figures::Figures;
 pub struct Frontier {
     runs: Vec<Option<Figures>>,
     best: Vec<Figures>,
-    cut: bool,
+    truncated: bool,
 }
 
 impl Frontier {
@@ -25,8 +25,8 @@ impl Frontier {
                 best.push(run);
             }
         }
-        let cut = runs.iter().any(Option::is_none);
-        Self { runs, best, cut }
+        let truncated = runs.iter().any(Option::is_none);
+        Self { runs, best, truncated }
     }
 
     /// Returns all runs, by the setting of the knob.
@@ -45,7 +45,7 @@ impl Frontier {
     pub fn at(&self, time_increase_pct: f64) -> Option<Figures> {
         let next = self.best.partition_point(|run| run.time_increase_pct < time_increase_pct);
         let (Some(before), Some(after)) = (next.checked_sub(1).map(|i| self.best[i]), self.best.get(next)) else {
-            return self.best.get(next).or(self.best.last().filter(|_| !self.cut)).copied();
+            return self.best.get(next).or(self.best.last().filter(|_| !self.truncated)).copied();
         };
         let span = after.time_increase_pct - before.time_increase_pct;
         Some(before.towards(after, (time_increase_pct - before.time_increase_pct) / span))
@@ -63,8 +63,8 @@ mod tests {
     #[test]
     fn the_frontier_is_interpolated_and_never_extrapolated() {
         let runs = [run(8.0, 9.0), run(0.0, 0.0), run(4.0, 10.0), run(2.0, 4.0), run(3.0, 2.0)];
-        let cut = Frontier::new(runs.into_iter().map(Some).chain([None]).collect());
-        assert_eq!((cut.at(3.0), cut.at(20.0)), (Some(run(3.0, 7.0)), None), "slower runs are missing");
+        let truncated = Frontier::new(runs.into_iter().map(Some).chain([None]).collect());
+        assert_eq!((truncated.at(3.0), truncated.at(20.0)), (Some(run(3.0, 7.0)), None), "slower runs are missing");
         let frontier = Frontier::new(runs.into_iter().map(Some).collect());
         let carbon = |time| frontier.at(time).map(|f| (f.time_increase_pct, f.carbon_reduction_pct));
         assert_eq!(carbon(3.0), Some((3.0, 7.0)), "not the dominated run");

@@ -1,4 +1,4 @@
-//! What a workload draws and achieves at each power limit of a real GPU: `summary_power_*.csv`.
+//! Power and throughput of a workload at each power limit of a real GPU: `summary_power_*.csv`.
 
 use super::file::{TraceError, TraceFile};
 use super::rows::{TrainingKey, rows};

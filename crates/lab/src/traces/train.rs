@@ -1,4 +1,4 @@
-//! How many epochs training runs needed to reach a target: `summary_train.csv`.
+//! Numbers of epochs that training runs needed to reach a target: `summary_train.csv`.
 
 use super::file::{TraceError, TraceFile};
 use super::rows::{Fault, Row, TrainingKey, rows};

@@ -13,7 +13,7 @@ use wattune_core::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin
 use wattune_core::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
 use wattune_core::units::{GramsPerKwh, PricePerMwh, Seconds};
 
-/// How far ahead the forecast is shown.
+/// Horizon of the forecast in the view.
 const AHEAD: TimeDelta = TimeDelta::hours(48);
 
 impl Snapshot<'_> {

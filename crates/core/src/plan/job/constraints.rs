@@ -1,4 +1,4 @@
-//! What each promise means for a job's remaining work: the bound that it sets, and the excess that is rounding.
+//! Constraints that promises put on a job's remaining work: the bound of each, and the excess that counts as rounding.
 
 use std::cmp::Reverse;
 

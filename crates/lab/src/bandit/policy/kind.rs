@@ -1,4 +1,4 @@
-//! What a policy is: how it chooses, and its name.
+//! The policies: names and choices.
 
 use crate::bandit::job::Job;
 use crate::bandit::run::{EndedRun, Setting};
