@@ -169,7 +169,8 @@ mod tests {
     #[test]
     fn controller_errors_map_to_statuses() {
         let invalid = InvalidJob { field: "lease_s", why: "is 0; it must be within 1 to 86400 seconds".into() };
-        let not_found = ControlError::NotFound { what: "GPU", given: "7".into(), hint: "; GPUs of this machine: 0".into() };
+        let not_found =
+            ControlError::NotFound { what: "GPU", given: "7".into(), hint: "; GPUs of this machine: 0".into() };
         let table = [
             (not_found.into(), 404, "no GPU \"7\"; GPUs of this machine: 0", None),
             (ControlError::Invalid(invalid).into(), 422, "lease_s: is 0; it must be within", Some("lease_s")),
