@@ -330,6 +330,26 @@ async fn somebody_elses_limit_is_left_alone_until_the_job_ends() {
 }
 
 #[tokio::test]
+async fn a_refused_override_takes_no_limit_from_an_external_writer() {
+    let case = Case::start(&[gpu()]).await;
+    let id = case.register(0).await;
+    let training = case.train(&id, 0);
+    case.limit(0, 230.0).await;
+    case.driver.set_limit_as_somebody_else(0, 200);
+    case.state(0, "external").await;
+    case.driver.set(0, json!({"deny_set_limit": true}));
+    let body = json!({"power_limit_w": 150, "ttl_s": 1});
+    case.daemon.put("/v1/gpus/0/power-limit", &body).await.expect(403);
+    case.driver.set(0, json!({"deny_set_limit": false}));
+    // Longer than the override would have lasted.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    case.state(0, "external").await;
+    assert_eq!(case.driver.limit_w(0), Some(200.0));
+    training.stop().await;
+    case.stop(&[200.0]).await;
+}
+
+#[tokio::test]
 async fn a_limit_that_needed_no_writing_is_not_taken_from_others_either() {
     let case = Case::start(&[gpu()]).await;
     let id = case.register(0).await;

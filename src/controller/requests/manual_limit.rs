@@ -56,7 +56,7 @@ impl Controller {
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: manual override of {asked} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
         self.plan().await;
-        // A write in flight would hide whether this one can be done.
+        // While an earlier write is in flight, the result of this one would be unknown.
         self.await_write(&id).await;
         self.act();
         if let Some(gpu) = self.gpus.get_mut(&id)
@@ -68,7 +68,7 @@ impl Controller {
         self.await_write(&id).await;
         let refused = self.gpus.get_mut(&id).and_then(|gpu| {
             let why = gpu.denied.as_ref()?.to_string();
-            gpu.manual = None;
+            (gpu.manual, gpu.external) = (before, external);
             Some(why)
         });
         match refused {
@@ -77,10 +77,10 @@ impl Controller {
         }
     }
 
-    /// Releases a manual override.
+    /// Releases a manual override. Also lets wattune control the GPU again after an external limit or a denied write.
     ///
     /// # Errors
-    /// If there is no such GPU. A GPU without an override stays as it is.
+    /// If there is no such GPU. A GPU without an override is no error.
     pub async fn release_override(&mut self, which: &GpuRef, by: Caller) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
         tracing::info!(gpu.uuid = %id, caller = %by, "GPU {id}: manual override released");
