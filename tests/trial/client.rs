@@ -156,6 +156,9 @@ impl Job {
         self.note(|record| record.energy_j.1 = used);
         if !self.plan.silent {
             self.end().await;
+            // It is registered until then: a daemon that was stopped answers late.
+            let used = self.driver.used_j(self.plan.gpu);
+            self.note(|record| record.energy_j.1 = used);
         }
         self.note(|record| record.ended = Some(Instant::now()));
     }
