@@ -11,11 +11,11 @@ use wattune_core::units::Seconds;
 
 /// A source of time.
 pub trait Clock: Send + Sync {
-    /// Returns the wall clock's time, which may jump.
+    /// Returns the wall-clock time in UTC, which jumps when the clock is set.
     fn utc(&self) -> DateTime<Utc>;
-    /// Returns the time for durations, which never runs backwards.
+    /// Returns the time to measure durations with, which never runs backwards.
     fn monotonic(&self) -> Monotonic;
-    /// Returns both at once.
+    /// Returns the wall-clock time and the monotonic time together.
     fn now(&self) -> Now {
         Now { utc: self.utc(), monotonic: self.monotonic() }
     }
@@ -25,14 +25,14 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// The machine's clocks.
+/// The clocks of the operating system.
 #[derive(Debug)]
 pub struct SystemClock {
     origin: std::time::Instant,
 }
 
 impl SystemClock {
-    /// Starts the monotonic scale now.
+    /// Creates the system's clock; its monotonic time counts from this call.
     #[expect(clippy::disallowed_methods, reason = "this is the place")]
     pub fn start() -> Self {
         Self { origin: std::time::Instant::now() }
@@ -62,19 +62,19 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Creates a clock that stands at `utc`, with a monotonic reading of zero.
+    /// Creates a clock that shows `utc`, with a monotonic time of zero.
     pub fn at(utc: DateTime<Utc>) -> Self {
         Self { state: Mutex::new(Now { utc, monotonic: Monotonic::default() }) }
     }
 
-    /// Moves both scales forward.
+    /// Moves the wall clock and the monotonic time forward by `duration`.
     pub fn advance(&self, duration: Seconds) {
         let mut now = self.lock();
         now.utc += duration.to_delta();
         now.monotonic = now.monotonic.after(duration);
     }
 
-    /// Moves the wall clock only, like an administrator or NTP.
+    /// Moves the wall clock only, as an administrator or NTP does.
     pub fn jump(&self, delta: TimeDelta) {
         self.lock().utc += delta;
     }

@@ -7,12 +7,12 @@
 //!
 //! * [`cli::Cli`] is the command line; `main` parses it and maps its result to an exit code. `wattune serve` starts the
 //!   parts in the order of their dependencies, and stops them in the reverse order.
-//! * [`controller::Controller`] is the running daemon: [`Controller::tick`] is all it does by itself, and all others
-//!   query it through a [`controller::Handle`].
+//! * [`controller::Controller`] is the running daemon: [`Controller::tick`] does all its periodic work, and all other
+//!   parts query it through a [`controller::Handle`].
 //! * [`plan::plan`] decides: it turns a job's state and a forecast into limits over time with their reasons.
 //! * [`profile::Profiler`] learns throughput and power at each limit from the job's own progress.
 //! * [`http::Server`] is the API; its answers are the plain data of [`controller::view`].
-//! * [`demo::World`] is the same daemon on simulated GPUs and recorded or generated grids, for `wattune demo` and tests.
+//! * [`demo::World`] is the same daemon on simulated GPUs and recorded or generated grids, for the demo and tests.
 //!
 //! # Data flow
 //!
@@ -25,12 +25,12 @@
 //!
 //! # Modules, in the order of their dependencies
 //!
-//! The crate [`wattune_core`] makes all decisions; it sees no socket, no file, no clock and no GPU, and its page lists
-//! its modules. The crate [`wattune_lab`] runs experiments on recorded traces for `wattune simulate` and uses the core only.
-//! This crate measures, acts, stores and answers. Each module may use those above it, and all of the other crates.
-//! `tests/architecture/` enforces this for the sources of all crates.
+//! The crate [`wattune_core`] makes all decisions without access to a socket, file, clock or GPU; its page lists its
+//! modules. The crate [`wattune_lab`] runs experiments on recorded traces for `wattune simulate` and uses the core
+//! only. This crate measures, acts, stores and answers. Each module may use the modules listed above it, and the other
+//! crates. `tests/architecture/` enforces this for the sources of all crates.
 //!
-//! * [`clock`]: the only module that asks the system for the time; the core gets [`wattune_core::time::Now`] as an argument
+//! * [`clock`]: the only module that asks the system for the time; the core gets a [`wattune_core::time::Now`]
 //! * [`telemetry`]: the log
 //! * [`files`]: files for this user only, in places that no other user can change; reading regular files
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
@@ -47,8 +47,8 @@
 //!
 //! # Invariants
 //!
-//! * The core never sees a socket, a file, a clock or a GPU. The same code runs in the daemon and in the demo; `now` is an
-//!   argument.
+//! * The core never sees a socket, a file, a clock or a GPU; `now` is an argument. So the same code runs in the daemon
+//!   and in the demo.
 //! * The plan is data. It has the reason for each choice, and the controller makes no further decision.
 //! * The controller does not know which event woke it, and retries nothing: the next tick is the retry.
 //! * A reading comes from the hardware, never from the last write. Absent is `None`, never zero.
@@ -57,25 +57,27 @@
 //! * The ledger holds energy in integer millijoules, written once. Emissions are computed on demand: energy times the
 //!   best known intensity.
 //! * A handler of the API holds no state; it sends the controller one query, which is answered between two ticks.
-//! * A failing source is a state ("stale since …"), not an error that propagates.
+//! * A source that fails is reported as stale since a time; the failure is not an error that propagates.
 //!
 //! # One tick
 //!
-//! A timer or a new response of the feed activates [`Controller::tick`].
+//! A timer or a new response from a carbon source starts [`Controller::tick`].
 //!
 //! 1. **Observe.** Each GPU's thread has read its hardware ([`gpu::Observation`]); the controller passes the limit in
 //!    force and the draw to each job's [`profile::Profiler`].
 //! 2. **Update the signal.** The controller stores a new [`providers::FeedState`], and [`forecast::Model::fit`] learns
 //!    from past forecasts and actual values how to correct it and how much weight it gets. Jobs without a report for
 //!    longer than their lease end.
-//! 3. **Account.** Where an interval is due, [`ledger::OpenInterval`] closes it by the device's [`ledger::AttributionRule`] (the
-//!    job that held the GPU, or the jobs whose processes had the CPU time), and it goes to the [`store::Store`] with the
-//!    counter's value at its end. If the database is away, it waits. At full hours the block of intervals is closed
-//!    against the counters, and its hours are settled; hours with new actual intensities are settled again, as a new
-//!    version.
+//! 3. **Account.** When an interval is due, [`ledger::OpenInterval`] closes it and attributes its energy by the
+//!    device's [`ledger::AttributionRule`]: to the job that held the GPU, or to jobs by the CPU time of their
+//!    processes. The [`store::Store`] records the interval with the counter's value at its end; while the database is
+//!    unavailable, the interval waits in memory. At each full hour, the block of recorded intervals is closed and
+//!    compared with the energy counters, and the emissions of its hours are computed. When new actual values of carbon
+//!    intensity arrive, these emissions are computed again, as a new version.
 //! 4. **Plan**, for jobs with a reason to: a new forecast, a finished sweep, progress off the plan.
-//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::Model::shrink_by_skill`] draws them to their mean
-//!    by the recent lack of skill of such outlooks, and [`plan::plan`] returns a [`plan::Plan`].
+//!    [`forecast::Model::outlook`] makes slots without gaps, [`forecast::Model::shrink_by_skill`] moves their values
+//!    towards their mean, the further the less skill such outlooks had recently, and [`plan::plan`] returns a
+//!    [`plan::Plan`].
 //! 5. **Compare and act.** For each GPU, the wanted limit (a manual override's, otherwise its job's, otherwise the
 //!    original one) is compared with the GPU's reading. If they differ, [`gpu::journal::Journal::record_write`] comes
 //!    first, then the write, handed to the GPU's thread; its outcome shows at the next tick.

@@ -20,20 +20,20 @@ const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text lines, for people.
     #[default]
     Text,
     /// One JSON object per line.
     Json,
 }
 
-/// `[log]`
+/// Settings of the log, the table `[log]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The log level, or directives like "info,wattune::controller=debug".
     pub level: String,
-    /// The format.
+    /// The format of the log lines.
     pub format: LogFormat,
 }
 
@@ -44,14 +44,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks the directives.
+    /// Checks the directives in `level`.
     ///
     /// # Errors
-    /// If they are invalid.
+    /// If a directive is invalid.
     pub fn check(&self) -> Result<(), String> {
         for directive in self.level.split(',') {
             let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level).trim();
-            // A bare word that is no level would be a target of that name, and silence everything else.
+            // EnvFilter reads a bare word that is no level as a target of that name, and silences everything else.
             if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
                 let meant = nearest(level, LEVELS).map(|name| format!("; did you mean {name:?}?")).unwrap_or_default();
                 return Err(format!(
@@ -80,7 +80,7 @@ impl Settings {
     }
 }
 
-/// The maximum number of lines that wait for a slow reader; further ones are dropped.
+/// The maximum number of lines that wait for a slow reader; further lines are dropped.
 const QUEUE_LEN: usize = 4096;
 
 /// The longest wait for the log at the end of the process.
@@ -97,7 +97,7 @@ pub fn flush() {
 
 enum Message {
     Line(Vec<u8>),
-    /// Completes once everything before is written: its sender is dropped.
+    /// Signals that all earlier lines are written, by dropping this sender.
     Flush(SyncSender<()>),
 }
 
@@ -108,7 +108,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Starts the thread. Without it, nothing is logged.
+    /// Starts the thread that writes the lines to `out`. If the thread cannot start, nothing is logged.
     fn to(out: impl io::Write + Send + 'static, format: LogFormat) -> Self {
         let (sender, receiver) = mpsc::sync_channel(QUEUE_LEN);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -122,7 +122,7 @@ impl Lines {
         let (done, written) = mpsc::sync_channel(1);
         // A full queue means that nothing reads the log.
         if self.sender.try_send(Message::Flush(done)).is_ok() {
-            // Written or timed out: the process ends.
+            // The process ends in either case, written or timed out.
             let _ = written.recv_timeout(limit);
         }
     }

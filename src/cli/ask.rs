@@ -10,7 +10,7 @@ use crate::config::Settings;
 /// The daemon's default address.
 pub(super) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
 
-/// A daemon's address.
+/// The address at which a daemon's API is reached.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
     Tcp(SocketAddr),
@@ -27,7 +27,7 @@ impl std::fmt::Display for Place {
 }
 
 impl Place {
-    /// Returns the address of a daemon with these settings.
+    /// Returns the address of the daemon that runs with these settings.
     pub(super) fn of(settings: &Settings) -> Self {
         match (&settings.http.listen, &settings.http.socket) {
             (_, Some(socket)) => Self::Socket(socket.clone()),
@@ -36,9 +36,9 @@ impl Place {
         }
     }
 
-    /// Returns the body of the answer at `path` ("/v1/status").
+    /// Returns the body of the answer to a GET request for `path`, such as "/v1/status".
     pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
-        // The client requires a TLS library even for plain HTTP; only a second installation fails.
+        // The client needs a TLS library even for plain HTTP; installing one fails only if one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5));
         let client = client.no_proxy().tls_certs_only([]);

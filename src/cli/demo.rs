@@ -34,31 +34,32 @@ use wattune_lab::traces::{TraceFile, Workload, power_profile};
 /// traces. Nothing is measured or set on hardware.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The address at which its daemon answers.
+    /// The address of the demo daemon's API.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: std::net::SocketAddr,
-    /// About how long it takes, in real seconds; less where the machine allows no less, never more than it needs.
+    /// Approximate duration in real seconds, longer if the machine needs longer; 0 runs as fast as the machine allows.
     #[arg(long, value_name = "SECONDS", default_value_t = 45.0, value_parser = seconds)]
     duration: f64,
-    /// Duration of the jobs at the largest limit, in simulated days [default: 2, or 64 hours with a power trace].
+    /// Duration of the jobs at the largest power limit, in simulated days [default: 2, or 64 hours with a power trace].
     #[arg(long, value_name = "DAYS", conflicts_with = "hours", value_parser = days)]
     days: Option<f64>,
-    /// The same in hours.
+    /// Duration of the jobs at the largest power limit, in simulated hours.
     #[arg(long, value_name = "HOURS", value_parser = hours)]
     hours: Option<f64>,
     /// The number of jobs [default: 2, or 1 with a power trace].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     jobs: Option<u32>,
-    /// Seed of the grid and of the GPUs' noise.
+    /// Seed of the generated grid and of the noise of the GPUs' readings.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Maximum slowdown of the jobs: 0.03 is 3 %.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.03, value_parser = slowdown)]
     max_slowdown: f64,
-    /// Relative noise of each power and each progress reading.
+    /// Relative noise of each power reading and each progress reading: 0.01 is 1 %.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.01, value_parser = noise)]
     noise: f64,
-    /// A recorded grid in place of the generated one: CSV or JSON. Plans use its forecast column, the ledger its actual one.
+    /// A recorded grid in place of the generated one: CSV or JSON. Plans use its forecast, the ledger its actual
+    /// values.
     #[arg(long, value_name = "FILE")]
     carbon_trace: Option<PathBuf>,
     /// Column of the slot's start, if its name is not recognised.
@@ -73,7 +74,7 @@ pub(super) struct Args {
     /// Start of the jobs within the recorded grid [default: its first slot].
     #[arg(long, value_name = "TIME", requires = "carbon_trace")]
     start: Option<DateTime<Utc>>,
-    /// Throughput and power at each limit as measured on a real GPU: a trace file of Zeus.
+    /// Throughput and power at each power limit, measured on a real GPU: a trace file of Zeus.
     #[arg(long, value_name = "FILE", requires = "workload")]
     power_trace: Option<PathBuf>,
     /// Workload of the power trace: dataset/network/batch size.
@@ -82,10 +83,10 @@ pub(super) struct Args {
     /// The optimizer, needed where the power trace has several for the workload.
     #[arg(long, value_name = "NAME", requires = "power_trace")]
     optimizer: Option<String>,
-    /// Jobs that wait for memory: power limits change nothing for them, locked clocks do.
+    /// Simulate memory-bound jobs: power limits change nothing for them, locked clocks do.
     #[arg(long, conflicts_with = "power_trace")]
     memory_bound: bool,
-    /// The form of the result.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
 }
@@ -106,7 +107,7 @@ fn noise(text: &str) -> Result<f64, String> {
     within(text, 0.0, 0.5, "a fraction from 0 to 0.5; 0.01 is 1 % per reading")
 }
 
-/// The demo's only object in JSON.
+/// The result of the demo, printed as one JSON object.
 #[derive(Debug, Serialize)]
 struct Report {
     simulated: bool,
@@ -130,7 +131,7 @@ struct JobReport {
     time_increase_pct: f64,
     energy_effect_pct: f64,
     timing_effect_pct: f64,
-    /// The reduction that the daemon reports, with its interval.
+    /// The carbon reduction that the daemon reports, with its 95 % confidence interval.
     reported_carbon_reduction_pct: Option<IntervalView>,
 }
 
@@ -170,7 +171,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let outcomes = world.outcomes();
     world.end().await;
     cancel.cancel();
-    // The server only ever ends by this token.
+    // The server ends only when its token is cancelled, so the result says nothing new.
     let _ = serving.await;
     if !finished {
         screen.say("interrupted; the simulated GPUs have their original limits back");
@@ -185,7 +186,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.format.print(&report, || table(&report))
 }
 
-/// Runs the world at about the pace that ends it after `duration` real seconds.
+/// Runs the world at the speed at which it ends after about `duration` real seconds.
 async fn pace(world: &mut World, screen: &mut Screen, span: Seconds, start: DateTime<Utc>, duration: f64) {
     let real = SystemClock::start();
     let begun = real.monotonic();
@@ -197,7 +198,7 @@ async fn pace(world: &mut World, screen: &mut Screen, span: Seconds, start: Date
         screen.show(world, elapsed);
         let ahead = simulated / rate - elapsed;
         if ahead > Seconds::new(0.005) {
-            // Meanwhile the API answers.
+            // The API keeps answering while the demo waits.
             let mut left = ahead;
             while left > Seconds::ZERO {
                 tokio::time::sleep(left.min(Seconds::new(0.02)).to_std()).await;
@@ -243,7 +244,7 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
     Ok((Scenario { jobs, model, grid, actual, start, noise: args.noise, seed: args.seed }, source))
 }
 
-/// Creates a job for a demo without traces: jobs draw different power, and each second one trains on two GPUs.
+/// Creates job number `n` of a demo without traces: jobs differ in power, and every second one trains on two GPUs.
 fn invented(n: u32, memory_bound: bool, at_max: Seconds, objective: Objective) -> SimulatedJob {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
@@ -370,7 +371,7 @@ fn table(report: &Report) -> String {
     text
 }
 
-/// A temporary directory, removed on drop.
+/// A temporary directory, removed when dropped.
 struct StateDir(PathBuf);
 
 impl StateDir {

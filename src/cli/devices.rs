@@ -1,4 +1,4 @@
-//! The configured GPUs, opened.
+//! Opens the configured GPUs.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 
 type Devices = Vec<Box<dyn GpuDevice>>;
 
-/// Returns the configured GPUs, those that cannot be used, and a channel of those that come later.
+/// Returns the configured GPUs, the problems of unusable ones, and a channel of those that become usable later.
 pub(super) fn find_devices(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
@@ -27,14 +27,14 @@ pub(super) fn find_devices(
     Ok((found.devices, describe_problems(&found.problems), Some(Arrivals { devices, problems })))
 }
 
-/// Describes problems, and logs them.
+/// Logs GPUs that cannot be used, and returns a description of each.
 fn describe_problems(problems: &[nvml::Problem]) -> Vec<String> {
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     problems.iter().for_each(|problem| tracing::error!("{problem}"));
     problems
 }
 
-/// Returns the configured GPUs, and those that cannot be used.
+/// Returns the configured GPUs, and notes about them, such as GPUs that cannot be used.
 fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Devices, Vec<String>)> {
     match settings.gpus.backend {
         Backend::Nvml => {
@@ -50,7 +50,7 @@ fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(
     }
 }
 
-/// Creates a GPU that is always busy, to try out the API.
+/// Creates a simulated GPU that is always busy, to try out the API.
 fn simulated_gpu(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock>) -> Box<dyn GpuDevice> {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
@@ -78,7 +78,7 @@ fn simulated_gpu(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock
     Box::new(world.device(index, "Demo GPU"))
 }
 
-/// Returns handles of GPUs for restoring or inspection only.
+/// Returns handles of the GPUs for commands that only restore or inspect them, and notes about the GPUs.
 pub(super) fn handles(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Vec<GpuHandle>, Vec<String>)> {
     let (devices, problems) = open_devices(settings, clock)?;
     let timeout = settings.control.call_timeout_s;

@@ -1,4 +1,4 @@
-//! `wattune doctor`: checks the installation and gives remedies. Writes nothing to any GPU.
+//! `wattune doctor`: checks the installation and suggests remedies. Writes nothing to any GPU.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use wattune_core::domain::{CapSchedule, DemandResponse, Slot};
 use wattune_core::units::{Seconds, Watts};
 
 /// Checks everything that the daemon needs: configuration, driver, GPUs, permissions, the node's cap and carbon budget,
-/// CPU energy, state directory, carbon signal, address. Reads only.
+/// CPU energy, state directory, carbon signal, address. Changes nothing.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -47,7 +47,7 @@ fn finding(what: impl Into<String>, verdict: Verdict, detail: impl Into<String>)
     Finding { what: what.into(), verdict, detail: detail.into() }
 }
 
-/// Prints the findings; fails if something is broken.
+/// Prints the findings. The exit code is 1 if something is broken.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let findings = match args.show.overrides.settings() {
         Ok(settings) => {
@@ -138,7 +138,7 @@ fn gpu(handle: &GpuHandle, settings: &Settings) -> Finding {
     }
 }
 
-/// Describes if clocks can be locked where the power limit does not bind.
+/// Describes if clocks can be locked, which saves power where the power limit does not bind.
 fn clocks(can: &Capabilities, settings: &Settings) -> String {
     match (&can.clocks, can.why_no_clocks()) {
         _ if settings.control.clocks == Locking::Off => "clocks are never locked (control.clocks = \"off\")".into(),
@@ -148,7 +148,7 @@ fn clocks(can: &Capabilities, settings: &Settings) -> String {
     }
 }
 
-/// Checks if CPU energy is readable here, and if jobs can be followed by their processes.
+/// Checks if CPU energy can be read on this machine, and if jobs' processes can be followed.
 fn processors(settings: &Settings) -> Vec<Finding> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let mut node = LinuxNode::new(&settings.cpu, clock);
@@ -191,7 +191,7 @@ fn processes(node: &mut LinuxNode, settings: &Settings) -> Finding {
     finding(what, Verdict::Good, format!("{} shows {cores} CPUs; {groups}", settings.cpu.proc_root.display()))
 }
 
-/// The time for which caps are checked: longer than weekly windows take to repeat.
+/// The time for which caps are checked: longer than a week, after which weekly windows repeat.
 const AHEAD: TimeDelta = TimeDelta::days(8);
 
 /// Checks the configured cap against the GPUs' lowest limits. A running daemon checks announced events itself.
@@ -220,7 +220,7 @@ fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     if rules.is_empty() {
         rules.push("none in the future".into());
     }
-    // Events whose notice has not come yet count too: here they only matter for the check.
+    // Events count even before their notice time: this check is about their caps, not about when plans may know them.
     let known: Vec<_> = events.into_iter().map(|event| DemandResponse { notice: None, ..event }).collect();
     let schedule = CapSchedule::new(&standing, &known, baseline, now);
     let far = known.iter().map(|event| event.ends_at()).chain(standing.spans.iter().map(|(span, _)| span.end()));
@@ -252,7 +252,7 @@ fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     vec![found]
 }
 
-/// Returns a GPU's least part of the cap: its lowest limit, or the current one if wattune may not set it.
+/// Returns the least power that a GPU needs of the cap: its lowest limit, or its current one if wattune cannot set it.
 fn lowest(handle: &GpuHandle) -> Watts {
     let can = handle.capabilities();
     let present = handle.observe().reading.requested.map(|limit| limit.watts());
@@ -282,7 +282,7 @@ fn carbon_budget(settings: &Settings) -> Vec<Finding> {
 fn state(settings: &Settings) -> Vec<Finding> {
     let dir = settings.state_dir();
     let what = format!("state in {}", dir.display());
-    // Shows where a relative path leads.
+    // Made absolute, to find the existing directory above a relative path.
     let full = std::path::absolute(&dir).unwrap_or_else(|_| dir.clone());
     let existing = full.ancestors().find(|d| d.exists()).unwrap_or(&full);
     if let Err(error) = super::state_dir::check(&dir) {
@@ -317,14 +317,14 @@ fn tempfile_in(dir: &std::path::Path) -> std::io::Result<()> {
 
 /// Queries each source of the chain once.
 async fn signals(settings: &Settings) -> Vec<Finding> {
-    // These requests count like the daemon's own: the quota is the same.
+    // These requests count towards the same quota as the daemon's own.
     let groups = match providers::build(&settings.carbon, Some(&settings.state_dir())) {
         Ok(groups) => groups,
         Err(error) => return vec![finding(SIGNAL, Verdict::Broken, error.to_string())],
     };
     let mut findings = Vec::new();
     let advice = providers::advice(&settings.carbon).map(|advice| finding(SIGNAL, Verdict::Limited, advice));
-    // The constant that stands in for a zone's source is nothing to rely on.
+    // If a constant replaces the source of a configured zone, the constant is not reported as a working source.
     if settings.carbon.zone.is_none() || advice.is_none() {
         for provider in groups.iter().flatten() {
             findings.push(signal(provider.as_ref()).await);

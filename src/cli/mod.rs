@@ -1,4 +1,4 @@
-//! The command line: one file per subcommand. `main` parses, runs and maps the result to an exit code.
+//! The command line, one file per subcommand. `main` parses it, runs the command and returns the exit code.
 
 mod ask;
 mod carbon;
@@ -45,10 +45,10 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command.
+    /// Runs the chosen command.
     ///
     /// # Errors
-    /// An error for people; the exit code is 1.
+    /// An error to show to the user; the exit code is 1.
     pub fn run(self) -> anyhow::Result<Exit> {
         match self.command {
             Command::Serve(args) => serve::run(args),

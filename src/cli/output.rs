@@ -1,4 +1,4 @@
-//! The results of commands: their format, their place, and the exit code.
+//! Prints or writes the results of commands, and defines their exit codes.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -8,21 +8,21 @@ use anyhow::Context;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// The result of a command.
+/// The result of a command that ran to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
+    /// Everything succeeded: exit code 0.
     Done,
-    /// Partly failed; the output has the details.
+    /// A part failed, as the output explains: exit code 1.
     Failed,
 }
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// A table for people.
     Table,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
@@ -37,7 +37,7 @@ impl Format {
     }
 }
 
-/// Fails now, and not after the work, if the file cannot be written. Leaves an existing file as it is.
+/// Fails before any work is done if the file cannot be written. Leaves an existing file unchanged.
 pub(super) fn check_writable(output: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = output else { return Ok(()) };
     let check = || {
@@ -50,7 +50,7 @@ pub(super) fn check_writable(output: Option<&Path>) -> anyhow::Result<()> {
     check().with_context(|| format!("--output: cannot write {}", path.display()))
 }
 
-/// Writes to a file or to standard output.
+/// Writes a result to a file, or to standard output if `output` is `None`.
 pub(super) fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()> {
     match output {
         Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display())),

@@ -1,4 +1,4 @@
-//! `wattune restore`: restores the original limit of every journalled GPU without a daemon.
+//! `wattune restore`: restores the original power limit of every GPU in the journal, without a daemon.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use crate::gpu::restore::{Clocks, Restored, restore_all};
 use crate::store;
 use wattune_core::units::Seconds;
 
-/// Restores the original limit of every GPU that a daemon has changed. For a daemon that was killed and will not start
-/// again; a starting daemon does the same.
+/// Restores the original power limit of every GPU that a daemon has changed. For use after a daemon was killed and will
+/// not start again; a starting daemon does the same.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     show: ShowFlags,
 }
 
-/// The outcome for one GPU.
+/// The outcome of the restore for one GPU.
 #[derive(serde::Serialize)]
 pub(super) struct Line {
-    /// The UUID.
+    /// The UUID of the GPU.
     pub(super) gpu: String,
-    /// The outcome in one word.
+    /// The outcome as one word for programs, such as `restored`.
     outcome: &'static str,
-    /// The outcome in one sentence.
+    /// The outcome as one sentence for people.
     pub(super) detail: String,
 }
 
-/// Restores the GPUs.
+/// Restores the GPUs and prints the outcomes.
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.show.overrides.settings()?;
     settings.log.init();
@@ -52,7 +52,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     for file in [journal::FILE_NAME, store::FILE_NAME] {
         is_a_daemons |= is_there(&state_dir.join(file))?;
     }
-    // A directory that is not a daemon's stays untouched.
+    // A directory without a daemon's files stays untouched.
     let lines = if is_a_daemons { restore_journalled(&settings)? } else { Vec::new() };
     if let Err(error) = print(&lines, args.show.format, (!is_a_daemons).then_some(&*state_dir)) {
         tracing::warn!("cannot write the result ({error:#}); the exit code has it");
@@ -60,14 +60,14 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
 }
 
-/// Returns whether a file or directory exists. A place that may not be read is not taken for an empty one.
+/// Returns true if a file or directory exists. Fails if this cannot be determined, so that nothing is overlooked.
 fn is_there(path: &Path) -> anyhow::Result<bool> {
     path.try_exists().with_context(|| {
         format!("cannot read {}, so nothing was restored; run this as root or as the daemon's user", path.display())
     })
 }
 
-/// Prints the result. `strange` is a state directory that no daemon seems to have used.
+/// Prints the outcomes. `strange` is the state directory if it has no daemon's files.
 fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Result<()> {
     format.print(&lines, || match strange {
         Some(dir) => {
@@ -78,7 +78,7 @@ fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Resu
     })
 }
 
-/// Restores every journalled GPU. Without a journal, the driver is not opened.
+/// Restores every GPU in the journal. With an empty journal, the driver is not opened.
 pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     let state_dir = settings.state_dir();
     if !is_there(&state_dir)? {

@@ -1,4 +1,4 @@
-//! `wattune serve`: the daemon.
+//! `wattune serve`: runs the daemon.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Args {
     overrides: Overrides,
 }
 
-/// The time limit for the whole shutdown.
+/// The longest duration of a shutdown, restores included.
 const SHUTDOWN_LIMIT: Seconds = Seconds::new(20.0);
 
 /// Runs the daemon.
@@ -54,12 +54,12 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     exit
 }
 
-/// Creates the runtime. Two threads are enough: the daemon mostly waits.
+/// Creates the async runtime. Two threads are enough, because the daemon mostly waits.
 pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
-/// Restores limits that an earlier daemon left behind, if this one cannot run.
+/// Restores limits that an earlier daemon left behind, because this daemon cannot run.
 fn restore_abandoned(settings: &Settings) {
     if !settings.cap.is_empty() && settings.cap.on_exit == OnExit::Keep {
         tracing::warn!("GPUs keep their limits because of a cap; `wattune restore` restores them in full");
@@ -71,7 +71,8 @@ fn restore_abandoned(settings: &Settings) {
     }
 }
 
-/// Returns the terms under which the ledger is kept. Settings contain the places of secrets, never secrets.
+/// Returns what the ledger records about its own origin: host, settings of the ledger, and a digest of all settings.
+/// The settings contain the locations of secrets, never secrets.
 fn ledger_terms(settings: &Settings) -> LedgerTerms {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let digest = serde_json::to_string(settings).map(|json| Digest::of(&json)).unwrap_or_default();
@@ -80,7 +81,7 @@ fn ledger_terms(settings: &Settings) -> LedgerTerms {
 
 async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let state_dir = settings.state_dir();
-    // From here on, every signal that ends the daemon does so in order.
+    // From here on, every signal that ends the daemon leads to an orderly shutdown.
     let stopped = stopped(Hangup::Ignored);
     let _lock = Lock::take(&state_dir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
@@ -93,7 +94,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     );
     let cancel = CancellationToken::new();
     let sources = providers::build(&settings.carbon, Some(&state_dir))?;
-    // Without a zone, a constant is what the settings ask for.
+    // Without a zone, the configured constant is intended and needs no advice.
     if let Some(advice) = providers::advice(&settings.carbon).filter(|_| settings.carbon.zone.is_some()) {
         tracing::warn!("carbon signal: {advice}");
         problems.push(format!("carbon signal: {advice}"));
@@ -143,7 +144,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let mut serving = tokio::spawn(server.serve(recurring, stop_serving.clone()));
     let mut controlling = tokio::spawn(supervise(controller, requests, stop_control.clone()));
     ready.set(true);
-    // Each task runs until it is stopped; an early end of any ends the daemon.
+    // Each task runs until it is stopped; if one ends earlier, the daemon ends.
     let ended = tokio::select! {
         () = stopped => None,
         _ = &mut serving => Some("the API"),
@@ -192,7 +193,7 @@ async fn price(
     let options = FeedOptions {
         signal: "price",
         cache_dir: Some(state_dir.to_path_buf()),
-        // Auction results may jump and are correct all the same.
+        // Auction prices may jump and are correct nevertheless, so none is quarantined.
         jump_factor: f64::INFINITY,
         fetch_actuals: false,
     };

@@ -1,4 +1,4 @@
-//! Settings from the file, from `WATTUNE_…` variables and from flags: later ones win.
+//! Settings from the file, `WATTUNE_…` variables and flags: variables override the file, flags override both.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use crate::config::{Backend, Settings};
 use crate::providers;
 use wattune_core::domain::{Zone, nearest};
 
-/// The default path of the configuration.
+/// The default path of the configuration file.
 const DEFAULT_FILE: &str = "/etc/wattune/wattune.toml";
 
 /// The flags of every command that uses a daemon's settings.
@@ -22,33 +22,33 @@ pub struct Overrides {
     /// Configuration file [default: /etc/wattune/wattune.toml, if it exists].
     #[arg(long, value_name = "FILE", env = "WATTUNE_CONFIG")]
     config: Option<PathBuf>,
-    /// The kind of GPUs: `gpus.backend`.
+    /// The kind of GPUs, which sets `gpus.backend`.
     #[arg(long, value_enum, value_name = "BACKEND", env = "WATTUNE_GPUS")]
     gpus: Option<Backend>,
-    /// The driver's library: `gpus.nvml.library`.
+    /// Path of the driver's library, which sets `gpus.nvml.library`.
     #[arg(long, value_name = "PATH", env = "WATTUNE_NVML_LIBRARY")]
     nvml_library: Option<PathBuf>,
-    /// The state directory: `state_dir`.
+    /// The state directory, which sets `state_dir`.
     #[arg(long, value_name = "DIR", env = "WATTUNE_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Loopback address of the API, or "off": `http.listen`.
+    /// Loopback address of the API, or "off"; sets `http.listen`.
     #[arg(long, value_name = "ADDRESS", env = "WATTUNE_LISTEN")]
     listen: Option<Listen>,
-    /// Unix socket of the API: `http.socket`.
+    /// Unix socket of the API; sets `http.socket`.
     #[arg(long, value_name = "PATH", env = "WATTUNE_SOCKET")]
     socket: Option<PathBuf>,
-    /// Carbon intensities from a CSV or JSON file: `carbon.source = "file"` and `carbon.file.path`.
+    /// Carbon intensities from a CSV or JSON file; sets `carbon.source = "file"` and `carbon.file.path`.
     #[arg(long, value_name = "FILE", env = "WATTUNE_CARBON_FILE", value_parser = OsStringValueParser::new().map(file))]
     carbon_file: Option<Given<PathBuf>>,
-    /// The part of the grid, such as DE, 52.52,13.40 or a source's own code: `carbon.zone`.
+    /// The zone of the grid, such as DE, 52.52,13.40 or a source's own code; sets `carbon.zone`.
     #[arg(long, value_name = "ZONE", env = "WATTUNE_ZONE", allow_hyphen_values = true, value_parser = zone)]
     zone: Option<Given<Zone>>,
-    /// Plan and record, but set no limits: `control.observe`.
+    /// Plan and record, but set no limits; sets `control.observe`.
     #[arg(long, env = "WATTUNE_OBSERVE", value_parser = clap::builder::BoolishValueParser::new())]
     observe: bool,
 }
 
-/// The flags of a command that shows something by a daemon's settings.
+/// The flags of a command that shows information based on a daemon's settings.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct ShowFlags {
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub(super) struct ShowFlags {
     pub(super) format: Format,
 }
 
-/// A TCP address, or none.
+/// The value of `--listen`: a TCP address, or `None` for "off".
 #[derive(Clone, Copy, Debug)]
 struct Listen(Option<SocketAddr>);
 
@@ -74,7 +74,7 @@ impl std::str::FromStr for Listen {
     }
 }
 
-/// A value, or none where a variable is set but empty.
+/// The value of a flag or variable; `None` if the variable is set but empty.
 #[derive(Clone, Debug)]
 struct Given<T>(Option<T>);
 
@@ -90,12 +90,12 @@ fn file(text: OsString) -> Given<PathBuf> {
 }
 
 impl Overrides {
-    /// Returns true if the flags name a daemon by its address.
+    /// Returns true if the flags or variables name a daemon's address.
     pub(super) fn names_daemon(&self) -> bool {
         self.listen.is_some() || self.socket.is_some()
     }
 
-    /// Returns true if the flags select another signal than a running daemon's.
+    /// Returns true if the flags or variables select another carbon signal than a running daemon's.
     pub(super) fn other_signal(&self) -> bool {
         self.zone().is_some() || self.carbon_file().is_some()
     }
@@ -108,10 +108,10 @@ impl Overrides {
         self.carbon_file.as_ref()?.0.as_ref()
     }
 
-    /// Returns the resulting settings, checked.
+    /// Returns the checked settings from file, variables and flags.
     ///
     /// # Errors
-    /// The first mistake, with file and line or with the flag's key; or a misspelt variable.
+    /// The first mistake, with file and line, or with the key of the flag; or a misspelt variable.
     pub fn settings(&self) -> anyhow::Result<Settings> {
         OddVariables::present().refuse_mistyped()?;
         let usual = PathBuf::from(DEFAULT_FILE);
@@ -158,17 +158,17 @@ impl Overrides {
 
 const PREFIX: &str = "WATTUNE_";
 
-/// Variables with wattune's prefix that wattune does not use.
+/// Variables whose names resemble wattune's but that wattune does not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OddVariables {
-    /// Variables that resemble one of wattune's, with that one.
+    /// Variables that resemble one of wattune's, each with that variable's name.
     pub(super) mistyped: Vec<(String, String)>,
-    /// The others.
+    /// All other unused variables that begin with `WATTUNE_`.
     pub(super) unknown: Vec<String>,
 }
 
 impl OddVariables {
-    /// Returns those of this process that are not empty.
+    /// Returns the unused variables of this process that are not empty.
     pub(super) fn present() -> Self {
         let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
         Self::among(set.filter_map(|(name, _)| name.into_string().ok()), &known())
@@ -179,13 +179,13 @@ impl OddVariables {
         for name in names.filter(|name| !known.contains(name)) {
             let upper = name.to_uppercase();
             match upper.strip_prefix(PREFIX) {
-                // Kubernetes sets these in each pod of a service called wattune.
+                // Kubernetes sets such variables in each pod of a namespace with a service called wattune.
                 Some(rest) if rest == "PORT" || rest.starts_with("PORT_") || rest.starts_with("SERVICE_") => {}
                 Some(rest) => match nearest(rest, known.iter().filter_map(|name| name.strip_prefix(PREFIX))) {
                     Some(meant) => odd.mistyped.push((name, format!("{PREFIX}{meant}"))),
                     None => odd.unknown.push(name),
                 },
-                // A misspelt prefix is found only if the rest is correct.
+                // A misspelt prefix is recognised only if the rest of the name is correct.
                 None => {
                     let parts = upper.split_once('_').filter(|(prefix, _)| nearest(prefix, ["WATTUNE"]).is_some());
                     let meant = parts.map(|(_, rest)| format!("{PREFIX}{rest}")).filter(|name| known.contains(name));
@@ -197,7 +197,7 @@ impl OddVariables {
     }
 
     /// # Errors
-    /// The first misspelt variable: without the intended setting, the command would do something else.
+    /// The first misspelt variable, since the command would otherwise run without the intended setting.
     pub(super) fn refuse_mistyped(&self) -> anyhow::Result<()> {
         match self.mistyped.first() {
             Some((name, meant)) => anyhow::bail!("{name} is not a variable of wattune; did you mean {meant}?"),
@@ -205,7 +205,7 @@ impl OddVariables {
         }
     }
 
-    /// Describes the others in one sentence, if there are any.
+    /// Describes the unknown variables in one sentence, if there are any.
     pub(super) fn describe_unknown(&self) -> Option<String> {
         let known = || known().into_iter().collect::<Vec<_>>().join(", ");
         (!self.unknown.is_empty())
@@ -213,7 +213,7 @@ impl OddVariables {
     }
 }
 
-/// Returns the variables of all commands.
+/// Returns the names of all variables that wattune uses.
 fn known() -> BTreeSet<String> {
     let flags = Overrides::augment_args(clap::Command::new(""));
     flags.get_arguments().filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned())).collect()

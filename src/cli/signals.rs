@@ -1,11 +1,11 @@
-//! Signal handling of a running daemon: every signal that a process can handle ends it with limits restored, or is
-//! ignored.
+//! Signal handling of a running daemon: every signal that a process can handle either ends the daemon with limits
+//! restored, or is ignored.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signal numbers that tokio has no names for, as on Linux on x86, ARM and RISC-V.
+/// The numbers of signals that tokio has no names for, on Linux on x86, ARM and RISC-V.
 mod number {
     pub(super) const TRAP: i32 = 5;
     pub(super) const ABRT: i32 = 6;
@@ -19,28 +19,28 @@ mod number {
     pub(super) const PROF: i32 = 27;
     pub(super) const PWR: i32 = 30;
     pub(super) const SYS: i32 = 31;
-    /// The realtime signals that the C library does not use itself.
+    /// The realtime signals, without those that the C library uses itself.
     pub(super) const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 }
 
-/// Signals that ask a process to end.
+/// Further signals that ask a process to end.
 const TERMINATING: [i32; 5] = [number::XCPU, number::PWR, number::ABRT, number::TRAP, number::SYS];
 
-/// Signals without a meaning for a daemon that end or stop a process by default.
+/// Signals that would end or stop the process by default but have no meaning for a daemon.
 const HARMLESS: [i32; 7] =
     [number::STKFLT, number::TSTP, number::TTIN, number::TTOU, number::XFSZ, number::VTALRM, number::PROF];
 
-/// The meaning of a closed terminal.
+/// The effect of SIGHUP, which a closed terminal sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hangup {
-    /// Ends the command, like everything in the terminal.
+    /// Ends the command, which belongs to the terminal.
     Ends,
-    /// Ignored: a daemon outlives the terminal that started it.
+    /// Ignored, so that a daemon outlives the terminal that started it.
     Ignored,
 }
 
-/// Handles signals from now on. The returned future completes with the first one that ends the process: SIGTERM,
-/// SIGINT, SIGQUIT, and those by which the system ends processes. Needs a runtime.
+/// Handles signals from now on. The returned future completes with the first signal that ends the process: SIGTERM,
+/// SIGINT, SIGQUIT, those of `TERMINATING`, and SIGHUP if `hangup` says so. Needs a tokio runtime.
 pub(super) fn stopped(hangup: Hangup) -> impl Future<Output = ()> {
     let ending = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()].into_iter();
     let ending = ending.chain(TERMINATING.map(SignalKind::from_raw));
@@ -64,7 +64,7 @@ pub(super) fn stopped(hangup: Hangup) -> impl Future<Output = ()> {
     }
 }
 
-/// Ignores signals: one that was listened for once never has its default effect again.
+/// Ignores harmless signals: once tokio listens for a signal, its default effect is off for the life of the process.
 fn ignore_harmless() {
     let named = [SignalKind::user_defined1(), SignalKind::user_defined2(), SignalKind::alarm(), SignalKind::io()];
     let numbered = HARMLESS.into_iter().chain(number::REALTIME).map(SignalKind::from_raw);

@@ -1,4 +1,4 @@
-//! The state directory: created or checked before its use, and owned by one process at a time.
+//! The state directory: created or checked before use, and owned by one process at a time.
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions, TryLockError};
 use std::io;
@@ -43,13 +43,13 @@ pub(super) enum LockError {
     Taken(PathBuf),
 }
 
-/// The ownership of a state directory; the kernel releases it with the process.
+/// The ownership of a state directory, held by a file lock that the kernel releases when the process ends.
 pub(super) struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes ownership, creating the directory if necessary. Closes what an older version left open to other users.
+    /// Takes ownership of the state directory; creates it if necessary, and removes other users' access to its files.
     pub(super) fn take(state_dir: &Path) -> Result<Self, LockError> {
         prepare(state_dir)?;
         let dir = || state_dir.to_owned();
@@ -67,7 +67,7 @@ impl Lock {
             Err(TryLockError::WouldBlock) => return Err(LockError::Taken(dir())),
         }
         if was_open {
-            // A user who has it open could lock it at any time.
+            // A user who opened the lock file before could lock it at any time, so the file is replaced.
             file = replace_lock(&path).map_err(failed)?;
         }
         close_files(state_dir).map_err(distrusted)?;
@@ -75,7 +75,7 @@ impl Lock {
     }
 }
 
-/// Checks if a daemon could use this directory, whoever owns it, and changes nothing.
+/// Checks if a daemon could use this directory, regardless of its present owner. Changes nothing.
 pub(super) fn check(state_dir: &Path) -> Result<(), LockError> {
     let distrusted = |source| LockError::Unsafe { dir: state_dir.to_owned(), source };
     let real = files::check_path(state_dir).map_err(distrusted)?;
@@ -88,7 +88,7 @@ pub(super) fn check(state_dir: &Path) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Creates the directory, or closes it to other users if it is only for this daemon.
+/// Creates the directory, or removes other users' access if the directory is only for this daemon.
 fn prepare(state_dir: &Path) -> Result<(), LockError> {
     let dir = || state_dir.to_owned();
     let make = |source| LockError::Make { dir: dir(), source };
@@ -104,7 +104,7 @@ fn prepare(state_dir: &Path) -> Result<(), LockError> {
     fs::set_permissions(&real, Permissions::from_mode(mode)).map_err(make)
 }
 
-/// Returns the mode that a too open directory must get.
+/// Returns the mode that the directory must get if other users have too much access; `None` if it may stay as it is.
 fn required_mode(state_dir: &Path, real: &Path, found: &Metadata) -> Result<Option<u32>, LockError> {
     let dir = || state_dir.to_owned();
     let distrusted = |source| LockError::Unsafe { dir: dir(), source };
@@ -114,7 +114,7 @@ fn required_mode(state_dir: &Path, real: &Path, found: &Metadata) -> Result<Opti
         return Err(distrusted(Distrust::Owner { what: "the directory", path: path(), owner, us: files::user() }));
     }
     if owner != files::user() {
-        // Root's, for a daemon that is not root: a volume that its group may write.
+        // Accepts root's directory for a daemon that is not root, such as a volume that the daemon's group may write.
         let by_others = mode & 0o002 != 0 || mode & 0o020 != 0 && !files::is_member(found.gid());
         return if by_others { Err(distrusted(Distrust::Writable { path: path(), mode })) } else { Ok(None) };
     }
@@ -126,17 +126,17 @@ fn required_mode(state_dir: &Path, real: &Path, found: &Metadata) -> Result<Opti
         true if mode & 0o1000 == 0 => Ok(Some(mode & (DIRECTORY_MODE | 0o7000))),
         true => shared("is shared by all users"),
         false if mode & 0o022 != 0 => shared("holds other things"),
-        // Other users only see names there.
+        // Other users can only list names in this directory.
         false => Ok(None),
     }
 }
 
-/// Returns true if nothing in a directory shows another purpose, such as a user's home.
+/// Returns true if no subdirectory indicates another purpose of the directory, such as a user's home.
 fn is_for_wattune(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
         let name = entry.file_name();
-        // The root of a file system has one.
+        // The root directory of a file system has a `lost+found`.
         if entry.file_type()?.is_dir() && name != "lost+found" && !is_own(&name.to_string_lossy()) {
             return Ok(false);
         }
@@ -144,14 +144,14 @@ fn is_for_wattune(dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Returns true if wattune keeps a file of this name in its state directory.
+/// Returns true if wattune keeps a file or a set of files with this name in its state directory.
 fn is_own(name: &str) -> bool {
     let cached = ["carbon-", "price-", "requests-"].iter().any(|begin| name.starts_with(begin));
     let stems = [store::FILE_NAME, journal::FILE_NAME];
     name == LOCK || stems.iter().any(|stem| name.starts_with(stem)) || cached && name.contains(".json")
 }
 
-/// Returns wattune's files in its state directory.
+/// Returns the paths of wattune's files in its state directory.
 fn own_files(dir: &Path) -> Result<Vec<PathBuf>, Distrust> {
     let looking = |source| Distrust::Io { path: dir.to_owned(), why: source };
     let mut own = Vec::new();
@@ -164,12 +164,12 @@ fn own_files(dir: &Path) -> Result<Vec<PathBuf>, Distrust> {
     Ok(own)
 }
 
-/// Checks the files of an owned directory, and closes them to other users.
+/// Checks wattune's files in an owned directory, and removes other users' access to them.
 fn close_files(dir: &Path) -> Result<(), Distrust> {
     for path in own_files(dir)? {
         let Some(found) = files::check_file(&path)?.filter(|found| !found.is_dir()) else { continue };
-        // SQLite recreates a missing index. A process that had it open could lock it forever, and no other process has
-        // the database open: this one owns the directory.
+        // SQLite recreates the missing index file. It is removed because a process that opened it before could lock it
+        // forever; no other process has the database open, since this process owns the directory.
         let is_index = path.to_string_lossy().ends_with("-shm");
         if is_index && files::is_open(&found) && found.uid() == files::user() {
             fs::remove_file(&path).map_err(|source| Distrust::Io { path, why: source })?;
@@ -180,7 +180,7 @@ fn close_files(dir: &Path) -> Result<(), Distrust> {
     Ok(())
 }
 
-/// Replaces the lock file by a locked one.
+/// Replaces the lock file by a new file that this process has locked.
 fn replace_lock(path: &Path) -> io::Result<File> {
     let next = path.with_extension("new");
     match fs::remove_file(&next) {
@@ -193,8 +193,8 @@ fn replace_lock(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Returns true if, as far as visible, only processes of other users hold the file's lock, and none of this user or
-/// root. A lock held in another container is invisible.
+/// Returns true if only processes of other users visibly hold the file's lock, and none of this user or of root. A lock
+/// held in another container is invisible.
 fn only_others_hold(file: &File) -> io::Result<bool> {
     let own = file.metadata()?;
     let is_it = |found: Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
@@ -202,12 +202,12 @@ fn only_others_hold(file: &File) -> io::Result<bool> {
     let mut others = false;
     for process in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // The process may have ended.
+        // If this fails, the process may have ended.
         let Ok(owner) = process.metadata().map(|found| found.uid()) else { continue };
         if pid == std::process::id() {
             continue;
         }
-        // Only root sees the open files of other users' processes.
+        // Only root can see the open files of other users' processes.
         let open = fs::read_dir(process.path().join("fd")).ok().into_iter().flatten().flatten();
         let holds = |fd: fs::DirEntry| {
             let locks = || fs::read_to_string(process.path().join("fdinfo").join(fd.file_name())).unwrap_or_default();
@@ -223,8 +223,8 @@ fn only_others_hold(file: &File) -> io::Result<bool> {
     Ok(others)
 }
 
-/// Parses the processes that locked a file from `proc_locks(5)`: `1: FLOCK ADVISORY WRITE 4711 fe:00:815 0 EOF`. Omits
-/// a process that has ended and passed the open file to another.
+/// Parses the ids of processes that locked a file from `proc_locks(5)`, in lines such as `1: FLOCK ADVISORY WRITE 4711
+/// fe:00:815 0 EOF`. Misses a process that inherited the open file from one that has ended.
 fn lock_holders(locks: &str, inode: u64) -> Vec<u32> {
     let file = format!(":{inode}");
     let of_line = |line: &str| {

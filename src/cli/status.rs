@@ -16,7 +16,7 @@ pub(super) struct Args {
     /// The daemon's TCP address [default: WATTUNE_SOCKET, else WATTUNE_LISTEN, else 127.0.0.1:4938].
     #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
     listen: Option<SocketAddr>,
-    /// The daemon's Unix socket, used in place of TCP.
+    /// The daemon's Unix socket, in place of the TCP address.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// The output format.
@@ -25,8 +25,8 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Returns the address. A flag wins over both variables; with clap alone, a socket in the environment would win
-    /// over `--listen`.
+    /// Returns the daemon's address. A flag overrides both variables; with variables handled by clap, a socket in the
+    /// environment would override `--listen`.
     fn place(&self) -> anyhow::Result<Place> {
         let variable = |key: &str| std::env::var_os(key).filter(|v| !v.is_empty());
         if let Some(path) = &self.socket {
@@ -46,7 +46,7 @@ impl Args {
     }
 }
 
-/// Prints the status.
+/// Prints the daemon's status.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let text = args.place()?.get("/v1/status").await?;
     let shown = match args.format {
@@ -56,7 +56,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     deliver(shown.as_bytes(), None)
 }
 
-/// Describes the node's cap in one line.
+/// Describes the cap on the node's power in one line.
 fn cap_line(cap: &Value) -> String {
     let watts = |v: &Value| v.as_f64().map_or("no cap".to_owned(), |w| format!("{w:.0} W"));
     let mut line = format!("node's cap {}", watts(&cap["limit_w"]));

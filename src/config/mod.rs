@@ -1,5 +1,5 @@
-//! One file of settings, checked once. Each module owns its settings' type; this module combines them and reports each
-//! mistake with file, line and what would be right.
+//! One settings file, checked once at start. Each module owns its settings' type; this module combines them and reports
+//! each mistake with the file, the line and the allowed values.
 
 use std::path::{Path, PathBuf};
 
@@ -23,27 +23,27 @@ pub enum Backend {
     Simulated,
 }
 
-/// `[gpus]`
+/// Settings of the GPUs, the table `[gpus]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GpuSettings {
-    /// The kind of GPUs.
+    /// The kind of GPUs that the daemon controls.
     pub backend: Backend,
-    /// Used with `backend = "nvml"`.
+    /// Settings of NVIDIA GPUs, used with `backend = "nvml"`.
     pub nvml: nvml::Settings,
-    /// Used with `backend = "simulated"`.
+    /// Settings of simulated GPUs, used with `backend = "simulated"`.
     pub simulated: SimulatedSettings,
 }
 
-/// `[gpus.simulated]`
+/// Settings of simulated GPUs, the table `[gpus.simulated]`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SimulatedSettings {
-    /// The number of simulated GPUs.
+    /// The number of simulated GPUs, 1 to 64.
     pub boards: u32,
-    /// The seed of their noise.
+    /// The seed of the random noise in the simulated readings.
     pub seed: u64,
-    /// Makes the simulated load memory-bound: limits have no effect then, clocks do.
+    /// Makes the simulated load memory-bound: power limits then have no effect on the throughput, clock locks do.
     pub memory_bound: bool,
 }
 
@@ -53,38 +53,38 @@ impl Default for SimulatedSettings {
     }
 }
 
-/// The maximum size of the file in bytes.
+/// The maximum size of the settings file in bytes.
 const MAX_LEN: u64 = 4 << 20;
 
-/// All settings.
+/// All settings of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The state directory: the database, the restore journal, the signal's cache.
+    /// The directory of the daemon's files: the database, the restore journal, the cached carbon signal.
     pub state_dir: Option<PathBuf>,
-    /// The GPUs.
+    /// Settings of the GPUs.
     pub gpus: GpuSettings,
-    /// The control loop.
+    /// Settings of the control loop.
     pub control: controller::Settings,
     /// The cap on the sum of all GPUs' power limits.
     pub cap: controller::CapSettings,
     /// The limit on the emissions of all jobs together.
     pub carbon_budget: controller::BudgetSettings,
-    /// The ledger.
+    /// Settings of the ledger of energy and emissions.
     pub ledger: ledger::Settings,
-    /// CPU packages and memory.
+    /// Settings of the measurement of CPU packages and memory.
     pub cpu: cpu::Settings,
-    /// The just-in-time profiler.
+    /// Settings of the just-in-time profiler.
     pub profile: profile::Settings,
-    /// The planner.
+    /// Settings of the planner.
     pub plan: plan::Settings,
-    /// The carbon signal.
+    /// Settings of the carbon signal.
     pub carbon: CarbonSettings,
-    /// The day-ahead price, a second signal.
+    /// Settings of the day-ahead electricity price, a second signal.
     pub price: PriceSettings,
-    /// The API.
+    /// Settings of the HTTP API.
     pub http: http::Settings,
-    /// The log.
+    /// Settings of the log.
     pub log: telemetry::Settings,
 }
 
@@ -99,26 +99,26 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// Syntax, an unknown key, a wrong type or value.
+    /// The file has a syntax error, an unknown key, or a value of a wrong type or out of range.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Wrong {
         path: PathBuf,
-        /// The line, from 1.
+        /// The line in the file, from 1.
         line: usize,
-        /// The column, from 1.
+        /// The column in the line, from 1.
         column: usize,
         message: String,
     },
-    /// A value out of range that is not in the file, or whose position in it is unknown.
+    /// A value is out of range and not in the file, or its position in the file is unknown.
     #[error("{section}: {message}")]
     OutOfRange { section: &'static str, message: String },
 }
 
 impl Settings {
-    /// Reads and checks a file. `adjust` replaces values by those of flags and the environment.
+    /// Reads and checks a settings file. `adjust` replaces values by those of flags and the environment.
     ///
     /// # Errors
-    /// The first mistake: in the file with file, line and what would be right.
+    /// The first mistake. For one in the file, the message names the file, the line and the allowed values.
     pub fn load(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, ConfigError> {
         let text = crate::files::regular::read_text(path, MAX_LEN)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
@@ -145,7 +145,7 @@ impl Settings {
         })
     }
 
-    /// Checks what types cannot: ranges, and settings that depend on each other.
+    /// Checks value ranges, and settings that depend on each other.
     pub fn check(&self) -> Result<(), ConfigError> {
         let in_section = |section| move |message| ConfigError::OutOfRange { section, message };
         self.control.check().map_err(in_section("control"))?;
@@ -182,13 +182,13 @@ impl Settings {
     }
 }
 
-/// Returns true if this process is root: it owns its own entry in /proc as user 0.
+/// Returns true if this process runs as root: user 0 owns the process's own entry in `/proc`.
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// Finds the key, or the entry of a list, that a message begins with; otherwise its table or list.
+/// Adds to a range error the position of the key, or of the list entry, that its message begins with.
 fn locate(text: &str, path: &Path, section: &'static str, message: String) -> ConfigError {
     let key = format!("{section}.{}", message.split_whitespace().next().unwrap_or_default());
     match DeTable::parse(text).ok().and_then(|table| place(table.get_ref(), &key)) {
@@ -200,7 +200,7 @@ fn locate(text: &str, path: &Path, section: &'static str, message: String) -> Co
     }
 }
 
-/// Returns the start of the deepest part of a key's path that exists below the section: `cap.schedule[1].from`.
+/// Returns the byte position of the deepest existing part of a key's path, such as `cap.schedule[1].from`.
 fn place(file: &DeTable<'_>, key: &str) -> Option<usize> {
     let (mut table, mut found) = (file, None);
     for part in key.split('.') {
@@ -224,7 +224,7 @@ fn place(file: &DeTable<'_>, key: &str) -> Option<usize> {
     found
 }
 
-/// Returns line and column, from 1, of a byte's position.
+/// Returns the line and the column, both from 1, of a byte position.
 fn position(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..at.min(text.len())];
     let line = before.matches('\n').count() + 1;

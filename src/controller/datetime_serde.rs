@@ -1,4 +1,4 @@
-//! Times in settings and requests.
+//! Deserialization of dates and times in settings and requests.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Deserializer, de};
 use toml::value::Datetime;
 
-/// Plausible years.
+/// Years in which a time may lie; any other year is refused as a mistake.
 const YEARS: std::ops::RangeInclusive<i32> = 2000..=2999;
 
-/// Deserializes a time: a text in RFC 3339, or TOML's own date and time, with its zone.
+/// Deserializes a time with its time zone, from a string in RFC 3339 or from a TOML date-time.
 pub(super) fn datetime<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DateTime<Utc>, D::Error> {
     deserializer.deserialize_any(DateTimeVisitor)
 }

@@ -1,10 +1,10 @@
-//! Errors of requests and of the start.
+//! Errors of requests to the controller, and of the daemon's start.
 
 use crate::gpu::journal::JournalError;
 use crate::store::StoreError;
 use wattune_core::domain::InvalidJob;
 
-/// Error of a request. Each states what would be valid.
+/// Error of a request to the controller. Each message states what would be valid.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The named object does not exist.
@@ -12,9 +12,9 @@ pub enum ControlError {
     NotFound {
         /// Kind of object: "GPU", "job".
         what: &'static str,
-        /// Name in the request.
+        /// Name of the object, as given in the request.
         given: String,
-        /// Hint at what exists; empty, or begins with punctuation.
+        /// End of the message, which says which objects exist; empty, or begins with punctuation.
         hint: String,
     },
     /// The request is invalid.
@@ -23,13 +23,13 @@ pub enum ControlError {
     /// The request conflicts with the present state.
     #[error("{0}")]
     Conflict(String),
-    /// The maximum number is reached.
+    /// The maximum number of open jobs is reached.
     #[error("{0}")]
     TooMany(String),
-    /// The request is not permitted or not possible here.
+    /// The request is not permitted, or not possible on this machine.
     #[error("{0}")]
     Forbidden(String),
-    /// The restore journal cannot be written, so that no limit may be set. Nothing was changed.
+    /// The journal of original limits cannot be written, so no limit may be set. Nothing was changed.
     #[error("no limit is set: {0}; the original limit could not be restored")]
     Journal(String),
     /// The database failed; nothing was changed.
@@ -44,7 +44,7 @@ impl ControlError {
     }
 }
 
-/// Error of the start.
+/// Error that prevents the daemon from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The journal of original limits is unusable.
@@ -53,12 +53,12 @@ pub enum StartError {
     /// The database is unusable.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The node's cap is invalid. The settings are checked before, so this is a bug.
+    /// The node's cap is invalid. The settings are checked earlier, so this is a bug in wattune.
     #[error("cap: {0}")]
     Cap(String),
 }
 
-/// Returns an error with its cause.
+/// Returns the message of an error, followed by the message of its cause.
 pub(super) fn in_full(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),

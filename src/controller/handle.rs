@@ -15,13 +15,13 @@ type Request = Box<dyn for<'a> FnOnce(&'a mut Controller) -> BoxFuture<'a, ()> +
 #[error("the daemon is too busy or shutting down; try again")]
 pub struct Busy;
 
-/// Sending end of the queue. Cheap to clone.
+/// Sending end of the queue of requests; cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
 }
 
-/// Receiving end of the queue, which the loop owns.
+/// Receiving end of the queue of requests, which the control loop owns.
 pub struct Requests {
     requests: mpsc::Receiver<Request>,
 }
@@ -33,10 +33,10 @@ impl Handle {
         (Self { requests: sender }, Requests { requests: receiver })
     }
 
-    /// Has the controller handle `request`.
+    /// Queues `request` for the controller and returns its result.
     ///
     /// # Errors
-    /// If the queue is full or the controller is gone; then the request was not made.
+    /// If the queue is full, or the controller ends before it responds.
     pub async fn ask<T, F>(&self, request: F) -> Result<T, Busy>
     where
         T: Send + 'static,
@@ -45,7 +45,7 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         let boxed: Request = Box::new(move |controller| {
             Box::pin(async move {
-                // The caller may have gone.
+                // The caller may have stopped waiting.
                 let _ = reply.send(request(controller).await);
             })
         });
@@ -55,7 +55,7 @@ impl Handle {
 }
 
 impl Requests {
-    /// Waits for the next request; `None` once no handle is left.
+    /// Waits for the next request and returns it; `None` once every [`Handle`] is dropped.
     pub async fn next(&mut self) -> Option<PendingRequest> {
         self.requests.recv().await.map(PendingRequest)
     }
@@ -70,7 +70,7 @@ impl Requests {
 pub struct PendingRequest(Request);
 
 impl PendingRequest {
-    /// Handles it.
+    /// Runs the request on the controller and sends the result to its caller.
     pub async fn answer(self, controller: &mut Controller) {
         (self.0)(controller).await;
     }

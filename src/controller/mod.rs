@@ -1,10 +1,11 @@
 //! The loop and all mutable state of a running daemon: observe → account → plan → compare → act.
 //!
-//! [`Controller::tick`] is activated by a timer or by an event, does not know what changed, and does no retries of its
-//! own: the next tick is the retry. Requests come through a [`Handle`], one at a time, between ticks. The plan is data;
-//! the controller carries it out. Its parts own their state; `tick` and the requests connect them.
+//! [`Controller::tick`] runs on a timer and when the carbon feed changes. It does not depend on what changed, and the
+//! next tick is its retry. Requests arrive through a [`Handle`] and run one at a time, between ticks. A plan is data,
+//! which the controller carries out. Each part of the controller owns its state; `tick` and the requests connect the
+//! parts.
 
-/// Borrows the parts that accounting and planning work on.
+/// Borrows those parts of a controller that accounting and planning work on, as a `Node`.
 macro_rules! node {
     ($controller:ident) => {
         $crate::controller::node::Node {
@@ -76,10 +77,10 @@ use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
-/// Target of each GPU now.
+/// Wanted state of each GPU now.
 type Targets = BTreeMap<GpuId, Target>;
 
-/// State of a running daemon, by owner.
+/// State of a running daemon; each field is a part that owns its own state.
 pub struct Controller {
     settings: Settings,
     profiling: ProfileSettings,
@@ -96,11 +97,11 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Runs one activation. Never fails: what cannot be done now is a state that the API shows, and is tried again.
+    /// Runs the control loop once. Does not fail: the API shows what could not be done, and the next tick tries again.
     pub async fn tick(&mut self) {
         self.add_arrivals().await;
         self.observe();
-        // A falling cap does not wait for accounting and plans.
+        // Accounting and planning take time, so a falling cap is followed before them.
         self.act();
         self.update_signal().await;
         self.end_silent_jobs().await;
@@ -124,17 +125,17 @@ impl Controller {
         self.settings.tick_s
     }
 
-    /// Returns the feed, for waiting for its next response.
+    /// Returns a receiver of the carbon feed's state, which is notified of each change.
     pub fn signal(&self) -> watch::Receiver<FeedState> {
         self.signal.feed()
     }
 
-    /// Returns the store, for tasks outside the loop.
+    /// Returns a handle to the store, for tasks outside the control loop.
     pub fn store(&self) -> Store {
         self.store.clone()
     }
 
-    /// Accepts GPUs from now on as they come.
+    /// Accepts, from now on, GPUs that become usable after the daemon's start.
     pub fn await_arrivals(&mut self, arrivals: Arrivals) {
         self.gpus.await_arrivals(arrivals);
     }
@@ -156,7 +157,7 @@ impl Controller {
         }
     }
 
-    /// Adds the GPUs that came since the last tick, with their journalled limits and the jobs that wait for them.
+    /// Adds the GPUs that became usable since the last tick, their jobs and their journalled external limits.
     async fn add_arrivals(&mut self) {
         while let Some(mut gpu) = self.gpus.next_arrival(&self.clock, self.settings.call_timeout_s).await {
             let id = gpu.id().clone();
@@ -203,7 +204,7 @@ impl Controller {
         self.gpus.expire_overrides(now);
     }
 
-    /// Takes in the feed's newest responses, and marks the hours and jobs that they concern.
+    /// Applies the carbon feed's newest responses, and recounts the emissions of the hours and jobs that they change.
     async fn update_signal(&mut self) {
         let now = self.now();
         let update = self.signal.update(&self.store, now).await;
@@ -224,7 +225,7 @@ impl Controller {
         }
     }
 
-    /// Closes the intervals that are long enough, and stores them with a checkpoint of the open ones.
+    /// Closes the ledger's intervals that are long enough and stores them, with a checkpoint of the open intervals.
     async fn account(&mut self) {
         let is_closed = self.accounting.close_due(&mut node!(self));
         self.write_backlog().await;
@@ -234,7 +235,7 @@ impl Controller {
         self.accounting.checkpoint(&mut node!(self)).await;
     }
 
-    /// Writes the backlog. Jobs with energy that was read only after their end are estimated again.
+    /// Writes the ledger's backlog. Estimates ended jobs again whose energy was read only after their end.
     async fn write_backlog(&mut self) {
         let late = self.accounting.write_backlog(&mut node!(self)).await;
         for id in late.unwrap_or_default() {
@@ -249,7 +250,7 @@ impl Controller {
         }
     }
 
-    /// Maintains the ledger, one step in each tick. A failed step is tried again at the next one.
+    /// Does one step of the ledger's upkeep and updates savings. The next tick tries a failed step again.
     async fn maintain_ledger(&mut self) {
         if self.accounting.store_fault().is_none() {
             let kept = match self.step_ledger().await {
@@ -274,7 +275,7 @@ impl Controller {
         self.accounting.compute_due_hours(&mut node!(self)).await
     }
 
-    /// Estimates the savings that are due.
+    /// Updates the savings so far of those jobs whose estimate is due.
     async fn update_savings(&mut self) -> Result<(), ControlError> {
         let now = self.now().utc;
         let Some(update) = self.savings.begin_update(&self.jobs, now) else { return Ok(()) };
@@ -287,7 +288,7 @@ impl Controller {
         Ok(self.savings.end_update(update, &self.store).await?)
     }
 
-    /// Records the references of jobs that have a first plan, or were profiled again.
+    /// Records in the ledger the references for the savings of jobs first planned, or profiled again.
     async fn freeze_references(&mut self) {
         for id in savings::due_references(&self.jobs) {
             let Some(job) = self.jobs.get(&id) else { continue };
@@ -304,7 +305,7 @@ impl Controller {
         }
     }
 
-    /// Estimates ended jobs again once all intensities of their time have come.
+    /// Estimates the savings of ended jobs again once all carbon intensities of their time are published.
     async fn estimate_awaited(&mut self) -> Result<(), StoreError> {
         for id in self.savings.awaited() {
             let stored = self.store.job(&id).await?;
@@ -329,7 +330,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Estimates jobs a last time before their minutes are rolled up, with the intensities known now.
+    /// Estimates ended jobs a last time, with the intensities known now, before their minutes are rolled up to hours.
     async fn estimate_before_roll_up(&mut self, ids: Vec<JobId>) -> Result<(), StoreError> {
         for id in ids {
             let Some(stored) = self.store.job(&id).await?.filter(|job| job.ended.is_some()) else { continue };
@@ -346,7 +347,7 @@ impl Controller {
         }
     }
 
-    /// Records the outcome of an ended job; if it cannot be written now, at a later tick.
+    /// Estimates an ended job's savings and records them in the ledger, at a later tick if writing fails now.
     async fn record_outcome(&mut self, job: &Job, stored: &StoredJob, why: &str) {
         match self.snapshot().estimate_outcome(job, stored, why).await {
             Ok(Some(outcome)) => {
@@ -358,7 +359,7 @@ impl Controller {
         }
     }
 
-    /// Writes an entry now if that is possible, else at a later tick.
+    /// Writes an entry to the ledger now or, if that is impossible, at a later tick.
     async fn write_entry(&mut self, entry: Entry) {
         self.accounting.queue_entry(entry);
         if self.accounting.store_fault().is_none()
@@ -368,7 +369,7 @@ impl Controller {
         }
     }
 
-    /// Equips jobs whose GPUs did not answer at their registration, and have answered since.
+    /// Gives a profiler to jobs whose GPUs did not report their limits at registration but report them now.
     async fn equip_jobs(&mut self) {
         let bare: Vec<JobId> = self.jobs.iter().filter(|j| j.profiler.is_none()).map(|j| j.id.clone()).collect();
         for id in bare {
@@ -381,7 +382,7 @@ impl Controller {
         }
     }
 
-    /// Sets the ceilings of all jobs' sweeps by the node's cap.
+    /// Sets the highest limits that each job's sweep may measure under the node's cap.
     fn fit_sweeps(&mut self) {
         for fit in self.snapshot().sweep_fits() {
             if let Some(job) = self.jobs.get_mut(&fit.job) {
@@ -390,7 +391,7 @@ impl Controller {
         }
     }
 
-    /// Plans every job that has a reason to, and applies all plans. Returns the cap's grants.
+    /// Plans every job that needs a new plan, and makes all jobs follow their plans. Returns the cap's grants.
     async fn plan(&mut self) -> LimitGrants {
         let now = self.now();
         self.planner.plan(&mut node!(self), self.accounting.budget(), now).await;
@@ -399,7 +400,7 @@ impl Controller {
         self.planner.follow(&ids, &mut node!(self), now)
     }
 
-    /// Does the same for one job alone, unless others are concerned too.
+    /// Plans one job and follows its plan, or does so for all jobs if others are concerned. Returns the cap's grants.
     async fn plan_one(&mut self, id: &JobId) -> LimitGrants {
         let now = self.now();
         match self.planner.update_one(id, &mut node!(self), self.accounting.budget(), now) {
@@ -408,7 +409,7 @@ impl Controller {
         }
     }
 
-    /// Compares the target of each GPU with its readings, and acts. Returns the targets.
+    /// Compares each GPU's readings with its target, and writes where they differ. Returns the targets.
     fn act(&mut self) -> Targets {
         let demand = self.snapshot().demand();
         let (now, grants) = (demand.now, self.cap.enforce(&demand));

@@ -1,4 +1,4 @@
-//! The parts of the daemon that accounting and planning work on, borrowed one by one.
+//! The parts of the daemon that accounting and planning work on, each borrowed separately.
 
 use chrono::{DateTime, Utc};
 
@@ -20,7 +20,7 @@ pub(super) struct Node<'a> {
     pub(super) store: &'a Store,
     pub(super) settings: &'a Settings,
     pub(super) clock: &'a dyn Clock,
-    /// Start of the daemon.
+    /// Time of the daemon's start.
     pub(super) started_at: DateTime<Utc>,
 }
 
@@ -29,7 +29,7 @@ impl Node<'_> {
         self.clock.now()
     }
 
-    /// Returns the demand on the GPUs.
+    /// Returns the demand of the GPUs on the node's cap.
     pub(super) fn demand(&self, now: Now) -> Demand<'_> {
         Demand { gpus: self.gpus, jobs: self.jobs, settings: self.settings, now }
     }

@@ -1,4 +1,4 @@
-//! The loop of a running daemon: a timer and events activate the tick; requests are handled in between.
+//! The control loop: a timer and changes of the carbon feed start a tick; requests are handled between ticks.
 
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -11,14 +11,14 @@ use crate::gpu::restore::Restored;
 use crate::store::StoreError;
 use wattune_core::domain::GpuId;
 
-/// Runs until `cancel`, then shuts down in order. Returns the result for each GPU that wattune had set.
+/// Runs the control loop until `cancel`, then shuts down. Returns the result for each GPU that wattune had set.
 pub async fn run(
     mut controller: Controller,
     mut requests: Requests,
     cancel: CancellationToken,
 ) -> Vec<(GpuId, Restored)> {
     let mut timer = tokio::time::interval(controller.tick_period().to_std());
-    // A late tick is no reason for two.
+    // Ticks missed by a late one are not made up for.
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut signal = controller.signal();
     let mut feed_alive = true;
@@ -52,7 +52,7 @@ async fn answer_waiting(controller: &mut Controller, requests: &mut Requests) {
     }
 }
 
-/// End of the loop.
+/// Result of the control loop.
 #[derive(Debug)]
 pub struct Ended {
     /// Result for each GPU that wattune had set.
@@ -61,10 +61,10 @@ pub struct Ended {
     pub died: Option<String>,
 }
 
-/// Runs the loop in a task of its own. If that panics, the GPUs get their original limits back all the same.
+/// Runs the control loop in a task of its own. If the task panics, restores the GPUs' original limits nevertheless.
 ///
 /// # Errors
-/// If the loop panicked and the journal cannot be read then.
+/// If the loop panicked and the journal of original limits cannot be read.
 pub async fn supervise(
     controller: Controller,
     requests: Requests,
@@ -78,7 +78,7 @@ pub async fn supervise(
         Err(died) => died.to_string(),
     };
     tracing::error!("the control loop panicked ({died}); restoring the GPUs' original limits");
-    // The loop's memory is lost; its writes to GPUs are in the file.
+    // The loop's memory is lost, but the journal file records its writes to GPUs.
     let mut journal = Journal::open(&state_dir, boot_id())?;
     let cap = cap.get().filter(|_| keeps);
     let restoring = tokio::task::spawn_blocking(move || restore_within(&mut journal, &handles.all(), timeout, cap));
@@ -110,7 +110,7 @@ impl Controller {
         restored
     }
 
-    /// Closes the ledger.
+    /// Closes the ledger's open block, does the next step of its upkeep, and stores the hours that remain due.
     async fn end_ledger(&mut self) -> Result<(), StoreError> {
         self.accounting.end_block(&mut node!(self)).await?;
         self.step_ledger().await?;

@@ -4,14 +4,14 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use wattune_core::units::Seconds;
 
-/// Permission to lock clocks.
+/// Permission to lock GPU clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Locking {
-    /// Where the power limit does not bind, and GPU and rights permit it.
+    /// Clocks may be locked where the power limit does not bind, if the GPU and the daemon's rights permit it.
     #[default]
     Auto,
-    /// Never.
+    /// Clocks are never locked.
     Off,
 }
 
@@ -41,15 +41,15 @@ impl<'de> Deserialize<'de> for Locking {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Plan and record, but set nothing.
+    /// True if the daemon plans and records, but sets nothing.
     pub observe: bool,
-    /// Time between ticks.
+    /// Time between two ticks of the control loop.
     pub tick_s: Seconds,
-    /// Longest interval of the ledger.
+    /// Maximum length of an interval of the ledger.
     pub interval_s: Seconds,
-    /// Time between two checkpoints of open intervals and last reports: with a tick, the maximum cost of a kill.
+    /// Time between two checkpoints of open intervals and last reports. A killed daemon loses at most this and a tick.
     pub checkpoint_s: Seconds,
-    /// Turn persistence mode on where it is off, so that limits survive the last client; off again afterwards.
+    /// True to turn persistence mode on where it is off, so that limits outlast the last client; off again afterwards.
     pub enable_persistence: bool,
     /// Permission to lock clocks where the power limit does not bind.
     pub clocks: Locking,
@@ -90,13 +90,13 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the time-out of each step of restoring a GPU: longer than usual, since it is the last chance, and short enough
-    /// for the grace of service managers.
+    /// Returns the time-out of each step of restoring a GPU: longer than for other calls, because it is the last
+    /// attempt, and short enough to end before a service manager kills the daemon.
     pub(super) fn restore_timeout(&self) -> Seconds {
         (self.call_timeout_s * 3.0).max(Seconds::new(3.0)).min(Seconds::new(5.0))
     }
 
-    /// Checks what the types cannot; the error names the key and states what is valid.
+    /// Checks the values that the types do not; the error names the key and its valid range.
     pub fn check(&self) -> Result<(), String> {
         self.tick_s.check("tick_s", 0.05, 60.0)?;
         self.interval_s.check("interval_s", 1.0, 60.0)?;

@@ -1,4 +1,4 @@
-//! The daemon's parts at one time, to read: views are built and savings estimated from them, without side effects.
+//! Read access to the daemon's parts at one time, from which views are built and savings estimated.
 
 use chrono::{DateTime, Utc};
 
@@ -14,7 +14,7 @@ use crate::store::Store;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::time::Now;
 
-/// The daemon's parts at one time.
+/// References to the daemon's parts, and the time at which they are read.
 #[derive(Clone, Copy)]
 pub(super) struct Snapshot<'a> {
     pub(super) now: Now,
@@ -32,17 +32,17 @@ pub(super) struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Returns the demand on the GPUs.
+    /// Returns the demand of the GPUs on the node's cap.
     pub(super) fn demand(&self) -> Demand<'a> {
         Demand { gpus: self.gpus, jobs: self.jobs, settings: self.settings, now: self.now }
     }
 
-    /// Returns the cap's grants.
+    /// Returns the limits that the node's cap grants to the GPUs.
     pub(super) fn grants(&self) -> LimitGrants {
         self.cap.grants(&self.demand())
     }
 
-    /// Returns the intensities that emissions are computed with.
+    /// Returns the carbon intensities that emissions are computed with.
     pub(super) fn intensities(&self) -> Intensities<'a> {
         self.accounting.intensities(self.signal, self.store)
     }

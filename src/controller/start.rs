@@ -1,4 +1,4 @@
-//! Start of a controller from a state directory and GPUs: what an earlier daemon left is restored or continued first.
+//! Start of a controller: restores the limits and continues the jobs and the ledger that an earlier daemon left behind.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,9 +28,9 @@ use wattune_core::plan::Settings as PlanSettings;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::units::{Seconds, Watts};
 
-/// Parts of a controller.
+/// Parts that a controller is started with.
 pub struct Parts<'a> {
-    /// Settings of the loop.
+    /// Settings of the control loop.
     pub settings: Settings,
     /// Settings of the profiler.
     pub profiling: ProfileSettings,
@@ -38,33 +38,33 @@ pub struct Parts<'a> {
     pub planning: PlanSettings,
     /// Settings of the carbon signal.
     pub carbon: CarbonSettings,
-    /// State directory.
+    /// Directory of the journal and the database.
     pub state_dir: &'a Path,
-    /// Clock.
+    /// Clock that the daemon reads.
     pub clock: Arc<dyn Clock>,
-    /// Node's cap.
+    /// Settings of the node's cap.
     pub cap: CapSettings,
-    /// Carbon budget of all jobs.
+    /// Settings of the carbon budget of all jobs.
     pub carbon_budget: BudgetSettings,
-    /// Terms of the ledger.
+    /// Terms under which the ledger is kept.
     pub ledger: LedgerTerms,
-    /// GPUs.
+    /// Opened devices of the GPUs.
     pub devices: Vec<Box<dyn GpuDevice>>,
-    /// Times of their readings.
+    /// Times between readings of the GPUs.
     pub sampling: Sampling,
-    /// CPUs, if they are read.
+    /// Handle to the CPUs' energy readings; `None` if they are not read.
     pub cpu: Option<CpuHandle>,
     /// State of the carbon feed.
     pub signal: watch::Receiver<FeedState>,
-    /// Ranks of the feed's sources by their forecasts.
+    /// Ranks of the feed's sources by the scores of their forecasts, shared with the feed.
     pub ranks: SharedRanks,
-    /// Price, if there is a source.
+    /// Day-ahead price; `None` without a source.
     pub price: Option<PriceSignal>,
-    /// Known problems.
+    /// Problems known before the start, such as GPUs that could not be opened.
     pub problems: Vec<String>,
 }
 
-/// Returns handles of devices. In observe mode nothing is ever written through them.
+/// Starts the handle of each device. In observe mode nothing is ever written through them.
 pub fn open_handles(
     devices: Vec<Box<dyn GpuDevice>>,
     clock: &Arc<dyn Clock>,
@@ -75,7 +75,7 @@ pub fn open_handles(
     devices.into_iter().map(start).collect()
 }
 
-/// Waits until every GPU has answered, at most `patience`, so that the first views have readings.
+/// Waits until every GPU has responded, at most `patience`, so that the first views have readings.
 fn await_answers(handles: &[GpuHandle], patience: Seconds) {
     let step = Seconds::new(0.01);
     let mut left = patience;
@@ -90,7 +90,7 @@ fn await_answers(handles: &[GpuHandle], patience: Seconds) {
     }
 }
 
-/// Opens the database and reads the announced events.
+/// Opens the database, and returns it with the node's cap and its announced events.
 async fn read_caps(
     state_dir: &Path,
     settings: CapSettings,
@@ -106,10 +106,10 @@ async fn read_caps(
 }
 
 impl Controller {
-    /// Starts: restores GPUs that an earlier daemon left set, and continues its jobs and ledger.
+    /// Starts a controller: restores GPUs that an earlier daemon left set, and continues its jobs and ledger.
     ///
     /// # Errors
-    /// If the journal or the database is unusable: then no GPU may be touched.
+    /// If the journal or the database is unusable. With an unusable database the original limits are restored first.
     pub async fn start(mut parts: Parts<'_>) -> Result<Self, StartError> {
         let mut journal = Journal::open(parts.state_dir, journal::boot_id())?;
         let handles = open_handles(parts.devices, &parts.clock, parts.sampling, parts.settings.call_timeout_s);
@@ -117,15 +117,15 @@ impl Controller {
         let now = parts.clock.utc();
         let caps = read_caps(parts.state_dir, parts.cap, now, &mut parts.problems).await;
         if let Ok((store, _)) = &caps {
-            // Their last counters reveal a driver that was reloaded since, with its default limits.
+            // A counter below its checkpoint shows that the driver was reloaded since, with its default limits.
             for point in store.checkpoints().await.unwrap_or_default() {
                 if let Ok(gpu) = GpuId::new(point.device.to_string()) {
                     journal.update_counter(&gpu, point.counter);
                 }
             }
         }
-        // Under a cap, GPUs are lowered first; the ticks then restore what fits. Else everything is restored before anything
-        // else that could fail. What cannot be restored now stays in the journal, and every tick tries again.
+        // Under a cap, the ticks lower GPUs first and then restore what fits. Else everything is restored before any
+        // other step that could fail. The journal keeps what cannot be restored now, and every tick tries again.
         let capped =
             !settings.observe && caps.as_ref().is_ok_and(|(_, caps)| !caps.schedule(Watts::ZERO, now).is_empty());
         let journal = tokio::task::spawn_blocking(move || {
@@ -136,7 +136,7 @@ impl Controller {
             journal
         })
         .await;
-        // If the closure panicked, the file has the truth.
+        // If the closure panicked, the journal file still records what is to be restored.
         let journal = match journal {
             Ok(journal) => journal,
             Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
@@ -145,7 +145,7 @@ impl Controller {
         let (open_jobs, unreadable) = store.open_jobs().await?;
         parts.problems.extend(unreadable);
         let gpus = Gpus::new(journal, handles, parts.sampling, parts.problems);
-        // First of all: everything below reads the ledger with these intervals.
+        // This comes first, because everything below reads the ledger with these intervals.
         let recovered_intervals = store.recover_open_intervals().await?;
         let recovered = store.checkpoints().await?;
         let ended_occupancy = ended_since(&store, &recovered).await?;

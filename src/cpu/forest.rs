@@ -1,23 +1,23 @@
-//! Follows jobs' processes and their descendants from reading to reading (pure).
+//! Follows the processes of jobs and their descendants from reading to reading (pure).
 //!
-//! The kernel keeps for each process its own CPU time and, of children that it waited for, the time of these and their
-//! descendants. A child that ends therefore moves from the list into its parent's sum, and must count once. A process
-//! once found below a job's process stays the job's, even if its parent ends first.
+//! For each process the kernel keeps its own CPU time and the summed CPU time of the ended children that it waited for,
+//! with their descendants. When a child ends, its time moves into the parent's sum and must not count twice. A process
+//! once found below a job's process stays with the job, even if its parent ends first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wattune_core::domain::{JobId, Process};
 
-/// The kernel's record of one process. Times are in ticks.
+/// The kernel's record of one process (`/proc/<pid>/stat`). Times are in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// The start, relative to the machine's.
+    /// The start time of the process, since the machine's start.
     pub(super) start: u64,
-    /// The process that started or adopted it.
+    /// The process that started or adopted this one.
     pub(super) parent: u32,
-    /// The process's own time, threads included.
+    /// The CPU time of the process itself, all threads included.
     pub(super) own: u64,
-    /// The time of children that it waited for, their descendants included.
+    /// The CPU time of ended children that the process waited for, their descendants included.
     pub(super) waited: u64,
 }
 
@@ -31,22 +31,22 @@ impl Stat {
 struct Member {
     job: JobId,
     stat: Stat,
-    /// The job named this process itself.
+    /// True if the job named this process itself; false for a descendant.
     is_named: bool,
 }
 
-/// The processes of all jobs that named some.
+/// The processes of all jobs that are followed by process id.
 #[derive(Debug, Default)]
 pub(super) struct Forest {
     members: BTreeMap<u32, Member>,
     /// Processes known to belong to no job, which need not be read again.
     unrelated: BTreeSet<u32>,
-    /// The ticks of each job since it is followed.
+    /// The ticks that each job has used since it is followed.
     used: BTreeMap<JobId, u64>,
 }
 
 impl Forest {
-    /// Follows these processes and their descendants. Earlier use is not counted.
+    /// Starts to follow the processes `roots` and their descendants for a job. CPU time used before is not counted.
     pub(super) fn follow(&mut self, job: &JobId, roots: &[Process], all: &[u32], read: impl Fn(u32) -> Option<Stat>) {
         self.used.insert(job.clone(), 0);
         for root in roots {
@@ -61,7 +61,7 @@ impl Forest {
         }
     }
 
-    /// Moves the descendants of a job's processes to it, except those that another job named.
+    /// Moves all descendants of a job's processes to the job, except processes that another job named itself.
     fn take_over(&mut self, job: &JobId) {
         loop {
             let parent_is_own = |stat: &Stat| self.members.get(&stat.parent).is_some_and(|parent| parent.job == *job);
@@ -87,7 +87,7 @@ impl Forest {
         self.used.is_empty()
     }
 
-    /// Records a reading of all processes.
+    /// Records a new reading of all processes and adds the CPU time used since the previous one.
     pub(super) fn update(&mut self, all: &[u32], read: impl Fn(u32) -> Option<Stat>) {
         let before: BTreeMap<u32, Stat> = self.members.iter().map(|(pid, member)| (*pid, member.stat)).collect();
         let mut ended: Vec<(u32, JobId)> = Vec::new();
@@ -101,7 +101,7 @@ impl Forest {
                 false
             }
         });
-        // The counted time of ended processes by their nearest living ancestor, in whose sum it may appear again.
+        // Ended processes' time that is counted already, by nearest living ancestor: the ancestor's sum may repeat it.
         let mut moved: BTreeMap<u32, u64> = BTreeMap::new();
         for (pid, _) in &ended {
             let above = std::iter::successors(Some(*pid), |pid| before.get(pid).map(|stat| stat.parent));
@@ -123,7 +123,7 @@ impl Forest {
         }
     }
 
-    /// Finds descendants of members and returns the time that each has used.
+    /// Assigns new descendants of followed processes to their parents' jobs, and returns the CPU time of each.
     fn adopt(&mut self, all: &[u32], read: &impl Fn(u32) -> Option<Stat>) -> Vec<(JobId, u64)> {
         let unknown = all.iter().filter(|pid| !self.members.contains_key(pid) && !self.unrelated.contains(pid));
         let mut fresh: BTreeMap<u32, Stat> = unknown.filter_map(|pid| Some((*pid, read(*pid)?))).collect();

@@ -1,4 +1,4 @@
-//! This machine's CPUs, read from the kernel's files.
+//! The CPUs of this Linux machine, read from the kernel's files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::{CpuSource, JobUsage, Node, Settings, Usage, Zones};
 use crate::clock::Clock;
 use wattune_core::domain::{InvalidJob, JobId, ProcessSelector, Processes};
 
-/// RAPL, processes and control groups below the configured roots.
+/// The RAPL zones, processes and control groups below the configured directories.
 pub struct LinuxNode {
     clock: Arc<dyn Clock>,
     proc: PathBuf,
@@ -21,11 +21,11 @@ pub struct LinuxNode {
     jobs: BTreeMap<JobId, Followed>,
 }
 
-/// The way in which a job is followed.
+/// The way in which a job's CPU time is measured.
 enum Followed {
-    /// By its processes in the forest.
+    /// By the sum over its processes in the forest.
     Pids,
-    /// By its control group's counter.
+    /// By the CPU-time counter of its control group.
     Group(Group),
 }
 
@@ -36,7 +36,7 @@ struct Group {
 }
 
 impl LinuxNode {
-    /// Creates the node without reading anything.
+    /// Creates the node; reads no files yet.
     pub fn new(settings: &Settings, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -53,7 +53,7 @@ impl Group {
     fn update(&mut self) -> Result<(), String> {
         let now = usage::group_usage(&self.dir)?;
         if let Some(last) = self.last {
-            // The counter of a recreated group starts at zero.
+            // If the control group was recreated, its counter starts at zero.
             self.used += now.checked_sub(last).unwrap_or(now);
         }
         self.last = Some(now);
@@ -121,7 +121,7 @@ impl Node for LinuxNode {
             }
             Processes::Cgroup(path) => {
                 let mut group = Group { dir: usage::group_dir(&self.cgroups, path), last: None, used: 0 };
-                // An error is reported again at each reading.
+                // If it fails, the next reading reports the error again.
                 let _ = group.update();
                 Followed::Group(group)
             }

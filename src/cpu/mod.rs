@@ -2,10 +2,10 @@
 //!
 //! [`Node`] is the device trait: [`linux::LinuxNode`] reads RAPL through the kernel's powercap files, `/proc` and
 //! control groups; [`simulated::SimulatedNode`] has no hardware and follows simulated GPUs. [`watch::CpuHandle`] reads
-//! a node on a thread of its own, since kernel files can block, and meters the readings.
+//! a node on its own thread, since kernel files can block, and turns counter values into energy and CPU time.
 //!
-//! Zones are CPU packages and their memory. Cores and uncore are parts of packages, and `psys` contains them: neither
-//! is counted in addition.
+//! The measured zones are CPU packages and their memory. The zones for cores and uncore are parts of packages, and
+//! `psys` contains packages; none of these is counted in addition.
 
 mod forest;
 pub mod linux;
@@ -26,20 +26,20 @@ use utoipa::ToSchema;
 use wattune_core::domain::{DeviceId, InvalidJob, JobId, ProcessSelector, Processes};
 use wattune_core::units::Seconds;
 
-/// `[cpu]`
+/// Settings of the CPU measurement, the table `[cpu]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Enables reading and recording the energy of CPU packages and memory. The CPU time of jobs' processes is read in
-    /// any case: it splits the energy of GPUs with several jobs.
+    /// True to read and record the energy of CPU packages and memory. The CPU time of jobs' processes is read in any
+    /// case, to split the energy of GPUs that several jobs share.
     pub enabled: bool,
     /// The interval between readings.
     pub sample_s: Seconds,
-    /// The directory of the kernel's powercap zones.
+    /// The directory of the kernel's powercap zones (RAPL).
     pub powercap_root: PathBuf,
-    /// The directory of the kernel's processes.
+    /// The directory of the kernel's process files.
     pub proc_root: PathBuf,
-    /// The directory of the control groups (v2).
+    /// The root directory of the control groups (cgroup v2).
     pub cgroup_root: PathBuf,
 }
 
@@ -56,7 +56,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks ranges and paths.
+    /// Checks the range of `sample_s` and that the paths are absolute.
     pub fn check(&self) -> Result<(), String> {
         self.sample_s.check("sample_s", 0.05, 5.0)?;
         for (key, path) in
@@ -70,14 +70,14 @@ impl Settings {
     }
 }
 
-/// A reading of one zone.
+/// A reading of one RAPL zone: a CPU package or its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZoneReading {
     /// The measured device.
     pub device: DeviceId,
-    /// The zone's directory, or a name in its place.
+    /// The zone's directory; for a simulated zone, a label.
     pub path: String,
-    /// The counter in microjoules, or the reason why there is none, with the remedy.
+    /// The energy counter in microjoules, or the reason why it cannot be read, with the remedy.
     pub counter_uj: Result<u64, String>,
     /// The value in microjoules at which the counter wraps to zero, if known.
     pub range_uj: Option<u64>,
@@ -86,7 +86,7 @@ pub struct ZoneReading {
 /// A reading of all zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zones {
-    /// The readings by name.
+    /// The readings of CPU packages and memory, ordered by kind and name.
     pub readings: Vec<ZoneReading>,
     /// The reasons why other zones cannot be read, with the remedies.
     pub problems: Vec<String>,
@@ -99,39 +99,39 @@ pub struct Usage {
     pub cores: Option<u32>,
     /// The CPU time of all processes since the machine started, if known.
     pub busy_us: Option<u64>,
-    /// The CPU time of each followed job's processes since the job is followed.
+    /// The CPU time of the processes of each followed job, counted from the time at which the job was followed.
     pub jobs: BTreeMap<JobId, JobUsage>,
-    /// The job of each process.
+    /// The job of each followed process, by process id.
     pub owners: BTreeMap<u32, JobId>,
-    /// The start of the machine.
+    /// The time at which the machine started, if known.
     pub booted: Option<DateTime<Utc>>,
-    /// The reason why a part is unknown.
+    /// The reason why the node's CPU time is unknown, if so.
     pub problem: Option<String>,
 }
 
-/// The CPU time of a job's processes since the job is followed.
+/// The CPU time of a job's processes, counted from the time at which the job was followed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobUsage {
     /// CPU time in microseconds.
     pub used_us: u64,
-    /// The number of running processes.
+    /// The number of the job's running processes.
     pub running: u32,
     /// The reason why the CPU time is no longer known.
     pub problem: Option<String>,
 }
 
-/// Source of the CPUs' energy.
+/// The source of the CPU energy readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CpuSource {
-    /// The kernel's powercap zones.
+    /// RAPL, through the kernel's powercap zones.
     Rapl,
-    /// A simulation.
+    /// Simulated CPUs, not measured.
     Simulated,
 }
 
 impl CpuSource {
-    /// Returns its name in labels.
+    /// Returns the source's name in labels.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Rapl => "rapl",
@@ -140,21 +140,21 @@ impl CpuSource {
     }
 }
 
-/// A node's CPUs. Calls may block for as long as the kernel likes.
+/// The CPUs of a machine, with access to energy and CPU time. Calls may block for as long as the kernel blocks.
 pub trait Node: Send {
-    /// Returns where its energy comes from.
+    /// Returns the source of the energy readings.
     fn source(&self) -> CpuSource;
 
-    /// Reads the zones.
+    /// Reads the energy counters of all zones.
     fn zones(&mut self) -> Zones;
 
-    /// Reads CPU time.
+    /// Reads the CPU time of the node and of all followed jobs.
     fn usage(&mut self) -> Usage;
 
-    /// Finds the processes that a job names.
+    /// Returns the processes or the control group that a job named, after a check that they exist.
     fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob>;
 
-    /// Counts a job's CPU time from now on, without earlier use by its processes.
+    /// Starts to count a job's CPU time; earlier use by its processes does not count.
     fn follow(&mut self, job: &JobId, processes: &Processes);
 
     /// Stops counting a job's CPU time.

@@ -1,8 +1,8 @@
-//! RAPL's zones in the kernel's powercap files, and their counters.
+//! Reads the energy counters of RAPL zones from the kernel's powercap files.
 //!
-//! `/sys/class/powercap` holds links to all zones side by side (`intel-rapl:0`, `intel-rapl:0:1`), the directory behind
-//! it the same as a tree; both are read. AMD's packages carry Intel's names. `intel-rapl-mmio` shows packages a second
-//! time: of zones with the same name the first in the order of [`rank`] counts.
+//! `/sys/class/powercap` links to all zones side by side (`intel-rapl:0`, `intel-rapl:0:1`); the directory behind it
+//! holds the same zones as a tree. Both layouts are read. AMD packages use Intel's names too. `intel-rapl-mmio` lists
+//! packages a second time: of zones with the same name, the first in the order of [`rank`] is used.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use wattune_core::domain::{DeviceId, DeviceKind};
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// The interval between searches for zones without a sign of change.
+/// The longest interval between searches for zones.
 const SEARCH_EVERY: Seconds = Seconds::new(10.0);
 
 /// The depth of zones below the root: control type, package, subzone.
@@ -36,7 +36,7 @@ struct Zone {
     range_uj: Option<u64>,
 }
 
-/// A zone's directory and the kernel's name for it: "intel-rapl:0:1".
+/// A zone's directory and the kernel's name of the zone, such as "intel-rapl:0:1".
 #[derive(Debug)]
 struct Entry {
     id: String,
@@ -48,8 +48,8 @@ impl Powercap {
         Self { root, zones: Vec::new(), listed: Vec::new(), searched: None, problems: Vec::new() }
     }
 
-    /// Reads all counters. Searches for zones when the root has other entries, when a zone could not be read, and every
-    /// ten seconds.
+    /// Reads all counters. Searches for zones when the entries of the root directory change, after a zone could not be
+    /// read, and every ten seconds.
     pub(super) fn read(&mut self, now: Monotonic) -> Zones {
         let listed = match names(&self.root) {
             Ok(listed) => listed,
@@ -66,7 +66,7 @@ impl Powercap {
         if readings.iter().any(|zone| zone.counter_uj.is_err()) {
             self.searched = None;
         }
-        // A directory that was removed is no longer a zone.
+        // A zone whose directory was removed is dropped.
         let is_present = |zone: &ZoneReading| zone.counter_uj.is_ok() || Path::new(&zone.path).is_dir();
         Zones { readings: readings.into_iter().filter(is_present).collect(), problems: self.problems.clone() }
     }
@@ -123,7 +123,7 @@ impl Powercap {
             name if name.starts_with("package") => DeviceKind::Cpu,
             _ => return,
         };
-        // A memory zone belongs to its package; without that it has no owner.
+        // A memory zone is read only together with its package.
         if entry.id.rsplit_once(':').is_some_and(|(parent, _)| parent.contains(':') && !named.contains_key(parent)) {
             return;
         }
@@ -138,7 +138,7 @@ impl Powercap {
             return;
         };
         if let Some(first) = self.zones.iter().find(|zone| zone.device == device) {
-            // Another control type may show the same package again; the same one may not.
+            // Another control type may list the same package again; within one control type, it is a problem.
             let of_type = |path: &Path| path.file_name()?.to_str()?.split(':').next().map(str::to_owned);
             if of_type(&first.path) == of_type(&entry.path) {
                 let (counted, left) = (first.path.display(), entry.path.display());
@@ -180,7 +180,7 @@ impl Zone {
     }
 }
 
-/// Ranks zones of the same name: the kernel's own first, then others, then those of the memory-mapped registers.
+/// Ranks zones of the same name, lowest first: `intel-rapl`, then others, then memory-mapped registers (`-mmio`).
 fn rank(id: &str) -> u8 {
     match id.split(':').next() {
         Some("intel-rapl") => 0,
@@ -189,25 +189,25 @@ fn rank(id: &str) -> u8 {
     }
 }
 
-/// Orders package-10 after package-9.
+/// Returns a sort key that places package-10 after package-9.
 fn natural(name: &str) -> (usize, &str) {
     (name.len(), name)
 }
 
-/// Collects zones: directories whose names have a colon. Others may be control types that contain zones.
+/// Collects zones: directories whose names have a colon. Other directories may be control types with zones inside.
 fn collect(dir: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) {
     let Ok(entries) = names(dir) else { return };
     for id in entries {
         let path = dir.join(&id);
         let is_zone = id.contains(':');
-        // Below a zone, only zones matter: `subsystem` and `device` lead back up.
+        // Below the top level only zones matter: the links `subsystem` and `device` lead back up.
         if !is_zone && depth < MAX_DEPTH {
             continue;
         }
         if !path.is_dir() {
             continue;
         }
-        // Energy is what makes it a zone: other kinds of powercap (idle injection) only limit.
+        // Only zones with energy or a name count: other kinds of powercap (idle injection) only limit.
         if is_zone && (path.join("energy_uj").symlink_metadata().is_ok() || path.join("name").exists()) {
             found.entry(id.clone()).or_insert_with(|| path.clone());
         }

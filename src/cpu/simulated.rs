@@ -1,5 +1,5 @@
-//! A CPU without hardware that follows simulated GPUs: one package and its memory, and a feeder process per GPU.
-//! Labelled `simulated` wherever it is shown.
+//! A simulated CPU that follows the load of simulated GPUs: one package with memory, and one data-loading process per
+//! GPU. Every view labels it `simulated`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, Process, Pro
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Joules, Seconds, Watts};
 
-/// The id of the process that feeds GPU 0; the others follow.
+/// The id of the simulated process that feeds GPU 0; the processes of further GPUs have the next ids.
 pub const FIRST_PID: u32 = 10_000;
 
 const CORES: u32 = 32;
-/// The busy cores per GPU at full load, and the constant load of the rest of the node.
+/// The busy cores per GPU at full load, and the constantly busy cores of all other processes.
 const PER_GPU: f64 = 4.0;
 const OTHERS: f64 = 0.5;
 const PACKAGE_IDLE: Watts = Watts::new(45.0);
 const PACKAGE_PER_CORE: Watts = Watts::new(4.5);
 const DRAM_IDLE: Watts = Watts::new(8.0);
 const DRAM_PER_CORE: Watts = Watts::new(0.8);
-/// A real package's range: it wraps every hour or two.
+/// The range of a real package's counter, which wraps every hour or two.
 const RANGE_UJ: u64 = 262_143_328_850;
 
-/// The simulated node.
+/// The simulated node's CPUs.
 pub struct SimulatedNode {
     clock: Arc<dyn Clock>,
     gpus: Vec<SimulatedGpu>,
@@ -38,7 +38,7 @@ pub struct SimulatedNode {
 }
 
 impl SimulatedNode {
-    /// Creates a node with these GPUs.
+    /// Creates a node whose CPU load follows these GPUs.
     pub fn new(gpus: Vec<SimulatedGpu>, clock: Arc<dyn Clock>) -> Self {
         let feeders = vec![Seconds::ZERO; gpus.len()];
         let at = clock.monotonic();
@@ -46,7 +46,7 @@ impl SimulatedNode {
         Self { clock, gpus, at, package, dram, busy, feeders, jobs: BTreeMap::new() }
     }
 
-    /// Integrates up to now at the current load: steps are short compared with changes of load.
+    /// Integrates energy and CPU time up to now at the present load; steps are short compared with load changes.
     fn advance(&mut self) {
         let now = self.clock.monotonic();
         let span = now.since(self.at);

@@ -1,4 +1,4 @@
-//! CPU time in the kernel's files: `/proc/stat`, `/proc/<pid>/stat`, and `cpu.stat` of control groups.
+//! Reads CPU time from the kernel's files: `/proc/stat`, `/proc/<pid>/stat`, and `cpu.stat` of control groups.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use chrono::{DateTime, Utc};
 use super::forest::Stat;
 use wattune_core::domain::{CgroupPath, InvalidJob, Process};
 
-/// Microseconds per tick: user space sees 100 ticks per second on every machine that has NVIDIA GPUs (`USER_HZ`).
+/// Microseconds per tick (`USER_HZ`): 100 ticks per second on every architecture with NVIDIA GPUs.
 pub(super) const TICK_US: u64 = 10_000;
 
-/// The depth of nested control groups that are read for their processes.
+/// The depth to which nested control groups are searched for processes.
 const MAX_DEPTH: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub(super) fn node(proc: &Path) -> Result<NodeStat, String> {
     parse_node(&text).ok_or_else(|| format!("{} has no line of CPU times", path.display()))
 }
 
-/// Parses user, nice, system, idle, iowait, irq, softirq and steal; guests are part of user. Time stolen by other
-/// virtual machines does not count.
+/// Parses the machine's CPU times. Busy are user (with guests), nice, system, irq and softirq; idle, iowait and time
+/// stolen by other virtual machines are not.
 fn parse_node(text: &str) -> Option<NodeStat> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -54,11 +54,11 @@ pub(super) fn process(proc: &Path, pid: u32) -> Option<Stat> {
     parse_process(&std::fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?)
 }
 
-/// Parses fields 4, 14 to 17 and 22 (`proc_pid_stat(5)`). The name, field 2, may hold blanks and brackets: the last
-/// bracket ends it.
+/// Parses fields 4, 14 to 17 and 22 (`proc_pid_stat(5)`). The process name, field 2, may contain blanks and brackets,
+/// so the last closing bracket ends it.
 fn parse_process(text: &str) -> Option<Stat> {
     let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
-    // The first of these is field 3.
+    // `fields[0]` is field 3.
     let number = |field: usize| fields.get(field - 3)?.parse::<i64>().ok().map(|n| n.max(0).unsigned_abs());
     Some(Stat {
         start: number(22)?,
@@ -92,7 +92,7 @@ pub(super) fn find(proc: &Path, pids: &[u32]) -> Result<Vec<Process>, InvalidJob
     Ok(found)
 }
 
-/// Returns the ids of this process and its ancestors in these files; empty where the files are another machine's.
+/// Returns the ids of this process and its ancestors; empty if `proc` shows another machine's processes.
 fn ancestors(proc: &Path) -> Vec<u32> {
     let own = std::fs::read_link(proc.join("self")).ok().and_then(|own| own.to_str()?.parse().ok());
     let above = std::iter::successors(own, |pid| Some(process(proc, *pid)?.parent).filter(|parent| *parent > 0));
@@ -100,7 +100,7 @@ fn ancestors(proc: &Path) -> Vec<u32> {
     above.take(64).collect()
 }
 
-/// Returns the directory of an existing group.
+/// Returns the directory of a control group, after a check that it exists below `root` and does not contain wattune.
 pub(super) fn find_group(root: &Path, path: &CgroupPath) -> Result<PathBuf, InvalidJob> {
     let invalid = |why: String| Err(InvalidJob { field: "cgroup", why });
     let shown = path.as_str();
@@ -139,7 +139,7 @@ pub(super) fn group_dir(root: &Path, path: &CgroupPath) -> PathBuf {
     root.join(&path.as_str()[1..])
 }
 
-/// Returns the CPU time of a group and all below it, ended processes included, in microseconds since its creation.
+/// Returns the CPU time in microseconds of a control group and all groups below, ended processes included.
 pub(super) fn group_usage(dir: &Path) -> Result<u64, String> {
     let path = dir.join("cpu.stat");
     let text = std::fs::read_to_string(&path).map_err(|error| match error.kind() {
@@ -153,7 +153,7 @@ pub(super) fn group_usage(dir: &Path) -> Result<u64, String> {
     usage.ok_or_else(|| format!("{} has no usage_usec: this is not a cgroup v2 group", path.display()))
 }
 
-/// Returns the processes of a group and all below it.
+/// Returns the process ids of a control group and all groups below.
 pub(super) fn group_processes(dir: &Path) -> Vec<u32> {
     let mut found = Vec::new();
     gather(dir, MAX_DEPTH, &mut found);
@@ -162,7 +162,7 @@ pub(super) fn group_processes(dir: &Path) -> Vec<u32> {
 
 fn gather(dir: &Path, depth: usize, found: &mut Vec<u32>) {
     if let Ok(text) = std::fs::read_to_string(dir.join("cgroup.procs")) {
-        // Processes of another namespace show as 0.
+        // Processes of another namespace are listed as 0.
         found.extend(text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid: &u32| *pid > 0));
     }
     let Some(entries) = std::fs::read_dir(dir).ok().filter(|_| depth > 0) else { return };

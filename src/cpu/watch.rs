@@ -1,4 +1,4 @@
-//! The thread that reads the node's CPUs and turns readings into metered energy and CPU time that only grow.
+//! The thread that reads the node's CPUs and accumulates energy and CPU time that only grow.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use wattune_core::ledger::{CounterPosition, Metered, WrappingCounter};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
 
-/// The shortest interval between readings, whatever a counter's range.
+/// The shortest interval between readings, however small a counter's range is.
 const SHORTEST_PERIOD: Seconds = Seconds::new(0.05);
 
-/// The state of one zone.
+/// The latest state of one RAPL zone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ZoneState {
     /// The measured device.
@@ -23,7 +23,7 @@ pub struct ZoneState {
     pub path: String,
     /// The time of the latest reading, if there is one.
     pub at: Option<Now>,
-    /// The energy since the daemon's first reading.
+    /// The energy since the daemon's first reading of the zone.
     pub metered: Metered,
     /// The latest counter value in microjoules, consistent with `metered`.
     pub counter_uj: Option<u64>,
@@ -31,13 +31,13 @@ pub struct ZoneState {
     pub range_uj: Option<u64>,
     /// The mean power between the latest two readings; absent while the zone cannot be read.
     pub power: Option<Watts>,
-    /// The number of wraps of the counter.
+    /// The number of times that the counter wrapped to zero.
     pub wraps: u32,
     /// The number of counter resets.
     pub resets: u32,
-    /// The number of jumps forward beyond what a package can use.
+    /// The number of counter increases that exceed the energy that a package can use.
     pub jumps: u32,
-    /// The number of changes to another counter of the same zone.
+    /// The number of changes to another counter for the same zone.
     pub moves: u32,
     /// The reason why the zone cannot be read, with the remedy.
     pub problem: Option<String>,
@@ -54,14 +54,14 @@ pub struct TimeState {
     pub jobs: BTreeMap<JobId, u64>,
 }
 
-/// The latest state of the node's CPUs.
+/// The latest state of the node's CPUs, as last read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observation {
     /// The time of the latest reading, if there is one.
     pub at: Option<Now>,
-    /// Zones that are or were present, packages first.
+    /// All zones that are or once were present, packages first.
     pub zones: Vec<ZoneState>,
-    /// CPU time.
+    /// The CPU time since the daemon started.
     pub time: TimeState,
     /// The latest reading of CPU time.
     pub usage: Usage,
@@ -69,7 +69,7 @@ pub struct Observation {
     pub problems: Vec<String>,
 }
 
-/// The daemon's handle of the node's CPUs.
+/// The daemon's handle for reading the node's CPUs.
 #[derive(Clone)]
 pub struct CpuHandle {
     clock: Arc<dyn Clock>,
@@ -80,8 +80,8 @@ pub struct CpuHandle {
 }
 
 impl CpuHandle {
-    /// Puts a node behind a handle. With [`Sampling::Every`] a thread reads it at this interval, or at a shorter one where a
-    /// counter could otherwise wrap twice in between; it ends with the last handle.
+    /// Wraps a node in a handle. With [`Sampling::Every`], a thread reads the node at this interval, or more often if a
+    /// counter could wrap twice within it; the thread ends when the last handle is dropped.
     pub fn start(node: Box<dyn Node>, clock: Arc<dyn Clock>, sampling: Sampling) -> Self {
         let source = node.source();
         let worker = Worker { node, meters: BTreeMap::new(), last: None, observation: Observation::default() };
@@ -101,7 +101,7 @@ impl CpuHandle {
                     std::thread::sleep(wait.to_std());
                 }
             };
-            // Without the thread, the CPUs are never read, which the view reports.
+            // Without the thread, the CPUs are never read; the status API reports this.
             if let Err(error) = std::thread::Builder::new().name("cpu".into()).spawn(body) {
                 tracing::error!(%error, "cannot start the thread that reads the CPUs");
             }
@@ -119,21 +119,21 @@ impl CpuHandle {
         lock(&self.seen).clone()
     }
 
-    /// Reads everything now if there is no thread ([`Sampling::OnRequest`]).
+    /// Reads everything now if the handle has no thread ([`Sampling::OnRequest`]).
     pub fn refresh(&self) {
         if self.on_request {
             self.sample();
         }
     }
 
-    /// Reads everything now. Blocks: not for async tasks.
+    /// Reads everything now and returns the new state. Blocks: not for async tasks.
     pub fn sample(&self) -> Arc<Observation> {
         let seen = lock(&self.worker).sample(&*self.clock);
         *lock(&self.seen) = seen.clone();
         seen
     }
 
-    /// Finds the processes that a job names. Blocks: not for async tasks.
+    /// Returns the processes or the control group that a job named. Blocks: not for async tasks.
     pub fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
         lock(&self.worker).node.resolve(claim)
     }
@@ -160,12 +160,12 @@ struct Worker {
     observation: Observation,
 }
 
-/// A zone's meter, which may read several counters of the same package in turn.
+/// Meters a zone's energy, which may come from different counters of the same package over time.
 struct ZoneMeter {
-    /// The directory of the latest reading.
+    /// The directory of the counter that was read last.
     path: String,
     meter: WrappingCounter,
-    /// The last values of other counters.
+    /// The last values of the zone's other counters, by directory.
     marks: BTreeMap<String, CounterPosition>,
 }
 
@@ -174,7 +174,7 @@ impl ZoneMeter {
         Self { path: path.to_owned(), meter: WrappingCounter::default(), marks: BTreeMap::new() }
     }
 
-    /// Records a reading. Returns true if it comes from another counter than the one before.
+    /// Records a counter value. Returns true if it comes from another counter than the previous value.
     fn record(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, path: &str) -> bool {
         if self.path == path {
             self.meter.observe(at, counter_uj, range_uj);
@@ -188,7 +188,7 @@ impl ZoneMeter {
 }
 
 impl Worker {
-    /// Returns the interval that the counters need: half of the time in which the smallest could wrap.
+    /// Returns the reading interval: `asked`, or less, so that no counter can wrap twice between two readings.
     fn period(&self, asked: Seconds) -> Seconds {
         let ranges = self.observation.zones.iter().filter_map(|zone| zone.range_uj);
         let needed = ranges.map(|range| WrappingCounter::longest_span(range) / 2.0).reduce(Seconds::min);
@@ -198,7 +198,7 @@ impl Worker {
     fn sample(&mut self, clock: &dyn Clock) -> Arc<Observation> {
         let usage = self.node.usage();
         let zones = self.node.zones();
-        // The clock is read after the counters: energy, CPU time and time belong together.
+        // The clock is read after the counters, so that the time fits the values.
         let now = clock.now();
         self.record_usage(usage, now);
         self.record_zones(zones.readings, now);
@@ -256,12 +256,12 @@ impl Worker {
 }
 
 impl ZoneState {
-    /// Returns the kernel's name of the counter, wherever its files are mounted: `intel-rapl:0`.
+    /// Returns the kernel's name of the counter (`intel-rapl:0`), independent of where its files are mounted.
     pub fn counter_id(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Returns warnings about the zone; that it cannot be read comes first.
+    /// Returns warnings about the zone, with a failure to read it first.
     pub fn concerns(&self) -> Vec<String> {
         let jumps = (self.jumps > 0).then(|| {
             format!(

@@ -1,4 +1,4 @@
-//! Grids for the demo: a generated one, and a source that plays any grid.
+//! Carbon-intensity grids for the demo: a generated grid, and a source that replays any grid.
 
 use chrono::{DateTime, TimeDelta, Timelike, Utc};
 use futures_util::future::BoxFuture;
@@ -12,17 +12,17 @@ use wattune_core::domain::{
 };
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// A generated grid with a solar dip, an evening peak and weather. Its values are labelled synthetic: it belongs to no real place.
+/// A generated grid of no real place, with a solar dip, an evening peak and weather. Its values are labelled synthetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntheticGrid {
-    /// The seed; the same seed gives the same grid.
+    /// The seed of the random values; the same seed gives the same grid.
     pub seed: u64,
 }
 
 const STEP: TimeDelta = TimeDelta::minutes(30);
 
 impl SyntheticGrid {
-    /// Returns the forecast and the actual values, from `start` on for `span`.
+    /// Returns the forecast and the actual values of carbon intensity from `start` on for `span`.
     pub fn generate(self, start: DateTime<Utc>, span: Seconds) -> (CarbonSeries, CarbonSeries) {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let mut normal = move || -> f64 { StandardNormal.sample(&mut rng) };
@@ -45,8 +45,8 @@ impl SyntheticGrid {
     }
 }
 
-/// A source that plays a recorded or generated grid: forecasts are known ahead, actual values once their slots have
-/// passed.
+/// A carbon source that replays a recorded or generated grid: forecasts are available from the start, actual values
+/// once their slots have passed.
 pub struct TraceProvider {
     source: &'static str,
     zone: Zone,
@@ -57,7 +57,7 @@ pub struct TraceProvider {
 }
 
 impl TraceProvider {
-    /// Returns a grid for `zone` under the name `source`.
+    /// Creates a source of this name that replays the grid for `zone`.
     pub fn new(
         source: &'static str,
         zone: Zone,

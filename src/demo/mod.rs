@@ -1,5 +1,5 @@
-//! The daemon on simulated GPUs, with a clock that it moves itself: for `wattune demo`, and for tests and benches that need
-//! the ground truth.
+//! The daemon on simulated GPUs with a clock that advances on command: for `wattune demo`, and for tests and benches
+//! that need the simulator's ground truth.
 
 mod grid;
 mod pauses;

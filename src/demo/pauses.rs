@@ -1,4 +1,4 @@
-//! Pauses that a simulated job makes by itself: evaluation, checkpoints, input.
+//! Pauses that a simulated job makes on its own, as for evaluation, checkpoints or input.
 
 use chrono::{DateTime, Utc};
 use rand::RngExt as _;
@@ -9,23 +9,23 @@ use wattune_core::domain::{CarbonSeries, Slot};
 use wattune_core::ledger;
 use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// The pauses of a job.
+/// The distribution of a simulated job's pauses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pauses {
-    /// Least and most work between two pauses, as time at the original limit.
+    /// The minimum and maximum training time between two pauses, as time at the original limit.
     pub after: (Seconds, Seconds),
-    /// The shortest and the longest pause.
+    /// The minimum and maximum duration of a pause.
     pub lasting: (Seconds, Seconds),
-    /// Power of each GPU during a pause, unless its limit is lower.
+    /// Power of each GPU during a pause, unless its power limit is lower.
     pub power: Watts,
     /// True if the job sends no reports during a pause.
     pub silent: bool,
 }
 
-/// A pause that has begun.
+/// A pause that is running or over.
 #[derive(Clone, Copy, Debug)]
 struct PauseRecord {
-    /// The work done before it.
+    /// The job's work before the pause.
     after: Samples,
     lasted: Seconds,
 }
@@ -55,12 +55,12 @@ impl Pausing {
         self.rate * between(self.pauses.after, rng)
     }
 
-    /// Returns the work after which the next pause begins.
+    /// Returns the total work at which the next pause begins.
     pub(super) fn next_at(&self) -> Samples {
         self.next_at
     }
 
-    /// Returns the remaining time of the present pause.
+    /// Returns the remaining time of the current pause, if there is one.
     pub(super) fn left(&self) -> Option<Seconds> {
         self.left
     }
@@ -73,12 +73,12 @@ impl Pausing {
         self.is_paused() && self.pauses.silent
     }
 
-    /// Returns the load of the GPUs in a pause; `None` outside.
+    /// Returns the load curve of each GPU during a pause; `None` if the job is not paused.
     pub(super) fn load(&self) -> Option<&LoadCurve> {
         self.load.as_ref().filter(|_| self.is_paused())
     }
 
-    /// Advances by `span`; returns whether a pause began or ended.
+    /// Advances by `span`. Returns true if a pause began or ended.
     pub(super) fn step(&mut self, done: Samples, work: Samples, span: Seconds, rng: &mut ChaCha8Rng) -> bool {
         match self.left {
             Some(left) if left > span => {
@@ -105,13 +105,13 @@ impl Pausing {
         }
     }
 
-    /// Returns the energy of one GPU in the pauses so far at a limit.
+    /// Returns the energy that one GPU would have used in all pauses so far at a power limit.
     pub(super) fn energy_at(&self, limit: Watts) -> Joules {
         self.pauses.power.min(limit) * self.past.iter().map(|past| past.lasted).sum::<Seconds>()
     }
 
-    /// Emissions of the same work and pauses at a reference of a rate, and a power and limit; `None` where an intensity is
-    /// unknown.
+    /// Returns the emissions of the same work and pauses at a reference with this rate, power and power limit; `None`
+    /// if an intensity is unknown.
     pub(super) fn replay(
         &self,
         started: DateTime<Utc>,

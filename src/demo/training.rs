@@ -1,4 +1,4 @@
-//! A training job on simulated GPUs: it behaves as a client of the daemon, and knows its ground truth.
+//! A training job on simulated GPUs: acts as a client of the daemon, and knows its own ground truth.
 
 use chrono::{DateTime, Utc};
 use rand::SeedableRng;
@@ -12,19 +12,19 @@ use wattune_core::ledger::{self, Comparison, CompletedWork};
 use wattune_core::profile::Curve;
 use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// A synchronous training job: all its GPUs run the same curve, the slowest decides.
+/// A simulated synchronous training job: all its GPUs follow the same curve, and the slowest sets the throughput.
 pub struct Training {
-    /// Its name.
+    /// The job's name.
     pub name: String,
-    /// The daemon's id for it, once registered.
+    /// The daemon's id of the job while registered.
     pub id: Option<JobId>,
-    /// The same id, once it has ended.
+    /// The daemon's id of the job after the job's end.
     pub ended: Option<JobId>,
-    /// Its GPUs.
+    /// The job's GPUs.
     pub gpus: Vec<SimulatedGpu>,
-    /// All its work.
+    /// The job's total work.
     pub total: Samples,
-    /// The work done.
+    /// The work done so far.
     pub done: Samples,
     curve: LoadCurve,
     original_limit: Watts,
@@ -37,26 +37,26 @@ pub struct Training {
     truth: Truth,
 }
 
-/// The ground truth of a job: the GPUs' true energy and the grid's actual intensity.
+/// A job's ground truth: the GPUs' true energy and the grid's actual carbon intensity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Truth {
-    /// Energy drawn.
+    /// The energy drawn.
     pub energy: Joules,
-    /// Its emissions.
+    /// The emissions of that energy.
     pub carbon: GramsCo2e,
-    /// Time from first to last sample.
+    /// The time from the first to the last sample.
     pub time: Seconds,
-    /// The part of the time in pauses.
+    /// The part of `time` spent in pauses.
     pub paused: Seconds,
-    /// Energy drawn in pauses.
+    /// The energy drawn in pauses.
     pub paused_energy: Joules,
-    /// The work without the fluctuations of throughput: the cost of its samples anywhere.
+    /// The work without the random fluctuations of throughput, as the basis of comparisons with other limits.
     pub work: Samples,
 }
 
 impl Training {
-    /// A job that takes `at_ceiling` at the limit that its GPUs have now. Its throughput fluctuates by `noise` (relative
-    /// standard deviation) from one progress reading to the next.
+    /// Creates a job that takes `at_ceiling` at the GPUs' present power limit. Its throughput fluctuates by `noise`
+    /// (relative standard deviation) from one progress reading to the next.
     pub fn new(
         name: String,
         gpus: Vec<SimulatedGpu>,
@@ -86,7 +86,7 @@ impl Training {
         }
     }
 
-    /// Returns the same job with pauses.
+    /// Adds pauses to the job.
     #[must_use]
     pub fn pausing(mut self, pauses: Option<&Pauses>) -> Self {
         let rate = self.curve.at(self.original_limit).throughput * (self.gpus.len() as f64);
@@ -94,12 +94,12 @@ impl Training {
         self
     }
 
-    /// Returns true if it sends no reports now: some jobs are silent while they pause.
+    /// Returns true if the job sends no reports now, as some jobs do during a pause.
     pub fn is_silent(&self) -> bool {
         self.pausing.as_ref().is_some_and(Pausing::is_silent)
     }
 
-    /// Lets the gpus compute from now on.
+    /// Starts the job's load on its GPUs.
     pub fn start(&mut self, now: DateTime<Utc>) {
         for gpu in &self.gpus {
             gpu.run(Some(self.curve.clone()));
@@ -109,7 +109,7 @@ impl Training {
         self.started = Some(now);
     }
 
-    /// Accounts for the last `span`, up to `now`.
+    /// Adds the work, energy and emissions of the last `span`, up to `now`.
     pub fn step(&mut self, now: DateTime<Utc>, span: Seconds, actual: &CarbonSeries) {
         if self.started.is_none() || self.is_done() {
             return;
@@ -143,12 +143,13 @@ impl Training {
         }
     }
 
-    /// Returns true if all its work is done.
+    /// Returns true if all work is done.
     pub fn is_done(&self) -> bool {
         self.done >= self.total
     }
 
-    /// Time until its work is done at the present limits, without fluctuations, or until a pause begins or ends.
+    /// Returns the time until the work is done at the present limits without fluctuations, or until a pause begins or
+    /// ends.
     pub fn time_left(&self) -> Seconds {
         if let Some(left) = self.pausing.as_ref().and_then(Pausing::left) {
             return left;
@@ -159,18 +160,18 @@ impl Training {
         if rate > SamplesPerSecond::ZERO { (until - self.done).max(Samples::ZERO) / rate } else { Seconds::ZERO }
     }
 
-    /// Returns the ground truth so far.
+    /// Returns the job's ground truth so far.
     pub fn truth(&self) -> Truth {
         self.truth
     }
 
-    /// Compares the ground truth with that at the largest limit: from the curve, not from estimates, with the same
-    /// fluctuations and pauses.
+    /// Compares the ground truth with the same work at the largest limit, from the curve instead of estimates, with the
+    /// same fluctuations and pauses.
     pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
         self.against(self.curve.points().last()?.limit, actual)
     }
 
-    /// Compares the ground truth with that at the original limit.
+    /// Compares the ground truth with the same work at the original limit.
     pub fn against_original(&self, actual: &CarbonSeries) -> Option<Comparison> {
         self.against(self.original_limit, actual)
     }
@@ -189,12 +190,12 @@ impl Training {
             carbon: self.truth.carbon,
         };
         let reference = (reference.throughput * gpus, reference.power * gpus);
-        // Slower than any mix of limits happens only while GPUs settle.
+        // A rate below that of every limit occurs only while the GPUs' draw still follows a change.
         let slowest = curve.hull().first().map(|p| (p.throughput, p.power))?;
         let constant = |rate| curve.power_at(rate).or((rate < slowest.0).then_some(slowest.1));
         let compared = ledger::compare(&done, reference, constant, actual)?;
         let Some(pausing) = &self.pausing else { return Some(compared) };
-        // The pauses come after the same work, whenever that is done at the reference.
+        // The pauses follow the same amounts of work at the reference, at whatever time that work is done there.
         let (rate, power) = reference;
         let carbon = pausing.replay(done.started, done.samples / rate, rate, (power, limit), gpus, actual)?;
         let reduction = 100.0 * (1.0 - done.carbon / carbon);
@@ -202,7 +203,7 @@ impl Training {
         Some(Comparison { carbon_at_ceiling: carbon, carbon_reduction_pct: reduction, timing_effect_pct, ..compared })
     }
 
-    /// Returns the work of the slowest GPU, times their number: training is synchronous.
+    /// Returns the work of the slowest GPU times the number of GPUs, because the training is synchronous.
     fn work(&self) -> Samples {
         let slowest = self.gpus.iter().map(SimulatedGpu::work_done).reduce(Samples::min);
         slowest.unwrap_or(Samples::ZERO) * (self.gpus.len() as f64)

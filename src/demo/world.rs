@@ -1,7 +1,7 @@
-//! A small world: GPUs, jobs and a grid on a clock that moves step by step, and the real daemon.
+//! A simulated world: GPUs, jobs and a carbon grid on a clock that advances in steps, with the real daemon.
 //!
-//! Each step moves the clock, lets the jobs report as clients would, ticks the controller, and answers requests over HTTP.
-//! The outcome depends on the seed alone, not on the speed of the machine.
+//! Each step advances the clock, lets the jobs report as clients would, ticks the controller, and answers HTTP
+//! requests. The outcome depends on the seed alone, not on the speed of the machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,70 +29,70 @@ use wattune_core::ledger::Comparison;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::units::{Seconds, Watts};
 
-/// Time between two reports of a job while it is profiled.
+/// Time between two reports of a job while it is profiled, which is also the step.
 const FINE: Seconds = Seconds::new(1.0);
 /// Time between two reports otherwise.
 const COARSE: Seconds = Seconds::new(10.0);
-/// The time limit of a plan: an outcome must not depend on the speed of the machine.
+/// The time limit of a planning run, so long that the outcome never depends on the speed of the machine.
 const SOLVE_LIMIT: Seconds = Seconds::new(86_400.0);
-/// Time between two polls for actual values.
+/// Time between two polls for actual values after the jobs' end.
 const POLL: Seconds = Seconds::new(900.0);
-/// The longest wait for actual values.
+/// The longest wait for actual values after the jobs' end.
 const LONGEST_WAIT: TimeDelta = TimeDelta::hours(6);
 /// The shortest step, at the end of a job.
 const FINEST: Seconds = Seconds::new(0.05);
 
-/// A job to simulate.
+/// A job to simulate, with its workload and objective.
 #[derive(Clone, Debug)]
 pub struct SimulatedJob {
-    /// Its name.
+    /// The job's name.
     pub name: String,
-    /// The number of its GPUs.
+    /// The number of GPUs that the job uses.
     pub gpus: u32,
-    /// Its throughput and power on each.
+    /// The job's throughput and power on each GPU.
     pub curve: LoadCurve,
-    /// Its duration at the largest limit.
+    /// The job's duration at the largest limit.
     pub at_max: Seconds,
-    /// Its objective.
+    /// The job's objective.
     pub objective: Objective,
-    /// The default limit of its GPUs, which is their original limit; the largest if absent.
+    /// The default and original limit of the job's GPUs; the largest limit if absent.
     pub original_limit: Option<Watts>,
-    /// Its pauses, if it makes any.
+    /// The job's pauses, if any.
     pub pauses: Option<Pauses>,
 }
 
-/// The contents of a world.
+/// The contents of a simulated world.
 pub struct Scenario {
-    /// The jobs; each gets GPUs of its own.
+    /// The jobs; each has GPUs of its own.
     pub jobs: Vec<SimulatedJob>,
-    /// The model of all GPUs.
+    /// The GPU model of all GPUs.
     pub model: String,
     /// The source of the daemon's carbon signal.
     pub grid: TraceProvider,
-    /// The actual intensities.
+    /// The actual carbon intensities.
     pub actual: CarbonSeries,
-    /// The start.
+    /// The simulated time at which the world starts.
     pub start: DateTime<Utc>,
     /// Relative noise of each power reading and each progress reading.
     pub noise: f64,
-    /// Seed of that noise.
+    /// The seed of that noise.
     pub seed: u64,
 }
 
-/// The outcome of a job: simulator ground truth, and the daemon's report.
+/// The outcome of a job: its simulator ground truth and the savings that the daemon reports.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Its name.
+    /// The job's name.
     pub name: String,
-    /// Its objective.
+    /// The job's objective.
     pub objective: Objective,
-    /// The ground truth.
+    /// The job's ground truth.
     pub truth: Truth,
-    /// The comparison with the largest limit; `None` while the job is unfinished or an intensity unknown.
+    /// The comparison with the largest limit; `None` if the job is unfinished or an intensity is unknown.
     pub against_ceiling: Option<Comparison>,
-    /// The comparison with the original limit.
+    /// The comparison with the original limit; `None` in the same cases.
     pub against_original: Option<Comparison>,
-    /// The savings that the daemon reports, once it has ended.
+    /// The savings that the daemon reports, once the job has ended.
     pub reported: Option<SavingsView>,
 }
 
@@ -100,10 +100,10 @@ pub struct Outcome {
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
-    /// The daemon in it does not start.
+    /// The world's daemon does not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The daemon in it refuses a job.
+    /// The world's daemon refuses a job.
     #[error("the daemon refused job {name}")]
     Refused {
         name: String,
@@ -112,7 +112,7 @@ pub enum WorldError {
     },
 }
 
-/// The world.
+/// A running simulated world.
 pub struct World {
     clock: Arc<ManualClock>,
     controller: Controller,
@@ -124,12 +124,12 @@ pub struct World {
 }
 
 impl World {
-    /// Builds it, with the daemon's state in `state_dir`, and registers the jobs.
+    /// Builds the world, with the daemon's state in `state_dir`, and registers the jobs.
     pub async fn build(scenario: Scenario, state_dir: &Path, requests: Requests) -> Result<Self, WorldError> {
         let clock = Arc::new(ManualClock::at(scenario.start));
         let settings = Settings {
             tick_s: COARSE,
-            // A simulated daemon is never resumed after a kill.
+            // A simulated daemon is never restarted after a kill, so it needs no checkpoints.
             checkpoint_s: Seconds::new(f64::MAX),
             default_lease_s: Seconds::new(600.0),
             solve_limit_s: SOLVE_LIMIT,
@@ -208,12 +208,12 @@ impl World {
         Ok(world)
     }
 
-    /// Returns true if all jobs are done.
+    /// Returns true if all jobs have done their work.
     pub fn is_done(&self) -> bool {
         self.jobs.iter().all(|(job, _)| job.is_done())
     }
 
-    /// Advances by one step: fine while a job is profiled, coarse otherwise, and exactly to the end of a job.
+    /// Advances by one step: short while a job is profiled, long otherwise, and never past the end of a job's work.
     pub async fn step(&mut self) {
         let running = self.jobs.iter().filter(|(job, _)| !job.is_done());
         let soonest = running.map(|(job, _)| job.time_left()).reduce(Seconds::min).unwrap_or(COARSE);
@@ -230,8 +230,8 @@ impl World {
         self.answer().await;
     }
 
-    /// Advances without work until the actual intensities of the jobs' time are known, and asks for their savings again. No
-    /// longer than `LONGEST_WAIT`: a recorded grid may end before.
+    /// Advances without work until the actual carbon intensities of the jobs' time are known, and updates the reported
+    /// savings. Stops after `LONGEST_WAIT`, since a recorded grid may end earlier.
     pub async fn settle(&mut self) {
         let until = self.clock.utc() + LONGEST_WAIT;
         let ids: Vec<(String, JobId)> =
@@ -257,14 +257,14 @@ impl World {
         }
     }
 
-    /// Answers requests over HTTP.
+    /// Answers all waiting HTTP requests.
     pub async fn answer(&mut self) {
         while let Some(request) = self.requests.waiting() {
             request.answer(&mut self.controller).await;
         }
     }
 
-    /// Sends the progress of each running job, and ends those that are done.
+    /// Sends the progress of each running job to the daemon, and ends the jobs that are done.
     async fn report(&mut self) {
         let at = self.clock.monotonic().since(wattune_core::time::Monotonic::default());
         for (job, _) in &mut self.jobs {
@@ -285,22 +285,22 @@ impl World {
         }
     }
 
-    /// Returns the daemon in it.
+    /// Returns the world's daemon.
     pub fn controller(&self) -> &Controller {
         &self.controller
     }
 
-    /// Returns the jobs' clients.
+    /// Returns the simulated jobs.
     pub fn jobs(&self) -> impl Iterator<Item = &Training> {
         self.jobs.iter().map(|(job, _)| job)
     }
 
-    /// Returns the world's present.
+    /// Returns the world's current time.
     pub fn now(&self) -> DateTime<Utc> {
         self.clock.utc()
     }
 
-    /// Returns the outcomes of the jobs.
+    /// Returns the outcomes of all jobs.
     pub fn outcomes(&self) -> Vec<Outcome> {
         let outcome = |(job, objective): &(Training, Objective)| Outcome {
             name: job.name.clone(),
@@ -313,14 +313,14 @@ impl World {
         self.jobs.iter().map(outcome).collect()
     }
 
-    /// Shuts the daemon down as a signal would.
+    /// Shuts the daemon down, as SIGTERM would.
     pub async fn end(self) {
         self.controller.shut_down().await;
     }
 }
 
-/// A GPU with the limits of the curve, at its default. For a job that is given over clocks, limits go far above its
-/// power.
+/// Returns the physics of a GPU with the curve's power limits, at its default limit. For a job with a curve by clock,
+/// the range of limits extends far above its power.
 fn physics(SimulatedJob { curve, original_limit, .. }: &SimulatedJob, noise: f64, seed: u64) -> Physics {
     let limit = |w: Watts| PowerLimit::from_watts(w);
     let lowest = curve.points().first().map_or(Watts::ZERO, |p| p.limit);

@@ -1,7 +1,7 @@
 //! Files that only the daemon's user can read and write, in places that only that user and root can change.
 //!
-//! A path is checked from the root on: anyone who could replace one of its parts could redirect the daemon to another
-//! file. Then its end is opened without following a link.
+//! A path is checked from the root on, because a user who can replace one of its directories can redirect the daemon to
+//! another file. The last part of a path is opened without following a link.
 
 pub mod regular;
 
@@ -20,14 +20,14 @@ pub const FILE_MODE: u32 = 0o600;
 pub const DIRECTORY_MODE: u32 = 0o750;
 
 const STICKY: u32 = 0o1000;
-/// The maximum number of links on a path; more form a loop.
+/// The maximum number of symbolic links followed on a path; more are taken for a loop.
 const MAX_LINKS: usize = 40;
 
-/// The reason why a place is not used.
+/// The reason why a file or directory is not safe to use.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum Distrust {
-    /// It belongs to another user, who could replace its content.
+    /// The file or directory belongs to another user, who could replace its content.
     #[error(
         "{what} {} belongs to user {owner}, who could exchange what is kept there; give it to the daemon's user (chown \
          {us} {}), or choose another place", path.display(), path.display()
@@ -39,23 +39,23 @@ pub enum Distrust {
         owner: u32,
         us: u32,
     },
-    /// Other users can replace its content.
+    /// Other users can replace the directory's content.
     #[error(
         "others may write in the directory {} (mode {mode:04o}) and exchange what is kept there; take that from them \
          (chmod go-w {}), or choose another place", path.display(), path.display()
     )]
     Writable { path: PathBuf, mode: u32 },
-    /// It is a link.
+    /// The path is a symbolic link where none is allowed, a file with several hard links, or a loop of links.
     #[error("{} is a {kind} link, which is not followed; move it away", path.display())]
     Link {
         path: PathBuf,
         /// "symbolic" or "hard".
         kind: &'static str,
     },
-    /// It is not a regular file, so reading it may never end.
+    /// The path is not a regular file, so reading it may never end.
     #[error("{} is no regular file; move it away", path.display())]
     NoFile { path: PathBuf },
-    /// The system refused.
+    /// The system refused to inspect the path.
     #[error("cannot inspect {}: {why}", path.display())]
     Io { path: PathBuf, why: io::Error },
 }
@@ -64,13 +64,13 @@ fn inspecting(path: &Path) -> impl FnOnce(io::Error) -> Distrust + '_ {
     |source| Distrust::Io { path: path.to_owned(), why: source }
 }
 
-/// Returns this process's user id.
+/// Returns the effective user id of this process.
 pub fn user() -> u32 {
     geteuid().as_raw()
 }
 
-/// Returns true for users that may replace the daemon's files: itself and root. In a container's user namespace, the
-/// machine's root has no user id of its own.
+/// Returns true if `owner` may replace the daemon's files: root or the daemon's own user. Inside a container's user
+/// namespace, also true for the overflow user id, as which files of the host's root appear.
 pub fn trusts(owner: u32) -> bool {
     const EVERYBODY: &str = "0 0 4294967295";
     let number = |path| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
@@ -81,7 +81,7 @@ pub fn trusts(owner: u32) -> bool {
     owner == 0 || owner == user() || (is_inside() && number("/proc/sys/kernel/overflowuid") == Some(owner))
 }
 
-/// Returns true if this process is in a group.
+/// Returns true if this process belongs to `group`.
 pub fn is_member(group: u32) -> bool {
     getegid().as_raw() == group || getgroups().is_ok_and(|all| all.iter().any(|g| g.as_raw() == group))
 }
@@ -134,12 +134,12 @@ pub fn check_path(path: &Path) -> Result<PathBuf, Distrust> {
     Ok(at)
 }
 
-/// Checks a directory in which other users must not remove or rename this user's files.
+/// Checks that other users cannot remove or rename this user's files in the directory at `path`.
 fn check_parent(path: &Path) -> Result<(), Distrust> {
     let found = fs::symlink_metadata(path).map_err(inspecting(path))?;
     check_owner("the directory", path, &found)?;
     let mode = found.mode() & 0o7777;
-    // Users with a group of their own create directories for it.
+    // Group write permission is accepted for root's group and this user's own, which often has no other member.
     let by_group = mode & 0o020 != 0 && ![0, getegid().as_raw()].contains(&found.gid());
     if (by_group || mode & 0o002 != 0) && mode & STICKY == 0 {
         return Err(Distrust::Writable { path: path.to_owned(), mode });
@@ -154,11 +154,11 @@ fn check_owner(what: &'static str, path: &Path, found: &Metadata) -> Result<(), 
     Err(Distrust::Owner { what, path: path.to_owned(), owner: found.uid(), us: user() })
 }
 
-/// Checks a file before its use, if it exists: no link, nothing that blocks, not another user's. A directory of that
-/// name is left to the caller.
+/// Checks a file before its use, if it exists: not a link, not a pipe, socket or device, and not another user's. A
+/// directory passes; the caller handles it.
 ///
 /// # Errors
-/// If it is not a regular file of root or this user only.
+/// If the path is a link, a pipe, a socket or a device, has several hard links, or belongs to another user.
 pub fn check_file(path: &Path) -> Result<Option<Metadata>, Distrust> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -187,7 +187,7 @@ pub fn is_open(found: &Metadata) -> bool {
     found.mode() & 0o077 != 0
 }
 
-/// Closes a file to everyone but its owner. Leaves root's files alone if this process is not root.
+/// Removes the permissions of all other users. Does nothing if the file is not this user's.
 pub fn close(path: &Path, found: &Metadata) -> Result<(), Distrust> {
     if !is_open(found) || found.uid() != user() {
         return Ok(());
@@ -199,7 +199,7 @@ pub fn close(path: &Path, found: &Metadata) -> Result<(), Distrust> {
 /// end of a pipe.
 ///
 /// # Errors
-/// If it cannot be opened, or is not a regular file of root or this user only.
+/// If the file cannot be opened or [`check_file`] rejects it.
 pub fn open(path: &Path) -> io::Result<File> {
     check_file(path).map_err(io::Error::other)?;
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -207,7 +207,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     options.create(true).truncate(false).write(true).mode(FILE_MODE).custom_flags(flags.bits().cast_signed());
     let file = options.open(path)?;
     let found = file.metadata()?;
-    // The process's umask can only remove permissions, and an older file may have more.
+    // The umask may have removed permissions from a new file, and an older file may have too many.
     if found.uid() == user() && found.mode() & 0o7777 != FILE_MODE {
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
     }

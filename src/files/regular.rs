@@ -1,5 +1,5 @@
-//! Reads files that a person named or that others may have placed: only regular files, which end and never block.
-//! keep no reader waiting.
+//! Reads files whose paths come from settings or from other users: only regular files, since reading a pipe or a device
+//! may block or never end.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Opens a regular file for reading. A pipe would wait for a writer, and a device may never end.
 pub fn open(path: &Path) -> io::Result<File> {
-    // Checked before it is opened: opening a pipe is what blocks.
+    // Checked before the open, because opening a pipe already blocks.
     check(&fs::metadata(path)?)?;
     let file = File::open(path)?;
     check(&file.metadata()?)?;
@@ -25,7 +25,7 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a regular file of at most `most` bytes of UTF-8.
+/// Reads a regular file of at most `most` bytes as UTF-8 text.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     String::from_utf8(read(path, most)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

@@ -1,17 +1,17 @@
 //! The write-ahead journal of original settings: the settings of a GPU before wattune's first write.
 //!
 //! The journal is one small JSON file, replaced atomically and synced to disk before each write to a GPU. However the
-//! daemon ends, the next reader knows the original limit, the limits that wattune wrote, and if the machine or its
-//! driver was restarted since. An entry is removed when the GPU has its settings back, or when an external writer
-//! changed its limit: wattune then leaves the GPU alone. While a job continues there, the journal keeps the external
-//! limit, so that the next daemon leaves the GPU alone, too.
+//! daemon ends, the next daemon or `wattune restore` knows the original limit, the limits that wattune wrote, and if
+//! the machine or its driver restarted since. An entry is removed when the GPU has its settings back, or when an
+//! external writer changed its limit: wattune then leaves the GPU alone. While the GPU's job continues, the journal
+//! keeps the external limit, so that the next daemon leaves the GPU alone, too.
 //!
-//! The journal records the original limit of a GPU as soon as a job controls it, before any write, and keeps it while
-//! the job is open. The next daemon can then recognise an external writer's limit after a kill, and the driver's
-//! default after a reboot.
+//! The journal records a GPU's original limit as soon as a job controls the GPU, before any write, and keeps it while
+//! the job is open. After a kill the next daemon can then recognise an external writer's limit, and after a reboot the
+//! driver's default.
 //!
-//! No driver reports which clocks a GPU is locked to. So wattune locks clocks only where they were free before and
-//! journals the lock; to restore the clocks is to unlock them.
+//! No driver reports a clock lock. So wattune locks clocks only if they were free before, and records the lock in the
+//! journal; restoring the clocks means unlocking them.
 
 mod decision;
 mod entry;
@@ -35,11 +35,11 @@ use wattune_core::units::Millijoules;
 /// The name of the journal's file in the state directory.
 pub const FILE_NAME: &str = "found-limits.json";
 
-/// The format written without clock locks, which versions without clock support read too, and the format with them.
+/// Format versions: 1 without clock locks, which wattune versions without clock support read too; 2 with clock locks.
 const VERSION: u32 = 1;
 const WITH_CLOCKS: u32 = 2;
 
-/// The largest file that is read, in bytes; thousands of GPUs take less.
+/// The maximum size of the journal file in bytes; entries of thousands of GPUs take less.
 const MAX_LEN: u64 = 16 << 20;
 
 /// The reason why the journal cannot be used.
@@ -55,7 +55,7 @@ pub enum JournalError {
         #[source]
         source: io::Error,
     },
-    /// The content is not a journal.
+    /// The file's content is not a journal.
     #[error(
         "the restore journal {} is damaged; set the limits it names by hand (nvidia-smi -pl), unlock the clocks \
          (nvidia-smi -rgc), and move the file away",
@@ -82,8 +82,8 @@ struct Document {
     contents: Contents,
 }
 
-/// The journal of one state directory. Each change is on disk before its method returns; if that fails, the GPU must
-/// not be written.
+/// The journal of one state directory. Each change is on disk before its method returns; if a method fails, the GPU
+/// must not be written to.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -92,10 +92,10 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal; a missing file is an empty one.
+    /// Opens the journal; a missing file counts as an empty journal.
     ///
     /// # Errors
-    /// If the file cannot be read or is damaged: then it must not be overwritten.
+    /// If the file cannot be read or is damaged; the file must then not be overwritten.
     pub fn open(state_dir: &Path, boot_id: String) -> Result<Self, JournalError> {
         let path = state_dir.join(FILE_NAME);
         let contents = match files::regular::read(&path, MAX_LEN) {
@@ -113,7 +113,7 @@ impl Journal {
         Ok(Self { path, boot_id, contents })
     }
 
-    /// Returns the entries.
+    /// Returns the entries of all GPUs that wattune has written to.
     pub fn entries(&self) -> impl Iterator<Item = (&GpuId, &Entry)> {
         self.contents.entries.iter()
     }
@@ -123,17 +123,17 @@ impl Journal {
         self.contents.entries.get(gpu)
     }
 
-    /// Returns true if there is nothing to restore and no job's original limit.
+    /// Returns true if no GPU has an entry and no job's original limit is recorded.
     pub fn is_empty(&self) -> bool {
         self.contents.entries.is_empty() && self.contents.originals.is_empty()
     }
 
-    /// Returns the original limit of a GPU.
+    /// Returns the original limit of a GPU, if recorded.
     pub fn original_limit(&self, gpu: &GpuId) -> Option<PowerLimit> {
         self.entry(gpu).map(|e| e.original).or_else(|| Some(self.contents.originals.get(gpu)?.limit))
     }
 
-    /// Returns the entry to restore a GPU from: its own, or one made from the original limit that its job recorded.
+    /// Returns the entry for restoring a GPU: its own, or else one made from the original limit recorded for its job.
     pub fn restore_entry(&self, gpu: &GpuId) -> Option<Entry> {
         let of_job = || {
             let original = self.contents.originals.get(gpu)?;
@@ -146,8 +146,8 @@ impl Journal {
         self.entry(gpu).cloned().or_else(of_job)
     }
 
-    /// Raises the recorded energy counter of a GPU to `counter`, a later value from another record. A smaller reading
-    /// later means that the driver was reloaded.
+    /// Raises a GPU's recorded energy counter to at least `counter`, a later value known from another record. A smaller
+    /// reading afterwards means that the driver was reloaded.
     pub fn update_counter(&mut self, gpu: &GpuId, counter: Millijoules) {
         let entry = self.contents.entries.get_mut(gpu).map(|entry| &mut entry.counter);
         let original = self.contents.originals.get_mut(gpu).map(|original| &mut original.counter);
@@ -156,8 +156,8 @@ impl Journal {
         }
     }
 
-    /// Records the original limit of a GPU that a job controls, or, if it is recorded already, that the GPU has it in
-    /// this boot. The original limit of an entry takes precedence over `current`.
+    /// Records the original limit of a GPU that a job controls. If it is recorded already and equals `current`, records
+    /// that the GPU has it in this boot, too. The original limit of an entry takes precedence over `current`.
     pub fn record_original(
         &mut self,
         gpu: &GpuId,
@@ -166,7 +166,7 @@ impl Journal {
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
         match self.contents.originals.get(gpu) {
-            // The latest boot in which the GPU had this limit shows a reboot.
+            // The latest boot id with the original limit is kept: another boot id now shows a reboot.
             Some(known) if known.boot_id == self.boot_id || !current.same_as(known.limit) => return Ok(()),
             _ => {}
         }
@@ -175,13 +175,13 @@ impl Journal {
         self.change(|contents| drop(contents.originals.insert(gpu.clone(), original)))
     }
 
-    /// Forgets the original limit of a GPU whose job has ended. An entry stays.
+    /// Removes the recorded original limit of a GPU whose job has ended. The GPU's entry, if any, is kept.
     pub fn forget_original(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
         self.change(|contents| drop(contents.originals.remove(gpu)))
     }
 
-    /// Records that `limit` is about to be written to a GPU that has `current`, and syncs to disk. `current` becomes
-    /// the original limit at the first call.
+    /// Records that `limit` is about to be written to a GPU that has `current`, and syncs to disk. At the first call,
+    /// `current` becomes the original limit.
     pub fn record_write(
         &mut self,
         gpu: &GpuId,
@@ -191,7 +191,7 @@ impl Journal {
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
         let mut entry = self.entry_or_new(gpu, current, now);
-        // The current limit and the next one; failed writes in between had no effect.
+        // wattune's limits are the current one and the next one; failed writes in between had no effect.
         let ours = (!current.same_as(entry.original)).then_some(current);
         entry.written = ours.into_iter().chain([limit]).collect();
         entry.move_to_boot(&self.boot_id);
@@ -199,8 +199,8 @@ impl Journal {
         self.put(gpu, entry)
     }
 
-    /// Records that the last write succeeded and the GPU has `shown` since. The limit before it is no longer wattune's:
-    /// if it comes back, an external writer set it.
+    /// Records that the last write succeeded and that the GPU has reported `shown` since. The limit before that write
+    /// no longer counts as wattune's: if it reappears, an external writer set it.
     pub fn record_written(&mut self, gpu: &GpuId, shown: PowerLimit) -> Result<(), JournalError> {
         let Some(mut entry) = self.entry(gpu).cloned() else { return Ok(()) };
         let Some(asked) = entry.written.last().copied() else { return Ok(()) };
@@ -209,8 +209,8 @@ impl Journal {
         self.put(gpu, entry)
     }
 
-    /// Records that the clocks of a GPU whose limit is `limit` are about to be locked, and syncs to disk. The clocks
-    /// must be free or locked by wattune.
+    /// Records that the clocks of a GPU whose power limit is `limit` are about to be locked, and syncs to disk. The
+    /// clocks must be free or locked by wattune.
     pub fn record_lock(
         &mut self,
         gpu: &GpuId,
@@ -238,7 +238,7 @@ impl Journal {
         self.put(gpu, entry)
     }
 
-    /// Returns a GPU's entry, or a new one with the original limit if that is recorded.
+    /// Returns a GPU's entry, or a new one with the recorded original limit, or else with `current` as the original.
     fn entry_or_new(&self, gpu: &GpuId, current: PowerLimit, now: DateTime<Utc>) -> Entry {
         let original = self.original_limit(gpu).unwrap_or(current);
         self.entry(gpu).cloned().unwrap_or_else(|| self.new_entry(original, now))
@@ -260,7 +260,7 @@ impl Journal {
         }
     }
 
-    /// Forgets the clock lock of a GPU: its clocks are free or locked by an external writer.
+    /// Removes the recorded clock lock of a GPU whose clocks are free or locked by an external writer.
     pub fn forget_lock(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
         self.change(|contents| {
             let Some(entry) = contents.entries.get_mut(gpu).filter(|e| e.locked.is_some()) else { return };
@@ -271,12 +271,13 @@ impl Journal {
         })
     }
 
-    /// Forgets the limits of a GPU that an external writer has set to `theirs`. Only a clock lock is recorded to restore.
+    /// Removes the recorded limits of a GPU that an external writer has set to `theirs`; a clock lock stays recorded.
     pub fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) -> Result<(), JournalError> {
         self.change(|contents| contents.yield_limit(gpu, theirs))
     }
 
-    /// Does the same for a GPU whose job continues, and records the external limit for the next daemon.
+    /// Does the same as [`Self::yield_limit`] and records the external limit for the next daemon, since the job
+    /// continues.
     pub fn yield_to_external(&mut self, gpu: &GpuId, external: ExternalLimit) -> Result<(), JournalError> {
         let boot_id = self.boot_id.clone();
         self.change(|contents| {
@@ -285,12 +286,12 @@ impl Journal {
         })
     }
 
-    /// Forgets a restored GPU. The original limit that its job recorded stays.
+    /// Removes the entry of a restored GPU. The original limit that its job recorded is kept.
     pub fn forget(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
         self.change(|contents| drop(contents.entries.remove(gpu)))
     }
 
-    /// Forgets a GPU whose limit an external writer changed, and records that limit for the next daemon.
+    /// Removes a GPU whose limit an external writer changed, and records the external limit for the next daemon.
     pub fn forget_for_external(&mut self, gpu: &GpuId, external: ExternalLimit) -> Result<(), JournalError> {
         let boot_id = self.boot_id.clone();
         self.change(|contents| {
@@ -300,8 +301,8 @@ impl Journal {
         })
     }
 
-    /// Returns the external limit of a GPU, updated to `shown`, its limit now. After a reboot, the driver's `default`
-    /// is not an external limit.
+    /// Returns the recorded external limit of a GPU, updated to `shown`, the GPU's present limit. After a reboot, the
+    /// driver's `default` limit does not count as external.
     pub fn external_limit(
         &self,
         gpu: &GpuId,
@@ -328,22 +329,22 @@ impl Journal {
         })
     }
 
-    /// Returns true if wattune wrote the GPU's current limit.
+    /// Returns true if `limit` is one that wattune may have written to the GPU.
     pub fn is_ours(&self, gpu: &GpuId, limit: PowerLimit) -> bool {
         self.entry(gpu).is_some_and(|e| e.written.iter().any(|w| w.same_as(limit)))
     }
 
-    /// Returns the id of this boot.
+    /// Returns the id of the machine's present boot.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
-    /// Returns the path of the file.
+    /// Returns the path of the journal file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes the changed content to disk before it takes effect in memory.
+    /// Applies a change: writes the new content to disk, then keeps it in memory.
     fn change(&mut self, change: impl FnOnce(&mut Contents)) -> Result<(), JournalError> {
         let mut contents = self.contents.clone();
         change(&mut contents);
@@ -354,19 +355,19 @@ impl Journal {
         let document = Document { version, contents };
         let write = || -> io::Result<()> {
             let next = self.path.with_extension("json.new");
-            // Removes the rest of an interrupted write, or anything else at this path.
+            // Removes what an interrupted write left at this path.
             match fs::remove_file(&next) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            // One write: the serializer would make thousands of small ones.
+            // Serialised first, because the serializer would make thousands of small writes to the file.
             let mut text = serde_json::to_vec_pretty(&document)?;
             text.push(b'\n');
             let mut file = files::create(&next)?;
             file.write_all(&text)?;
             file.sync_all()?;
             fs::rename(&next, &self.path)?;
-            // The rename itself must survive a power cut too.
+            // The rename itself must survive a power failure too.
             self.path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
         };
         write().map_err(|source| JournalError::Io { what: "write", path: self.path.clone(), source })?;
@@ -375,7 +376,7 @@ impl Journal {
     }
 }
 
-/// Returns the kernel's id of this boot. "unknown", where the kernel reports none, counts as the same boot.
+/// Returns the kernel's id of this boot. If the kernel reports none, "unknown", which counts as the same boot.
 pub fn boot_id() -> String {
     let read = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     read.map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())

@@ -25,7 +25,7 @@ pub enum GpuError {
     /// The GPU fell off the bus or was reset.
     #[error("{call}: the GPU is lost (fell off the bus or was reset)")]
     Lost { call: &'static str },
-    /// The process lacks the permission.
+    /// The process lacks the permission for the call.
     #[error("{call}: no permission; it needs root (or CAP_SYS_ADMIN in a container)")]
     NoPermission { call: &'static str },
     /// The GPU or this driver does not support the call.
@@ -34,13 +34,13 @@ pub enum GpuError {
     /// The driver's library is older than the call.
     #[error("{call}: not in this driver's library; a newer driver has it")]
     MissingSymbol { call: &'static str },
-    /// The call timed out.
+    /// The driver did not answer within the time-out.
     #[error("{call}: no answer from the driver for {:.1} s", after.get())]
     TimedOut { call: &'static str, after: Seconds },
-    /// The limit changed since the caller read it, so the call was not made.
+    /// The power limit changed since the caller read it, so wattune did not overwrite it.
     #[error("{call}: an external writer set {current} just before, which was not overwritten")]
     LimitChanged { call: &'static str, current: PowerLimit },
-    /// Any other failure, in the driver's words.
+    /// Any other failure, with the driver's message.
     #[error("{call}: {message}")]
     Driver { call: &'static str, message: String },
 }
@@ -65,27 +65,27 @@ impl GpuError {
     }
 }
 
-/// The power that no GPU draws, for those whose limits are unknown.
+/// An upper bound of any GPU's power, for GPUs whose power limits are unknown.
 const HIGHEST_POWER: Watts = Watts::new(5000.0);
 
-/// The capabilities of a GPU by its latest answers. Refused calls are retried at growing intervals.
+/// The capabilities of a GPU by its latest answers. Calls that it refused are retried at growing intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
-    /// The energy counter. Without it the daemon integrates power.
+    /// The energy counter, or why it is unavailable; the daemon then integrates power.
     pub energy_counter: Result<(), GpuError>,
-    /// Power readings.
+    /// Power readings, or why they are unavailable.
     pub power: Result<(), GpuError>,
-    /// Readings of the requested limit.
+    /// Readings of the requested power limit, or why they are unavailable.
     pub limit: Result<(), GpuError>,
-    /// The range of accepted limits.
+    /// The range of accepted power limits, or why the power limit cannot be controlled.
     pub limits: Result<LimitRange, GpuError>,
-    /// The range of lockable clocks. Only the first attempt shows if this process has the permission to lock them.
+    /// The range of lockable clocks, or why there is none. The first lock shows if this process may lock them.
     pub clocks: Result<ClockRange, GpuError>,
-    /// Persistence mode, where the platform has it.
+    /// Persistence mode, or why it is unavailable.
     pub persistence: Result<(), GpuError>,
-    /// MIG is on: the GPU is accounted as a whole and not controlled.
+    /// True if MIG is on: the GPU's energy is recorded as a whole, and its power limit is not controlled.
     pub mig: bool,
-    /// This is a virtual GPU whose host owns the power limit.
+    /// True for a virtual GPU, whose power limit its host controls.
     pub virtualised: bool,
     /// The driver's version.
     pub driver: String,
@@ -105,32 +105,32 @@ impl Capabilities {
         self.limits.as_ref().err().map(ToString::to_string)
     }
 
-    /// Returns an upper bound of its mean power: its largest limit, or else the `known` one.
+    /// Returns an upper bound of the GPU's mean power: its largest or `known` limit, whichever is higher.
     pub fn highest_power(&self, known: Option<PowerLimit>) -> Watts {
         let largest = self.limits.as_ref().ok().map(|range| range.max);
         largest.max(known).map_or(HIGHEST_POWER, PowerLimit::watts)
     }
 
-    /// Returns true if the clock of a GPU under load shows whether this lock was removed: it is well below free clocks.
+    /// Returns true if the GPU's clock under load can show that `lock` was removed, which it can for a low `lock`.
     pub fn can_verify_unlock(&self, lock: ClockLimit) -> bool {
         let is_low = |range: &ClockRange| lock.megahertz() * 103 / 100 < range.max().megahertz() * 9 / 10;
         self.clocks.as_ref().is_ok_and(is_low)
     }
 
-    /// Returns the reason why this GPU's clocks cannot be locked, if one is known before the first attempt.
+    /// Returns the reason why the GPU's clocks cannot be locked, if one is known before the first attempt.
     pub fn why_no_clocks(&self) -> Option<String> {
         self.why_no_control().or_else(|| self.clocks.as_ref().err().map(ToString::to_string))
     }
 }
 
-/// The extent of a read.
+/// The extent of a GPU reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Energy and power only: cheap enough for many reads per second.
+    /// Energy and power only, which is cheap enough for many reads per second.
     Quick,
-    /// Everything except calls that the GPU refused recently.
+    /// All values, without the calls that the GPU refused recently.
     Full,
-    /// Everything, including recently refused calls: for writes and restores.
+    /// All values, including recently refused calls: for writes and restores.
     Retry,
 }
 
@@ -139,19 +139,19 @@ pub enum Depth {
 pub struct Reading {
     /// The energy counter.
     pub energy: Option<Millijoules>,
-    /// The power draw: the newest sample where the driver offers it, otherwise its one-second average.
+    /// The power draw: the newest sample if the driver offers it, otherwise the one-second average.
     pub power: Option<Watts>,
-    /// The limit requested by software on the host, by any writer.
+    /// The power limit that software on the host requested last, wattune or another program.
     pub requested: Option<PowerLimit>,
-    /// The limit in force: the strictest of the host's, the GPU's and any out-of-band one.
+    /// The power limit in force: the lowest of the host's, the GPU's own and any out-of-band limit.
     pub enforced: Option<PowerLimit>,
-    /// The reasons for lowered clocks.
+    /// The driver's reasons for lowered clocks.
     pub reasons: Option<EventReasons>,
     /// The core temperature in degrees Celsius.
     pub temperature_c: Option<f64>,
     /// The clock of the streaming multiprocessors in MHz.
     pub sm_clock_mhz: Option<u32>,
-    /// Persistence mode is on.
+    /// True if persistence mode is on.
     pub persistence: Option<bool>,
     /// The number of compute processes.
     pub processes: Option<u32>,
@@ -162,11 +162,11 @@ pub struct Reading {
 pub struct ProcessUse {
     /// The process id in the host's namespace.
     pub pid: u32,
-    /// The share of streaming-multiprocessor time in percent.
+    /// The process's share of streaming-multiprocessor time in percent.
     pub percent: u32,
 }
 
-/// One GPU. Calls may block for as long as the driver likes.
+/// One GPU, as the daemon reads and sets it. Calls may block for as long as the driver blocks.
 pub trait GpuDevice: Send {
     /// Returns the GPU's identity.
     fn identity(&self) -> &GpuIdentity;
@@ -178,12 +178,12 @@ pub trait GpuDevice: Send {
     /// retry; [`Depth::Retry`] retries all of them.
     ///
     /// # Errors
-    /// [`GpuError::Lost`] if the GPU is gone. While the GPU answers any call, a value that it does not offer or that
+    /// [`GpuError::Lost`] if the GPU is gone. As long as the GPU answers any call, each value that is unsupported or
     /// fails for another reason is `None`.
     fn read(&mut self, depth: Depth, now: Monotonic) -> Result<Reading, GpuError>;
 
-    /// Returns the use by each process since the last call, without idle processes. Called only while several jobs
-    /// share the GPU.
+    /// Returns each process's use of the GPU since the last call, without idle processes. Called only while several
+    /// jobs share the GPU.
     ///
     /// # Errors
     /// [`GpuError::NotSupported`] where the GPU does not report it; otherwise the driver's error.
@@ -195,11 +195,11 @@ pub trait GpuDevice: Send {
     ///
     /// # Errors
     /// [`GpuError::NoPermission`] without root; otherwise the driver's error. The limit must lie in the GPU's range:
-    /// the caller clamps it and reports that.
+    /// the caller clamps the limit to the range and reports the change.
     fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError>;
 
-    /// Locks the clocks of the multiprocessors to `highest` and below. Needs root. No driver reports an existing lock,
-    /// so this replaces an earlier lock irrecoverably.
+    /// Locks the multiprocessors' clocks to at most `highest`. Needs root. No driver reports an existing lock, so an
+    /// earlier lock is replaced and cannot be restored.
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError>;
 
     /// Removes any lock of the clocks, whoever set it. Needs root.
@@ -208,6 +208,6 @@ pub trait GpuDevice: Send {
     /// Turns persistence mode on or off. Needs root.
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError>;
 
-    /// Looks up a lost GPU by its identity.
+    /// Opens a lost GPU again, found by its UUID.
     fn reopen(&mut self) -> Result<(), GpuError>;
 }

@@ -9,14 +9,14 @@ use super::worker::Write;
 use wattune_core::domain::{ClockLimit, GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
-/// The effect of a restore on a GPU's clocks.
+/// The effect that restoring a GPU has on its clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
-    /// Nothing: wattune had not locked them.
+    /// No effect: wattune had not locked the clocks.
     Untouched,
-    /// wattune had locked them and unlocked them.
+    /// wattune unlocked the clocks, which it had locked.
     Unlocked,
-    /// The driver accepted their unlocking, and the GPU does no work that would show it.
+    /// The driver accepted the unlocking, but the GPU is idle, so the clock cannot confirm it.
     Unverified,
 }
 
@@ -33,26 +33,26 @@ impl std::fmt::Display for Clocks {
 /// The outcome of restoring a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Restored {
-    /// The GPU had its original limit already.
+    /// The GPU already had its original limit.
     AlreadyRestored(PowerLimit, Clocks),
     /// The GPU has its original limit again.
     Written(PowerLimit, Clocks),
-    /// An external writer's limit was left alone.
+    /// An external writer has set another limit since, which wattune left alone.
     LeftExternal(PowerLimit, Clocks),
-    /// The node's cap allows no more; the journal keeps the entry.
+    /// The cap on the node's power allows no higher limit; the journal keeps the entry.
     HeldByCap {
-        /// The limit on the GPU.
+        /// The limit that the GPU has now.
         limit: PowerLimit,
-        /// The original limit, due once the cap lifts.
+        /// The original limit, to be restored once the cap ends.
         original: PowerLimit,
     },
-    /// The restore failed or cannot be read back; the journal keeps the entry for the next attempt.
+    /// The restore failed or its result cannot be read back; the journal keeps the entry for the next attempt.
     Failed {
-        /// The original limit.
+        /// The original limit, which the GPU should have.
         original: PowerLimit,
-        /// The limit read back, if any.
+        /// The limit read back, if there is one.
         shown: Option<PowerLimit>,
-        /// The reason.
+        /// The reason for the failure.
         why: String,
     },
 }
@@ -83,7 +83,7 @@ const READ_BACK_TIMEOUT: Seconds = Seconds::new(1.0);
 
 const READ_BACK_INTERVAL: Seconds = Seconds::new(0.1);
 
-/// Restores every GPU in the journal, all at once, so that a hanging GPU delays no other. Each step (read, clocks,
+/// Restores every GPU in the journal, all in parallel, so that a hanging GPU delays no other. Each step (read, clocks,
 /// limit, persistence mode) may take `timeout`. Blocks: not for async tasks.
 pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Seconds) -> Vec<(GpuId, Restored)> {
     let all: Vec<_> = handles.iter().map(|handle| (handle.clone(), None)).collect();
@@ -92,7 +92,7 @@ pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Second
     outcomes
 }
 
-/// Returns a failure for each GPU in the journal that is not among `handles`. The journal keeps their entries.
+/// Returns a failure for each journalled GPU that is not among `handles`. The journal keeps the entries.
 pub fn absent(journal: &Journal, handles: &[GpuHandle]) -> Vec<(GpuId, Restored)> {
     let is_absent = |id: &GpuId| handles.iter().all(|handle| handle.identity().id != *id);
     let why = "the GPU is missing; run `wattune restore` or start the daemon once it is back";
@@ -102,7 +102,7 @@ pub fn absent(journal: &Journal, handles: &[GpuHandle]) -> Vec<(GpuId, Restored)
     missing.inspect(|(id, outcome)| tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}")).collect()
 }
 
-/// Restores these GPUs; those with a limit only up to that limit.
+/// Restores these GPUs; one that comes with a limit is raised at most to that limit.
 pub fn restore_only(
     journal: &mut Journal,
     gpus: &[(GpuHandle, Option<PowerLimit>)],
@@ -144,14 +144,14 @@ fn record_outcome(journal: &mut Journal, gpu: &GpuHandle, outcome: &Restored) {
         Restored::Failed { .. } => return tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}"),
         Restored::HeldByCap { .. } => {
             tracing::warn!(gpu.uuid = %id, "GPU {id}: {outcome}");
-            // The clocks are unlocked regardless of the cap.
+            // The clocks are unlocked regardless of the cap, so the journal drops their lock.
             if let Err(error) = journal.forget_lock(id) {
                 tracing::error!(gpu.uuid = %id, "GPU {id}: its clocks are unlocked but cannot be removed from the journal: {error}");
             }
             return;
         }
         Restored::AlreadyRestored(..) | Restored::Written(..) => journal.forget(id),
-        // A job that continues must not take the external limit for the original one.
+        // A continuing job's GPU keeps the external limit, which must not count as the original limit later.
         Restored::LeftExternal(limit, _) => match gpu.observe().at {
             Some(at) => journal.forget_for_external(id, ExternalLimit { limit: *limit, since: at.utc }),
             None => journal.forget(id),
@@ -163,7 +163,7 @@ fn record_outcome(journal: &mut Journal, gpu: &GpuHandle, outcome: &Restored) {
     }
 }
 
-/// Records that a GPU is about to get a limit between its current and its original one.
+/// Records that a GPU is about to get `limit`, which lies between its current and its original limit.
 fn record_part(journal: &mut Journal, gpu: &GpuHandle, limit: PowerLimit) -> Result<(), JournalError> {
     let seen = gpu.observe();
     match (seen.reading.requested, seen.at) {
@@ -176,7 +176,7 @@ fn record_part(journal: &mut Journal, gpu: &GpuHandle, limit: PowerLimit) -> Res
 
 struct Attempt<'a> {
     entry: Entry,
-    /// wattune has written to the GPU; otherwise its job has only recorded the original limit.
+    /// True if wattune has written to the GPU; false if its job has only recorded the original limit.
     is_ours: bool,
     boot_id: &'a str,
     gpu: &'a GpuHandle,
@@ -189,10 +189,10 @@ impl Attempt<'_> {
         Restored::Failed { original: self.entry.original, shown: reading.requested.or(reading.enforced), why }
     }
 
-    /// Restores the GPU, at most to `part`. Returns `None` where wattune has changed nothing and there is nothing to
-    /// do.
+    /// Restores the GPU, to at most `part` if given. Returns `None` if wattune has written nothing to the GPU and
+    /// nothing needs to be restored.
     fn restore(&self, part: Option<PowerLimit>) -> Option<Restored> {
-        // Waits for queued writes, so that none of them follows the restore.
+        // Reading waits for queued writes, so that no write follows the restore.
         let seen = match self.gpu.read_and_wait(self.timeout) {
             Ok(seen) => seen,
             Err(error) => return self.is_ours.then(|| self.failed(error.to_string())),
@@ -239,7 +239,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// Unlocks the clocks and waits until the clock under load confirms it: no driver reports a lock.
+    /// Unlocks the clocks and waits until the clock under load confirms it, because no driver reports a lock.
     fn unlock(&self, lock: ClockLimit) -> Result<Clocks, String> {
         self.gpu.write_and_wait(Write::ResetClocks, self.timeout).map_err(|error| error.to_string())?;
         if !self.gpu.capabilities().can_verify_unlock(lock) {
@@ -247,7 +247,7 @@ impl Attempt<'_> {
         }
         let mut waited = Seconds::ZERO;
         loop {
-            // Drivers round the clock that they are given.
+            // Drivers round a requested clock, so 3 % above the lock counts as unlocked.
             match self.gpu.observe().unexplained_clock() {
                 Some(clock) if clock > lock.megahertz() * 103 / 100 => return Ok(Clocks::Unlocked),
                 Some(clock) if waited >= READ_BACK_TIMEOUT.min(self.timeout) => {

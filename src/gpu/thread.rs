@@ -14,13 +14,13 @@ use wattune_core::units::{Millijoules, Seconds};
 /// The times at which a device is read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
-    /// On a thread of its own, at this interval.
+    /// Reads on a thread of the device's own, at this interval.
     Every(Seconds),
-    /// On the caller's thread, at each refresh of the handle: for clocks that do not run by themselves.
+    /// Reads on the caller's thread at each refresh of the handle, for clocks that advance only on command.
     OnRequest,
 }
 
-/// The daemon's handle of a GPU.
+/// The daemon's handle for reading and writing a GPU.
 #[derive(Clone)]
 pub struct GpuHandle {
     identity: Arc<GpuIdentity>,
@@ -41,7 +41,7 @@ enum Link {
 struct Shared {
     observation: Observation,
     capabilities: Arc<Capabilities>,
-    /// The driver call in progress and its start.
+    /// The driver call in progress and the time of its start.
     busy: Option<(&'static str, Monotonic)>,
 }
 
@@ -53,7 +53,7 @@ struct Request {
 #[derive(Clone, Copy)]
 enum Task {
     Read,
-    /// A write, and the limit that it expects to replace.
+    /// A write, with the power limit that it may replace, if restricted to one.
     Write(Write, Option<PowerLimit>),
 }
 
@@ -79,8 +79,8 @@ impl Task {
 const READING: &str = "reading the GPU";
 
 impl GpuHandle {
-    /// Puts a device behind a handle and reads it for the first time. `full_every` is the interval of full reads; other
-    /// reads fetch energy and power only. After `call_timeout` without an answer the GPU counts as unresponsive.
+    /// Wraps a device in a handle and starts its thread, if any. `full_every` is the interval of full reads; other
+    /// reads fetch energy and power only. A driver call without an answer for `call_timeout` is reported as a fault.
     pub fn start(
         device: Box<dyn GpuDevice>,
         clock: Arc<dyn Clock>,
@@ -103,7 +103,7 @@ impl GpuHandle {
                 let (sender, receiver) = mpsc::sync_channel(1);
                 let (clock, shared, index) = (clock.clone(), shared.clone(), identity.index);
                 let body = move || run(worker, &receiver, period, &*clock, &shared);
-                // Without a thread the GPU never answers, which is reported as a fault.
+                // Without a thread the GPU is never read; the daemon reports this as a fault.
                 if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(body) {
                     tracing::error!(gpu.index = index, %error, "cannot start the GPU's thread");
                 }
@@ -123,7 +123,7 @@ impl GpuHandle {
         lock(&self.shared).capabilities.clone()
     }
 
-    /// Returns the latest state without waiting. A call that exceeds the time-out shows as a fault.
+    /// Returns the latest state without waiting. A driver call that exceeds the time-out appears as a fault.
     pub fn observe(&self) -> Observation {
         let shared = lock(&self.shared);
         let mut observation = shared.observation.clone();
@@ -137,13 +137,13 @@ impl GpuHandle {
         observation
     }
 
-    /// Starts or stops reading each process's use ([`Observation::process_use`]).
+    /// Starts or stops reading how much each process uses the GPU ([`Observation::process_use`]).
     pub fn watch_processes(&self, on: bool) {
         self.watching.store(on, Ordering::Relaxed);
     }
 
-    /// Continues an earlier daemon's ledger, which has recorded the next `ahead` that the counter gains
-    /// ([`Meter::continue_ledger`](wattune_core::ledger::Meter::continue_ledger)).
+    /// Continues the ledger of an earlier daemon, which has recorded the next `ahead` of the energy counter's gains
+    /// already ([`Meter::continue_ledger`](wattune_core::ledger::Meter::continue_ledger)).
     pub fn continue_ledger(&self, ahead: Millijoules) {
         *lock(&self.recorded_ahead) = Some(ahead);
     }
@@ -158,14 +158,14 @@ impl GpuHandle {
     }
 
     /// Queues a write; its outcome appears in [`Observation::last_write`]. Returns false if an earlier write is still
-    /// queued. If `expected` is given, writes a limit only over that one: an external writer may have changed it since
-    /// it was read.
+    /// queued. If `expected` is given, a power limit is written only while the GPU still has `expected`, since an
+    /// external writer may have changed it.
     pub fn request(&self, write: Write, expected: Option<PowerLimit>) -> bool {
         let task = Task::Write(write, expected);
         match &self.link {
             Link::Thread(sender) => sender.try_send(Request { task, reply: None }).is_ok(),
             Link::Inline(_) => {
-                // The outcome is in the observation, as with a thread.
+                // The outcome appears in the observation, as with a thread.
                 let _ = self.carry_out_inline(task);
                 true
             }
@@ -177,8 +177,8 @@ impl GpuHandle {
         self.carry_out(Task::Write(write, None), timeout)
     }
 
-    /// Reads everything again after all queued writes and waits for it for at most `timeout`. Blocks: not for async
-    /// tasks.
+    /// Reads everything after all queued writes, and returns the new state within at most `timeout`. Blocks: not for
+    /// async tasks.
     pub fn read_and_wait(&self, timeout: Seconds) -> Result<Observation, GpuError> {
         self.carry_out(Task::Read, timeout)?;
         Ok(lock(&self.shared).observation.clone())
@@ -231,7 +231,7 @@ fn run(
         begin(READING);
         worker.sample(|| clock.now(), false);
         lock(shared).publish(&worker);
-        // Skips late samples: the meter accepts any spacing.
+        // Skips samples that are late: the meter accepts any interval.
         next = next.after(period).max(clock.monotonic());
         loop {
             let wait = next.since(clock.monotonic());

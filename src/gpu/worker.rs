@@ -13,30 +13,30 @@ use wattune_core::units::{Millijoules, Seconds};
 /// The interval between attempts to reopen a lost GPU.
 const REOPEN_EVERY: Seconds = Seconds::new(2.0);
 
-/// The longest interval between energy readings that is not a gap. During a gap the GPU may change owners unobserved.
+/// The longest interval between energy readings without a gap. During a gap, another job may have used the GPU.
 const LONGEST_INTERVAL: Seconds = Seconds::new(1.0);
 
 /// The interval before a retry of a refused process-use call.
 const REFUSED_RETRY: Seconds = Seconds::new(10.0);
 
-/// The interval between two warnings of a counter that jumps again and again.
+/// The interval between two warnings about increases of the energy counter that are too large.
 const JUMP_WARNING_INTERVAL: Seconds = Seconds::new(60.0);
 
-/// A write to a GPU.
+/// A write to a GPU's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// A power limit within the GPU's range.
+    /// Sets the power limit, within the GPU's range.
     PowerLimit(PowerLimit),
-    /// The highest allowed clock, one of the lockable ones.
+    /// Locks the clocks to at most this clock, one of the lockable ones.
     LockClocks(ClockLimit),
-    /// Removal of any clock lock.
+    /// Removes any clock lock.
     ResetClocks,
-    /// Persistence mode.
+    /// Turns persistence mode on or off.
     Persistence(bool),
 }
 
 impl Write {
-    /// Returns NVML's name of the call, for messages.
+    /// Returns NVML's name of the call.
     pub fn call(&self) -> &'static str {
         match self {
             Self::PowerLimit(_) => "nvmlDeviceSetPowerManagementLimit",
@@ -50,21 +50,21 @@ impl Write {
 /// The outcome of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WriteOutcome {
-    /// The write.
+    /// The requested write.
     pub write: Write,
-    /// The time at which it ended.
+    /// The time at which the write ended.
     pub at: Now,
     /// The driver's answer.
     pub result: Result<(), GpuError>,
-    /// The limit read back right after it: some GPUs round limits, some ignore them.
+    /// The power limit read back right after the write: some GPUs round limits, some ignore them.
     pub shown: Option<PowerLimit>,
 }
 
-/// The accumulated use by each process in percent of multiprocessor time × milliseconds. Values only grow; only their
-/// proportions have a meaning.
+/// The accumulated use of the GPU by process id, in percent of multiprocessor time × milliseconds. Values only grow;
+/// only their proportions have a meaning.
 pub type ProcessWeights = BTreeMap<u32, u64>;
 
-/// A reading of a GPU's energy.
+/// A reading of the energy that a GPU has used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EnergyReading {
     /// The time of the reading.
@@ -75,23 +75,23 @@ pub struct EnergyReading {
     pub counter: Option<Millijoules>,
 }
 
-/// The availability of one reading.
+/// The availability of one value that the GPU reports, such as its power.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Availability {
-    /// The reading was available at least once since the daemon opened the GPU.
+    /// True if the value was available at least once since the daemon opened the GPU.
     pub ever: bool,
-    /// The start of the current outage.
+    /// The start of the current outage of the value, if there is one.
     pub missing_since: Option<Now>,
 }
 
 impl Availability {
-    /// Records if the reading is available now. An outage starts at `missing_since` unless it started earlier.
+    /// Records if the value is available now. A new outage starts at `missing_since`; a continuing one keeps its start.
     fn observe(&mut self, is_available: bool, missing_since: Now) {
         self.ever |= is_available;
         self.missing_since = (!is_available).then(|| self.missing_since.unwrap_or(missing_since));
     }
 
-    /// Returns the start of an outage that is longer than `patience`, or of a reading that was never available.
+    /// Returns the start of the current outage if the outage exceeds `patience` or the value was never available.
     pub fn missing_longer_than(&self, patience: Seconds, now: Monotonic) -> Option<Now> {
         self.missing_since.filter(|since| !self.ever || now.since(since.monotonic) > patience)
     }
@@ -102,11 +102,11 @@ impl Availability {
 pub struct Observation {
     /// The time of the GPU's latest answer, if there is one.
     pub at: Option<Now>,
-    /// The latest reading. Values of [`Depth::Full`] are up to one full interval old.
+    /// The latest reading. Values beyond energy and power are up to one full-read interval old ([`Depth::Full`]).
     pub reading: Reading,
     /// The energy since the daemon opened the GPU.
     pub metered: Metered,
-    /// The time up to which `metered` is known. A GPU without a working counter may still answer other calls.
+    /// The time up to which `metered` is known; may lie before `at` if energy and power cannot be read.
     pub metered_at: Option<Now>,
     /// The latest counter value, consistent with `metered`.
     pub counter: Option<Millijoules>,
@@ -116,28 +116,28 @@ pub struct Observation {
     pub counter_resets: u32,
     /// The number of times that the GPU was lost and reopened.
     pub reopened: u32,
-    /// The ratio of counted energy to integrated power in the last ten seconds.
+    /// The ratio of counted energy to integrated power over the last ten seconds.
     pub counter_over_power: Option<f64>,
-    /// A lasting disagreement of counted energy and integrated power.
+    /// A lasting disagreement between counted energy and integrated power.
     pub disagreement: Option<Disagreement>,
-    /// The last increase of the counter that was not believed, and its time.
+    /// The last increase of the energy counter that was rejected as impossible, and its time.
     pub counter_jump: Option<(CounterJump, Now)>,
-    /// The reason why the GPU does not answer, and its start.
+    /// The reason why the GPU does not answer, and the start of the fault.
     pub fault: Option<(GpuError, Now)>,
     /// The availability of the energy counter.
     pub energy_availability: Availability,
     /// The availability of power readings.
     pub power_availability: Availability,
-    /// The availability of the requested limit.
+    /// The availability of readings of the requested power limit.
     pub limit_availability: Availability,
     /// The outcome of the latest write.
     pub last_write: Option<WriteOutcome>,
-    /// The use by process; `None` while it is not watched, an error where the GPU does not report it.
+    /// The GPU's use by process; `None` if not being read, an error if the GPU does not report it.
     pub process_use: Option<Result<ProcessWeights, GpuError>>,
 }
 
 impl Observation {
-    /// Returns the clock, if the GPU works and no reported reason lowers it.
+    /// Returns the clock in MHz if the GPU works and no reported reason lowers the clock.
     pub fn unexplained_clock(&self) -> Option<u32> {
         let reading = self.reading;
         let working = reading.processes != Some(0) || reading.reasons.is_some();
@@ -145,8 +145,8 @@ impl Observation {
         reading.sm_clock_mhz.filter(|_| self.fault.is_none() && working && free)
     }
 
-    /// Returns the number of possible restarts of the GPU or driver, with the default limit, since the daemon opened
-    /// it.
+    /// Returns how often the GPU or its driver may have restarted, which resets the power limit to the default, since
+    /// the daemon opened the GPU.
     pub fn restarts(&self) -> u32 {
         self.counter_resets + self.reopened
     }
@@ -156,16 +156,16 @@ pub(super) struct Worker {
     device: Box<dyn GpuDevice>,
     capabilities: Arc<Capabilities>,
     meter: Meter,
-    /// The duration of the last read with the counter.
+    /// The duration of the last read that included the energy counter.
     took: Seconds,
     last_full: Option<Monotonic>,
     last_reopen: Option<Monotonic>,
     full_every: Seconds,
     observation: Observation,
-    /// Process use is watched, and the time of its latest reading.
+    /// True while the use by process is to be read.
     watching: Arc<AtomicBool>,
     processes_at: Option<Monotonic>,
-    /// Energy of the counter's next gains that an earlier daemon has recorded, if its ledger is continued.
+    /// Energy of the counter's next gains that an earlier daemon recorded already, if its ledger is continued.
     recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
 }
 
@@ -222,8 +222,8 @@ impl Worker {
         &self.observation
     }
 
-    /// Reads the GPU once: everything if that is due; everything including recently refused calls if `full`; otherwise
-    /// energy and power only. Reads `clock` after the driver's answer, so that energy and time belong together.
+    /// Reads the GPU once: with recently refused calls if `full`; otherwise all values if a full read is due, else
+    /// energy and power only. Reads `clock` after the driver's answer, so that the time fits the energy.
     pub(super) fn sample(&mut self, clock: impl Fn() -> Now, full: bool) {
         let now = clock();
         if self.observation.fault.is_some() && !self.reopen(now, full) {
@@ -238,7 +238,7 @@ impl Worker {
         };
         self.read(depth, &clock);
         if self.meter.resets() > resets {
-            // The driver restarted: limits read before do not belong to this counter.
+            // The driver restarted: limits read before the restart may no longer be in force.
             self.read(Depth::Full, &clock);
         }
     }
@@ -274,7 +274,7 @@ impl Worker {
                     self.observation.process_use = None;
                 }
                 let counted = self.observation.process_use.get_or_insert_with(|| Ok(ProcessWeights::new()));
-                // Use before the first reading does not count.
+                // Use before the first reading is not counted.
                 let (Ok(counted), Some(before)) = (counted, before) else { return };
                 let millis = u64::try_from(now.monotonic.since(before).to_std().as_millis()).unwrap_or_default();
                 for process in list {
@@ -282,13 +282,13 @@ impl Worker {
                 }
             }
             Err(error) if error.is_unsupported() => self.observation.process_use = Some(Err(error)),
-            // The next call may succeed; readings detect a lost GPU.
+            // The next call may succeed; the regular reading detects a lost GPU.
             Err(_) => {}
         }
     }
 
-    /// Writes, then reads everything back. If `expected` is given, writes a limit only while the GPU still has that
-    /// one, since the caller's reading may be one sample old.
+    /// Writes, then reads everything back. If `expected` is given, a power limit is written only while the GPU still
+    /// has `expected`, since the caller's reading may be one sample old.
     pub(super) fn write(
         &mut self,
         write: Write,
@@ -354,7 +354,7 @@ impl Worker {
         seen.energy_availability.observe(counts, still_since.map_or(now, |since| now.back_to(since)));
         seen.power_availability.observe(reading.power.is_some(), now);
         seen.metered = self.meter.metered();
-        // Without the counter, the meter integrates power.
+        // Without the energy counter, the meter integrates power.
         let is_metered = reading.energy.is_some() || reading.power.is_some();
         seen.counter = reading.energy.or(seen.counter);
         if is_metered {
@@ -381,7 +381,7 @@ impl Worker {
         let seen = &mut self.observation;
         let since = seen.fault.as_ref().map_or(now, |(_, since)| *since);
         seen.fault = Some((error, since));
-        // The state of an unresponsive GPU is unknown; its last counter value stays, for the gap.
+        // The state of an unresponsive GPU is unknown. The last counter value is kept, to measure the gap's energy.
         seen.reading = Reading::default();
         self.last_full = None;
     }

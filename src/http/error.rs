@@ -1,4 +1,4 @@
-//! Refusals as RFC 9457 problem details: the one place where errors become HTTP.
+//! Errors as RFC 9457 problem details: the only place where errors become HTTP statuses.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -15,20 +15,20 @@ use wattune_core::domain::InvalidJob;
 /// The media type of a [`Problem`].
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// The answer of a handler.
+/// The result of a handler: a JSON body, or a problem.
 pub(super) type Answer<T> = Result<Json<T>, Problem>;
 
 /// The reason why a request was refused, and what would be right (RFC 9457).
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(super) struct Problem {
-    /// Always `about:blank`: the status gives the kind of problem.
+    /// Always `about:blank`: `status` gives the kind of problem.
     #[serde(rename = "type")]
     #[schema(example = "about:blank")]
     pub(super) kind: &'static str,
-    /// The status in words.
+    /// The standard name of the HTTP status.
     #[schema(example = "Unprocessable Entity")]
     pub(super) title: &'static str,
-    /// The HTTP status.
+    /// The HTTP status code.
     #[schema(example = 422)]
     pub(super) status: u16,
     /// One sentence: what is wrong and what would be right.
@@ -45,7 +45,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// Creates a problem of the kind that `status` gives.
+    /// Creates a problem whose kind is `status`.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             kind: "about:blank",
@@ -65,14 +65,14 @@ impl Problem {
         self
     }
 
-    /// Adds the position in the body.
+    /// Adds the position in the request body.
     #[must_use]
     pub(super) fn at(mut self, line: usize, column: usize) -> Self {
         (self.line, self.column) = (Some(line), Some(column));
         self
     }
 
-    /// Creates the problem for a controller that did not answer in time.
+    /// Creates the problem for an answer that was not ready in time.
     pub(super) fn timed_out(timeout: std::time::Duration) -> Self {
         let detail = format!(
             "the daemon did not answer within {} s; the request may still take effect, so check before you repeat it",

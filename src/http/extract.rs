@@ -1,4 +1,4 @@
-//! Reads requests, with errors that say what is wrong, where, and what would be right.
+//! Reads requests, with errors that say what is wrong, at which position, and what would be right.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,15 +19,15 @@ use super::error::Problem;
 use super::shared::Shared;
 use wattune_core::domain::{InvalidJob, name_types_plainly, with_nearest};
 
-/// A request body.
+/// A type that is read from a JSON request body.
 pub(super) trait Wire: DeserializeOwned {
-    /// Field paths and the values that they accept.
+    /// Paths of fields, each with a hint on the values that the field accepts.
     const HINTS: &'static [(&'static str, &'static str)];
-    /// The maximum body size in bytes, where it is not the configured one.
+    /// The maximum body size in bytes, if it differs from the configured one.
     const MAX_BYTES: Option<usize> = None;
 }
 
-/// A JSON body. The guard checks its media type.
+/// A JSON request body. The guard checks its media type.
 pub(super) struct Payload<T>(pub T);
 
 impl<T: Wire> FromRequest<Shared> for Payload<T> {
@@ -53,7 +53,7 @@ impl<T: Wire> FromRequest<Shared> for Payload<T> {
     }
 }
 
-/// Reads a JSON body. Invalid JSON gives 400, JSON of another shape 422.
+/// Reads a JSON body. Refuses invalid JSON with status 400, and JSON of another shape with 422.
 pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
         let detail = "the body is empty; give a JSON object, see GET /openapi.json";
@@ -92,7 +92,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     }
 }
 
-/// Reads an object, null or an absent field.
+/// Reads an object; null and an absent field give `None`.
 pub(super) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
     Ok(Option::<Object<T>>::deserialize(d)?.map(|Object(value)| value))
 }
@@ -121,7 +121,7 @@ fn refuse<T: Wire>(path: &str, error: &serde_json::Error) -> Problem {
     if field.is_empty() { problem } else { problem.of_field(field) }
 }
 
-/// Returns the entry of the nearest enclosing field that has one: `gpus[1]` uses `gpus`.
+/// Returns the hint for a field, or else for the nearest enclosing field that has one: `gpus[1]` uses that of `gpus`.
 fn hint_for(right: &'static [(&'static str, &'static str)], field: &str) -> Option<&'static str> {
     let mut path = field;
     loop {
@@ -132,16 +132,16 @@ fn hint_for(right: &'static [(&'static str, &'static str)], field: &str) -> Opti
     }
 }
 
-/// A value that a route's path names.
+/// A value that is read from the parameters of a route's path.
 pub(super) trait FromPath: Sized {
     /// The path's parameters.
     type Parameters: DeserializeOwned + Send;
 
-    /// Parses them. An invalid name is usually an unknown one, which gives 404.
+    /// Reads the value. An invalid name usually gives 404, since nothing of that name can exist.
     fn parse(parameters: Self::Parameters) -> Result<Self, Problem>;
 }
 
-/// The value that the path names.
+/// A value read from the path of the request.
 pub(super) struct Named<T>(pub T);
 
 impl<T: FromPath, S: Send + Sync> FromRequestParts<S> for Named<T> {
@@ -158,7 +158,7 @@ impl<T: FromPath, S: Send + Sync> FromRequestParts<S> for Named<T> {
     }
 }
 
-/// Reads a whole number of a query string: digits only, as in the schema, where Rust would also accept a sign.
+/// Reads a whole number from a query string: digits only, as in the schema, while Rust would also accept a sign.
 pub(super) fn whole_number<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
     let number = text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
@@ -168,14 +168,14 @@ pub(super) fn whole_number<'de, D: Deserializer<'de>, T: FromStr>(deserializer: 
     })
 }
 
-/// Reads an optional whole number of a query string.
+/// Reads an optional whole number from a query string.
 pub(super) fn optional_whole_number<'de, D: Deserializer<'de>, T: FromStr>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     whole_number(deserializer).map(Some)
 }
 
-/// The query string.
+/// Values read from the query string of the request.
 pub(super) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
@@ -192,7 +192,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// Returns an error of a field.
+/// Returns an error about a field.
 pub(super) fn invalid(field: &'static str, why: impl Into<String>) -> InvalidJob {
     InvalidJob { field, why: why.into() }
 }
@@ -202,22 +202,22 @@ pub(super) fn finite<Q>(field: &'static str, quantity: Option<Q>) -> Result<Q, I
     quantity.ok_or_else(|| invalid(field, "is not a finite number"))
 }
 
-/// Returns the maximum length of a list, or an error if it is outside 1..=`most`.
+/// Returns a list's maximum length as requested, or an error if it is outside 1..=`most`.
 pub(super) fn page_length(limit: u32, most: u32) -> Result<u32, InvalidJob> {
     let why = || format!("is {limit}; it must be within 1 to {most}");
     if (1..=most).contains(&limit) { Ok(limit) } else { Err(invalid("limit", why())) }
 }
 
-/// Returns `N`, as the default of a field.
+/// Returns `N`, for use as the default of a field.
 pub(super) const fn usually<const N: u32>() -> u32 {
     N
 }
 
-/// A request, and the status, field and text of its refusal.
+/// A request, and the status, field and text of the problem that it must give.
 #[cfg(test)]
 pub(super) type Refused = (&'static str, u16, Option<&'static str>, &'static str);
 
-/// Asserts that these requests are refused.
+/// Asserts that each of these requests is refused as stated.
 #[cfg(test)]
 pub(super) fn assert_refused<T: fmt::Debug>(read: impl Fn(&str) -> Result<T, Problem>, table: &[Refused]) {
     for (text, status, field, detail) in table {

@@ -1,7 +1,8 @@
 //! Protects the API from web pages other than the daemon's own.
 //!
-//! The API has no passwords on loopback, so no other web page may reach it: neither by a form or a `fetch` (Origin,
-//! Sec-Fetch-Site, media type) nor by resolving its own name to 127.0.0.1 (Host). The daemon never sends a CORS header.
+//! The API has no passwords on loopback, so web pages of other origins must not reach it: neither by a form or a
+//! `fetch` (checked by Origin, Sec-Fetch-Site and media type) nor by a host name of their own that resolves to
+//! 127.0.0.1 (checked by Host). The daemon never sends a CORS header.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,7 +14,7 @@ use axum::response::Response;
 
 use super::error::Problem;
 
-/// The rules of one listener.
+/// The rules for requests to one listener.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guard {
     check_host: bool,
@@ -23,7 +24,7 @@ pub(super) struct Guard {
 /// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    /// The Host header names another host.
+    /// The Host header, or an absolute request target, names another host.
     #[error(
         "the request names host {0:?}; use localhost, 127.0.0.1 or [::1], so that no web page can \
          reach the daemon through a name of its own"
@@ -40,7 +41,7 @@ pub(super) enum Refusal {
         "events are for programs and for wattune's own page: ask with Accept: text/event-stream, by a fetch or an EventSource"
     )]
     NoListener,
-    /// The body is not JSON.
+    /// The body's media type is not JSON.
     #[error("the body's content type is {0}; it must be application/json")]
     MediaType(String),
 }
@@ -63,12 +64,12 @@ impl Guard {
     }
 
     /// Creates the guard of a Unix socket, which accepts any host. `tcp` is the same daemon's TCP address, whose page
-    /// is its own.
+    /// may use this socket, too.
     pub(super) const fn unix(tcp: Option<SocketAddr>) -> Self {
         Self { check_host: false, tcp }
     }
 
-    /// Checks a request; the error is the first reason to refuse it.
+    /// Checks a request. The error is the first reason to refuse it.
     pub(super) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.check_host {
             self.check_host(uri, headers)?;
@@ -81,10 +82,10 @@ impl Guard {
         }
         let says =
             |name: &str, word: &[u8]| headers.get_all(name).iter().any(|v| v.as_bytes().eq_ignore_ascii_case(word));
-        // A followed link comes from another site, but no other site can read a page in its own window.
+        // Following a link is safe: the page opens as a document of its own, which the other site cannot read.
         let follows_a_link =
             *method == Method::GET && says("sec-fetch-mode", b"navigate") && says("sec-fetch-dest", b"document");
-        // A site does not include ports: another program's page on this machine has the same site.
+        // A site ignores ports, so a page of another program on this machine counts as the same site.
         let other = ["cross-site", "same-site"].into_iter().find(|site| says("sec-fetch-site", site.as_bytes()));
         if let Some(site) = other.filter(|_| !follows_a_link) {
             return Err(Refusal::CrossSite(site));
@@ -130,8 +131,8 @@ pub(super) async fn enforce(State(guard): State<Guard>, request: Request, next: 
     Ok(next.run(request).await)
 }
 
-/// Checks that a request may receive events: an image or a link that leads to them would hold a connection for as long
-/// as it is shown.
+/// Checks that a request may receive events. An image or a link to the events would hold a connection for as long as it
+/// is shown, so only programs and `fetch` or `EventSource` are accepted.
 pub(super) fn check_listener(headers: &HeaderMap) -> Result<(), Refusal> {
     let fetched = headers.get("sec-fetch-dest").is_none_or(|dest| dest.as_bytes().eq_ignore_ascii_case(b"empty"));
     let mut accepted =
@@ -150,7 +151,7 @@ enum HostName {
 fn parse(text: &str) -> Option<(HostName, Option<u16>)> {
     let authority: Authority = text.parse().ok()?;
     let (host, port) = (authority.host(), authority.port_u16());
-    // Refuses user names and invalid ports.
+    // User names and invalid ports are refused.
     let rest = text.strip_prefix(host)?;
     if !(rest.is_empty() || rest.starts_with(':') && port.is_some()) {
         return None;

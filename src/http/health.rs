@@ -1,4 +1,4 @@
-//! Liveness and readiness.
+//! Health checks: liveness and readiness.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use super::shared::{Shared, within};
 
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// A positive health check.
+/// The answer of a successful health check.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct HealthView {
-    /// Always `ok`; failures have another status and a problem.
+    /// Always `ok`; a failure has another status and a problem as its body.
     pub status: &'static str,
 }
 
-/// Checks that the control loop answers. If not, the daemon should be restarted.
+/// Checks that the control loop answers. If it does not, the daemon should be restarted.
 #[utoipa::path(
     get, path = "/healthz", tag = "health",
     responses((status = OK, body = HealthView), (status = SERVICE_UNAVAILABLE, response = Problem))
 )]
 pub(super) async fn healthz(State(shared): State<Shared>) -> Answer<HealthView> {
-    // The loop answers between ticks: an answer proves that a tick ended.
+    // The control loop answers between ticks, so an answer proves that the last tick ended.
     let answer = within(TIME_LIMIT.min(shared.timeout), shared.handle.ask(|_| Box::pin(async {})));
     answer.await.map(|()| Json(HealthView { status: "ok" })).map_err(|problem| {
         let detail = format!("the control loop does not answer: {}", problem.detail);
@@ -43,7 +43,7 @@ pub(super) async fn health(state: State<Shared>) -> Answer<HealthView> {
     healthz(state).await
 }
 
-/// Checks that the daemon has started and answers. If not, requests should wait.
+/// Checks that the daemon has started and answers. If it does not, clients should wait.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses((status = OK, body = HealthView), (status = SERVICE_UNAVAILABLE, response = Problem))

@@ -1,4 +1,4 @@
-//! Opens the listening addresses, with errors that say what to do.
+//! Opens the TCP address, with errors that say what to do.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,13 +7,13 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use super::socket::SocketError;
 
-/// The reason why the API has no address.
+/// The reason why an address of the API cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// The settings contradict each other.
     #[error("http.{0}")]
     Settings(String),
-    /// Another process has the address.
+    /// Another process uses the address.
     #[error(
         "http.listen: {0} is in use, perhaps by another wattune; `ss -ltnp 'sport = :{port}'` shows its process; stop that, \
          or choose another port",
@@ -26,12 +26,12 @@ pub enum BindError {
     /// Only root may use ports below 1024.
     #[error("http.listen: no permission to listen on port {port}; choose one from 1024 to 65535", port = .0.port())]
     NotPermitted(SocketAddr),
-    /// Any other refusal by the system.
+    /// The system refused for another reason.
     #[error("http.listen: cannot listen on {address}: {source}")]
     Tcp {
-        /// The address.
+        /// The address to listen on.
         address: SocketAddr,
-        /// The cause.
+        /// The system's error.
         source: io::Error,
     },
     /// The Unix socket cannot be opened.
@@ -44,13 +44,13 @@ const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // An earlier daemon leaves connections behind that time out.
+    // Connections of an earlier daemon may still be timing out, which would block the address.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Listens on `address`.
+/// Listens on `address`, and returns the listener and its actual address.
 pub(super) fn tcp(address: SocketAddr) -> Result<(TcpListener, SocketAddr), BindError> {
     let refuse = |source: io::Error| match source.kind() {
         io::ErrorKind::AddrInUse => BindError::InUse(address),

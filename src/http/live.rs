@@ -1,5 +1,5 @@
-//! The live event stream. One producer queries the controller, and only while a client is connected; all clients share
-//! its answers. A slow client may miss answers, but never the latest one.
+//! The live event stream. One producer queries the status, and only while a client is connected; all clients share its
+//! results. A slow client may miss events, but never the latest one.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,16 +18,16 @@ use super::error::Problem;
 use super::places::Peer;
 use crate::controller::view::StatusView;
 
-/// The interval between queries to the controller.
+/// The interval between queries of the status.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The maximum number of jobs, and of problems, in an event, which goes to every client each second.
+/// The maximum number of jobs, and of problems, in an event; events may go to every client each second.
 const MAX_LISTED: usize = 50;
-/// The maximum number of clients.
+/// The maximum number of connected clients.
 const CLIENTS: usize = 64;
-/// The maximum number of clients per user, so that other users' pages still get events.
+/// The maximum number of clients per user, so that one user cannot exclude others.
 pub(super) const CLIENTS_PER_USER: usize = 32;
 
-/// The latest answer and its subscribers. Clones share both.
+/// The latest event and its subscribers. Clones share both.
 #[derive(Clone)]
 pub(super) struct Live {
     newest: watch::Sender<Option<Frame>>,
@@ -36,12 +36,12 @@ pub(super) struct Live {
     stop: CancellationToken,
 }
 
-/// One event, ready to be sent.
+/// One event, encoded for sending.
 #[derive(Clone, Debug)]
 struct Frame {
     event: &'static str,
     data: Arc<str>,
-    /// The part of the event that decides if it differs from the one before.
+    /// The content that decides if the event differs from the previous one.
     identity: Arc<str>,
 }
 
@@ -49,7 +49,7 @@ impl Frame {
     fn of_status(status: StatusView) -> Option<Self> {
         let status = status.at_most(MAX_LISTED);
         let data = text(&status)?;
-        // The passage of time alone is no change; but clients get the time once a minute.
+        // The time alone is no change, but its minute is, so that clients get the time once a minute.
         let minute = status.now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(DateTime::<Utc>::UNIX_EPOCH);
         let identity = text(&StatusView { now: minute, ..status })?;
         Some(Self { event: "status", data, identity })
@@ -70,19 +70,19 @@ fn text(value: &impl Serialize) -> Option<Arc<str>> {
 }
 
 impl Live {
-    /// Creates a stream without clients. All clients' streams end with `stop`.
+    /// Creates a stream without clients. All clients' streams end when `stop` is cancelled.
     pub(super) fn until(stop: CancellationToken) -> Self {
         Self { newest: watch::Sender::new(None), wanted: Arc::default(), listeners: Arc::default(), stop }
     }
 
-    /// Queries the status while a client is connected.
+    /// Queries the status again and again while a client is connected, and publishes changes.
     pub(super) async fn produce<F>(&self, status: impl Fn() -> F) -> Infallible
     where
         F: Future<Output = Result<StatusView, Problem>>,
     {
         loop {
             while self.newest.receiver_count() == 0 {
-                // The next client must not get an old answer.
+                // The next client must not get an outdated event.
                 self.newest.send_replace(None);
                 self.wanted.notified().await;
             }
@@ -101,7 +101,7 @@ impl Live {
         }
     }
 
-    /// Returns the latest answer and all that follow, unless too many clients are connected.
+    /// Returns a stream of the latest event and all later ones, unless too many clients are connected.
     pub(super) fn listen(&self, peer: Peer) -> Result<impl Stream<Item = Event> + use<>, Problem> {
         let place = self.place(peer).map_err(|(all, own)| {
             let detail = format!(
@@ -116,7 +116,7 @@ impl Live {
         Ok(stream::unfold((newest, place), next).take_until(self.stop.clone().cancelled_owned()))
     }
 
-    /// Takes a place for one more client; the error has the number of clients in total and of that user.
+    /// Reserves a place for one more client. The error is the number of clients in total and of this user.
     fn place(&self, peer: Peer) -> Result<Place, (usize, usize)> {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = listeners.values().sum();
@@ -129,7 +129,7 @@ impl Live {
     }
 }
 
-/// The place of one client, released when dropped.
+/// The place of one connected client, released when dropped.
 struct Place {
     listeners: Arc<Mutex<HashMap<Peer, usize>>>,
     peer: Peer,

@@ -1,5 +1,5 @@
-//! Prometheus metrics, built from the daemon's status at each scrape. Nothing is kept in between, so series of ended
-//! jobs disappear and absent values have no series.
+//! Prometheus metrics, built from the daemon's status at each scrape. Nothing is kept between scrapes, so the series of
+//! ended jobs disappear; absent values have no series.
 
 mod carbon;
 mod device;
@@ -34,7 +34,7 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 )]
 pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<impl IntoResponse, Problem> {
     let status = shared.status().await?;
-    // The database may fail; all other metrics are served all the same.
+    // If the database fails, all metrics except those of recurring jobs are still served.
     let recurring = shared.within(shared.recurring.latest(recurring::SHOWN)).await.ok();
     let recurring = recurring.as_ref().map(|(shown, all)| (shown.as_slice(), *all));
     let text = encode(&status, recurring).map_err(|error| {
@@ -52,7 +52,7 @@ pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) ->
     Ok(([(header::CONTENT_TYPE, kind)], text))
 }
 
-/// Returns the metrics as OpenMetrics text. `recurring` has the recurring jobs to show and their total number.
+/// Returns the metrics as OpenMetrics text. `recurring` is the recurring jobs to show and their total number.
 fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("wattune");
     registry.register_collector(Box::new(families(status, recurring)));
@@ -77,8 +77,8 @@ fn families(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> 
 }
 
 /// Converts OpenMetrics text to Prometheus's plain text format (0.0.4), which older scrapers and `promtool check
-/// metrics` read: a counter is declared with its `_total`, an info is a gauge with its `_info`, and units, which names
-/// end with, are not declared.
+/// metrics` read: the declaration of a counter has the suffix `_total`; an info becomes a gauge with the suffix
+/// `_info`; units are not declared, since names end with them.
 fn plain(text: &str) -> String {
     let mut converted = String::with_capacity(text.len());
     let mut help = None;

@@ -1,9 +1,9 @@
 //! The HTTP API, on loopback TCP and a Unix socket.
 //!
-//! [`Server::bind`] takes the addresses, [`Server::serve`] answers until it is stopped. Handlers hold no state: each
-//! sends the controller one query through its [`crate::controller::Handle`], or asks [`crate::recurring::Recurring`],
-//! and renders the answer; all event streams share one query. `guard` refuses requests from other web pages; every
-//! refusal is a `error::Problem`.
+//! [`Server::bind`] opens the addresses, [`Server::serve`] answers requests until it is stopped. Handlers hold no
+//! state: each sends the controller one query through its [`crate::controller::Handle`], or asks
+//! [`crate::recurring::Recurring`], and renders the answer; all event streams share one query. `guard` refuses requests
+//! from other web pages. Each refusal of a request is an `error::Problem`.
 
 mod error;
 mod extract;

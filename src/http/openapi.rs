@@ -1,4 +1,4 @@
-//! The API's description, generated from the handlers.
+//! The OpenAPI description of the API, generated from the handlers.
 
 use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::{Ref, RefOr, Response, ResponseBuilder};
@@ -9,7 +9,7 @@ use super::v1::jobs::JobState;
 use super::v1::ledger::ReportFormat;
 use super::v1::recurring::trials::TrialOrder;
 
-/// The parts that all routes share.
+/// The parts of the description that all routes share.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -44,7 +44,7 @@ impl<'r> ToResponse<'r> for Problem {
     }
 }
 
-/// Renders the description of these routes.
+/// Renders the description of these routes as JSON.
 pub(super) fn document(routes: utoipa::openapi::OpenApi) -> String {
     let mut document = serde_json::to_value(routes).unwrap_or_default();
     name_units(&mut document);
@@ -52,7 +52,7 @@ pub(super) fn document(routes: utoipa::openapi::OpenApi) -> String {
     document.to_string()
 }
 
-/// Units by the ends of field names, the longest first.
+/// Units by the suffix of a field's name; of several matching suffixes, the first counts.
 const UNITS: [(&str, &str); 17] = [
     ("_g_per_kwh", "gCO2e/kWh"),
     ("_kwh", "kWh"),
@@ -73,7 +73,7 @@ const UNITS: [(&str, &str); 17] = [
     ("_s", "s"),
 ];
 
-/// Adds to each description the unit at the end of the field's name.
+/// Adds to each field's description the unit that the suffix of its name stands for.
 fn name_units(document: &mut serde_json::Value) {
     let schemas = document.pointer_mut("/components/schemas").and_then(serde_json::Value::as_object_mut);
     for schema in schemas.into_iter().flat_map(|s| s.values_mut()) {
@@ -90,7 +90,7 @@ fn name_units(document: &mut serde_json::Value) {
     }
 }
 
-/// Returns all operations.
+/// Returns all operations in the description.
 fn operations(document: &mut serde_json::Value) -> impl Iterator<Item = &mut serde_json::Value> {
     let paths = document.get_mut("paths").and_then(serde_json::Value::as_object_mut);
     paths
@@ -100,8 +100,8 @@ fn operations(document: &mut serde_json::Value) -> impl Iterator<Item = &mut ser
         .flat_map(|o| o.values_mut())
 }
 
-/// Completes an operation's responses: a description of each, which OpenAPI 3.1 requires; a problem as the body of each
-/// refusal; and the refusals that all routes of a kind share, for unreadable addresses, invalid parameters, and bodies
+/// Completes an operation's responses: adds descriptions, which OpenAPI 3.1 requires; a problem as the body of each
+/// refusal; and refusals that all operations of a kind share, for unreadable addresses, invalid parameters, and bodies
 /// that are invalid, too large, late or of another media type.
 fn describe_responses(operation: &mut serde_json::Value) {
     let summary = operation.get("summary").cloned().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The page at `/`: one document that contains its style, script and charts. It reads this API only and changes
-//! nothing. Its sources are in `page/`.
+//! The web page at `/`: one document that contains its style, script and charts. The page only reads this API and
+//! changes nothing. Its sources are in `page/`.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 const STYLE: &str = concat!(include_str!("page/uplot/uPlot.min.css"), include_str!("page/page.css"));
 
-/// uPlot, then the page's own files, which share one scope.
+/// The chart library uPlot, then the page's own files, which share one scope.
 const SCRIPT: &str = concat!(
     include_str!("page/uplot/uPlot.iife.min.js"),
     "\n(() => {\n\"use strict\";\n",
@@ -35,7 +35,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
         .replace("{script}", SCRIPT)
 });
 
-/// Allows the document's own style and script, and requests to its own server only.
+/// The content security policy: allows only the document's own style and script, and requests to its own server.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |text: &str| STANDARD.encode(Sha256::digest(text.as_bytes()));
     format!(
@@ -46,7 +46,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The web page with live figures.
+/// Returns the web page with live figures.
 #[utoipa::path(
     get, path = "/", operation_id = "get_page", tag = "status",
     responses((status = OK, body = String, content_type = "text/html", description = "One document"))

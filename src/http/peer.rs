@@ -1,6 +1,6 @@
-//! Identifies the user at the other end of a connection, as far as the kernel reports it.
+//! Identifies the user at the other end of a connection, if the kernel reports the user.
 //!
-//! The other end of a loopback connection is a socket of this machine; `sock_diag(7)` reports its owner.
+//! The other end of a loopback connection is a socket of this machine, whose owner `sock_diag(7)` reports.
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -12,11 +12,11 @@ use tokio::net::UnixStream;
 
 use super::places::Peer;
 
-/// `SOCK_DIAG_BY_FAMILY`, the type of requests and answers.
+/// `SOCK_DIAG_BY_FAMILY`, the message type of requests and answers.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const TCP: u8 = 6;
-/// The kernel reports no owner of a socket that no process has any more.
+/// The connection states in which the kernel reports an owner: it reports none once no process has the socket.
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
 
@@ -25,15 +25,15 @@ const STATE: usize = HEADER + 1;
 const OWNER: usize = HEADER + 64;
 const ANSWER: usize = HEADER + 72;
 
-/// Returns the user of a Unix socket's client.
+/// Returns the user whose process is connected to a Unix socket.
 pub(super) fn of_unix(stream: &UnixStream) -> Peer {
     stream.peer_cred().map_or(Peer::Unknown, |credentials| Peer::User(credentials.uid()))
 }
 
-/// Asks the kernel for the owners of TCP sockets.
+/// A connection to the kernel that looks up the owners of TCP sockets.
 #[derive(Debug)]
 pub(super) struct TcpPeers {
-    /// `None` where the kernel does not answer.
+    /// `None` if the kernel offers no such connection.
     socket: Option<OwnedFd>,
 }
 
@@ -54,7 +54,7 @@ impl TcpPeers {
 
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<u32> {
         let socket = self.socket.as_ref()?;
-        // The kernel answers before it returns.
+        // The kernel has answered when `sendto` returns.
         sendto(socket, &question(client, server), SendFlags::empty(), &SocketAddrNetlink::new(0, 0)).ok()?;
         let mut buffer = [MaybeUninit::uninit(); 1024];
         let ((answer, _), _) = recv(socket, &mut buffer, RecvFlags::DONTWAIT).ok()?;
@@ -62,7 +62,7 @@ impl TcpPeers {
     }
 }
 
-/// Builds a `nlmsghdr` and an `inet_diag_req_v2`.
+/// Builds the request: a `nlmsghdr` and an `inet_diag_req_v2`.
 fn question(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     const LENGTH: u32 = 72;
     let family = if client.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -72,7 +72,7 @@ fn question(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     bytes.extend(REQUEST.to_ne_bytes());
     bytes.extend([0; 8]);
     bytes.extend([u8::try_from(family.as_raw()).unwrap_or_default(), TCP, 0, 0]);
-    // In any state.
+    // Sockets in any state.
     bytes.extend([0xff; 4]);
     bytes.extend(client.port().to_be_bytes());
     bytes.extend(server.port().to_be_bytes());
@@ -84,13 +84,13 @@ fn question(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
         }
         bytes.extend(field);
     }
-    // On any interface, without a cookie.
+    // On any network interface, without a cookie.
     bytes.extend([0; 4]);
     bytes.extend([0xff; 8]);
     bytes
 }
 
-/// Returns the owner in an `inet_diag_msg`.
+/// Returns the socket's owner from an `inet_diag_msg`.
 fn owner(answer: &[u8]) -> Option<u32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let is_connected = [ESTABLISHED, CLOSE_WAIT].contains(answer.get(STATE)?);

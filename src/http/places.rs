@@ -1,10 +1,10 @@
-//! Decides which connection ends when there are too many: a table of places.
+//! Decides which connection is closed when there are too many. Each open connection has a place in a table.
 //!
-//! A newcomer always gets a place. It is taken from the user who has the most places, or from a user at the limit per
-//! user, and there from the connection that has waited longest for its client: for a request, for the rest of one, or
-//! for an answer to be read. Connections that have answered a request are separate from those that have not, so that
-//! neither kind can push the other out; connections that are being answered, or that a running job reports through,
-//! come last.
+//! A new connection always gets a place. If there are too many connections, one is closed: of the user with the most
+//! connections, or of the new connection's user if at the limit per user. Among these, the connection is closed that
+//! has waited longest for its client: for a request, for the rest of one, or for the client to read. Connections that
+//! have answered a request are ranked separately from those that have not, so that neither kind can displace the other.
+//! Connections that are being answered, and those through which a running job reports, are closed last.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -16,50 +16,51 @@ use tokio::time::Instant;
 pub(super) enum Peer {
     /// A user of this machine, by user id.
     User(u32),
-    /// Unknown to the kernel.
+    /// A user whom the kernel does not report.
     Unknown,
 }
 
 /// The number of a connection, in the order of arrival.
 pub(super) type Id = u64;
 
-/// The state of a connection.
+/// The state of a connection in the exchange with its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Its client has sent no full request yet, or nothing since the last answer.
+    /// The client has sent nothing since the last answer, or no complete request yet.
     Idle,
-    /// Its client is sending a request.
+    /// The client is sending a request.
     Receiving,
-    /// The daemon is answering.
+    /// The daemon is answering the request.
     Answering,
-    /// Its client does not read the answer.
+    /// The client does not read the answer.
     Stalled,
 }
 
-/// The order in which places are taken, except that [`Pool::Useful`] comes first when it has more than its half.
+/// The groups from which a connection is closed, in this order, except that [`Pool::Useful`] comes first if it has more
+/// than half of the places that a user may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Pool {
-    /// Waits for its client, without an answer so far.
+    /// Connections that wait for their client and have answered no request yet.
     New,
-    /// Waits for its client after an earlier answer.
+    /// Connections that wait for their client and have answered a request before.
     Useful,
-    /// Is being answered.
+    /// Connections whose request is being answered.
     Busy,
-    /// A running job reports through it.
+    /// Connections through which a running job reports.
     Reports,
 }
 
-/// The maximum number of connections that expire at once: their clients may all reconnect.
+/// The maximum number of connections that expire at once, since all their clients may reconnect.
 const EXPIRED_AT_ONCE: usize = 32;
 
-/// The limits on number and waiting time.
+/// The limits on the number of connections and on their waiting times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections in total.
+    /// The maximum number of connections in total.
     pub(super) all: usize,
-    /// Connections per user.
+    /// The maximum number of connections per user.
     pub(super) each: usize,
-    /// The time in which a request must arrive.
+    /// The time within which a first request must arrive.
     pub(super) request: Duration,
     /// The time for which a connection waits for another request.
     pub(super) idle: Duration,
@@ -69,7 +70,7 @@ pub(super) struct Limits {
 struct Place {
     peer: Peer,
     stage: Stage,
-    /// The start of the stage.
+    /// The time at which the stage began.
     since: Instant,
     has_answered: bool,
     reports: bool,
@@ -85,26 +86,26 @@ impl Place {
         }
     }
 
-    /// Returns the time limit of the stage.
+    /// Returns the time limit of the connection's stage; `None` without one.
     const fn time_limit(&self, limits: &Limits) -> Option<Duration> {
         match (self.stage, self.has_answered) {
             (Stage::Idle, false) => Some(limits.request),
-            // The handler refuses a late body in time.
+            // Long enough for the handler to refuse a late body first.
             (Stage::Receiving, _) => Some(limits.request.saturating_mul(2)),
             (Stage::Idle, true) if !self.reports => Some(limits.idle),
-            // Answers and writes have limits of their own.
+            // Answering has other limits: of the handler and of each write.
             _ => None,
         }
     }
 }
 
-/// The places of one listener.
+/// The places of one listener's connections.
 #[derive(Debug)]
 pub(super) struct Places {
     limits: Limits,
     next: Id,
     places: HashMap<Id, Place>,
-    /// The waiting order. No set is empty.
+    /// The connections by user and pool, in the order in which they wait. No set is empty.
     pools: BTreeMap<(Peer, Pool), BTreeSet<(Instant, Id)>>,
 }
 
@@ -113,7 +114,7 @@ impl Places {
         Self { limits, next: 0, places: HashMap::new(), pools: BTreeMap::new() }
     }
 
-    /// Admits a newcomer. Returns its place and the connection that loses its own for it, if any.
+    /// Admits a new connection. Returns its id, and the id of the connection to close for it, if any.
     pub(super) fn admit(&mut self, peer: Peer, now: Instant) -> (Id, Option<Id>) {
         let from = if self.of(peer) >= self.limits.each {
             Some(peer)
@@ -132,29 +133,29 @@ impl Places {
         (id, evicted)
     }
 
-    /// Takes one place regardless of the limits: the system has no more files.
+    /// Removes one connection regardless of the limits, because the system allows no more open files.
     pub(super) fn evict(&mut self) -> Option<Id> {
         let id = self.largest_user().and_then(|peer| self.victim(peer))?;
         self.remove(id);
         Some(id)
     }
 
-    /// Records that bytes have arrived. Those of a first request do not restart its waiting time.
+    /// Records that bytes have arrived. Bytes of a first request do not restart the waiting time.
     pub(super) fn receive(&mut self, id: Id, now: Instant) {
         self.enter(id, Stage::Idle, Stage::Receiving, now, |place| place.has_answered);
     }
 
-    /// Records that the head of a request has arrived; its body may be missing.
+    /// Records that the head of a request has arrived; its body may still be missing.
     pub(super) fn begin(&mut self, id: Id, now: Instant) {
         self.change(id, |place| (place.stage, place.since) = (Stage::Receiving, now));
     }
 
-    /// Records that the whole request has arrived, or that the rest is not needed.
+    /// Records that the complete request has arrived, or that its rest is not needed.
     pub(super) fn arrived(&mut self, id: Id, now: Instant) {
         self.enter(id, Stage::Receiving, Stage::Answering, now, |_| true);
     }
 
-    /// Records that the client stops or continues reading its answer.
+    /// Records that the client has stopped (`stalls`) or resumed reading its answer.
     pub(super) fn stall(&mut self, id: Id, stalls: bool, now: Instant) {
         let (from, to) = if stalls { (Stage::Answering, Stage::Stalled) } else { (Stage::Stalled, Stage::Answering) };
         self.enter(id, from, to, now, |_| true);
@@ -166,15 +167,15 @@ impl Places {
         }
     }
 
-    /// Records that an answer was sent.
+    /// Records that a complete answer was sent.
     pub(super) fn answered(&mut self, id: Id, now: Instant) {
         self.change(id, |place| {
             (place.stage, place.since, place.has_answered) = (Stage::Idle, now, true);
         });
     }
 
-    /// Records that a running job has reported through a connection. Up to half of a user's places, the latest, are
-    /// kept for that.
+    /// Records that a running job has reported through this connection, which is then closed last. At most half of a
+    /// user's places are protected in this way: those that were marked last.
     pub(super) fn reported(&mut self, id: Id) {
         let Some(place) = self.places.get(&id).copied() else { return };
         self.change(id, |place| place.reports = true);
@@ -185,7 +186,7 @@ impl Places {
         }
     }
 
-    /// Removes connections that have waited too long for their clients, a few at once.
+    /// Removes connections that have waited too long for their clients, a limited number at once; returns their ids.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Id> {
         let is_late = |place: &Place| {
             place.time_limit(&self.limits).is_some_and(|limit| now.saturating_duration_since(place.since) >= limit)
@@ -198,7 +199,7 @@ impl Places {
         late.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Removes an ended connection.
+    /// Removes a connection that has ended.
     pub(super) fn remove(&mut self, id: Id) {
         let Some(place) = self.places.remove(&id) else { return };
         let key = (place.peer, place.pool());
@@ -238,7 +239,7 @@ impl Places {
         self.pools.get(&(peer, pool))?.first().map(|(_, id)| *id)
     }
 
-    /// Returns the connection that a user is to lose.
+    /// Returns the user's connection to close next.
     fn victim(&self, peer: Peer) -> Option<Id> {
         let more_than_half = self.count(peer, Pool::Useful) > self.limits.each / 2;
         let order = match more_than_half {

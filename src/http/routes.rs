@@ -1,4 +1,4 @@
-//! The routes, and the layers around every answer.
+//! The routes of the API, and the layers around every request and answer.
 
 use std::any::Any;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ use super::v1::recurring::trials;
 use super::v1::{carbon, demand_response, gpus, jobs, ledger, recurring, status};
 use super::{health, metrics, openapi, page};
 
-/// Returns all routes with their descriptions.
+/// Returns all routes with their OpenAPI descriptions.
 pub(super) fn documented() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(openapi::Api::openapi())
         .routes(routes!(status::status))
@@ -63,7 +63,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
 
 pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document(documented().into_openapi()));
 
-/// This description.
+/// Returns this description.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "openapi", tag = "health",
     responses((status = OK, body = serde_json::Value, content_type = "application/json"))
@@ -72,7 +72,7 @@ async fn description() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
 }
 
-/// Builds the service of one listener.
+/// Builds the service of one listener, protected by `guard`.
 pub(super) fn service(shared: Shared, guard: Guard) -> Router {
     let (router, _) = documented().split_for_parts();
     let body_limit = shared.body_limit;
@@ -107,14 +107,14 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
-/// Answers 500 after a panic, which the panic hook has logged.
+/// Answers 500 after a handler's panic, which the panic hook has logged.
 fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
     tracing::error!("a request was answered with 500: its handler panicked");
     let detail = "an internal error occurred, which is in the daemon's log; power limits are unaffected";
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
 }
 
-/// Marks connections through which jobs report: they are kept when others are not, so that leases do not run out.
+/// Marks connections through which jobs report: these are closed last, so that leases do not run out.
 async fn mark_reporters(request: Request, next: axum::middleware::Next) -> Response {
     const REPORTS: [&str; 2] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress"];
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);

@@ -1,5 +1,5 @@
-//! A connection's seat: it reports the connection's state to the table of places, and ends the connection when it loses
-//! its place or its client does not read.
+//! The seat of a connection reports the connection's state to the table of places, and closes the connection if it
+//! loses its place or its client does not read.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::places::{Id, Limits, Peer, Places};
 
-/// The seats of one listener.
+/// The seats of one listener's connections.
 #[derive(Clone, Debug)]
 pub(super) struct Seats(Arc<Mutex<Taken>>);
 
@@ -48,7 +48,7 @@ impl Seats {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Seats a newcomer, in place of another connection if necessary.
+    /// Gives a new connection a seat; closes another connection if there are too many.
     pub(super) fn admit(&self, peer: Peer) -> Seat {
         let evicted = CancellationToken::new();
         let mut taken = self.taken();
@@ -61,7 +61,7 @@ impl Seats {
         Seat(Arc::new(Inner { seats: self.clone(), id, peer, evicted }))
     }
 
-    /// Takes a seat: the system has no more files.
+    /// Closes one connection, because the system allows no more open files.
     pub(super) fn evict(&self) {
         let mut taken = self.taken();
         if let Some(id) = taken.places.evict() {
@@ -69,7 +69,7 @@ impl Seats {
         }
     }
 
-    /// Ends connections that have waited too long for their clients.
+    /// Closes connections that have waited too long for their clients.
     pub(super) fn expire(&self) {
         let mut taken = self.taken();
         for id in taken.places.expire(Instant::now()) {
@@ -78,7 +78,7 @@ impl Seats {
     }
 }
 
-/// The seat of one connection, released with its last clone.
+/// The seat of one connection, released when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Seat(Arc<Inner>);
 
@@ -99,17 +99,17 @@ impl Drop for Inner {
 }
 
 impl Seat {
-    /// Returns the connection's user.
+    /// Returns the user at the other end of the connection.
     pub(super) fn peer(&self) -> Peer {
         self.0.peer
     }
 
-    /// Completes when the seat is lost.
+    /// Completes when the connection has lost its place and must be closed.
     pub(super) async fn evicted(&self) {
         self.0.evicted.cancelled().await;
     }
 
-    /// Records that a running job has reported through it.
+    /// Records that a running job has reported through the connection.
     pub(super) fn reported(&self) {
         self.report(|places, id, _| places.reported(id));
     }
@@ -119,24 +119,24 @@ impl Seat {
     }
 }
 
-/// A stream that reports to its seat when its client sends, and when it does not read. It ends if one write waits too
-/// long, so that a client that does not read loses its place.
+/// A stream that reports to its seat when the client sends, and when the client stops or resumes reading. If one write
+/// waits too long, the stream fails, so that a client that does not read loses its place.
 pub(super) struct Seated<S> {
     stream: S,
     seat: Seat,
     is_stalled: bool,
     limit: Duration,
-    /// Runs while a write waits.
+    /// The time limit of the waiting write, if one waits.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Seated<S> {
-    /// Seats a stream with a limit on the time that one write may wait.
+    /// Wraps a stream. `limit` is the longest time that one write may wait.
     pub(super) fn new(stream: S, seat: Seat, limit: Duration) -> Self {
         Self { stream, seat, is_stalled: false, limit, waits: None }
     }
 
-    /// Returns the result of a write, or an error if it has waited too long.
+    /// Returns the result of a write, or a time-out error if the write has waited too long.
     fn within_limit<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.waits = None;
@@ -201,7 +201,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Seated<S> {
     }
 }
 
-/// The service of one connection: reports each request and answer to the seat, and adds the seat to the request.
+/// The HTTP service of one connection: reports each request and answer to the seat, and adds the seat to the request.
 pub(super) struct SeatedService {
     pub(super) service: TowerToHyperService<Router>,
     pub(super) seat: Seat,
@@ -224,14 +224,14 @@ impl hyper::service::Service<Request<Incoming>> for SeatedService {
         let answer = hyper::service::Service::call(&self.service, request);
         Box::pin(async move {
             let answer = answer.await?;
-            // The rest of the body is not needed.
+            // The answer is ready, so the rest of the request's body is not needed.
             seat.report(Places::arrived);
             Ok(answer.map(|body| SeatedBody { body, end: Some(End { seat, is_answer: true }) }))
         })
     }
 }
 
-/// Reports the end of a body to the seat.
+/// The end of a body, which is reported to the seat once.
 struct End {
     seat: Seat,
     is_answer: bool,
@@ -247,7 +247,7 @@ impl End {
     }
 }
 
-/// A body that reports its end to the seat.
+/// A body that reports its end to the seat, also if it is dropped early.
 pub(super) struct SeatedBody<B> {
     body: B,
     end: Option<End>,
@@ -255,7 +255,7 @@ pub(super) struct SeatedBody<B> {
 
 impl<B> Drop for SeatedBody<B> {
     fn drop(&mut self) {
-        // A request that is refused before its body was read is answered soon.
+        // A request that is refused before its body was read is answered soon, so it counts as complete.
         if let Some(end) = self.end.take() {
             end.reached();
         }

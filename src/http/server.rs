@@ -1,4 +1,4 @@
-//! Accepts, serves and ends connections.
+//! Accepts, serves and closes connections.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -32,24 +32,24 @@ use super::socket::{self, Socket};
 use crate::controller::Handle;
 use crate::recurring::Recurring;
 
-/// The time for which requests may continue after the stop.
+/// The time for which running requests may continue after the daemon is told to stop.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
-/// The time for which one write may wait for a client to read; then its connection ends.
+/// The time that one write may wait for a client to read; then the connection is closed.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The maximum number of connections per address.
+/// The maximum number of connections per listening address.
 const MAX_CONNECTIONS: usize = 8192;
-/// The number of files reserved for the journal, the database, the driver, and requests to sources.
+/// The number of open files reserved for the journal, the database, the driver, and requests to carbon sources.
 const RESERVED_FILES: usize = 256;
-/// The maximum number of files requested from the system.
+/// The maximum number of open files that the process requests from the system.
 const MAX_FILES: u64 = 16_640;
 /// The time for which a connection waits for another request: longer than Prometheus's usual scrape interval.
 const IDLE: Duration = Duration::from_secs(90);
-/// The interval between checks for connections that wait too long.
+/// The interval between checks for connections that have waited too long.
 const SWEEP: Duration = Duration::from_millis(100);
-/// The maximum size of a request's head, and of the send buffer, in bytes.
+/// The maximum size in bytes of a request's head, and of the send buffer.
 const BUFFER: usize = 16 << 10;
 
-/// The API with its addresses, before it answers.
+/// The API server with its open addresses, before it answers requests.
 pub struct Server {
     tcp: Option<(TcpListener, SocketAddr)>,
     unix: Option<Socket>,
@@ -60,10 +60,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the addresses. Clients can connect from then on; [`Self::serve`] answers them.
+    /// Opens the addresses. Clients can connect from then on; [`Self::serve`] answers their requests.
     ///
     /// # Errors
-    /// If the settings contradict each other or an address is not available; the text says what to do.
+    /// If the settings contradict each other or an address is not available; the message says what to do.
     pub async fn bind(settings: &Settings, handle: Handle, ready: Ready) -> Result<Self, BindError> {
         settings.check().map_err(BindError::Settings)?;
         let tcp = match settings.listen {
@@ -83,13 +83,13 @@ impl Server {
         self.tcp.as_ref().map(|(_, address)| *address)
     }
 
-    /// Returns the Unix socket's path.
+    /// Returns the path of the Unix socket, if one is configured.
     pub fn socket_path(&self) -> Option<&Path> {
         self.unix.as_ref().map(|unix| unix.file.path.as_path())
     }
 
     /// Serves until `cancel`, then finishes running requests for at most five seconds and removes the socket's file.
-    /// Before the first answer, the leases of running trials are renewed; meanwhile silent connections end.
+    /// Renews the leases of running trials before the first answer, and ends trials with an expired lease from then on.
     pub async fn serve(self, recurring: Recurring, cancel: CancellationToken) {
         let bound = self.tcp_address();
         recurring.renew().await;
@@ -123,14 +123,14 @@ impl Server {
             never = on_unix => match never {},
             never = shared.live.produce(status) => match never {},
         }
-        // New clients are refused instead of left waiting.
+        // New clients are refused now, instead of left to wait.
         drop((tcp, unix));
         connections.finish().await;
     }
 }
 
-/// Returns the limits on connections per address, as far as this process's limit on files allows, which is raised
-/// first.
+/// Returns the limits on connections per address. They follow from this process's limit on open files, which is raised
+/// first as far as allowed.
 fn limits(request: Duration) -> Limits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = MAX_FILES.min(maximum.unwrap_or(MAX_FILES));
@@ -142,17 +142,17 @@ fn limits(request: Duration) -> Limits {
     Limits { all, each: all / 2, request, idle: IDLE }
 }
 
-/// A source of connections.
+/// A listening socket that accepts connections.
 trait Listener: Sync {
     type Stream: Stream;
 
-    /// Returns the next connection and its user.
+    /// Returns the next connection and the user at its other end.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
 }
 
-/// A connection.
+/// A connection to a client.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
-    /// Waits for its client to send something.
+    /// Waits until the client has sent something.
     fn wait(&self) -> impl Future<Output = io::Result<()>> + Send;
 }
 
@@ -168,7 +168,7 @@ impl Stream for UnixStream {
     }
 }
 
-/// A TCP listener, its address, and the lookup of its clients' users.
+/// A TCP listener, with the lookup of its clients' users.
 struct Tcp<'a>(&'a TcpListener, TcpPeers);
 
 impl Listener for Tcp<'_> {
@@ -176,7 +176,7 @@ impl Listener for Tcp<'_> {
 
     async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
         let (stream, client) = self.0.accept().await?;
-        // Answers are small; waiting to fill a packet only delays them.
+        // Answers are small, and waiting to fill a packet would only delay them.
         let _ = stream.set_nodelay(true);
         let peer = stream.local_addr().map_or(Peer::Unknown, |server| self.1.user(client, server));
         Ok((stream, peer))
@@ -201,7 +201,7 @@ struct Connections {
 }
 
 impl Connections {
-    /// Serves each connection in a task of its own.
+    /// Accepts connections, and serves each in a task of its own.
     async fn take(&self, listener: &impl Listener, service: Router) -> Infallible {
         let seats = Seats::new(self.limits);
         let mut sweep = tokio::time::interval(SWEEP);
@@ -218,7 +218,7 @@ impl Connections {
                 Ok((stream, peer)) => self.serve(stream, service.clone(), seats.admit(peer)),
                 Err(error) => {
                     tracing::warn!("a connection was lost before it began: {error}");
-                    // The likely cause is that there are no more files.
+                    // The likely cause is the limit on open files, so one connection is closed.
                     seats.evict();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
@@ -229,10 +229,10 @@ impl Connections {
     fn serve(&self, stream: impl Stream, service: Router, seat: Seat) {
         let (stop, abort) = (self.stop.clone(), self.abort.clone());
         let mut protocol = http1::Builder::new();
-        // The table of places limits the time for a head.
+        // The table of places limits the time within which a request's head must arrive.
         protocol.timer(TokioTimer::new()).header_read_timeout(None).max_headers(64).max_buf_size(BUFFER);
         self.tracker.spawn(async move {
-            // A connection has no buffers before its first byte.
+            // Before the client's first byte, a connection needs no buffers.
             let first = tokio::select! {
                 first = stream.wait() => first,
                 () = seat.evicted() => return,
@@ -264,7 +264,7 @@ impl Connections {
         });
     }
 
-    /// Waits for running requests, for a limited time.
+    /// Waits for running requests to finish, and aborts those that exceed `SHUTDOWN_LIMIT`.
     async fn finish(self) {
         self.tracker.close();
         if tokio::time::timeout(SHUTDOWN_LIMIT, self.tracker.wait()).await.is_err() {

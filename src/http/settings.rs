@@ -11,16 +11,16 @@ use wattune_core::units::Seconds;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// TCP address, loopback only; `"off"` for none. Port 0 takes any free port.
+    /// TCP address of the API, loopback only; `"off"` for none. Port 0 takes any free port.
     #[serde(with = "listen")]
     pub listen: Option<SocketAddr>,
-    /// Unix socket for its owner and `socket_group` only.
+    /// Path of the API's Unix socket, which only its owner and `socket_group` can use.
     pub socket: Option<PathBuf>,
-    /// The group that may use the socket, by name or number; by default the daemon's own.
+    /// The group that may use the socket, by name or number; by default the daemon's own group.
     pub socket_group: Option<String>,
-    /// The maximum size of request bodies.
+    /// The maximum size of a request body in bytes.
     pub body_limit_bytes: usize,
-    /// The time limit for receiving a request, and then for answering it.
+    /// The time limit for receiving a request, and again for answering it.
     pub request_timeout_s: Seconds,
 }
 
@@ -78,7 +78,7 @@ impl Settings {
     }
 }
 
-/// Reads and writes `"off"`, since TOML has no null.
+/// Reads and writes an absent address as `"off"`, since TOML has no null.
 mod listen {
     use std::net::SocketAddr;
 

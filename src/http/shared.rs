@@ -1,4 +1,4 @@
-//! The state that handlers share, and their way to ask the controller.
+//! The state that all handlers share, and access to the controller.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,23 +12,23 @@ use crate::controller::view::StatusView;
 use crate::controller::{Controller, Handle};
 use crate::recurring::Recurring;
 
-/// The readiness flag: set once the daemon is ready to serve, cleared when it stops. Clones share one flag.
+/// The readiness flag: set when the daemon is ready to serve, cleared when it stops. Clones share one flag.
 #[derive(Clone, Debug, Default)]
 pub struct Ready(Arc<AtomicBool>);
 
 impl Ready {
-    /// Sets the flag.
+    /// Sets the flag to `ready`.
     pub fn set(&self, ready: bool) {
         self.0.store(ready, Ordering::Release);
     }
 
-    /// Returns the flag.
+    /// Returns true if the daemon is ready to serve.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// The state that handlers share.
+/// The state that all handlers share.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) handle: Handle,
@@ -40,7 +40,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Asks the controller a question within the time limit.
+    /// Sends the controller a query and returns its answer, or a problem if the time limit is exceeded.
     pub(super) async fn ask<T, F>(&self, question: F) -> Result<T, Problem>
     where
         T: Send + 'static,
@@ -49,7 +49,7 @@ impl Shared {
         within(self.timeout, self.handle.ask(question)).await
     }
 
-    /// Awaits an answer that does not need the controller, within the time limit.
+    /// Awaits an answer that does not need the controller, for at most the time limit.
     pub(super) async fn within<T, E: Into<Problem>>(
         &self,
         answer: impl Future<Output = Result<T, E>>,
@@ -62,7 +62,7 @@ impl Shared {
     }
 }
 
-/// Awaits an answer within a time limit.
+/// Awaits an answer for at most `limit`; a time-out gives a problem.
 pub(super) async fn within<T, E: Into<Problem>>(
     limit: Duration,
     answer: impl Future<Output = Result<T, E>>,

@@ -1,4 +1,4 @@
-//! The Unix socket, accessible to its owner and one group only from the moment it exists.
+//! The Unix socket of the API, accessible only to its owner and one group from the moment it exists.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -12,7 +12,7 @@ use crate::files::{self, Distrust};
 
 const MODE: u32 = 0o660;
 
-/// The reason why there is no Unix socket.
+/// The reason why the Unix socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// Another daemon answers at the path.
@@ -33,28 +33,28 @@ pub enum SocketError {
     /// The group is unknown.
     #[error("socket_group: there is no group {0:?} in /etc/group; create it, or give a number")]
     NoGroup(String),
-    /// Only root may give files to groups that it is not a member of.
+    /// Only root may give a file to a group that the process is not a member of.
     #[error("socket_group: this process may not give the socket to group {0:?}; run it as root or as a member of it")]
     GroupNotPermitted(String),
-    /// Any other refusal by the system.
+    /// The system refused for another reason.
     #[error("{path:?}: cannot {what}: {source}")]
     Io {
-        /// The path.
+        /// The path of the socket or of the file that was read.
         path: PathBuf,
-        /// The failed action.
+        /// The failed action, in words that complete "cannot …".
         what: &'static str,
-        /// The cause.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A listening socket; its file is removed with it.
+/// A listening Unix socket. Its file is removed when this is dropped.
 pub(super) struct Socket {
     pub(super) listener: UnixListener,
     pub(super) file: SocketFile,
 }
 
-/// The socket's file and its inode.
+/// The socket's file, and the device and inode number that identify it.
 pub(super) struct SocketFile {
     pub(super) path: PathBuf,
     inode: (u64, u64),
@@ -62,14 +62,14 @@ pub(super) struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another daemon may have replaced the file.
+        // Another daemon may have replaced the file by its own.
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// A directory of mode 0700 beside the socket, removed on drop.
+/// A directory of mode 0700 beside the socket, removed when dropped.
 struct PrivateDirectory(PathBuf);
 
 impl Drop for PrivateDirectory {
@@ -78,8 +78,8 @@ impl Drop for PrivateDirectory {
     }
 }
 
-/// Listens at `path`. The file appears there with its final mode and group: it is created in a private directory and
-/// renamed. A dead daemon's socket is replaced.
+/// Listens at `path`. The file appears there with its final mode and group, because it is created in a private
+/// directory and then moved. The socket of a daemon that no longer runs is replaced.
 pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, SocketError> {
     let io = |what| move |source| SocketError::Io { path: path.to_owned(), what, source };
     let parent = path.parent().filter(|p| p.is_dir());
@@ -89,7 +89,7 @@ pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, Soc
     if path.as_os_str().len() > 90 {
         return Err(SocketError::TooLong(path.to_owned()));
     }
-    // Paths decide access.
+    // The directories on the path decide who can replace the socket.
     files::check_path(path).map_err(SocketError::Unsafe)?;
     refuse_others(path).await?;
     let group = group.map(|name| Ok((name, group_id(name)?))).transpose()?;
@@ -111,7 +111,7 @@ pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, Soc
     Ok(Socket { listener, file: SocketFile { path: path.to_owned(), inode: (made.dev(), made.ino()) } })
 }
 
-/// Checks that the path is free or holds the socket of a dead daemon.
+/// Checks that the path is free or holds the socket of a daemon that no longer runs.
 async fn refuse_others(path: &Path) -> Result<(), SocketError> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -121,7 +121,7 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
     if !found.file_type().is_socket() {
         return Err(SocketError::Occupied(path.to_owned()));
     }
-    // A daemon that does not accept within a second is alive and busy.
+    // A daemon that does not accept a connection within a second is alive but busy.
     match tokio::time::timeout(Duration::from_secs(1), UnixStream::connect(path)).await {
         Ok(Ok(_)) | Err(_) => Err(SocketError::Live(path.to_owned())),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -129,7 +129,7 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
             Ok(())
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A full backlog: the listener is alive and slow.
+        // The queue of connections is full, so the listener is alive but slow.
         Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Live(path.to_owned())),
         Ok(Err(source)) => {
             let what = "check if a daemon listens there";
@@ -138,7 +138,7 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
     }
 }
 
-/// Returns the number of a group.
+/// Returns the number of a group that is given by name or number.
 fn group_id(name: &str) -> Result<u32, SocketError> {
     if let Ok(number) = name.parse() {
         return Ok(number);
@@ -149,7 +149,7 @@ fn group_id(name: &str) -> Result<u32, SocketError> {
     find_group(&String::from_utf8_lossy(&text), name).ok_or_else(|| SocketError::NoGroup(name.to_owned()))
 }
 
-/// Finds a group in `group(5)`: name, password, number, members, separated by colons.
+/// Finds a group's number in the text of `group(5)`: lines of name, password, number and members, separated by colons.
 fn find_group(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut parts = line.split(':');

@@ -1,4 +1,4 @@
-//! Makes the sources that the settings choose.
+//! Builds the sources that the settings choose.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::sources::energy_charts::EnergyChartsPrice;
 use super::sources::file::FileProvider;
 use wattune_core::units::PricePerMwh;
 
-/// A chain of price sources: groups in order, the sources of a group being equals.
+/// A chain of price sources: groups in order of preference; the sources of a group are equals.
 pub type PriceChain = Vec<Vec<Arc<dyn Provider<PricePerMwh>>>>;
 
-/// Makes the chain that the settings choose: groups in order, the sources of a group being equals. Nothing is read or
-/// connected yet. Requests are counted in files in `state_dir`.
+/// Builds the chain that the settings choose: groups in order of preference; the sources of a group are equals. Reads
+/// no file and makes no request yet. Counts of requests are kept in files in `state_dir`.
 ///
 /// # Errors
-/// If a chosen source lacks a setting it needs, or settings contradict each other.
+/// If a chosen source lacks a required setting, or settings contradict each other.
 pub fn build(
     settings: &CarbonSettings,
     state_dir: Option<&Path>,
@@ -34,8 +34,8 @@ pub fn build(
     groups.iter().map(group).collect()
 }
 
-/// Makes the chain of price sources that the settings choose; empty for none. Nothing is read or connected yet.
-/// Requests are counted in a file in `state_dir`.
+/// Builds the chain of price sources that the settings choose; empty for none. Reads no file and makes no request yet.
+/// Counts of requests are kept in a file in `state_dir`.
 pub fn build_price(
     price: &PriceSettings,
     carbon: &CarbonSettings,

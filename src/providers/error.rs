@@ -5,71 +5,71 @@ use chrono::{DateTime, Utc};
 use super::client::redact::Secrets;
 use wattune_core::units::Seconds;
 
-/// The reason why a source gave no usable answer. Each message names the fault and the remedy; none holds a secret.
+/// Reason why a source gave no usable answer. Each message names the fault and the remedy; none contains a secret.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProviderError {
-    /// No connection, or it broke.
+    /// The connection could not be made, or broke.
     #[error("{host} cannot be reached ({why}); check the network, the name and the proxy. Trying again")]
     Unreachable {
-        /// Host, with its port if it is not the usual one.
+        /// Host name, with the port if it is not the default one.
         host: String,
         why: String,
     },
-    /// Connected or not, the answer was not complete in time.
+    /// The answer was not complete in time, whether or not a connection was made.
     #[error("{host} did not answer completely within {} s; raise carbon.timeout_s if this is usual", after.get())]
     TimedOut {
-        /// Host, with its port if it is not the usual one.
+        /// Host name, with the port if it is not the default one.
         host: String,
         after: Seconds,
     },
-    /// The key or what it may see. Asking more often would not help.
+    /// The source refused the key, or the key's access to the data. More frequent requests would not help.
     #[error("refused with status {status} ({message}); {advice}. Trying hourly")]
     Refused {
-        /// 401 or 403.
+        /// HTTP status, 401 or 403.
         status: u16,
-        /// The message in the body, shortened.
+        /// Message in the response body, shortened.
         message: String,
         advice: String,
     },
-    /// There is no key, or it cannot be read. Nothing was asked.
+    /// The key is missing or cannot be read. No request was made.
     #[error("{what}")]
     NoKey { what: String },
-    /// The configured number of requests is used up. Nothing was asked.
+    /// The configured number of requests per hour is used up. No request was made.
     #[error("{per_hour} requests within an hour are used up, more follow after {}; raise requests_per_hour if the plan \
              allows more", until.format("%H:%M:%SZ"))]
     QuotaSpent { per_hour: u32, until: DateTime<Utc> },
-    /// Too many requests.
+    /// The source reports too many requests.
     #[error("asked too often{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
     RateLimited { retry_after: Option<Seconds> },
-    /// The fault is on the other side.
+    /// The source's server failed.
     #[error("the service failed with status {status} ({message}); nothing to do here. Trying again")]
     ServerError {
-        /// 500 to 599.
+        /// HTTP status, 500 to 599.
         status: u16,
-        /// The message in the body, shortened.
+        /// Message in the response body, shortened.
         message: String,
     },
-    /// Another answer than the one asked for.
+    /// The response is not of the requested kind, such as a redirection or "not found".
     #[error("answered with status {status} ({message}); check the zone and the address in the settings")]
     Unexpected {
         status: u16,
-        /// The message in the body, or the redirection's target, shortened.
+        /// Message in the response body, or the redirection's target, shortened.
         message: String,
     },
-    /// The body is longer than allowed; the rest was not read.
+    /// The response body is longer than allowed; the rest was not read.
     #[error("more than {limit_bytes} bytes; raise the limit (carbon.max_body_bytes) if this is really the answer")]
     TooLarge { limit_bytes: u64 },
-    /// The answer cannot be read.
+    /// The answer cannot be parsed.
     #[error("{at}: {what}")]
     Malformed { what: String, at: String },
-    /// Well-formed, but without a single usable value.
+    /// The answer is well-formed, but without a single usable value.
     #[error("no usable value: {what}")]
     Empty { what: String },
-    /// The file is not there or may not be read.
+    /// The source's file does not exist or cannot be read.
     #[error("{path} cannot be read ({why}); check {table}.file.path and the permissions")]
     Unreadable {
-        /// The table of the settings that names the file, `carbon` or `price`.
+        /// Table of the settings that names the file, `carbon` or `price`.
         table: &'static str,
         path: String,
         why: String,
@@ -77,13 +77,13 @@ pub enum ProviderError {
 }
 
 impl ProviderError {
-    /// Returns a refusal whose message is the body.
+    /// Returns a refusal whose message is `body`.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn refused_with(body: &[u8]) -> Self {
         Self::Refused { status: 403, message: shortened(&String::from_utf8_lossy(body)), advice: String::new() }
     }
 
-    /// Returns the error without anything that was sent, whatever the other side repeats of it.
+    /// Returns the error with sent secrets removed, which the source's messages may repeat.
     #[must_use]
     pub(super) fn cleaned(mut self, secrets: &Secrets) -> Self {
         match &mut self {
@@ -93,7 +93,7 @@ impl ProviderError {
             | Self::Unexpected { message: text, .. }
             | Self::Empty { what: text } => *text = secrets.without(text),
             Self::Malformed { what, at } => (*what, *at) = (secrets.without(what), secrets.without(at)),
-            // Words of our own, with names of variables and files.
+            // Text of wattune's own: names of variables and files in it may contain beginnings of secrets.
             Self::NoKey { what: text } => *text = secrets.without_whole(text),
             Self::TimedOut { .. }
             | Self::QuotaSpent { .. }
@@ -108,29 +108,29 @@ impl ProviderError {
     }
 }
 
-/// Settings that are each right, but not together. `table` is `carbon` or `price`.
+/// Settings that are valid singly but not together. `table` is `carbon` or `price`.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// `source = "file"` without a path.
+    /// `source = "file"` without a path of the file.
     #[error("{table}.source is \"file\", but {table}.file.path is not set; write the path of a CSV or JSON file")]
     NoPath { table: &'static str },
-    /// Settings of one source that exclude each other: the message, with the remedy.
+    /// Settings of one source that exclude each other; the text is the message, with the remedy.
     #[error("{0}")]
     Contradiction(&'static str),
-    /// A forecast cannot be an origin of past values.
+    /// A file's `origin` that is not possible for past values, such as `forecast`.
     #[error("{table}.file.origin is \"{origin}\"; write \"measured\", \"estimated\" or \"synthetic\"")]
     Origin { table: &'static str, origin: &'static str },
-    /// UTC, and a zone that is not.
+    /// `assume_utc` together with a `time_zone` other than UTC.
     #[error("{table}.file.assume_utc is true, and {table}.file.time_zone is \"{zone}\"; remove one of them")]
     TwoZones { table: &'static str, zone: String },
-    /// A unit of prices for intensities, or the other way round.
+    /// A unit of prices for carbon intensities, or the other way round.
     #[error("{table}.file.unit is not a unit of what the file holds; write one of {right}")]
     Unit { table: &'static str, right: String },
-    /// A source that cannot do with the place it is given.
+    /// A source that does not serve the configured place.
     #[error("{source_name} cannot be asked about {place}: {why}")]
     Place { source_name: &'static str, place: String, why: String },
-    /// A source that needs a zone has none.
+    /// A source that needs a zone, while none is set.
     #[error(
         "carbon.source has \"{0}\", which needs carbon.zone or carbon.{0}.zone; `wattune carbon zones` lists zones"
     )]
@@ -141,10 +141,10 @@ fn wait(retry_after: Option<Seconds>) -> String {
     retry_after.map_or_else(String::new, |s| format!("; the service asks to wait {} s", s.get()))
 }
 
-/// The usual remedy after a 401 or 403.
+/// Usual remedy after a status of 401 or 403.
 pub(super) const USUAL_ADVICE: &str = "check the key, what it may read, and the zone";
 
-/// Text from outside, made fit for a message: one line, without control characters, at most 200 characters.
+/// Returns external text made fit for a message: one line, without control characters, at most 200 characters.
 pub(super) fn shortened(text: &str) -> String {
     let mut line = String::new();
     for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|w| !w.is_empty()) {

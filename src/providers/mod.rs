@@ -1,9 +1,9 @@
 //! Sources of the grid's signals, and the feed that polls them.
 //!
-//! A source implements [`Provider`] and turns responses into forecasts, with units and times converted at the door. The
-//! [`Feed`] polls a chain of sources, keeps what is still valid when they fail, chooses the active source, and
-//! publishes a [`FeedState`]. A source that fails is a state ("stale since …, using …"), never a crash and never a
-//! zero.
+//! A source implements [`Provider`] and turns responses into forecasts, converted to wattune's units and to UTC. The
+//! [`Feed`] polls a chain of sources, keeps values that are still valid when sources fail, chooses the active source,
+//! and publishes a [`FeedState`]. A failed source shows as a state ("stale since …, using …"); it never stops the
+//! daemon and never yields zeros.
 
 mod build;
 mod client;

@@ -15,9 +15,9 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 /// A source's response: a forecast, and notes about it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer<V = GramsPerKwh> {
-    /// The forecast; it has at least one value, ahead or behind.
+    /// The forecast, with at least one value, past or future.
     pub forecast: Forecast<V>,
-    /// Findings for the operator: gaps, overlaps, a horizon shorter than asked.
+    /// Notes for the operator: gaps, overlaps, a horizon shorter than requested.
     pub notes: Vec<String>,
 }
 
@@ -27,65 +27,65 @@ impl<V> From<Forecast<V>> for Answer<V> {
     }
 }
 
-/// Actual values of a past span, as far as the source knows them; `None` if it offers no history.
+/// Actual values of a past span; `None` if the source offers no history beyond its answers.
 pub type Actuals<V> = Result<Option<TimeSeries<Quoted<V>>>, ProviderError>;
 
-/// The usual age from which actual values are final.
+/// Usual age from which a source's actual values are final.
 pub(super) const FINAL_AFTER: Seconds = Seconds::new(3.0 * 86_400.0);
 
-/// A source of a signal for one zone.
+/// A source of a signal, such as the carbon intensity, for one zone.
 ///
-/// Past slots of an answer's `expected` must be as first published, not as revised afterwards: skill is measured on
-/// them.
+/// Past slots of an answer's `expected` must hold the forecast as first published, not as revised afterwards: the
+/// source's skill is measured on them.
 pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
     /// Returns the source's name in configuration and API ("file").
     fn source(&self) -> &'static str;
 
-    /// Returns the part of the grid as the settings name it; answers carry the same.
+    /// Returns the zone as the settings write it; the source's answers carry the same zone.
     fn zone(&self) -> Zone;
 
-    /// Returns the time between new answers.
+    /// Returns the time between polls.
     fn cadence(&self) -> Seconds;
 
-    /// Returns the kind and scope of its values where the settings decide them: a forecast stored with others is
-    /// dropped.
+    /// Returns the kind and scope of the source's values if the settings determine them. A stored forecast of another
+    /// kind or scope is dropped.
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         None
     }
 
-    /// Returns the part of its answers that is used.
+    /// Returns the part of the source's answers that is used.
     fn contributes(&self) -> Contribution {
         Contribution::Both
     }
 
-    /// Returns the provenance of the newest answer or of the newest actual values.
+    /// Returns the provenance of the newest answer or of the newest fetched actual values.
     fn provenance(&self) -> Provenance {
         Provenance::default()
     }
 
-    /// Returns true if answers are worth storing for the next start.
+    /// Returns true if answers are stored on disk for the next start.
     fn keeps_answers(&self) -> bool {
         true
     }
 
-    /// Returns the number of requests, where there is a quota.
+    /// Returns the number of requests so far, if the source has a quota.
     fn requests(&self, _now: DateTime<Utc>) -> Option<Requests> {
         None
     }
 
-    /// Requests a forecast once, without retries. `now` is the time that the answer is for.
+    /// Requests a forecast once, without retries. `now` is the time for which the answer is requested.
     ///
     /// # Errors
-    /// If there is no answer, or one that cannot be used; the message names the remedy.
+    /// If there is no answer, or no usable one; the message names the remedy.
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer<V>, ProviderError>>;
 
-    /// Requests actual values of a past span, which may be long; the source answers with as much of it as one request
-    /// covers, from the start on. `None` if it offers no more than [`Self::fetch`].
+    /// Requests actual values of a past span, which may be long; the source answers with as much as one request covers,
+    /// from the start on. Returns `None` if the source offers no more history than [`Self::fetch`] does.
     fn fetch_actuals(&self, _span: Slot, _now: DateTime<Utc>) -> BoxFuture<'_, Actuals<V>> {
         std::future::ready(Ok(None)).boxed()
     }
 
-    /// Returns the age from which its actual values are final.
+    /// Returns the age from which the source's actual values are final.
     fn final_after(&self) -> Seconds {
         FINAL_AFTER
     }

@@ -10,18 +10,18 @@ use wattune_core::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run
 use wattune_core::domain::{JobId, JobName};
 use wattune_core::units::{Joules, Seconds};
 
-/// Highest number of an imported trial; later trials continue from there.
+/// Highest number that an imported trial may have; later trials continue from the last number.
 const LAST: u32 = 1_000_000_000;
 /// Upper bound of a trial's energy in joules and of its time in seconds.
 const MOST: f64 = Cost::MOST.get();
 
-/// Maximum length of a trial's key, in characters.
+/// Maximum length of the key of a request for a trial, in characters.
 pub const LONGEST_KEY: usize = 200;
 
 /// Version of the format that this program writes and reads.
 const VERSION: u32 = 1;
 
-/// All data of a recurring job, as `export` returns and `import` accepts it.
+/// All data of a recurring job, as an export returns and an import accepts them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RecurringDocument {
@@ -29,14 +29,14 @@ pub struct RecurringDocument {
     pub wattune_recurring: u32,
     /// Name of the job at the time of export.
     pub name: String,
-    /// Time of creation.
+    /// Time at which the job was created.
     pub created_at: DateTime<Utc>,
-    /// Specification.
+    /// Specification of the job.
     pub spec: RecurringSpec,
-    /// State of the random generator.
+    /// State of the random generator that the policy uses (PCG64).
     #[schema(value_type = std::collections::BTreeMap<String, serde_json::Value>)]
     pub generator: Generator,
-    /// All trials by number.
+    /// All trials, in ascending order of their numbers.
     pub trials: Vec<TrialDocument>,
 }
 
@@ -44,53 +44,53 @@ pub struct RecurringDocument {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrialDocument {
-    /// Number, from 1.
+    /// Number of the trial, from 1.
     pub number: u32,
-    /// Batch size.
+    /// Batch size of the trial.
     pub batch_size: u64,
-    /// Reason for the batch size.
+    /// Reason why the policy chose this batch size.
     pub kind: TrialKind,
-    /// State.
+    /// State of the trial.
     pub state: TrialState,
-    /// Completed epochs.
+    /// Number of completed epochs.
     pub epochs: u32,
-    /// Cost so far.
+    /// Cost of the trial so far: eta × energy + (1 − eta) × time × maximum power; more if the target is out of reach.
     pub cost_j: f64,
-    /// Cost of an epoch, without the search for the power limit.
+    /// Mean cost of an epoch, without the search for the power limit; null before it is known.
     pub epoch_cost_j: Option<f64>,
-    /// Energy.
+    /// Energy of the trial's GPUs so far.
     pub energy_j: f64,
-    /// Time.
+    /// Training time so far.
     pub time_s: f64,
-    /// Last metric.
+    /// Metric of the last report.
     pub metric: Option<f64>,
-    /// Epochs at the first report with an epoch.
+    /// Number of completed epochs at the first report with a completed epoch.
     pub first_epochs: Option<u32>,
-    /// Cost at that report.
+    /// Cost at the first report with a completed epoch.
     pub first_cost_j: Option<f64>,
     /// Key of the request that began the trial.
     pub key: Option<String>,
     /// Training run whose ledger account supplies the energy.
     pub job_id: Option<String>,
-    /// Start.
+    /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,
-    /// End of the client's lease.
+    /// Time at which the client's lease ends, unless the client reports before.
     pub lease_until: DateTime<Utc>,
-    /// End.
+    /// Time at which the trial ended; null while the trial runs.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Explanation of the state.
+    /// Explanation of the trial's state, in words.
     pub reason: String,
 }
 
-/// Reason for a batch size.
+/// Reason why the policy chose a batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialKind {
-    /// To learn about it.
+    /// To learn the cost of this batch size.
     Exploration,
-    /// It is the best known one while an exploration is in progress.
+    /// Best known batch size, because another trial explores at the same time.
     Concurrent,
-    /// Chosen by the estimates.
+    /// Chosen by the current estimates of all batch sizes.
     Regular,
 }
 
@@ -98,17 +98,17 @@ pub enum TrialKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialState {
-    /// In progress.
+    /// The trial is in progress.
     Running,
-    /// Ended at the target.
+    /// The trial ended because it reached its target.
     Reached,
-    /// Ended without the target: all epochs used, or the target is out of reach.
+    /// The trial ended without reaching its target: it used all epochs, or the target is out of reach.
     NotReached,
-    /// Stopped because its cost was too high.
+    /// The trial was stopped because its cost was too high.
     Stopped,
-    /// Withdrawn by its client; it is ignored.
+    /// The client withdrew the trial; the policy ignores it.
     Withdrawn,
-    /// Its lease expired; it is ignored.
+    /// The trial's lease expired; the policy ignores the trial.
     Lost,
 }
 
@@ -198,7 +198,7 @@ impl From<&StoredRecurring> for RecurringDocument {
 }
 
 impl RecurringDocument {
-    /// Validates the document and returns the job under a name.
+    /// Checks the document and returns its recurring job under a new name.
     pub(super) fn read(self, name: JobName) -> Result<StoredRecurring, InvalidSpec> {
         if self.wattune_recurring != VERSION {
             let why = format!("is {}; this version reads {VERSION}", self.wattune_recurring);

@@ -1,4 +1,4 @@
-//! Recurring jobs as a service: selects the batch size of the next run, across restarts and for any number of clients.
+//! Service for recurring jobs: selects the batch size of the next run, across restarts and for any number of clients.
 //!
 //! Each request is one transaction of the store, and no state is kept in memory: if the daemon dies between two
 //! requests, the next request continues from the last answer. The control loop is not involved.
@@ -21,10 +21,10 @@ pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, Tri
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
 pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView, VerdictView};
 
-/// Interval between searches for trials with an expired lease.
+/// Time between two searches for trials with an expired lease.
 const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// Maximum number of recurring jobs: a larger number means that each run created its own.
+/// Maximum number of recurring jobs: more would mean that clients create one for each run, by mistake.
 const MAX_JOBS: u32 = 10_000;
 
 /// Reason why a request was rejected. Each message names the remedy.
@@ -47,7 +47,7 @@ pub enum RecurringError {
     Store(#[from] StoreError),
 }
 
-/// Message of a trial's client.
+/// Report by a trial's client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialMessage {
     /// Progress of the trial.
@@ -56,7 +56,7 @@ pub struct TrialMessage {
     pub job: Option<JobId>,
 }
 
-/// The service. Cheap to clone.
+/// Service for recurring jobs. Cheap to clone.
 #[derive(Clone)]
 pub struct Recurring {
     store: Store,
@@ -64,7 +64,7 @@ pub struct Recurring {
 }
 
 impl Recurring {
-    /// Returns a service on a store.
+    /// Returns a service that keeps its recurring jobs in `store`.
     pub fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock }
     }
@@ -77,7 +77,7 @@ impl Recurring {
         }
     }
 
-    /// Ends trials with an expired lease, until `cancel`.
+    /// Ends trials with an expired lease, every 30 s until `cancel`.
     pub async fn watch(self, cancel: CancellationToken) {
         while cancel.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
             if let Err(error) = self.sweep().await {
@@ -139,11 +139,11 @@ impl Recurring {
         let was = self.present(name, FullRuns::default()).await?;
         self.store.delete_recurring(name).await?;
         tracing::info!(%name, "recurring job deleted");
-        // The policy runs after the deletion, so that a defective job can be deleted.
+        // The conversion runs the policy: convert after the deletion, so that a job whose policy fails can be deleted.
         Ok((&was).into())
     }
 
-    /// Begins a trial. Returns false if `key` belongs to an existing trial, which is returned.
+    /// Begins a trial and returns it with true; if a trial with this `key` exists, returns that trial with false.
     ///
     /// # Errors
     ///
@@ -243,7 +243,7 @@ impl Recurring {
         }
     }
 
-    /// Returns the current time at the resolution of the store.
+    /// Returns the current time in whole microseconds, the resolution of the store.
     fn now(&self) -> DateTime<Utc> {
         let now = self.clock.utc();
         now.duration_trunc(TimeDelta::microseconds(1)).unwrap_or(now)
@@ -269,7 +269,8 @@ impl Recurring {
         known.ok_or_else(|| RecurringError::NotFound(name.to_string()))
     }
 
-    /// Returns a job's current outline: trials with an expired lease are shown as they will be stored.
+    /// Returns a recurring job with complete data of the running and the selected trials. Trials with an expired lease
+    /// have ended in it, even if the database does not show that yet.
     async fn present(&self, name: &JobName, full_runs: FullRuns) -> Result<StoredRecurring, RecurringError> {
         let mut stored = self.outline(name, full_runs).await?;
         stored.job.expire(self.now());
@@ -286,7 +287,7 @@ impl Recurring {
         Ok(TrialView::of(&stored.job, run, hint))
     }
 
-    /// Returns the limit with the least cost per sample, if the profile of this batch size is complete.
+    /// Returns the power limit in watts with the least cost per sample, if the profile of this batch size is complete.
     async fn hint(&self, name: &JobName, gpus: &GpuSet, batch_size: u64, knob: &Knob) -> Option<f64> {
         let gpus = vec![(gpus.model.clone(), gpus.count)];
         let key = ProfileKey { name: name.clone(), batch_size: Some(batch_size), gpus };

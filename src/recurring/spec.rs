@@ -10,7 +10,7 @@ use wattune_core::units::{GramsPerKwh, Seconds, Short, Watts};
 /// Maximum number of samples in a batch.
 const LARGEST_BATCH: u64 = 1 << 40;
 
-/// Specification of a recurring job and of the choice of its batch sizes.
+/// Specification of a recurring job: its batch sizes, its target, and the policy that chooses among the batch sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
@@ -22,7 +22,7 @@ pub struct RecurringSpec {
     pub batch_sizes: Vec<u64>,
     /// Batch size of the first trial; one of `batch_sizes`.
     pub default_batch_size: u64,
-    /// Maximum number of epochs: a trial that has not reached its target by then ends.
+    /// Maximum number of epochs: a trial that has not reached its target after that number ends.
     #[schema(minimum = 1)]
     pub max_epochs: u32,
     /// Target value of the metric.
@@ -38,12 +38,12 @@ pub struct RecurringSpec {
     #[serde(default = "half")]
     #[schema(default = 0.5, minimum = 0, maximum = 1)]
     pub eta: f64,
-    /// Quantity to minimise beside time.
+    /// Quantity that the policy minimises besides time.
     #[serde(default)]
     #[schema(default = "energy")]
     pub objective: RecurringObjective,
-    /// Carbon intensity used for all runs with the objective carbon, so that a week with a high intensity does not
-    /// distort the comparison of batch sizes.
+    /// Reference carbon intensity for all runs; required with the objective carbon. Because it is constant, a week with
+    /// a high intensity does not distort the comparison of batch sizes.
     #[serde(default)]
     pub reference_g_per_kwh: Option<f64>,
     /// Cost limit: a trial is stopped when it costs more than this multiple of the cheapest trial that reached its
@@ -66,7 +66,7 @@ pub struct RecurringSpec {
     #[serde(default = "an_hour")]
     #[schema(default = 3600, minimum = 1, maximum = 604_800)]
     pub lease_s: f64,
-    /// Model of the GPUs as in `GET /v1/gpus`. Trials then receive the best power limit that earlier runs of this name
+    /// GPU model as in `GET /v1/gpus`. If given, trials receive the best power limit that earlier runs with this name
     /// and batch size found.
     #[serde(default)]
     pub gpu_model: Option<String>,
@@ -76,14 +76,14 @@ pub struct RecurringSpec {
     pub number_of_gpus: u32,
 }
 
-/// Quantity to minimise beside time.
+/// Quantity that the policy minimises besides time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecurringObjective {
-    /// Energy.
+    /// Energy of the trial's GPUs.
     #[default]
     Energy,
-    /// Carbon at the reference intensity.
+    /// Emissions of the trial's GPUs at the reference intensity.
     Carbon,
 }
 
@@ -91,9 +91,9 @@ pub enum RecurringObjective {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecurringPolicy {
-    /// Published algorithm: pruning, then Thompson sampling.
+    /// Published algorithm of Zeus: pruning of batch sizes, then Thompson sampling.
     Zeus,
-    /// Same objective with less exploration.
+    /// wattune's policy: the same objective as Zeus, with less exploration.
     #[default]
     Wattune,
 }
@@ -120,7 +120,7 @@ const fn one() -> u32 {
 }
 
 impl RecurringSpec {
-    /// Returns a field that differs.
+    /// Returns the name of one field that differs between the two specifications.
     pub fn differs_in(&self, other: &Self) -> Option<String> {
         let fields = |spec: &Self| serde_json::to_value(spec).ok()?.as_object().cloned();
         let (own, others) = (fields(self)?, fields(other)?);
@@ -181,7 +181,7 @@ impl TryFrom<RecurringSpec> for Terms {
     }
 }
 
-/// Minimum plausible power: any GPU draws more, so a lower value was given in kilowatts.
+/// Minimum plausible power: any GPU draws more, so that a lower value was probably given in kilowatts.
 const MIN_POWER: Watts = Watts::new(10.0);
 
 /// Checks that the power of `gpus` GPUs, if known, was given in watts.

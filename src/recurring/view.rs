@@ -14,9 +14,9 @@ use wattune_core::units::JOULES_PER_KWH;
 /// Entry in the list of recurring jobs.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RecurringEntry {
-    /// Name.
+    /// Name of the recurring job.
     pub name: String,
-    /// Time of creation.
+    /// Time at which the job was created.
     pub created_at: DateTime<Utc>,
     /// Number of trials so far.
     pub trials: u32,
@@ -24,36 +24,36 @@ pub struct RecurringEntry {
     pub running: u32,
 }
 
-/// Progress of learning.
+/// Stage of the search for the best batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecurringStage {
-    /// Batch sizes are still being explored.
+    /// The policy still explores batch sizes.
     Exploring,
-    /// Trials use the estimates and refine them.
+    /// The policy chooses batch sizes by its estimates, and trials refine these.
     Exploiting,
-    /// No batch size reached the target, and none is left to try.
+    /// No batch size has reached the target, and none is left to try.
     NoneConverges,
 }
 
 /// A recurring job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RecurringView {
-    /// Name.
+    /// Name of the recurring job.
     pub name: String,
-    /// Time of creation.
+    /// Time at which the job was created.
     pub created_at: DateTime<Utc>,
-    /// Specification.
+    /// Specification of the job.
     pub spec: RecurringSpec,
-    /// Progress of learning.
+    /// Stage of the search for the best batch size.
     pub stage: RecurringStage,
-    /// Batch size that is best by current estimates.
+    /// Batch size with the least cost by current estimates.
     pub favourite: u64,
     /// Number of trials so far.
     pub trials: usize,
     /// Number of running trials.
     pub running: usize,
-    /// Estimate for each batch size, in ascending order.
+    /// Estimate for each batch size, in ascending order of batch sizes.
     pub arms: Vec<ArmView>,
 }
 
@@ -62,17 +62,17 @@ pub struct RecurringView {
 pub struct ArmView {
     /// Batch size.
     pub batch_size: u64,
-    /// True if it is the best by current estimates.
+    /// True if this batch size has the least cost by current estimates.
     pub favourite: bool,
-    /// Number of trials with a result.
+    /// Number of trials with this batch size and a result.
     pub runs: usize,
-    /// Number of these that reached their target.
+    /// Number of these trials that reached their target.
     pub reached: usize,
     /// Expected cost of a trial: eta × energy + (1 − eta) × time × maximum power. Absent if unknown.
     pub mean_cost_j: Option<f64>,
-    /// Standard deviation of the mean.
+    /// Standard deviation of the expected cost.
     pub deviation_j: Option<f64>,
-    /// Expected cost at the reference intensity, with the objective carbon.
+    /// Emissions that the expected cost amounts to at the reference intensity; only with the objective carbon.
     pub mean_cost_g: Option<f64>,
 }
 
@@ -83,40 +83,40 @@ pub struct TrialView {
     pub number: u32,
     /// Batch size to use.
     pub batch_size: u64,
-    /// Reason for the batch size.
+    /// Reason why the policy chose this batch size.
     pub kind: TrialKind,
-    /// State.
+    /// State of the trial.
     pub state: TrialState,
     /// Maximum number of epochs by current estimates; absent once the trial has ended.
     pub max_epochs: Option<u32>,
-    /// Best power limit for each of its GPUs at this batch size, as measured by earlier runs; absent if unknown.
+    /// Best power limit for each of the trial's GPUs at this batch size, measured by earlier runs; absent if unknown.
     pub power_limit_w: Option<f64>,
-    /// Completed epochs.
+    /// Number of completed epochs.
     pub epochs: u32,
-    /// Energy of its GPUs.
+    /// Energy of the trial's GPUs so far.
     pub energy_j: f64,
-    /// Training time.
+    /// Training time so far.
     pub time_s: f64,
     /// Cost that counts for the policy: the actual cost, or more if its client reported that the target is out of
     /// reach.
     pub cost_j: f64,
-    /// Cost at the reference intensity, with the objective carbon.
+    /// Emissions that `cost_j` amounts to at the reference intensity; only with the objective carbon.
     pub cost_g: Option<f64>,
-    /// Last metric.
+    /// Metric of the last report.
     pub metric: Option<f64>,
     /// Key of the request that began the trial.
     pub key: Option<String>,
     /// Training run whose ledger account supplies the energy.
     pub job_id: Option<String>,
-    /// Start.
+    /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,
-    /// End of the client's lease.
+    /// Time at which the client's lease ends, unless the client reports before.
     pub lease_until: DateTime<Utc>,
-    /// End.
+    /// Time at which the trial ended; absent while the trial runs.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Explanation of the state.
+    /// Explanation of the trial's state, in words.
     pub reason: String,
-    /// Likely mistakes in its energy and time, with the most likely intention.
+    /// Likely mistakes in the trial's energy and time, such as a wrong unit, with the most likely intention.
     pub warnings: Vec<String>,
 }
 
@@ -127,15 +127,15 @@ pub struct VerdictView {
     pub number: u32,
     /// True if the client must stop training. The trial has ended; no further call is needed.
     pub stop: bool,
-    /// True if it ended at its target.
+    /// True if the trial ended because it reached its target.
     pub reached: bool,
-    /// Maximum number of epochs.
+    /// Maximum number of epochs of the trial.
     pub max_epochs: u32,
-    /// Explanation.
+    /// Explanation of the trial's state, in words.
     pub reason: String,
-    /// Duration of the lease from now on.
+    /// Duration of the client's lease, from this response on.
     pub lease_s: f64,
-    /// Likely mistakes in its energy and time, with the most likely intention.
+    /// Likely mistakes in the trial's energy and time, such as a wrong unit, with the most likely intention.
     pub warnings: Vec<String>,
 }
 

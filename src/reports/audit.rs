@@ -1,4 +1,4 @@
-//! The parts of a report for auditors.
+//! Parts of a report for auditors: conditions, completeness, versions, corrections, sources and methods.
 
 use std::fmt;
 
@@ -11,116 +11,116 @@ use wattune_core::ledger::entry::{Boundary, METHOD, Terms};
 use wattune_core::ledger::report::{Correction, Report};
 use wattune_core::units::Millijoules;
 
-/// The terms under which the ledger was kept.
+/// The conditions under which the ledger was kept: node, versions and declared factors.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct TermsView {
-    /// The start of these terms.
+    /// The time from which these conditions apply.
     pub since: DateTime<Utc>,
-    /// The node.
+    /// The name of the node.
     pub node: String,
-    /// wattune's version.
+    /// The version of wattune.
     pub software: String,
     /// The version of the accounting rules.
     pub method: u16,
-    /// SHA-256 of the settings.
+    /// The SHA-256 digest of all settings.
     pub settings: String,
-    /// The source of time.
+    /// The clocks by which durations and times are recorded.
     pub clock: String,
-    /// The ratio of the node's energy to the metered devices'; 1 if not declared.
+    /// The ratio of the node's energy to the energy of its metered devices; 1 if not declared.
     pub node_factor: f64,
     /// The source of the node factor; absent if not declared.
     pub node_factor_source: Option<String>,
-    /// The ratio of the facility's energy to the node's (PUE); 1 if not declared.
+    /// The ratio of the facility's energy to the energy of its computers (PUE); 1 if not declared.
     pub pue: f64,
     /// The source of the PUE; absent if not declared.
     pub pue_source: Option<String>,
-    /// The start of the declared PUE's validity.
+    /// The date to which the declared PUE refers; absent if not declared.
     pub pue_date: Option<String>,
-    /// The emission factor of a contract, for the market-based column.
+    /// The emission factor of an electricity contract, for market-based emissions; absent if not declared.
     pub contract_g_per_kwh: Option<f64>,
-    /// The contract.
+    /// The contract that states the emission factor; absent if not declared.
     pub contract_source: Option<String>,
 }
 
-/// Declared embodied emissions.
+/// The declared embodied emissions of the hardware.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct EmbodiedView {
-    /// The emissions of one GPU with its part of the node.
+    /// The embodied emissions of one GPU with its part of the node.
     pub per_gpu_g: f64,
-    /// The service life over which they are spread.
+    /// The service life over which these emissions are spread.
     pub life_s: f64,
-    /// The source of the figures.
+    /// The source of both figures.
     pub source: String,
 }
 
-/// The completeness of the accounts.
+/// The completeness of the recorded energy.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CompletenessView {
-    /// The hours of the span.
+    /// The number of hours in the span.
     pub hours: u64,
-    /// The hours with energy in a settlement.
+    /// The number of hours with recorded energy.
     pub hours_with_energy: u64,
-    /// Energy recorded without hourly emissions so far, most of it of the current hour; it is in all figures.
+    /// The energy whose emissions are not settled yet, mostly of the current hour; all figures include this energy.
     pub unsettled_j: f64,
-    /// Each device's ledger against its counter.
+    /// The comparison of each device's recorded energy with its counter.
     pub devices: Vec<DeviceView>,
-    /// Gaps in the readings of devices, oldest first.
+    /// The gaps in the readings of devices, oldest first.
     pub gaps: Vec<GapView>,
 }
 
-/// A device's ledger against its counter, over the blocks closed in the span: jobs + idle + unattributed is counter +
-/// integrated + difference, exactly.
+/// A device's recorded energy compared with its counter, over the blocks closed in the span: jobs + idle + unattributed
+/// equals counter + integrated + difference, exactly.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct DeviceView {
-    /// The device.
+    /// The id of the device.
     pub device: String,
-    /// The energy of jobs.
+    /// The energy recorded for jobs.
     pub jobs_mj: u64,
-    /// The idle energy.
+    /// The energy recorded as idle.
     pub idle_mj: u64,
-    /// The unattributed energy.
+    /// The energy recorded as unattributed.
     pub unattributed_mj: u64,
-    /// The counter's increase; absent without a counter.
+    /// The increase of the device's counter; absent if the device has none.
     pub counter_mj: Option<i64>,
-    /// The energy integrated from power.
+    /// The part of the recorded energy that was integrated from power.
     pub integrated_mj: u64,
-    /// The remainder: zero unless the ledger is wrong.
+    /// The difference between recorded energy and the counter: zero unless the ledger is wrong.
     pub difference_mj: i64,
-    /// The number of blocks in which it is not zero.
+    /// The number of blocks in which the difference is not zero.
     pub unequal_blocks: u64,
 }
 
 /// A gap in the readings of a device.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct GapView {
-    /// The device.
+    /// The id of the device.
     pub device: String,
-    /// The start; in hours that were rolled up, the start of the hour.
+    /// The start of the gap; the start of the hour if the hour's minutes were rolled up.
     pub from: DateTime<Utc>,
-    /// The end.
+    /// The end of the gap; the end of the hour if the hour's minutes were rolled up.
     pub to: DateTime<Utc>,
-    /// The energy; absent if unknown, and then in no figure.
+    /// The energy used in the gap; absent if unknown, in which case no figure includes this energy.
     pub energy_j: Option<f64>,
-    /// The source of the energy, or the reason why it is unknown.
+    /// The method by which the energy was filled in, or the reason why the energy is unknown.
     pub filled: String,
 }
 
-/// The version of the settlements in a report.
+/// The versions of the hourly settlements in a report. Each settlement computes an hour's emissions anew.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VersionView {
-    /// The highest version of any hour; 0 before the first settlement.
+    /// The highest version of any hour's settlement; 0 before the first settlement.
     pub highest: u32,
-    /// The number of settlements of the span's hours; grows with each new one.
+    /// The number of settlements of the span's hours, all versions included.
     pub settlements: u64,
-    /// The hours with more than one settlement.
+    /// The number of hours that were settled more than once.
     pub resettled_hours: u64,
-    /// The time of the latest restatement.
+    /// The time of the latest settlement that replaced an earlier one; absent if there is none.
     pub last_restated_at: Option<DateTime<Utc>>,
-    /// The threshold for listing an hour.
+    /// The change of an hour's emissions above which the hour is listed as restated.
     pub threshold_pct: f64,
-    /// The hours whose emissions changed, the newest first.
+    /// The hours whose emissions changed by more than the threshold, the newest first.
     pub restatements: Vec<RestatementView>,
-    /// The number of hours that are not listed.
+    /// The number of further such changes that are not listed.
     pub restatements_left_out: u64,
 }
 
@@ -140,41 +140,41 @@ impl fmt::Display for AccountKind {
     }
 }
 
-/// A restated hour.
+/// A change of an hour's emissions by a new settlement.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RestatementView {
     /// The start of the hour.
     pub hour: DateTime<Utc>,
-    /// The account.
+    /// The account of emissions: by average or by marginal intensities.
     pub kind: AccountKind,
-    /// The new version.
+    /// The version of the new settlement.
     pub version: u32,
-    /// The time of the restatement.
+    /// The time of the new settlement.
     pub at: DateTime<Utc>,
-    /// The reason.
+    /// The reason for the new settlement.
     pub reason: String,
-    /// The emissions before.
+    /// The hour's emissions before.
     pub before_g: f64,
-    /// The emissions after; if the version has more or less energy, those of the energy that the one before had.
+    /// The hour's emissions afterwards, for the same energy if the new version has more or less energy.
     pub after_g: f64,
 }
 
-/// A correction of the owner of intervals.
+/// A correction: the energy of some intervals was attributed to another owner.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CorrectionView {
-    /// The entry's number in the ledger.
+    /// The number of the correction's entry in the ledger.
     pub entry: u64,
     /// The time of the correction.
     pub at: DateTime<Utc>,
-    /// The person who made it.
+    /// The person who made the correction.
     pub who: String,
-    /// The reason.
+    /// The reason for the correction.
     pub why: String,
     /// The previous owner: `job:` with an id, `idle` or `unattributed`.
     pub of: String,
-    /// The new owner.
+    /// The new owner, in the same form.
     pub given_to: String,
-    /// The number of intervals that begin in the report's span.
+    /// The number of corrected intervals that begin in the report's span.
     pub intervals: u64,
     /// The energy of these intervals.
     pub energy_j: f64,
@@ -199,35 +199,35 @@ impl CorrectionView {
     }
 }
 
-/// A source of intensities.
+/// A combination of sources whose carbon intensities were used for some hours.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct IntensitySourceView {
     /// The account (average or marginal), the sources, their zones and scopes.
     pub description: String,
-    /// The number of hours.
+    /// The number of hours with these sources.
     pub hours: u64,
 }
 
-/// A description of the methods.
+/// The methods and the boundary of the report, in words.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct MethodView {
     /// The version of the accounting rules.
     pub version: u16,
-    /// The software that wrote this report.
+    /// The version of wattune that made this report.
     pub software: &'static str,
-    /// The method for energy.
+    /// The method of measuring and attributing energy.
     pub energy: &'static str,
-    /// The method for emissions.
+    /// The method of computing emissions.
     pub carbon: &'static str,
-    /// The method for uncertainty.
+    /// The method of estimating the uncertainty.
     pub uncertainty: &'static str,
-    /// The boundary of the accounts.
+    /// The boundary: the metered kinds of devices, and the declared node factor and PUE.
     pub boundary: String,
-    /// The method for embodied emissions.
+    /// The method of computing embodied emissions.
     pub embodied: String,
-    /// The method for savings.
+    /// The method of estimating savings.
     pub savings: &'static str,
-    /// The method for SCI.
+    /// The method of computing the SCI (software carbon intensity).
     pub sci: &'static str,
 }
 
@@ -303,7 +303,7 @@ impl MethodView {
     }
 }
 
-/// Returns a property of the boundary, with the times of its changes.
+/// Returns a property of the boundary in words, with the times at which it changed in the report's span.
 fn over_time(report: &Report, of: impl Fn(&Boundary) -> String) -> String {
     let mut texts: Vec<(DateTime<Utc>, String)> = Vec::new();
     for period in &report.data.periods {

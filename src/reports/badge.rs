@@ -1,4 +1,4 @@
-//! Energy and emissions of a model as an SVG badge and a Markdown summary, for its model card.
+//! Energy and emissions of training as an SVG badge and a Markdown summary, for the model card of the trained model.
 
 use std::path::Path;
 
@@ -25,11 +25,11 @@ fn emissions(row: &ReportRow) -> String {
     row.carbon_g.map_or_else(|| "emissions unknown".to_owned(), |g| format!("{} CO2e", grams(g)))
 }
 
-/// Renders two fields side by side: the label, and the figures of a row with their state.
+/// Renders the badge: a label, and beside it a row's energy, emissions, state of the intensities and savings.
 pub fn badge(row: &ReportRow, view: &ReportView) -> String {
     let state = if view.synthetic { "synthetic grid".to_owned() } else { row.state.to_string() };
     let state = if row.energy_simulated_j > 0.0 { format!("simulated GPUs, {state}") } else { state };
-    // A saving of some runs only would look like the saving of all.
+    // Without savings of all runs, omit the figure: it would look like the saving of all.
     let saved = row.saved_g.filter(|_| row.saved_of_jobs == row.jobs);
     let saved = saved.map(|g| format!(" · {} saved", grams(g))).unwrap_or_default();
     let (left, right) = ("training", format!("{} · {} ({state}){saved}", energy(row.energy_kwh), emissions(row)));
@@ -64,7 +64,7 @@ fn link(path: &Path) -> String {
     safe
 }
 
-/// Renders the summary of a row in Markdown, with the badge that is at `svg`.
+/// Renders the summary of a row in Markdown, with the badge in the file `svg`, if given.
 pub fn summary(row: &ReportRow, view: &ReportView, svg: Option<&Path>) -> String {
     let image = svg.map(|path| format!("![{}]({})\n\n", plain(&emissions(row)), link(path))).unwrap_or_default();
     let first = [

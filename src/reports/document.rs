@@ -13,7 +13,7 @@ const TOP: f64 = 30.0;
 const BOTTOM: f64 = 42.0;
 const COLOURS: usize = 7;
 
-/// Returns a page around its body. Neither argument is escaped.
+/// Returns an HTML page with this title and body. Both must be escaped already.
 pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
@@ -39,7 +39,7 @@ struct Line {
     mark: Mark,
 }
 
-/// The content of a plot.
+/// A plot that is built line by line and rendered as SVG.
 pub struct Plot {
     x: &'static str,
     y: &'static str,
@@ -48,12 +48,12 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// Creates a plot with the labels of its axes.
+    /// Creates an empty plot with these labels of its axes.
     pub fn new(x: &'static str, y: &'static str) -> Self {
         Self { x, y, lines: Vec::new(), beside: None }
     }
 
-    /// Adds an axis at the right.
+    /// Adds an axis at the right, for one line with this unit.
     pub fn beside(mut self, unit: &'static str) -> Self {
         self.beside = Some((unit, Line { name: String::new(), points: Vec::new(), mark: Mark::Thin }));
         self
@@ -71,7 +71,7 @@ impl Plot {
         }
     }
 
-    /// Returns the SVG; `label` describes it for people who cannot see it.
+    /// Returns the plot as SVG; `label` describes the plot for people who cannot see it.
     pub fn svg(&self, label: &str) -> String {
         let all = || self.lines.iter().chain(self.beside.iter().map(|(_, line)| line));
         let x = Scale::of(all().flat_map(|l| l.points.iter().map(|p| p.0)), (LEFT, WIDTH - RIGHT));
@@ -142,7 +142,7 @@ fn drawn(line: &Line, x: &Scale, y: &Scale, colour: &str, at: &mut f64) -> Strin
     svg
 }
 
-/// Maps values to positions.
+/// Map from values to positions along one axis.
 struct Scale {
     low: f64,
     high: f64,

@@ -1,4 +1,4 @@
-//! A report as one page: figures with their states, plots, then the auditor's details.
+//! A report as one HTML page: figures with their states, plots, then details for auditors.
 
 use chrono::{DateTime, Utc};
 
@@ -11,7 +11,7 @@ const ROWS: usize = 500;
 /// The maximum number of bars in a plot.
 const BARS: usize = 24;
 
-/// Renders the page.
+/// Renders the report as an HTML page.
 pub fn html(report: &ReportView) -> String {
     let title = format!("Energy and carbon, {} to {} UTC", report.from.format("%F %R"), report.to.format("%F %R"));
     let mut body = format!("<h1>{}</h1>\n", escaped(&title));
@@ -136,7 +136,7 @@ fn table(report: &ReportView) -> String {
         |value: Option<f64>, digits: usize| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.digits$}"));
     let cells = |row: &ReportRow| {
         let id = row.job_id.as_ref().map(|id| format!(" <small>{}</small>", escaped(id))).unwrap_or_default();
-        // The saving names the number of jobs that it covers if it does not cover all.
+        // Show the number of jobs that the saving covers, unless it covers all.
         let covers = match row.saved_g {
             Some(_) if row.saved_of_jobs != row.jobs => {
                 format!(" <small>{} of {} jobs</small>", row.saved_of_jobs, row.jobs)

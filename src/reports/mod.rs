@@ -1,5 +1,5 @@
-//! Reports of energy and emissions: one model, rendered as a table, JSON, CSV, Markdown, a page, or a badge, for the
-//! command line and the API alike.
+//! Reports of energy and emissions: one data structure, rendered as a table, JSON, CSV, Markdown, an HTML page or a
+//! badge, for the command line and the API alike.
 
 mod audit;
 mod badge;

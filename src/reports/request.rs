@@ -1,4 +1,4 @@
-//! The span, the functional unit and the threshold of a report, as people write them.
+//! Parsing of a report's span and functional unit as users write them, and the default threshold for restatements.
 
 use chrono::{DateTime, TimeDelta, Timelike as _, Utc};
 
@@ -7,14 +7,14 @@ use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::report::{FunctionalUnit, MIN_SAMPLES_PER_EPOCH};
 use wattune_core::units::{Samples, Short};
 
-/// The default threshold for listing a restatement: the change of an hour's emissions in percent.
+/// Default threshold above which a restatement is listed: the change of an hour's emissions in percent.
 pub const RESTATED_BY_PCT: f64 = 5.0;
 
 fn invalid(field: &'static str, why: impl ToString) -> InvalidJob {
     InvalidJob { field, why: why.to_string() }
 }
 
-/// Parses the functional unit of SCI.
+/// Parses the functional unit of the SCI (software carbon intensity, ISO/IEC 21031).
 ///
 /// # Errors
 /// If the unit is unknown or the samples of an epoch are invalid.
@@ -40,8 +40,8 @@ pub fn functional_unit(unit: Option<&str>, samples: Option<f64>) -> Result<Optio
     }
 }
 
-/// Returns whole UTC hours: from the hour that contains `from` to the end of the hour that contains `to`. A date stands
-/// for its first moment as `from`, and for its last as `to`.
+/// Returns a span of whole UTC hours: from the hour that contains `from` to the end of the hour that contains `to`. A
+/// date means the start of its day as `from`, and the end of its day as `to`.
 ///
 /// # Errors
 /// If a time is invalid, or the span is empty.
@@ -64,7 +64,7 @@ pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<
     Slot::new(start, end).filter(|_| !is_none).ok_or_else(|| invalid("from", why()))
 }
 
-/// Returns the exact span. A date stands for its first moment as `from`, and for its last as `to`.
+/// Returns the exact span. A date means the start of its day as `from`, and the end of its day as `to`.
 ///
 /// # Errors
 /// If a time is invalid, or the span is empty.

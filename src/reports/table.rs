@@ -1,25 +1,25 @@
-//! A report for people, as a table and as Markdown.
+//! A report as a plain-text table and as Markdown.
 
 use super::view::{ReportRow, ReportView};
 use wattune_core::domain::legible;
 
 const HEAD: [&str; 9] = ["row", "kWh", "±%", "gCO2e", "g/kWh", "state", "final %", "unknown %", "estimated %"];
 
-/// A column's name and value.
+/// Name of a column, and the function that returns a row's value in it.
 type Column = (&'static str, fn(&ReportRow) -> Option<String>);
 
 fn three(value: Option<f64>) -> Option<String> {
     value.map(|v| format!("{v:.3}"))
 }
 
-/// Returns the saving, with the number of jobs that it covers if it does not cover all.
+/// Returns a row's saving, with the number of jobs that the saving covers unless it covers all.
 fn saved(row: &ReportRow) -> Option<String> {
     let of =
         if row.saved_of_jobs == row.jobs { String::new() } else { format!(" ({} of {})", row.saved_of_jobs, row.jobs) };
     three(row.saved_g).map(|g| g + &of)
 }
 
-/// Returns the columns that depend on declarations, knowledge or options.
+/// Returns the optional columns for which the report has values, such as those that need declared factors.
 fn more(view: &ReportView) -> Vec<Column> {
     let all: [Column; 7] = [
         ("marginal g", |row| three(row.marginal_carbon_g)),
@@ -70,7 +70,7 @@ fn cells(view: &ReportView) -> Vec<Vec<String>> {
 /// The maximum number of corrections below the figures; the JSON has them all.
 const CORRECTIONS: usize = 20;
 
-/// Returns the notes below the figures, one sentence each.
+/// Returns the notes below the table, one item each.
 fn notes(view: &ReportView) -> Vec<String> {
     let (total, whole, version) = (&view.total, &view.completeness, &view.version);
     let generated = if view.synthetic { " from a generator, not a real grid's" } else { "" };
@@ -173,7 +173,7 @@ fn title(view: &ReportView) -> String {
     format!("{} to {} UTC, by {}", view.from.format("%F %R"), view.to.format("%F %R"), view.by)
 }
 
-/// Renders columns of text, numbers to the right.
+/// Renders the report as a plain-text table, with numbers aligned to the right, and notes below.
 pub fn table(view: &ReportView) -> String {
     let cells = cells(view);
     let columns = cells[0].len();
@@ -222,7 +222,7 @@ pub fn markdown(view: &ReportView) -> String {
     text
 }
 
-/// Escapes text for markup, on one line.
+/// Escapes text for Markdown, on one line.
 pub(super) fn plain(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in legible(text).chars() {

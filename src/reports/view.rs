@@ -1,4 +1,4 @@
-//! The model of a report, which is also its JSON.
+//! Data structure of a report, from which all formats are rendered; serialised, it is the report's JSON.
 
 use std::fmt;
 
@@ -16,8 +16,8 @@ use super::audit::{
     RestatementView, TermsView, VersionView, joules,
 };
 
-/// Energy and emissions of a span of time, with the details for auditors. Energy and emissions of `rows` add up to
-/// `total`, whatever the grouping.
+/// Energy and emissions of a span of time, with details for auditors. In every grouping, the energy and emissions of
+/// `rows` add up to those of `total`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ReportView {
     /// The time at which the report was made.
@@ -28,73 +28,73 @@ pub struct ReportView {
     pub to: DateTime<Utc>,
     /// The grouping: `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
     pub by: String,
-    /// The rows. If grouped by jobs, energy without a job has rows of its own.
+    /// The rows. In groupings by job, name or label, energy without a job has rows of its own.
     pub rows: Vec<ReportRow>,
-    /// The total.
+    /// The sum of all rows.
     pub total: ReportRow,
-    /// The declared factors in force, oldest first.
+    /// The conditions and declared factors that were in force in the span, oldest first.
     pub terms: Vec<TermsView>,
     /// The declared embodied emissions of the hardware; absent if not declared.
     pub embodied: Option<EmbodiedView>,
-    /// The completeness of the accounts.
+    /// The completeness of the recorded energy.
     pub completeness: CompletenessView,
-    /// The version of the settlements.
+    /// The versions of the hourly settlements, and the changes of emissions by them.
     pub version: VersionView,
-    /// The corrections of intervals' owners in the span, oldest first.
+    /// The corrections of the owners of intervals in the span, oldest first.
     pub corrections: Vec<CorrectionView>,
-    /// The sources of intensities.
+    /// The sources of carbon intensities, with the number of hours of each.
     pub sources: Vec<IntensitySourceView>,
-    /// True if some intensities come from a generator: such emissions are not a real grid's.
+    /// True if some intensities come from a generator: such emissions are not those of a real grid.
     pub synthetic: bool,
-    /// True if some energy is of simulated devices: no hardware used it.
+    /// True if some energy is that of simulated devices: no hardware used such energy.
     pub simulated: bool,
-    /// The methods.
+    /// The methods and the boundary, in words.
     pub method: MethodView,
 }
 
-/// The kind of a row.
+/// The kind of subject of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RowKind {
-    /// A job.
+    /// One job.
     Job,
-    /// All jobs of a name.
+    /// All jobs with the same name.
     Name,
-    /// A GPU.
+    /// One GPU.
     Gpu,
-    /// A processor package.
+    /// One processor package.
     Cpu,
-    /// The memory of a processor package.
+    /// The memory of one processor package.
     Dram,
-    /// All jobs with a value of the label.
+    /// All jobs with the same value of the label.
     Tag,
-    /// A UTC day.
+    /// One UTC day.
     Day,
-    /// A month.
+    /// One calendar month, in UTC.
     Month,
     /// Jobs without the label.
     None,
-    /// Idle energy.
+    /// Idle energy: no job and no other process used the device, or, of a CPU, this part of its capacity.
     Idle,
-    /// Energy used by processes outside of jobs.
+    /// Energy without a known owner: of processes outside of jobs, or of times without monitoring.
     Unattributed,
     /// The sum of all rows.
     Total,
 }
 
-/// The state of the intensities of a row.
+/// The state of the carbon intensities of a row's energy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RowState {
-    /// All are final.
+    /// All intensities are final.
     Final,
-    /// All may be revised.
+    /// All intensities are actual values that are not final: their source may revise them, or a generator made them.
     Provisional,
-    /// All are forecasts or interpolated.
+    /// All intensities are forecasts or interpolated.
     Forecast,
-    /// They differ.
+    /// Parts of the energy have intensities in different states.
     Mixed,
-    /// None is known.
+    /// No intensity is known.
     Unknown,
 }
 
@@ -107,101 +107,101 @@ impl fmt::Display for RowState {
 /// A row of a report.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ReportRow {
-    /// The kind: the grouping, `none` (jobs without the label), `idle`, `unattributed` or `total`.
+    /// The kind of subject: that of the grouping, `none` (jobs without the label), `idle`, `unattributed` or `total`.
     pub kind: RowKind,
-    /// The subject: a name, a device, a value, a day or a month.
+    /// The subject: a job's name, a device, a label's value, a day or a month.
     pub key: String,
-    /// The job's id in a job's row.
+    /// The id of the job; only in a row of one job.
     pub job_id: Option<String>,
-    /// The start of the span.
+    /// The start of the report's span.
     pub from: DateTime<Utc>,
-    /// The end of the span.
+    /// The end of the report's span.
     pub to: DateTime<Utc>,
     /// The version of the accounting rules.
     pub method: u16,
-    /// The energy.
+    /// The recorded energy of the row.
     pub energy_j: f64,
-    /// The energy in kilowatt-hours.
+    /// The same energy in kilowatt-hours.
     pub energy_kwh: f64,
-    /// The lower bound with the sensors' error.
+    /// The lower bound of the energy, by the sensors' error.
     pub energy_low_kwh: f64,
-    /// The upper bound with the sensors' error.
+    /// The upper bound of the energy, by the sensors' error.
     pub energy_high_kwh: f64,
-    /// The GPUs' part of the energy.
+    /// The part of the energy that GPUs used.
     pub energy_gpu_j: f64,
-    /// The processors' part of the energy.
+    /// The part of the energy that processor packages used.
     pub energy_cpu_j: f64,
-    /// The memory's part of the energy.
+    /// The part of the energy that memory used.
     pub energy_dram_j: f64,
-    /// The jobs' part of the energy.
+    /// The part of the energy that belongs to jobs.
     pub energy_jobs_j: f64,
-    /// The idle part of the energy.
+    /// The part of the energy that is idle: used for no job and no other process.
     pub energy_idle_j: f64,
-    /// The unattributed part of the energy: used by processes outside of jobs.
+    /// The part of the energy without a known owner: of processes outside of jobs, or of times without monitoring.
     pub energy_unattributed_j: f64,
-    /// The simulated devices' part of the energy: no hardware used it.
+    /// The part of the energy that is that of simulated devices: no hardware used it.
     pub energy_simulated_j: f64,
     /// The location-based emissions by average intensities, of energy with a known intensity; absent if none is known.
     pub carbon_g: Option<f64>,
-    /// The lower bound with the sensors' error.
+    /// The lower bound of these emissions, by the sensors' error.
     pub carbon_low_g: Option<f64>,
-    /// The upper bound with the sensors' error.
+    /// The upper bound of these emissions, by the sensors' error.
     pub carbon_high_g: Option<f64>,
-    /// The mean intensity of energy with a known intensity.
+    /// The mean carbon intensity of the energy with a known intensity.
     pub mean_intensity_g_per_kwh: Option<f64>,
     /// The state of the intensities: `final`, `provisional` or `forecast` if it is the same for all energy; otherwise
     /// `mixed`, or `unknown` if none is known.
     pub state: RowState,
     /// The energy with a forecast or an interpolated intensity.
     pub forecast_j: f64,
-    /// The same in percent of the row's energy.
+    /// The energy with a forecast or an interpolated intensity, in percent of the row's energy.
     pub forecast_pct: f64,
     /// The energy with an intensity that may be revised.
     pub provisional_j: f64,
-    /// The same in percent.
+    /// The energy with an intensity that may be revised, in percent of the row's energy.
     pub provisional_pct: f64,
     /// The energy with a final intensity.
     pub final_j: f64,
-    /// The same in percent.
+    /// The energy with a final intensity, in percent of the row's energy.
     pub final_pct: f64,
-    /// The energy without an intensity, which is not in `carbon_g`.
+    /// The energy without a known intensity, which `carbon_g` does not include.
     pub unknown_j: f64,
-    /// The same in percent.
+    /// The energy without a known intensity, in percent of the row's energy.
     pub unknown_pct: f64,
-    /// The energy that does not come from a continuously read counter.
+    /// The energy that was not measured by a continuously read counter: integrated from power, or filled in for a gap.
     pub estimated_j: f64,
-    /// The same in percent.
+    /// This energy in percent of the row's energy.
     pub estimated_pct: f64,
     /// The emissions by marginal intensities, if any is known: a separate account for the impact of changes. Never
     /// subtract it from `carbon_g`.
     pub marginal_carbon_g: Option<f64>,
-    /// The energy without a marginal intensity.
+    /// The energy without a known marginal intensity.
     pub marginal_unknown_j: Option<f64>,
-    /// The market-based emissions, by the factor of a declared contract.
+    /// The market-based emissions, by the factor of a declared contract; absent unless declared for all of the energy.
     pub market_based_carbon_g: Option<f64>,
-    /// The energy times node factor and PUE.
+    /// The energy times the node factor and the PUE.
     pub facility_energy_kwh: f64,
-    /// The location-based emissions times node factor and PUE.
+    /// The location-based emissions times the node factor and the PUE.
     pub facility_carbon_g: Option<f64>,
-    /// The time for which jobs held GPUs, summed over GPUs.
+    /// The time for which jobs occupied GPUs, summed over GPUs.
     pub held_s: f64,
-    /// The embodied emissions of that time; absent unless declared for all of it.
+    /// The embodied emissions for that time; absent unless declared for all of the time.
     pub embodied_g: Option<f64>,
-    /// The number of jobs; in the row of a day or month the jobs that ended then, so that the total is larger if jobs
-    /// are still running.
+    /// The number of jobs. In the row of a day or month, the jobs that ended in it; the total also counts jobs that
+    /// still run.
     pub jobs: u64,
     /// The number of jobs that ended in the span.
     pub ended_jobs: u64,
-    /// The lower bound of the emissions saved against the GPUs' original limits; never subtracted from another figure.
-    /// Absent if unknown for all jobs.
+    /// The lower bound of the emissions saved in comparison with the GPUs' original limits; absent if unknown for all
+    /// jobs. No other figure includes the savings.
     pub saved_low_g: Option<f64>,
-    /// The best estimate of the saving.
+    /// The best estimate of the emissions saved.
     pub saved_g: Option<f64>,
-    /// The upper bound of the saving.
+    /// The upper bound of the emissions saved.
     pub saved_high_g: Option<f64>,
-    /// The number of jobs with a known saving, which the saving covers.
+    /// The number of jobs with a known saving, which are those that the figures for savings cover.
     pub saved_of_jobs: u64,
-    /// The SCI (ISO/IEC 21031): grams per functional unit, of the facility and with declared embodied emissions.
+    /// The SCI (software carbon intensity, ISO/IEC 21031): facility and embodied emissions per functional unit.
     pub sci_g_per_unit: Option<f64>,
     /// The number of functional units.
     pub sci_units: Option<f64>,
@@ -210,7 +210,7 @@ pub struct ReportRow {
 }
 
 impl ReportView {
-    /// Converts a report.
+    /// Converts a computed report to the form in which it is shown.
     pub fn of(report: &Report) -> Self {
         let (request, data) = (&report.request, &report.data);
         let row = |row| ReportRow::of(row, report);
@@ -293,7 +293,7 @@ fn kwh(energy: Joules) -> f64 {
     energy.get() / JOULES_PER_KWH
 }
 
-/// Returns a row's kind, its subject in words, and the job's id.
+/// Returns a row's kind, the name of its subject, and the job's id in a row of one job.
 fn named(key: &RowKey, by: &str) -> (RowKind, String, Option<String>) {
     match key {
         RowKey::Time(t) if by == "month" => (RowKind::Month, t.format("%Y-%m").to_string(), None),
@@ -316,7 +316,7 @@ fn named(key: &RowKey, by: &str) -> (RowKind, String, Option<String>) {
     }
 }
 
-/// The labels of rows without a name.
+/// The labels of rows that have no name of their own.
 const RESERVED: [&str; 4] = ["(none)", "(idle)", "(unattributed)", "total"];
 
 impl ReportRow {
@@ -327,14 +327,14 @@ impl ReportRow {
         (self.energy_simulated_j > 0.0).then(|| format!("{energy} is of simulated GPUs: no hardware used it"))
     }
 
-    /// Returns the subject for people: a name that looks like a reserved label is quoted.
+    /// Returns the subject as text: a name that equals a reserved label, or begins with a quote, is quoted.
     pub fn shown(&self) -> String {
         let is_name = matches!(self.kind, RowKind::Job | RowKind::Name | RowKind::Tag);
         let is_like_others = RESERVED.contains(&self.key.as_str()) || self.key.starts_with('"');
         if is_name && is_like_others { format!("{:?}", self.key) } else { self.key.clone() }
     }
 
-    /// Returns the saving with its interval in words, and the number of jobs that it covers.
+    /// Returns the saving with its interval in words, and the number of jobs that the saving covers.
     pub fn saved(&self, grams: impl Fn(f64) -> String) -> String {
         let (known, jobs) = (self.saved_of_jobs, self.jobs);
         match self.saved_g.zip(self.saved_low_g).zip(self.saved_high_g) {
@@ -346,7 +346,7 @@ impl ReportRow {
         }
     }
 
-    /// Returns the main figures with their labels, intensity and percentages with that many digits.
+    /// Returns the main figures with their labels; the intensity and percentages have `digits` decimal places.
     pub(super) fn figures(
         &self,
         is_synthetic: bool,

@@ -24,13 +24,13 @@ const STATEMENTS: usize = 128;
 
 type Open = dyn Fn() -> Result<Connection, StoreError> + Send + Sync;
 
-/// Time that a write waits for other processes that write.
+/// Time that a write waits for a lock that another process holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wait {
-    /// A quarter of a second, and not again while the lock lasts. For callers that retry themselves and must not block
-    /// others.
+    /// A quarter of a second at the first write, and no time at further writes until one succeeds. For callers that
+    /// retry by themselves and must not block others.
     Once,
-    /// This long each time.
+    /// At most this duration, at each write.
     UpTo(Duration),
 }
 
@@ -96,14 +96,14 @@ struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// Returns the connection's file; `None` in memory.
+    /// Returns the connection's file; `None` for a database in memory.
     fn of(connection: &Connection) -> Option<Self> {
         let path = PathBuf::from(connection.path().filter(|path| !path.is_empty())?);
         let metadata = std::fs::metadata(&path).ok()?;
         Some(Self { path, device: metadata.dev(), inode: metadata.ino() })
     }
 
-    /// Returns whether its path still leads to it.
+    /// Returns whether the path still leads to the file that was opened.
     fn is_in_place(&self) -> bool {
         std::fs::metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == (self.device, self.inode))
     }
@@ -163,7 +163,7 @@ impl ConnectionPool {
             }
             // A transaction that a panic leaves open is rolled back as the stack unwinds.
             let outcome = catch_unwind(AssertUnwindSafe(|| work(connection.get()?)));
-            // The caller no longer waits.
+            // Fails if the caller no longer waits.
             let _ = sender.send(outcome);
         };
         self.requests.send(Request::Work(Box::new(request))).map_err(|_| StoreError::Closed)?;
@@ -222,7 +222,8 @@ pub(super) fn open_to_write(path: &Path, wait: Wait) -> rusqlite::Result<Connect
     if let Wait::Once = wait {
         connection.busy_handler(Some(wait_once))?;
     }
-    // A committed row survives the death of the process. After a power failure the counters still have the energy.
+    // With NORMAL, commits survive the death of the process, but a power failure may lose the last ones. The GPUs'
+    // counters still have their energy.
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
     Ok(connection)
 }

@@ -1,4 +1,4 @@
-//! The embedded database: its connections.
+//! Connections to the embedded database.
 
 use super::connection::ConnectionPool;
 use super::recurring::RecurringConnection;
@@ -9,7 +9,7 @@ pub const FILE_NAME: &str = "wattune.db";
 /// The embedded database.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// The only writing connection, except for recurring jobs.
+    /// The only connection that writes, except for those for recurring jobs.
     pub(super) write: ConnectionPool,
     /// Connections for short reads.
     pub(super) read: ConnectionPool,

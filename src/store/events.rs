@@ -1,4 +1,4 @@
-//! Demand-response events. They survive restarts, because a cap is a commitment.
+//! Demand-response events: stored so that the daemon keeps to their power caps after a restart.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -7,7 +7,7 @@ use super::{Store, StoreError, rows};
 use wattune_core::domain::{DemandResponse, EventId};
 
 impl Store {
-    /// Stores an event, replacing an earlier state of it.
+    /// Stores an event in place of its earlier state.
     pub async fn save_event(&self, event: &DemandResponse) -> Result<(), StoreError> {
         let sql = "INSERT INTO demand_response (id, event, over_us) VALUES (?1, ?2, ?3) \
                    ON CONFLICT (id) DO UPDATE SET event = ?2, over_us = ?3";

@@ -15,15 +15,15 @@ use wattune_core::units::{Samples, Seconds};
 /// A job as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredJob {
-    /// Id.
+    /// Id of the job.
     pub id: JobId,
-    /// Registered data.
+    /// Data from the job's registration.
     pub spec: JobSpec,
-    /// Progress.
+    /// Progress of the job when it was stored.
     pub progress: StoredProgress,
     /// Time of registration.
     pub registered_at: DateTime<Utc>,
-    /// Time and reason of the end, if it has ended.
+    /// Time and reason of the job's end, if it has ended.
     pub ended: Option<(DateTime<Utc>, String)>,
 }
 
@@ -36,15 +36,15 @@ pub struct StoredProgress {
     pub last: Option<LastReport>,
     /// Cumulative samples at the first report.
     pub first_samples: f64,
-    /// Time of the first report.
+    /// Time of receipt of the first report.
     pub started_at: Option<DateTime<Utc>>,
     /// State of the job, running or paused, and since when.
     #[serde(default)]
     pub activity: Option<Activity>,
-    /// True if it controls nothing and shared a GPU with another job, so that its profile measured both.
+    /// True if the job is not controlled and shared a GPU with another job, so that its profile measured both.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_shared: bool,
-    /// Summary of its reports, stored at its end.
+    /// Summary of the job's reports, stored at the job's end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports: Option<ReportSummary>,
 }
@@ -54,19 +54,19 @@ pub struct StoredProgress {
 pub struct ReportSummary {
     /// Number of reports.
     pub count: u32,
-    /// Time from the first to the last on the daemon's clock.
+    /// Time from the first to the last report on the daemon's clock.
     pub took_s: f64,
     /// Cumulative samples of the first and last report.
     pub samples: (f64, f64),
     /// Client's times of the first and last report.
     pub at_s: (Option<f64>, Option<f64>),
-    /// Client's times before and after its clock began anew, if it did.
+    /// Client's last time before and first time after a restart of the client's clock, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_clock_s: Option<(f64, f64)>,
 }
 
 impl StoredProgress {
-    /// Maximum ratio of the samples in the first report to those that the later throughput explains.
+    /// Maximum ratio of the samples in the first report to those expected by then at the later throughput.
     const EXPLAINED: f64 = 1.25;
 
     /// Returns the samples completed since registration. The samples in the first report are included if the throughput
@@ -203,7 +203,7 @@ fn job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
     let ended: Option<i64> = row.get("ended_us")?;
     let reason: Option<String> = row.get("end_reason")?;
     let spec: JobSpec = rows::from_json("job", rows::text(row, "spec")?)?;
-    // Longer than the clock's arithmetic allows.
+    // A lease outside of the range is too long for the clock's arithmetic.
     if !JobSpec::LEASE_RANGE_S.contains(&spec.lease.get()) {
         return Err(rows::damaged("job", format!("its lease is {} s", spec.lease.get())));
     }

@@ -1,7 +1,7 @@
 //! Persistent state: SQLite in the state directory. Only this module converts rows to domain types.
 //!
-//! Every method fails with a [`StoreError`] if the database refuses. A write is one transaction: if it fails, none of it
-//! is written.
+//! Every method fails with a [`StoreError`] if the database refuses. A write is one transaction: if it fails, none of
+//! it is written.
 //!
 //! Intervals and intensities are append-only. The counter checkpoint of a device changes in the same transaction as the
 //! intervals that it covers, so that a crash neither loses nor duplicates energy.

@@ -11,16 +11,16 @@ use super::recurring::RecurringConnection;
 use super::{FILE_NAME, Store, StoreError, jobs, migrate};
 use crate::files;
 
-/// Maximum time that reads wait for a lock. Only recovery of the log after a crash takes a lock that excludes them.
+/// Maximum time that reads wait for a lock. Only recovery of the log after a crash takes a lock that excludes readers.
 const READ_BUSY: Duration = Duration::from_secs(2);
 
-/// Number of connections for short reads: a slow one does not delay the control loop.
+/// Number of connections for short reads: with two, one slow read does not delay the control loop.
 const READERS: usize = 2;
 
 /// Maximum time that a read-only store waits for a writer's lock.
 const READ_ONLY_BUSY: Duration = Duration::from_secs(5);
 
-/// Advice for a database whose daemon died.
+/// Advice for a database that a killed daemon left open.
 const LEFT_OPEN: &str = "a daemon left its write-ahead log (-wal) beside it, which only users with write permission in that directory \
                          can read: run this as such a user, or start and stop the daemon once";
 
@@ -45,7 +45,7 @@ impl Store {
         let to_write = move || open_to_write(&file, wait).map_err(|error| unopened(&file, error));
         let write = ConnectionPool::start("store-write", 1, to_write).map_err(no_thread)?;
         write.run(migrate::migrate).await?;
-        // Data that earlier versions did not write.
+        // Entries of the ledger that earlier versions did not write.
         write.run(jobs::append_old_jobs).await?;
         let file = path.clone();
         let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));
@@ -57,7 +57,7 @@ impl Store {
     /// Opens the database in `state_dir` for reading.
     ///
     /// # Errors
-    /// If there is none, it may not be read, or its tables are of another version.
+    /// If the database does not exist or may not be read, or if its tables are of another version.
     pub async fn open_read_only(state_dir: &Path) -> Result<Self, StoreError> {
         let file = state_dir.join(FILE_NAME);
         let path = file.display().to_string();
@@ -69,7 +69,7 @@ impl Store {
         }
         let connections = match connect(&file, open_to_read).await {
             Ok(connections) => connections,
-            // A user without write permission cannot share a closed database, and need not: no process has it open.
+            // Without write permission a closed database can only be opened as immutable; no process has it open.
             Err(_) if !beside(&file, "-wal").exists() => connect(&file, open_immutable).await?,
             Err(StoreError::Open { path, why }) => {
                 return Err(StoreError::Open { path, why: format!("{why}; {LEFT_OPEN}") });

@@ -1,4 +1,4 @@
-//! Profiles that runs learned, for later runs.
+//! Profiles that training runs measured, for later runs with the same key.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -8,7 +8,7 @@ use wattune_core::domain::ProfileKey;
 use wattune_core::profile::Record;
 
 impl Store {
-    /// Returns the profile that earlier runs learned.
+    /// Returns the profile that earlier runs with this key measured.
     pub async fn profile(&self, key: &ProfileKey) -> Result<Option<Record>, StoreError> {
         let key = rows::json(key)?;
         let sql = "SELECT record FROM profiles WHERE key = ?1";

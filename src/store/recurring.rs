@@ -33,7 +33,7 @@ pub enum Created {
 /// An entry in the list of recurring jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedRecurring {
-    /// Name.
+    /// Name of the recurring job.
     pub name: JobName,
     /// Time of creation.
     pub created_at: DateTime<Utc>,
@@ -117,7 +117,8 @@ impl Store {
         self.recurring.write(changed).await
     }
 
-    /// Deletes a recurring job and its trials, except for the last number. Returns true if the job existed.
+    /// Deletes a recurring job and its trials. Keeps the last trial's number, from which a new job with the name
+    /// continues. Returns true if the job existed.
     pub async fn delete_recurring(&self, name: &JobName) -> Result<bool, StoreError> {
         let name = name.clone();
         let remember = "INSERT INTO recurring_deleted (name, last) \

@@ -3,16 +3,16 @@
 //!
 //! # Modules, in order of dependency
 //!
-//! * [`units`]: physical quantities such as [`units::Watts`] and [`units::Joules`], with only the products of physics
+//! * [`units`]: physical quantities such as [`units::Watts`] and [`units::Joules`], with their products
 //! * [`time`]: monotonic clock readings and instants
 //! * [`domain`]: shared types such as [`domain::PowerLimit`] and [`domain::Forecast`]
 //! * [`forecast`]: gapless planning horizons and forecast skill
 //! * [`profile`]: the just-in-time profiler, the throughput–power curve and its concave hull
-//! * [`plan`]: planning of one job and of several, reasons, and when to keep a plan
-//! * [`cap`]: allocation of a node cap to its GPUs: limits are lowered before others are raised
+//! * [`plan`]: planning of one job and of several, reasons for the plan, and the decision to keep a plan
+//! * [`cap`]: allocation of a node's power cap to its GPUs: limits are lowered before others are raised
 //! * [`bandit`]: the batch size of a recurring job's next run, and the state of its trials
 //! * [`ledger`]: energy meters, closed intervals in millijoules, their hash chain, hourly emissions and their versions,
-//!   the comparison with the ceiling
+//!   the comparison with the maximum usable limit
 
 pub mod bandit;
 pub mod cap;

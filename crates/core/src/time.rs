@@ -1,4 +1,4 @@
-//! Time as an argument: monotonic clock readings, and instants on both clocks.
+//! Clock readings, which callers pass as arguments: of the monotonic clock, and of both clocks together.
 
 use std::time::Duration;
 
@@ -11,41 +11,41 @@ use crate::units::Seconds;
 pub struct Monotonic(Duration);
 
 impl Monotonic {
-    /// Creates the reading `since_origin` after the clock's origin.
+    /// Creates the reading at the duration `since_origin` after the clock's origin.
     pub const fn new(since_origin: Duration) -> Self {
         Self(since_origin)
     }
 
-    /// Returns the time since `earlier`, or zero if that is later.
+    /// Returns the time since the reading `earlier`, or zero if `earlier` is later than this reading.
     pub fn since(self, earlier: Self) -> Seconds {
         self.0.saturating_sub(earlier.0).into()
     }
 
-    /// Returns the reading a duration later.
+    /// Returns the reading that is `duration` later.
     #[must_use]
     pub fn after(self, duration: Seconds) -> Self {
         Self(self.0 + duration.to_std())
     }
 }
 
-/// An instant on both clocks, read together.
+/// Readings of the wall clock and the monotonic clock at one instant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Now {
     /// Wall-clock time, for timestamps.
     pub utc: DateTime<Utc>,
-    /// Monotonic reading, for durations.
+    /// Reading of the monotonic clock, for durations.
     pub monotonic: Monotonic,
 }
 
 impl Now {
-    /// Returns the instant of an earlier monotonic reading, assuming that the wall clock was not set since.
+    /// Returns both readings at the instant of an earlier monotonic reading, if the wall clock was not set in between.
     #[must_use]
     pub fn back_to(self, earlier: Monotonic) -> Self {
         Self { utc: self.utc - self.monotonic.since(earlier).to_delta(), monotonic: earlier }
     }
 }
 
-/// Returns the time `by` after `t`, or the last representable one.
+/// Returns the time `by` after `t`, or the last representable time if that is later.
 pub fn later(t: DateTime<Utc>, by: TimeDelta) -> DateTime<Utc> {
     t.checked_add_signed(by).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

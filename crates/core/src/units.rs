@@ -1,6 +1,6 @@
-//! Physical quantities as types, with only the products of physics.
+//! Physical quantities as types. Only products that exist in physics compile, such as watts × seconds = joules.
 //!
-//! Each type is a transparent `f64` in the unit of its name. Values are finite: parsing rejects NaN and infinity, and
+//! Each type is a transparent `f64` in its own unit. Values are finite: parsing rejects NaN and infinity, and
 //! arithmetic on finite planning quantities stays finite. The ledger uses integers instead: [`Millijoules`] and
 //! [`Micrograms`].
 
@@ -24,7 +24,7 @@ macro_rules! quantity {
             /// Zero.
             pub const ZERO: Self = Self(0.0);
 
-            /// Creates a quantity of `value` units. Use [`Self::try_new`] for values from outside.
+            /// Creates a quantity of `value` units. Use [`Self::try_new`] for values from users.
             pub const fn new(value: f64) -> Self {
                 debug_assert!(value.is_finite());
                 Self(value)
@@ -58,7 +58,7 @@ macro_rules! quantity {
                 Self(self.0.abs())
             }
 
-            /// Compares by total order; values are never NaN.
+            /// Compares two quantities; values are never NaN, so that there is a total order.
             pub fn total_cmp(&self, other: &Self) -> std::cmp::Ordering {
                 self.0.total_cmp(&other.0)
             }
@@ -164,12 +164,12 @@ macro_rules! product {
     };
 }
 
-quantity!(/** Power, and power limits. */ Watts, "W");
-quantity!(/** Energy in planning; the ledger uses [`Millijoules`]. */ Joules, "J");
+quantity!(/** Power, also of power limits. */ Watts, "W");
+quantity!(/** Energy in planning; the ledger uses [`Millijoules`] instead. */ Joules, "J");
 quantity!(/** A duration. Points in time are `chrono::DateTime<Utc>` or [`crate::time::Monotonic`]. */ Seconds, "s");
-quantity!(/** Work done by a training job, in whatever the job counts: images, tokens, steps. */ Samples, "samples");
+quantity!(/** Work of a training job in the unit that the job reports: images, tokens, steps. */ Samples, "samples");
 quantity!(/** Throughput of a training job. */ SamplesPerSecond, "samples/s");
-quantity!(/** Greenhouse gas as grams of CO2 equivalent. */ GramsCo2e, "gCO2e");
+quantity!(/** Greenhouse gas emissions in grams of CO2 equivalent. */ GramsCo2e, "gCO2e");
 quantity!(/** Carbon intensity of electricity, in gCO2e per kilowatt-hour. */ GramsPerKwh, "gCO2e/kWh");
 quantity!(
     /** Price of electricity per megawatt-hour, in the currency that the settings name; negative ones are normal. */
@@ -206,7 +206,7 @@ impl Watts {
     }
 }
 
-/// Displays a given number back to its sender, with an exponent where it would be long.
+/// Display of a number as its sender gave it, with an exponent where it would be long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Short(pub f64);
 
@@ -218,8 +218,8 @@ impl fmt::Display for Short {
     }
 }
 
-/// Displays a number in a sentence with three significant digits, or all integer ones, with an exponent where it would be
-/// long.
+/// Display of a number in a sentence: three significant digits, or all integer digits, with an exponent where it would
+/// be long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rounded(pub f64);
 
@@ -238,11 +238,11 @@ impl fmt::Display for Rounded {
     }
 }
 
-/// Displays a difference of two fractions in percentage points.
+/// Display of a difference of two fractions in percentage points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Points(pub f64);
 
-/// Value above which the display is capped.
+/// Percentage points above which [`Points`] shows only that there are more.
 const MOST_POINTS: f64 = 10_000.0;
 
 impl fmt::Display for Points {
@@ -254,11 +254,11 @@ impl fmt::Display for Points {
     }
 }
 
-/// Displays a duration in a sentence in a readable unit.
+/// Display of a duration in a sentence, in a readable unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lasting(pub Seconds);
 
-/// Longest duration displayed in seconds.
+/// Duration from which [`Lasting`] uses hours instead of seconds.
 const LONGEST_IN_SECONDS: f64 = 7200.0;
 const HOUR_S: f64 = 3600.0;
 const DAY_S: f64 = 86_400.0;
@@ -271,14 +271,14 @@ impl fmt::Display for Lasting {
             seconds if seconds.abs() < 2.0 * DAY_S => write!(f, "{:.1} h", seconds / HOUR_S),
             seconds if seconds.abs() < 2.0 * YEAR_S => write!(f, "{:.0} days", seconds / DAY_S),
             seconds if seconds.abs() <= 100.0 * YEAR_S => write!(f, "{:.0} years", seconds / YEAR_S),
-            // Includes durations that overflowed.
+            // Also shown for durations that overflowed.
             _ => f.write_str("more than 100 years"),
         }
     }
 }
 
 impl Seconds {
-    /// Checks the range of a setting; the error names the key and its valid range.
+    /// Checks the range of a setting. The error names the setting's key and the valid range.
     pub fn check(self, key: &str, low: f64, high: f64) -> Result<(), String> {
         match (low..=high).contains(&self.0) {
             true => Ok(()),
@@ -291,7 +291,7 @@ impl Seconds {
         Self(delta.as_seconds_f64())
     }
 
-    /// Returns a signed duration, to the microsecond.
+    /// Returns a signed duration, rounded to the microsecond.
     #[expect(clippy::cast_possible_truncation, reason = "saturates far outside any horizon")]
     pub fn to_delta(self) -> chrono::TimeDelta {
         chrono::TimeDelta::microseconds((self.0 * 1e6).round() as i64)
@@ -357,7 +357,7 @@ count!(
 );
 
 impl Millijoules {
-    /// Returns the difference; `None` if `earlier` is larger, which means that the counter was reset.
+    /// Returns the increase since `earlier`; `None` if `earlier` is larger, which means that the counter was reset.
     #[must_use]
     pub fn checked_since(self, earlier: Self) -> Option<Self> {
         self.0.checked_sub(earlier.0).map(Self)

@@ -1,4 +1,4 @@
-//! `wattune carbon backtest`: repeats past forecasts from the data known at the time, and scores them.
+//! `wattune carbon backtest`: repeats forecasts of the past from the data known at their time, and scores them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,12 +16,12 @@ use wattune_core::forecast::{BacktestRow, ModelPolicy, PublishedForecasts, Score
 /// Repeats the forecasts of a past span, each from the data known at its time, and scores them.
 ///
 /// For each horizon H, a forecast is made every H hours from --from on (every 24 hours if H is longer), and all of its
-/// H hours are scored, together and by the day ahead. The rows: yesterday (the same time on the last known day), local
-/// (wattune's own forecaster), provider, provider+bias (with its recent bias corrected), and feed (what the daemon
-/// would use). All rows cover the same hours; beyond its end, a provider's forecast repeats its last day.
+/// H hours are scored, together and by day ahead. The rows: yesterday (the same time on the last known day), local
+/// (wattune's own forecaster), provider, provider+bias (with its recent bias corrected), and feed (as the daemon would
+/// use). All rows cover the same hours; beyond its end, a provider's forecast repeats its last day.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The actual values: CSV or JSON, as for the file source. A forecast column in it counts as issued continuously.
+    /// The actual values: CSV or JSON, as for the file source. A forecast column counts as issued continuously.
     #[arg(long, value_name = "FILE")]
     actual: PathBuf,
     /// The published forecasts: CSV or JSON, as for the file source, or CSV with issue_date_utc, horizon_h and a value.
@@ -47,21 +47,21 @@ pub(super) struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people.
+    /// A table for people.
     Table,
-    /// For programs.
+    /// JSON for programs.
     Json,
-    /// For spreadsheets.
+    /// CSV for spreadsheets.
     Csv,
 }
 
-/// Published forecasts in the form in which they were read.
+/// Published forecasts, in the form in which the file has them.
 enum Read {
     Series(CarbonSeries),
     Issued(Vec<Issued>),
 }
 
-/// Prints the rows.
+/// Backtests the forecasts and prints the scores.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let parsed = parse(&args.actual, &bytes(&args.actual)?)?;
     let named = args.actual.display();
@@ -142,7 +142,7 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"))
 }
 
-/// Returns each row's score over all of its hours, and then by the day ahead, counted from 1.
+/// Returns a row's scores with the day ahead, from 1: first the score over all hours (`None`), then each day's.
 fn scores(row: &BacktestRow) -> impl Iterator<Item = (Option<usize>, &Score)> {
     let by_day = row.by_day.iter().zip(1..).map(|(score, day)| (Some(day), score));
     std::iter::once((None, &row.score)).chain(by_day)

@@ -7,14 +7,14 @@ const ROWS: usize = 8;
 const HOURS: i64 = 48;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws a column per hour from `now` on: the hour's mean forecast. Empty if there is nothing to draw.
+/// Draws a forecast's hourly means as columns, from `now` on. Empty if there is no value to draw.
 pub(super) fn chart(forecast: &Value, now: DateTime<Utc>) -> String {
     let means: Vec<Option<f64>> = (0..HOURS).map(|h| mean(forecast, now + TimeDelta::hours(h))).collect();
     let known = means.iter().flatten().copied();
     let (Some(low), Some(high)) = (known.clone().reduce(f64::min), known.reduce(f64::max)) else {
         return String::new();
     };
-    // The axis begins at zero: half the height is half the intensity.
+    // The axis begins at zero, so that half the height means half the intensity.
     let unit = high.max(1.0) / ROWS as f64;
     let mut chart = String::from("\n");
     for row in (0..ROWS).rev() {

@@ -19,7 +19,7 @@ use wattune_core::time::Now;
 pub(super) struct Args {
     #[command(flatten)]
     overrides: Overrides,
-    /// Query the sources themselves instead of a running daemon.
+    /// Query the sources directly instead of a running daemon.
     #[arg(long)]
     direct: bool,
     /// The output format.
@@ -27,10 +27,10 @@ pub(super) struct Args {
     format: Format,
 }
 
-/// The signal, and the place where it was asked for.
+/// The carbon signal to show, and where it was queried.
 #[derive(Debug, Serialize)]
 struct Shown {
-    /// `daemon` or `sources`.
+    /// `daemon` or `sources`: the origin of these values.
     asked: &'static str,
     now: DateTime<Utc>,
     carbon: Value,
@@ -40,7 +40,7 @@ struct Shown {
     advice: Option<String>,
 }
 
-/// Prints the signal. The exit code is 1 if there is none.
+/// Prints the carbon signal. The exit code is 1 if there is no current intensity.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
     let shown = if args.direct || args.overrides.other_signal() {
@@ -48,7 +48,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     } else {
         match ask_daemon(&settings).await {
             Ok(shown) => shown,
-            // Who names a daemon means that one.
+            // A user who names a daemon wants that daemon's answer, so the sources do not replace it.
             Err(error) if args.overrides.names_daemon() => return Err(error),
             Err(_) => ask_sources(&settings).await?,
         }
@@ -73,14 +73,14 @@ async fn ask_daemon(settings: &Settings) -> anyhow::Result<Shown> {
     })
 }
 
-/// Returns the daemon's advice on its signal.
+/// Returns the daemon's advice on its carbon signal, from the list of problems in its status.
 fn advice_in(problems: &Value) -> Option<String> {
     let mut problems = problems.as_array()?.iter().filter_map(Value::as_str);
     problems.find_map(|problem| problem.strip_prefix("carbon signal: ")).map(str::to_owned)
 }
 
 async fn ask_sources(settings: &Settings) -> anyhow::Result<Shown> {
-    // These requests count like the daemon's own: the quota is the same.
+    // These requests count towards the same quota as the daemon's own.
     let groups = providers::build(&settings.carbon, Some(&settings.state_dir()))?;
     let options = FeedOptions { jump_factor: settings.carbon.jump_factor, ..FeedOptions::default() };
     let now = SystemClock::start().now();
@@ -167,7 +167,7 @@ fn headline(shown: &Shown) -> String {
         line += &format!("{price:.2} {}/MWh now in {}\n", text(&shown.price["currency"]), text(&shown.price["zone"]));
     }
     if let Some(followed) = carbon["followed"].as_f64().filter(|_| carbon["basis"] != "constant") {
-        // Less than half a gram is rounding.
+        // A bias of less than half a gram is rounding.
         let bias = carbon["bias_g_per_kwh"].as_f64().filter(|b| b.abs() >= 0.5);
         let bias = bias.map_or_else(String::new, |b| format!(", its bias of {b:+.0} g/kWh corrected"));
         line += &format!("Plans use the forecast with a weight of {:.0} %{bias}.\n", 100.0 * followed);

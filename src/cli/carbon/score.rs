@@ -19,7 +19,7 @@ pub(super) struct Args {
     show: ShowFlags,
 }
 
-/// Prints the scores.
+/// Prints the forecast scores.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.show.overrides.settings()?;
     let scores = match Place::of(&settings).get("/v1/carbon").await {
@@ -31,7 +31,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 
 async fn from_database(settings: &Settings) -> anyhow::Result<Value> {
     let dir = settings.state_dir();
-    // Opening it would create one.
+    // Opening a missing database would create one.
     anyhow::ensure!(dir.join(FILE_NAME).exists(), "{} has no database: no daemon has run with it yet", dir.display());
     let store = Store::open(&dir).await?;
     let scores = controller::scores(&store, SystemClock::start().utc()).await?;

@@ -7,10 +7,10 @@ use crate::providers::{self, SourceZones};
 
 /// Lists the zones of each source, as values of carbon.zone.
 ///
-/// Sources that need a key are queried, as far as the settings allow; the zones of the others are built in.
+/// Sources that need a key are queried if the settings have the key; the zones of all other sources are built in.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Only zones whose code or name contains this.
+    /// Only zones whose code or name contains this text.
     filter: Option<String>,
     #[command(flatten)]
     show: ShowFlags,

@@ -1,11 +1,11 @@
-//! Progress on the terminal.
+//! Shows the demo's progress on the terminal.
 
 use std::io::{IsTerminal, Write};
 
 use crate::demo::World;
 use wattune_core::units::Seconds;
 
-/// Progress on the terminal: lines that are redrawn where there is one, a line now and then where there is none.
+/// Progress on stderr: lines redrawn in place on a terminal, otherwise new lines every five seconds.
 pub(super) struct Screen {
     terminal: bool,
     drawn: usize,
@@ -18,7 +18,7 @@ impl Screen {
     }
 
     pub(super) fn say(&self, text: &str) {
-        // Progress is for people: without a terminal the work goes on.
+        // Progress is only for people: if stderr is closed, the demo continues.
         let _ = writeln!(std::io::stderr(), "{text}");
     }
 
@@ -65,7 +65,7 @@ impl Screen {
             text += &format!("\x1b[2K{line}\n");
         }
         self.drawn = lines.len();
-        // A terminal that is gone is no reason to stop.
+        // If the terminal is gone, the demo continues.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 

@@ -1,4 +1,4 @@
-//! `wattune report badge`: energy and emissions of a model, for its model card.
+//! `wattune report badge`: energy and emissions of a trained model, for its model card.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::reports::{RESTATED_BY_PCT, ReportRow, ReportView, RowKind, badge, sum
 use wattune_core::domain::JobName;
 use wattune_core::ledger::report::{Grouping, ReportRequest};
 
-/// A small SVG badge and a Markdown summary with energy, emissions, state and method, for model cards.
+/// Writes a small SVG badge and a Markdown summary with energy, emissions, state and method, for model cards.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub(super) struct Args {
@@ -18,10 +18,10 @@ pub(super) struct Args {
     place: Place,
     #[command(flatten)]
     time: Time,
-    /// One training run, by its id.
+    /// One training run, by its job id.
     #[arg(long, value_name = "ID", group = "what")]
     job: Option<String>,
-    /// All runs of this name.
+    /// All training runs of this name.
     #[arg(long, value_name = "NAME", group = "what", value_parser = job_name)]
     name: Option<JobName>,
     /// Write the badge to this file.
@@ -36,14 +36,14 @@ fn job_name(text: &str) -> Result<JobName, String> {
     JobName::new(text).map_err(|e| e.to_string())
 }
 
-/// Writes badge and summary.
+/// Writes the badge and the summary.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.place.check_output("--svg", args.svg.as_deref())?;
     args.place.check_output("--markdown", args.markdown.as_deref())?;
     let (store, now) = args.place.open().await?;
     let mut span = args.time.span(now)?;
     if args.time.from.is_none() {
-        // A model's runs are all of its runs, at any time.
+        // Without --from, all runs count, however old.
         span = wattune_core::domain::Slot::new(chrono::DateTime::UNIX_EPOCH, span.end()).unwrap_or(span);
     }
     let by = if args.job.is_some() { Grouping::Job } else { Grouping::Name };

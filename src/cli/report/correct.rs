@@ -1,4 +1,4 @@
-//! `wattune report correct`: assigns intervals to another owner in a new entry of the ledger.
+//! `wattune report correct`: assigns recorded intervals to another owner by a new entry of the ledger.
 
 use std::io::Write;
 
@@ -10,8 +10,8 @@ use crate::store::{CorrectionRequest, SettlementInput, Store};
 use wattune_core::domain::{DeviceId, JobId, SignalKind};
 use wattune_core::ledger::Share;
 
-/// Assigns intervals to another owner. The original records stay in the ledger; the correction is a new entry with its
-/// author and reason. The emissions of the hours are then computed again, by a running daemon within a minute,
+/// Assigns recorded intervals to another owner. The original records stay in the ledger; the correction is a new entry
+/// with its author and reason. The emissions of the hours are then computed again: by a running daemon within a minute,
 /// otherwise at once.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -26,16 +26,16 @@ pub(super) struct Args {
     /// Only this device, by GPU UUID or by its name in the report by gpu; all devices if absent.
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// The current owner: job:ID, idle or unattributed.
+    /// The current owner: job:ID, idle or unattributed. Only intervals of this owner change.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     of: Share,
     /// The new owner: job:ID, idle or unattributed.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     give_to: Share,
-    /// The author of the correction.
+    /// The name of the correction's author.
     #[arg(long, value_name = "NAME", value_parser = words)]
     who: String,
-    /// The reason.
+    /// The reason for the correction.
     #[arg(long, value_name = "TEXT", value_parser = words)]
     why: String,
 }
@@ -55,13 +55,13 @@ fn words(text: &str) -> Result<String, String> {
     if fits { Ok(text.to_owned()) } else { Err("give 1 to 500 characters, none of them a control character".into()) }
 }
 
-/// Writes the correction.
+/// Writes the correction, and computes the hourly emissions again if no daemon is running.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.place.overrides.settings()?;
     let state_dir = settings.state_dir();
     let now = SystemClock::start().utc();
     let span = exact_span(&args.from, args.to.as_deref(), now).map_err(wrong)?;
-    // Opens read-only first: a missing database, or one of another version, must not be created or changed.
+    // Opened read-only first: a missing database, or one of another version, must not be created or changed.
     Store::open_read_only(&state_dir).await?.close().await;
     let lock = match Lock::take(&state_dir) {
         Ok(lock) => Some(lock),
@@ -70,7 +70,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let store = Store::open_with_wait(&state_dir).await?;
     if lock.is_some() {
-        // Nothing else would close the block that a daemon left open.
+        // Nothing else would close the ledger block that an earlier daemon left open.
         store.close_block(now).await?;
     }
     let device = args.device.map(DeviceId::new).transpose()?;
@@ -100,13 +100,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Settles the due hours like a daemon.
+/// Computes the emissions of the hours that need it, as a daemon does.
 async fn settle(store: &Store, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<()> {
     let marginal = store.latest_sources(SignalKind::Marginal).await?;
     let average = store.latest_sources(SignalKind::Average).await?;
     for (hour, why) in store.due_hours().await? {
         for (book, sources) in [(SignalKind::Marginal, &marginal), (SignalKind::Average, &average)] {
-            // The last one removes the hour from the list.
+            // The last of these two calls removes the hour from the list of due hours.
             store.settle_hour(hour, &SettlementInput { kind: book, sources, silent: &[], at: now, why }).await?;
         }
     }

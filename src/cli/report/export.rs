@@ -1,4 +1,4 @@
-//! `wattune report export`: the ledger as lines that anyone can verify.
+//! `wattune report export`: writes the ledger as lines that anyone can verify.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -9,17 +9,17 @@ use anyhow::Context;
 use super::ledger::Place;
 use crate::cli::output::check_writable;
 
-/// Writes the whole ledger as lines of JSON, which `wattune report verify` checks anywhere.
+/// Writes the whole ledger as lines of JSON, which `wattune report verify` can check on any machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
-    /// Write to this file.
+    /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// Writes the export.
+/// Writes the exported ledger.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.place.check_output("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
@@ -32,7 +32,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let written = store.export(|line| writeln!(out, "{line}").map_err(anyhow::Error::from)).await;
     match written.and_then(|_| Ok(out.flush()?)) {
-        // The reader has closed the pipe.
+        // The reader closed the pipe, as `head` does: no error.
         Err(error) if args.output.is_none() && is_broken_pipe(&error) => Ok(()),
         other => other,
     }

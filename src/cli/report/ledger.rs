@@ -1,4 +1,4 @@
-//! The ledger of a daemon's state directory, and a span of its time.
+//! Arguments of the report commands: the ledger to read and the span of time.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -12,14 +12,14 @@ use crate::reports::span;
 use crate::store::{FILE_NAME, Store};
 use wattune_core::domain::{InvalidJob, Slot};
 
-/// The place of the ledger.
+/// The arguments that select a ledger.
 #[derive(Debug, clap::Args)]
 pub(super) struct Place {
     #[command(flatten)]
     pub(super) overrides: Overrides,
 }
 
-/// The span of time. Hours are the grain of the settled ledger, so the span is widened to full UTC hours.
+/// The span of time. Emissions are computed by the hour, so the span is widened to full UTC hours.
 #[derive(Debug, clap::Args)]
 pub(super) struct Time {
     /// The start: 2026-01-31, or 2026-01-31T12:00:00Z. Thirty days before --to if absent. Rounded down to a full UTC
@@ -31,7 +31,7 @@ pub(super) struct Time {
     to: Option<String>,
 }
 
-/// Ends with code 2, like clap's own refusals.
+/// Ends the process with exit code 2 and the flag that is wrong, like clap for invalid arguments.
 pub(super) fn wrong(error: InvalidJob) -> anyhow::Error {
     let flag = match error.field {
         "from" => "--from",
@@ -43,14 +43,14 @@ pub(super) fn wrong(error: InvalidJob) -> anyhow::Error {
 }
 
 impl Place {
-    /// Opens the database read-only, and returns the current time.
+    /// Opens the database read-only, and returns the database with the current time.
     pub(super) async fn open(&self) -> anyhow::Result<(Store, DateTime<Utc>)> {
         let settings = self.overrides.settings()?;
         let store = Store::open_read_only(&settings.state_dir()).await?;
         Ok((store, SystemClock::start().utc()))
     }
 
-    /// Refuses to write to a file of the state directory.
+    /// Fails if an output file lies in the daemon's state directory, where it could overwrite the daemon's files.
     pub(super) fn check_output(&self, flag: &str, path: Option<&Path>) -> anyhow::Result<()> {
         let Some(path) = path else { return Ok(()) };
         let Ok(dir) = self.overrides.settings()?.state_dir().canonicalize() else { return Ok(()) };
@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-/// Returns true if two paths are links to one file.
+/// Returns true if two paths lead to the same file.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     let of = |path: &Path| path.metadata().ok().map(|m| (m.dev(), m.ino()));
     of(a).is_some() && of(a) == of(b)

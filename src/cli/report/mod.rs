@@ -48,19 +48,19 @@ struct ShowArgs {
     /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// Write to this file.
+    /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
     unit: Unit,
-    /// List hours whose emissions changed by more than this, in percent, when they were settled again.
+    /// List hours whose emissions changed by more than this, in percent, when they were computed again.
     #[arg(long, value_name = "PERCENT", default_value_t = RESTATED_BY_PCT, value_parser = percent)]
     restated_by: f64,
 }
 
 #[derive(Debug, clap::Args)]
 struct Unit {
-    /// The functional unit of SCI (ISO/IEC 21031); without one there is no score.
+    /// The functional unit of the SCI score (ISO/IEC 21031); without one, no score is computed.
     #[arg(long, value_name = "UNIT", value_parser = one_of(UNITS.into_iter()))]
     functional_unit: Option<String>,
     /// Samples per epoch; from each job's label samples_per_epoch if absent.
@@ -68,22 +68,22 @@ struct Unit {
     samples_per_epoch: Option<f64>,
 }
 
-/// The functional units with their help.
+/// The functional units that `--functional-unit` accepts, with their help.
 const UNITS: [(&str, &str); 3] =
     [("run", "A training run"), ("epoch", "An epoch"), ("1e6-samples", "A million samples")];
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people.
+    /// A table for people.
     Table,
-    /// Everything, for programs.
+    /// JSON for programs, with all details.
     Json,
-    /// The rows, for spreadsheets.
+    /// CSV for spreadsheets, with the rows.
     Csv,
-    /// For documents.
+    /// Markdown for documents.
     Markdown,
-    /// A self-contained page with plots, for viewing or printing.
+    /// A self-contained HTML page with plots, for viewing or printing.
     Html,
 }
 

@@ -1,4 +1,4 @@
-//! `wattune report verify`: checks that a ledger is unchanged.
+//! `wattune report verify`: checks that a ledger has not been changed.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -11,18 +11,18 @@ use crate::cli::output::{Exit, Format, deliver};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 
-/// Verifies an exported ledger, or the database, without a daemon: every digest, sum and settlement; for a database
-/// also that all figures of reports follow from the ledger.
+/// Verifies an exported ledger, or the database, without a daemon: every digest, sum and hourly settlement; for a
+/// database also that all figures in reports follow from the ledger.
 ///
-/// Prints the latest digest, the head: keep it, and --head proves later that nothing before it was changed. If a check
-/// fails, prints the first wrong line or row and exits with 1.
+/// Prints the latest digest, called the head. Keep it: with --head, a later run proves that nothing before it was
+/// changed. If a check fails, prints the first wrong line or row and exits with 1.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// An export by `wattune report export`; the database in the state directory if absent.
+    /// A file written by `wattune report export`; the database in the state directory if absent.
     file: Option<PathBuf>,
     #[command(flatten)]
     place: Place,
-    /// A head kept earlier: it must be in the chain.
+    /// A head from an earlier run, which the ledger must still contain.
     #[arg(long, value_name = "DIGEST")]
     head: Option<Digest>,
     /// The output format.
@@ -30,7 +30,7 @@ pub(super) struct Args {
     format: Format,
 }
 
-/// Checks and prints the result.
+/// Verifies the ledger and prints the result.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let (what, found) = match &args.file {
         Some(path) => (path.display().to_string(), of_file(path, args.head)?),

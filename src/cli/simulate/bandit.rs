@@ -16,33 +16,33 @@ use wattune_lab::bandit::policy::{self, Knobs, POLICIES, Policy};
 use wattune_lab::bandit::{Case, JobQuery, Recurrences, Study, Switch, Traces};
 use wattune_lab::traces::{Submission, TraceFile, submissions};
 
-/// Repeats recurring jobs on recorded training runs, under policies that choose batch size and power limit.
+/// Simulates recurring jobs on recorded training runs, under policies that choose batch size and power limit.
 ///
-/// Each run draws its epochs from the traces; one that does not reach its target is repeated, 20 times at the most.
-/// Costs are eta·energy + (1−eta)·(largest limit of the GPU)·time, in joules; regret is what all runs cost beyond the
-/// oracle's expected cost, in its expected runs.
+/// Each run draws its epochs from the traces; a run that does not reach its target is repeated, at most 20 times. A run
+/// costs eta·energy + (1−eta)·(largest limit of the GPU)·time, in joules. Regret is the cost of all runs beyond the
+/// oracle's expected cost, in units of what one run of the oracle is expected to cost.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("drift").multiple(true))]
 pub(super) struct Args {
-    /// The epochs that training runs needed: Zeus's trace file.
+    /// The number of epochs that training runs needed: Zeus's trace file.
     #[arg(long, value_name = "FILE")]
     train_trace: PathBuf,
-    /// Time and power of an epoch at each limit of a GPU: a trace file of Zeus; several GPUs with commas.
+    /// Time and power of an epoch at each power limit of a GPU: a trace file of Zeus; several GPUs with commas.
     #[arg(long, value_name = "FILE", value_delimiter = ',', required = true)]
     power_trace: Vec<PathBuf>,
-    /// The job, as dataset/network; several with commas.
+    /// The recurring job, as dataset/network; several with commas.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', required = true, value_parser = workload)]
     workload: Vec<(String, String)>,
-    /// Its optimizer, where the traces have several; one for all workloads or one for each, as the three below.
+    /// The optimizer, if the traces have several; one for all workloads or one for each, like the next three options.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     optimizer: Vec<String>,
-    /// The metric that a run is to reach, as in the train trace.
+    /// The metric at which a run has reached its target, as in the train trace.
     #[arg(long, value_name = "METRIC", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = metric)]
     target_metric: Vec<f64>,
-    /// The most epochs of a run.
+    /// The maximum number of epochs of a run.
     #[arg(long, value_name = "N", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_epochs: Vec<u32>,
-    /// The batch size of the first run; the largest of the power trace, where that is less.
+    /// The batch size of the first run; the largest of the power trace, if that is smaller.
     #[arg(long, value_name = "N", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     default_batch_size: Vec<u64>,
     /// The policies; several with commas [default: all].
@@ -57,35 +57,36 @@ pub(super) struct Args {
     /// Stops a run once it costs more than FACTOR times the cheapest run so far; "none" stops none.
     #[arg(long, value_name = "FACTOR", default_value = "2", allow_negative_numbers = true, value_parser = beta)]
     beta: Beta,
-    /// The number of newest runs that count for a batch size, in policy zeus; 0 for all.
+    /// The number of latest runs of a batch size that count, in policy zeus; 0 for all.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     window: u32,
-    /// The number of recurrences [default: twice the number of its batch sizes times that of their limits].
+    /// The number of recurrences of a job [default: twice its number of batch sizes times its number of power limits].
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     recurrences: Option<u32>,
-    /// Submissions that overlap, in place of --recurrences: CSV with group, start and end in seconds, job (dataset or
-    /// dataset/network) and, if wanted, runtime_ratio.
+    /// A file of overlapping submissions, in place of --recurrences: CSV with group, start and end in seconds, job
+    /// (dataset or dataset/network) and optionally runtime_ratio.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recurrences", "drift_at"])]
     group_trace: Option<PathBuf>,
-    /// The first recurrence with the changes of the three options below.
+    /// The first recurrence at which the changes of the next three options apply.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(2..), requires = "drift")]
     drift_at: Option<u32>,
-    /// Another train trace from then on.
+    /// The train trace from --drift-at on.
     #[arg(long, value_name = "FILE", group = "drift", requires = "drift_at")]
     drift_train_trace: Option<PathBuf>,
-    /// Another GPU from then on.
+    /// The power trace, and with it the GPU, from --drift-at on.
     #[arg(long, value_name = "FILE", group = "drift", requires = "drift_at")]
     drift_power_trace: Option<PathBuf>,
-    /// Another target from then on.
+    /// The target metric from --drift-at on.
     #[arg(long, value_name = "METRIC", group = "drift", requires = "drift_at", allow_negative_numbers = true, value_parser = metric)]
     drift_target_metric: Option<f64>,
-    /// Writes a row for each run, too.
+    /// Write a row for each run, too.
     #[arg(long)]
     history: bool,
-    /// The form of the rows: {"summary": […], "history": […], "notes": […]} as JSON, what is empty left out; CSV has the history alone, if asked for.
+    /// The output format: JSON is {"summary": […], "history": […], "notes": […]} without empty parts; CSV has only the
+    /// history if --history is given, otherwise only the summary.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// The file for them [default: standard output].
+    /// The output file [default: standard output].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -93,7 +94,7 @@ pub(super) struct Args {
 #[derive(Clone, Debug)]
 struct Seeds(Vec<u64>);
 
-/// The factor at which runs are stopped, if any.
+/// The cost factor at which a run is stopped; `None` if runs are never stopped.
 #[derive(Clone, Copy, Debug)]
 struct Beta(Option<f64>);
 
@@ -150,7 +151,7 @@ fn once_in_order(mut seeds: Vec<u64>) -> Vec<u64> {
     seeds
 }
 
-/// Simulates, and writes the rows.
+/// Runs the simulation and writes the rows.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     check_writable(args.output.as_deref())?;
     let queries = queries(args)?;
@@ -169,7 +170,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         Format::Table => write::table(&report).into_bytes(),
         Format::Json => write::json(&report)?,
         Format::Csv => {
-            // There is no room for them beside the rows.
+            // CSV has no place for notes beside the rows, so they go to stderr.
             warn(&report.notes);
             write::comma_separated(&report)?
         }
@@ -178,10 +179,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     deliver(&bytes, args.output.as_deref())
 }
 
-/// Returns the workloads, each with its options.
+/// Returns the query for each workload, with its own or the common options.
 fn queries(args: &Args) -> anyhow::Result<Vec<JobQuery>> {
     let count = args.workload.len();
-    // Rows distinguish jobs by workload and GPU alone.
+    // Rows identify a job by workload and GPU only, so no workload may appear twice.
     let again = |place: &usize| args.workload[..*place].contains(&args.workload[*place]);
     if let Some((dataset, network)) = (0..count).find(again).map(|place| &args.workload[place]) {
         bail!("--workload has {dataset}/{network} twice; run it once for each of its targets, optimizers or defaults");
@@ -208,7 +209,7 @@ fn queries(args: &Args) -> anyhow::Result<Vec<JobQuery>> {
     Ok(args.workload.iter().enumerate().map(|(place, workload)| of(place, workload)).collect())
 }
 
-/// Reads the power traces. Rows distinguish GPUs by name alone, so that no two may have the same.
+/// Reads the power traces. Rows identify a GPU by name only, so no two traces may be of the same GPU name.
 fn power_traces(paths: &[PathBuf]) -> anyhow::Result<Vec<TraceFile>> {
     let mut files: Vec<TraceFile> = Vec::new();
     for path in paths {
@@ -226,7 +227,7 @@ fn power_traces(paths: &[PathBuf]) -> anyhow::Result<Vec<TraceFile>> {
     Ok(files)
 }
 
-/// Returns each workload on each GPU.
+/// Returns the cases to simulate: each workload on each GPU.
 fn cases<'a>(
     args: &Args,
     queries: &[JobQuery],
@@ -275,7 +276,7 @@ fn cases<'a>(
 
 type Groups<'a> = Vec<(String, Vec<&'a Submission>)>;
 
-/// Returns the groups of each workload.
+/// Returns the groups of submissions of each workload, each sorted by start.
 fn groups<'a>(args: &Args, queries: &[JobQuery], all: &'a [Submission]) -> anyhow::Result<Vec<Groups<'a>>> {
     let mut found: Vec<Groups<'a>> = vec![Vec::new(); queries.len()];
     for submission in all {

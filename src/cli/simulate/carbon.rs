@@ -1,4 +1,4 @@
-//! `wattune simulate carbon`: power traces × carbon traces × policies.
+//! `wattune simulate carbon`: replays power traces on carbon traces under policies.
 
 use std::path::PathBuf;
 
@@ -20,13 +20,13 @@ use wattune_lab::replay::Job;
 use wattune_lab::study::{CaseResult, Row, Study};
 use wattune_lab::traces::{TraceFile, Workload, power_profile};
 
-/// Replays jobs on recorded intensities under policies, and reports what each saves in carbon and costs in time.
+/// Replays jobs on recorded intensities under policies, and reports the carbon that each saves and the time it costs.
 ///
-/// The work of a job is that of the largest limit of its power trace in --hours. Everything is compared with the largest
-/// limit over the same work from the same start.
+/// A job's work is what it does at the largest limit of its power trace in --hours. All results are compared with the
+/// largest limit, for the same work from the same start.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Throughput and power at each limit as measured on a real GPU: a trace file of Zeus.
+    /// Throughput and power at each power limit, measured on a real GPU: a trace file of Zeus.
     #[arg(long, value_name = "FILE")]
     power_trace: PathBuf,
     /// Workload of the power trace, as dataset/network/batch size; several with commas, each a job of its own.
@@ -35,64 +35,66 @@ pub(super) struct Args {
     /// The optimizer, needed where the power trace has several for the workload.
     #[arg(long, value_name = "NAME")]
     optimizer: Option<String>,
-    /// Actual intensities: CSV or JSON, as for the file source. A forecast column in it counts as a rolling forecast.
+    /// Actual intensities: CSV or JSON, as for the file source. A forecast column counts as a rolling forecast.
     #[arg(long, value_name = "FILE")]
     carbon_trace: PathBuf,
     /// Forecasts: CSV or JSON, as for the file source, or CSV with issue_date_utc, horizon_h and a value.
     #[arg(long, value_name = "FILE")]
     forecast_trace: Option<PathBuf>,
-    /// The time of issue of the values of --forecast-trace, if the file has none.
+    /// The issue times of the values in --forecast-trace, if the file has none.
     #[arg(long, value_enum, default_value_t = Issue::DayAhead, requires = "forecast_trace")]
     forecast_issue: Issue,
-    /// The policies' knowledge of the intensities ahead.
+    /// The forecasts that policies use.
     #[arg(long, value_enum, default_value_t = Forecast::AsIssued)]
     forecast: Forecast,
-    /// Duration of a job at the largest limit.
+    /// Duration of a job at the largest power limit.
     #[arg(long, value_name = "HOURS", default_value_t = 64.0, value_parser = hours)]
     hours: f64,
     /// Maximum slowdown of a job: 0.03 is 3 %; several with commas.
     #[arg(long, value_name = "FRACTION", value_delimiter = ',', default_value = "0.03", value_parser = slowdown)]
     max_slowdown: Vec<f64>,
-    /// The policies; several with commas [default: all; under a node's cap wattune and clairvoyant, which plan].
+    /// The policies; several with commas [default: all; with --node-cap only wattune and clairvoyant are possible].
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policies())]
     policy: Vec<Policy>,
-    /// Watts that the limits of all workloads may add up to: they then run together on one node, from the same start.
+    /// Cap in watts on the sum of all workloads' power limits; they then run together on one node, from the same start.
     #[arg(long, value_name = "WATTS", value_parser = watts, conflicts_with_all = ["profiling", "profile_error"])]
     node_cap: Option<f64>,
-    /// Starts of jobs: a date (00:00 UTC) or a time; several with commas [default: the first time that the traces cover].
+    /// Starts of jobs: dates (00:00 UTC) or times; several with commas [default: the first time that the traces cover].
     #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = begin)]
     start: Vec<DateTime<Utc>>,
-    /// So many starts in place of --start, at whole slots, evenly spread over the time that the traces cover.
+    /// Number of starts, in place of --start: at beginnings of slots, evenly spread over the time that the traces
+    /// cover.
     #[arg(long, value_name = "N", conflicts_with = "start", value_parser = clap::value_parser!(u32).range(1..=1000))]
     starts: Option<u32>,
-    /// Seconds at each limit, from the largest down, that zeus, carbon-zeus and wattune spend on measuring the job first.
+    /// Seconds at each limit, from the largest down, that zeus, carbon-zeus and wattune spend on measuring the job
+    /// first.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     profiling: f64,
-    /// Relative standard error of the throughputs and powers that policies know of the job: 0.003 is 0.3 %.
+    /// Relative standard error of the throughputs and powers that policies know of a job: 0.003 is 0.3 %.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = error)]
     profile_error: f64,
-    /// Seed of that error; several with commas.
+    /// Seed of the error of --profile-error; several with commas.
     #[arg(long, value_name = "SEED", value_delimiter = ',', default_value = "1", requires = "profile_error")]
     seed: Vec<u64>,
-    /// Lets wattune and clairvoyant pause the job, which costs what the four options below say.
+    /// Allow wattune and clairvoyant to pause the job, at the costs of the next four options.
     #[arg(long)]
     pausable: bool,
     /// Power of a GPU during a pause, in watts.
     #[arg(long, value_name = "WATTS", default_value_t = 50.0, requires = "pausable", value_parser = watts)]
     idle_power: f64,
-    /// The shortest run between two pauses.
+    /// The minimum running time between two pauses.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "pausable", value_parser = seconds)]
     min_run: f64,
-    /// The shortest pause.
+    /// The minimum duration of a pause.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "pausable", value_parser = seconds)]
     min_pause: f64,
-    /// Time at running power without work that each pause costs.
+    /// Time at running power without work that each pause costs for its checkpoint.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, requires = "pausable", value_parser = seconds)]
     checkpoint: f64,
-    /// The form of the rows.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
-    /// The file for them [default: standard output].
+    /// The output file [default: standard output].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -110,11 +112,11 @@ impl Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Forecast {
-    /// The forecasts published by then, corrected and weighed as the daemon does.
+    /// The forecasts published by then, corrected and weighted as in the daemon.
     AsIssued,
-    /// The actual values.
+    /// The actual values, known in advance.
     Perfect,
-    /// Only the past.
+    /// No forecasts, only the past.
     None,
 }
 
@@ -139,7 +141,7 @@ fn error(text: &str) -> Result<f64, String> {
     within(text, 0.0, 0.2, "a fraction from 0 to 0.2; 0.003 is 0.3 %")
 }
 
-/// Replays, and writes the rows.
+/// Runs the simulation and writes the rows.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let grid = grid::read(&args.carbon_trace, args.forecast_trace.as_deref(), args.forecast_issue);
     let grid = grid.context("carbon trace")?;
@@ -149,7 +151,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let profile = power_profile(&power, workload, args.optimizer.as_deref()).context("power trace")?;
         Ok(Job::new(power.gpu(), workload.clone(), profile, at_max)?)
     };
-    // Alone, twice the same is once; together on a node it is two jobs.
+    // Separately, a repeated workload is one job; together on a node, it is several.
     let workloads =
         if args.node_cap.is_some() { args.workload.clone() } else { once(&args.workload, Workload::to_string) };
     check_writable(args.output.as_deref())?;
@@ -183,7 +185,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     deliver(&bytes, args.output.as_deref())
 }
 
-/// Describes, for each policy and job, rows without figures and their remedy.
+/// Describes rows without results and their remedy, one warning for each policy and job.
 fn without_figures(results: &[CaseResult]) -> Vec<String> {
     let rows: Vec<_> = results.iter().map(|r| &r.row).filter(|row| row.carbon_reduction_pct.is_none()).collect();
     let key = |row: &Row| (row.policy, row.workload.clone(), row.batch_size);
@@ -204,7 +206,7 @@ fn without_figures(results: &[CaseResult]) -> Vec<String> {
     warnings
 }
 
-/// Returns the chosen policies, or all that apply.
+/// Returns the chosen policies, or all that can be used.
 fn chosen(args: &Args) -> anyhow::Result<Vec<Policy>> {
     let plans = |policy: &Policy| ["wattune", "clairvoyant"].contains(&policy.name);
     let chosen = once(&args.policy, |policy| policy.name);
@@ -229,11 +231,11 @@ fn written(args: &Args, jobs: &[Job], grid: &RecordedGrid, results: &[CaseResult
     })
 }
 
-/// Returns the chosen starts, each with room for the longest job.
+/// Returns the starts of jobs, after a check that the traces cover the longest job from each.
 fn starts(args: &Args, grid: &RecordedGrid, longest: Seconds) -> anyhow::Result<Vec<DateTime<Utc>>> {
     let named = args.carbon_trace.display();
     let (Some(first), Some(last)) = (grid.actual.start(), grid.actual.end()) else { bail!("{named} has no value") };
-    // With forecasts, a job begins when there is one.
+    // With forecasts, the first start is the time at which the first forecast is available.
     let forecasts = Some(grid.forecasts()).filter(|_| args.forecast == Forecast::AsIssued);
     let forecast_from = forecasts.and_then(PublishedForecasts::start);
     let first = forecast_from.map_or(first, |from| from.max(first));

@@ -1,4 +1,4 @@
-//! Recorded grids, in the formats of the file source.
+//! Reads recorded grids, in the formats of the file source.
 
 use std::path::Path;
 
@@ -9,8 +9,9 @@ use crate::providers::{FileSettings, file};
 use wattune_lab::grid::{PublishedForecasts, RecordedGrid};
 use wattune_lab::traces::TraceFile;
 
-/// Reads a grid: the actual values from `actual`, and the forecasts from `forecast`, or from a column of its own in
-/// `actual`, which counts as rolling. A CSV that begins with `issue_date_utc` has the day of issue of each forecast.
+/// Reads a recorded grid. The actual values come from `actual`. The forecasts come from `forecast`, or else from a
+/// separate column of `actual`, which counts as a rolling forecast. A CSV that begins with `issue_date_utc` has each
+/// forecast's day of issue.
 pub(super) fn read(actual: &Path, forecast: Option<&Path>, issue: Issue) -> anyhow::Result<RecordedGrid> {
     let TraceFile { path, bytes } = TraceFile::read(actual)?;
     let path = path.display();
@@ -49,15 +50,15 @@ fn published(path: &Path, issue: Issue) -> anyhow::Result<PublishedForecasts> {
 fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
     let context = || path.display().to_string();
     let parsed = file::parse(bytes, &FileSettings::default(), None).with_context(context)?;
-    // The daemon uses the later of two values for a slot; an experiment must not rest on a guess.
+    // The daemon uses the later of two values for a slot; an experiment must not depend on such a guess.
     match parsed.repeated {
         Some(repeated) => Err(repeated).with_context(context),
         None => Ok(parsed),
     }
 }
 
-/// Returns the name of a grid: its file's up to the first part between underscores that begins with a digit, so that
-/// `CISO_2021_hourly.csv` is `CISO` and `miso_mason_city_2022-10.csv` is `miso_mason_city`.
+/// Returns the name of a grid, from its file name up to the first part between underscores that begins with a digit:
+/// `CISO_2021_hourly.csv` gives `CISO`, and `miso_mason_city_2022-10.csv` gives `miso_mason_city`.
 fn name(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let parts: Vec<&str> = stem.split('_').take_while(|part| !part.starts_with(|c: char| c.is_ascii_digit())).collect();

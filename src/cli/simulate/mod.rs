@@ -9,7 +9,7 @@ mod write;
 
 use clap::Subcommand;
 
-/// Experiments on recorded traces: no daemon, no hardware, nothing is measured or set.
+/// Runs experiments on recorded traces, without a daemon or hardware: nothing is measured or set.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(subcommand)]

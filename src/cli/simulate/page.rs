@@ -1,4 +1,4 @@
-//! Rows as one self-contained page with plots: no script, nothing loaded, light and dark.
+//! Renders the rows as a self-contained page with plots: no script, nothing to load, for light and dark display.
 
 use crate::reports::document::{Mark, Plot, document, escaped};
 use wattune_core::domain::CarbonSeries;
@@ -6,7 +6,7 @@ use wattune_lab::grid::RecordedGrid;
 use wattune_lab::replay::{Action, Job, Leg, Replayed};
 use wattune_lab::study::{CaseResult, Mean, means};
 
-/// Renders the means, the frontier of each job, and limits over the intensity from each job's first start.
+/// Renders the means and, for each job, carbon over time and the power limits with the intensity from the first start.
 pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[CaseResult]) -> String {
     let rows: Vec<_> = found.iter().map(|f| f.row.clone()).collect();
     let means = means(&rows);
@@ -47,7 +47,7 @@ fn table(means: &[Mean]) -> String {
     text + "</table>\n"
 }
 
-/// Plots carbon over time: each policy's means, and the frontier of a knob from the first start.
+/// Plots carbon over time for a job: each policy's means, and all settings of the first policy with a frontier.
 fn frontier(means: &[Mean], of_job: &[&CaseResult], job: &Job) -> String {
     let same = |m: &&Mean| {
         m.gpu == job.gpu
@@ -75,7 +75,7 @@ fn frontier(means: &[Mean], of_job: &[&CaseResult], job: &Job) -> String {
     plot.svg(&format!("Carbon over time of {} on {}", job.workload, job.gpu))
 }
 
-/// Returns the runs whose limits are drawn: those of the first start, of wattune or else of the last policy that has any.
+/// Returns the runs whose limits are drawn: of the first start, by wattune, or else by another policy that has runs.
 fn drawn<'a>(of_job: &[&'a CaseResult]) -> Vec<&'a CaseResult> {
     let first = of_job.first().map(|f| f.row.start);
     let runs = || of_job.iter().copied().filter(move |f| Some(f.row.start) == first && f.replayed.is_some());
@@ -85,7 +85,7 @@ fn drawn<'a>(of_job: &[&'a CaseResult]) -> Vec<&'a CaseResult> {
     runs().filter(|f| Some(f.row.policy) == policy).collect()
 }
 
-/// Plots the limits of a run over its time, those of the bound, and the intensity.
+/// Plots a run's limits over time, those of policy clairvoyant as the bound, and the carbon intensity.
 fn limits(found: &CaseResult, of_job: &[&CaseResult], job: &Job, actual: &CarbonSeries) -> String {
     let Some(replayed) = &found.replayed else { return String::new() };
     let row = &found.row;
@@ -118,7 +118,7 @@ fn limits(found: &CaseResult, of_job: &[&CaseResult], job: &Job, actual: &Carbon
     format!("<h3>{}</h3>\n{}", escaped(&what), plot.svg(&what))
 }
 
-/// Returns the limit of an action: the mean of a mix, zero for a pause.
+/// Returns the power limit of an action: the mean for a mix of limits, zero for a pause.
 fn limit(job: &Job, action: &Action) -> f64 {
     match action {
         Action::Train(shares) => shares.iter().map(|(point, share)| job.limit(*point).get() * share).sum(),

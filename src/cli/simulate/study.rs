@@ -1,30 +1,30 @@
-//! The formats, choices, warnings and progress that the experiments share.
+//! Output formats, warnings and progress, which all experiments share.
 
 use std::io::{IsTerminal, Write};
 
 use clap::ValueEnum;
 
-/// The form of results.
+/// The output format of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// A table for people.
     Table,
-    /// For programs.
+    /// JSON for programs.
     Json,
-    /// For spreadsheets, with the same columns.
+    /// CSV for spreadsheets, with the same columns as the JSON.
     Csv,
-    /// A page with plots.
+    /// A self-contained HTML page with plots.
     Html,
 }
 
 pub(super) fn warn(warnings: &[String]) {
     for warning in warnings {
-        // Warnings are for people, results go to stdout.
+        // Warnings are for people and go to stderr, because results go to stdout.
         let _ = writeln!(std::io::stderr(), "wattune: warning: {warning}");
     }
 }
 
-/// Returns the values without repetitions.
+/// Returns the values without those that repeat the key of an earlier value.
 pub(super) fn once<T: Clone, K: PartialEq>(values: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
     let is_first = |place: &usize| !values[..*place].iter().any(|before| key(before) == key(&values[*place]));
     (0..values.len()).filter(is_first).map(|place| values[place].clone()).collect()
@@ -32,7 +32,7 @@ pub(super) fn once<T: Clone, K: PartialEq>(values: &[T], key: impl Fn(&T) -> K) 
 
 const WIDTH: usize = 40;
 
-/// A progress bar on stderr, wiped when dropped; nothing where there is no terminal.
+/// A progress bar on stderr, erased when dropped; nothing is drawn without a terminal.
 pub(super) struct Progress {
     total: usize,
     done: usize,
@@ -40,7 +40,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Draws the progress of `total` steps.
+    /// Creates and draws the progress of `total` steps.
     pub(super) fn new(total: usize) -> Self {
         let progress = Self { total, done: 0, shown: std::io::stderr().is_terminal() };
         progress.show();
@@ -63,7 +63,7 @@ impl Progress {
 
     fn draw(&self, text: &str) {
         let mut err = std::io::stderr().lock();
-        // A terminal that is gone is no reason to stop.
+        // If the terminal is gone, the work continues.
         let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
     }
 }

@@ -1,4 +1,4 @@
-//! Rows as a table, JSON and CSV.
+//! Renders the rows as a table, JSON and CSV.
 
 use serde::Serialize;
 
@@ -11,14 +11,14 @@ struct Report<'a> {
     means: Vec<Mean>,
 }
 
-/// Renders `{"rows": […], "means": […]}` with the means over starts and seeds.
+/// Renders JSON, `{"rows": […], "means": […]}`, with the means over starts and seeds.
 pub(super) fn json(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(&Report { rows, means: means(rows) })?;
     text.push(b'\n');
     Ok(text)
 }
 
-/// Renders a line for each row under a line of names.
+/// Renders CSV with a header line and a line per row.
 pub(super) fn comma_separated(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for row in rows {
@@ -33,7 +33,7 @@ pub(super) fn comma_separated(rows: &[Row]) -> anyhow::Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// Renders the means, where there is more than one start or seed, then the rows by job, start and budget.
+/// Renders the means, if there are several starts or seeds, then the rows by job, start and budget.
 pub(super) fn table(rows: &[Row]) -> String {
     let over_starts = means(rows);
     let mut text = String::new();
@@ -54,13 +54,13 @@ pub(super) fn table(rows: &[Row]) -> String {
         let group = (&row.gpu, &row.workload, row.batch_size, row.start);
         text += between(&mut last, group);
         let start = row.start.format("%F %R").to_string();
-        // The means over one row are its own figures.
+        // The means over a single row are that row's values.
         text.extend(means(std::slice::from_ref(row)).iter().map(|own| line(&start, own)));
     }
     text
 }
 
-/// Returns an empty line where a new group begins.
+/// Returns an empty line if a new group begins, otherwise an empty text.
 fn between<T: PartialEq>(last: &mut Option<T>, group: T) -> &'static str {
     let new = last.as_ref().is_some_and(|last| *last != group);
     *last = Some(group);
@@ -83,7 +83,7 @@ fn line(start: &str, mean: &Mean) -> String {
     let time = mean.time_increase_pct.map_or_else(|| "-".into(), |t| format!("{t:+.2}"));
     let budget = mean.budget_pct.map_or_else(|| "-".into(), |b| format!("{b}"));
     let headroom = mean.captured_headroom.map_or_else(|| "-".into(), |h| format!("{:.1} %", 100.0 * h));
-    // Less carbon is shown as what it saves, more time as what it costs.
+    // Less carbon is shown as the saving, more time as the cost.
     format!(
         "{start:16} {job:42} {grid:16} {budget:>8}  {policy:12} {carbon:>9} {time:>8} {energy:>9} {timing:>8} \
          {headroom:>9}\n"

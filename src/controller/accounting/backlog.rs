@@ -1,4 +1,4 @@
-//! Rows that wait to be written to the ledger, and the remains of an earlier daemon: open checkpoints, leases, occupancy of GPUs.
+//! Ledger rows not written yet, and the state that the last daemon left: checkpoints, leases and occupancy of GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,29 +13,29 @@ use wattune_core::ledger::{Interval, OccupancySpan};
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// Reason of a loss where a counter shows less than at its last reading.
+/// Reason, in the ledger, for lost energy of a GPU whose counter was reset between two readings.
 pub(crate) const RESET_UNWATCHED: &str =
     "its counter was reset while it was not read: what it had counted since its last reading is not known";
-/// Reason of a loss without a counter.
+/// Reason, in the ledger, for lost energy of a GPU without a counter whose power was not read.
 pub(crate) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
 
-/// Records that are not written yet: the database may be unavailable for a while.
+/// Records not written to the database yet, since it may be unavailable for a while, and state of the last daemon.
 #[derive(Default)]
 pub(crate) struct Backlog {
     pub(crate) intervals: Vec<Interval>,
     pub(crate) checkpoints: Vec<Checkpoint>,
     pub(crate) ended: Vec<StoredJob>,
-    /// Checkpoint of each device when the last daemon stopped.
+    /// Last daemon's checkpoint of each device whose counter this daemon has not read yet.
     pub(crate) recovered: Vec<Checkpoint>,
-    /// Time up to which energy of GPUs without a counter was recorded by then.
+    /// Time up to which an earlier daemon recorded the energy of each GPU without a readable counter.
     pub(crate) recorded_until: BTreeMap<DeviceId, DateTime<Utc>>,
-    /// Last report of each job that the last daemon left.
+    /// Time of the last progress report of each job that was running under the last daemon.
     pub(crate) last_reports: BTreeMap<JobId, DateTime<Utc>>,
-    /// Time between the last daemon and this one.
+    /// Time without a daemon before this one, if known.
     pub(crate) away: Option<Downtime>,
-    /// Occupancy by jobs that have ended since such a device was read.
+    /// Occupancy of GPUs by jobs that ended after the last daemon's checkpoint of the GPU.
     pub(crate) ended_occupancy: Vec<EndedOccupancy>,
-    /// Ended jobs with energy that was written after their end.
+    /// Ended jobs with energy that was written to the ledger only after their end.
     pub(crate) late: BTreeSet<JobId>,
     /// Last checkpoint of the open intervals.
     pub(crate) last_checkpoint: LastCheckpoint,
@@ -47,20 +47,20 @@ impl Backlog {
     }
 }
 
-/// The last checkpoint.
+/// State of the last checkpoint that this daemon tried to store.
 #[derive(Default)]
 pub(crate) struct LastCheckpoint {
     pub(super) at: Option<Monotonic>,
-    /// Last report of each open job in it.
+    /// Last progress report of each running job in the stored checkpoints.
     pub(super) reports: BTreeMap<JobId, LastReport>,
-    /// True if it could not be written.
+    /// True if the last checkpoint could not be written.
     pub(super) failed: bool,
 }
 
-/// Maximum number of ended jobs read at a start.
+/// Maximum number of ended jobs that the daemon reads when it starts.
 const RECALLED: u32 = 1000;
 
-/// GPUs are read shortly before a job ends; that time is not worth a row after its final account.
+/// Shortest time on a GPU that counts as occupancy by an ended job: GPUs are read shortly before a job ends.
 pub(super) const SHORTEST_SPAN: TimeDelta = TimeDelta::milliseconds(200);
 
 /// Occupancy of GPUs by a job that has ended.
@@ -69,17 +69,17 @@ pub(crate) struct EndedOccupancy {
     pub(super) span: OccupancySpan,
 }
 
-/// Time between the last daemon and this one.
+/// Time from the last daemon's last sign of life to the start of this daemon.
 pub(crate) struct Downtime {
     pub(super) seen: LastSeen,
-    /// Duration.
+    /// Length of that time.
     pub(super) span: Seconds,
     /// Start of this daemon.
     pub(super) back: Monotonic,
 }
 
 impl Downtime {
-    /// Returns the time from `seen` to now.
+    /// Returns the downtime from the last daemon's last sign of life, `seen`, to now.
     pub(crate) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
         let by_machine = seen.uptime.zip(clock.uptime()).filter(|(then, now)| seen.boot_id == boot_id() && now >= then);
         // The wall clock may have been set meanwhile.
@@ -87,14 +87,14 @@ impl Downtime {
         Self { seen, span: span.max(Seconds::ZERO), back: clock.monotonic() }
     }
 
-    /// Returns the rest of a job's lease when the last daemon was seen last. A job that it did not list was registered
-    /// right afterwards.
+    /// Returns the time that was left of a job's lease at the last daemon's last sign of life: the whole lease of a job
+    /// that is not listed there, because the job was registered right afterwards.
     pub(super) fn lease_left(&self, job: &Job) -> Seconds {
         self.seen.leases.get(&job.id).copied().unwrap_or(job.spec.lease)
     }
 }
 
-/// Returns the occupancy by jobs that ended after the last daemon had read their GPUs.
+/// Returns the occupancy by jobs that ended after the last daemon's checkpoint of one of their GPUs, from `points`.
 pub(crate) async fn ended_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<EndedOccupancy>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     let gone = |job: &StoredJob| {

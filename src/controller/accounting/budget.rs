@@ -9,16 +9,17 @@ use wattune_core::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
 use wattune_core::ledger::{self, Interval, Share};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Short};
 
-/// Valid limits. A GPU at idle emits less within seconds, which would be a mistake of units; no jobs emit more.
+/// Valid limits in gCO2e. An idle GPU emits the lowest within seconds, so less is a mistake of units; no node emits the
+/// highest.
 const LIMIT_RANGE_G: std::ops::RangeInclusive<f64> = 0.001..=1e12;
 
 /// `[carbon_budget]`: limit on the emissions of all jobs per day, week or month, or once.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BudgetSettings {
-    /// Limit for each span, in gCO2e.
+    /// Limit on the emissions of all jobs in each span, in gCO2e.
     pub limit_g: Option<f64>,
-    /// Length of the spans, which follow one another.
+    /// Length of the spans, which follow one another in UTC; absent for a single span.
     pub per: Option<Period>,
     /// Start of a single span, in place of `per`.
     #[serde(deserialize_with = "optional_datetime")]
@@ -28,20 +29,20 @@ pub struct BudgetSettings {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// Spans of the calendar, in UTC.
+/// Calendar period in UTC: the length of a budget's spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
-    /// From midnight.
+    /// Day, from midnight.
     Day,
-    /// From Monday.
+    /// Week, from Monday.
     Week,
-    /// From the first.
+    /// Month, from its first day.
     Month,
 }
 
 impl Period {
-    /// Returns the span that contains a time.
+    /// Returns the period's span that contains a time.
     fn around(self, t: DateTime<Utc>) -> Option<Slot> {
         let today = t.date_naive();
         let (first, next) = match self {
@@ -65,7 +66,7 @@ impl BudgetSettings {
         self.limit_g.and_then(GramsCo2e::try_new)
     }
 
-    /// Returns the span that counts at a time: the one that contains it, or the one that is still to come.
+    /// Returns the budget's span that contains `now`, or the single span if it ends later; `None` after its end.
     pub fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.limit()?;
         match (self.per, self.from, self.until) {
@@ -81,7 +82,7 @@ impl BudgetSettings {
         std::iter::successors(self.span(now), next).take_while(|span| span.start() < until).collect()
     }
 
-    /// Checks what the types cannot; the error begins with the key and states what is valid.
+    /// Checks the values and their combination; the error begins with the key and states what is valid.
     pub fn check(&self) -> Result<(), String> {
         let Self { limit_g, per, from, until } = self;
         let Some(limit) = limit_g else {
@@ -104,7 +105,7 @@ impl BudgetSettings {
 #[derive(Default)]
 pub(crate) struct BudgetAccount {
     pub(super) settings: BudgetSettings,
-    /// Emissions of all jobs since the beginning of a span.
+    /// Span that is being counted, and the emissions of all jobs within it so far.
     pub(super) counted: Option<(Slot, HourlyEmissions)>,
 }
 
@@ -113,12 +114,12 @@ impl BudgetAccount {
         Self { settings, counted: None }
     }
 
-    /// Returns the span that counts at a time.
+    /// Returns the budget's span at a time, as [`BudgetSettings::span`].
     pub(crate) fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.settings.span(now)
     }
 
-    /// Adds closed intervals to the count.
+    /// Adds the emissions of closed intervals to those of the counted span.
     pub(crate) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         for row in ledger::within(rows, span).iter().filter(|row| counts(row)) {
@@ -126,7 +127,7 @@ impl BudgetAccount {
         }
     }
 
-    /// Counts an hour again.
+    /// Replaces an hour's counted emissions by those of `rows` with the intensities in `series`.
     pub(crate) fn recount(&mut self, hour: DateTime<Utc>, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         sum.recount(hour, ledger::within(rows, span).iter().filter(|row| counts(row)), series);
@@ -137,13 +138,13 @@ impl BudgetAccount {
         self.counted.iter().flat_map(|(_, sum)| sum.hours())
     }
 
-    /// Returns the emissions within a span; energy without a known intensity counts with `otherwise`.
+    /// Returns the counted emissions within a span; energy without a known intensity counts with `otherwise`.
     pub(super) fn emitted(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
         let counted = self.counted.as_ref().filter(|(of, _)| of == span);
         counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.sum().estimate(otherwise))
     }
 
-    /// Returns the rest of the budget for each span up to `until`; nothing without a budget.
+    /// Returns the rest of the budget for each span up to `until`; an empty series without a budget.
     pub(crate) fn left(
         &self,
         now: DateTime<Utc>,
@@ -157,7 +158,7 @@ impl BudgetAccount {
     }
 }
 
-/// Returns whether a row counts: budgets limit what is planned, the jobs' energy of GPUs.
+/// Returns whether a row counts towards the budget: only the jobs' GPU energy does, because only that is planned.
 pub(super) fn counts(row: &Interval) -> bool {
     matches!(row.share, Share::Job(_)) && row.device.kind() == DeviceKind::Gpu
 }

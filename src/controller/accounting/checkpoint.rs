@@ -1,8 +1,8 @@
-//! Checkpoints: open intervals are stored every few seconds, so that a kill costs no more than these.
+//! Checkpoints: open intervals are stored every few seconds, so that a kill of the daemon loses only these seconds.
 //!
 //! An interval is written once it is closed, a minute after it began. Until then a kill would lose it: the energy of a
-//! GPU without a counter for good, and the attribution of the energy of one with a counter. It would also lose the last
-//! reports, which tell the next daemon whose lease was not over.
+//! GPU without a counter for good, and the attribution of the energy of a GPU with a counter. A kill would also lose
+//! the jobs' last reports, from which the next daemon knows which leases had not expired.
 
 use chrono::TimeDelta;
 
@@ -19,15 +19,15 @@ use wattune_core::ledger::{AttributionRule, Metered, OpenInterval};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
-/// Number of checkpoints within the shortest lease: to short ones, seconds of uncertainty matter.
+/// Minimum number of checkpoints within the shortest lease: for a short lease, seconds of uncertainty matter.
 const CHECKPOINTS_PER_LEASE: f64 = 4.0;
 
-/// Maximum number of jobs whose progress a checkpoint stores, controlled ones first. That of others is stored with the
-/// next interval, and their leases with each checkpoint.
+/// Maximum number of jobs whose progress a checkpoint stores, controlled jobs first. The progress of the other jobs is
+/// stored with the next interval. Each checkpoint stores the leases of all jobs.
 const MOST_REPORTS: usize = 64;
 
 impl Accounting {
-    /// Stores a checkpoint, if one is due. A failed one is tried again at the next.
+    /// Stores a checkpoint, if one is due. After a failure the next checkpoint is due as usual.
     pub(crate) async fn checkpoint(&mut self, node: &mut Node<'_>) {
         if self.is_checkpoint_due(node) {
             self.checkpoint_now(node).await;
@@ -38,13 +38,13 @@ impl Accounting {
         let now = node.now().monotonic;
         let shortest = node.jobs.iter().map(|job| job.spec.lease / CHECKPOINTS_PER_LEASE).reduce(Seconds::min);
         let period = shortest.map_or(node.settings.checkpoint_s, |lease| lease.min(node.settings.checkpoint_s));
-        // Ticks come a little early or late.
+        // Half a tick of tolerance, because ticks are a little early or late.
         self.backlog.last_checkpoint.at.is_none_or(|at| now.since(at) + node.settings.tick_s / 2.0 >= period)
     }
 
     /// Stores a checkpoint.
     pub(crate) async fn checkpoint_now(&mut self, node: &mut Node<'_>) {
-        // Open intervals begin where the rows end that are not written yet.
+        // The open intervals begin after these unwritten rows: a checkpoint without the rows would leave a gap.
         if !self.backlog.intervals.is_empty() || !self.backlog.checkpoints.is_empty() {
             return;
         }
@@ -85,13 +85,13 @@ impl Accounting {
         let (seen, interval, device) = (&gpu.seen, gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
         let reading = EnergyReading { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
         if reading.counter.is_some() && gpu.has_many_jobs() {
-            // A row for each of them every few seconds is too much, and the counter covers the cost of a kill.
+            // A row per job every few seconds is too much to write, and after a kill the counter still has this energy.
             return None;
         }
         let rule = self.rule_so_far(node, gpu.id())?;
         let why = if interval.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
         let Some(open) = as_closed(&device, interval, reading.at, reading.metered, &rule, why) else {
-            // Too short to be measured. Nothing else records where the rows of a GPU without a counter end.
+            // Too short to be closed. Without a counter, only this record shows up to when the energy is recorded.
             let nothing = OpenIntervalRecord {
                 device,
                 until: interval.start(),
@@ -106,7 +106,7 @@ impl Accounting {
     }
 }
 
-/// Returns an open interval as it would be closed now, without its checkpoint; `None` if it is too short for that.
+/// Returns an open interval as it would be closed at `at`, without a checkpoint; `None` if it is too short to close.
 pub(crate) fn as_closed(
     device: &DeviceId,
     interval: &OpenInterval,
@@ -121,7 +121,7 @@ pub(crate) fn as_closed(
     let lost = interval.has_lost_energy(metered).then(|| Lost {
         at: until,
         device: device.clone(),
-        // A wall clock that was set back meanwhile must not hide it.
+        // Record the loss even if the wall clock was set back meanwhile.
         from: if interval.start() < until { interval.start() } else { until - TimeDelta::seconds(1) },
         until,
         why: why_lost.to_owned(),

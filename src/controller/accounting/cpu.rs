@@ -18,11 +18,11 @@ use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
-/// Reason of a loss where a counter fell by more than a wrap can be, or another one is read.
+/// Reason, in the ledger, for lost energy where a zone's counter was reset or another counter is read now.
 const RESET: &str = "its counter was reset, or another one is read now: what it had counted before that since it was read last is not known";
 
 impl Accounting {
-    /// Takes in the latest readings of the CPUs, and opens intervals of zones that are read for the first time.
+    /// Fetches the latest readings of the CPUs, and opens the intervals of zones that were read for the first time.
     pub(crate) fn observe_cpu(&mut self) {
         let Some(handle) = &self.cpu.handle else { return };
         handle.refresh();
@@ -30,7 +30,7 @@ impl Accounting {
         self.open_zone_intervals();
     }
 
-    /// Returns the job of each process.
+    /// Returns the job of each process that belongs to a job, by process id.
     pub(crate) fn process_owners(&self) -> &BTreeMap<u32, JobId> {
         &self.cpu.seen.usage.owners
     }
@@ -62,8 +62,8 @@ impl Accounting {
         }
     }
 
-    /// Returns the energy of a zone between two daemons by its counter, without attribution. It is unknown across a boot
-    /// of the machine.
+    /// Returns a zone's energy from the last daemon's checkpoint `last` to now, by its counter, as unattributed rows.
+    /// If the machine was started meanwhile, the energy is unknown: it is recorded as lost, and there are no rows.
     fn gap_of(
         &mut self,
         zone: &ZoneState,
@@ -88,7 +88,7 @@ impl Accounting {
         let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
         let counter = whole(zone.counter_uj.unwrap_or_default());
         let energy = ledger::min_energy_between(last.counter, counter, zone.range_uj, span);
-        // A wrap would have added more than the counter shows now.
+        // Energy equal to the reading means a reset: after a wrap it would be more.
         if counter < last.counter && energy == counter {
             self.ledger.record_lost(device, last.at, at.utc, RESET);
         }
@@ -131,8 +131,8 @@ impl Accounting {
         self.cpu.zones.iter().filter_map(open).collect()
     }
 
-    /// Closes the intervals of all zones, right before a job's CPU time is no longer counted, or right after that began.
-    /// The energy of zones that cannot be read now is attributed by the CPU time up to now once they can.
+    /// Closes the intervals of all zones, right before the counting of a job's CPU time ends or right after it began.
+    /// If a zone cannot be read now, the zone's energy is attributed later, by the CPU time up to now.
     fn split_zones(&mut self) {
         self.close_zones(|_| true);
         let seen = self.cpu.seen.clone();
@@ -144,10 +144,10 @@ impl Accounting {
         }
     }
 
-    /// Finds the processes that a job names, and makes sure that no other job has them.
+    /// Finds the processes that a job's registration names, and checks that they belong to no other job.
     ///
     /// # Errors
-    /// If they are not there, or are another job's.
+    /// If the processes do not exist, cannot be looked up, or belong to another job.
     pub(crate) async fn find_processes(
         &self,
         node: &Node<'_>,
@@ -172,7 +172,7 @@ impl Accounting {
         Ok(Some(processes))
     }
 
-    /// Begins to count a job's CPU time; earlier energy is attributed without it.
+    /// Begins to count a job's CPU time; energy up to now is attributed without this CPU time.
     pub(crate) async fn follow(&mut self, node: &mut Node<'_>, job: &JobId, processes: &Processes) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         let (id, processes) = (job.clone(), processes.clone());
@@ -183,7 +183,7 @@ impl Accounting {
         self.split_zones();
     }
 
-    /// Attributes energy by a job's CPU time up to now and stops counting it.
+    /// Attributes energy by a job's CPU time up to now, and stops counting the job's CPU time.
     pub(crate) async fn unfollow(&mut self, node: &mut Node<'_>, job: &JobId) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         self.refresh_cpu(node).await;
@@ -202,7 +202,7 @@ impl Accounting {
         self.close_zones(|_| true);
     }
 
-    /// Runs blocking work for as long as a driver call may take; `None` if it takes longer.
+    /// Runs blocking work on another thread; returns `None` if that takes longer than a driver call may.
     async fn off_thread<T: Send + 'static>(
         &self,
         node: &Node<'_>,
@@ -212,7 +212,7 @@ impl Accounting {
         tokio::time::timeout(node.settings.call_timeout_s.to_std(), done).await.ok()?.ok()
     }
 
-    /// Returns the CPUs; `None` where the daemon does not read them.
+    /// Returns the CPUs as the API shows them; `None` if the daemon does not read them.
     pub(crate) fn cpu_view(&self) -> Option<CpuView> {
         let (handle, seen) = (self.cpu.handle.as_ref()?, &self.cpu.seen);
         let zone = |zone: &ZoneState| CpuZoneView {
@@ -242,7 +242,7 @@ impl Accounting {
         })
     }
 
-    /// Returns the problems of the CPUs. A machine without RAPL has none; the CPUs' view shows it.
+    /// Returns the problems of the CPUs, one sentence each. Missing RAPL is no problem; [`Self::cpu_view`] shows that.
     pub(crate) fn cpu_problems(&self) -> Vec<String> {
         let seen = &self.cpu.seen;
         let of_all = seen.problems.iter().filter(|_| !seen.zones.is_empty()).chain(&seen.usage.problem);
@@ -250,7 +250,7 @@ impl Accounting {
         of_all.chain(seen.zones.iter().flat_map(ZoneState::concerns)).collect()
     }
 
-    /// Returns a running job's processes.
+    /// Returns a running job's processes as the API shows them.
     pub(crate) fn processes_view(&self, job: &JobId, processes: &Processes) -> ProcessesView {
         let usage = self.cpu.seen.usage.jobs.get(job);
         ProcessesView {

@@ -1,4 +1,4 @@
-//! Emissions by hour, so that hours with new intensities are counted again: a running job has one figure everywhere.
+//! Emissions by hour. Hours with new intensities are counted again, so that all figures for a job's emissions agree.
 
 use std::collections::BTreeMap;
 
@@ -25,14 +25,14 @@ impl HourlyEmissions {
         all
     }
 
-    /// Adds a row of the ledger.
+    /// Adds a row of the ledger, with its emissions by the intensities in `series`.
     pub(crate) fn add(&mut self, row: &Interval, series: &CarbonSeries) {
         let more = ledger::emissions([row], series);
         self.hours.entry(hour_of(row.slot.start())).or_default().add(&more);
         self.sum.add(&more);
     }
 
-    /// Replaces all that was added of an hour.
+    /// Replaces an hour's energy and emissions by those of `rows` with the intensities in `series`.
     pub(crate) fn recount<'a>(
         &mut self,
         hour: DateTime<Utc>,
@@ -49,12 +49,12 @@ impl HourlyEmissions {
         }
     }
 
-    /// Returns the sum.
+    /// Returns the sum over all hours.
     pub(crate) fn sum(&self) -> &Emissions {
         &self.sum
     }
 
-    /// Returns the mean intensity over a span, from the hours in it; `None` where none of their energy has one.
+    /// Returns the time-weighted mean carbon intensity over a span, from its hours; `None` if none has an intensity.
     pub(crate) fn mean_intensity_over(&self, span: &Slot) -> Option<GramsPerKwh> {
         let (mut time, mut sum) = (Seconds::ZERO, 0.0);
         for (hour, emissions) in &self.hours {
@@ -73,7 +73,7 @@ impl HourlyEmissions {
     }
 }
 
-/// Returns a job's rows of GPUs, or those of CPU packages and memory.
+/// Returns a job's rows: those of GPUs if `of_gpus`, otherwise those of CPU packages and memory.
 pub(crate) fn of_job<'a>(rows: &'a [Interval], id: &'a JobId, of_gpus: bool) -> impl Iterator<Item = &'a Interval> {
     let is_its = move |row: &&Interval| {
         matches!(&row.share, Share::Job(of) if of == id) && (row.device.kind() == DeviceKind::Gpu) == of_gpus
@@ -81,7 +81,7 @@ pub(crate) fn of_job<'a>(rows: &'a [Interval], id: &'a JobId, of_gpus: bool) -> 
     rows.iter().filter(is_its)
 }
 
-/// Returns energy by kind of device.
+/// Returns the sum of the rows' energy for each kind of device.
 pub(crate) fn by_kind(rows: &[Interval]) -> BTreeMap<DeviceKind, Millijoules> {
     let mut sums = BTreeMap::new();
     for row in rows {

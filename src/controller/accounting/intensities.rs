@@ -1,4 +1,4 @@
-//! Intensities that emissions are computed with: the best known ones of a time.
+//! Carbon intensities with which emissions are computed: the best known ones at present.
 
 use crate::controller::error::ControlError;
 use crate::controller::signal::Signal;
@@ -6,12 +6,12 @@ use crate::store::{SourceKey, Store};
 use wattune_core::domain::{CarbonSeries, SignalKind, Slot};
 use wattune_core::ledger::{self, Emissions, Interval};
 
-/// Sources of intensities.
+/// Access to the carbon intensities in the database and in memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Intensities<'a> {
     signal: &'a Signal,
     store: &'a Store,
-    /// True if the store has all published values; while it cannot be written, memory has more.
+    /// True if the database has all published values; while it cannot be written, only memory has the newest ones.
     is_stored: bool,
 }
 
@@ -20,14 +20,14 @@ impl<'a> Intensities<'a> {
         Self { signal, store, is_stored }
     }
 
-    /// Returns the emissions of rows with the best intensities known now, and these. They extend further by half of the
-    /// time, since the reference that the rows are compared with may have taken longer.
+    /// Returns the emissions of rows, and the intensities used: the best known ones. These extend beyond the rows by
+    /// half of the rows' time, since the same work may take longer at the reference that a job is compared with.
     pub(crate) async fn emissions_of(self, rows: &[Interval]) -> Result<(Emissions, CarbonSeries), ControlError> {
         let series = self.over(rows).await?;
         Ok((ledger::emissions(rows, &series), series))
     }
 
-    /// Returns the best known intensities of the time of rows, and of half of it more.
+    /// Returns the best known intensities for the time of the rows and half as much time after it.
     pub(crate) async fn over(self, rows: &[Interval]) -> Result<CarbonSeries, ControlError> {
         let first = rows.iter().map(|row| row.slot.start()).min();
         let last = rows.iter().map(|row| row.slot.end()).max();
@@ -37,8 +37,8 @@ impl<'a> Intensities<'a> {
         }
     }
 
-    /// Returns the intensities for emissions of jobs: the best known ones, and where computed hours rest on other sources
-    /// than the active ones, theirs, so that a job's emissions equal those of reports.
+    /// Returns the best known intensities for emissions of jobs, from the active sources and from those with which the
+    /// hours of the span were settled, so that a job's emissions equal those in reports.
     pub(crate) async fn for_jobs(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
         let sources = self.signal.accounting_series().sources();
         let is_marginal = sources.first().is_some_and(|key| key.kind == SignalKind::Marginal);
@@ -55,8 +55,8 @@ impl<'a> Intensities<'a> {
         self.best_of(self.signal.accounting_series().sources(), span).await
     }
 
-    /// Returns the stored values, with which hourly emissions are computed, and those in memory where there are none: the
-    /// slot in progress may not be stored yet.
+    /// Returns the stored intensities, and those in memory where none are stored: the current slot may not be stored
+    /// yet. While the database cannot be written, those in memory take precedence.
     async fn best_of(self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, ControlError> {
         let stored = self.store.intensities(sources, span).await?;
         let known = self.signal.accounting_series().series().within(span);

@@ -16,20 +16,20 @@ use wattune_core::ledger::{AttributionRule, Interval, OpenInterval, Share};
 use wattune_core::units::{Millijoules, Seconds};
 
 impl Accounting {
-    /// Closes the intervals that are long enough. Returns whether one of a GPU was.
+    /// Closes the open intervals that are due. Returns whether an interval of a GPU was due.
     pub(crate) fn close_due(&mut self, node: &mut Node<'_>) -> bool {
         let now = node.now();
         let due = node.settings.interval_s - node.settings.tick_s;
         let boundary = self.signal_boundary(node);
         let is_due = move |interval: &OpenInterval| {
-            // After a split, the sooner it is closed, the better its parts are known.
+            // The sooner an interval with several rules is closed, the more exactly the energy of its parts is known.
             interval.has_rule_changes()
                 || interval.age(now) >= due.max(Seconds::new(0.5))
                 || boundary.is_some_and(|b| interval.start() < b && b <= now.utc)
         };
-        // An unresponsive GPU is due until it answers, and there is nothing to write until then.
+        // The interval of an unresponsive GPU stays due, but cannot be closed before the GPU answers.
         let closes = |gpu: &Gpu, interval: &OpenInterval| gpu.seen.metered_at.is_some_and(|at| interval.can_close(at));
-        // With many jobs, each with a row, intervals are longer, but not beyond a slot of the signal.
+        // Each job has a row: with many jobs intervals are longer, but end with the slot of the carbon signal.
         let waits = |gpu: &Gpu, interval: &OpenInterval| {
             gpu.is_crowded(now.monotonic) && !boundary.is_some_and(|b| interval.start() < b && b <= now.utc)
         };
@@ -43,12 +43,12 @@ impl Accounting {
         !ids.is_empty()
     }
 
-    /// Returns the start of the signal's present slot: intervals end there, so that each has one intensity.
+    /// Returns the start of the carbon signal's current slot: intervals end there, so that each has one intensity.
     fn signal_boundary(&self, node: &Node<'_>) -> Option<DateTime<Utc>> {
         node.signal.accounting_series().series().at(node.now().utc).map(|(slot, _)| slot.start())
     }
 
-    /// Closes a GPU's open interval, if it is long enough to be measured, and for the number of its jobs.
+    /// Closes a GPU's open interval, if it is long enough to be measured and for the number of jobs on the GPU.
     pub(crate) fn close_interval_of(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let now = node.now().monotonic;
         if !node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
@@ -61,14 +61,14 @@ impl Accounting {
         let Some(gpu) = node.gpus.get(id) else { return };
         let seen = &gpu.seen;
         let newest = seen.metered_at.map(|at| EnergyReading { at, metered: seen.metered, counter: seen.counter });
-        // The energy of an unresponsive time is attributed over that time alone.
+        // The energy of an unresponsive time is attributed over that time alone: close at its end, then now.
         let turned = gpu.interval.as_ref().is_some_and(OpenInterval::has_rule_changes);
         for reading in seen.after_gap.filter(|_| turned).into_iter().chain(newest) {
             self.close_interval_at(node, id, reading);
         }
     }
 
-    /// Closes it up to the time of the reading: an unresponsive GPU keeps its interval open.
+    /// Closes a GPU's open interval at the time of `reading`. Without a new reading the interval stays open.
     fn close_interval_at(&mut self, node: &mut Node<'_>, id: &GpuId, reading: EnergyReading) {
         self.record_recovered(node, id);
         let EnergyReading { at, metered, .. } = reading;
@@ -100,7 +100,7 @@ impl Accounting {
         self.backlog.checkpoints.push(point);
     }
 
-    /// Returns the checkpoint of an interval that ends `at` with this reading, so that a gap joins it without a seam;
+    /// Returns the checkpoint for an interval that ends at `at` with this reading, from which later energy is counted;
     /// `None` for a GPU whose counter was never read.
     pub(crate) fn point_of(
         &self,
@@ -125,7 +125,7 @@ impl Accounting {
         }
     }
 
-    /// Returns the rule that attributes a GPU's energy now, and begins to count its use anew.
+    /// Returns the rule that attributes a GPU's energy up to now, and starts to count the jobs' use of the GPU anew.
     fn rule_of(&mut self, node: &mut Node<'_>, id: &GpuId) -> Option<AttributionRule> {
         let rule = self.rule_so_far(node, id)?;
         let gpu = node.gpus.get_mut(id)?;
@@ -134,9 +134,9 @@ impl Accounting {
         Some(rule)
     }
 
-    /// Returns the rule that attributes a GPU's energy now.
+    /// Returns the rule that attributes a GPU's energy up to now.
     pub(crate) fn rule_so_far(&self, node: &Node<'_>, id: &GpuId) -> Option<AttributionRule> {
-        // Use is unknown of jobs that did not name their processes.
+        // The use of the GPU by a job is unknown if its registration names no processes.
         let is_known = |id: &JobId| node.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
         let gpu = node.gpus.get(id)?;
         let (jobs, unknown_user) = (gpu.counted_holders(), gpu.has_unknown_user());
@@ -144,9 +144,9 @@ impl Accounting {
         Some(AttributionRule::Holders { jobs, unknown_user, used })
     }
 
-    /// Attributes a GPU's energy so far to its present holders, right before a job is added or removed. Where many jobs
-    /// hold it and the last split is recent, it does nothing: a new job then gets no energy until the next split, and a
-    /// removed one none since the last. Returns whether it was done.
+    /// Attributes a GPU's energy up to now to the jobs on it, right before a job is added or removed. If many jobs are
+    /// on the GPU and the last split is recent, does nothing: a new job then gets no energy until the next split, and a
+    /// removed job none since the last split. Returns whether the energy was attributed.
     pub(crate) fn split_interval_of(&mut self, node: &mut Node<'_>, id: &GpuId, is_leaving: bool) -> bool {
         let now = node.now().monotonic;
         if node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
@@ -163,7 +163,7 @@ impl Accounting {
     fn split_unread(&mut self, node: &mut Node<'_>, id: &GpuId, is_leaving: bool) {
         let now = node.now().monotonic;
         let Some(gpu) = node.gpus.get(id) else { return };
-        // The time since the last reading of a GPU that answers is not worth a row after a job's final account.
+        // On a GPU that answers, the time since the last reading is too short for a row after a job's final account.
         let is_due = |interval: &OpenInterval| !is_leaving || interval.is_unread(now, node.settings.sample_s);
         // A GPU without readings has no energy to attribute.
         if gpu.seen.metered_at.is_none() || !gpu.interval.as_ref().is_some_and(is_due) {
@@ -183,8 +183,8 @@ impl Accounting {
         }
     }
 
-    /// Writes the backlog. On failure everything stays in it for the next tick. Returns the ended jobs with energy that
-    /// was written only now; `None` if not all could be written.
+    /// Writes the backlog. What could not be written stays for the next tick. Returns the ended jobs with energy that
+    /// was written only now; `None` if there was nothing to write or a write failed.
     pub(crate) async fn write_backlog(&mut self, node: &mut Node<'_>) -> Option<BTreeSet<JobId>> {
         if self.backlog.is_empty() {
             return None;
@@ -197,7 +197,7 @@ impl Accounting {
     }
 
     async fn write_all(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
-        // Before the checkpoint moves: losses that it hides are detected only once.
+        // Write entries on lost energy first: once the checkpoint has moved, a loss cannot be detected again.
         self.write_entries(node).await?;
         let backlog = &self.backlog;
         node.store.append(&backlog.intervals, &backlog.checkpoints).await?;
@@ -227,17 +227,17 @@ impl Accounting {
         Ok(())
     }
 
-    /// Removes an ended job whose savings are estimated with all that was written.
+    /// Removes an ended job from those with late energy, once its savings are estimated with all of its energy.
     pub(crate) fn forget_late(&mut self, id: &JobId) {
         self.backlog.late.remove(id);
     }
 
-    /// Queues a job that has ended and could not be stored.
+    /// Queues a job that has ended and could not be stored, to be stored with the backlog.
     pub(crate) fn queue_ended(&mut self, job: StoredJob) {
         self.backlog.ended.push(job);
     }
 
-    /// Sets the time up to which an earlier daemon recorded a GPU without a counter.
+    /// Sets the time up to which an earlier daemon recorded the energy of a GPU without a counter.
     pub(crate) fn set_recorded_until(&mut self, device: DeviceId, until: DateTime<Utc>) {
         self.backlog.recorded_until.insert(device, until);
     }
@@ -274,8 +274,8 @@ impl Accounting {
         }
     }
 
-    /// Stores a job's profile for its later runs, if that changed. A guest that shared a GPU stores none: the measured
-    /// power and throughput are not those of the job alone.
+    /// Stores a job's profile for later runs, if the profile changed. An uncontrolled job that shared a GPU stores
+    /// none: the measured power and throughput are not those of the job alone.
     pub(crate) async fn store_profile(&mut self, node: &mut Node<'_>, id: &JobId) {
         let now = node.now().utc;
         let Some(job) = node.jobs.get_mut(id) else { return };

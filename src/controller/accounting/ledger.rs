@@ -1,4 +1,4 @@
-//! Upkeep of the ledger that is due, and that was done since the start.
+//! State of the ledger's upkeep: work that is due, and totals since the daemon's start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,21 +15,21 @@ use wattune_core::units::Millijoules;
 /// Number of UTC days that the view sums up, today included.
 pub(crate) const SHOWN_DAYS: i64 = 30;
 
-/// Terms under which the ledger is kept.
+/// Data of the ledger's entry `terms`: the conditions under which the ledger is kept.
 #[derive(Clone, Debug, Default)]
 pub struct LedgerTerms {
-    /// `[ledger]`.
+    /// Settings in `[ledger]`.
     pub settings: ledger::Settings,
     /// Name of the host.
     pub host: String,
-    /// Digest of all settings.
+    /// SHA-256 of all settings.
     pub digest: Digest,
 }
 
-/// Minute, and the gaps and losses that this daemon had found by then.
+/// Minute of a count of gaps, and the numbers of gaps and of losses that this daemon had found by then.
 type Counted = (DateTime<Utc>, u64, u64);
 
-/// Upkeep of the ledger.
+/// State of the ledger's upkeep.
 #[derive(Default)]
 pub(crate) struct Ledger {
     pub(super) terms: LedgerTerms,
@@ -39,9 +39,9 @@ pub(crate) struct Ledger {
     pub(super) checked_minute: Option<DateTime<Utc>>,
     /// Hours whose emissions are due for computation, and the reasons.
     pub(super) pending: BTreeSet<(DateTime<Utc>, DueReason)>,
-    /// Hours with other intensities than in the running jobs' sums.
+    /// Hours whose intensities changed since they were counted for running jobs and the carbon budget.
     pub(super) recount: BTreeSet<DateTime<Utc>>,
-    /// True if past hours got new values since the waiting jobs were estimated.
+    /// True if past hours got new intensities since the last estimate for ended jobs that wait for intensities.
     pub(super) has_new_values: bool,
     /// Entries that are not written yet.
     pub(super) queued: Vec<Entry>,
@@ -49,7 +49,7 @@ pub(crate) struct Ledger {
     pub(super) recorded: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
     pub(super) gaps: u64,
     pub(super) lost: u64,
-    /// Gaps of the last day in the ledger: time of the count, number with known energy, and with unknown.
+    /// Gaps of the last 24 hours: state at the count, number with known energy, and number with unknown energy.
     pub(super) of_the_day: Option<(Counted, u64, u64)>,
     pub(super) closed_at: Option<DateTime<Utc>>,
     pub(super) difference_mj: u64,
@@ -58,13 +58,13 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Counts written rows.
+    /// Adds written rows to the totals since the start.
     pub(crate) fn count(&mut self, rows: &[Interval]) {
         let mut before: Option<&Interval> = None;
         for row in rows {
             let key = (row.device.clone(), row.share.name(), row.source);
             *self.recorded.entry(key).or_default() += row.energy;
-            // A gap is split at full hours and by share.
+            // Rows of one gap, which is split at full hours and by share, count once.
             let of_gap = |r: &Interval| r.source == EnergySource::CounterGap && r.device == row.device;
             self.gaps += u64::from(of_gap(row) && !before.is_some_and(of_gap));
             before = Some(row);
@@ -75,7 +75,7 @@ impl Ledger {
     pub(crate) fn record_lost(&mut self, device: &DeviceId, from: DateTime<Utc>, until: DateTime<Utc>, why: &str) {
         tracing::warn!("energy of {device} between {from} and {until} is lost: {why}");
         let (device, why) = (device.clone(), why.to_owned());
-        // A wall clock that was set back meanwhile must not hide it.
+        // Record the loss even if the wall clock was set back meanwhile.
         let from = if from < until { from } else { until - TimeDelta::seconds(1) };
         self.queued.push(Entry::Lost(Lost { at: until, device, from, until, why }));
         self.lost += 1;
@@ -90,8 +90,8 @@ impl Ledger {
         self.pending.extend(hours_of(span).map(|hour| (hour, why)));
     }
 
-    /// Returns the newest due hour and its reasons: a correction first and by itself, since it involves no intensities.
-    /// Energy includes new intensities.
+    /// Returns the newest due hour and its reasons. A correction comes first and by itself, since it keeps the hour's
+    /// intensities. New energy replaces new intensities as a reason, since both cause the intensities to be read again.
     pub(super) fn next_pending(&self) -> Option<(DateTime<Utc>, Vec<DueReason>)> {
         let (hour, _) = *self.pending.last()?;
         let all: Vec<DueReason> = self.pending.range((hour, DueReason::Energy)..).map(|(_, why)| *why).collect();

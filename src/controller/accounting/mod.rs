@@ -30,7 +30,7 @@ use super::signal::Signal;
 use crate::cpu::watch::CpuHandle;
 use crate::store::{Store, StoreError};
 
-/// Owner of the accounting.
+/// Owner of the accounting: the ledger, rows not written yet, the CPUs' intervals and the carbon budget.
 pub(super) struct Accounting {
     ledger: Ledger,
     backlog: Backlog,
@@ -64,7 +64,7 @@ impl Accounting {
         self.store_fault = Some(text);
     }
 
-    /// Returns the intensities that emissions are computed with.
+    /// Returns access to the carbon intensities with which emissions are computed.
     pub(super) fn intensities<'a>(&self, signal: &'a Signal, store: &'a Store) -> Intensities<'a> {
         Intensities::new(signal, store, self.store_fault.is_none())
     }

@@ -1,4 +1,4 @@
-//! Hours counted again for running jobs and the carbon budget when their intensities change.
+//! Emissions of running jobs and the carbon budget: hours are counted again when their intensities change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,13 +34,13 @@ impl Accounting {
         self.ledger.recount.extend(counted);
     }
 
-    /// Returns the hours of which a running job or the budget holds a sum.
+    /// Returns the hours that are counted in the emissions of a running job or of the budget.
     fn counted_hours(&self, node: &Node<'_>) -> impl Iterator<Item = DateTime<Utc>> {
         let of_jobs = node.jobs.iter().flat_map(|job| job.emissions.hours().chain(job.cpu_emissions.hours()));
         of_jobs.chain(self.budget.hours())
     }
 
-    /// Counts some of the marked hours again.
+    /// Counts marked hours again, the newest first, at most [`RECOUNTED_AT_ONCE`].
     pub(crate) async fn recount_hours(&mut self, node: &mut Node<'_>) {
         if self.ledger.recount.is_empty() {
             return;
@@ -56,7 +56,7 @@ impl Accounting {
         }
     }
 
-    /// Sums up the ledger's rows of every job: some began under an earlier daemon.
+    /// Counts the emissions of the budget and of all jobs from the ledger: some jobs began under an earlier daemon.
     pub(crate) async fn recount_jobs(&mut self, node: &mut Node<'_>) {
         self.recount_budget(node).await;
         let ids = node.jobs.ids();
@@ -98,7 +98,7 @@ impl Accounting {
         Ok(())
     }
 
-    /// Returns the budget's present span; `None` without a budget, or once it is over.
+    /// Returns the budget's current span as the API shows it; `None` without a budget, or once its single span is over.
     pub(crate) fn budget_view(&self, jobs: &Jobs, signal: &Signal, now: DateTime<Utc>) -> Option<BudgetView> {
         let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
         let emitted = self.budget.emitted(&span, signal.basis().value);
@@ -115,7 +115,7 @@ impl Accounting {
         })
     }
 
-    /// Counts the emissions of the budget's present span when one begins.
+    /// Counts the emissions of the budget's current span from the ledger whenever a new span begins.
     pub(crate) async fn count_budget(&mut self, node: &mut Node<'_>) {
         let span = self.budget.settings.span(node.now().utc);
         if self.budget.counted.as_ref().map(|(of, _)| *of) != span {
@@ -123,7 +123,7 @@ impl Accounting {
         }
     }
 
-    /// Counts them from the ledger, with the intensities known now.
+    /// Counts the emissions of the budget's current span from the ledger, with the intensities known now.
     pub(crate) async fn recount_budget(&mut self, node: &mut Node<'_>) {
         let Some(span) = self.budget.settings.span(node.now().utc) else {
             self.budget.counted = None;

@@ -1,4 +1,4 @@
-//! Recovery after a time without observation: the energy that counters gained, and the jobs on the GPUs meanwhile.
+//! Recovery after a time without a daemon: the energy that GPUs' counters gained, attributed to the jobs of that time.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -12,23 +12,23 @@ use wattune_core::domain::{DeviceId, GpuId};
 use wattune_core::ledger::{self, OccupancySpan, OpenInterval};
 use wattune_core::units::{Millijoules, Seconds};
 
-/// Reason of a loss between two daemons without a counter.
+/// Reason, in the ledger, for lost energy of a GPU without a counter between two daemons.
 const NOT_KEPT: &str =
     "it has no energy counter, and no daemon ran, or one was ended before it had written down what it read";
-/// Reason of a loss with a counter.
+/// Reason, in the ledger, for lost energy of a GPU whose counter has become unreadable.
 const NOT_BACK: &str = "its counter has not been read since";
-/// Reason of a loss by a counter that cannot be right.
+/// Reason, in the ledger, for lost energy of a GPU whose counter gained more than is possible.
 const IMPOSSIBLE: &str = "its counter gained more than the GPU can draw in that time";
-/// Time by which the wall clock may have been changed meanwhile.
+/// Tolerated change of the wall clock between two daemons: an hour, and a little more.
 const CLOCK_CHANGE: Seconds = Seconds::new(3700.0);
-/// Time to wait for a counter that an earlier daemon read, before the energy that it alone knows counts as lost.
+/// Time after which the energy that only a counter shows counts as lost, if an earlier daemon could read that counter.
 const GIVEN_UP: Seconds = Seconds::new(3600.0);
-/// GPUs without a counter that were recorded so shortly before a start have no gap: sensors are no faster.
+/// Longest time without records that is no gap for a GPU without a counter: sensors are no faster.
 const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
 
 impl Accounting {
-    /// Opens intervals of GPUs that answer for the first time. The counter's increase since the last daemon's checkpoint
-    /// becomes intervals of its own, once it is read.
+    /// Opens intervals of GPUs that answer for the first time. Once a counter is read, its increase since the last
+    /// daemon's checkpoint becomes intervals of its own.
     pub(crate) fn open_intervals(&mut self, node: &mut Node<'_>) {
         let now = node.now();
         let answers = |gpu: &Gpu| gpu.seen.at.is_some() && gpu.seen.fault.is_none();
@@ -39,7 +39,7 @@ impl Accounting {
             let is_known = self.backlog.recovered.iter().any(|c| c.device == device);
             let Some(gpu) = node.gpus.get_mut(&id) else { continue };
             if is_known && gpu.seen.metered_at.is_none() {
-                // An interval opened without a first value would never know the energy of the gap.
+                // Without a first metered value, the interval's energy would be mixed with that of the gap before.
                 continue;
             }
             gpu.interval = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
@@ -65,8 +65,8 @@ impl Accounting {
         }
     }
 
-    /// Records the energy of a GPU since the last daemon's checkpoint, once its counter is read: less what was integrated
-    /// since then. If more was integrated than the counter gained, recording resumes once the counter has caught up.
+    /// Once a GPU's counter is read, records its increase since the last daemon's checkpoint less the energy integrated
+    /// since. If more was integrated than the counter gained, recording resumes once the counter has caught up.
     pub(super) fn record_recovered(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let device = DeviceId::from(id);
         let Some(place) = self.backlog.recovered.iter().position(|c| c.device == device) else { return };
@@ -76,7 +76,7 @@ impl Accounting {
         let (Some((opened, first)), Some(interval)) = (gpu.opened, &gpu.interval) else { return };
         let Some(counter) = gpu.seen.counter else {
             if now.monotonic.since(opened.monotonic) > GIVEN_UP && !std::mem::replace(&mut gpu.is_given_up, true) {
-                // Daemons in between have integrated its power.
+                // The energy up to `recorded` is known: earlier daemons integrated the GPU's power.
                 let recorded = self.backlog.recorded_until.get(&device).copied();
                 let from = recorded.unwrap_or_default().max(self.backlog.recovered[place].at);
                 self.ledger.record_lost(&device, from, opened.utc, NOT_BACK);
@@ -85,14 +85,14 @@ impl Accounting {
         };
         let last = self.backlog.recovered.swap_remove(place);
         let (metered, estimated) = (gpu.seen.metered, last.estimated + gpu.seen.metered.since_opened(&first));
-        // Its reading when the interval was opened, or its first one after that.
+        // The counter's reading when the interval was opened, or the first one after that.
         let shown = metered.reading_before(counter, &first);
         let gained = shown.checked_since(last.counter);
         let away = Seconds::from_delta(now.utc - last.at);
         let highest = gpu.handle.capabilities().highest_power(gpu.seen.reading.requested);
         let possible = ledger::PowerBound { highest, slack: CLOCK_CHANGE }.energy_within(away);
         let used = gained.unwrap_or(shown);
-        // A clock that was set back does not show how long it was.
+        // If the wall clock was set back, the length of the time is unknown, and so is the possible energy.
         let is_possible = away < Seconds::ZERO || used.to_joules() <= possible;
         if gained.is_none() || !is_possible {
             let why = if gained.is_none() { RESET_UNWATCHED } else { IMPOSSIBLE };
@@ -103,7 +103,7 @@ impl Accounting {
         gpu.handle.continue_ledger(owed);
         self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, opened.utc, energy, &spans));
         let moved = ledger::rebased(last.counter, shown, energy);
-        // Resets seen by this daemon's meter come on top.
+        // `point_of` adds the changes by resets that this daemon's meter has seen.
         gpu.rebased_before = last.rebased_mj + moved - first.rebased_mj;
         let (at, rebased_mj) = (interval.start(), last.rebased_mj + moved);
         let holders = gpu.holders();
@@ -111,7 +111,7 @@ impl Accounting {
         self.backlog.checkpoints.push(point);
     }
 
-    /// Remembers the occupancy by a job that ends now, of GPUs that have not answered since this daemon began.
+    /// Keeps the occupancy by a job that ends now, for its GPUs whose counters this daemon has not read yet.
     pub(crate) fn record_ended(&mut self, node: &mut Node<'_>, job: &Job) {
         let now = node.now().utc;
         for gpu in &job.spec.gpus {
@@ -123,7 +123,7 @@ impl Accounting {
         }
     }
 
-    /// Returns the occupancy of a GPU since an earlier daemon read it at `since`.
+    /// Returns the occupancy of a GPU by jobs from `since`, when an earlier daemon read the GPU, until now.
     pub(crate) fn occupancy_of(&self, node: &Node<'_>, gpu: &GpuId, since: DateTime<Utc>) -> Vec<OccupancySpan> {
         let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(gpu));
         let ended = self
@@ -138,14 +138,14 @@ impl Accounting {
         spans
     }
 
-    /// Returns the spans in which a job held its GPUs since then, as far as known: a job that reported before and after
-    /// the start of this daemon held them in between if its lease was not over.
+    /// Returns the known spans since `since` in which a job was on its GPUs. A job that an earlier daemon registered
+    /// was there without a daemon too if the job's lease lasted until its next report, or still lasts.
     fn spans_of(&self, node: &Node<'_>, job: &Job, since: DateTime<Utc>) -> Vec<OccupancySpan> {
         let span = |from, until| OccupancySpan { job: job.id.clone(), from, until };
         let Some(heard) = self.backlog.last_reports.get(&job.id) else { return vec![span(job.registered_at, None)] };
         let away = self.backlog.away.as_ref();
         let was_there = away.filter(|away| away.seen.leases.contains_key(&job.id));
-        // After the wall clock was set back, a job may seem to have come later than it did.
+        // If the wall clock was set back, a job's registration may seem later than it was.
         let from = match was_there {
             Some(away) if job.registered_at > away.seen.at => since.min(job.registered_at),
             _ => job.registered_at,

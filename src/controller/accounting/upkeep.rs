@@ -1,5 +1,5 @@
-//! Upkeep of the ledger: blocks closed each hour, hourly emissions computed as intensities come, minutes rolled up, and
-//! changes of limits.
+//! Upkeep of the ledger: closes a block each hour, computes hourly emissions when intensities are published, rolls up
+//! old minutes to hours, and records changes of power limits.
 
 use std::collections::BTreeSet;
 
@@ -21,11 +21,11 @@ use wattune_core::units::Millijoules;
 const COMPUTED_AT_ONCE: usize = 24;
 /// Maximum number of blocks rolled up at once.
 const ROLLED_AT_ONCE: u32 = 24;
-/// Age up to which hours with provisional values are due after a start.
+/// Maximum age of the hours without final emissions that are due again after a start.
 const RECHECKED: TimeDelta = TimeDelta::days(60);
 
 impl Accounting {
-    /// Writes the terms of the ledger, unless they are unchanged, and reads which hours may still change.
+    /// Records the ledger's terms if they changed, and marks recent hours without final emissions as due.
     pub(crate) async fn open_ledger(&mut self, store: &Store, now: DateTime<Utc>) -> Result<(), StoreError> {
         let terms = &self.ledger.terms;
         let terms = terms.settings.terms(now, &terms.host, terms.digest);
@@ -41,8 +41,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Closes the block of the previous hour in a new hour. Returns the jobs whose minutes are rolled up next, or `None`
-    /// within the hour.
+    /// Closes the open block once a new hour has begun. Returns the jobs whose minutes are rolled up next, or `None` if
+    /// no new hour has begun.
     pub(crate) async fn begin_hour(&mut self, node: &mut Node<'_>) -> Result<Option<Vec<JobId>>, StoreError> {
         let now = node.now().utc;
         self.write_entries(node).await?;
@@ -54,14 +54,14 @@ impl Accounting {
         Ok(Some(node.store.jobs_to_roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE).await?))
     }
 
-    /// Rolls up minutes that are older than they are kept.
+    /// Rolls up minutes older than `ledger.keep_intervals_days` to hours.
     pub(crate) async fn roll_up(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         node.store.roll_up(now - self.ledger.terms.settings.keep(), ROLLED_AT_ONCE, now).await?;
         Ok(())
     }
 
-    /// Counts the gaps, and once a minute adds the due hours. Returns whether past hours got new values since.
+    /// Counts the gaps and, once a minute, marks due hours and returns whether past hours got new intensities since.
     pub(crate) async fn detect_due_hours(&mut self, node: &mut Node<'_>) -> Result<bool, StoreError> {
         let now = node.now().utc;
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
@@ -69,7 +69,7 @@ impl Accounting {
         if self.ledger.checked_minute == Some(minute) {
             return Ok(false);
         }
-        // The hour in progress waits: it would only be computed again.
+        // The current hour waits until it is over: it would have to be computed again.
         self.add_due_hours(node, hour_of(now)).await?;
         self.ledger.checked_minute = Some(minute);
         Ok(std::mem::take(&mut self.ledger.has_new_values))
@@ -80,11 +80,11 @@ impl Accounting {
         let now = node.now().utc;
         let before = self.ledger.settlements;
         for _ in 0..COMPUTED_AT_ONCE {
-            // The newest first: what people look at.
+            // The newest hour first, because people look at recent figures.
             let Some((hour, reasons)) = self.ledger.next_pending() else { break };
             let silent = node.signal.silent();
             for why in reasons {
-                // Average intensities last: they remove the hour from the list of due ones.
+                // Average intensities last: their settlement removes the hour from the due ones.
                 for (kind, sources) in accounts(node.signal).into_iter().rev() {
                     let settling = SettlementInput { kind, sources: &sources, silent: &silent, at: now, why };
                     self.ledger.settlements += u64::from(node.store.settle_hour(hour, &settling).await?);
@@ -101,7 +101,7 @@ impl Accounting {
         Ok(())
     }
 
-    /// Counts the gaps of the last day, each minute and whenever one was detected.
+    /// Counts the ledger's gaps of the last 24 hours, once a minute and whenever this daemon has found another gap.
     async fn count_gaps(
         &mut self,
         node: &mut Node<'_>,
@@ -128,7 +128,7 @@ impl Accounting {
         Ok(())
     }
 
-    /// Closes the open block: its hours are due.
+    /// Closes the open block, whose hours are due afterwards.
     pub(crate) async fn close_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         let Some(close) = node.store.close_block(now).await? else { return Ok(()) };
@@ -138,7 +138,7 @@ impl Accounting {
         Ok(())
     }
 
-    /// Adds the hours before `end` with new or corrected rows.
+    /// Marks the hours before `end` with new or corrected rows as due.
     async fn add_due_hours(&mut self, node: &mut Node<'_>, end: DateTime<Utc>) -> Result<(), StoreError> {
         for (hour, why) in node.store.due_hours().await? {
             if hour < end {
@@ -148,18 +148,18 @@ impl Accounting {
         Ok(())
     }
 
-    /// Closes the block and adds all due hours, at the daemon's end.
+    /// Closes the open block and marks all hours with new or corrected rows as due, when the daemon stops.
     pub(crate) async fn end_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         self.close_block(node).await?;
         self.add_due_hours(node, DateTime::<Utc>::MAX_UTC).await
     }
 
-    /// Leaves the remaining due hours to the next start, since a stop is waited for.
+    /// Stores the remaining due hours for the next start, so that the daemon stops without computing them.
     pub(crate) async fn defer(&self, store: &Store) -> Result<(), StoreError> {
         store.defer(&self.ledger.pending).await
     }
 
-    /// Queues an entry; it is written with the next ones.
+    /// Queues an entry; [`Self::write_entries`] writes it.
     pub(crate) fn queue_entry(&mut self, entry: Entry) {
         self.ledger.queued.push(entry);
     }
@@ -169,7 +169,7 @@ impl Accounting {
         self.ledger.queued.iter()
     }
 
-    /// Marks the hours with new, withdrawn or final values as due.
+    /// Marks the hours with new, withdrawn or final intensities as due.
     pub(crate) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
         for slot in update.reported.iter().filter(|slot| slot.start() < now) {
             self.ledger.mark_due(slot, DueReason::Intensity);
@@ -214,7 +214,7 @@ impl Accounting {
         }
     }
 
-    /// Records a change of a limit: who requested it, and the result.
+    /// Records a change of a GPU's power limit: the requester, and the limits before, requested and in force.
     pub(crate) fn record_control(&mut self, node: &mut Node<'_>, id: &GpuId, change: Change) {
         let who = match node.gpus.get(id) {
             _ if change.external => "an external writer".to_owned(),
@@ -238,7 +238,7 @@ impl Accounting {
     }
 }
 
-/// A change of a GPU's limit.
+/// Change of a GPU's power limit.
 pub(crate) struct Change {
     pub(crate) what: &'static str,
     pub(crate) external: bool,
@@ -247,8 +247,8 @@ pub(crate) struct Change {
     pub(crate) enforced: Option<PowerLimit>,
 }
 
-/// Returns the accounts of emissions and their sources: average intensities always, so that energy is accounted even
-/// without any; marginal intensities where a source publishes or published them.
+/// Returns the accounts of emissions and their sources. Energy is in the account by average intensities even without
+/// sources; the account by marginal intensities has sources only if one publishes or has published such intensities.
 fn accounts(signal: &Signal) -> Vec<(SignalKind, Vec<SourceKey>)> {
     let state = signal.state();
     let published: Vec<&Forecast> = state.sources.iter().filter_map(|s| s.forecast.as_deref()).collect();

@@ -12,7 +12,7 @@ use wattune_core::ledger::{CpuTime, OpenInterval, whole};
 use wattune_core::time::Now;
 use wattune_core::units::Millijoules;
 
-/// CPUs of the node as the controller knows them.
+/// CPU packages and memory of the node (RAPL zones): latest readings and open intervals.
 #[derive(Default)]
 pub(crate) struct Processors {
     pub(super) handle: Option<CpuHandle>,
@@ -20,17 +20,17 @@ pub(crate) struct Processors {
     pub(super) zones: BTreeMap<DeviceId, OpenZone>,
 }
 
-/// Open interval of one zone.
+/// Open interval of one RAPL zone: a CPU package or its memory.
 pub(super) struct OpenZone {
     pub(super) interval: OpenInterval,
     /// Change of the counter by wraps and resets before this daemon's meter began, in millijoules.
     pub(super) rebased_before: i64,
-    /// CPU time when the interval began, or was split last.
+    /// CPU time of the node and of each job when the interval began or was split last.
     pub(super) time: TimeState,
 }
 
 impl OpenZone {
-    /// Returns the CPU time since then.
+    /// Returns the CPU time since the interval began or was split last.
     pub(super) fn time(&self, now: &TimeState) -> CpuTime {
         let before = |job: &JobId| self.time.jobs.get(job).copied().unwrap_or_default();
         CpuTime {
@@ -59,7 +59,7 @@ impl Processors {
         Self { handle, ..Self::default() }
     }
 
-    /// Returns a zone that was read with the newest observation; others keep their intervals open.
+    /// Returns a zone and the time of its reading, if the newest observation read it. Other zones' intervals stay open.
     pub(super) fn read(&self, device: &DeviceId) -> Option<(&ZoneState, Now)> {
         let zone = self.seen.zones.iter().find(|zone| zone.device == *device)?;
         let at = zone.at.filter(|at| self.seen.at == Some(*at) && zone.problem.is_none())?;

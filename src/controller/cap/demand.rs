@@ -1,4 +1,4 @@
-//! Demand on the node's cap: the wanted set point of each GPU, and its request for power.
+//! Demand on the node's cap: the set point (power limit and clock) wanted for each GPU, and its request to the cap.
 
 use crate::controller::gpus::{Gpu, Gpus};
 use crate::controller::jobs::{Jobs, Phase, SweepCeiling};
@@ -8,7 +8,7 @@ use wattune_core::domain::{GpuId, SetPoint};
 use wattune_core::time::Now;
 use wattune_core::units::Samples;
 
-/// GPUs and the jobs that hold them, at one time.
+/// References to the GPUs and their jobs, and the time at which they are read.
 #[derive(Clone, Copy)]
 pub(crate) struct Demand<'a> {
     pub(crate) gpus: &'a Gpus,
@@ -18,7 +18,7 @@ pub(crate) struct Demand<'a> {
 }
 
 impl Demand<'_> {
-    /// Returns the wanted set point of a GPU: of its manual override, else of its job, else none.
+    /// Returns the set point wanted for a GPU by its manual override, else by its job; `None` if neither wants one.
     pub(crate) fn set_point(&self, id: &GpuId) -> Option<SetPoint> {
         let gpu = self.gpus.get(id)?;
         if self.settings.observe {
@@ -32,7 +32,7 @@ impl Demand<'_> {
         job.wanted(id, self.now).map(|set| SetPoint { limit: set.limit.min(ceiling), ..set })
     }
 
-    /// Returns the request of each GPU that reports its limit.
+    /// Returns the request to the cap of each GPU that has reported a limit.
     pub(crate) fn requests(&self) -> Vec<(GpuId, LimitRequest)> {
         self.gpus.iter().filter_map(|gpu| Some((gpu.id().clone(), self.request(gpu)?))).collect()
     }
@@ -54,7 +54,7 @@ impl Demand<'_> {
         Some(LimitRequest { in_force, wanted, floor, most, priority, unyielding: gpu.is_unyielding() })
     }
 
-    /// Returns the use of a GPU's limit.
+    /// Returns the purpose of a GPU's limit, which decides when the limit is lowered under the cap.
     pub(crate) fn priority(&self, gpu: &Gpu) -> LimitPriority {
         let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
         let is_silent = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
@@ -66,7 +66,7 @@ impl Demand<'_> {
             return LimitPriority::Manual;
         }
         let Some(job) = owner else {
-            // A cap is the operator's and applies to jobs that are not controlled too.
+            // The operator's cap also applies to GPUs whose jobs wattune does not control.
             let guest = gpu.guests.first().and_then(|id| self.jobs.get(id));
             return guest.map_or(LimitPriority::Idle, |job| LimitPriority::Job { priority: job.spec.priority });
         };
@@ -75,7 +75,7 @@ impl Demand<'_> {
         match job.phase {
             Phase::Waiting => LimitPriority::Idle,
             Phase::Observing if finished => LimitPriority::Idle,
-            // A sweep that waits takes no room from others.
+            // A sweep that waits for power claims none of the cap.
             Phase::Profiling if matches!(job.sweep_ceiling, SweepCeiling::Waiting { .. }) => LimitPriority::Idle,
             Phase::Profiling => LimitPriority::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
             _ => LimitPriority::Job { priority },

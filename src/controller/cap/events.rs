@@ -9,20 +9,20 @@ use crate::controller::error::ControlError;
 use crate::store::Store;
 use wattune_core::domain::{DemandResponse, EventId, InvalidJob};
 
-/// Maximum number of events at a time.
+/// Maximum number of announced events, those of the settings not counted.
 const MOST_EVENTS: usize = 1000;
-/// Time for which events are kept after they are over.
+/// Time for which announced events are kept after their end.
 pub(crate) const KEPT: TimeDelta = TimeDelta::days(7);
 
 /// Demand-response event and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct EventView {
-    /// As it was announced.
+    /// The event as announced.
     #[serde(flatten)]
     pub event: NewEvent,
-    /// State.
+    /// State of the event now.
     pub state: EventState,
-    /// Where it was announced.
+    /// Origin of the event: the API or the settings.
     pub origin: EventOrigin,
 }
 
@@ -31,32 +31,32 @@ pub struct EventView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventState {
-    /// Its ramp has not begun.
+    /// The ramp to the target has not begun.
     Announced,
-    /// From the beginning of its ramp to the end of its target.
+    /// The ramp to the target, or the target itself, is in force.
     Active,
-    /// Its second ramp and its rebound limit.
+    /// The target has ended; the ramp back or the rebound limit is in force.
     Returning,
-    /// It is over.
+    /// The ramp back and the rebound limit have ended too.
     Over,
 }
 
-/// Where a demand-response event was announced: over the `api`, or in the `settings`, from where it cannot be withdrawn.
+/// Origin of a demand-response event: the `api`, or the `settings`, whose events cannot be withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventOrigin {
-    /// Over the API.
+    /// Announced over the API.
     Api,
-    /// In the settings: it is not to be withdrawn.
+    /// Configured in the settings; requests cannot withdraw it.
     Settings,
 }
 
-/// Result of an announcement.
+/// Result of announcing a demand-response event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Announced {
-    /// Event.
+    /// The announced event and its state.
     pub view: EventView,
-    /// True if its id is new.
+    /// True if the id is new; false if the announcement replaced an event.
     pub is_new: bool,
 }
 
@@ -72,7 +72,7 @@ pub fn event_view(event: &DemandResponse, origin: EventOrigin, now: DateTime<Utc
 }
 
 impl Cap {
-    /// Returns all events by their start: those of the settings, those announced, those over for less than a week.
+    /// Returns all events in order of start: those of the settings, and those announced and kept.
     pub(crate) fn events(&self, now: DateTime<Utc>) -> Vec<EventView> {
         let fixed = self.fixed.iter().map(|e| event_view(e, EventOrigin::Settings, now));
         let announced = self.events.values().map(|e| event_view(e, EventOrigin::Api, now));
@@ -81,7 +81,7 @@ impl Cap {
         all
     }
 
-    /// Adds or replaces an event and stores it.
+    /// Adds an event, or replaces the one with the same id, and stores it.
     pub(crate) async fn announce(
         &mut self,
         event: DemandResponse,
@@ -109,7 +109,7 @@ impl Cap {
         Ok(Announced { view, is_new })
     }
 
-    /// Removes an event, also while it is active, and returns it.
+    /// Removes an announced event, even while it is active, and returns it.
     pub(crate) async fn withdraw(
         &mut self,
         id: &EventId,

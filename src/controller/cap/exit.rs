@@ -11,11 +11,11 @@ use wattune_core::cap::{LimitGrant, LimitPriority, LimitRequest, allocate};
 use wattune_core::domain::{GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
-/// Rounds of restoring: GPUs above their original limits first, then those that they make room for.
+/// Number of rounds of restoring: once GPUs are lowered to their original limits, others may fit under the cap.
 const ROUNDS: usize = 2;
 
-/// Restores every journalled GPU as far as all limits together stay under `cap`, in milliwatts; without a cap, in full.
-/// The rest stays in the journal. Blocks: not for async tasks.
+/// Restores the original limit of every journalled GPU as far as all limits add up to at most `cap`, in milliwatts;
+/// without a cap, in full. The journal keeps the rest. Blocks the calling thread: not for async tasks.
 pub(crate) fn restore_within(
     journal: &mut Journal,
     handles: &[GpuHandle],
@@ -45,7 +45,7 @@ pub(crate) fn restore_within(
         }
         outcomes.extend(restore_only(journal, &now, timeout));
     }
-    // Clocks count for no cap: they are unlocked also where the limit has to stay.
+    // The cap does not limit clocks: they are unlocked even where the limit cannot be restored.
     let locked = handles.iter().filter(|h| !outcomes.contains_key(&h.identity().id)).filter_map(|h| {
         let entry = journal.entry(&h.identity().id)?;
         let limit = h.observe().reading.requested?;
@@ -67,12 +67,12 @@ pub(crate) fn restore_within(
     outcomes.into_iter().collect()
 }
 
-/// Returns the limit up to which a GPU is restored, if not in full.
+/// Returns the granted limit if it is below the original one; `None` if the GPU is restored in full.
 fn part(request: &LimitRequest, grant: &LimitGrant) -> Option<PowerLimit> {
     (grant.limit < request.wanted).then_some(grant.limit)
 }
 
-/// Reads all GPUs after the writes in flight.
+/// Reads all GPUs at the same time, each after its pending writes.
 fn read_all(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
     thread::scope(|scope| {
         let read = |handle: &GpuHandle| handle.read_and_wait(timeout).unwrap_or_else(|_| handle.observe());
@@ -81,7 +81,7 @@ fn read_all(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
     })
 }
 
-/// Returns a GPU's request at the end: its original limit. `None` if it reports no limit.
+/// Returns a GPU's request to the cap when the daemon ends: its original limit. `None` if its limit is unknown.
 fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<LimitRequest> {
     let range = handle.capabilities().limits.as_ref().ok().copied();
     let in_force = seen.reading.requested.max(seen.reading.enforced).or(range.map(|r| r.max))?;
@@ -103,7 +103,7 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
     match restore_action(entry, journal.boot_id(), &observed) {
         RestoreAction::LeaveExternal(_) => Some(fixed),
         RestoreAction::AlreadyRestored | RestoreAction::Write(_) => {
-            // At the end no GPU is lowered for another: the room that there is, is shared.
+            // At the end no GPU is lowered for another; GPUs only share the power that is free.
             let floor = in_force.min(entry.original);
             Some(LimitRequest {
                 wanted: entry.original,

@@ -1,4 +1,4 @@
-//! Owns the node's cap: its schedule, demand-response events, and its grants to GPUs.
+//! The node's cap: its schedule, its demand-response events, and the limits that it grants to GPUs.
 
 mod demand;
 mod events;
@@ -23,16 +23,16 @@ use wattune_core::cap::{LimitGrant, LimitRequest, allocate};
 use wattune_core::domain::{CapSchedule, ConfiguredCap, DemandResponse, EventId, GpuId, PowerLimit, SetPoint, Slot};
 use wattune_core::units::{Seconds, Watts};
 
-/// Longest time for which a search for plans delays a tick.
+/// Maximum time for which a search for plans delays a tick.
 const LONGEST_SEARCH: Seconds = Seconds::new(60.0);
 
 /// Owner of the node's cap.
 pub(super) struct Cap {
     settings: CapSettings,
     configured: ConfiguredCap,
-    /// Events of the settings, which cannot be withdrawn.
+    /// Demand-response events of the settings, which cannot be withdrawn.
     fixed: Vec<DemandResponse>,
-    /// Announced events.
+    /// Demand-response events announced over the API.
     events: BTreeMap<EventId, DemandResponse>,
     last: LastCap,
 }
@@ -49,7 +49,7 @@ impl LastCap {
         self.0.store(cap.unwrap_or(NO_CAP), Ordering::Relaxed);
     }
 
-    /// Returns it in milliwatts.
+    /// Returns the cap in milliwatts; `None` if there was none.
     pub(super) fn get(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|cap| *cap != NO_CAP)
     }
@@ -71,23 +71,23 @@ impl Cap {
         CapSchedule::new(&self.configured, &events, baseline, now)
     }
 
-    /// Returns whether original limits that do not fit stay lowered when the daemon ends.
+    /// Returns whether original limits that do not fit under the cap stay lowered when the daemon ends.
     pub(super) fn keeps_on_exit(&self) -> bool {
         self.settings.on_exit == OnExit::Keep
     }
 
-    /// Returns the shared last cap.
+    /// Returns a shared handle to the cap that was binding when limits were last written.
     pub(super) fn last(&self) -> LastCap {
         self.last.clone()
     }
 
-    /// Returns the part of the cap that holds at all times.
+    /// Returns the constant cap of the settings, if there is one.
     pub(super) fn constant(&self, baseline: Watts) -> Option<Watts> {
         Some(self.configured.constant?.of(baseline))
     }
 
-    /// Returns the time before a fall of the cap at which limits are lowered: detection takes up to two ticks, of which one
-    /// may wait for a plan, and a write as long as a call may take.
+    /// Returns how long before a fall of the cap limits are lowered: the configured lead, but at least two ticks, one
+    /// driver call and one search for plans, which is how long a lowering may take.
     pub(super) fn lead(&self, settings: &Settings) -> Seconds {
         let Settings { tick_s, call_timeout_s, solve_limit_s, .. } = *settings;
         self.settings.lead_s.max(tick_s * 2.0 + call_timeout_s + solve_limit_s.min(LONGEST_SEARCH))
@@ -100,24 +100,24 @@ impl Cap {
         Some(PowerLimit::from_milliwatts(cap).watts())
     }
 
-    /// Returns that cap of the present schedule, in milliwatts.
+    /// Returns the strictest cap until a lowering requested now is certain to be in force, in milliwatts.
     fn binding(&self, demand: &Demand<'_>) -> Option<u64> {
         let now = demand.now.utc;
         let cap = self.soon(&self.schedule(demand.gpus.largest_limits(), now), demand.settings, now)?;
         Some(u64::from(cap.to_milliwatts()))
     }
 
-    /// Returns the sum to which GPUs' limits are restored when the daemon ends, in milliwatts; `None` for in full.
+    /// Returns the maximum sum of the limits restored when the daemon ends, in milliwatts; `None` to restore in full.
     pub(super) fn at_exit(&self, demand: &Demand<'_>) -> Option<u64> {
         self.binding(demand).filter(|_| self.keeps_on_exit())
     }
 
-    /// Returns the grant of each GPU that counts.
+    /// Returns the limit granted to each GPU that has reported one; empty without a cap and in observe mode.
     pub(super) fn grants(&self, demand: &Demand<'_>) -> LimitGrants {
         self.grants_under(self.binding(demand), demand)
     }
 
-    /// Returns the same, and records the cap for the supervisor.
+    /// Returns the grants, and records the cap for the supervisor, which restores limits if the controller panics.
     pub(super) fn enforce(&self, demand: &Demand<'_>) -> LimitGrants {
         let cap = self.binding(demand);
         self.last.set(cap.filter(|_| !demand.settings.observe));
@@ -134,7 +134,7 @@ impl Cap {
     }
 }
 
-/// Grant of each GPU that counts; empty where there is no cap.
+/// Request and grant of each GPU that has reported a limit; empty without a cap and in observe mode.
 #[derive(Debug, Default)]
 pub(super) struct LimitGrants(BTreeMap<GpuId, (LimitRequest, LimitGrant)>);
 
@@ -144,7 +144,7 @@ impl LimitGrants {
         self.0.get(id)
     }
 
-    /// Returns the set point that is permitted on a GPU; `None` for its original limit.
+    /// Returns the set point that a GPU may have under the cap; `None` for its original limit.
     pub(super) fn permitted(&self, id: &GpuId, set_point: Option<SetPoint>) -> Option<SetPoint> {
         match (self.of(id), set_point) {
             (None, set_point) => set_point,

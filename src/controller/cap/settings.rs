@@ -14,15 +14,15 @@ use wattune_core::units::{Seconds, Watts};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CapSettings {
-    /// At all times.
+    /// Cap that holds at all times, in watts.
     pub limit_w: Option<f64>,
-    /// The same as a part of the sum of the GPUs' largest limits.
+    /// Cap that holds at all times, in percent of the sum of the GPUs' largest limits.
     pub limit_pct: Option<f64>,
     /// Windows of the week and spans of time with caps of their own.
     pub schedule: Vec<ScheduleEntry>,
     /// Demand-response events that are known in advance.
     pub events: Vec<NewEvent>,
-    /// Limits are down this long before the cap falls.
+    /// Minimum time before a fall of the cap at which limits are lowered.
     pub lead_s: Seconds,
     /// Handling of original limits that do not fit under the cap when the daemon ends.
     pub on_exit: OnExit,
@@ -45,10 +45,10 @@ impl Default for CapSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExit {
-    /// They come back as far as the cap allows; the journal keeps them for the next daemon or `wattune restore`.
+    /// Original limits are restored as far as the cap allows; the journal keeps the rest for a later restore.
     #[default]
     Keep,
-    /// They come back in full.
+    /// Original limits are restored in full.
     Restore,
 }
 
@@ -59,55 +59,55 @@ pub struct ScheduleEntry {
     /// The days on which the window begins: "mon" to "sun"; every day if absent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub days: Vec<String>,
-    /// When it begins, "HH:MM" in UTC.
+    /// Time of day at which the window begins, "HH:MM" in UTC.
     pub from: Option<String>,
-    /// When it ends, "HH:MM" in UTC; at or before `from` on the next day: at `from`, the window lasts a whole day.
+    /// Time of day at which the window ends, "HH:MM" in UTC: on the next day if at or before `from`, so 24 h if equal.
     pub to: Option<String>,
-    /// When the span begins.
+    /// Time at which the span begins.
     #[serde(deserialize_with = "optional_datetime")]
     pub start: Option<DateTime<Utc>>,
-    /// When it ends.
+    /// Time at which the span ends.
     #[serde(deserialize_with = "optional_datetime")]
     pub end: Option<DateTime<Utc>>,
-    /// The cap.
+    /// Cap within the window or span, in watts.
     pub limit_w: Option<f64>,
-    /// The same as a part of the sum of the GPUs' largest limits.
+    /// Cap within the window or span, in percent of the sum of the GPUs' largest limits.
     pub limit_pct: Option<f64>,
 }
 
-/// A demand-response event: for a while the limits of all GPUs add up to no more than a target.
+/// A demand-response event: for some time the limits of all GPUs may add up to no more than a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewEvent {
-    /// 1 to 64 letters, digits, '-', '_', '.' and ':'. The same id again replaces the event.
+    /// Id of the event: 1 to 64 letters, digits, '-', '_', '.' and ':'. The same id again replaces the event.
     #[schema(example = "dr-2026-12-01", min_length = 1, max_length = 64)]
     pub id: String,
-    /// When the target begins to hold.
+    /// Time from which the target holds.
     #[serde(deserialize_with = "datetime")]
     pub start: DateTime<Utc>,
-    /// When it holds no more.
+    /// Time at which the target ends.
     #[serde(deserialize_with = "datetime")]
     pub end: DateTime<Utc>,
-    /// The target; give it or `target_pct`.
+    /// Target for the sum of all GPUs' limits. Give either this or `target_pct`.
     #[serde(default)]
     pub target_w: Option<f64>,
-    /// The target as a part of the sum of the GPUs' largest limits: 70 allows 70 % of it.
+    /// Target relative to the sum of the GPUs' largest limits: 70 allows 70 % of that sum.
     #[serde(default)]
     pub target_pct: Option<f64>,
-    /// Time before its start from which the event is considered. If absent, it is considered at once.
+    /// Time before the start from which plans consider the event. If absent, they consider it at once.
     #[serde(default)]
     pub notice_s: Option<f64>,
-    /// Within so long before the start the cap falls steadily to the target, and within as long after the end it rises
-    /// again. 0 if absent: limits are down at the start all the same.
+    /// Duration of the cap's linear fall to the target before the start, and of its linear rise after the end; 0 if
+    /// absent. Limits are down at the start in any case.
     #[serde(default)]
     pub ramp_s: Option<f64>,
-    /// Cap for `rebound_s` after the end.
+    /// Cap on the sum of all GPUs' limits for `rebound_s` after the end.
     #[serde(default)]
     pub rebound_w: Option<f64>,
-    /// The same as a part of the sum of the GPUs' largest limits.
+    /// Cap for `rebound_s` after the end, relative to the sum of the GPUs' largest limits.
     #[serde(default)]
     pub rebound_pct: Option<f64>,
-    /// For how long after the end.
+    /// Duration of the rebound limit after the end.
     #[serde(default)]
     pub rebound_s: Option<f64>,
 }
@@ -118,7 +118,7 @@ impl CapSettings {
         self.limit_w.is_none() && self.limit_pct.is_none() && self.schedule.is_empty() && self.events.is_empty()
     }
 
-    /// Checks what the types cannot; the error begins with the key and states what is valid.
+    /// Checks the values that the types do not; the error begins with the key and states what is valid.
     pub fn check(&self) -> Result<(), String> {
         self.lead_s.check("lead_s", 0.0, 300.0)?;
         self.configured()?;
@@ -129,7 +129,7 @@ impl CapSettings {
         }
     }
 
-    /// Returns the cap that holds until the settings change.
+    /// Returns the cap of the settings without demand-response events.
     pub fn configured(&self) -> Result<ConfiguredCap, String> {
         let constant = level(("limit_w", self.limit_w), ("limit_pct", self.limit_pct)).map_err(|e| describe("", &e))?;
         let mut cap = ConfiguredCap { constant, ..ConfiguredCap::default() };
@@ -165,7 +165,7 @@ impl CapSettings {
         Ok(cap)
     }
 
-    /// Returns the events of the settings.
+    /// Returns the demand-response events of the settings.
     pub fn events(&self) -> Result<Vec<DemandResponse>, String> {
         let checked = |(i, e): (usize, &NewEvent)| {
             DemandResponse::try_from(e.clone()).map_err(|e| format!("events[{i}].{} {}", e.field, e.why))
@@ -231,7 +231,7 @@ impl From<&DemandResponse> for NewEvent {
     }
 }
 
-/// Returns a level that is given in watts or percent, or not at all.
+/// Returns a level given in watts or in percent; `None` if neither is given. Each pair is a key and its value.
 fn level(
     watts: (&'static str, Option<f64>),
     percent: (&'static str, Option<f64>),

@@ -1,4 +1,4 @@
-//! The cap and its problems, for the API.
+//! The view of the node's cap and its problems, for the API.
 
 use chrono::TimeDelta;
 
@@ -9,7 +9,7 @@ use wattune_core::domain::Slot;
 use wattune_core::units::Watts;
 
 impl Cap {
-    /// Returns the cap now; `None` where none is known, neither now nor later.
+    /// Returns the view of the cap; `None` if no cap holds now and none is known for later.
     pub(crate) fn view(&self, demand: &Demand<'_>) -> Option<CapView> {
         let now = demand.now;
         let schedule = self.schedule(demand.gpus.largest_limits(), now.utc);
@@ -77,7 +77,7 @@ impl Cap {
     }
 }
 
-/// Returns the lowest sum that the limits can be brought to.
+/// Returns the lowest possible sum of the limits.
 fn lowest(requests: &[LimitRequest]) -> Watts {
     let least = |s: &LimitRequest| if s.priority == LimitPriority::Fixed { s.in_force } else { s.floor };
     requests.iter().map(|s| least(s).watts()).sum()

@@ -1,5 +1,5 @@
-//! Acting on a GPU: its wanted set point is written, or its original limit restored, one write at a time. The journal
-//! knows each write before the GPU does.
+//! Control of one GPU: writes its wanted set point or restores its original limit, one write at a time. The journal
+//! records each write before it is sent to the GPU.
 
 use super::control_state::{Act, WrittenLimit};
 use super::gpu::Gpu;
@@ -11,15 +11,15 @@ use wattune_core::units::Seconds;
 
 /// Time between two attempts to restore an original limit that the driver refuses.
 const RETRY_REFUSED: Seconds = Seconds::new(10.0);
-/// Number of attempts without such a pause.
+/// Number of attempts to restore an original limit before that pause applies.
 const IMMEDIATE_RESTORES: u32 = 3;
 
 impl Gpu {
-    /// Brings the GPU nearer to `wanted`, or with `None` to its original limit. Called at each tick; the next tick is
-    /// the retry.
+    /// Does the next step towards `wanted`, or with `None` towards the original limit. Called at each tick; the next
+    /// tick is the retry.
     ///
     /// # Errors
-    /// If the journal cannot be written: then the GPU was not.
+    /// If the journal cannot be written; then nothing is written to the GPU.
     pub(crate) fn act(
         &mut self,
         wanted: Option<SetPoint>,
@@ -34,7 +34,7 @@ impl Gpu {
         let wanted = wanted.filter(|_| self.why_no_control().is_none());
         self.compare(wanted.map(|set| set.limit), current, now);
         let Some(set) = wanted else {
-            // Clocks first: a GPU whose limit cannot be restored keeps no lock for that.
+            // Clocks first: if the limit cannot be restored, the clocks do not stay locked for that reason.
             return match self.pursue_clocks(None, current, journal, now)? {
                 Act::Nothing => {
                     let done = self.restore(current, journal, now)?;
@@ -53,7 +53,7 @@ impl Gpu {
         }
     }
 
-    /// Leaves the GPU as it is until others are lowered. An external limit is detected all the same.
+    /// Writes nothing, because other GPUs have to be lowered first under the cap. Still detects an external limit.
     pub(crate) fn wait(&mut self, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         self.deviation = None;
         let Some(current) = self.free_to_set() else { return Ok(Act::Nothing) };
@@ -65,7 +65,7 @@ impl Gpu {
         self.seen.reading.requested.filter(|_| self.writes.in_flight.is_none() && self.seen.fault.is_none())
     }
 
-    /// Journals that the last write is done: from now on the previous limit is not wattune's.
+    /// Records in the journal that the last write took effect: the limit before it no longer counts as wattune's.
     fn confirm(&mut self, current: PowerLimit, journal: &mut Journal) -> Result<(), JournalError> {
         if self.writes.is_unconfirmed && self.shows_written(current) {
             journal.record_written(&self.id().clone(), current)?;
@@ -74,12 +74,12 @@ impl Gpu {
         Ok(())
     }
 
-    /// Returns whether a limit is what the GPU made of the last write.
+    /// Returns whether a limit is the one that the GPU reported after the last write, which it may have rounded.
     fn shows_written(&self, current: PowerLimit) -> bool {
         self.writes.limit.and_then(|written| written.shown).is_some_and(|shown| shown.same_as(current))
     }
 
-    /// Journals the original limit of a GPU that a job controls, for as long as it does.
+    /// Records the original limit in the journal while a job controls the GPU.
     pub(super) fn journal_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let is_free_to_set = self.owner.is_some() && !self.is_writing() && self.why_no_control().is_none();
         match self.seen.reading.requested.filter(|_| is_free_to_set) {
@@ -88,13 +88,13 @@ impl Gpu {
         }
     }
 
-    /// Respects the external limit that an earlier daemon found on the GPU.
+    /// Takes from the journal the external limit that an earlier daemon found on the GPU, which is left alone.
     pub(super) fn respect_external_limit(&mut self, journal: &Journal) {
         let default = self.range().map(|range| range.default);
         self.external = journal.external_limit(self.id(), self.seen.reading.requested, default);
     }
 
-    /// Yields to an external writer if the present limit is one's, and journals that.
+    /// Yields if an external writer has set the present limit: records that in the journal, and returns the limit.
     fn yielded(
         &mut self,
         current: PowerLimit,
@@ -107,8 +107,8 @@ impl Gpu {
         }
     }
 
-    /// Detects an external limit: any other than the one at which the GPU is held, unless it is the default after a
-    /// restart. The external writer may change it again.
+    /// Detects an external limit: any limit other than wattune's last one, except the default limit after a restart.
+    /// Also follows a known external limit that its writer changes again.
     fn detect_external_limit(&mut self, current: PowerLimit, now: Now) -> Option<ExternalLimit> {
         if let Some(external) = self.external.as_mut().filter(|external| !external.limit.same_as(current)) {
             *external = ExternalLimit { limit: current, since: now.utc };
@@ -135,8 +135,8 @@ impl Gpu {
         external
     }
 
-    /// Detects an external limit that replaced one of an earlier daemon: then there is nothing to restore. On a GPU
-    /// whose job goes on, that limit is respected like one that is set while the daemon runs.
+    /// Detects an external limit that replaced a limit of an earlier daemon, so that nothing is to be restored. If a
+    /// job controls the GPU, the limit is left alone like one that is set while the daemon runs.
     fn detect_earlier_external_limit(
         &mut self,
         current: PowerLimit,
@@ -161,7 +161,7 @@ impl Gpu {
         ObservedLimit { current, default, counter: self.seen.counter, restarted: self.has_restarted() }
     }
 
-    /// Returns whether the GPU or its driver may have started anew since it last showed wattune's limit.
+    /// Returns whether the GPU or its driver may have restarted since the GPU last showed wattune's limit.
     fn has_restarted(&self) -> bool {
         self.arrived_late || self.seen.restarts() > self.writes.restarts_seen
     }
@@ -182,7 +182,7 @@ impl Gpu {
         if is_requested {
             self.remark = Some(format!("the GPU was set to {limit} and shows {current}"));
         }
-        // Rounded, or tried in vain a moment ago.
+        // The driver rounded or did not keep the limit, or the last attempt to write it failed.
         let has_failed = is_requested || (self.writes.error.is_some() && self.writes.last_limit == Some(limit));
         if (is_requested && self.deviation.is_none()) || (has_failed && self.waits_to_write_again(now)) {
             return Ok(Act::Nothing);
@@ -193,7 +193,7 @@ impl Gpu {
         Ok(Act::Requested { from: current, to: limit })
     }
 
-    /// Restores the original limit, persistence mode first and the journal's entry last.
+    /// Restores the original limit, then persistence mode, and removes the journal's entry last.
     fn restore(&mut self, current: PowerLimit, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         let id = self.id().clone();
         let Some(mut entry) = journal.restore_entry(&id) else {
@@ -202,7 +202,7 @@ impl Gpu {
         };
         let is_ours = journal.entry(&id).is_some();
         if is_ours && self.shows_written(current) {
-            // What the GPU made of the last write is wattune's, also before the journal knows.
+            // A limit that the GPU made of wattune's last write is wattune's, even before the journal records it.
             entry.written.push(current);
         }
         match journal::restore_action(&entry, journal.boot_id(), &self.observed_limit(current)) {
@@ -215,7 +215,7 @@ impl Gpu {
                     self.request_write(Write::Persistence(on), now);
                     Ok(Act::Nothing)
                 }
-                // A lock that could not be removed yet.
+                // The entry stays until the clocks are unlocked.
                 _ if entry.holds_lock(journal.boot_id()) => Ok(Act::Nothing),
                 _ => {
                     journal.forget(&id)?;
@@ -232,7 +232,7 @@ impl Gpu {
                 self.record_restored();
                 Ok(Act::Yielded(ExternalLimit { limit, since: now.utc }))
             }
-            // What was refused may be allowed again; a write at every tick would only fill the log.
+            // A refused write is tried again, but not at every tick, which would only fill the log.
             RestoreAction::Write(_) if self.rests_from_restoring(now) => Ok(Act::Nothing),
             RestoreAction::Write(original) => {
                 self.writes.limit = None;
@@ -248,7 +248,7 @@ impl Gpu {
         is_refused && self.requested_recently(now)
     }
 
-    /// Removes the journalled original limit, which is of no more use once no job controls the GPU.
+    /// Removes the original limit from the journal, unless a job still controls the GPU.
     fn forget_original(&self, journal: &mut Journal) -> Result<(), JournalError> {
         match self.owner {
             Some(_) => Ok(()),
@@ -256,10 +256,10 @@ impl Gpu {
         }
     }
 
-    /// Turns persistence mode on, if it is off and may be changed.
+    /// Turns persistence mode on if it is off, may be changed, and was not changed before.
     ///
     /// # Errors
-    /// If the journal cannot be written: then the GPU was not.
+    /// If the journal cannot be written; then nothing is written to the GPU.
     pub(crate) fn persist(&mut self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let (off, limit) = (self.seen.reading.persistence == Some(false), self.seen.reading.requested);
         let id = self.id().clone();

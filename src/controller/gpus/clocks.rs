@@ -1,8 +1,8 @@
-//! Clock control of one GPU: whether wattune may lock its clocks, their lock, and its removal.
+//! Clock control of one GPU: permission to lock its clocks, locking and unlocking.
 //!
-//! No driver reports the lock of clocks, so the last written lock counts as in force unless the clock under load
-//! contradicts it. For the same reason an earlier lock could not be restored: clocks are locked only on GPUs that were
-//! observed to run freely, and restoring means unlocking them.
+//! No driver reports locked clocks, so wattune's last lock counts as in force unless the clock under load contradicts
+//! it. For the same reason an earlier lock could not be restored: clocks are locked only on GPUs that were observed to
+//! run freely, and restoring means unlocking them.
 
 use super::control_state::{ABOVE, Act, FREE, LockedClock, PERSISTENT, Unlocking};
 use super::gpu::Gpu;
@@ -18,7 +18,7 @@ use wattune_core::units::Seconds;
 const TRY_AGAIN: Seconds = Seconds::new(2.0);
 
 impl Gpu {
-    /// Compares the reported clock with the lock, or learns the highest free clock.
+    /// Compares the reported clock with wattune's lock or, without a lock, records the highest clock.
     pub(crate) fn observe_clocks(&mut self) {
         let restarts = self.seen.restarts();
         if self.clocks.held.is_some_and(|h| h.restarts != restarts) {
@@ -74,7 +74,7 @@ impl Gpu {
         }
     }
 
-    /// Takes in the result of a write to its clocks.
+    /// Applies the result of a write that locks or unlocks the GPU's clocks.
     pub(crate) fn apply_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
         match (write, result) {
             (Write::LockClocks(clock), Ok(())) => {
@@ -88,7 +88,7 @@ impl Gpu {
                 self.clocks.unlocked = self.clocks.first && refused;
                 let now = self.seen.at.map(|at| at.monotonic).unwrap_or_default();
                 let since = *self.clocks.failing.get_or_insert(now);
-                // A driver may refuse for a moment; rights do not come back by themselves.
+                // A refusal may pass within seconds, but missing permission does not.
                 if now.since(since) <= LASTING && !matches!(error, GpuError::NoPermission { .. }) {
                     return;
                 }
@@ -114,7 +114,7 @@ impl Gpu {
         }
     }
 
-    /// Forgets why clocks were left alone: for a new owner they may be lockable again.
+    /// Clears the reasons for which clocks were left alone: for a new owner they may be lockable again.
     pub(crate) fn reset_clock_state(&mut self) {
         self.clocks.off = None;
         self.clocks.failing = None;
@@ -126,8 +126,8 @@ impl Gpu {
         self.clocks.held.map(|h| h.clock)
     }
 
-    /// Returns the lock that is in force by the running clock: not one without effect, and still one whose removal has
-    /// none.
+    /// Returns the lock in force, judged by the observed clock: not a lock without effect, but also a lock whose
+    /// removal had no effect.
     pub(crate) fn clock_in_force(&self) -> Option<ClockLimit> {
         match self.clocks.held {
             Some(held) => Some(held.clock).filter(|_| held.shown || !held.is_above),
@@ -135,7 +135,7 @@ impl Gpu {
         }
     }
 
-    /// Returns why its clocks are not as written, once that has lasted.
+    /// Returns why the GPU's clocks are still locked although they were to be unlocked, once that is certain.
     pub(crate) fn describe_clock_deviation(&self) -> Option<String> {
         if self.clocks.refused {
             return Some("its clocks are still locked: the driver refuses to unlock them; it is tried again".into());
@@ -148,12 +148,12 @@ impl Gpu {
         ))
     }
 
-    /// Returns why wattune may not lock its clocks, in one sentence; `None` if it may.
+    /// Returns why wattune may not lock the GPU's clocks, in one sentence; `None` if it may.
     pub(crate) fn why_no_clocks(&self) -> Option<String> {
         self.handle.capabilities().why_no_clocks().or_else(|| self.clocks.off.clone())
     }
 
-    /// Brings the clocks nearer to `wanted`; `None` is no lock. `limit` is in force.
+    /// Does the next step towards the lock `wanted`, or with `None` to no lock. `limit` is the power limit in force.
     pub(crate) fn pursue_clocks(
         &mut self,
         wanted: Option<ClockLimit>,
@@ -192,7 +192,7 @@ impl Gpu {
             return Ok(Act::Nothing);
         }
         let is_pending = self.clocks.unlocking.is_some_and(|unlocking| !unlocking.is_ignored);
-        // What was refused may be permitted again; a write at every tick would only fill the log.
+        // A refused unlocking is tried again, but not at every tick, which would only fill the log.
         let has_failed = self.clocks.refused || self.clocks.unlocking.is_some();
         if is_pending || (has_failed && self.requested_recently(now)) {
             return Ok(Act::Nothing);
@@ -205,7 +205,7 @@ impl Gpu {
         }
     }
 
-    /// Returns whether its clocks are free, judged by its clock under load. Records the reason where they are not.
+    /// Returns whether the clocks are free, judged by the clock under load. If not, records why they are left alone.
     fn runs_freely(&mut self, now: Now) -> bool {
         let capabilities = self.handle.capabilities();
         let Ok(range) = &capabilities.clocks else { return false };
@@ -235,14 +235,14 @@ impl Gpu {
         false
     }
 
-    /// Returns the clocks that it may be locked to, if the settings and the GPU permit it.
+    /// Returns the clocks that the GPU may be locked to; `None` if the settings or the GPU do not permit it.
     pub(crate) fn lockable_clocks(&self, locking: Locking) -> Option<ClockRange> {
         let capabilities = self.handle.capabilities();
         let wanted = locking == Locking::Auto && capabilities.why_no_clocks().is_none();
         capabilities.clocks.as_ref().ok().filter(|_| wanted).cloned()
     }
 
-    /// Returns why its clocks are left alone, by the settings or for its own reasons.
+    /// Returns why the clocks are left alone, because of the settings or the GPU; `None` if they may be locked.
     pub(crate) fn why_clocks_left_alone(&self, locking: Locking) -> Option<String> {
         let off = (locking == Locking::Off).then(|| "switched off (control.clocks = \"off\")".to_owned());
         off.or_else(|| self.why_no_clocks())

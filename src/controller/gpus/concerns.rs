@@ -1,4 +1,4 @@
-//! Problems of a GPU, in one sentence each: everything that keeps it from being measured or controlled.
+//! Problems of a GPU, in one sentence each: all that keeps wattune from measuring or controlling the GPU.
 
 use super::gpu::Gpu;
 use super::steering::LASTING;
@@ -8,23 +8,23 @@ use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
 impl Concern {
-    /// Returns whether it keeps the GPU from being controlled.
+    /// Returns whether the problem keeps wattune from controlling the GPU.
     pub(crate) const fn is_of_control(self) -> bool {
         matches!(self, Self::Answer | Self::Limit | Self::Clocks)
     }
 }
 
-/// Time for which an increase of a counter that was not believed stays a problem.
+/// Time for which a rejected increase of an energy counter stays a problem.
 const JUMP_SHOWN: Seconds = Seconds::new(600.0);
 
-/// Returns all problems of a GPU. Those younger than ten seconds are left out, unless they existed from the start.
+/// Returns all problems of a GPU. Short outages of readings and short deviations from the wanted limit are left out.
 pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
     let mut concerns: Vec<(Concern, String)> = Vec::new();
     if let Some((error, since)) = &seen.fault {
         concerns.push((Concern::Answer, format!("{error} (since {})", since.utc.format("%FT%TZ"))));
     }
-    // The reason of a GPU that does not answer stands once.
+    // Both give the same reason for a GPU that does not respond; it is listed once.
     let uncontrolled = gpu.why_no_control().filter(|why| !concerns.iter().any(|(_, known)| known == why));
     concerns.extend(uncontrolled.map(|why| (Concern::Limit, why)));
     concerns.extend(gpu.restore_problem.clone().map(|why| (Concern::Limit, why)));
@@ -60,7 +60,7 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     concerns
 }
 
-/// Returns the readings of its energy and power that are missing.
+/// Returns the problem of missing energy or power readings, if there is one.
 fn unmeasured(gpu: &Gpu, now: Monotonic) -> Option<(Concern, String)> {
     let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
     let since = |availability: &crate::gpu::Availability| availability.missing_longer_than(LASTING, now);

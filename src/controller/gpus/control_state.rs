@@ -9,45 +9,45 @@ use wattune_core::domain::{ClockLimit, PowerLimit};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// Part of its highest clock at which a GPU runs at least, under load and without a reason, if its clocks are free. GPUs
-/// that never reach their highest clock on paper count as locked and keep their clocks: the milder mistake.
+/// Minimum ratio to the highest clock at which a GPU with free clocks runs under load without a reported reason. GPUs
+/// that never reach their nominal highest clock count as locked and keep their clocks, which is the milder mistake.
 pub(super) const FREE: f64 = 0.9;
-/// Drivers round what they are given; a clock this much above the lock is another one.
+/// Ratio of the clock to the lock above which the lock is not in force; a smaller excess is the driver's rounding.
 pub(super) const ABOVE: f64 = 1.03;
-/// Time for which the clock must differ from what is known before the difference counts.
+/// Time for which the clock must contradict the assumed state before the contradiction counts.
 pub(super) const PERSISTENT: Seconds = Seconds::new(5.0);
 
 /// A manual override and its expiry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Override {
     pub(crate) limit: PowerLimit,
-    /// Expiry on the duration clock.
+    /// Expiry on the monotonic clock.
     pub(crate) until: Monotonic,
     /// Expiry on the wall clock, for people.
     pub(crate) until_utc: DateTime<Utc>,
     pub(crate) by: Caller,
 }
 
-/// Result of acting on a GPU.
+/// Step that was done towards a GPU's target.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Act {
     /// Nothing to do, or nothing that can be done now.
     Nothing,
-    /// A limit was requested.
+    /// The write of a limit was requested.
     Requested { from: PowerLimit, to: PowerLimit },
-    /// A change of clocks was requested; its description.
+    /// The locking or unlocking of clocks was requested; the text describes it.
     Clocks(String),
-    /// An external writer's limit was found.
+    /// An external limit was detected.
     Yielded(ExternalLimit),
-    /// The original limit is back, and the journal's entry gone.
+    /// The original limit is restored, and its journal entry is removed.
     Restored(PowerLimit),
 }
 
-/// Limit at which wattune holds a GPU: because it wrote it, or because it was in force already.
+/// Limit that wattune keeps on a GPU: wattune has written it, or it was in force already when it became wanted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WrittenLimit {
     pub(super) requested: PowerLimit,
-    /// Limit that the GPU showed right after the write: some round, some ignore.
+    /// Limit that the GPU reported right after the write: some GPUs round the requested limit, and some ignore it.
     pub(super) shown: Option<PowerLimit>,
 }
 
@@ -66,20 +66,20 @@ pub(super) struct Writes {
     pub(super) limit: Option<WrittenLimit>,
     pub(super) in_flight: Option<(Write, Monotonic)>,
     pub(super) finished: Option<FinishedWrite>,
-    /// Limit before the last write of one.
+    /// Limit in force before the last write of a limit.
     pub(super) before: Option<PowerLimit>,
     pub(super) last_request: Option<Monotonic>,
-    /// Limit requested last, whatever became of it.
+    /// Limit requested last, whether or not it was written.
     pub(super) last_limit: Option<PowerLimit>,
     /// Failure of the last write of a limit; `None` if it succeeded.
     pub(super) error: Option<GpuError>,
-    /// [`crate::gpu::Observation::restarts`] when the GPU last showed the limit that it is held at.
+    /// Value of [`crate::gpu::Observation::restarts`] when the GPU last showed wattune's limit.
     pub(super) restarts_seen: u32,
     /// True if the last write of a limit was to restore the original one.
     pub(super) is_restoring: bool,
     /// Number of restores in a row that did not bring the original limit back.
     pub(super) failed_restores: u32,
-    /// True if a limit was written and the journal does not know yet that this is done.
+    /// True if a limit was written and the journal does not yet record that the write took effect.
     pub(super) is_unconfirmed: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Writes {
 #[derive(Clone, Debug)]
 pub(crate) struct LimitDeviation {
     pub(super) since: Now,
-    /// Number of ticks that have found it: between two ticks of a fast clock much time passes.
+    /// Number of ticks that found the deviation: with a fast simulated clock much time passes between two ticks.
     pub(super) ticks: u32,
     pub(super) wanted: PowerLimit,
     pub(super) shown: PowerLimit,
@@ -95,63 +95,63 @@ pub(crate) struct LimitDeviation {
     pub(super) error: Option<GpuError>,
 }
 
-/// State of a GPU's clocks.
+/// State of wattune's control of a GPU's clocks.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
-    /// Lock written by wattune.
+    /// Lock that wattune has written and that is assumed to be in force.
     pub(super) held: Option<LockedClock>,
-    /// True if the lock was removed, or never came to be, and the journal does not know it yet.
+    /// True if the lock was removed or never took effect, and the journal does not record that yet.
     pub(super) unlocked: bool,
-    /// True if nothing was locked before the last requested lock.
+    /// True if wattune held no lock before the last requested lock.
     pub(super) first: bool,
-    /// True if unlocking was refused.
+    /// True if the driver refused the last unlocking.
     pub(super) refused: bool,
     /// Clock of the last lock that was to be removed.
     pub(super) last_lock: Option<ClockLimit>,
-    /// Removal of a lock that the driver accepted and the clock has not confirmed yet.
+    /// Unlocking that the driver accepted and the observed clock has not confirmed yet.
     pub(super) unlocking: Option<Unlocking>,
     /// Time since which accepted locks have had no effect.
     pub(super) ignored_since: Option<Monotonic>,
-    /// True if an external writer has locked the clocks and the journal does not know it yet.
+    /// True if an external writer has changed the clocks and the journal does not record that yet.
     pub(super) taken: bool,
     /// Time since which locking has failed.
     pub(super) failing: Option<Monotonic>,
-    /// Reason why the clocks of this GPU are left alone.
+    /// Reason why wattune leaves the GPU's clocks alone.
     pub(super) off: Option<String>,
-    /// Highest clock while the GPU worked and nothing lowered it, wattune's lock included, and the time of the first
-    /// such reading.
+    /// Highest clock observed under load while no reported reason and no lock of wattune's lowered it, and the time of
+    /// the first such reading.
     pub(super) free: Option<(u32, Monotonic)>,
 }
 
-/// Lock written by wattune.
+/// Lock of clocks that wattune has written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LockedClock {
     pub(super) clock: ClockLimit,
-    /// True once the GPU has shown a clock that agrees with it.
+    /// True once the GPU has run at a clock that agrees with the lock.
     pub(super) shown: bool,
-    /// True if the last clock without a reason was above it.
+    /// True if the last clock that no reported reason lowered was above the lock.
     pub(super) is_above: bool,
-    /// Time since which it shows another one.
+    /// Time since which the GPU's clock disagrees with the lock.
     pub(super) deviating_since: Option<Monotonic>,
-    /// [`crate::gpu::Observation::restarts`] at the write: a driver that starts anew forgets the lock.
+    /// Value of [`crate::gpu::Observation::restarts`] at the write: a driver that restarts forgets the lock.
     pub(super) restarts: u32,
 }
 
-/// Removal of a lock that the driver accepted. No driver reports a lock, so the clock under load has to confirm it.
+/// Unlocking that the driver accepted. No driver reports locked clocks, so the clock under load has to confirm it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unlocking {
     pub(super) lock: ClockLimit,
-    /// Time since which the clock has neither confirmed nor contradicted it.
+    /// Time since which the clock has neither confirmed nor contradicted the unlocking.
     pub(super) unjudged_since: Monotonic,
-    /// Clock at or below the lock without a reason, and the time since which it has been there.
+    /// Clock at or below the lock without a reported reason, and the time since which the GPU has run there.
     pub(super) still: Option<(u32, Monotonic)>,
-    /// True if that has lasted: the driver ignores the removal.
+    /// True if the clock has stayed there for long: the driver ignores the unlocking.
     pub(super) is_ignored: bool,
 }
 
 impl Unlocking {
-    /// Compares the lock with the clock of a working GPU that nothing lowers; `None` if it has none. Returns whether the
-    /// lock counts as removed.
+    /// Compares the lock with a clock that no reported reason lowers; `None` if there is none, as on an idle GPU.
+    /// Returns whether the lock counts as removed.
     pub(super) fn is_done(&mut self, clock: Option<u32>, at: Monotonic) -> bool {
         match clock {
             Some(clock) if f64::from(clock) > f64::from(self.lock.megahertz()) * ABOVE => true,
@@ -171,7 +171,7 @@ impl Unlocking {
 }
 
 impl LockedClock {
-    /// Compares the lock with a clock that nothing else lowers. Returns whether an external writer has replaced it.
+    /// Compares the lock with a clock that no reported reason lowers. Returns whether an external writer replaced it.
     pub(super) fn compare(&mut self, clock: u32, at: Monotonic) -> bool {
         let (clock, lock) = (f64::from(clock), f64::from(self.clock.megahertz()));
         self.is_above = clock > lock * ABOVE;
@@ -181,7 +181,7 @@ impl LockedClock {
             self.deviating_since = None;
         }
         let since = is_off.then(|| *self.deviating_since.get_or_insert(at));
-        // GPUs that never showed the lock round strangely, or do not keep it.
+        // A GPU that never showed the lock rounds it or does not keep it, which is no sign of an external writer.
         self.shown && since.is_some_and(|since| at.since(since) >= PERSISTENT)
     }
 }

@@ -1,5 +1,5 @@
-//! One GPU under control: its holders, its energy since the last closed interval, and its limits as the hardware reports
-//! them.
+//! One GPU: its holders (the jobs registered on it), its energy since the last closed interval, and its limits as the
+//! hardware reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,58 +13,58 @@ use wattune_core::domain::{GpuId, JobId, LimitRange, PowerLimit};
 use wattune_core::ledger::{Metered, OpenInterval};
 use wattune_core::time::{Monotonic, Now};
 
-/// A GPU as the controller knows it.
+/// State of one GPU in the controller.
 pub(crate) struct Gpu {
     pub(crate) handle: GpuHandle,
     pub(crate) seen: Observation,
-    /// Job that controls it.
+    /// Job that controls the GPU.
     pub(crate) owner: Option<JobId>,
-    /// Jobs that use it without controlling it.
+    /// Jobs that use the GPU without controlling it.
     pub(crate) guests: Vec<JobId>,
-    /// Jobs that came since its interval was split last, where that is too early to split it again.
+    /// Jobs added since the ledger's interval was last split, if it was too early to split it again for them.
     pub(crate) newcomers: BTreeSet<JobId>,
     pub(crate) manual: Option<Override>,
-    /// Limit of an external writer, which is respected.
+    /// Limit of an external writer, which wattune leaves alone.
     pub(crate) external: Option<ExternalLimit>,
-    /// Number of times since the daemon started that an external writer's limit was found.
+    /// Number of external limits found since the daemon started.
     pub(crate) yields: u32,
-    /// Reason why the original limit did not come back when it was restored; `None` once it has.
+    /// Reason why the last attempt to restore the original limit failed; `None` once one succeeds.
     pub(crate) restore_problem: Option<String>,
-    /// Number of times since the daemon started that the original limit did not come back.
+    /// Number of failed attempts to restore the original limit since the daemon started.
     pub(crate) restore_failures: u32,
-    /// Reason why the last wanted limit could not be journalled, and so was not set.
+    /// Reason why the last wanted limit could not be recorded in the journal, and so was not set.
     pub(crate) unjournalled: Option<String>,
-    /// Reason why limits cannot be written, once that was tried.
+    /// Reason why the driver does not let wattune write limits; `None` until a write is refused.
     pub(crate) denied: Option<GpuError>,
     pub(super) denied_since: Option<Monotonic>,
-    /// Reason why persistence mode cannot be changed, once that was tried.
+    /// Reason why the driver does not let wattune change persistence mode; `None` until a write is refused.
     pub(crate) persistence_denied: Option<GpuError>,
-    /// Open interval of the ledger; `None` before the first response.
+    /// Open interval of the ledger; `None` before the GPU's first response.
     pub(crate) interval: Option<OpenInterval>,
-    /// Time and meter reading when the first interval was opened.
+    /// Time and meter reading when this daemon opened its first interval.
     pub(crate) opened: Option<(Now, Metered)>,
-    /// True if the energy before that was recorded as lost because the counter has not come back.
+    /// True if the energy before that was recorded as lost because the counter was not readable for too long.
     pub(crate) is_given_up: bool,
     /// Change of the counter's reading by resets before this daemon's meter began, in millijoules.
     pub(crate) rebased_before: i64,
-    /// Last action on it, for people.
+    /// Last action on the GPU, described for people.
     pub(crate) remark: Option<String>,
     pub(super) clocks: Clocks,
     pub(crate) history: LimitHistory,
     pub(crate) sharing: Sharing,
     pub(super) deviation: Option<LimitDeviation>,
     pub(super) writes: Writes,
-    /// Out-of-band cap below the requested limit when that was last visible.
+    /// Out-of-band cap that was below the requested limit when last visible.
     pub(super) cap: Option<PowerLimit>,
     /// Last reported limit.
     pub(super) last_shown: Option<PowerLimit>,
-    /// True if it came after the start and wattune has set nothing on it since: its default limit was then chosen
-    /// by no one.
+    /// True if the GPU became usable after the daemon's start and wattune has not set it since: its default limit then
+    /// does not count as an external one.
     pub(crate) arrived_late: bool,
 }
 
 impl Gpu {
-    /// Returns a GPU without holders.
+    /// Returns a GPU without jobs.
     pub(crate) fn new(handle: GpuHandle) -> Self {
         let seen = handle.observe();
         Self {
@@ -101,7 +101,7 @@ impl Gpu {
         &self.handle.identity().id
     }
 
-    /// Takes in the hardware's latest readings and the result of the write in flight, if there is one.
+    /// Takes over the latest readings of the GPU, and applies the result of the write in flight if there is one.
     pub(crate) fn observe(&mut self) {
         self.handle.refresh();
         self.seen = self.handle.observe();
@@ -117,7 +117,7 @@ impl Gpu {
 
     fn apply_outcome(&mut self, write: Write, outcome: &WriteOutcome) {
         if let Err(error @ GpuError::LimitChanged { .. }) = &outcome.result {
-            // Nothing was written; the limit found there is compared with everything else that the GPU shows.
+            // Nothing was written. The limit found on the GPU is then judged like any other reported limit.
             self.remark = Some(error.to_string());
             return;
         }
@@ -148,7 +148,7 @@ impl Gpu {
         self.writes.in_flight.is_some()
     }
 
-    /// Returns the range that it accepts, if limits can be set at all.
+    /// Returns the range of limits that the GPU accepts, if limits can be set at all.
     pub(crate) fn range(&self) -> Option<LimitRange> {
         self.handle.capabilities().limits.as_ref().ok().copied()
     }
@@ -173,8 +173,8 @@ impl Gpu {
         self.seen.reading.requested.max(self.seen.reading.enforced)
     }
 
-    /// Returns an upper bound of its limit now: the last reported one, the one in flight and, of a lost GPU, the default
-    /// that it may come back with. `None` if it never reported a limit.
+    /// Returns an upper bound of the limit now: the largest of the last reported limit, a limit being written and, for
+    /// a lost GPU, the default that it may return with. `None` if the GPU never reported a limit.
     pub(crate) fn in_force(&self) -> Option<PowerLimit> {
         let known = self.shown().or(self.last_shown)?;
         let coming = match self.writes.in_flight {
@@ -186,13 +186,13 @@ impl Gpu {
         [Some(known), coming, back].into_iter().flatten().max()
     }
 
-    /// Returns whether it may stay above the requested limit: the last write failed, or it shows more than was written.
+    /// Returns whether the GPU may stay above the requested limit: the last write failed, or it shows a higher limit.
     pub(crate) fn is_unyielding(&self) -> bool {
         let written = self.writes.limit.zip(self.seen.reading.requested);
         self.writes.error.is_some() || written.is_some_and(|(written, shown)| shown > written.requested)
     }
 
-    /// Reads what processes use of it while it has several holders.
+    /// Reads the GPU's use by each process while several jobs hold the GPU; `owners` are the jobs of processes.
     pub(crate) fn observe_sharing(&mut self, owners: &BTreeMap<u32, JobId>) {
         let shared = self.holder_count() > 1;
         self.handle.watch_processes(shared);

@@ -5,9 +5,9 @@ use wattune_core::domain::JobId;
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// With no more jobs than this its interval is split whenever one comes or goes.
+/// Maximum number of jobs on a GPU for which the ledger's interval is split whenever a job is added or removed.
 const FEW_JOBS: usize = 16;
-/// With more, at least this time per job lies between two splits: each split writes a row per job.
+/// Minimum time between two splits, per job, on GPUs with more jobs: each split writes a row per job.
 const TIME_PER_ROW: Seconds = Seconds::new(0.125);
 
 impl Gpu {
@@ -15,7 +15,7 @@ impl Gpu {
         self.owner.iter().chain(&self.guests).cloned().collect()
     }
 
-    /// Adds a job: as the one that controls the GPU, or as a guest.
+    /// Adds a job, as the one that controls the GPU or as a guest.
     pub(crate) fn add_holder(&mut self, job: &JobId, controls: bool) {
         match controls {
             true => self.owner = Some(job.clone()),
@@ -23,7 +23,7 @@ impl Gpu {
         }
     }
 
-    /// Adds a job that has just come: `is_split` means that the energy up to now is recorded.
+    /// Adds a new job. `is_split` is true if the energy up to now has been attributed to the earlier holders.
     pub(crate) fn admit(&mut self, job: &JobId, controls: bool, is_split: bool) {
         if !is_split {
             self.newcomers.insert(job.clone());
@@ -32,14 +32,14 @@ impl Gpu {
         if !controls {
             return;
         }
-        // Limits set before a new owner came are its original ones, and writes that were denied may be permitted now.
+        // A limit set before the new owner counts as the original one, and denied writes may be permitted now.
         self.external = None;
         self.denied = None;
         self.persistence_denied = None;
         self.reset_clock_state();
     }
 
-    /// Removes a job.
+    /// Removes a job from the GPU.
     pub(crate) fn release(&mut self, job: &JobId) {
         if self.owner.as_ref() == Some(job) {
             self.owner = None;
@@ -52,18 +52,18 @@ impl Gpu {
         self.owner.iter().count() + self.guests.len()
     }
 
-    /// Returns the holders since its interval was split last.
+    /// Returns the jobs that have held the GPU since its interval was last split.
     pub(crate) fn counted_holders(&self) -> Vec<JobId> {
         self.owner.iter().chain(&self.guests).filter(|id| !self.newcomers.contains(*id)).cloned().collect()
     }
 
-    /// Returns whether a row per job is more than should be written every few seconds.
+    /// Returns whether the GPU has too many jobs to write a ledger row per job every few seconds.
     pub(crate) fn has_many_jobs(&self) -> bool {
         self.holder_count() > FEW_JOBS
     }
 
-    /// Returns whether its interval is not split now for jobs that come or go: each split writes a row per job, so that
-    /// many jobs would else cost the square of their number.
+    /// Returns whether the GPU's interval is not split now for an added or removed job. Each split writes a row per
+    /// job, so that many jobs would otherwise cost the square of their number.
     pub(crate) fn is_crowded(&self, at: Monotonic) -> bool {
         let jobs = self.holder_count() - self.newcomers.len();
         let Some(interval) = self.interval.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };
@@ -72,7 +72,7 @@ impl Gpu {
         at.since(interval.last_rule_change()) < spacing
     }
 
-    /// Returns whether an unregistered process runs on it.
+    /// Returns whether a process runs on the GPU although no job is registered on it.
     pub(crate) fn has_unknown_user(&self) -> bool {
         self.owner.is_none() && self.guests.is_empty() && self.seen.reading.processes.is_some_and(|n| n > 0)
     }

@@ -10,9 +10,9 @@ use wattune_core::units::{Millijoules, Seconds, Watts};
 
 /// Length of the history.
 const KEPT: TimeDelta = TimeDelta::hours(24);
-/// Longest span, so that its power is a mean over no more than that.
+/// Maximum length of a span, and so of the time over which its power is averaged.
 const LONGEST: TimeDelta = TimeDelta::minutes(5);
-/// Two observations further apart than this leave a hole between them.
+/// Maximum time between two observations of one span; a longer time leaves a hole.
 const UNSEEN: TimeDelta = TimeDelta::minutes(2);
 /// Maximum number of spans, however often the limit changes: five times as many as a day without changes has.
 const MOST: usize = 1440;
@@ -28,13 +28,13 @@ pub(super) struct LimitState {
     pub(super) job: Option<JobId>,
 }
 
-/// Span between two observations.
+/// Time between observations during which the state stayed the same.
 #[derive(Clone, Debug, PartialEq)]
 struct Span {
     start: DateTime<Utc>,
     end: DateTime<Utc>,
     state: LimitState,
-    /// Energy; `None` if the GPU reports neither energy nor power.
+    /// Energy used during the span; `None` if the GPU reports neither energy nor power.
     energy: Option<Millijoules>,
 }
 
@@ -42,19 +42,19 @@ struct Span {
 #[derive(Debug, Default)]
 pub(crate) struct LimitHistory {
     spans: VecDeque<Span>,
-    /// Energy at the last observation.
+    /// Meter reading at the last observation.
     metered: Option<Millijoules>,
 }
 
 impl LimitHistory {
-    /// Records an observation. It holds for the time since the one before.
+    /// Records an observation, whose state counts for the time since the previous one.
     pub(super) fn record(&mut self, now: DateTime<Utc>, state: LimitState, metered: Option<Millijoules>) {
-        // A clock that was set back repeats some times.
+        // After the clock was set back, spans of the repeated time are dropped.
         while self.spans.back().is_some_and(|last| last.start >= now) {
             self.spans.pop_back();
         }
         if let Some(last) = self.spans.back_mut().filter(|last| last.end > now) {
-            // The energy up to then was not read.
+            // The meter was not read at the span's new end.
             (last.end, last.energy) = (now, None);
         }
         let drawn = metered.zip(self.metered).and_then(|(now, then)| now.checked_since(then));

@@ -1,4 +1,4 @@
-//! Owns the GPUs and the journal of original limits: observation, and writes that bring each GPU to its target.
+//! The GPUs and the journal of original limits: reads each GPU, and writes to bring it to its target.
 
 mod actuation;
 mod clocks;
@@ -41,9 +41,9 @@ pub(super) const FULL_READING: Seconds = Seconds::new(1.0);
 /// Wanted state of a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target {
-    /// Set point of its override or job; `None` for its original limit.
+    /// Set point wanted by the GPU's manual override or its job; `None` for its original limit.
     pub(super) wanted: Option<SetPoint>,
-    /// True if it may be written already: under a cap others are lowered first.
+    /// True if the GPU may be written to now; false while other GPUs have to be lowered first under the cap.
     pub(super) may_write: bool,
 }
 
@@ -72,11 +72,11 @@ impl std::fmt::Display for GpuRef {
     }
 }
 
-/// GPUs that could not be used at the start, as they come.
+/// GPUs that could not be used at the daemon's start, as they become usable.
 pub struct Arrivals {
-    /// Their devices.
+    /// Devices of the GPUs that have become usable.
     pub devices: Receiver<Box<dyn GpuDevice>>,
-    /// Problem of each that the driver counts, by index; it is none any more once the GPU comes.
+    /// Problem of each GPU that the driver counts, by index; dropped once the GPU becomes usable.
     pub problems: BTreeMap<u32, String>,
 }
 
@@ -94,11 +94,11 @@ impl Handles {
     }
 }
 
-/// Owns the GPUs and the journal of original limits.
+/// Owner of the GPUs and of the journal of original limits.
 pub(super) struct Gpus {
     all: BTreeMap<GpuId, Gpu>,
     journal: Journal,
-    /// Reason why no limit is set: the journal cannot be written.
+    /// Reason why the journal cannot be written; no limit is set meanwhile.
     journal_fault: Option<String>,
     handles: Handles,
     arrivals: Option<Arrivals>,
@@ -108,7 +108,7 @@ pub(super) struct Gpus {
 }
 
 impl Gpus {
-    /// Returns the owner of these GPUs. Limits of an earlier daemon are restored already, as far as possible.
+    /// Returns the owner of these GPUs. The caller has restored the limits of an earlier daemon as far as possible.
     pub(super) fn new(journal: Journal, handles: Vec<GpuHandle>, sampling: Sampling, problems: Vec<String>) -> Self {
         let all_handles = Handles::default();
         handles.iter().for_each(|handle| all_handles.add(handle.clone()));
@@ -150,7 +150,7 @@ impl Gpus {
         self.journal.path().parent().unwrap_or(Path::new(""))
     }
 
-    /// Returns why no limit is set, if the journal cannot be written.
+    /// Returns why the journal cannot be written, so that no limit is set; `None` if it can.
     pub(super) fn journal_fault(&self) -> Option<&String> {
         self.journal_fault.as_ref()
     }
@@ -160,7 +160,7 @@ impl Gpus {
         &self.problems
     }
 
-    /// Returns the handles of all GPUs, also of those that come later.
+    /// Returns the handles of all GPUs; those of GPUs added later appear there too.
     pub(super) fn handles(&self) -> Handles {
         self.handles.clone()
     }
@@ -175,7 +175,7 @@ impl Gpus {
         self.get(id)?.ceiling(&self.journal)
     }
 
-    /// Returns the sum of the largest limits, which a cap in percent is a part of.
+    /// Returns the sum of the GPUs' largest limits, to which a cap in percent refers.
     pub(super) fn largest_limits(&self) -> Watts {
         self.iter().filter_map(Gpu::range).map(|range| range.max.watts()).sum()
     }
@@ -183,7 +183,7 @@ impl Gpus {
     /// Finds a GPU by its name in a request.
     ///
     /// # Errors
-    /// If there is none of that name, or two of that index.
+    /// If no GPU has that name, or two GPUs have that index.
     pub(super) fn resolve(&self, which: &GpuRef) -> Result<GpuId, ControlError> {
         let matches = |gpu: &&Gpu| {
             let identity = gpu.handle.identity();
@@ -194,7 +194,7 @@ impl Gpus {
         };
         let mut found = self.iter().filter(matches);
         if let Some(gpu) = found.next() {
-            // The driver numbers GPUs anew when one comes back.
+            // The driver may renumber GPUs when one becomes usable, so that two have the same index here.
             return match found.next() {
                 Some(other) => Err(ControlError::Conflict(format!(
                     "{which} is the index of both {} and {} since one of them came after the start; name the GPU by its UUID",
@@ -209,12 +209,12 @@ impl Gpus {
         Err(ControlError::not_found("GPU", which, format!("; GPUs of this machine: {known}")))
     }
 
-    /// Takes in the hardware's latest readings.
+    /// Takes over the latest readings of every GPU.
     pub(super) fn observe(&mut self) {
         self.iter_mut().for_each(Gpu::observe);
     }
 
-    /// Reads some GPUs again.
+    /// Reads the given GPUs again.
     pub(super) fn refresh(&mut self, ids: &[GpuId]) {
         for id in ids {
             if let Some(gpu) = self.all.get_mut(id) {
@@ -274,7 +274,7 @@ impl Gpus {
         done
     }
 
-    /// Records the wanted limit and the energy of each in its limit history.
+    /// Records each GPU's reported limit, wanted limit and energy in its limit history.
     pub(super) fn remember(&mut self, targets: &BTreeMap<GpuId, Target>, now: Now) {
         for gpu in self.iter_mut() {
             let wanted = targets.get(gpu.id()).and_then(|target| target.wanted);
@@ -282,24 +282,24 @@ impl Gpus {
         }
     }
 
-    /// Respects the external limit that an earlier daemon found on a GPU whose job goes on.
+    /// Takes from the journal the external limit that an earlier daemon found on a GPU whose job continues.
     pub(super) fn respect_external_limit(&mut self, id: &GpuId) {
         if let Some(gpu) = self.all.get_mut(id) {
             gpu.respect_external_limit(&self.journal);
         }
     }
 
-    /// Accepts GPUs from now on as they come.
+    /// Accepts, from now on, GPUs that become usable after the daemon's start.
     pub(super) fn await_arrivals(&mut self, arrivals: Arrivals) {
         self.arrivals = Some(arrivals);
     }
 
-    /// Returns a GPU that came since, once it has answered; it has no holders yet.
+    /// Returns a GPU that has become usable, without jobs; waits briefly for its first response.
     pub(super) async fn next_arrival(&mut self, clock: &Arc<dyn Clock>, call_timeout: Seconds) -> Option<Gpu> {
         let device = self.next_unknown()?;
         let handle = GpuHandle::start(device, clock.clone(), self.sampling, FULL_READING, call_timeout);
         self.handles.add(handle.clone());
-        // Whether its limit is external is known only once it has reported one.
+        // Whether the GPU's limit is external is known only once the GPU has reported a limit.
         for _ in 0..50 {
             let seen = handle.observe();
             if seen.at.is_some() || seen.fault.is_some() {
@@ -322,7 +322,7 @@ impl Gpus {
         }
     }
 
-    /// Adds a GPU that came after the start.
+    /// Adds a GPU that became usable after the daemon's start.
     pub(super) fn add(&mut self, gpu: Gpu) {
         let (id, index) = (gpu.id().clone(), gpu.handle.identity().index);
         if let Some(other) = self.all.values().find(|other| other.handle.identity().index == index) {
@@ -353,7 +353,7 @@ impl Gpus {
                 self.journal = journal;
                 restored
             }
-            // The supervisor tries once more.
+            // The supervisor catches the panic and restores limits once more.
             Err(died) => std::panic::resume_unwind(died.into_panic()),
         };
         self.observe();
@@ -361,10 +361,10 @@ impl Gpus {
     }
 }
 
-/// Brings one GPU nearer to its target.
+/// Does the next step towards one GPU's target.
 ///
 /// # Errors
-/// If the journal could not be written: then the GPU was not.
+/// If the journal cannot be written; then nothing is written to the GPU.
 fn act_on(gpu: &mut Gpu, target: Target, settings: &Settings, journal: &mut Journal, now: Now) -> Result<Act, String> {
     let Target { wanted, may_write } = target;
     if wanted.is_some() && settings.enable_persistence {

@@ -1,23 +1,23 @@
-//! Use of a GPU by the processes of its jobs, while it has several: its energy is split by it.
+//! Use of a GPU by the processes of its jobs while several jobs hold it; the GPU's energy is split by this use.
 
 use std::collections::BTreeMap;
 
 use wattune_core::domain::JobId;
 use wattune_core::ledger::GpuUsage;
 
-/// Use since the GPU's last interval was closed.
+/// Use of a GPU by each job since the GPU's last interval was closed.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     /// Last reported use of each process.
     last: BTreeMap<u32, u64>,
-    /// Job of each process when that was known: it may have ended since.
+    /// Last known job of each process; the process may have ended since.
     owners: BTreeMap<u32, JobId>,
     jobs: BTreeMap<JobId, u64>,
     others: u64,
 }
 
 impl Sharing {
-    /// Takes in the use of each process since the GPU is watched; the numbers only grow.
+    /// Adds the increase of each process's use. `seen` is the use of each process since the GPU is watched.
     pub(crate) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
         for (pid, used) in seen {
             let before = self.last.insert(*pid, *used).unwrap_or_default();
@@ -34,14 +34,14 @@ impl Sharing {
         self.owners.retain(|pid, _| seen.contains_key(pid));
     }
 
-    /// Returns the use by holders and begins anew. Jobs that do not hold the GPU any more count as others.
+    /// Returns the use by each holder and clears it. The use by jobs that no longer hold the GPU counts as others'.
     pub(crate) fn take(&mut self, holders: &[JobId]) -> GpuUsage {
         let used = self.so_far(holders);
         (self.jobs, self.others) = (BTreeMap::new(), 0);
         used
     }
 
-    /// Returns the use by holders so far. Jobs that do not hold the GPU any more count as others.
+    /// Returns the use by each holder so far. The use by jobs that no longer hold the GPU counts as others'.
     pub(crate) fn so_far(&self, holders: &[JobId]) -> GpuUsage {
         let mut used = GpuUsage { others: self.others, ..GpuUsage::default() };
         for (job, weight) in &self.jobs {
@@ -50,7 +50,7 @@ impl Sharing {
         used
     }
 
-    /// Forgets everything: the GPU has one holder again.
+    /// Clears all counts, because the GPU has no more than one holder.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }

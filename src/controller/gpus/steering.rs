@@ -1,5 +1,5 @@
-//! Results of writes: a limit that is not as wanted, not permitted or not restored is a state that people see, and is
-//! tried again.
+//! Results of writes: a limit that is not as wanted, not permitted or not restored is shown as a problem, and the write
+//! is tried again.
 
 use super::control_state::{LimitDeviation, WrittenLimit};
 use super::gpu::Gpu;
@@ -11,26 +11,26 @@ use wattune_core::units::{Seconds, Watts};
 
 /// Duration from which a state counts as a problem.
 pub(crate) const LASTING: Seconds = Seconds::new(10.0);
-/// Drivers round limits; one that differs by more than this, and by more than this part of it, is another one.
+/// Drivers round limits: one within this, or within this part, of the wanted limit counts as rounded.
 const ROUNDED: Watts = Watts::new(3.0);
 const ROUNDED_PART: f64 = 0.02;
-/// Pause before a limit that did not take effect is written again: this part of the time since the deviation began,
+/// Pause before a limit that did not take effect is written again, as a fraction of the time since it deviated.
 const PART: f64 = 0.25;
-/// at most this.
+/// Maximum length of that pause.
 const LONGEST: Seconds = Seconds::new(10.0);
-/// Least pause before a write that was not permitted, or not supported, is tried again,
+/// Minimum pause before a write that was not permitted, or not supported, is tried again.
 const DENIED_SHORTEST: Seconds = Seconds::new(10.0);
-/// and the longest.
+/// Maximum pause before such a write is tried again.
 const DENIED_LONGEST: Seconds = Seconds::new(300.0);
 
-/// Returns whether the shown limit is `wanted` as a driver rounds it.
+/// Returns whether the reported limit is `wanted`, up to a driver's rounding.
 fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
     let (wanted, shown) = (wanted.watts(), shown.watts());
     (wanted - shown).abs() <= ROUNDED.max(wanted * ROUNDED_PART)
 }
 
 impl Gpu {
-    /// Returns why wattune may not set its limit, in one sentence; `None` if it may.
+    /// Returns why wattune may not set the GPU's limit, in one sentence; `None` if it may.
     pub(crate) fn why_no_control(&self) -> Option<String> {
         if let Some(why) = self.handle.capabilities().why_no_control() {
             return Some(why);
@@ -65,8 +65,8 @@ impl Gpu {
         })
     }
 
-    /// Detects an out-of-band cap. It is visible only while more than it is requested; below it, the last one is assumed
-    /// to hold.
+    /// Detects an out-of-band cap. Such a cap is visible only while a higher limit is requested; otherwise the last one
+    /// is assumed to hold.
     pub(crate) fn detect_cap(&mut self) {
         let reading = &self.seen.reading;
         let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
@@ -83,7 +83,7 @@ impl Gpu {
         self.detect_cap();
     }
 
-    /// Compares the shown limit with the wanted one; with `None`, no limit is wanted.
+    /// Records a deviation of the shown limit from the wanted one; with `None`, no limit is wanted.
     pub(crate) fn compare(&mut self, wanted: Option<PowerLimit>, shown: PowerLimit, now: Now) {
         let Some(wanted) = wanted.filter(|wanted| !wanted.same_as(shown) && !is_rounded(*wanted, shown)) else {
             self.deviation = None;
@@ -102,7 +102,7 @@ impl Gpu {
         pause.is_some_and(|pause| self.requested_within(pause, now))
     }
 
-    /// Returns why its limit is not as wanted, once that has lasted.
+    /// Returns why the GPU's limit is not as wanted, in one sentence, once the deviation has lasted.
     pub(crate) fn describe_deviation(&self, now: Monotonic) -> Option<String> {
         let lasts = |a: &&LimitDeviation| a.ticks > 2 && now.since(a.since.monotonic) > LASTING;
         let LimitDeviation { since, wanted, shown, error, .. } = self.deviation.as_ref().filter(lasts)?;
@@ -129,7 +129,7 @@ impl Gpu {
         }
     }
 
-    /// Takes in that a limit was written, and what the GPU shows now.
+    /// Applies the result of a successful write; `shown` is the limit that the GPU reports after it.
     pub(super) fn apply_written(&mut self, requested: PowerLimit, shown: Option<PowerLimit>) {
         self.denied = None;
         self.writes.error = None;
@@ -175,14 +175,14 @@ impl Gpu {
             self.writes.before = self.seen.reading.requested;
             self.remark = Some(format!("set to {limit} at {}", now.utc.format("%FT%TZ")));
         }
-        // GPUs without a thread of their own have done it already.
+        // A handle without a thread of its own has completed the write already.
         let seen = self.handle.observe();
         if seen.last_write.is_some() && seen.last_write != self.seen.last_write {
             self.seen = seen;
         }
     }
 
-    /// Records the shown limit, the wanted one and the energy in its limit history.
+    /// Records the reported limit, the wanted limit and the energy in the GPU's limit history.
     pub(crate) fn remember(&mut self, wanted: Option<PowerLimit>, now: Now) {
         let (reading, can) = (&self.seen.reading, self.handle.capabilities());
         let answers = self.seen.fault.is_none();

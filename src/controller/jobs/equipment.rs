@@ -1,4 +1,4 @@
-//! A job's GPUs in groups of equal ones, and its prior profile.
+//! A job's GPUs in groups of one GPU model each, and the profile known from earlier runs.
 
 use super::job::{Group, Job, PriorProfile, profile_key};
 use crate::controller::error::ControlError;
@@ -20,7 +20,7 @@ impl Snapshot<'_> {
         Ok(Job::new(id, spec, groups, profiling, progress, registered_at, self.now))
     }
 
-    /// Returns a job's GPUs in groups and its prior profile; `None` while one of them reports no limits.
+    /// Returns a job's GPUs in groups and its prior profile; `None` while one of them is absent or reports no limits.
     pub(crate) async fn equipment(&self, spec: &JobSpec) -> Result<Option<(Vec<Group>, PriorProfile)>, ControlError> {
         let Some(groups) = self.group(spec) else { return Ok(None) };
         let known = self.prior_profile(spec, &groups).await?;
@@ -38,7 +38,7 @@ impl Snapshot<'_> {
             found => found?.unwrap_or_default(),
         };
         let expected = match spec.batch_size {
-            // Under a cap, lower limits than that of least energy may be needed.
+            // Under a cap, limits below the most efficient one may be needed too.
             Some(batch_size)
                 if record.closed_at.is_none()
                     && self.cap.schedule(self.gpus.largest_limits(), self.now.utc).is_empty() =>
@@ -52,8 +52,8 @@ impl Snapshot<'_> {
         Ok(PriorProfile { record, expected })
     }
 
-    /// Returns a job's GPUs in groups of equal ones, by model. Equal GPUs get one limit, so their ceiling is their lowest.
-    /// `None` if one of them has no limit to set.
+    /// Returns a job's GPUs in groups by GPU model. A group gets one limit, so its ceiling is the lowest of its GPUs'.
+    /// `None` if one of them is absent or has no limit to set.
     fn group(&self, spec: &JobSpec) -> Option<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
         for id in &spec.gpus {
@@ -82,7 +82,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Returns the distance of two batch sizes.
+/// Returns the distance between two batch sizes, in octaves (factors of two).
 #[expect(clippy::cast_precision_loss, reason = "batch sizes are far below 2^52")]
 fn octaves(a: u64, b: u64) -> f64 {
     (a as f64 / b as f64).log2().abs()

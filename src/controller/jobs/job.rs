@@ -23,24 +23,24 @@ use wattune_core::units::{Millijoules, Samples, SamplesPerSecond, Seconds, Watts
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Registered; nothing is set before its first progress report.
+    /// The job is registered; nothing is set before its first progress report.
     Waiting,
-    /// Its throughput and power are measured.
+    /// The daemon measures the job's throughput and power.
     Profiling,
-    /// Its limits follow a plan.
+    /// The limits of the job's GPUs follow its plan.
     Planned,
-    /// Its plan pauses it: it should save a checkpoint, stop training and go on reporting.
+    /// The plan pauses the job: the job should save a checkpoint, stop training and continue to report.
     Paused,
-    /// Its energy is recorded; its limits are left alone.
+    /// The daemon records the job's energy and leaves its limits alone.
     Observing,
 }
 
-/// GPUs of one job that are equal and get the same limit.
+/// GPUs of one job that are of the same GPU model and get the same limit.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Group {
     pub(crate) model: String,
     pub(crate) members: Vec<GpuId>,
-    /// Settings that they accept.
+    /// Limits and clocks that these GPUs accept.
     pub(crate) range: GroupRange,
 }
 
@@ -69,30 +69,30 @@ impl Idling {
     }
 }
 
-/// Effect of the node's cap on a job's sweep.
+/// Effect of the node's cap on a job's sweep, which measures throughput and power at each power limit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum SweepCeiling {
-    /// None.
+    /// The cap has no effect.
     #[default]
     Full,
-    /// It waits for room.
+    /// The sweep waits until the cap leaves enough power.
     Waiting {
-        /// Time from which there is some, as far as known.
+        /// Time from which there is enough power, if it is known.
         until: Option<DateTime<Utc>>,
-        /// Limits to be measured, summed over its GPUs.
+        /// Sum of the limits to be measured, over the job's GPUs.
         wanted: Watts,
-        /// Power available for them now.
+        /// Power that the cap leaves for these GPUs now.
         room: Watts,
     },
-    /// It goes up to lower limits than its GPUs allow.
+    /// The sweep goes up to lower limits than the GPUs allow.
     Lowered {
-        /// Ceiling of each group of equal GPUs.
+        /// Highest limit to be measured, for each group of equal GPUs.
         to: Vec<PowerLimit>,
     },
 }
 
 impl SweepCeiling {
-    /// Returns the effect in one sentence.
+    /// Returns the effect in one sentence; `None` if there is none.
     pub(crate) fn describe(&self) -> Option<String> {
         match self {
             Self::Full => None,
@@ -120,51 +120,51 @@ impl SweepCeiling {
 pub(crate) struct Job {
     pub(crate) id: JobId,
     pub(crate) spec: JobSpec,
-    /// Its GPUs in groups of equal ones.
+    /// The job's GPUs, in groups of equal ones.
     pub(crate) groups: Vec<Group>,
-    /// Ceilings of its groups without a temporary cap.
+    /// Maximum usable limit of each group without a temporary cap.
     pub(crate) full_ceilings: Vec<PowerLimit>,
-    /// Effect of the node's cap on its sweep.
+    /// Effect of the node's cap on the job's sweep.
     pub(crate) sweep_ceiling: SweepCeiling,
-    /// Key of its stored profile.
+    /// Key under which the job's profile is stored.
     pub(crate) key: ProfileKey,
     pub(crate) registered_at: DateTime<Utc>,
-    /// Progress that survives a restart.
+    /// Progress that survives a restart of the daemon.
     pub(crate) progress: StoredProgress,
     /// Just-in-time profiler; `None` while a GPU reports no limits.
     pub(crate) profiler: Option<Profiler>,
     pub(crate) plan: Option<Plan>,
     /// Reason why there is no plan although the profile is complete.
     pub(crate) unplannable: Option<String>,
-    /// Faults in the planner that failed its planning.
+    /// Failures of the job's planning because of a bug, and the time of the next attempt.
     pub(in crate::controller) setback: Option<Setback>,
-    /// Out-of-band cap that the plan was made under.
+    /// Out-of-band cap under which the plan was made.
     pub(crate) planned_under: Option<PowerLimit>,
-    /// Reason why a new plan is due.
+    /// Reason why a new plan is due; `None` if none is.
     pub(crate) replan: Option<ReplanReason>,
-    /// Number of its profiler's restarts when its references were frozen last.
+    /// Number of the profiler's restarts when the references for savings were last recorded.
     pub(crate) frozen: Option<u32>,
     pub(crate) phase: Phase,
-    /// Reason for its phase, in one sentence.
+    /// Reason for the phase, in one sentence.
     pub(crate) reason: String,
-    /// Energy of its GPUs up to the last closed interval, and emissions by the intensities known now.
+    /// Energy of the job's GPUs up to the last closed interval, and its emissions by the intensities known now.
     pub(crate) emissions: HourlyEmissions,
-    /// The same of CPU packages and memory; promises are about GPUs alone.
+    /// Energy and emissions of CPU packages and memory; promises count those of GPUs alone.
     pub(crate) cpu_emissions: HourlyEmissions,
-    /// Energy of both by kind of device.
+    /// Energy of GPUs, CPU packages and memory, by kind of device.
     pub(crate) energy_by_kind: BTreeMap<DeviceKind, Millijoules>,
     /// Savings so far against the original limit, by the last estimate.
     pub(crate) saved: Option<Saved>,
-    /// Set point of its plan that is applied, and since when.
+    /// Set point of the plan that is applied, and since when.
     pub(crate) applied: Option<AppliedSetPoint>,
     pub(crate) idling: Idling,
-    /// Detector of its own pauses.
+    /// Detector of the job's own pauses, such as evaluation and checkpoints.
     pub(crate) stalls: StallDetector,
-    /// True if progress is to be stored at the next tick.
+    /// True if the progress is to be stored at the next tick.
     pub(crate) unsaved: bool,
-    /// Summary of its reports.
+    /// Summary of the job's reports to this daemon.
     pub(crate) received_reports: ReceivedReports,
-    /// Progress as stored last.
+    /// Progress that was stored last.
     pub(crate) saved_progress: Option<StoredProgress>,
     pub(super) lease_until: Monotonic,
     pub(super) last_report_at: Option<Monotonic>,
@@ -223,7 +223,7 @@ impl Job {
         job
     }
 
-    /// Gives it a profiler for its GPUs, once they report their limits.
+    /// Gives the job a profiler for its GPUs, once they report their limits.
     pub(crate) fn equip(&mut self, groups: Vec<Group>, settings: ProfileSettings, known: PriorProfile) {
         let ranges: Vec<GroupRange> = groups.iter().map(|g| g.range.clone()).collect();
         let gpus = groups.iter().flat_map(|g| g.members.iter().cloned());
@@ -240,12 +240,12 @@ impl Job {
         now.monotonic > self.lease_until
     }
 
-    /// Returns how long its lease lasts without a further report.
+    /// Returns the time until the lease ends without a further report.
     pub(crate) fn lease_left(&self, now: Now) -> Seconds {
         self.lease_until.since(now.monotonic)
     }
 
-    /// Returns whether it has reported since this daemon runs.
+    /// Returns whether the job has reported to this daemon.
     pub(crate) fn is_alive(&self) -> bool {
         self.last_report_at.is_some()
     }
@@ -257,7 +257,7 @@ impl Job {
         self.profiler.as_ref().is_some_and(|p| p.stage() == Stage::Done)
     }
 
-    /// Returns whether only the sensors of its own GPUs measured its profile.
+    /// Returns whether the profile was measured on the job's own GPUs alone.
     pub(crate) fn measured_itself(&self) -> bool {
         let measured_by = self.profiler.as_ref().map(|p| &p.record().gpus);
         measured_by.is_some_and(|b| !b.is_empty() && b.iter().all(|id| self.spec.gpus.contains(id)))
@@ -267,15 +267,15 @@ impl Job {
         self.profile().at(setting).map(|p| p.throughput.mean)
     }
 
-    /// Returns the remaining work, if that is known; zero once everything is done.
+    /// Returns the remaining work, if the total is known; zero once everything is done.
     pub(crate) fn remaining(&self) -> Option<Samples> {
         let Work::TotalSamples(total) = self.spec.work else { return None };
         let done = self.progress.last.map_or(0.0, |l| l.samples);
         Some((total - Samples::new(done)).max(Samples::ZERO))
     }
 
-    /// Returns the samples done and the time that planning counts for them: their time at the reference, and the time lost
-    /// to lower limits. Extrapolates from the last report at the throughput of the setting in force.
+    /// Returns the samples done and the time that planning counts for them: their time at the reference throughput,
+    /// plus the time lost to lower limits. Extrapolates from the last report at the throughput of the setting in force.
     pub(crate) fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
         let since = self.last_report_at.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
@@ -304,7 +304,7 @@ impl Job {
         setting.get(group).copied()
     }
 
-    /// Decides its phase. `hindrance` is the reason why its GPUs cannot be controlled, if any.
+    /// Sets the job's phase and its reason. `hindrance` is the reason why its GPUs cannot be controlled, if any.
     pub(crate) fn choose_phase(&mut self, hindrance: Option<String>) {
         let finished = self.remaining().is_some_and(|left| left <= Samples::ZERO);
         let (phase, reason) = match (&hindrance, &self.profiler) {
@@ -323,7 +323,7 @@ impl Job {
         self.reason = reason;
     }
 
-    /// Returns the profiler's or the plan's set point of a group that a GPU shows rounded; else the shown one.
+    /// Returns the set point of the profiler or the plan that a GPU of a group shows rounded; else the shown one.
     pub(crate) fn nearest_known(&self, group: usize, shown: SetPoint) -> SetPoint {
         let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|s| s.get(group)).copied();
         let held = self.applied.iter().filter_map(|h| h.setting.get(group).copied());
@@ -331,7 +331,7 @@ impl Job {
         wanted.into_iter().chain(held).chain(planned).find(|l| l.same_as(shown)).unwrap_or(shown)
     }
 
-    /// Returns its profile's record to store, if it changed since the last call.
+    /// Returns the profile's record to store, if it changed since the last call.
     pub(crate) fn record_to_save(&mut self) -> Option<Record> {
         let record = self.profiler.as_ref()?.record();
         if record.points.is_empty() || self.saved_record.as_ref() == Some(record) {
@@ -352,12 +352,12 @@ impl Job {
     }
 }
 
-/// Profile known when a job begins.
+/// Profile that is known when a job begins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PriorProfile {
     /// Measurements of earlier runs.
     pub(crate) record: Record,
-    /// Most efficient limit with the nearest other batch size.
+    /// Most efficient limit with the nearest other batch size that was measured; the sweep expects it here too.
     pub(crate) expected: Option<PowerLimit>,
 }
 

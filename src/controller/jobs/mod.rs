@@ -22,7 +22,7 @@ use wattune_core::domain::JobId;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// Maximum number of silent guests that are ended in one tick.
+/// Maximum number of jobs without control that one tick ends because their leases have expired.
 const GUESTS_ENDED_AT_ONCE: usize = 16;
 
 /// Owner of the jobs that have not ended.
@@ -72,7 +72,7 @@ impl Jobs {
         self.by_id.remove(id)
     }
 
-    /// Records that the guests of a GPU share it, once it has several holders. Call it whenever a holder is added.
+    /// Marks the guests of a GPU as sharing the GPU, once it has several holders. Call it whenever a holder is added.
     pub(super) fn detect_sharing(&mut self, gpu: &Gpu) {
         // With more holders, all but the newest are marked already.
         let unmarked = match gpu.holder_count() {
@@ -87,15 +87,15 @@ impl Jobs {
         }
     }
 
-    /// Marks every job to be planned again.
+    /// Marks every job to be planned again, for this reason unless it has another one.
     pub(super) fn replan_all(&mut self, why: ReplanReason) {
         for job in self.iter_mut() {
             job.replan.get_or_insert(why);
         }
     }
 
-    /// Returns the jobs to end now as they have been silent for longer than their leases. It is to be called every
-    /// `period`; what passed beyond that since the last call extends every lease, as the reports of that time still wait.
+    /// Returns the jobs to end now because they have not reported within their leases. Call it every `period`: time
+    /// beyond that since the last call extends every lease, because reports of that time are still waiting.
     pub(super) fn silent(&mut self, now: Now, period: Seconds) -> Vec<JobId> {
         let missed = now.monotonic.since(self.leases_checked) - period;
         self.leases_checked = now.monotonic;
@@ -105,14 +105,14 @@ impl Jobs {
             }
         }
         let mut silent: Vec<&Job> = self.iter().filter(|job| job.lease_expired(now)).collect();
-        // Those with limits to restore come first; guests are ended in portions, as requests wait meanwhile.
+        // Jobs with limits to restore come first; others are ended in portions, because requests wait meanwhile.
         silent.sort_by_key(|job| !job.spec.control);
         let guests = silent.iter().filter(|job| !job.spec.control).count();
         silent.truncate(silent.len() - guests.saturating_sub(GUESTS_ENDED_AT_ONCE));
         silent.into_iter().map(|job| job.id.clone()).collect()
     }
 
-    /// Disables clocks for jobs on GPUs whose clocks wattune may not lock.
+    /// Disables locked clocks for jobs on GPUs whose clocks wattune may not lock.
     pub(super) fn withdraw_clocks(&mut self, gpus: &Gpus) {
         for job in self.iter_mut() {
             let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
@@ -120,7 +120,7 @@ impl Jobs {
             let Some(why) = why else { continue };
             tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
             profiler.disable_clocks();
-            // Its plan may hold points that are not available any more.
+            // The plan may contain operating points with locked clocks.
             job.plan = None;
             job.replan = Some(ReplanReason::ClocksLeftAlone);
         }

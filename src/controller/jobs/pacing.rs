@@ -1,4 +1,4 @@
-//! A job's steps along its plan: set points with a minimum duration, pauses, and rests after a fault of the planner.
+//! Application of a job's plan: set points with a minimum duration, pauses, and a delay after planning failed.
 
 use super::job::{Job, Phase};
 use super::setback::Setback;
@@ -7,7 +7,7 @@ use wattune_core::plan::{AppliedSetPoint, JobActivity, SwitchingLimits, next_set
 use wattune_core::time::Now;
 
 impl Job {
-    /// Applies the plan's present segment, as fast as the settings allow.
+    /// Applies the plan's present segment, as fast as `pace` allows.
     pub(crate) fn follow_plan(&mut self, now: Now, pace: &SwitchingLimits) {
         if self.phase == Phase::Waiting {
             return; // it has not reported
@@ -24,7 +24,7 @@ impl Job {
         };
         let kind = std::mem::discriminant::<Activity>;
         let before = self.progress.activity.as_ref().map(kind);
-        // A job that never paused has been running since long ago.
+        // The activity of a job that never paused is not recorded: it runs since its start.
         let began = before.is_none() && present != JobActivity::Paused;
         if self.spec.objective.pausable.is_some() && !began && before != Some(kind(&activity)) {
             self.progress.activity = Some(activity);
@@ -38,14 +38,14 @@ impl Job {
         self.applied.as_ref().map_or(JobActivity::Training, |applied| applied.activity)
     }
 
-    /// Returns the time at which it is to resume, if it pauses now.
+    /// Returns the time at which the job is to resume, if it is paused now.
     pub(crate) fn resume_at(&self, now: Now) -> Option<chrono::DateTime<chrono::Utc>> {
         let ahead = self.plan.iter().flat_map(|plan| &plan.segments).filter(|s| s.slot.end() > now.utc);
         let pause = ahead.take_while(|s| s.activity == JobActivity::Paused).last()?;
         (self.phase == Phase::Paused).then(|| pause.slot.end())
     }
 
-    /// Returns why its set point differs from the planned one; `None` if it does not.
+    /// Returns why the applied set point differs from the planned one; `None` if it does not.
     pub(crate) fn describe_applied(&self, now: Now) -> Option<String> {
         let segment = self.plan.as_ref()?.segment_at(now.utc)?;
         let AppliedSetPoint { setting, ramping, .. } = self.applied.as_ref()?;
@@ -62,7 +62,7 @@ impl Job {
         })
     }
 
-    /// Records a fault in its planning: its GPUs return to their original limits, and it is not planned for a while.
+    /// Records that the planner failed on the job: its GPUs return to their original limits, and its planning waits.
     pub(crate) fn fail_planning(&mut self, why: String, now: Now) {
         let setback = Setback::after(self.setback.as_ref(), why, now);
         tracing::error!(job.id = %self.id, times = setback.times, "job {}: {}", self.id, setback.describe());
@@ -71,7 +71,7 @@ impl Job {
         self.setback = Some(setback);
     }
 
-    /// Returns whether it is not planned yet because its planning failed recently.
+    /// Returns whether the job's planning waits because it failed recently.
     pub(crate) fn rests_from_planning(&self, now: Now) -> bool {
         self.setback.as_ref().is_some_and(|setback| now.monotonic < setback.until)
     }

@@ -13,23 +13,23 @@ use wattune_core::profile::{GpuSnapshot, Profiler, Report};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Joules, Lasting, Samples, Seconds, Short};
 
-/// Maximum client time: no monotonic clock runs for centuries, so more is not in seconds.
+/// Maximum time on the client's clock: no monotonic clock runs for centuries, so more is not in seconds.
 const LATEST_AT: Seconds = Seconds::new(1e10);
 
-/// Fall of the client's time that means a new clock; a smaller one means reports out of order.
+/// Minimum decrease of the client's time that counts as a new clock; a smaller one means reports out of order.
 const NEW_CLOCK: Seconds = Seconds::new(60.0);
 
 /// Progress report of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgressReport {
-    /// Cumulative samples.
+    /// Cumulative count of samples of this run.
     pub samples: Samples,
-    /// Client's monotonic seconds.
+    /// Time of the report on the client's monotonic clock, if given.
     pub at: Option<Seconds>,
 }
 
 impl Job {
-    /// Takes in the readings of its GPUs.
+    /// Passes the readings of the job's GPUs to its profiler and its detector of pauses.
     pub(in crate::controller) fn observe(&mut self, gpus: &Gpus, now: Now) {
         let (setting, reasons) = self.in_force(gpus);
         let energy: Vec<Joules> = self.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
@@ -42,14 +42,14 @@ impl Job {
         let known = setting.is_some().then(|| energy.iter().copied().sum());
         self.stalls.observe(at, setting.as_ref(), known, idle);
         if let Some(profiler) = &mut self.profiler {
-            // Readings in a pause do not measure a set point.
+            // Readings during a pause do not measure a set point.
             let (unusable, capped) = (reasons.invalidate_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
             profiler.observe(GpuSnapshot { at, setting, unusable, capped, energy });
         }
     }
 
-    /// Returns the set point in force on each group of its GPUs, if all GPUs of a group agree, and why any of them is
-    /// slowed.
+    /// Returns the set point in force on each group of the job's GPUs, if all GPUs of a group agree, and the reported
+    /// reasons for lowered clocks.
     fn in_force(&self, gpus: &Gpus) -> (Option<Setting>, EventReasons) {
         let mut reasons = EventReasons::default();
         let mut setting = Setting::with_capacity(self.groups.len());
@@ -69,16 +69,16 @@ impl Job {
                 }
             }
             let Some(set) = agreed else { return (None, reasons) };
-            // Some GPUs round limits: the profile knows the requested one.
+            // Some GPUs round limits; the profile contains the requested one.
             setting.push(self.nearest_known(setting.len(), set));
         }
         (Some(setting), reasons)
     }
 
-    /// Takes in a progress report and renews the lease.
+    /// Records a progress report and renews the lease.
     ///
     /// # Errors
-    /// If it contradicts the one before; then nothing is changed but the lease.
+    /// If the report is invalid or contradicts the previous one; then nothing but the lease changes.
     pub(crate) fn report(&mut self, report: ProgressReport, now: Now) -> Result<(), ControlError> {
         self.lease_until = now.monotonic.after(self.spec.lease);
         let invalid = |field, why| Err(ControlError::Invalid(InvalidJob { field, why }));
@@ -158,14 +158,14 @@ impl Job {
         Ok(())
     }
 
-    /// Counts the time in which it was to do no work.
+    /// Counts the time since the last call as idle, if the plan has the job do no work.
     pub(crate) fn count_idle_time(&mut self, at: Monotonic) {
         let is_idle = self.activity() != JobActivity::Training;
         self.idling.count(at, is_idle);
     }
 
-    /// Accounts for the time between two reports. Time in which it was to do no work is no stall: it counts towards the
-    /// slowdown, and so does work done all the same.
+    /// Accounts for the time between two reports. Time in which the plan has the job do no work is no pause of its own:
+    /// this time counts towards the slowdown, and so does work done in it.
     pub(crate) fn account_for(&mut self, span: Seconds, done: Samples) {
         self.idling.since_report = Seconds::ZERO;
         let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();
@@ -177,8 +177,8 @@ impl Job {
     }
 }
 
-/// Returns the energy of a group's GPUs up to `now`. GPUs are read some milliseconds before: what they drew since is
-/// estimated from their power, or short windows would be wrong by that much.
+/// Returns the energy of a group's GPUs up to `now`. GPUs were read some milliseconds earlier; the energy since then is
+/// estimated from their power, or short measurements would be wrong by that much.
 fn group_energy(members: &[GpuId], gpus: &Gpus, now: Now) -> Joules {
     let energy = |gpu: &Gpu| {
         let since = gpu.seen.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();

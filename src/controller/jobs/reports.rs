@@ -5,40 +5,40 @@ use wattune_core::domain::{JobSpec, Work};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Lasting, Samples, Seconds, Short};
 
-/// Minimum number of reports before anything is said of them,
+/// Minimum number of reports before most mistakes are stated.
 const FEW: u32 = 5;
-/// and minimum time that they cover.
+/// Minimum time from the first to the last report before most mistakes are stated.
 const SHORT: Seconds = Seconds::new(2.0);
-/// Minimum time for statements about throughput and the client's clock.
+/// Minimum of that time for statements about throughput and the client's clock.
 const LONGER: Seconds = Seconds::new(5.0);
-/// Time after the first report by which a job is not loading or compiling any more.
+/// Time after the first report by which a job has finished loading and compiling.
 const LATEST_BEGIN: Seconds = Seconds::new(60.0);
-/// Factor by which the client's clock may differ.
+/// Maximum factor by which the client's clock may run faster or slower than the daemon's.
 const CLOCKS_DIFFER: f64 = 20.0;
-/// Ratio of reported to total samples that a filled last batch explains.
+/// Maximum ratio of reported to total samples that a filled last batch explains.
 const BEYOND: f64 = 1.1;
-/// Longest plausible training.
+/// Longest plausible duration of a training.
 const LONGEST: Seconds = Seconds::new(5.0 * 365.25 * 86_400.0);
 /// Ratio of lease to report interval from which a long lease was probably given in milliseconds.
 const LEASE_SPACINGS: f64 = 5000.0;
 const LONG_LEASE: Seconds = Seconds::new(10_000.0);
-/// Unix times from 2001 to 2096.
+/// Unix times from 2001 to 2096, in seconds.
 const UNIX_S: std::ops::Range<f64> = 1e9..4e9;
 
-/// Advance of the client's clock that is plausible however little time has passed, once two reports show its pace,
+/// Advance of the client's clock that is accepted however little time has passed, once two reports show its pace.
 const PLAUSIBLE: Seconds = Seconds::new(60.0);
-/// and before: a clock in milliseconds is accepted and warned of.
+/// Accepted advance before two reports show the pace: a clock in milliseconds is accepted and warned of.
 const PLAUSIBLE_AT_FIRST: Seconds = Seconds::new(1e6);
 
-/// A first or last report.
+/// First or last report of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ReceivedReport {
     samples: Samples,
-    /// Client's clock.
+    /// Time on the client's clock.
     at: Option<Seconds>,
 }
 
-/// Reports of a job to this daemon.
+/// Summary of a job's reports to this daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ReceivedReports {
     summary: ReportSummary,
@@ -47,17 +47,17 @@ pub(crate) struct ReceivedReports {
 }
 
 impl ReceivedReports {
-    /// Returns what is known of an ended job's reports, or none.
+    /// Returns the stored summary of an ended job's reports, or an empty one.
     pub(crate) fn of(summary: Option<ReportSummary>) -> Self {
         Self { summary: summary.unwrap_or_default(), began: None }
     }
 
-    /// Returns their summary, to be stored.
+    /// Returns the summary, to be stored.
     pub(crate) fn summary(&self) -> ReportSummary {
         self.summary
     }
 
-    /// Adds a report.
+    /// Adds a report to the summary.
     pub(crate) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
         let (samples, at) = (samples.get(), at.map(Seconds::get));
         let summary = &mut self.summary;
@@ -70,13 +70,13 @@ impl ReceivedReports {
         summary.count = summary.count.saturating_add(1);
     }
 
-    /// Begins anew because the client's clock does.
+    /// Starts a new summary because the client's clock has restarted.
     pub(crate) fn restart_clock(&mut self, before: Seconds, at: Seconds) {
         let new_clock_s = self.summary.new_clock_s.or(Some((before.get(), at.get())));
         *self = Self::of(Some(ReportSummary { new_clock_s, ..ReportSummary::default() }));
     }
 
-    /// Returns the longest plausible advance of the client's clock in a time on the daemon's.
+    /// Returns the longest plausible advance of the client's clock while `passed` elapses on the daemon's clock.
     pub(crate) fn longest_advance(&self, passed: Seconds) -> Seconds {
         let ReportSummary { count, took_s, at_s, .. } = self.summary;
         let pace = at_s.0.zip(at_s.1).map_or(1.0, |(first, last)| (last - first) / took_s.max(1e-3));
@@ -84,7 +84,7 @@ impl ReceivedReports {
         passed * CLOCKS_DIFFER * pace.max(1.0) + at_least
     }
 
-    /// Returns likely mistakes, each with what was probably meant.
+    /// Returns likely mistakes in the reports, in one sentence each, with what was probably meant.
     pub(crate) fn likely_mistakes(&self, spec: &JobSpec) -> Vec<String> {
         let ReportSummary { count, took_s, samples, at_s, new_clock_s } = self.summary;
         let report =
@@ -149,7 +149,7 @@ impl ReceivedReports {
     }
 }
 
-/// Returns the mistake of a client's clock that does not count seconds.
+/// Returns the likely mistake of a client's clock that does not count seconds, if there is one.
 fn clock(first: ReceivedReport, last: ReceivedReport, took: Seconds) -> Option<String> {
     let passed = last.at? - first.at?;
     let pace = passed / took;
@@ -165,7 +165,7 @@ fn clock(first: ReceivedReport, last: ReceivedReport, took: Seconds) -> Option<S
     ))
 }
 
-/// Returns the mistake of work that would not end within years.
+/// Returns the likely mistake of work that would not end within years, if there is one.
 fn endless(first: ReceivedReport, last: ReceivedReport, took: Seconds, total: Option<Samples>) -> Option<String> {
     let (done, left) = (last.samples - first.samples, total? - last.samples);
     if done <= Samples::ZERO {

@@ -3,7 +3,7 @@
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// Time to the first retry; it doubles each time.
+/// Time before the first retry of planning; doubles with each further failure.
 const FIRST_REST: Seconds = Seconds::new(60.0);
 /// Maximum time between two retries.
 const LONGEST_REST: Seconds = Seconds::new(3600.0);

@@ -1,4 +1,4 @@
-//! Time that a job has lost to lower limits, and may still lose by its promises.
+//! Time that a job has lost to lower limits, and time that its promises allow it to lose.
 
 use super::job::Job;
 use wattune_core::domain::{OperatingPoint, Promise, Work};
@@ -11,13 +11,13 @@ use wattune_core::units::{Samples, SamplesPerSecond, Seconds};
 const FEWEST_REPORTS: f64 = 40.0;
 /// Time between two reports assumed before the second one.
 const ASSUMED_SPACING: Seconds = Seconds::new(30.0);
-/// Standard errors by which a lower setting must be faster than the highest to show that the highest was measured too
-/// slow.
+/// Number of standard errors by which a lower setting must be faster than the highest to show that the highest was
+/// measured too slow.
 const FASTER: f64 = 2.0;
 
 impl Job {
-    /// Returns the throughput at the reference setting, r(l_max), once it was measured: no less than what lower settings
-    /// certainly do, since none is faster.
+    /// Returns the throughput at the reference setting, r(l_max), once it was measured. It is at least the throughput
+    /// that lower settings certainly have, because none of them is faster.
     pub(in crate::controller) fn reference(&self) -> Option<SamplesPerSecond> {
         let profile = self.profile();
         let least = |p: &OperatingPoint| p.throughput.mean * (1.0 - FASTER * p.throughput.relative_error).max(0.0);
@@ -25,15 +25,15 @@ impl Job {
         (rate > SamplesPerSecond::ZERO).then_some(rate)
     }
 
-    /// Returns the slowdown so far against the ceiling: 0.03 is 3 %. `None` unless it is known within 0.3 percentage
-    /// points.
+    /// Returns the slowdown so far against the maximum usable limit: 0.03 is 3 %. `None` unless it is known within 0.3
+    /// percentage points.
     pub(in crate::controller) fn slowdown(&self) -> Option<f64> {
         let error = self.profile().ceiling()?.throughput.relative_error;
         self.progress.account.known_slowdown(self.reference()?, error)
     }
 
-    /// Returns the time of all work since the registration at the reference, and true; of unknown work that of the work
-    /// done, and false.
+    /// Returns the time of all work since registration at the reference throughput, and true; if the total work is
+    /// unknown, the time of the work done, and false.
     fn whole(&self, reference: SamplesPerSecond) -> (Seconds, bool) {
         match self.spec.work {
             Work::TotalSamples(total) => {
@@ -43,8 +43,8 @@ impl Job {
         }
     }
 
-    /// Returns the part of its time that plans leave unspent because the reference has an error: 1 where its reports are
-    /// too few or its pauses cannot be distinguished from training.
+    /// Returns the fraction of its time that plans leave unspent because the reference throughput has an error: 1 if
+    /// its reports are too few or its pauses cannot be distinguished from training.
     pub(in crate::controller) fn reserve(&self) -> f64 {
         let Some((reference, profiler)) = self.reference().zip(self.profiler.as_ref()) else { return 0.0 };
         let (whole, is_known) = self.whole(reference);
@@ -56,7 +56,7 @@ impl Job {
         reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), whole)
     }
 
-    /// Returns the time that it may lose to lower limits in all, and lost so far; `None` without promises about time.
+    /// Returns the time that the job may lose to lower limits, and has lost; `None` without promises about time.
     pub(in crate::controller) fn slack(&self, now: Now) -> Option<Slack> {
         let objective = &self.spec.objective;
         if !objective.bounds_time() {
@@ -79,7 +79,7 @@ impl Job {
         Some(Slack { allowed, lost, whole: is_known.then_some(whole), part })
     }
 
-    /// Passes the slack to the profiler, which spends it on learning.
+    /// Passes the slack to the profiler, which spends it on measurements.
     pub(in crate::controller) fn allow_learning(&mut self, now: Now) {
         let slack = self.slack(now);
         if let Some(profiler) = &mut self.profiler {
@@ -87,19 +87,19 @@ impl Job {
         }
     }
 
-    /// Returns the slowdown over its life if no more time is lost to lower limits; `None` for unknown work.
+    /// Returns the slowdown over the job's life if no more time is lost to lower limits; `None` for unknown work.
     pub(super) fn least_slowdown(&self) -> Option<f64> {
         let reference = self.reference()?;
         let (whole, is_known) = self.whole(reference);
         self.slowdown_over(whole).filter(|_| is_known)
     }
 
-    /// Returns the slowdown of all that it did; `None` where wattune did not control it.
+    /// Returns the slowdown over all work done; `None` if wattune did not control the job.
     pub(super) fn final_slowdown(&self) -> Option<f64> {
         self.slowdown_over(self.progress.account.samples / self.reference()?).filter(|_| self.spec.control)
     }
 
-    /// Returns the time lost to lower limits as a part of a time at the reference.
+    /// Returns the time lost to lower limits as a fraction of `time` at the reference throughput.
     fn slowdown_over(&self, time: Seconds) -> Option<f64> {
         let lost = self.progress.account.lost().time(self.reference()?);
         (time > Seconds::ZERO).then(|| lost / time)

@@ -1,8 +1,8 @@
-//! Ceilings of jobs' sweeps under the node's cap.
+//! Ceilings of jobs' sweeps, the highest limits that they measure, under the node's cap.
 //!
-//! A cap that holds at all times lowers a job's ceiling for good. A temporary one does so only where it leaves no room for
-//! long: then the job is measured and planned up to a lower ceiling, and the rest is measured once there is room. For a
-//! cap that lifts soon the sweep waits, and takes no room from others meanwhile.
+//! A constant cap lowers a job's ceiling for good. A temporary cap lowers it only if it leaves too little power for
+//! long: then the job is measured and planned up to a lower ceiling, and the other limits are measured once there is
+//! enough power. If the cap lifts soon, the sweep waits, and claims no power meanwhile.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -15,9 +15,9 @@ use wattune_core::domain::{CapSchedule, JobId, PowerLimit, Slot};
 use wattune_core::profile::{Profiler, Settings as ProfileSettings};
 use wattune_core::units::Watts;
 
-/// Longest time that a sweep waits for room.
+/// Maximum time for which a sweep waits for power.
 const PATIENCE: TimeDelta = TimeDelta::hours(1);
-/// Shortest time of room in which a measurement is worth beginning.
+/// Minimum time with enough power for which a measurement is worth beginning.
 const WORTHWHILE: TimeDelta = TimeDelta::minutes(15);
 
 /// Ceilings of a job's sweep now, and the cap's effect on them.
@@ -28,14 +28,14 @@ pub(crate) struct SweepFit {
 }
 
 impl Snapshot<'_> {
-    /// Lowers the ceilings of a job's GPUs to the most that a constant cap leaves them, with all other GPUs at their lowest
-    /// limits: anything above can neither be measured nor used.
+    /// Lowers the ceilings of a job's GPUs to the most that a constant cap leaves them with all other GPUs at their
+    /// lowest limits: higher limits can neither be measured nor used.
     pub(crate) fn lower_to_constant_cap(&self, groups: &mut [Group]) {
         let Some(cap) = self.cap.constant(self.gpus.largest_limits()) else { return };
         lower(groups, cap - self.others(groups, |_| false), None);
     }
 
-    /// Returns the ceilings of all jobs' sweeps under the node's cap.
+    /// Returns the ceilings of a job's sweep and the cap's effect; `None` if they stay as they are.
     pub(crate) fn sweep_fits(&self) -> Vec<SweepFit> {
         if self.settings.observe {
             return Vec::new();
@@ -57,7 +57,7 @@ impl Snapshot<'_> {
         }
         let mut groups = job.groups.clone();
         groups.iter_mut().zip(&job.full_ceilings).for_each(|(g, full)| g.range.ceiling = *full);
-        // A complete or lowered sweep is raised only for room that is there and lasts.
+        // A complete or lowered sweep is raised only if there is enough power now and for long enough.
         let cap = match profiler.is_complete() || lowered {
             true => schedule.over(&Slot::new(self.now.utc, self.now.utc + WORTHWHILE)?),
             false => most_ahead(schedule, self.now.utc),
@@ -82,7 +82,7 @@ impl Snapshot<'_> {
         let others = self.others(&groups, |gpu| gpu.manual.is_some());
         let room =
             self.cap.soon(schedule, self.settings, self.now.utc).map(|cap| cap - others).filter(|room| *room < wanted);
-        // It does not wait for room that even the lowest limits exceed.
+        // A sweep at the lowest limits does not wait: there is nothing lower to measure.
         let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.gpu_count()).sum();
         let sweep_ceiling = match room.filter(|_| wanted > lowest) {
             Some(room) => {
@@ -94,7 +94,7 @@ impl Snapshot<'_> {
         Some((ceilings, sweep_ceiling))
     }
 
-    /// Returns the least sum of limits of all GPUs outside of `groups`; those with a `held` override count with it.
+    /// Returns the lowest possible sum of all other GPUs' limits; an override for which `held` is true keeps its limit.
     fn others(&self, groups: &[Group], held: impl Fn(&Gpu) -> bool) -> Watts {
         let demand = self.demand();
         let is_mine = |gpu: &&Gpu| groups.iter().any(|g| g.members.contains(gpu.id()));
@@ -107,8 +107,8 @@ impl Snapshot<'_> {
     }
 }
 
-/// Lowers ceilings to fit into `room`, each by the same fraction of its range; with `step`, to a power-limit step below
-/// the present ceiling, so that measurements there are of use later.
+/// Lowers ceilings to fit into `room`, each by the same fraction of its range. With `step`, each is lowered by whole
+/// power-limit steps, so that measurements there are of use later.
 fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
     let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.gpu_count()).sum();
     let above: Watts = groups.iter().map(|g| (g.range.ceiling.watts() - g.range.min.watts()) * g.gpu_count()).sum();
@@ -128,7 +128,7 @@ fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
     }
 }
 
-/// Returns the highest cap for a worthwhile time that begins soon; `None` where there is no cap for such a time.
+/// Returns the highest cap over a `WORTHWHILE` time that begins within `PATIENCE`; `None` if such a time has no cap.
 fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
     let mut starts = schedule.boundaries(now, now + PATIENCE);
     starts.insert(0, now);
@@ -136,7 +136,7 @@ fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
     caps.reduce(|most, cap| Some(most?.max(cap?))).flatten()
 }
 
-/// Returns when the cap next allows `wanted` for a worthwhile time, if that is soon.
+/// Returns the time within `PATIENCE` at which the cap next allows `wanted` for a `WORTHWHILE` time, if any.
 fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Option<DateTime<Utc>> {
     let allows = |at: &DateTime<Utc>| {
         Slot::new(*at, *at + WORTHWHILE).is_some_and(|slot| schedule.over(&slot).is_none_or(|cap| cap >= wanted))
@@ -145,7 +145,7 @@ fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Opti
 }
 
 impl Job {
-    /// Sets the ceilings of its sweep.
+    /// Sets the ceilings of the job's sweep.
     pub(crate) fn fit_sweep(&mut self, fit: SweepFit, settings: &ProfileSettings) {
         if self.groups.iter().map(|g| g.range.ceiling).ne(fit.ceilings.iter().copied()) {
             let words: Vec<String> = fit.ceilings.iter().map(ToString::to_string).collect();
@@ -156,7 +156,7 @@ impl Job {
         self.sweep_ceiling = fit.sweep_ceiling;
     }
 
-    /// Continues measuring up to other ceilings with the same record.
+    /// Continues the sweep up to other ceilings, with the same measurements.
     fn change_ceilings(&mut self, ceilings: &[PowerLimit], settings: ProfileSettings) {
         let known = |p: &Profiler| PriorProfile { record: p.record().clone(), expected: p.expected_limit() };
         let Some(known) = self.profiler.as_ref().map(known) else { return };

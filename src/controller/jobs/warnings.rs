@@ -1,4 +1,4 @@
-//! Warnings about a job: promises that cannot be kept, and what keeps it from being measured or planned.
+//! Warnings about a job: promises that cannot be kept, and obstacles to its measurement and planning.
 
 use chrono::{DateTime, Utc};
 
@@ -9,11 +9,11 @@ use wattune_core::time::{Now, later};
 use wattune_core::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds};
 
 const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it gives weight to prices";
-/// Slowdown above the allowed one that is rounding.
+/// Maximum excess over the allowed slowdown that counts as rounding.
 const SLOWDOWN_ROUNDING: f64 = 1e-4;
 
 impl Job {
-    /// Returns its warnings, in one sentence each.
+    /// Returns the job's warnings, in one sentence each.
     pub(in crate::controller) fn warnings(&self, now: Now) -> Vec<String> {
         let is_planned = matches!(self.phase, Phase::Planned | Phase::Paused | Phase::Observing);
         let broken = self.broken(is_planned, now);
@@ -27,29 +27,29 @@ impl Job {
         warnings
     }
 
-    /// Returns mistakes that its reports look like, also after its end.
+    /// Returns likely mistakes in the job's reports, also after its end.
     pub(in crate::controller) fn likely_mistakes(&self) -> Vec<String> {
         self.received_reports.likely_mistakes(&self.spec)
     }
 
-    /// Returns the number of promises that cannot be kept: by the plan in force or, where none is applied, by any.
+    /// Returns the number of promises that cannot be kept: by the plan in force or, if none is applied, by any plan.
     pub(in crate::controller) fn broken_promises(&self, now: Now) -> usize {
         self.broken(matches!(self.phase, Phase::Planned | Phase::Paused), now).len()
     }
 
-    /// Returns the promises that it did not keep, in one sentence each, if it ended then and emitted so much.
+    /// Returns the promises that the job broke if it ended at that time with these emissions, in one sentence each.
     pub(in crate::controller) fn broken_at_end(&self, ended_at: DateTime<Utc>, carbon: GramsCo2e) -> Vec<String> {
         let outcome = Outcome { ends_at: Some(ended_at), slowdown: self.final_slowdown(), carbon: Some(carbon) };
         self.judge(&outcome).iter().map(|broken| broken.describe(Circumstance::Ended)).collect()
     }
 
-    /// Returns the promises that cannot be kept: by its plan where that `is_followed`, else by any.
+    /// Returns the promises that cannot be kept: by the job's plan if `is_followed`, else by any plan.
     fn broken(&self, is_followed: bool, now: Now) -> Vec<(Broken, Circumstance)> {
         let inevitable = self.judge(&self.best_outcome(now)).into_iter().map(|b| (b, Circumstance::Inevitable));
         let Some(plan) = self.plan.as_ref().filter(|_| is_followed) else { return inevitable.collect() };
         let how = plan.verdict.circumstance(self.planned_under);
         let mut broken: Vec<_> = plan.verdict.broken().iter().map(|broken| (*broken, how)).collect();
-        // Time lost and carbon emitted since the plan was made are not in its verdict.
+        // The plan's check of its promises does not include time lost and carbon emitted since the plan was made.
         let judged: Vec<Promise> = broken.iter().map(|(broken, _)| broken.promise).collect();
         let is_new = |promise: &Promise| !matches!(promise, Promise::Deadline(_)) && !judged.contains(promise);
         broken.extend(inevitable.filter(|(broken, _)| is_new(&broken.promise)));
@@ -61,7 +61,7 @@ impl Job {
         Broken::among(self.spec.objective.promises(), outcome, rounding)
     }
 
-    /// Returns the best outcome that is possible, as far as that is known without a plan.
+    /// Returns the best possible outcome, as far as it is known without a plan.
     fn best_outcome(&self, now: Now) -> Outcome {
         let fastest = self.profile().points.iter().map(|p| p.throughput.mean).reduce(SamplesPerSecond::max);
         let fastest = fastest.filter(|rate| *rate > SamplesPerSecond::ZERO);

@@ -1,4 +1,4 @@
-//! The reason of a job's present set point, in one sentence.
+//! Reason for a job's current set point, in one sentence.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use wattune_core::time::Now;
 use wattune_core::units::Watts;
 
 impl Job {
-    /// Updates the reason.
+    /// Updates the sentence that explains the job's current set point.
     pub(super) fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
         self.explain_choice(now, allowed, held);
         if let Some(why) = self.describe_applied(now) {
@@ -44,11 +44,11 @@ impl Job {
     }
 }
 
-/// Reduction of a job's limits by the node's cap.
+/// Reduction of a job's power limit by the node's cap.
 pub(super) struct CapReduction {
     limit: PowerLimit,
     wanted: PowerLimit,
-    /// The cap now; absent if it begins soon.
+    /// Node's cap in force now; absent if the cap begins soon.
     cap: Option<Watts>,
     source: Option<String>,
 }
@@ -64,7 +64,7 @@ impl fmt::Display for CapReduction {
 }
 
 impl CapReduction {
-    /// Returns the reduction of the job's lowest limit, if the cap reduces any.
+    /// Returns the reduction to the lowest limit among the job's GPUs that the cap reduces, if there is one.
     pub(super) fn of(job: &Job, grants: &LimitGrants, demand: &Demand<'_>, cap: &Cap) -> Option<Self> {
         let cut = job.spec.gpus.iter().filter_map(|gpu| {
             let (request, grant) = grants.of(gpu)?;

@@ -1,4 +1,4 @@
-//! Input of plans: the outlook of the grid, and each job's state.
+//! Input of plans: expected carbon intensities and prices of the grid, and each job's state.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use wattune_core::plan::{PastEmissions, PlanSlot, Progress, Settings as PlanSett
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
-/// Maximum length of a horizon; the planner uses its mean beyond.
+/// Maximum length of a planning horizon; beyond it, the planner assumes the horizon's mean intensity.
 const FURTHEST: TimeDelta = TimeDelta::days(30);
 
-/// Input that all jobs share.
+/// Planning input that is the same for all jobs.
 struct Outlook {
     slots: Vec<PlanSlot>,
     errors: Arc<ErrorPaths>,
@@ -31,7 +31,7 @@ struct Outlook {
     dwell: Seconds,
 }
 
-/// Returns the input of these jobs' plans, and clears the reasons to plan them.
+/// Returns the input of these jobs' plans, and clears their reasons to be planned again.
 pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings, now: Now) -> Vec<PlanInput> {
     let window = node.settings.window_s;
     let ends = ids.iter().filter_map(|id| node.jobs.get(id)).map(|job| horizon_end(job, window, now));
@@ -51,7 +51,7 @@ pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings
 }
 
 impl Job {
-    /// Returns the intensity and emissions of its time so far, without its own pauses, which limits do not change.
+    /// Returns the job's mean intensity and emissions so far, without its own pauses, which limits do not affect.
     fn past(&self, now: Now, reference: GramsPerKwh) -> Option<PastEmissions> {
         let span = Slot::new(self.progress.started_at?, now.utc)?;
         let intensity = self.emissions.mean_intensity_over(&span)?;
@@ -59,7 +59,7 @@ impl Job {
         Some(PastEmissions { intensity, carbon: self.emissions.sum().estimate(reference) - stalled })
     }
 
-    /// Returns the input of its plan.
+    /// Returns the input of the job's plan.
     fn plan_input(&self, outlook: &Outlook, gpus: &Gpus, window: Seconds, now: Now) -> PlanInput {
         let profile = self.profile().clone();
         let limit = |(group, set): (&Group, &SetPoint)| set.limit.watts() * group.gpu_count();
@@ -99,19 +99,19 @@ impl Job {
         }
     }
 
-    /// Returns the strictest out-of-band cap on its GPUs.
+    /// Returns the lowest cap on the job's GPUs that is set out of band, not by the host.
     pub(super) fn out_of_band_cap(&self, gpus: &Gpus) -> Option<PowerLimit> {
         self.spec.gpus.iter().filter_map(|id| gpus.get(id)?.out_of_band_cap()).min()
     }
 }
 
-/// Sums up a bound of the limits of a job's GPUs.
+/// Returns the sum over a job's GPUs of one bound of their power limit ranges.
 fn sum_of_ranges(job: &Job, gpus: &Gpus, bound: impl Fn(LimitRange) -> PowerLimit) -> Watts {
     let ranges = job.spec.gpus.iter().filter_map(|id| gpus.get(id).and_then(Gpu::range));
     ranges.map(|range| bound(range).watts()).sum()
 }
 
-/// Returns the reason not to control a job's GPUs.
+/// Returns the reason why wattune does not control a job's GPUs; `None` if it may.
 pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<String> {
     if settings.observe {
         return Some("this daemon observes only: it plans and records, and sets no limits".into());
@@ -131,21 +131,21 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<S
     })
 }
 
-/// Returns the end of the horizon that a job needs: the longest time that it may take.
+/// Returns the end of the planning horizon that a job needs: the longest time that the job may take from now.
 fn horizon_end(job: &Job, window: Seconds, now: Now) -> DateTime<Utc> {
     let slowest = job.profile().points.iter().map(|p| p.throughput.mean).reduce(|a, b| a.min(b));
     let needed = match (job.remaining(), slowest) {
         (Some(left), Some(rate)) => left / rate,
         _ => window,
     };
-    // A job that may pause may use all the time that its promises allow.
+    // A pausable job may use all the time that its deadline or its allowed slowdown leaves.
     let Objective { pausable, deadline, max_slowdown, .. } = job.spec.objective;
     let needed = needed * (1.0 + pausable.and(max_slowdown).unwrap_or(0.0));
     let until_deadline = pausable.and(deadline).map_or(TimeDelta::zero(), |at| at - now.utc);
     now.utc + needed.to_delta().max(until_deadline).clamp(TimeDelta::hours(1), FURTHEST)
 }
 
-/// Returns the outlook: the forecast as far as its skill goes, filled and extended.
+/// Returns the outlook up to `until`: the forecast as far as it has skill, with gaps filled, extended by the model.
 fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
     let policy = HorizonPolicy { fallback: signal.fallback(), ..HorizonPolicy::default() };
     let nothing = CarbonSeries::default();
@@ -159,7 +159,7 @@ fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: 
     Outlook { slots, errors, reference, prices: prices(signal, now), dwell: planning.dwell_s }
 }
 
-/// Returns the known prices and their mean; none without a present price.
+/// Returns the known prices and their mean; `None` if the current price is unknown.
 fn prices(signal: &Signal, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
     let known = signal.price()?.state.borrow().forecast.as_ref()?.known();
     known.at(now)?;

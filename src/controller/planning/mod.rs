@@ -27,11 +27,11 @@ pub(super) struct Planner {
     settings: PlanSettings,
     /// The search in progress.
     search: Option<Search>,
-    /// The shared budget when plans were made last.
+    /// Shared budget for which plans were made last.
     share: Option<SharedBudget>,
     /// Shared constraints that the plans in force break, in one sentence each.
     broken: Vec<String>,
-    /// Why joint planning failed, so that each job was planned alone.
+    /// Reason why joint planning failed and each job was planned alone.
     apart: Option<String>,
     /// Duration of the last search.
     took: Option<Seconds>,
@@ -43,8 +43,8 @@ impl Planner {
         Self { settings, search: None, share: None, broken: Vec::new(), apart: None, took: None }
     }
 
-    /// Updates the phase of each job and plans every job that has a reason to be planned. A search that takes longer than
-    /// the settings allow is asked to stop; current plans stay in force until it has.
+    /// Updates the phase of each job and plans every job that has a reason to be planned. A search that takes longer
+    /// than the settings allow is asked to stop; current plans stay in force until it has.
     pub(super) async fn plan(&mut self, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) {
         if self.search.as_ref().is_some_and(Search::is_finished) {
             self.await_plans(node, budget, Seconds::ZERO).await;
@@ -68,7 +68,7 @@ impl Planner {
         }
     }
 
-    /// Updates one job's phase. Returns whether planning is due now: a report of one job seldom concerns the others.
+    /// Updates one job's phase. Returns whether planning is due now: one job's report seldom affects other jobs' plans.
     pub(super) fn update_one(&mut self, id: &JobId, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) -> bool {
         self.update_phase(id, node, now);
         let is_finished = self.search.as_ref().is_some_and(Search::is_finished);
@@ -77,7 +77,7 @@ impl Planner {
             || self.share != SharedBudget::of(&node.demand(now), node.cap, budget)
     }
 
-    /// Applies what the plans of jobs say now, with reasons. Returns what the cap grants them.
+    /// Sets each job's current set point by its plan, with a sentence that explains it. Returns the cap's grants.
     pub(super) fn follow(&self, ids: &[JobId], node: &mut Node<'_>, now: Now) -> LimitGrants {
         for id in ids {
             let limits = self.switching_limits(id);
@@ -131,7 +131,7 @@ impl Planner {
     fn update_phase(&self, id: &JobId, node: &mut Node<'_>, now: Now) {
         let Some(job) = node.jobs.get_mut(id) else { return };
         if job.slot_ended(now) {
-            // A cap hidden by a lower limit may have lifted: each slot is planned without it, and again if it has not.
+            // A cap may have lifted unseen below a lower limit: plan each slot without it, and again if it still holds.
             for gpu in &job.spec.gpus {
                 if let Some(gpu) = node.gpus.get_mut(gpu) {
                     gpu.expire_cap();
@@ -151,7 +151,7 @@ impl Planner {
         };
         let now = node.now();
         self.took = Some(now.monotonic.since(search.since));
-        // A late result may be for another cap than the present one; then it is dropped, and jobs are planned anew.
+        // A late result may be for another cap than the current one; then drop it: the jobs are planned again.
         let is_stale =
             patience <= Seconds::ZERO && search.share != SharedBudget::of(&node.demand(now), node.cap, budget);
         let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
@@ -160,7 +160,7 @@ impl Planner {
             self.broken = broken.iter().map(ToString::to_string).collect();
         }
         for (id, outcome) in solved.plans {
-            // Jobs that are profiled anew meanwhile are planned afterwards.
+            // Jobs that are being profiled again by now are planned afterwards.
             let Some(job) = node.jobs.get_mut(&id).filter(|j| j.is_profiled()) else { continue };
             match outcome {
                 Err(NoPlan::Panicked(why)) => job.fail_planning(why, now),
@@ -177,7 +177,7 @@ impl Planner {
         }
     }
 
-    /// Requests new plans for the jobs that share a budget, or did, if it has changed.
+    /// If the shared budget changed, requests new plans for the jobs that share it now or shared it before.
     fn detect_other_share(&mut self, jobs: &mut Jobs, share: Option<&SharedBudget>) {
         if self.share.as_ref() == share {
             return;
@@ -196,7 +196,7 @@ impl Planner {
         }
     }
 
-    /// Returns the jobs to plan now. If one that shares a budget is due, all that share it are planned.
+    /// Returns the jobs to plan now. If a job that shares the cap or budget is due, all jobs that share it are planned.
     fn batch(&self, node: &mut Node<'_>, budget: &BudgetAccount, share: Option<&SharedBudget>, now: Now) -> PlanBatch {
         let due = node.jobs.iter().filter(|job| job.is_due(now)).map(|job| job.id.clone());
         let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
@@ -216,7 +216,7 @@ impl Planner {
         batch
     }
 
-    /// Returns the limits on changes of a job's set points. Jobs under a cap change at the times in their plans.
+    /// Returns the limits on how often and how fast a job's set points change. Jobs under a cap change as planned.
     fn switching_limits(&self, id: &JobId) -> SwitchingLimits {
         let shares = self.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
         let dwell = if shares { Seconds::ZERO } else { self.settings.dwell_s };

@@ -7,12 +7,12 @@ use wattune_core::plan::Plan;
 use wattune_core::time::Now;
 use wattune_core::units::{Samples, Seconds};
 
-/// Relative deviation of the work from the plan that is a reason to plan again.
+/// Difference between completed and planned work, as a fraction of the planned work, that is a reason to plan again.
 const DEVIATION: f64 = 0.01;
-/// Minimum time since the plan, or fraction of a shorter job: deviations before are noise of the reports' spacing.
+/// Minimum age of a plan, or fraction of a short job's time, before deviations count: earlier ones are noise.
 const DEVIATION_SPAN: Seconds = Seconds::new(60.0);
 const DEVIATION_PART: f64 = 0.02;
-/// Minimum lag that is a reason: relative to the time that the job may still lose, and to all of its time.
+/// Minimum lag to plan again, as a fraction of the time that the job may still lose, and of all of the job's time.
 const LAG: f64 = 0.05;
 const LEAST_LAG: f64 = 0.0002;
 
@@ -39,7 +39,7 @@ impl Job {
         }
     }
 
-    /// Returns whether work `missing` from what was `planned` in the time `since` the plan is a reason for a new one.
+    /// Returns whether the work `missing` of the `planned` work in the time `since` the plan requires a new plan.
     fn is_off(&self, missing: Samples, planned: Samples, since: Seconds, now: Now) -> bool {
         let (Some(reference), Some(slack)) = (self.reference(), self.slack(now)) else {
             return since > DEVIATION_SPAN && missing.abs() > planned * DEVIATION;
@@ -55,7 +55,7 @@ impl Job {
         self.plan.as_ref().is_some_and(|plan| end_at(plan, now.utc) != end_at(plan, plan.made_at))
     }
 
-    /// Returns whether it is to be planned now. Plans do not interrupt a sweep; they follow it.
+    /// Returns whether the job is to be planned now. A job is not planned while it is profiled, only afterwards.
     pub(super) fn is_due(&self, now: Now) -> bool {
         self.replan.is_some() && self.is_profiled() && !self.rests_from_planning(now)
     }

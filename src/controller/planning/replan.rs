@@ -2,46 +2,46 @@
 
 use std::fmt;
 
-/// Change since a job's last plan.
+/// Change since a job's last plan that causes a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplanReason {
-    /// It was just registered.
+    /// The job was just registered.
     NewJob,
-    /// It has no plan.
+    /// The job has no plan.
     NoPlan,
-    /// The slot in which its plan was made is over.
+    /// The forecast slot in which the job's plan was made is over.
     NewSlot,
     /// The active source published a new forecast.
     NewForecast,
-    /// The present intensity has another basis.
+    /// The basis of the current carbon intensity changed, for example from a source to the local forecaster.
     AnotherBasis,
-    /// The profile changed.
+    /// The job's profile changed.
     ProfileChanged,
-    /// The highest limits that can be measured changed.
+    /// The highest limits up to which the job can be measured changed, because the node's cap leaves more or less.
     OtherCeilings,
-    /// An external writer locks the clocks.
+    /// An external writer locks the GPUs' clocks, so that wattune may not.
     ClocksLeftAlone,
-    /// Progress differs from the plan.
+    /// The job's progress differs from the plan.
     OffThePlan,
-    /// An out-of-band cap began, changed or lifted.
+    /// An out-of-band cap on one of the job's GPUs began, changed or lifted.
     OutOfBandCap,
-    /// The power or carbon that the node's cap or budget leaves for it changed.
+    /// The power or carbon changed that the node's cap or carbon budget leaves for the job.
     OtherShare,
     /// A GPU became usable again.
     GpuReturned,
     /// An external writer set a GPU's limit.
     GpuTakenOver,
-    /// A manual override began.
+    /// A manual override of a GPU's limit began.
     SetByHand,
-    /// A manual override ended.
+    /// A manual override of a GPU's limit ended.
     OverrideEnded,
-    /// It shares a cap or budget with jobs that are planned again.
+    /// The job shares the node's cap or carbon budget with jobs that are planned again.
     WithOthers,
 }
 
 impl ReplanReason {
-    /// Returns whether the current plan stays in force if a new one is hardly better. Under a new profile the current plan
-    /// is evaluated anew.
+    /// Returns whether the current plan stays in force unless a new one is better by more than a threshold. If the
+    /// profile is new, the current plan is first evaluated with it.
     pub fn is_routine(self) -> bool {
         matches!(self, Self::NewSlot | Self::NewForecast | Self::ProfileChanged | Self::WithOthers)
     }

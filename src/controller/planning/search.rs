@@ -1,4 +1,4 @@
-//! The search for plans, on a thread of its own so that neither the loop nor its clients wait for long.
+//! Search for plans, on a thread of its own, so that neither the control loop nor API clients wait for long.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use wattune_core::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Seconds, Watts};
 
 use super::shared_budget::SharedBudget;
 
-/// Input of one job's plan, by value.
+/// Input of one job's plan, as owned data that moves to the search thread.
 pub(super) struct PlanInput {
     pub(super) id: JobId,
     pub(super) now: DateTime<Utc>,
@@ -38,12 +38,12 @@ pub(super) struct PlanInput {
     pub(super) window: Seconds,
     pub(super) allowed: Option<PowerLimit>,
     pub(super) priority: i32,
-    /// Plan that stays in force unless a new one costs less by the fraction `better_by`.
+    /// Current plan, which stays in force unless a new one costs less by the fraction `better_by`.
     pub(super) before: Option<Plan>,
     pub(super) better_by: f64,
-    /// Power that the node's cap counts at each point of the profile.
+    /// Sum of the GPUs' power limits at each point of the profile, which counts against the node's cap.
     pub(super) limits: Vec<Watts>,
-    /// Power that it counts once the job has ended.
+    /// Sum of the GPUs' lowest power limits, which counts against the node's cap once the job has ended.
     pub(super) at_rest: Watts,
 }
 
@@ -81,18 +81,18 @@ impl PlanInput {
     }
 }
 
-/// Jobs that are planned at once.
+/// Jobs that are planned by one search.
 #[derive(Default)]
 pub(super) struct PlanBatch {
-    /// Jobs that share nothing.
+    /// Jobs that share neither a cap nor a carbon budget.
     pub(super) alone: Vec<PlanInput>,
     /// Jobs that share the node's cap or its carbon budget.
     pub(super) joint: Vec<PlanInput>,
-    /// Power that the cap leaves for the limits of those.
+    /// Power that the node's cap leaves for the limits of the jobs in `joint`, over time.
     pub(super) cap: TimeSeries<Watts>,
-    /// Emissions that they may still cause.
+    /// Emissions that the carbon budget leaves for the jobs in `joint`, for each of its spans.
     pub(super) carbon_budget: TimeSeries<GramsCo2e>,
-    /// Solver of their joint plan.
+    /// Solver for joint planning.
     pub(super) solver: Solver,
 }
 
@@ -107,7 +107,8 @@ impl PlanBatch {
         self.solve_by(&Planning { alone: &PlanInput::plan, joint: &joint })
     }
 
-    /// Makes the plans. A job whose planning panics has none; the others are planned without it.
+    /// Makes the plans with the functions `planning`. A job whose planning panics gets no plan; the others are planned
+    /// without it.
     fn solve_by(&self, planning: &Planning<'_>) -> Solved {
         let mut plans: BTreeMap<JobId, _> = self.alone.iter().map(|job| (job.id.clone(), planning.plan(job))).collect();
         let mut left: Vec<&PlanInput> = self.joint.iter().collect();
@@ -130,7 +131,7 @@ impl PlanBatch {
                 return Solved { plans, broken: None, apart: Some(why) };
             }
             for job in left.extract_if(.., |job| culprits.contains(&job.id)) {
-                // It counts with its highest limits until the next planning counts the limits in force.
+                // Until the next planning, reserve the job's highest limits; then the limits in force count.
                 let most = job.limits.iter().copied().fold(job.at_rest, Watts::max);
                 let less = |(slot, cap): &(Slot, Watts)| (*slot, (*cap - most).max(Watts::ZERO));
                 cap = TimeSeries::from_points(cap.points().iter().map(less).collect()).0;
@@ -141,7 +142,7 @@ impl PlanBatch {
     }
 }
 
-/// Functions that make plans: of one job, and of several that share something.
+/// Functions that make plans: one for a single job, one for several jobs that share a cap or a carbon budget.
 struct Planning<'a> {
     alone: &'a dyn Fn(&PlanInput) -> Result<Plan, Unplannable>,
     /// `None` if the current plans are to stay.
@@ -156,8 +157,8 @@ impl Planning<'_> {
         }
     }
 
-    /// Returns the jobs that make joint planning panic: those whose planning alone panics, else the first without which
-    /// the others can be planned.
+    /// Returns the jobs that make joint planning panic: those whose planning alone panics, or else the first job
+    /// without which the others can be planned.
     fn culprits(&self, jobs: &[&PlanInput], shared: &Shared<'_>) -> Vec<JobId> {
         let panics = |job: &&&PlanInput| catch_panic(|| (self.alone)(job)).is_err();
         let alone: Vec<JobId> = jobs.iter().filter(panics).map(|job| job.id.clone()).collect();
@@ -172,7 +173,7 @@ impl Planning<'_> {
     }
 }
 
-/// Plans jobs that share something; `None` if the search was stopped early and each has a current plan.
+/// Plans jobs jointly; `None` (keep the current plans) if the search was stopped early and each job has a plan.
 fn joint_plan(jobs: &[&PlanInput], shared: &Shared<'_>, solver: Solver, go_on: &dyn Fn() -> bool) -> Option<JointPlan> {
     let members: Vec<Member<'_>> = jobs.iter().map(|job| job.member()).collect();
     let made = plan_jointly(&members, shared, solver, go_on);
@@ -184,7 +185,7 @@ fn joint_plan(jobs: &[&PlanInput], shared: &Shared<'_>, solver: Solver, go_on: &
     Some(keep_jointly_if_nearly_as_good(&before, made, &members, shared, better_by))
 }
 
-/// Runs planning, which has no state that outlives it; returns the message if it panics.
+/// Runs planning, which leaves no inconsistent state behind if it panics; returns the panic's message.
 fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -195,19 +196,19 @@ fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 /// Reason why a job has no plan.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum NoPlan {
-    /// The input allows none.
+    /// No plan is possible for the job's input.
     Unplannable(Unplannable),
     /// Planning panicked, with this message.
     Panicked(String),
 }
 
-/// Result of a batch.
+/// Result of the search for a batch's plans.
 #[derive(Default)]
 pub(super) struct Solved {
     pub(super) plans: BTreeMap<JobId, Result<Plan, NoPlan>>,
-    /// Shared constraints that cannot be kept; `None` if the current plans stay.
+    /// Shared constraints that the new plans break; `None` if the current plans stay in force.
     pub(super) broken: Option<Vec<SharedViolation>>,
-    /// Why joint planning failed, so that each job was planned alone.
+    /// Reason why joint planning failed and each job was planned alone.
     pub(super) apart: Option<String>,
 }
 
@@ -216,7 +217,7 @@ pub(super) struct Search {
     task: JoinHandle<Solved>,
     stop: Arc<AtomicBool>,
     pub(super) since: Monotonic,
-    /// The shared budget when it began.
+    /// Shared budget for which the search was started.
     pub(super) share: Option<SharedBudget>,
 }
 
@@ -229,8 +230,8 @@ impl Search {
         Self { task: tokio::task::spawn_blocking(move || batch.solve(&go_on)), stop, since: now, share }
     }
 
-    /// Waits for its end, at most `patience`, after which it is asked to return the best that it has found; `None` if it
-    /// goes on.
+    /// Returns the plans if the search ends within `patience`. Otherwise returns `None` and asks the search to stop
+    /// with the best plans found so far; with no patience, it only returns `None`.
     pub(super) async fn outcome(&mut self, patience: Seconds) -> Option<Solved> {
         if patience <= Seconds::ZERO && !self.is_finished() {
             return None;

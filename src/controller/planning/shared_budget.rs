@@ -1,4 +1,4 @@
-//! Shares of a node's cap and carbon budget for the jobs that are planned jointly.
+//! Power and emissions that a node's cap and carbon budget leave for the jobs that are planned jointly.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,31 +11,31 @@ use wattune_core::cap::{LimitPriority, LimitRequest};
 use wattune_core::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
 use wattune_core::units::{Seconds, Watts};
 
-/// Time for which the GPUs of a sweep count with the limit that is being measured; after it with their lowest limits.
+/// Assumed rest of a profiling sweep: GPUs count with the limit being measured, afterwards with their lowest limit.
 const SWEEPING: TimeDelta = TimeDelta::minutes(15);
-/// Time after the jobs' end for which the cap is considered: longer than weekly windows take to repeat.
+/// Time after the jobs' end for which the cap is considered: longer than the period of weekly time windows.
 const BEYOND: TimeDelta = TimeDelta::days(8);
 
-/// The cap, the carbon budget, and how each job and GPU counts. Plans are made anew when it changes.
+/// Cap and carbon budget, the jobs that share them, and the limits reserved for other GPUs. A change causes new plans.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SharedBudget {
     schedule: CapSchedule,
-    /// Present span of the carbon budget.
+    /// Current span of the carbon budget.
     budget: Option<Slot>,
     /// Jobs that are planned jointly.
     pub(super) members: Vec<JobId>,
-    /// Limits with which all other GPUs count.
+    /// Limits with which GPUs that belong to no member count against the cap.
     others: BTreeMap<GpuId, Counted>,
     lead: Seconds,
 }
 
-/// Limit with which a GPU counts that is not planned.
+/// Power limit, over time, with which a GPU that is not planned jointly counts against the cap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Counted {
     Always(PowerLimit),
-    /// While it is being measured, and afterwards.
+    /// Limit while the GPU's job is profiled, and limit afterwards.
     Sweeping(PowerLimit, PowerLimit),
-    /// Until a time, and afterwards.
+    /// End of a manual override, its limit, and the limit afterwards.
     Until(DateTime<Utc>, PowerLimit, PowerLimit),
 }
 
@@ -44,7 +44,7 @@ impl Counted {
     fn of(request: &LimitRequest, until: Option<DateTime<Utc>>) -> Self {
         match request.priority {
             LimitPriority::Fixed => Self::Always(request.in_force),
-            // It is being lowered.
+            // The last write failed or had no full effect, so that the limit may stay in force.
             LimitPriority::Idle if request.unyielding => Self::Always(request.in_force),
             LimitPriority::Idle => Self::Always(request.floor),
             LimitPriority::Job { .. } => Self::Always(request.wanted),
@@ -74,7 +74,7 @@ impl Counted {
 }
 
 impl SharedBudget {
-    /// Returns the present one; `None` without cap and budget.
+    /// Returns the current shared budget; `None` if there is neither a cap nor a carbon budget.
     pub(super) fn of(demand: &Demand<'_>, cap: &Cap, budget: &BudgetAccount) -> Option<Self> {
         let now = demand.now;
         let schedule = cap.schedule(demand.gpus.largest_limits(), now.utc);
@@ -101,8 +101,8 @@ impl SharedBudget {
         !self.schedule.is_empty()
     }
 
-    /// Returns the power left for the members' limits from now to well beyond `until`; absent without a cap. It falls
-    /// earlier than the cap by the lead with which limits are lowered.
+    /// Returns the power left for the members' limits from `now` to well beyond `until`; empty without a cap. Where the
+    /// cap falls, this power falls earlier by the lead time with which limits are lowered.
     pub(super) fn left(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> TimeSeries<Watts> {
         let (until, lead) = (until.max(now + TimeDelta::hours(1)), self.lead.to_delta());
         let mut cuts: Vec<DateTime<Utc>> = self.schedule.boundaries(now, until + lead);
@@ -123,7 +123,7 @@ impl SharedBudget {
     }
 }
 
-/// Returns whether a job's limits follow a plan that has to fit under the cap.
+/// Returns whether a job takes part in joint planning: its limits follow a plan, which has to fit under the cap.
 fn is_member(job: &Job, observes: bool) -> bool {
     let follows = !matches!(job.phase, Phase::Waiting | Phase::Profiling | Phase::Observing);
     job.is_profiled() && (follows || (observes && job.spec.control))

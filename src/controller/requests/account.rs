@@ -11,7 +11,7 @@ impl Controller {
     /// # Errors
     /// If there is no such job, or the database cannot be read.
     pub async fn account_of(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
-        // The intervals of a running job extend as far as its reports do.
+        // The account of a running job includes energy up to now, so its intervals are closed first.
         for gpu in self.jobs.get(id).map(|job| job.spec.gpus.clone()).unwrap_or_default() {
             self.accounting.close_interval_of(&mut node!(self), &gpu);
         }

@@ -6,10 +6,10 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::{DemandResponse, EventId};
 
 impl Controller {
-    /// Adds an event, or replaces the one with the same id. It survives restarts.
+    /// Adds a demand-response event, or replaces the one with the same id. It survives restarts of the daemon.
     ///
     /// # Errors
-    /// If it is over already, if the settings have an event of that id, or if it cannot be stored: then nothing changes.
+    /// If its target has ended, the settings have an event with that id, or it cannot be stored; then nothing changes.
     pub async fn announce(&mut self, event: DemandResponse, by: Caller) -> Result<Announced, ControlError> {
         let now = self.now().utc;
         let (id, slot) = (event.id.clone(), event.slot);
@@ -19,10 +19,10 @@ impl Controller {
         Ok(announced)
     }
 
-    /// Removes an event, also while it is active, and returns it.
+    /// Removes a demand-response event, even while it is active, and returns it.
     ///
     /// # Errors
-    /// If there is none of that id, if it is one of the settings, or if the store fails.
+    /// If no event has that id, if the event is one of the settings, or if the store fails.
     pub async fn withdraw(&mut self, id: &EventId, by: Caller) -> Result<EventView, ControlError> {
         let now = self.now().utc;
         let withdrawn = self.cap.withdraw(id, &self.store, now).await?;

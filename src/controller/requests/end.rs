@@ -40,7 +40,7 @@ impl Controller {
         self.accounting.record_ended(&mut node!(self), &job);
         let ended = job.stored(Some((self.now().utc, reason.to_owned())));
         self.write_backlog().await;
-        // The estimate below includes what was written now.
+        // The estimate below includes the energy written now, so that no second one is due.
         self.accounting.forget_late(id);
         let how = reason.strip_prefix("ended").map_or_else(|| format!(": {reason}"), str::to_owned);
         tracing::info!(job.id = %id, "job {id} ({}) ended{how}", job.spec.name);

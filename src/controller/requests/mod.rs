@@ -15,7 +15,7 @@ use std::fmt;
 /// Caller of a request, for the ledger and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// A user of this machine; they are not distinguished.
+    /// A user of this machine; users are not distinguished.
     Local,
 }
 

@@ -9,12 +9,12 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::JobId;
 
 impl Controller {
-    /// Returns the daemon as a whole.
+    /// Returns the status of the whole daemon.
     pub fn status(&self) -> StatusView {
         self.snapshot().status()
     }
 
-    /// Returns the GPUs, by index.
+    /// Returns all GPUs, in order of their index.
     pub fn gpus(&self) -> Vec<GpuView> {
         let snapshot = self.snapshot();
         snapshot.gpus(&snapshot.grants())
@@ -47,12 +47,12 @@ impl Controller {
         self.snapshot().job(id).await
     }
 
-    /// Returns what will happen to a job, and why.
+    /// Returns a running job's plan, with its reasons.
     pub fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
         self.snapshot().plan_of(id)
     }
 
-    /// Returns what was learned about a job, running or ended.
+    /// Returns a job's profile, running or ended.
     pub async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
         self.snapshot().profile_of(id).await
     }
@@ -62,31 +62,30 @@ impl Controller {
         self.snapshot().carbon_now()
     }
 
-    /// Returns the forecast of the grid from now on, up to two days; nothing while only the configured constant is known.
+    /// Returns the forecast carbon intensity of the next two days; empty while only the configured constant is known.
     pub fn carbon_forecast(&self) -> Vec<IntensityView> {
         self.snapshot().carbon_forecast()
     }
 
-    /// Returns the grid's past hours.
+    /// Returns the carbon intensities of the last `hours`.
     ///
     /// # Errors
-    /// If the database cannot be read, or `hours` is not within 0 to a year.
+    /// If the database cannot be read, or `hours` is not positive or exceeds a year.
     pub async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
         self.snapshot().carbon_history(hours).await
     }
 
-    /// Returns the day-ahead price; absent unless the settings name a source.
+    /// Returns the day-ahead price; `None` unless the settings name a source.
     pub fn price_now(&self) -> Option<PriceView> {
         self.snapshot().price_now()
     }
 
-    /// Returns the node's cap; `None` where none is known, neither now nor later.
+    /// Returns the node's cap; `None` if no cap holds now and none is known for later.
     pub fn cap_view(&self) -> Option<CapView> {
         self.cap.view(&self.snapshot().demand())
     }
 
-    /// Returns all demand-response events by their start: those of the settings, those announced, those over for less than
-    /// a week.
+    /// Returns all demand-response events in order of start: those of the settings, and those announced and kept.
     pub fn events(&self) -> Vec<EventView> {
         self.cap.events(self.now().utc)
     }

@@ -10,37 +10,37 @@ use crate::store::{StoredJob, StoredProgress};
 use wattune_core::domain::{GpuId, InvalidJob, JobId, JobName, JobSpec, Objective, ProcessSelector, Work};
 use wattune_core::units::Seconds;
 
-/// A job that wants to be registered.
+/// Request to register a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewJob {
-    /// Name.
+    /// Name of the job; runs with the same name can share a profile.
     pub name: JobName,
-    /// GPUs.
+    /// GPUs that the job uses.
     pub gpus: Vec<GpuRef>,
-    /// Samples per step.
+    /// Number of samples per training step.
     pub batch_size: Option<u64>,
-    /// Amount of work.
+    /// Total work, in samples, or unknown.
     pub work: Work,
-    /// Objective.
+    /// Objective of the job and its promises, such as a maximum slowdown.
     pub objective: Objective,
-    /// Lease; the daemon's default if absent.
+    /// Lease, the longest silence before the job counts as dead; the daemon's default if absent.
     pub lease: Option<Seconds>,
-    /// True if its limits may be set.
+    /// True if wattune may set the limits of the job's GPUs.
     pub control: bool,
-    /// Priority under the node's cap: the lowest is lowered first.
+    /// Priority under the node's cap: the job with the lowest priority is lowered first.
     pub priority: i32,
-    /// Labels.
+    /// Labels of the job.
     pub tags: BTreeMap<String, String>,
-    /// Selector of its processes.
+    /// Selector of the job's processes, whose CPU energy is recorded too.
     pub processes: Option<ProcessSelector>,
 }
 
 impl Controller {
-    /// Registers a job. It controls its GPUs from now on, unless it asks not to.
+    /// Registers a job, which controls its GPUs from now on unless `control` is false.
     ///
     /// # Errors
-    /// For GPUs that do not exist or that another job controls, for what [`JobSpec::check`] refuses, and where as many jobs
-    /// are open as the settings allow. Nothing is changed then.
+    /// If a GPU does not exist or another job controls it, if [`JobSpec::check`] refuses the job, or if as many jobs
+    /// are open as the settings allow. Then nothing changes.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let spec = JobSpec {
@@ -115,7 +115,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Adds a job to its GPUs.
+    /// Adds a job to its GPUs and to the open jobs, and follows its processes.
     pub(crate) async fn admit(&mut self, job: Job) {
         let (id, gpus, processes) = (job.id.clone(), job.spec.gpus.clone(), job.spec.processes.clone());
         for gpu in &gpus {

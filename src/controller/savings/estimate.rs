@@ -18,11 +18,10 @@ use wattune_core::ledger::{self, CompletedWork, Emissions, Interval};
 use wattune_core::profile::{Curve, Evidence};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
-/// Time by which intervals of others may overlap a job's own at its ends: a little more than the longest time between two
-/// readings.
+/// Allowed overlap with other jobs' intervals at a job's start and end: a little more than the time between readings.
 const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
 
-/// Minimum number of hours of a usable score.
+/// Minimum number of hours that a usable forecast score covers.
 const LEAST_SCORED_H: f64 = 24.0;
 
 /// Ratio of the standard deviation to the mean absolute error of normal errors: √(π/2).
@@ -30,11 +29,11 @@ const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
 
 const NOT_CONTROLLED: &str = "registered with \"control\": false: its GPUs are not controlled for it";
 
-/// Data from which a job's savings are estimated.
+/// Data from which the savings of a running or ended job are estimated.
 pub(crate) struct Estimate<'a> {
     pub(crate) snapshot: Snapshot<'a>,
     pub(crate) stored: &'a StoredJob,
-    /// Job as it runs or ran, with its profile.
+    /// The job, running or ended, with its profile.
     pub(crate) job: &'a Job,
     pub(crate) rows: &'a [Interval],
     pub(crate) series: &'a CarbonSeries,
@@ -42,13 +41,13 @@ pub(crate) struct Estimate<'a> {
 }
 
 impl Estimate<'_> {
-    /// Returns the job's savings; the reason where no honest estimate exists.
+    /// Returns the job's savings by its completed work `known`; the reason where no honest estimate exists.
     pub(crate) async fn savings(&self, known: Result<SavingInput, String>) -> Result<Savings, ControlError> {
         let id = &self.stored.id;
         let written = self.snapshot.outcome(id).await?;
         if let Some(outcome) = written.filter(|_| self.stored.ended.is_some()) {
             let savings = outcome.savings;
-            // Hours are too coarse for a job's first and last minutes: the estimate from minutes stands.
+            // Hours are too coarse for a job's first and last minutes: keep the earlier estimate from minutes.
             if self.snapshot.store.is_rolled_up(id).await? {
                 return Ok(savings);
             }
@@ -59,7 +58,7 @@ impl Estimate<'_> {
             return Ok(Savings {
                 against_original: again(savings.against_original),
                 against_max: again(savings.against_max),
-                // Whether the trial reached its target is often known only after its job has ended.
+                // The result of the trial is often known only after its job has ended.
                 batch_size_effect: self.batch_size_effect().await?.map(Into::into),
             });
         }
@@ -67,7 +66,7 @@ impl Estimate<'_> {
         let against = |which| -> OrUnknown<ReferenceComparison> {
             let compared = self.references(&frozen, which);
             let compared = compared.map(|compared| compared.with(&known));
-            // The reason why nothing is known comes first.
+            // If the completed work is unknown, its reason takes precedence.
             compared.map_err(|why| known.as_ref().err().cloned().unwrap_or(why)).into()
         };
         Ok(Savings {
@@ -96,7 +95,7 @@ impl Estimate<'_> {
         let mut points: Vec<Evidence> = earlier.iter().map(known).collect::<Result<_, _>>()?;
         let mut as_frozen = points.clone();
         as_frozen.push(known(newest)?);
-        // Since it was frozen, the newest reference was measured better.
+        // The newest reference may have been measured more accurately since it was frozen.
         points.push(evidence_at(self.job, &limits)?);
         let start = |(point, f): (usize, &Counterfactual)| match point {
             0 => ReferencePeriod { from: Samples::ZERO, point },
@@ -114,8 +113,8 @@ impl Estimate<'_> {
         Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }
 
-    /// Returns the settings of the best constant mix with the job's throughput, as indices into `points`; those other than
-    /// the reference are added. Empty where a part is not measured. Also returns a lower bound of such a mix's power.
+    /// Returns the settings of the best constant mix with the job's throughput, and a lower bound of the mix's power.
+    /// Settings are indices into `points`, to which their measurements are added; none if a setting is not measured.
     fn mix(&self, limits: &[PowerLimit], points: &mut Vec<Evidence>) -> (Vec<usize>, Option<Watts>) {
         let (account, profile) = (self.stored.progress.account, self.job.profile());
         let (Some(profiler), Some(curve)) = (&self.job.profiler, Curve::from_profile(profile)) else {
@@ -147,7 +146,7 @@ impl Estimate<'_> {
         (places, least)
     }
 
-    /// Returns the work between the job's first report and its last, and the grid's intensities.
+    /// Returns the job's work between its first and last report and the grid's intensities, or why they are unknown.
     pub(crate) async fn completed_work(&self) -> Result<Result<SavingInput, String>, StoreError> {
         let stored = self.stored;
         if !stored.spec.control {
@@ -181,7 +180,7 @@ impl Estimate<'_> {
         Ok(self.done_by(&span, self.series).and_then(known))
     }
 
-    /// Returns the series with missing values larger by their standard error; `None` where none is missing.
+    /// Returns the intensities with those that are not actual values larger by their standard error; `None` if all are.
     fn if_more(&self) -> Option<CarbonSeries> {
         let series = self.series;
         if series.points().iter().all(|(_, i)| i.origin.is_actual()) {
@@ -195,7 +194,7 @@ impl Estimate<'_> {
         Some(series.map(larger))
     }
 
-    /// Returns the relative standard error of the preferred source's forecasts an hour ahead.
+    /// Returns the relative standard error of the preferred source's forecasts an hour ahead, if enough are scored.
     fn usual_error(&self) -> Option<f64> {
         let source = &self.snapshot.signal.accounting_series().sources().first()?.source;
         let score =
@@ -204,7 +203,7 @@ impl Estimate<'_> {
         Some(absolute / 100.0 * DEVIATION_PER_ABSOLUTE)
     }
 
-    /// Returns the effect of a trial's batch size; `None` where the job is no trial of a recurring job.
+    /// Returns the effect of a trial's batch size, or why it is unknown; `None` if the job is no recurring job's trial.
     async fn batch_size_effect(&self) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
         let Some(recurring) = self.snapshot.store.recurring_by_run(&self.stored.id).await? else { return Ok(None) };
         let runs = &recurring.job.runs;
@@ -236,7 +235,7 @@ impl Estimate<'_> {
         Ok(Some(batch_effect(&energies, own.energy, intensity, same_sensors)))
     }
 
-    /// Returns the job's work in the span of its reports, by its rows.
+    /// Returns the job's work in the span of its reports, with energy and emissions from its ledger rows.
     fn done_by(&self, span: &Slot, series: &CarbonSeries) -> Result<CompletedWork, String> {
         let account = self.stored.progress.account;
         let mut rows = ledger::within(self.rows, span);
@@ -244,7 +243,7 @@ impl Estimate<'_> {
         let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
         let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
         let recorded = ledger::emissions(&rows, series);
-        // GPUs are read shortly before or after a job reports; a larger difference is a gap.
+        // The rows may be a little shorter or longer than the reported time; a larger difference is a gap.
         let reported = account.time() * (self.stored.spec.gpus.len() as f64) / covered;
         if !(reported.is_finite() && reported < 1.1) {
             return Err("the ledger does not cover the time between its first report and its last".into());

@@ -1,4 +1,4 @@
-//! Owns the estimates of savings: of running jobs so far, and of ended jobs, some of which wait for intensities.
+//! Owns the estimates of savings: of running jobs so far, and of ended jobs, of which some wait for actual intensities.
 
 mod estimate;
 mod outcome;
@@ -19,9 +19,9 @@ use wattune_core::domain::{JobId, Slot};
 use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::savings_entries::Outcome;
 
-/// Time after its end for which a job waits for intensities; sources seldom publish them later.
+/// Time after a job's end for which its estimate waits for actual intensities; sources seldom publish them later.
 const AWAITED: TimeDelta = TimeDelta::days(14);
-/// Maximum number of ended jobs read at a start.
+/// Maximum number of ended jobs that the daemon reads when it starts.
 const RECALLED: u32 = 1000;
 
 /// Owner of the estimates of savings.
@@ -29,9 +29,9 @@ const RECALLED: u32 = 1000;
 pub(super) struct SavingsTracker {
     /// Minute of the last update.
     updated: Option<DateTime<Utc>>,
-    /// Jobs that ran then.
+    /// Jobs that ran at that update.
     running: Vec<JobId>,
-    /// Ended jobs that wait for intensities of their time.
+    /// Ended jobs whose estimate waits for actual intensities of their time.
     awaited: BTreeSet<JobId>,
     /// Savings of jobs that ended in the last 30 days.
     ended: Option<SavedView>,
@@ -47,8 +47,8 @@ pub(super) struct SavingsUpdate {
 }
 
 impl SavingsTracker {
-    /// Begins an update, once a minute: of each job once an hour, and in its first hour once a minute, since all of its
-    /// intervals are read for it.
+    /// Begins an update once a minute; `None` within the minute. A job is updated once a minute in its first hour and
+    /// once an hour later, because an estimate reads all of the job's intervals.
     pub(super) fn begin_update(&mut self, jobs: &Jobs, now: DateTime<Utc>) -> Option<SavingsUpdate> {
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
         let before = self.updated.replace(minute);
@@ -61,7 +61,7 @@ impl SavingsTracker {
         Some(SavingsUpdate { jobs: due, running: jobs.ids(), is_new_hour, now })
     }
 
-    /// Ends an update: sums up the jobs that ended lately, once an hour and whenever jobs came or went.
+    /// Ends an update: once an hour, and whenever other jobs run, sums up the jobs that ended in the last 30 days.
     pub(super) async fn end_update(&mut self, update: SavingsUpdate, store: &Store) -> Result<(), StoreError> {
         let has_changed = self.running != update.running;
         self.running = update.running;
@@ -78,35 +78,35 @@ impl SavingsTracker {
         Ok(())
     }
 
-    /// Returns the savings of jobs that ended lately.
+    /// Returns the savings of jobs that ended in the last 30 days.
     pub(super) fn view(&self) -> Option<SavedView> {
         self.ended.clone()
     }
 
-    /// Adds a job's outcome: it waits while intensities of its time may still come.
+    /// Adds an ended job to those that wait for actual intensities, if its outcome is provisional.
     pub(super) fn add_outcome(&mut self, outcome: &Outcome) {
         if outcome.savings.is_provisional() {
             self.awaited.insert(outcome.job.clone());
         }
     }
 
-    /// Returns the jobs that wait for intensities.
+    /// Returns the ended jobs that wait for actual intensities.
     pub(super) fn awaited(&self) -> Vec<JobId> {
         self.awaited.iter().cloned().collect()
     }
 
-    /// Removes a job from those that wait.
+    /// Removes a job from those that wait for actual intensities.
     pub(super) fn remove_awaited(&mut self, job: &JobId) {
         self.awaited.remove(job);
     }
 }
 
-/// Returns whether a job ended so lately that it may wait for intensities.
+/// Returns whether a job has ended and its estimate may still wait for actual intensities: within [`AWAITED`].
 pub(super) fn may_wait(job: &StoredJob, now: DateTime<Utc>) -> bool {
     job.ended.as_ref().is_some_and(|(at, _)| *at >= now - AWAITED)
 }
 
-/// Returns the jobs that ended so lately before this daemon began.
+/// Returns the stored jobs that ended within [`AWAITED`] before `now`.
 pub(super) async fn ended_lately(store: &Store, now: DateTime<Utc>) -> Result<Vec<StoredJob>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     Ok(ended.into_iter().filter(|job| may_wait(job, now)).collect())

@@ -1,4 +1,4 @@
-//! Outcomes of ended jobs, and the ledger's entries on jobs' savings.
+//! Outcomes of ended jobs (their work and savings), and the ledger's entries on the savings of jobs.
 
 use super::estimate::Estimate;
 use crate::controller::error::ControlError;
@@ -19,7 +19,7 @@ impl Snapshot<'_> {
         Ok(saving.map(|saving| saving.carbon_reduction_g.into()))
     }
 
-    /// Returns the outcome of a job that ended; `None` where there is nothing to compare, or nothing new.
+    /// Returns the outcome of an ended job; `None` if the job has no reference, or if its savings have not changed.
     pub(crate) async fn estimate_outcome(
         &self,
         job: &Job,
@@ -55,7 +55,7 @@ impl Snapshot<'_> {
         estimate.savings(estimate.completed_work().await?).await
     }
 
-    /// Returns a job's references as they were frozen, oldest first.
+    /// Returns a job's references as they were frozen, oldest first, from the ledger and from queued entries.
     pub(super) async fn counterfactuals(&self, id: &JobId) -> Result<Vec<Counterfactual>, StoreError> {
         let written = self.store.entries_of("counterfactual", id).await?;
         let is_one = |entry: Entry| match entry {
@@ -65,7 +65,7 @@ impl Snapshot<'_> {
         Ok(written.into_iter().chain(self.accounting.queued_entries().cloned()).filter_map(is_one).collect())
     }
 
-    /// Returns a job's outcome as written last.
+    /// Returns a job's newest outcome, from the ledger and from queued entries.
     pub(crate) async fn outcome(&self, id: &JobId) -> Result<Option<Outcome>, StoreError> {
         let written = self.store.entries_of("outcome", id).await?;
         let is_one = |entry: Entry| match entry {

@@ -1,4 +1,5 @@
-//! A job's references: the limits that it is compared with, frozen when it is planned first or profiled anew.
+//! A job's references: the power limits that the job is compared with, frozen at its first plan and after each new
+//! profile.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use wattune_core::profile::Evidence;
 use wattune_core::profile::steps::Setting;
 use wattune_core::units::{GramsCo2e, Joules, Seconds};
 
-/// One of a job's references: its original limits, or the largest.
+/// One of a job's two references: the original limits of its GPUs, or their largest limits.
 #[derive(Clone, Copy)]
 pub(super) enum ReferenceKind {
     Original,
@@ -29,7 +30,7 @@ impl ReferenceKind {
     }
 }
 
-/// Returns the jobs that have a plan and were not frozen yet, or were profiled anew since.
+/// Returns the planned jobs without frozen references, and those that were profiled anew since they were frozen.
 pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
     let is_due = |job: &&Job| {
         let restarts = job.profiler.as_ref().map(|p| p.restarts());
@@ -39,7 +40,7 @@ pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
 }
 
 impl Snapshot<'_> {
-    /// Returns the ledger's entry of a job's references; `None` where one of an earlier daemon still holds.
+    /// Returns the ledger's entry for a job's references; `None` if an entry by an earlier daemon is still valid.
     pub(crate) async fn freeze(&self, job: &Job) -> Result<Option<Entry>, StoreError> {
         let Some(plan) = &job.plan else { return Ok(None) };
         let earlier = self.counterfactuals(&job.id).await?;
@@ -81,7 +82,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns the limit of each group that a reference is at.
+    /// Returns the power limit of each group of the job's GPUs at a reference, or why there is none.
     fn reference_limits(&self, job: &Job, which: ReferenceKind) -> Result<Vec<PowerLimit>, String> {
         let of = |id: &GpuId| {
             let gpu = self.gpus.get(id)?;
@@ -106,7 +107,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Returns the profile's measurement with the groups at these limits.
+/// Returns the profile's measurement with the job's groups of GPUs at these limits, or why there is none.
 pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, String> {
     let words: Vec<String> = limits.iter().map(ToString::to_string).collect();
     let words = words.join(" + ");
@@ -120,7 +121,7 @@ pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, 
         ));
     }
     let profiler = job.profiler.as_ref().ok_or("its GPUs have no power limit to set")?;
-    // GPUs may show a limit rounded.
+    // GPUs may report a rounded limit.
     let is_there = |setting: &Setting| {
         let alike = |(set, limit): (&SetPoint, &PowerLimit)| set.same_as((*limit).into());
         setting.len() == limits.len() && setting.iter().zip(limits).all(alike)
@@ -131,8 +132,8 @@ pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, 
     evidence.ok_or_else(|| format!("the profile has no measurement at {words}"))
 }
 
-/// Returns a plan's energy at a reference, and its emissions by the plan's intensities; `None` where it would take longer
-/// than the plan.
+/// Returns the energy of a plan's work at a reference, and its emissions by the plan's intensities; `None` if the work
+/// would take longer there than the plan.
 fn expected(plan: &Plan, at: &Evidence) -> (Joules, Option<GramsCo2e>) {
     let time = plan.expected.samples / at.throughput;
     (at.power * time, expected_carbon(plan, at, time))

@@ -1,4 +1,4 @@
-//! The series of intensities that the ledger uses, and the changes by a new response.
+//! Series of carbon intensities that the ledger uses, and its changes by a source's new response.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use crate::store::SourceKey;
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot, is_same_quantity};
 use wattune_core::units::GramsPerKwh;
 
-/// Series of intensities that the ledger uses: all sources of one kind and scope, those of the first source with any
-/// response. An outage, in which a source of another kind may be active, then does not change the meaning of emissions.
+/// Series of carbon intensities that the ledger uses. Its sources are all those with the kind and scope of the first
+/// source that has responded. During an outage, when a source of another kind is active, emissions keep their meaning.
 #[derive(Default)]
 pub(crate) struct AccountingSeries {
-    /// Sources of it, the preferred one first.
+    /// Sources of the series, the preferred one first.
     sources: Vec<SourceKey>,
     /// Values in memory.
     series: CarbonSeries,
-    /// Values of the model for times without a source, made while they passed.
+    /// Values of the model for slots without a source, computed while these slots were current.
     modelled: CarbonSeries,
     leading: Option<Arc<Forecast>>,
 }
 
 impl AccountingSeries {
-    /// Returns its sources, the preferred one first.
+    /// Returns the series' sources, the preferred one first.
     pub(crate) fn sources(&self) -> &[SourceKey] {
         &self.sources
     }
@@ -33,8 +33,8 @@ impl AccountingSeries {
         &self.series
     }
 
-    /// Takes in the sources' newest responses. Returns the slots with changed values; `None` if the sources themselves
-    /// changed.
+    /// Updates the series from the sources' newest responses. Returns the slots with changed values; `None` if the
+    /// sources themselves changed.
     pub(super) fn update(&mut self, state: &FeedState) -> Option<Vec<Slot>> {
         let published: Vec<&Arc<Forecast>> = state.sources.iter().filter_map(|s| s.forecast.as_ref()).collect();
         let Some(leading) = published.first() else { return Some(Vec::new()) };
@@ -60,7 +60,8 @@ impl AccountingSeries {
         (!is_other).then(|| update.into_iter().map(|(slot, _)| slot).collect())
     }
 
-    /// Fills a slot without a source. Returns the point to store and the source in whose name; `None` before any response.
+    /// Fills a slot that no source covers. Returns the point to store, and the response of the source to store it
+    /// under; `None` before the first response.
     pub(super) fn fill(&mut self, slot: Slot, value: GramsPerKwh) -> Option<(Arc<Forecast>, (Slot, Intensity))> {
         let leading = self.leading.clone()?;
         let point = (slot, Intensity { value, origin: Origin::Fallback });
@@ -71,13 +72,14 @@ impl AccountingSeries {
     }
 }
 
-/// Returns whether two sources publish the same quantity; without a stated kind and scope, only one source and zone does.
+/// Returns whether two sources publish the same quantity. If kind or scope is unspecified, the keys must be equal.
 pub(crate) fn same_signal(a: &SourceKey, b: &SourceKey) -> bool {
     a == b || is_same_quantity((a.kind, a.scope), (b.kind, b.scope))
 }
 
-/// Returns the actual values of `before` that a response covers but no longer contains. A response without actual values
-/// withdraws none, unless it is a file with forecasts for their time: then the values were blanked.
+/// Returns the actual values of `before` that a response covers but no longer contains. A response without any actual
+/// values withdraws none, unless the response is a file with forecasts for their time: then the file's values were
+/// deleted.
 pub(super) fn withdrawn(before: &CarbonSeries, answer: &Forecast) -> Vec<(Slot, Intensity)> {
     if !answer.actual.is_empty() {
         return missing(before, &answer.actual);
@@ -86,14 +88,14 @@ pub(super) fn withdrawn(before: &CarbonSeries, answer: &Forecast) -> Vec<(Slot, 
     before.points().iter().filter(|(slot, _)| answer.is_of_file() && is_blank(slot)).copied().collect()
 }
 
-/// Returns the points of `before` that are missing in `now`, since its beginning: older values only left its window.
+/// Returns the points of `before` that `now` lacks, from the start of `now` on: it does not cover older times.
 fn missing(before: &CarbonSeries, now: &CarbonSeries) -> Vec<(Slot, Intensity)> {
     let Some(start) = now.start() else { return Vec::new() };
     let missing = |(slot, _): &&(Slot, Intensity)| slot.start() >= start && now.overlapping(slot).is_empty();
     before.points().iter().filter(missing).copied().collect()
 }
 
-/// Returns the points of `now` that `before` did not have.
+/// Returns the points of `now` that are new or changed since `before`.
 pub(super) fn changes(now: &CarbonSeries, before: Option<&CarbonSeries>) -> Vec<(Slot, Intensity)> {
     let known = |(slot, value): &&(Slot, _)| before.and_then(|b| b.at(slot.start())) != Some(&(*slot, *value));
     now.points().iter().filter(known).copied().collect()

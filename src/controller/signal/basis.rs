@@ -1,4 +1,4 @@
-//! Basis of the signal's present value: the active source, the local forecaster, a daily shape or the constant.
+//! Basis of the current carbon intensity: the active source, the local forecaster, a daily profile or the constant.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
@@ -13,23 +13,23 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 /// Time between two updates of the basis.
 const UPDATE_PERIOD: Seconds = Seconds::new(5.0);
 
-/// Basis of the present value: a `source` (corrected), the `local` forecaster, the last known shape of a day
-/// (`daily_shape`) or the configured `constant`.
+/// Basis of the current carbon intensity: a `source` (corrected for its recent errors), the `local` forecaster, the
+/// profile of earlier days (`daily_shape`) or the configured `constant`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BasisLevel {
-    /// A source, corrected.
+    /// Value published by a source, corrected for its recent errors.
     Source,
-    /// The local forecaster.
+    /// Local forecast from actual values at most a day old.
     Local,
-    /// Last known shape of a day.
+    /// Profile of a day, from older actual values or forecasts of other days.
     DailyShape,
-    /// Configured constant.
+    /// Configured constant, where no data are known.
     Constant,
 }
 
 impl BasisLevel {
-    /// Returns its name in the API and in labels.
+    /// Returns the basis's name in the API and in metric labels.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -40,13 +40,13 @@ impl BasisLevel {
     }
 }
 
-/// Basis of the present value, and since when.
+/// Current carbon intensity with its basis, and the time since which this basis applies.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SignalBasis {
     pub(crate) level: BasisLevel,
     pub(crate) source: Option<&'static str>,
     pub(crate) value: GramsPerKwh,
-    /// Slot for which it holds.
+    /// Slot to which the value applies.
     pub(super) slot: Slot,
     pub(crate) since: DateTime<Utc>,
     looked_at: Option<Monotonic>,
@@ -58,7 +58,7 @@ impl SignalBasis {
         Self { level: BasisLevel::Constant, source: None, value: fallback, slot, since: now, looked_at: None }
     }
 
-    /// Returns the basis of the value at `now`.
+    /// Returns the intensity at `now` and its basis.
     pub(crate) fn of(
         model: &Model,
         forecast: Option<&Forecast>,
@@ -76,9 +76,9 @@ impl SignalBasis {
             Basis::Local => BasisLevel::Local,
             Basis::DailyShape => BasisLevel::DailyShape,
             Basis::Constant => BasisLevel::Constant,
-            // No source covers the present: it is filled from other days or from around it.
+            // No source covers the current slot: its value is filled from other days or from neighbouring slots.
             _ if forecast.is_none_or(|f| f.best_at(now).is_none()) => BasisLevel::DailyShape,
-            // A constant that nobody chose is a source in form only.
+            // The source's value was filled in by wattune, so that the source says nothing about the current slot.
             _ if forecast.is_some_and(made_up) => BasisLevel::Constant,
             _ => BasisLevel::Source,
         };

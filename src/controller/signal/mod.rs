@@ -1,4 +1,4 @@
-//! The carbon signal and the price: the active source, the series that the ledger uses, and the skill of past forecasts.
+//! Carbon signal and electricity price: the active source, the ledger's series, and the skill of past forecasts.
 
 mod accounting_series;
 mod basis;
@@ -32,21 +32,21 @@ use wattune_core::forecast::{ISSUE_LOOKBACK, Model, ModelPolicy};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
-/// Price and its source.
+/// Electricity price: its feed and currency.
 pub struct PriceSignal {
-    /// State of its feed.
+    /// State of the price feed.
     pub state: watch::Receiver<FeedState<PricePerMwh>>,
-    /// Currency.
+    /// Currency of the prices.
     pub currency: Currency,
 }
 
-/// Owner of the carbon signal, and of the price if there is one.
+/// Owner of the carbon signal, and of the electricity price if the settings name a source.
 pub(super) struct Signal {
     feed: watch::Receiver<FeedState>,
     price: Option<PriceSignal>,
-    /// Intensity of last resort.
+    /// Configured constant intensity, used where no data are known.
     fallback: GramsPerKwh,
-    /// Newest response of the active source, and the model fitted to forecasts and actual values.
+    /// Newest response of the active source; `model` is fitted to it and to the source's past forecasts.
     forecast: Option<Arc<Forecast>>,
     model: Model,
     basis: SignalBasis,
@@ -81,8 +81,8 @@ impl Signal {
         }
     }
 
-    /// Takes in the newest responses of the feed and stores them. A failed write is tried again with the next response, or
-    /// when its time has come.
+    /// Processes the newest responses of the feed and stores them. A failed write is tried again with the next response
+    /// or the next periodic update.
     pub(super) async fn update(&mut self, store: &Store, now: Now) -> SignalUpdate {
         let mut update = SignalUpdate::default();
         if self.feed.has_changed().unwrap_or(false) {
@@ -142,8 +142,8 @@ impl Signal {
         self.model = Model::fit(&newest.expected, &issues, &newest.actual, now, &ModelPolicy::default());
     }
 
-    /// Updates the basis: forecasts end, and actual values grow old. A slot without a source gets the model's value while it
-    /// passes.
+    /// Updates the basis, which changes with time because forecasts end and actual values age. If no source covers the
+    /// current slot, the accounting series gets the model's value.
     async fn update_basis(&mut self, store: &Store, now: Now, update: &mut SignalUpdate) {
         for stored in &mut self.stored {
             if let Err(error) = stored.store_begun(now.utc, store).await {
@@ -170,7 +170,7 @@ impl Signal {
         self.feed.clone()
     }
 
-    /// Returns the feed's state. It blocks the feed while it is borrowed.
+    /// Returns the feed's state. While the result is borrowed, the feed cannot publish.
     pub(super) fn state(&self) -> watch::Ref<'_, FeedState> {
         self.feed.borrow()
     }
@@ -185,7 +185,7 @@ impl Signal {
         &self.model
     }
 
-    /// Returns the basis of the present value.
+    /// Returns the current intensity and its basis.
     pub(super) fn basis(&self) -> SignalBasis {
         self.basis
     }
@@ -195,7 +195,7 @@ impl Signal {
         &self.accounting_series
     }
 
-    /// Returns past forecasts for the present slot and for the latest slot with an actual value.
+    /// Returns past forecasts for the current slot and for the latest slot with an actual value.
     pub(super) fn past_forecasts(&self) -> &PastForecasts {
         &self.past_forecasts
     }
@@ -205,7 +205,7 @@ impl Signal {
         &self.scores.newest
     }
 
-    /// Returns the intensity of last resort.
+    /// Returns the configured constant intensity, used where no data are known.
     pub(super) fn fallback(&self) -> GramsPerKwh {
         self.fallback
     }
@@ -215,7 +215,7 @@ impl Signal {
         self.price.as_ref()
     }
 
-    /// Returns the sources of the settings without a response since the start that precede those with one.
+    /// Returns the names of the configured sources before the first one that has responded since the daemon's start.
     pub(super) fn silent(&self) -> Vec<String> {
         let state = self.state();
         state.sources.iter().take_while(|s| s.forecast.is_none()).map(|s| s.source.to_owned()).collect()

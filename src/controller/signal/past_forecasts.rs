@@ -1,4 +1,4 @@
-//! Past forecasts for the present slot and for the latest slot with an actual value.
+//! Past forecasts for the current slot and for the latest slot with an actual value.
 
 use chrono::{DateTime, Utc};
 
@@ -12,11 +12,11 @@ use wattune_core::units::Seconds;
 /// Past forecasts of the active source.
 #[derive(Default)]
 pub(crate) struct PastForecasts {
-    /// Key of the lookup: nothing else can change the result.
+    /// Key of the last lookup: the forecasts are looked up again only if the key changes.
     key: Option<LookupKey>,
-    /// Forecasts for the present slot.
+    /// Past forecasts for the current slot.
     pub(crate) of_present: Vec<PastForecastView>,
-    /// Latest actual value with its forecasts.
+    /// Latest actual value with the past forecasts for its slot.
     pub(crate) outcome: Option<OutcomeView>,
 }
 
@@ -28,7 +28,7 @@ struct LookupKey {
 }
 
 impl PastForecasts {
-    /// Looks up the forecasts if the slots changed.
+    /// Looks up the past forecasts if the source, the slots or the latest actual value changed.
     pub(super) async fn update(
         &mut self,
         forecast: Option<&Forecast>,
@@ -68,7 +68,7 @@ impl PastForecasts {
     }
 }
 
-/// Returns the forecasts for a slot at each horizon before it began, by the newest forecast available then.
+/// Returns the forecasts for a slot, for each horizon from the newest forecast available that long before its start.
 async fn lookup(source: &SourceKey, slot: &Slot, store: &Store) -> Result<Vec<PastForecastView>, StoreError> {
     let mut forecasts = Vec::new();
     for horizon_h in HORIZONS_H {

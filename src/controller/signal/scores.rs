@@ -12,10 +12,10 @@ use wattune_core::forecast::score_issued;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// Time between two scorings.
+/// Time between two computations of the scores.
 const SCORE: Seconds = Seconds::new(3600.0);
 
-/// Time over which forecasts are scored.
+/// Period of past forecasts that are scored.
 const SCORED: TimeDelta = TimeDelta::days(14);
 
 /// Horizons of scored forecasts, in hours.
@@ -24,7 +24,7 @@ pub(crate) const HORIZONS_H: [f64; 2] = [1.0, 24.0];
 /// Ranks of the feed's sources, shared with the feed.
 pub type SharedRanks = Arc<Mutex<Ranks>>;
 
-/// Newest scores, and the ranks by which the feed orders equal sources.
+/// Newest scores, and the ranks by forecast skill with which the feed chooses among sources that are equal otherwise.
 pub(super) struct Scores {
     pub(super) newest: Vec<ScoreView>,
     scored_at: Option<Monotonic>,
@@ -53,7 +53,7 @@ impl Scores {
     }
 }
 
-/// Returns a forecast with the time at which it could be used: not before it was retrieved.
+/// Returns a forecast whose time of issue is the time from which it could be used: not before its retrieval.
 pub(super) fn at_hand(issued: Issued) -> Issued {
     Issued { issued_at: issued.issued_at.max(issued.retrieved_at), ..issued }
 }

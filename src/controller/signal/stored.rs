@@ -1,4 +1,4 @@
-//! Responses of the feed's sources: each is stored once, as received.
+//! Storage of the responses of the carbon feed's sources: each is stored once, as received.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use crate::providers::{Contribution, SourceState};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot};
 
-/// Changes of the signal since the last tick that concern the ledger, the jobs and the plans.
+/// Changes of the carbon signal since the last tick that affect the ledger, the jobs and the plans.
 #[derive(Debug, Default)]
 pub(crate) struct SignalUpdate {
-    /// Slots with new or withdrawn values: their hours are computed and counted again.
+    /// Slots with new or withdrawn values: their hours are settled again, and counted again for running jobs.
     pub(crate) reported: Vec<Slot>,
-    /// Slots whose value in the accounting series has changed: their hours are counted again.
+    /// Slots whose value in the accounting series has changed: their hours are counted again for running jobs.
     pub(crate) revised: Vec<Slot>,
-    /// True if the ledger uses another accounting series: all hours are counted again.
+    /// True if the accounting series has other sources than before: all hours are counted again for running jobs.
     pub(crate) is_other_series: bool,
     /// Hours whose values a source has declared final.
     pub(crate) finalised: Vec<Slot>,
-    /// True if this is the first forecast since the start.
+    /// True if the signal has received its first forecast since the daemon's start.
     pub(crate) is_first: bool,
-    /// The reason to plan every job again.
+    /// Reason to plan every job again, if there is one.
     pub(crate) replan: Option<ReplanReason>,
     /// Failed reads and writes.
     pub(crate) faults: Vec<StoreError>,
 }
 
-/// Stored responses of one source.
+/// Newest stored responses of one source.
 #[derive(Default)]
 pub(super) struct StoredResponses {
     forecast: Option<Arc<Forecast>>,
@@ -40,8 +40,8 @@ pub(super) struct StoredResponses {
 }
 
 impl StoredResponses {
-    /// Stores what is new in a source's response: actual values with their provenance, its newest forecast as issued, and
-    /// the time up to which values are final.
+    /// Stores what is new in a source's response: actual values with their provenance, its newest forecast as issued,
+    /// and the time up to which values are final.
     pub(super) async fn store_new(
         &mut self,
         source: &SourceState,
@@ -84,7 +84,7 @@ impl StoredResponses {
         let mut actual = changes(&newest.actual, before.map(|b| &b.actual));
         let withdrawn = match before {
             Some(before) => withdrawn(&before.actual, newest),
-            // Values that were not requested were not withdrawn.
+            // The source was not asked for actual values, so it cannot have withdrawn any.
             None if contributes == Contribution::Forecast => Vec::new(),
             None => withdrawn_since(newest, store).await?,
         };
@@ -107,7 +107,7 @@ impl StoredResponses {
         let from = self.begun_until.map_or(0, |until| points.partition_point(|(slot, _)| slot.start() <= until));
         let to = points.partition_point(|(slot, _)| slot.start() <= now);
         let mut begun = points.get(from..to).unwrap_or_default().to_vec();
-        // A generated grid's forecast would replace its actual value.
+        // For a generated grid, the forecast would replace the slot's stored actual value.
         let is_known = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
         begun.retain(|(slot, i)| !is_known(slot) || (self.begun_until.is_some() && i.origin != Origin::Synthetic));
         if self.begun_until.is_none() {
@@ -121,7 +121,7 @@ impl StoredResponses {
     }
 }
 
-/// Returns the points that the store does not have: an earlier run may have stored cached ones.
+/// Returns the points that the store does not have: an earlier daemon may have stored those of a cached response.
 async fn not_stored(
     newest: &Forecast,
     points: Vec<(Slot, Intensity)>,
@@ -133,7 +133,7 @@ async fn not_stored(
     Ok(points.into_iter().filter(|p| stored.at(p.0.start()) != Some(p)).collect())
 }
 
-/// Returns actual values stored by an earlier run that a source no longer publishes.
+/// Returns actual values stored by an earlier daemon that a source no longer publishes.
 async fn withdrawn_since(newest: &Forecast, store: &Store) -> Result<Vec<(Slot, Intensity)>, StoreError> {
     let covered = if newest.actual.is_empty() { &newest.expected } else { &newest.actual };
     let span = covered.start().zip(covered.end()).and_then(|(start, end)| Slot::new(start, end));

@@ -1,4 +1,4 @@
-//! Carbon signal and price.
+//! Views of the carbon signal and the electricity price.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -12,139 +12,139 @@ use wattune_core::forecast::Score;
 /// Carbon signal now.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CarbonView {
-    /// Grid zone.
+    /// Grid zone of the active source.
     pub zone: Option<String>,
     /// Active source: the best one of the chain with a response.
     pub source: Option<String>,
-    /// Kind of the intensity.
+    /// Kind of the active source's carbon intensity.
     pub kind: Option<IntensityKind>,
-    /// Emissions that it includes.
+    /// Emissions that the active source's carbon intensity includes.
     pub scope: Option<IntensityScope>,
-    /// Intensity of the present slot; absent while only the configured constant is known.
+    /// Carbon intensity of the present slot; absent while only the configured constant is known.
     pub intensity_g_per_kwh: Option<f64>,
-    /// Origin of that value.
+    /// Origin of `intensity_g_per_kwh`.
     pub origin: Option<IntensityOrigin>,
-    /// Basis of the present value.
+    /// Basis of `planned_with_g_per_kwh`.
     pub basis: BasisLevel,
-    /// Time since which this basis and this source hold.
+    /// Time since which that basis and the active source are the same.
     pub basis_since: DateTime<Utc>,
-    /// Present value for planning, before it is weighted by the forecast's skill.
+    /// Carbon intensity used for planning now, before it is weighted by the forecast's skill.
     pub planned_with_g_per_kwh: f64,
     /// Freshness of the active source.
     pub freshness: SignalFreshness,
-    /// Time since which it is not fresh.
+    /// Time since which the active source is stale; absent if it is not.
     pub stale_since: Option<DateTime<Utc>>,
-    /// Time of its last good response.
+    /// Time of the active source's last good response.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// Time of the next request.
+    /// Time of the next request to the active source.
     pub next_poll_at: Option<DateTime<Utc>>,
-    /// Error of its last request.
+    /// Error of the last request to the active source; absent after a success.
     pub last_error: Option<String>,
-    /// Weight of the forecast by its measured skill: 0 none, 1 full.
+    /// Weight of the forecast in planning, by its measured skill: 0 none, 1 full.
     pub followed: Option<f64>,
-    /// Mean of forecasts less actual values, which is corrected for.
+    /// Mean of forecast minus actual value, for which planning corrects the forecast.
     pub bias_g_per_kwh: Option<f64>,
-    /// Intensity for planning where the signal has no value.
+    /// Configured carbon intensity for planning where the signal has no value.
     pub fallback_g_per_kwh: f64,
     /// Forecasts of the active source for the present slot, an hour and a day before it began.
     pub past_forecasts: Vec<PastForecastView>,
     /// Latest slot for which the active source has published an actual value.
     pub outcome: Option<OutcomeView>,
-    /// Oddities of the data, and their handling.
+    /// Irregularities of the data, and how they are handled.
     pub notes: Vec<String>,
-    /// Sources of the chain, in order.
+    /// Sources of the signal, in the order of the chain.
     pub sources: Vec<SourceView>,
     /// Scores of the sources' forecasts over the last fortnight, computed hourly.
     pub scores: Vec<ScoreView>,
 }
 
-/// Past forecast for a slot.
+/// Past forecast of a slot's carbon intensity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct PastForecastView {
-    /// Minimum time before the slot began.
+    /// Horizon: the forecast was known at least this long before the slot began.
     pub horizon_h: f64,
-    /// Value of the newest forecast available then.
+    /// Carbon intensity in the newest forecast that was known then.
     pub intensity_g_per_kwh: f64,
 }
 
-/// Actual value of a slot.
+/// Actual carbon intensity of a slot.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct OutcomeView {
-    /// Start.
+    /// Start of the slot.
     pub start: DateTime<Utc>,
-    /// End.
+    /// End of the slot.
     pub end: DateTime<Utc>,
-    /// Actual value.
+    /// Actual carbon intensity.
     pub intensity_g_per_kwh: f64,
-    /// Origin: `measured`, `estimated` or `synthetic`.
+    /// Origin of the actual value: `measured`, `estimated` or `synthetic`.
     pub origin: IntensityOrigin,
-    /// Past forecasts for it.
+    /// Past forecasts for the slot.
     pub past_forecasts: Vec<PastForecastView>,
 }
 
-/// A source of the chain.
+/// State of a source of the carbon signal.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SourceView {
-    /// Name in the settings.
+    /// Name of the source in the settings.
     pub source: String,
-    /// Place in the chain, from 1; equal sources share one.
+    /// Rank in the chain of sources, from 1; equal sources share a rank.
     pub rank: usize,
-    /// True if it is active.
+    /// True if this is the active source.
     pub followed: bool,
-    /// Used part of its responses.
+    /// Part of the source's responses that is used.
     pub contributes: Contribution,
     /// Grid zone as named in the settings.
     pub zone: Option<String>,
-    /// Kind of its intensities; absent before its first response.
+    /// Kind of the source's carbon intensities; absent before its first response.
     pub kind: Option<IntensityKind>,
-    /// Emissions that they include; absent before its first response.
+    /// Emissions that these carbon intensities include; absent before the first response.
     pub scope: Option<IntensityScope>,
-    /// Freshness.
+    /// Freshness of the source.
     pub freshness: SignalFreshness,
-    /// Time since which it is not fresh.
+    /// Time since which the source is stale; absent if it is not.
     pub stale_since: Option<DateTime<Utc>>,
-    /// Time of its last good response.
+    /// Time of the source's last good response.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// True if that was before this daemon started.
+    /// True if the last good response is from before this daemon's start.
     pub from_cache: bool,
-    /// End of its forecast.
+    /// End of the source's forecast; absent once it has passed.
     pub forecast_until: Option<DateTime<Utc>>,
-    /// End of its actual values.
+    /// End of the source's actual values.
     pub actual_until: Option<DateTime<Utc>>,
-    /// Time up to which these are final.
+    /// Time up to which the actual values are final.
     pub final_until: Option<DateTime<Utc>>,
-    /// Time of the next request.
+    /// Time of the next request to the source.
     pub next_poll_at: DateTime<Utc>,
-    /// Last error; absent after a success.
+    /// Error of the last request to the source; absent after a success.
     pub last_error: Option<String>,
-    /// Number of failures since its last success.
+    /// Number of failed requests since the last success.
     pub consecutive_failures: u32,
-    /// Time since which it fails.
+    /// Time since which requests fail; absent after a success.
     pub failing_since: Option<DateTime<Utc>>,
-    /// State of its requests: as usual, or seldom after repeated failures.
+    /// State of requests to the source: as usual, or rare after repeated failures.
     pub circuit: Circuit,
-    /// Number of requests within the last hour; absent where they are not counted.
+    /// Number of requests to the source within the last hour; absent where they are not counted.
     pub requests_last_hour: Option<u32>,
-    /// Number of requests within the last 24 hours.
+    /// Number of requests to the source within the last 24 hours.
     pub requests_last_day: Option<u32>,
-    /// Number of requests allowed within an hour.
+    /// Maximum number of requests to the source within an hour.
     pub requests_allowed_per_hour: Option<u32>,
-    /// Quarantined values that jumped, in one sentence.
+    /// Description of the values that are quarantined because they jumped; absent if none are.
     pub quarantined: Option<String>,
-    /// Oddities of its last response.
+    /// Irregularities of the source's last response.
     pub notes: Vec<String>,
 }
 
-/// One slot of a series of intensities.
+/// Carbon intensity of one slot.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct IntensityView {
-    /// Start.
+    /// Start of the slot.
     pub start: DateTime<Utc>,
-    /// End.
+    /// End of the slot.
     pub end: DateTime<Utc>,
-    /// Intensity.
+    /// Carbon intensity of the slot.
     pub intensity_g_per_kwh: f64,
-    /// Origin.
+    /// Origin of the carbon intensity.
     pub origin: IntensityOrigin,
     /// Lower bound of the 80 % prediction interval, for slots to come.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +152,7 @@ pub struct IntensityView {
     /// Upper bound of the 80 % prediction interval, for slots to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_g_per_kwh: Option<f64>,
-    /// Finality, for past slots.
+    /// Finality of the carbon intensity, for past slots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Finality>,
 }
@@ -160,21 +160,21 @@ pub struct IntensityView {
 /// Scores of a source's forecasts over the last fortnight.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct ScoreView {
-    /// Source.
+    /// Name of the source.
     pub source: String,
-    /// Grid zone.
+    /// Grid zone of the forecasts.
     pub zone: String,
     /// Horizon: 1 scores the forecasts known at the start of each hour, 24 those known at the start of each day (UTC).
     pub horizon_h: f64,
-    /// Mean absolute percentage error.
+    /// Mean absolute percentage error of the forecasts.
     pub mape_pct: Option<f64>,
-    /// Mean of forecast less actual value.
+    /// Mean of forecast minus actual value.
     pub bias_g_per_kwh: Option<f64>,
-    /// Mean of Spearman's rank correlation within each day.
+    /// Spearman's rank correlation of forecast and actual values within each day, averaged over days.
     pub rank_correlation: Option<f64>,
-    /// Savings by the forecast as a part of those by perfect foresight of the 6 greenest hours of each day.
+    /// Saving in the 6 hours of each day that the forecast calls cleanest, as a fraction of that in the truly cleanest.
     pub caught_gain: Option<f64>,
-    /// Number of scored hours.
+    /// Number of hours that the scores cover.
     pub hours: f64,
 }
 
@@ -194,47 +194,47 @@ impl ScoreView {
     }
 }
 
-/// Day-ahead price.
+/// Day-ahead electricity price.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PriceView {
-    /// Source; absent without one.
+    /// Source of the prices; absent before its first response.
     pub source: Option<String>,
-    /// Bidding zone.
+    /// Bidding zone of the prices.
     pub zone: Option<String>,
-    /// Three letters (ISO 4217).
+    /// Currency of the prices: three letters (ISO 4217).
     pub currency: String,
-    /// Price of the present slot; negative ones are normal.
+    /// Price of the present slot; negative prices are normal.
     pub price_per_mwh: Option<f64>,
-    /// Freshness.
+    /// Freshness of the prices.
     pub freshness: SignalFreshness,
     /// Time of the last good response.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// Error of the last request.
+    /// Error of the last request; absent after a success.
     pub last_error: Option<String>,
-    /// Oddities of the last response.
+    /// Irregularities of the last response.
     pub notes: Vec<String>,
     /// Prices from the present slot on.
     pub slots: Vec<PriceSlotView>,
 }
 
-/// Price of a slot.
+/// Price of one slot.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PriceSlotView {
-    /// Start.
+    /// Start of the slot.
     pub start: DateTime<Utc>,
-    /// End.
+    /// End of the slot.
     pub end: DateTime<Utc>,
-    /// Price.
+    /// Price of the slot; negative prices are normal.
     pub price_per_mwh: f64,
 }
 
 /// Price of the present slot.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PresentPrice {
-    /// Bidding zone.
+    /// Bidding zone of the price.
     pub zone: String,
-    /// Three letters (ISO 4217).
+    /// Currency of the price: three letters (ISO 4217).
     pub currency: String,
-    /// Price; negative ones are normal.
+    /// Price of the present slot; negative prices are normal.
     pub price_per_mwh: f64,
 }

@@ -1,4 +1,4 @@
-//! GPUs, CPU packages and memory.
+//! Views of GPUs, CPU packages and memory.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -7,80 +7,80 @@ use utoipa::ToSchema;
 use super::states::{Concern, CpuZoneKind, EnergyMethod, GpuState};
 use crate::cpu::CpuSource;
 
-/// A GPU.
+/// State of a GPU.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct GpuView {
-    /// Index at this boot.
+    /// Index of the GPU, which may differ after a reboot.
     pub index: u32,
-    /// Identity.
+    /// UUID of the GPU.
     pub uuid: String,
-    /// PCI bus id.
+    /// PCI bus id of the GPU.
     pub pci_bus_id: String,
-    /// Product name.
+    /// GPU model: the product name.
     pub model: String,
-    /// True if it is simulated.
+    /// True if the GPU is simulated.
     pub simulated: bool,
-    /// State of its limit: who determines it, or why nobody can.
+    /// State of the GPU's limit: what determines it, or why wattune cannot set it.
     pub state: GpuState,
-    /// Subjects of its problems; `detail` states the reasons.
+    /// Subjects of the GPU's problems; `detail` states the reasons.
     pub problems: Vec<Concern>,
-    /// Problems and restrictions, in one sentence each.
+    /// Problems and restrictions of the GPU, in one sentence each.
     pub detail: Option<String>,
-    /// Job that controls it.
+    /// Id of the job that controls the GPU.
     pub owner: Option<String>,
-    /// Jobs that use it without controlling it.
+    /// Ids of the jobs that use the GPU without controlling it.
     pub observed_jobs: Vec<String>,
-    /// Limit requested at the hardware, by any writer.
+    /// Power limit that the driver reports as requested, by any writer.
     pub power_limit_requested_w: Option<f64>,
-    /// Limit in force.
+    /// Power limit in force.
     pub power_limit_enforced_w: Option<f64>,
-    /// Limit that wattune wants now.
+    /// Power limit that wattune wants now; absent if it wants none.
     pub power_limit_wanted_w: Option<f64>,
-    /// Original limit: in force before wattune's first write; it will be restored.
+    /// Original limit: in force before wattune's first write; absent if there is nothing to restore.
     pub power_limit_original_w: Option<f64>,
-    /// Default limit.
+    /// Default power limit of the GPU.
     pub power_limit_default_w: Option<f64>,
-    /// Lowest accepted limit.
+    /// Lowest power limit that the GPU accepts.
     pub power_limit_min_w: Option<f64>,
-    /// Highest accepted limit.
+    /// Highest power limit that the GPU accepts.
     pub power_limit_max_w: Option<f64>,
-    /// Clock that wattune has locked; absent while it has not. No driver reports locks of others.
+    /// Clock to which wattune has locked the GPU; absent without such a lock. No driver reports other locks.
     pub clock_limit_mhz: Option<u32>,
-    /// Locked clock that wattune wants now.
+    /// Clock to which wattune wants to lock the GPU now.
     pub clock_limit_wanted_mhz: Option<u32>,
-    /// Lowest lockable clock.
+    /// Lowest clock to which the GPU can be locked.
     pub clock_limit_min_mhz: Option<u32>,
-    /// Highest lockable clock, which is its highest.
+    /// Highest clock to which the GPU can be locked, which is its highest clock.
     pub clock_limit_max_mhz: Option<u32>,
-    /// Reason why its clocks are left alone; absent where they may be locked.
+    /// Reason why wattune leaves the GPU's clocks alone; absent where it may lock them.
     pub clocks_left_alone: Option<String>,
     /// Number of times since the daemon started that wattune yielded to an external writer's limit.
     pub external_limits: u32,
-    /// True if the original limit did not come back when it was restored, and has not since.
+    /// True if the last attempt to restore the original limit failed.
     pub restore_failed: bool,
-    /// Number of times that this happened since the daemon started.
+    /// Number of failed attempts to restore the original limit since the daemon started.
     pub restore_failures: u32,
-    /// An out-of-band cap below the requested limit.
+    /// Out-of-band cap that holds the GPU below the requested limit.
     pub out_of_band_cap_w: Option<f64>,
-    /// End of a manual override.
+    /// End of the manual override; absent without one.
     pub override_until: Option<DateTime<Utc>>,
-    /// Power.
+    /// Present power of the GPU.
     pub power_w: Option<f64>,
-    /// Energy since the daemon started.
+    /// Energy of the GPU since the daemon started.
     pub energy_j: f64,
-    /// Present method of measuring its energy.
+    /// Method by which the GPU's energy is measured now.
     pub energy_source: EnergyMethod,
-    /// Number of resets of its energy counter since the daemon started.
+    /// Number of resets of the GPU's energy counter since the daemon started.
     pub counter_resets: u32,
-    /// Ratio of counter to integrated power in the last ten seconds; far from 1, one of them is wrong.
+    /// Ratio of counted energy to integrated power over the last ten seconds; if far from 1, one of the two is wrong.
     pub counter_over_power: Option<f64>,
-    /// Core temperature.
+    /// Temperature of the GPU core.
     pub temperature_c: Option<f64>,
-    /// Clock of the multiprocessors.
+    /// Clock of the GPU's multiprocessors.
     pub sm_clock_mhz: Option<u32>,
-    /// Reasons for lowered clocks; absent where the GPU reports none.
+    /// Reasons for which the GPU lowers its clocks; absent where it does not report them.
     pub event_reasons: Option<Vec<&'static str>>,
-    /// Persistence mode.
+    /// True if persistence mode is on; absent where it is not reported.
     pub persistence: Option<bool>,
     /// Version of the driver.
     pub driver: String,
@@ -89,28 +89,28 @@ pub struct GpuView {
 /// Span of at most five minutes in which a GPU's limit stayed the same.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct LimitSpanView {
-    /// Start.
+    /// Start of the span.
     pub start: DateTime<Utc>,
-    /// End.
+    /// End of the span.
     pub end: DateTime<Utc>,
-    /// Limit in force; absent where the GPU did not report it.
+    /// Power limit in force; absent where the GPU did not report it.
     pub power_limit_enforced_w: Option<f64>,
-    /// Limit that wattune wanted; absent where it wanted none.
+    /// Power limit that wattune wanted; absent where it wanted none.
     pub power_limit_wanted_w: Option<f64>,
-    /// Mean power.
+    /// Mean power over the span; absent where it is unknown.
     pub power_w: Option<f64>,
-    /// Job that controlled the GPU.
+    /// Id of the job that controlled the GPU.
     pub job_id: Option<String>,
 }
 
-/// CPUs of the node.
+/// CPU packages of the node and their memory.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CpuView {
-    /// Source of their energy.
+    /// Source of their energy readings.
     pub source: CpuSource,
-    /// True if it is simulated.
+    /// True if the readings are simulated.
     pub simulated: bool,
-    /// Number of logical CPUs; absent where unknown.
+    /// Number of logical CPUs of the node; absent where unknown.
     pub cores: Option<u32>,
     /// CPU packages and their memory, present or earlier; empty where there are none.
     pub zones: Vec<CpuZoneView>,
@@ -118,31 +118,31 @@ pub struct CpuView {
     pub problems: Vec<String>,
 }
 
-/// A CPU package or its memory.
+/// Energy of a CPU package or of its memory, which are called zones.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CpuZoneView {
-    /// Name in the ledger: `cpu:package-0`, `dram:package-0`.
+    /// Name of the zone in the ledger: `cpu:package-0`, `dram:package-0`.
     pub device: String,
-    /// Short name: `package-0`, `dram-0`.
+    /// Short name of the zone: `package-0`, `dram-0`.
     pub zone: String,
-    /// Kind.
+    /// Kind of the zone: a package or its memory.
     pub kind: CpuZoneKind,
-    /// Path of its readings.
+    /// Path from which the zone's energy counter is read.
     pub path: String,
-    /// Power between the last two readings; absent while it is not read.
+    /// Power between the last two readings; absent while the zone is not read.
     pub power_w: Option<f64>,
-    /// Energy since the daemon started; absent before the first reading.
+    /// Energy of the zone since the daemon started; absent before the first reading.
     pub energy_j: Option<f64>,
-    /// Part of it over unmonitored times, or in which the counter may have wrapped more than once.
+    /// Part of `energy_j` from unmonitored times, or in which the counter may have wrapped more than once.
     pub energy_in_gaps_j: f64,
-    /// Number of wraps of its counter since the daemon started.
+    /// Number of wraps of the zone's counter since the daemon started.
     pub counter_turns: u32,
-    /// Number of resets.
+    /// Number of resets of the zone's counter since the daemon started.
     pub counter_resets: u32,
-    /// Number of increases beyond what any package can use; that energy counts as in gaps.
+    /// Number of counter increases beyond what any package can use; their energy counts as in gaps.
     pub counter_jumps: u32,
     /// Number of changes to another counter; the energy in between is unknown.
     pub counter_changes: u32,
-    /// Problem of reading it now, with its remedy.
+    /// Problem of reading the zone now, with its remedy; absent if there is none.
     pub problem: Option<String>,
 }

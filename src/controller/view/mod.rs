@@ -30,7 +30,7 @@ pub use status::{
     BudgetView, CapView, LedgerView, PlanningView, RecordedView, SavedView, SettledView, StatusView, StorageView,
 };
 
-/// Returns a unit variant as serde spells it.
+/// Returns the serialized name of a unit variant.
 pub(super) fn spelled<T: serde::Serialize>(value: &T) -> Option<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => Some(text),

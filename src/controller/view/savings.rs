@@ -1,4 +1,4 @@
-//! Savings of jobs.
+//! Views of the savings of jobs.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -9,34 +9,34 @@ use wattune_core::ledger::report::Saved;
 use wattune_core::ledger::savings::BatchEffect;
 use wattune_core::ledger::savings_entries::{OrUnknown, ReferenceComparison, Savings};
 
-/// Savings of a job, each figure with its 95 % confidence interval by the errors of the profile.
+/// Savings of a job. The 95 % confidence interval of each figure comes from the errors of the job's profile.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SavingsView {
-    /// Against the same work at the original limit of its GPUs.
+    /// Comparison with the same work at the original limits of the job's GPUs.
     pub against_original: SavingView,
-    /// Against the same work at its GPUs' maximum limit.
+    /// Comparison with the same work at the maximum limits of the job's GPUs.
     pub against_max: SavingView,
-    /// Against runs of the recurring job with its default batch size; absent where the job is no trial of one.
+    /// Comparison with runs of the recurring job with its default batch size; absent where the job is no trial of one.
     pub batch_size_effect: Option<BatchEffectView>,
-    /// Relative gain error of the GPUs' sensors: it cancels in percent and is part of the intervals in grams.
+    /// Relative gain error of the GPUs' power sensors; it cancels in percentages and is part of the intervals in grams.
     pub sensor_gain: f64,
 }
 
 /// A figure with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub struct IntervalView {
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Estimate.
+    /// Estimate of the figure.
     pub mean: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
 /// An unknown figure.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct UnknownView {
-    /// Reason, in one sentence.
+    /// Reason why the figure is unknown, in one sentence.
     pub unknown: String,
 }
 
@@ -53,28 +53,28 @@ pub enum SavingView {
 /// Comparison of a job with a reference. Percentages are of the reference's figures.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SavingFigures {
-    /// Limit of the reference for each group of equal GPUs.
+    /// Power limit of the reference, for each group of equal GPUs.
     pub power_limits_w: Vec<f64>,
-    /// Emissions of the job there.
+    /// Emissions of the job's work at the reference.
     pub carbon_at_reference_g: f64,
-    /// Energy of the job there.
+    /// Energy of the job's work at the reference.
     pub energy_at_reference_j: f64,
-    /// Time of the job there, pauses of its own included.
+    /// Time of the job's work at the reference, including the job's own pauses.
     pub time_at_reference_s: f64,
-    /// Reduction of emissions, in percent.
+    /// Reduction of emissions, in percent of those at the reference.
     pub carbon_reduction_pct: IntervalView,
-    /// Reduction of emissions.
+    /// Reduction of emissions against the reference.
     pub carbon_reduction_g: IntervalView,
-    /// Increase of time, in percent.
+    /// Increase of time, in percent of that at the reference.
     pub time_increase_pct: IntervalView,
     /// Part of the reduction that the best constant mix of limits with the same time would have had, in percent. Absent
-    /// where the mix is not measured, or changed on the way.
+    /// where that mix was not measured, or changed during the job.
     pub energy_effect_pct: Option<IntervalView>,
-    /// Part added by following the grid, in percent.
+    /// Part of the reduction added by following the grid, in percent.
     pub timing_effect_pct: Option<IntervalView>,
-    /// True if some intensities are missing yet: the intervals include the usual error of their substitutes.
+    /// True while some carbon intensities are missing: the intervals include the usual error of their substitutes.
     pub provisional: bool,
-    /// Reduction of emissions by the measurements when the reference was frozen, in percent.
+    /// Reduction of emissions, in percent, by the measurements known when the reference was recorded.
     pub carbon_reduction_as_frozen_pct: Option<f64>,
 }
 
@@ -88,21 +88,21 @@ pub enum BatchEffectView {
     Unknown(UnknownView),
 }
 
-/// Comparison of a run with runs with the default batch size.
+/// Comparison of a run with runs of the same recurring job with its default batch size.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct BatchFigures {
     /// Number of runs with the default batch size.
     pub default_runs: u32,
-    /// Reduction of energy against their mean.
+    /// Reduction of energy against the mean of those runs.
     pub energy_reduction_j: IntervalView,
-    /// The same at this run's mean intensity.
+    /// Reduction of emissions against that mean, both at this run's mean carbon intensity.
     pub carbon_reduction_g: IntervalView,
-    /// Reduction of energy, in percent.
+    /// Reduction of energy, in percent of that mean.
     pub energy_reduction_pct: IntervalView,
 }
 
 impl SavingsView {
-    /// Returns whether some of it rests on missing intensities.
+    /// Returns whether a comparison rests on substitutes for missing carbon intensities.
     pub fn is_provisional(&self) -> bool {
         let open = |it: &SavingView| matches!(it, SavingView::Known(reported) if reported.provisional);
         open(&self.against_original) || open(&self.against_max)

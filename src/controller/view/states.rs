@@ -7,7 +7,7 @@ use crate::providers::Freshness;
 use wattune_core::domain::{Origin, SignalKind, SignalScope};
 use wattune_core::plan::JobActivity;
 
-/// Defines an enum of states with its names.
+/// Defines an enum of states with their names in the API.
 macro_rules! states {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $state:ident = $text:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -21,7 +21,7 @@ macro_rules! states {
             /// All states.
             pub const ALL: &'static [Self] = &[$(Self::$state),+];
 
-            /// Returns its name in the API and in labels.
+            /// Returns the state's name in the API and in labels of metrics.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$state => $text),+
@@ -31,7 +31,7 @@ macro_rules! states {
     };
 }
 
-/// Defines an enum of states with the variants of another room's enum, which knows no HTTP.
+/// Defines an enum of states with the variants of another module's enum, which has no API names.
 macro_rules! states_of {
     ($(#[$doc:meta])* $name:ident of $source:ident { $($(#[$of:meta])* $state:ident = $text:literal),+ $(,)? }) => {
         states! { $(#[$doc])* $name { $($(#[$of])* $state = $text),+ } }
@@ -57,23 +57,23 @@ states! {
 }
 
 states! {
-    /// State of a GPU's limit. It is determined by nothing (`free`: the original limit), a `job`'s plan, a manual `override` or
-    /// an `external` writer. wattune cannot set it while it is `observed` (not permitted), `lost` (it does not answer) or
-    /// `unresponsive` (a call to its driver has not returned).
+    /// State of a GPU's limit: determined by nothing (`free`: the original limit), a `job`'s plan, a manual `override`
+    /// or an `external` writer. wattune cannot set the limit while the GPU is `observed` (not permitted), `lost` (no
+    /// response) or `unresponsive` (a call to the driver has not returned).
     GpuState {
-        /// Nothing: it is at its original limit.
+        /// Nothing determines the limit: the GPU has its original limit.
         Free = "free",
-        /// A job's plan.
+        /// A job's plan determines the limit.
         Job = "job",
-        /// A manual override.
+        /// A manual override determines the limit.
         Override = "override",
-        /// A writer other than wattune.
+        /// A writer other than wattune has set the limit.
         External = "external",
-        /// wattune may not set it.
+        /// wattune may not set the limit.
         Observed = "observed",
-        /// It does not answer.
+        /// The GPU does not respond.
         Lost = "lost",
-        /// A call to its driver has not returned.
+        /// A call to the GPU's driver has not returned.
         Unresponsive = "unresponsive",
     }
 }
@@ -81,33 +81,33 @@ states! {
 states! {
     /// Subject of a GPU's problem.
     Concern {
-        /// It does not answer.
+        /// The GPU does not respond.
         Answer = "answer",
-        /// Its energy is not measured, or only estimated.
+        /// The GPU's energy is not measured, or only estimated.
         Energy = "energy",
-        /// Its power is not read.
+        /// The GPU's power is not read.
         Power = "power",
-        /// Its power limit is not as wanted, or not wattune's to set.
+        /// The power limit is not as wanted, or wattune may not set it.
         Limit = "limit",
-        /// Its clocks are not as wanted, or not wattune's to lock.
+        /// The clocks are not as wanted, or wattune may not lock them.
         Clocks = "clocks",
-        /// Its persistence mode is not as wanted.
+        /// Persistence mode is not as wanted.
         Persistence = "persistence",
     }
 }
 
 states! {
-    /// Present method of measuring a GPU's energy.
+    /// Method by which a GPU's energy is measured now.
     EnergyMethod {
-        /// By its energy counter.
+        /// From the GPU's energy counter.
         Counter = "counter",
-        /// By integrating its power.
+        /// By integrating the GPU's power.
         IntegratedPower = "integrated_power",
     }
 }
 
 states! {
-    /// Kind of a zone of the CPUs.
+    /// Kind of a CPU zone, a part of the CPUs with an energy counter of its own.
     CpuZoneKind {
         /// A processor package.
         Package = "package",
@@ -117,11 +117,11 @@ states! {
 }
 
 states! {
-    /// State of a source's requests: as usual (`closed`), or seldom after repeated failures (`open`).
+    /// State of requests to a source: as usual (`closed`), or rare after repeated failures (`open`).
     Circuit {
-        /// As usual.
+        /// Requests are made as usual.
         Closed = "closed",
-        /// Seldom.
+        /// Requests are rare.
         Open = "open",
     }
 }
@@ -131,40 +131,40 @@ states! {
     Finality {
         /// Nothing but a forecast is known.
         Forecast = "forecast",
-        /// It may change.
+        /// The value may change.
         Provisional = "provisional",
-        /// It will not change.
+        /// The value will not change.
         Final = "final",
     }
 }
 
 states_of! {
-    /// Freshness of a source: `none` if no response of it covers the present, `stale` if its last is older than it should be.
+    /// Freshness of a source: `fresh`, `stale` if its last response is too old, `none` if no response covers now.
     SignalFreshness of Freshness {
-        /// Its values are current.
+        /// The source's values are current.
         Fresh = "fresh",
-        /// It is older than it should be.
+        /// The source's last response is older than it should be.
         Stale = "stale",
-        /// There is none that covers the present.
+        /// No response of the source covers the present.
         None = "none",
     }
 }
 
 states_of! {
-    /// Activity of a job in a segment of its plan; it is `resuming` while its checkpoint is saved and loaded.
+    /// Activity of a job in a segment of its plan: `resuming` while its checkpoint is saved and loaded.
     SegmentActivity of JobActivity {
-        /// It trains.
+        /// The job trains.
         Training = "training",
-        /// It is paused.
+        /// The job is paused.
         Paused = "paused",
-        /// Its checkpoint is saved and loaded.
+        /// The job's checkpoint is saved and loaded.
         Resuming = "resuming",
     }
 }
 
 states_of! {
-    /// Kind of a carbon intensity: emissions per energy consumed (`average`), or of the generator that serves one more watt
-    /// (`marginal`).
+    /// Kind of a carbon intensity: emissions of all generation per energy consumed (`average`), or emissions of the
+    /// generator that serves one more watt (`marginal`).
     IntensityKind of SignalKind {
         /// Emissions of all generation divided by consumption.
         Average = "average",
@@ -176,12 +176,12 @@ states_of! {
 }
 
 states_of! {
-    /// Emissions that a carbon intensity includes: of the stack alone (`operational`), or also of construction, fuel supply
-    /// and disposal (`lifecycle`).
+    /// Emissions that a carbon intensity includes: direct emissions of power plants alone (`operational`), or also
+    /// those of construction, fuel supply and disposal (`lifecycle`).
     IntensityScope of SignalScope {
         /// Including construction, fuel supply and disposal.
         Lifecycle = "lifecycle",
-        /// Stack emissions only.
+        /// Direct emissions of power plants only.
         Operational = "operational",
         /// Not specified by the source.
         Unspecified = "unspecified",

@@ -1,4 +1,4 @@
-//! The daemon as a whole: planning, storage, cap, carbon budget and ledger beside its GPUs and jobs.
+//! View of the whole daemon: planning, storage, cap, carbon budget and ledger beside its GPUs and jobs.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -7,24 +7,24 @@ use utoipa::ToSchema;
 use super::states::Mode;
 use super::{CarbonView, CpuView, GpuView, IntervalView, JobView, PresentPrice};
 
-/// The daemon as a whole.
+/// State of the whole daemon.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct StatusView {
     /// Version of wattune.
     pub version: &'static str,
     /// Mode of the daemon.
     pub mode: Mode,
-    /// True if every GPU is a simulation.
+    /// True if every GPU is simulated.
     pub simulated: bool,
-    /// Start of the daemon.
+    /// Time of the daemon's start.
     pub started_at: DateTime<Utc>,
     /// Present time of the daemon; in a demo it differs from the wall clock.
     pub now: DateTime<Utc>,
-    /// Carbon signal.
+    /// Carbon signal now.
     pub carbon: CarbonView,
     /// Day-ahead price of the present slot, with its currency; absent without a source or a value.
     pub price: Option<PresentPrice>,
-    /// Node's cap; absent where none is known, neither now nor later.
+    /// Node's cap; absent if no cap holds now and none is known for later.
     pub cap: Option<CapView>,
     /// Carbon budget of all jobs; absent without one, or once it is over.
     pub carbon_budget: Option<BudgetView>,
@@ -40,16 +40,16 @@ pub struct StatusView {
     pub cpu: Option<CpuView>,
     /// Jobs that have not ended, oldest first. Events have at most 50 of them: those that control GPUs, then the newest.
     pub jobs: Vec<JobView>,
-    /// Number of further jobs.
+    /// Number of jobs left out of `jobs`.
     pub jobs_left_out: usize,
     /// Problems, in one sentence each. Events have at most 50 of them.
     pub problems: Vec<String>,
-    /// Number of further problems.
+    /// Number of problems left out of `problems`.
     pub problems_left_out: usize,
 }
 
 impl StatusView {
-    /// Returns at most `most` jobs that have not ended, in their order: those that control GPUs, then the newest.
+    /// Returns at most `most` jobs that have not ended, oldest first: those that control GPUs, then the newest.
     pub fn foremost_jobs(&self, most: usize) -> Vec<&JobView> {
         let mut places: Vec<usize> =
             (0..self.jobs.len()).filter(|place| self.jobs[*place].ended_at.is_none()).collect();
@@ -78,7 +78,7 @@ impl StatusView {
 pub struct PlanningView {
     /// Duration of the last search for plans.
     pub last_search_s: Option<f64>,
-    /// Time since a search began that takes longer than usual; the plans before stay in force meanwhile.
+    /// Time since the present search began, if it takes longer than usual; the previous plans stay in force meanwhile.
     pub late_s: Option<f64>,
 }
 
@@ -100,13 +100,13 @@ pub struct BudgetView {
     pub from: DateTime<Utc>,
     /// End of the span.
     pub until: DateTime<Utc>,
-    /// Limit on emissions within it.
+    /// Maximum emissions within the span.
     pub limit_g: f64,
-    /// Recorded emissions of all jobs within it.
+    /// Recorded emissions of all jobs within the span.
     pub emissions_g: f64,
     /// Rest of the budget; negative where it is exceeded.
     pub left_g: f64,
-    /// Emissions at its end by the present plans; jobs without a plan are left out.
+    /// Recorded emissions plus those that the present plans expect until the span ends; jobs without a plan add none.
     pub expected_g: f64,
 }
 
@@ -115,17 +115,17 @@ pub struct BudgetView {
 pub struct CapView {
     /// Maximum sum of the limits of all GPUs now; absent without a cap now.
     pub limit_w: Option<f64>,
-    /// Origin of the cap.
+    /// Rule that sets the present cap, in words: for example a weekly window or a demand-response event.
     pub source: Option<String>,
     /// Sum of the limits of all GPUs, writes in flight included.
     pub limits_sum_w: f64,
-    /// Rest of the cap; negative where it is exceeded.
+    /// Power left under the cap; negative where the cap is exceeded.
     pub headroom_w: Option<f64>,
     /// Lowest possible sum: controllable GPUs at their lowest limits, others as they are.
     pub lowest_sum_w: f64,
-    /// Next change of the cap.
+    /// Time of the cap's next change.
     pub next_change: Option<DateTime<Utc>>,
-    /// Strictest cap between that change and the one after it; absent where there is none then.
+    /// Strictest cap between that change and the one after it; absent if there is no cap then.
     pub next_limit_w: Option<f64>,
     /// Time before a fall of the cap at which limits are lowered.
     pub lead_s: f64,
@@ -134,7 +134,7 @@ pub struct CapView {
 /// State of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct LedgerView {
-    /// Time up to which blocks are closed against the devices' counters; absent before the first close.
+    /// Time up to which the ledger's blocks are closed against the devices' counters; absent before the first close.
     pub closed_at: Option<DateTime<Utc>>,
     /// Energy recorded since the daemon's start.
     pub recorded: Vec<RecordedView>,
@@ -146,15 +146,15 @@ pub struct LedgerView {
     pub unknown_gaps: u64,
     /// Number of gaps in the ledger's last 24 hours, of all daemons; absent before the first count.
     pub gaps_last_day: Option<u64>,
-    /// Number of those with unknown energy.
+    /// Number of these gaps with unknown energy.
     pub unknown_gaps_last_day: Option<u64>,
     /// Difference between ledger and counters in blocks closed since the daemon's start; zero unless the ledger is wrong.
     pub difference_j: f64,
     /// Number of hourly emissions computed since the daemon's start, all versions.
     pub settlements: u64,
-    /// Number of hours whose emissions are due.
+    /// Number of hours whose emissions are still to be computed.
     pub pending_hours: u64,
-    /// Energy of the last 30 days by the finality of its intensity; absent before the first computation.
+    /// Energy of the last 30 days by the finality of its carbon intensity; absent before the first computation.
     pub settled: Option<SettledView>,
     /// Savings of jobs that ended in the last 30 days; absent before the first estimate.
     pub saved: Option<SavedView>,
@@ -165,36 +165,36 @@ pub struct LedgerView {
 pub struct SavedView {
     /// Emissions saved against the original limits, by jobs with a known estimate; absent without one.
     pub saved_g: Option<IntervalView>,
-    /// Number of these jobs.
+    /// Number of jobs with a known estimate.
     pub known_jobs: u64,
-    /// Number of ended jobs.
+    /// Number of ended jobs, with or without a known estimate.
     pub jobs: u64,
 }
 
-/// Energy recorded for one kind of share of a device.
+/// Energy recorded for one device, by the kind of its owner and the method of measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct RecordedView {
-    /// A GPU's UUID, or a part of the processors ("cpu:package-0").
+    /// Device: a GPU's UUID, or a CPU package or its memory, such as `cpu:package-0`.
     pub device: String,
-    /// `job`, `idle` or `unattributed`.
+    /// Owner of the energy: `job`, `idle` or `unattributed`.
     pub share: String,
-    /// `counter`, `integrated_power` or `counter_gap`.
+    /// Method of measurement: `counter`, `integrated_power` or `counter_gap`.
     pub source: String,
-    /// Energy.
+    /// Energy recorded since the daemon's start.
     pub energy_j: f64,
 }
 
-/// Energy by the finality of its intensity.
+/// Energy by the finality of its carbon intensity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct SettledView {
-    /// Energy with a forecast or a filled-in intensity.
+    /// Energy with a forecast or substituted carbon intensity.
     pub forecast_j: f64,
-    /// Energy with an intensity that may be revised.
+    /// Energy with a carbon intensity that may be revised.
     pub provisional_j: f64,
-    /// Energy with a final intensity.
+    /// Energy with a final carbon intensity.
     pub final_j: f64,
-    /// Energy without an intensity.
+    /// Energy without a carbon intensity.
     pub unknown_j: f64,
-    /// Emissions of the energy with an intensity.
+    /// Emissions of the energy with a carbon intensity.
     pub carbon_g: f64,
 }

@@ -1,4 +1,4 @@
-//! Decides how to restore a GPU's limit (pure).
+//! Decides how to restore a GPU's power limit (pure).
 
 use super::entry::Entry;
 use wattune_core::domain::PowerLimit;
@@ -7,31 +7,31 @@ use wattune_core::units::Millijoules;
 /// The action that restores a GPU's original limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoreAction {
-    /// None: the GPU has its original limit.
+    /// Nothing to do: the GPU has its original limit.
     AlreadyRestored,
-    /// Write the original limit.
+    /// Writes this original limit.
     Write(PowerLimit),
-    /// None: an external writer has set this limit since.
+    /// Leaves this limit alone, which an external writer has set since.
     LeaveExternal(PowerLimit),
 }
 
-/// The readings that decide who set a GPU's limit.
+/// The readings that show who set a GPU's power limit.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedLimit {
-    /// The current limit.
+    /// The power limit that the GPU has now.
     pub current: PowerLimit,
-    /// The driver's default.
+    /// The driver's default power limit.
     pub default: Option<PowerLimit>,
-    /// The energy counter.
+    /// The value of the energy counter now.
     pub counter: Option<Millijoules>,
-    /// This process saw the GPU or its driver restart since wattune's last write.
+    /// True if this process has seen the GPU or its driver restart since wattune's last write.
     pub restarted: bool,
 }
 
-/// Decides from the journal's entry and the GPU's readings.
+/// Decides how to restore a GPU, from its journal entry and its readings.
 ///
-/// A limit that wattune wrote is replaced. So is the driver's default after a reboot or a driver reload, which no
-/// external writer set. Any other limit is an external writer's.
+/// Replaces a limit that wattune wrote. Also replaces the driver's default after a reboot or a driver reload, since no
+/// external writer set it. Any other limit is an external writer's and is left alone.
 pub fn restore_action(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> RestoreAction {
     let current = gpu.current;
     if current.same_as(entry.original) {

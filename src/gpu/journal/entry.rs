@@ -1,4 +1,4 @@
-//! The records of the journal, as they are on disk.
+//! The records of the journal, as stored on disk.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ pub struct Entry {
     /// The original persistence mode, if wattune changed it.
     #[serde(rename = "found_persistence")]
     pub original_persistence: Option<bool>,
-    /// The limits that wattune may have left on the GPU: its last one, and the one before, in case the process died
-    /// between the journal entry and the write.
+    /// The limits that wattune may have left on the GPU: the last one written, and the one before, in case the process
+    /// died between the journal entry and the write.
     #[serde(rename = "written_mw")]
     pub written: Vec<PowerLimit>,
     /// The clock that wattune locked or was about to lock; the clocks were free before.
@@ -27,7 +27,7 @@ pub struct Entry {
     /// The time at which the original limit was read.
     #[serde(rename = "found_at")]
     pub observed_at: DateTime<Utc>,
-    /// The boot of the last write.
+    /// The id of the boot of the last write.
     pub boot_id: String,
     /// The energy counter at the last write. A smaller value later means that the driver was reloaded.
     #[serde(rename = "counter_mj")]
@@ -35,12 +35,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns true if the clocks are to be unlocked. A reboot unlocks them: a lock after it is an external one.
+    /// Returns true if the clocks are still locked by wattune. A reboot removes locks, so a lock after it is external.
     pub fn holds_lock(&self, boot_id: &str) -> bool {
         self.locked.is_some() && self.boot_id == boot_id
     }
 
-    /// Moves the entry to this boot, which drops a lock of an earlier one.
+    /// Moves the entry to this boot, and drops a clock lock of an earlier boot.
     pub(super) fn move_to_boot(&mut self, boot_id: &str) {
         if self.boot_id != boot_id {
             self.locked = None;
@@ -52,10 +52,10 @@ impl Entry {
 /// A limit that an external writer set on a job's GPU, which wattune leaves alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExternalLimit {
-    /// The limit.
+    /// The power limit that the external writer set.
     #[serde(rename = "limit_mw")]
     pub limit: PowerLimit,
-    /// The time at which wattune noticed it.
+    /// The time at which wattune noticed the external limit.
     pub since: DateTime<Utc>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct RecordedExternal {
     pub(super) boot_id: String,
 }
 
-/// The limit of a GPU when a job took control of it.
+/// The original limit of a GPU: its limit when a job took control of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Original {
     #[serde(rename = "limit_mw")]
@@ -91,7 +91,7 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Forgets the limits of a GPU that an external writer has set to `theirs`. Only a clock lock is recorded to restore.
+    /// Removes the recorded limits of a GPU that an external writer has set to `theirs`; a clock lock stays recorded.
     pub(super) fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) {
         self.originals.remove(gpu);
         let Some(entry) = self.entries.get_mut(gpu) else { return };

@@ -1,4 +1,4 @@
-//! The names of the C functions behind the wrapper's, so that people can look them up.
+//! The names of NVML's C functions that the wrapper calls, so that people can look them up.
 
 pub(super) const HANDLE: &str = "nvmlDeviceGetHandleByIndex_v2";
 pub(super) const UUID: &str = "nvmlDeviceGetUUID";

@@ -1,4 +1,4 @@
-//! One GPU behind the driver's library.
+//! One GPU behind the driver's library, NVML.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use wattune_core::domain::{ClockLimit, EventReasons, GpuId, GpuIdentity, PowerLi
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Watts};
 
-/// The attempts to read a name, and the pause between them.
+/// The number of attempts to read a name, and the pause between them.
 const NAME_TRIES: u32 = 10;
 const NAME_AGAIN: Duration = Duration::from_millis(200);
 
@@ -33,9 +33,9 @@ pub(super) struct NvmlDevice {
     identity: GpuIdentity,
     capabilities: Capabilities,
     properties: StaticProperties,
-    /// Calls that this GPU or this driver does not support.
+    /// Calls that this GPU or this driver does not support, with their retry times.
     refusals: Refusals,
-    /// The time of the newest sample of process use, by the driver's clock.
+    /// The time of the newest process-use sample that was read, by the driver's clock.
     processes_seen: u64,
 }
 
@@ -68,8 +68,8 @@ impl GpuDevice for NvmlDevice {
             let requested = query.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
             (reading.requested, can.limit) = split(requested);
             reading.enforced = query.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?.ok();
-            // The wrapper has reasons and temperature by their old names only. CUDA 14 drops those; they are absent
-            // there until the wrapper follows.
+            // The wrapper calls throttle reasons and temperature by their old NVML names only. CUDA 14 drops these
+            // names; both values are then absent until the wrapper is updated.
             reading.reasons = query
                 .ask(call::REASONS, |d| d.current_throttle_reasons().map(|r| EventReasons::from_bits(r.bits())))?
                 .ok();
@@ -78,12 +78,12 @@ impl GpuDevice for NvmlDevice {
             reading.sm_clock_mhz = query.ask(call::CLOCK, |d| d.clock_info(Clock::SM))?.ok();
             let persistence = query.ask(call::PERSISTENCE, |d| d.is_in_persistent_mode())?;
             (reading.persistence, can.persistence) = split(persistence);
-            // Reads the number alone, without the list.
+            // Reads only the number of processes, not the list.
             reading.processes = query.ask(call::PROCESSES, |d| d.running_compute_processes_count())?.ok();
             self.properties.renew(&mut query)?;
             (can.mig, can.virtualised, can.limits, can.clocks) = self.properties.capabilities();
         }
-        // Energy last: the caller reads the clock as soon as this returns, and the two belong together.
+        // Energy is read last: the caller reads the clock as soon as this returns, and the time must fit the energy.
         let power = match query.ask(call::FIELDS, newest_power)? {
             Ok(power) => Ok(power),
             Err(_) => query.ask(call::POWER, default_power)?,
@@ -98,7 +98,7 @@ impl GpuDevice for NvmlDevice {
     fn process_use(&mut self) -> Result<Vec<ProcessUse>, GpuError> {
         let samples = match self.device.process_utilization_stats(self.processes_seen) {
             Ok(samples) => samples,
-            // No process ran since, or more processes than a moment ago; the next call succeeds.
+            // No process ran since the last call, or the number of processes just grew; the next call succeeds.
             Err(NvmlError::NotFound | NvmlError::InsufficientSize(_)) => Vec::new(),
             Err(error) => return Err(gpu_error(call::PROCESS_USE, error)),
         };
@@ -121,7 +121,7 @@ impl GpuDevice for NvmlDevice {
     }
 
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError> {
-        // From the lowest clock on, so that the GPU can idle.
+        // The lock starts at the lowest clock, so that the GPU can idle.
         let min_clock_mhz = match &self.capabilities.clocks {
             Ok(range) => range.min().megahertz(),
             Err(error) => return Err(error.clone()),
@@ -136,8 +136,8 @@ impl GpuDevice for NvmlDevice {
 
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError> {
         self.device.set_persistent(on).map_err(|error| gpu_error(call::SET_PERSISTENCE, error))?;
-        // On GPUs with coherent memory, turning it off invalidates every handle. If there is no new one either, the
-        // next read fails.
+        // On GPUs with coherent memory, turning persistence mode off invalidates every handle. If no new handle is
+        // found either, the next read fails.
         if !on && let Ok(device) = self.library.find(&self.identity.id) {
             self.device = device;
         }
@@ -146,7 +146,7 @@ impl GpuDevice for NvmlDevice {
 
     fn reopen(&mut self) -> Result<(), GpuError> {
         let device = self.library.find(&self.identity.id)?;
-        // The driver may be another version by now, with other capabilities.
+        // The driver may be another version now, with other capabilities.
         let properties = StaticProperties::probe(&device)?;
         self.capabilities = probe(&device, &properties)?;
         (self.device, self.properties) = (device, properties);
@@ -156,7 +156,7 @@ impl GpuDevice for NvmlDevice {
     }
 }
 
-/// Splits an answer into the value and the reason why there is none.
+/// Splits an answer into the value, if any, and the reason why there is none.
 fn split<T>(answer: Answer<T>) -> (Option<T>, Answer<()>) {
     match answer {
         Ok(value) => (Some(value), Ok(())),
@@ -172,8 +172,8 @@ fn identify(device: &Device<'_>, index: u32) -> Result<GpuIdentity, GpuError> {
     Ok(GpuIdentity { id, index, pci_bus_id, model, simulated: false })
 }
 
-/// Reads a name. It serves people and stored profiles of the model; wattune uses a GPU without one, so the attempts are
-/// limited.
+/// Reads a name. It is shown to people and identifies stored profiles of the GPU model; wattune can use a GPU without a
+/// name, so the number of attempts is limited.
 fn read_name(call: &'static str, get: impl Fn() -> Result<String, NvmlError>) -> Result<String, GpuError> {
     for _ in 0..NAME_TRIES {
         if let Ok(name) = unless_gone(call, get())? {
@@ -203,20 +203,20 @@ fn probe(device: &Device<'_>, properties: &StaticProperties) -> Result<Capabilit
     })
 }
 
-/// Reads the newest power sample: field 186 of `nvmlDeviceGetFieldValues`, preferred wherever the driver has it.
+/// Reads the newest power sample: field 186 of `nvmlDeviceGetFieldValues`, preferred if the driver has it.
 ///
 /// The alternative, `nvmlDeviceGetPowerUsage`, is a one-second average on Ampere (except GA100) and newer GPUs, and the
 /// newest sample on older ones.
 ///
-/// Both are the GPU's draw: the wrapper leaves the scope of field values at 0. On GH200 and GB200 the module's draw
-/// (scope 1, CPU and memory included) is therefore unavailable, and on GH200 the instantaneous value was seen to
-/// contain the CPU's draw all the same (arXiv 2312.02741).
+/// Both are the GPU's own draw: the wrapper leaves the scope of field values at 0. On GH200 and GB200 the draw of the
+/// whole module (scope 1, with CPU and memory) is therefore unavailable. On GH200 the newest sample was nevertheless
+/// observed to include the CPU's draw (arXiv 2312.02741).
 fn newest_power(device: &Device<'_>) -> Result<Watts, NvmlError> {
     let mut samples = device.field_values_for(&[FieldId(NVML_FI_DEV_POWER_INSTANT)])?;
     let sample = samples.pop().ok_or(NvmlError::NoData)??;
     match sample.value? {
         SampleValue::U32(milliwatts) if milliwatts > 0 => Ok(Watts::from_milliwatts(milliwatts)),
-        // A driver that does not know the field may leave the wrapper's initial value: success and zero.
+        // A driver that does not know the field may report success and leave the wrapper's initial value, zero.
         _ => Err(NvmlError::NotSupported),
     }
 }

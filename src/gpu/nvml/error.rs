@@ -1,4 +1,4 @@
-//! Maps the driver's errors.
+//! Converts NVML's errors into [`GpuError`].
 
 use nvml_wrapper::error::NvmlError;
 
@@ -8,8 +8,8 @@ use crate::gpu::GpuError;
 const DEPRECATED: u32 = 26;
 /// NVML's code for a GPU that is no longer present; the wrapper does not know it.
 const GPU_NOT_FOUND: u32 = 28;
-/// The first of NVML's codes that the wrapper does not know. It reports them as enum variants, whose own values are all
-/// smaller in the calls made here.
+/// The first of NVML's error codes that the wrapper does not know. The wrapper reports unknown codes as unexpected enum
+/// variants; genuine unexpected variants of the calls made here are all smaller.
 const FIRST_UNKNOWN_CODE: u32 = 23;
 
 /// Converts the error of `call`.
@@ -39,13 +39,13 @@ pub(super) fn lookup_error(call: &'static str, error: NvmlError) -> GpuError {
     }
 }
 
-/// Returns true if the handle is invalid and the GPU has to be looked up again.
+/// Returns true if the handle is invalid, so that the GPU has to be looked up again.
 pub(super) fn is_gone(error: &NvmlError) -> bool {
     is_stale(error)
         || matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::UnexpectedVariant(GPU_NOT_FOUND))
 }
 
-/// Returns true if the library has to be opened again because its driver was unloaded or replaced.
+/// Returns true if the driver was unloaded or replaced, so that the library has to be opened again.
 pub(super) fn is_stale(error: &NvmlError) -> bool {
     matches!(error, NvmlError::Uninitialized | NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch)
 }

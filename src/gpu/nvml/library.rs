@@ -1,4 +1,4 @@
-//! The driver's library: finding it, opening it, and reopening it after a driver reload.
+//! The driver's library: finds it, opens it, and reopens it after a driver reload.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use crate::files::regular;
 use crate::gpu::GpuError;
 use wattune_core::domain::GpuId;
 
-/// The default names of the library: the one that drivers install, then that of development packages.
+/// The default file names of the library: the name that drivers install, then that of development packages.
 const DEFAULT_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-/// The access to the driver.
+/// Settings for access to the NVIDIA driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The path of the driver's library, where the dynamic linker does not find it by its usual names.
+    /// The path of the driver's library, needed if the dynamic linker does not find it by its usual names.
     pub library: Option<PathBuf>,
 }
 
@@ -29,7 +29,7 @@ pub struct Settings {
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such file.
+    /// No library file was found.
     #[error(
         "no NVIDIA driver found: {}; install the driver, or name its library (--nvml-library, gpus.nvml.library); a container needs the \
          NVIDIA runtime (docker run --gpus all)", tried.join("; ")
@@ -59,18 +59,18 @@ pub enum OpenError {
          reboot; in a container, use the host's library", path.display()
     )]
     VersionMismatch { path: PathBuf },
-    /// Any other failure, in the driver's words.
+    /// Any other failure, with the driver's message.
     #[error("{call} in {} failed: {message}; nvidia-smi should fail likewise", path.display())]
     Driver { path: PathBuf, call: &'static str, message: String },
 }
 
-/// The driver's library, open.
+/// The opened library of the driver.
 ///
-/// The wrapper's handles borrow the open library, and GPU threads live until the process ends; so the library is
-/// leaked, once per process. After a driver reload, the GPUs that return open it once more, which leaks a few
-/// kilobytes. The end of the process closes it.
+/// The wrapper's handles borrow the opened library and GPU threads live until the process ends, so the library is
+/// leaked, once per process. After a driver reload it is opened once more, which leaks a few kilobytes. The end of the
+/// process closes it.
 ///
-/// An open library keeps the GPUs' state in the driver, and prevents unloading the driver and resetting a GPU.
+/// An open library preserves the GPUs' state in the driver, and prevents unloading the driver and resetting a GPU.
 pub(super) struct Library {
     path: PathBuf,
     nvml: Mutex<&'static Nvml>,
@@ -85,7 +85,7 @@ impl Library {
         };
         let mut tried = Vec::new();
         for path in names {
-            // Loading a pipe would wait for its writer.
+            // Refuses a pipe, which would block until someone writes to it.
             if let Err(error) = regular::open(&path)
                 && error.kind() == ErrorKind::InvalidInput
             {
@@ -105,7 +105,7 @@ impl Library {
         Err(OpenError::NoDriver { tried })
     }
 
-    /// Returns the driver's number of GPUs, if it reports one. Reopens the library after a driver reload.
+    /// Returns the number of GPUs that the driver reports, if any. Reopens the library after a driver reload.
     pub(super) fn count(&self) -> Option<u32> {
         let nvml = self.nvml();
         let count = match nvml.device_count() {
@@ -135,7 +135,7 @@ impl Library {
         *self.current()
     }
 
-    /// Looks up a GPU. Reopens the library first if the driver was reloaded.
+    /// Returns a handle of the GPU with this id. Reopens the library first if the driver was reloaded.
     pub(super) fn find(&self, id: &GpuId) -> Result<Device<'static>, GpuError> {
         let nvml = self.nvml();
         let by_id = |nvml: &'static Nvml| nvml.device_by_uuid(id.as_str());
@@ -148,8 +148,8 @@ impl Library {
         found.map_err(|error| lookup_error("nvmlDeviceGetHandleByUUID", error))
     }
 
-    /// Opens the library again in place of `stale`, unless another GPU's thread has. Only one that `works` is leaked,
-    /// since GPUs retry every few seconds.
+    /// Opens the library again to replace `stale`, unless another GPU's thread has replaced it. A new library is leaked
+    /// only if it `works`, since GPUs retry every few seconds.
     fn renew(
         &self,
         stale: &'static Nvml,
@@ -173,8 +173,8 @@ fn init(path: &Path) -> Result<Nvml, NvmlError> {
     Nvml::builder().lib_path(path.as_os_str()).init()
 }
 
-/// Returns true if the dynamic linker's message means that there is no such file. It has no error codes; glibc and musl
-/// agree on these words.
+/// Returns true if the dynamic linker's message means that the file does not exist. The linker has no error codes;
+/// glibc and musl use the same words.
 fn is_absence(message: &str) -> bool {
     message.contains("No such file")
 }

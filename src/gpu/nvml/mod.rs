@@ -1,10 +1,11 @@
 //! GPUs behind the NVIDIA driver's library, `libnvidia-ml.so.1`.
 //!
-//! `library.rs` opens the library, `device.rs` is one GPU. An old driver may lack any call and a GPU any value; each
-//! value is read on its own, so that a missing one affects no other. Unsupported calls are retried at growing
-//! intervals, as drivers report them temporarily; calls that fail for another reason are retried at the next read.
+//! `library.rs` opens the library, `device.rs` is one GPU. An old driver may lack any call, and a GPU any value; each
+//! value is read separately, so that a missing one affects no other. Unsupported calls are retried at growing
+//! intervals, since drivers report some as unsupported temporarily; calls that fail for another reason are retried at
+//! the next read.
 //!
-//! Linux only, as persistence and virtualisation mode are.
+//! Linux only, because persistence mode and virtualisation mode are.
 
 mod call;
 mod device;

@@ -1,4 +1,4 @@
-//! Opens the GPUs of this machine: those that answer at the start, and those that become usable later.
+//! Opens the GPUs of this machine: those usable at the start, and those that become usable later.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -12,35 +12,35 @@ use super::library::{Library, OpenError, Settings};
 use crate::gpu::{GpuDevice, GpuError};
 use wattune_core::domain::GpuId;
 
-/// The longest wait for the next GPU to open; the remaining ones then count as hanging. Without persistence mode the
+/// The longest wait for the next GPU to open; all remaining GPUs then count as hanging. Without persistence mode the
 /// driver starts GPUs one after the other, each in a few seconds.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// The interval between searches while the driver counts more GPUs than are open.
+/// The interval between searches for new GPUs while the driver reports more GPUs than are open.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// The capacity of the channel; the controller empties it at each tick.
+/// The number of new GPUs that the channel can hold; the controller empties it at each tick.
 const AT_ONCE: usize = 64;
 
-/// The GPUs of this machine.
+/// The GPUs found on this machine.
 pub struct OpenedGpus {
     /// The usable GPUs, by index.
     pub devices: Vec<Box<dyn GpuDevice>>,
-    /// The GPUs that the driver counts but that cannot be used, by index.
+    /// The GPUs that the driver reports but that cannot be used, by index.
     pub problems: Vec<Problem>,
 }
 
-/// A GPU that the driver counts but that could not be opened. Its UUID is unknown: only an open GPU reports it.
+/// A GPU that the driver reports but that could not be opened. Its UUID is unknown, since only an open GPU reports it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("GPU {index} cannot be used: {error}; a running daemon uses it once it answers (see nvidia-smi -i {index})")]
 pub struct Problem {
-    /// The driver's index.
+    /// The index of the GPU in the driver.
     pub index: u32,
-    /// The reason.
+    /// The reason why the GPU could not be opened.
     pub error: GpuError,
 }
 
-/// Opens the library and every GPU that answers. A machine without GPUs is no error.
+/// Opens the library and every GPU that answers. A machine without GPUs is not an error.
 ///
 /// # Errors
 /// If the library cannot be used. A single GPU that fails is a [`Problem`].
@@ -48,7 +48,7 @@ pub fn open_all(settings: &Settings) -> Result<OpenedGpus, OpenError> {
     open_now(&Library::open(settings)?)
 }
 
-/// Opens the GPUs like [`open_all`], and returns a channel of those that become usable later.
+/// Opens the GPUs like [`open_all`], and returns a channel that delivers GPUs that become usable later.
 pub fn open_and_search(settings: &Settings) -> Result<(OpenedGpus, Receiver<Box<dyn GpuDevice>>), OpenError> {
     let library = Library::open(settings)?;
     let gpus = open_now(&library)?;
@@ -56,13 +56,13 @@ pub fn open_and_search(settings: &Settings) -> Result<(OpenedGpus, Receiver<Box<
     Ok((gpus, search(library, opened)))
 }
 
-/// Opens every GPU, each on a thread of its own, so that a hanging one delays no other.
+/// Opens every GPU on a thread of its own, so that a hanging GPU delays no other.
 fn open_now(library: &Arc<Library>) -> Result<OpenedGpus, OpenError> {
     let count = library.device_count()?;
     let (sender, opened) = mpsc::channel();
     for index in 0..count {
         let (library, sender) = (library.clone(), sender.clone());
-        // The receiver may have given up. A thread that cannot start counts as a hanging GPU.
+        // The receiver may have timed out. A GPU whose thread cannot start counts as hanging.
         let open = move || drop(sender.send((index, NvmlDevice::open(library, index))));
         drop(thread::Builder::new().name(format!("open{index}")).spawn(open));
     }
@@ -84,7 +84,7 @@ fn open_now(library: &Arc<Library>) -> Result<OpenedGpus, OpenError> {
     Ok(gpus)
 }
 
-/// The search. Its lock is never held across a driver call.
+/// The search for GPUs that become usable later. The lock on its state is never held during a driver call.
 struct Search {
     library: Arc<Library>,
     arrivals: Sender<Box<dyn GpuDevice>>,
@@ -93,15 +93,15 @@ struct Search {
 
 #[derive(Default)]
 struct SearchState {
-    /// The open GPUs.
+    /// The ids of the open GPUs.
     opened: BTreeSet<GpuId>,
-    /// The indices that a thread is opening: such a call may hang forever and is not made twice.
+    /// The indices that a thread is opening now: such a call may hang forever, so it is not made twice.
     opening: BTreeSet<u32>,
-    /// The receiver is gone.
+    /// True once the receiver is dropped.
     is_over: bool,
 }
 
-/// Searches for GPUs other than `opened` on a thread of its own until the receiver is gone.
+/// Searches for GPUs other than `opened`, on a separate thread, until the receiver is dropped.
 fn search(library: Arc<Library>, opened: BTreeSet<GpuId>) -> Receiver<Box<dyn GpuDevice>> {
     let (arrivals, found) = channel(AT_ONCE);
     let state = Mutex::new(SearchState { opened, ..SearchState::default() });
@@ -112,7 +112,7 @@ fn search(library: Arc<Library>, opened: BTreeSet<GpuId>) -> Receiver<Box<dyn Gp
             Search::open_new(&search);
         }
     };
-    // Without a thread, GPUs that come back are used from the next start on.
+    // Without the thread, GPUs that become usable later are used only after the next start of the daemon.
     if let Err(error) = thread::Builder::new().name("gpu-search".into()).spawn(body) {
         tracing::error!(%error, "cannot search for GPUs that come back");
     }
@@ -124,7 +124,7 @@ impl Search {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens each index on a thread of its own, since a hanging GPU must not hide the others.
+    /// Tries to open each index on a thread of its own, since a hanging GPU must not delay the others.
     fn open_new(search: &Arc<Self>) {
         let Some(count) = search.library.count() else { return };
         if usize::try_from(count).is_ok_and(|count| count <= search.state().opened.len()) {

@@ -1,10 +1,10 @@
-//! Samples of the use by process.
+//! Evaluates the driver's samples of how much each process uses a GPU.
 
 use std::collections::BTreeMap;
 
 use crate::gpu::ProcessUse;
 
-/// One of the driver's samples.
+/// One of the driver's samples of a process's use of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     /// The time in microseconds of the driver's clock.
@@ -13,8 +13,8 @@ pub(super) struct Sample {
     pub(super) percent: u32,
 }
 
-/// Returns the mean of each process's samples that are newer than `seen`, and the newest sample's time. Skips unused
-/// list entries and shares above 100 %, both of which drivers return.
+/// Returns each process's mean over its samples newer than `seen`, and the time of the newest sample. Skips empty list
+/// entries and shares above 100 %, both of which drivers return.
 pub(super) fn since(seen: u64, samples: impl Iterator<Item = Sample>) -> (Vec<ProcessUse>, u64) {
     let mut newest = seen;
     let mut sums: BTreeMap<u32, (u32, u32)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Properties of a GPU that stay the same while it is open: its modes, range of limits and lockable clocks.
+//! Properties of a GPU that do not change while it is open: its modes, power-limit range and lockable clocks.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode};
@@ -8,7 +8,7 @@ use super::query::{Answer, Query, unless_gone};
 use crate::gpu::GpuError;
 use wattune_core::domain::{ClockLimit, ClockRange, LimitRange, PowerLimit};
 
-/// Properties that stay the same while a GPU is open. Missing ones are read again.
+/// Properties that do not change while a GPU is open. Those that could not be read are read again later.
 pub(super) struct StaticProperties {
     mig: Answer<bool>,
     virtualised: Answer<bool>,
@@ -28,7 +28,7 @@ impl StaticProperties {
         })
     }
 
-    /// Reads missing properties again whose retry is due.
+    /// Reads those missing properties again whose retry is due.
     pub(super) fn renew(&mut self, query: &mut Query<'_>) -> Result<(), GpuError> {
         query.renew(&mut self.mig, is_mig)?;
         query.renew(&mut self.virtualised, is_virtual)?;
@@ -37,14 +37,14 @@ impl StaticProperties {
         query.renew(&mut self.clocks, lockable_clocks)
     }
 
-    /// Returns the properties as capabilities: MIG and virtualisation, and the ranges of limits and clocks.
+    /// Returns the capabilities: MIG on, virtual GPU, range of power limits, range of lockable clocks.
     pub(super) fn capabilities(&self) -> (bool, bool, Answer<LimitRange>, Answer<ClockRange>) {
         (self.mig == Ok(true), self.virtualised == Ok(true), self.limits(), self.clocks.clone())
     }
 
-    /// Returns the range of limits that wattune may set.
+    /// Returns the range of power limits that wattune may set.
     fn limits(&self) -> Answer<LimitRange> {
-        // Without knowing the modes, wattune does not control the limit.
+        // If a mode is unknown, wattune does not control the limit.
         known_mode(self.mig.clone())
             .and(known_mode(self.virtualised.clone()))
             .and_then(|_| limit_range(self.constraints.clone(), self.default.clone()))
@@ -68,8 +68,8 @@ fn default_limit(device: &Device<'_>) -> Result<Answer<u32>, GpuError> {
     unless_gone(call::DEFAULT_LIMIT, device.power_management_limit_default())
 }
 
-/// Reads the clocks that go with the highest memory clock, at which compute GPUs run. A GPU that lists none accepts any
-/// clock up to its highest, rounded by the driver.
+/// Reads the graphics clocks for the highest memory clock, at which compute GPUs run. A GPU that lists no clocks
+/// accepts any clock up to its highest; the driver rounds it.
 fn lockable_clocks(device: &Device<'_>) -> Result<Answer<ClockRange>, GpuError> {
     let memory = unless_gone(call::MEMORY_CLOCKS, device.supported_memory_clocks())?;
     let listed = match memory.map(|clocks| clocks.into_iter().max()) {
@@ -87,12 +87,12 @@ fn lockable_clocks(device: &Device<'_>) -> Result<Answer<ClockRange>, GpuError> 
     }))
 }
 
-/// Returns steps of 15 MHz, as NVIDIA GPUs have them, from the highest clock down to the idle clock of 210 MHz.
+/// Returns clocks in steps of 15 MHz, as on NVIDIA GPUs, from the highest down to the idle clock of 210 MHz.
 fn clocks_up_to(max: u32) -> Vec<u32> {
     std::iter::successors(Some(max), |clock| clock.checked_sub(15).filter(|below| *below >= 210)).collect()
 }
 
-/// Treats a mode that the GPU or its driver does not have as off.
+/// Treats a mode that the GPU or its driver does not support as off.
 fn known_mode(mode: Answer<bool>) -> Answer<bool> {
     match mode {
         Err(error) if error.is_unsupported() => Ok(false),

@@ -1,4 +1,4 @@
-//! Calls of the driver for one value each: their names, refusals and failures.
+//! Calls the driver for single values, and tracks refused and failed calls.
 
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
@@ -11,7 +11,7 @@ use wattune_core::time::Monotonic;
 /// The value that a call returned, or the reason why the GPU has none.
 pub(super) type Answer<T> = Result<T, GpuError>;
 
-/// Returns the value or the reason why there is none; the outer error means that the GPU is gone.
+/// Returns the value or the reason why there is none. The outer error means that the GPU is gone.
 pub(super) fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Answer<T>, GpuError> {
     match result {
         Ok(value) => Ok(Ok(value)),
@@ -20,7 +20,7 @@ pub(super) fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -
     }
 }
 
-/// The calls of one read: each value fails on its own, unless the GPU is gone.
+/// The driver calls of one reading: each value fails separately, unless the GPU is gone.
 pub(super) struct Query<'a> {
     device: &'a Device<'static>,
     refusals: &'a mut Refusals,
@@ -35,7 +35,7 @@ impl<'a> Query<'a> {
         Self { device, refusals, depth, now, answered: false, failure: None }
     }
 
-    /// Returns the last refusal of a call that is not due for a retry.
+    /// Returns the last refusal of `call` if its retry is not due yet.
     fn refusal(&self, call: &str) -> Option<&GpuError> {
         self.refusals.pending(call, self.now).filter(|_| self.depth != Depth::Retry)
     }
@@ -71,15 +71,14 @@ impl<'a> Query<'a> {
             return Ok(());
         }
         *known = get(self.device)?;
-        // A property that was missing at the start may stay missing, for any reason.
+        // A property that was missing at the start may stay missing, for any reason: every failure delays the retry.
         if let Err(error) = &*known {
             self.refusals.record(error.clone(), self.now);
         }
         Ok(())
     }
 
-    /// Returns the failure if every call failed, as with an invalid handle. A GPU that is present at least reports its
-    /// UUID.
+    /// Returns an error if every call failed and the GPU does not even report its UUID, as with an invalid handle.
     pub(super) fn end(self) -> Result<(), GpuError> {
         match self.failure {
             Some(failure) if !self.answered && self.device.uuid().is_err() => Err(failure),

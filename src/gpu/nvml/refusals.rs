@@ -1,17 +1,17 @@
 //! Unsupported calls and the times of their retries.
 //!
-//! A busy driver may report a call as unsupported temporarily; a GPU that lacks a call lacks it for good. So every
-//! refused call is retried, and the longer it has been refused, the longer the interval.
+//! A busy driver may report a call as unsupported temporarily; a GPU that lacks a call lacks it permanently. So every
+//! refused call is retried, at intervals that grow with the time since the first refusal.
 
 use crate::gpu::GpuError;
 use wattune_core::time::Monotonic;
 use wattune_core::units::Seconds;
 
-/// The retry interval as a part of the time since the first refusal,
+/// The retry interval as a fraction of the time since the first refusal.
 const FRACTION: f64 = 0.25;
-/// its minimum
+/// The minimum retry interval.
 const SHORTEST: Seconds = Seconds::new(0.1);
-/// and its maximum.
+/// The maximum retry interval.
 const LONGEST: Seconds = Seconds::new(30.0);
 
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ struct Refusal {
 }
 
 impl Refusals {
-    /// Returns the last refusal of `call` if its retry is not due.
+    /// Returns the last refusal of `call` if its retry is not due yet.
     pub(super) fn pending(&self, call: &str, now: Monotonic) -> Option<&GpuError> {
         self.calls.iter().find(|r| r.error.call() == call && now < r.again).map(|r| &r.error)
     }

@@ -1,12 +1,12 @@
-//! Throughput and power of a job on one simulated GPU, over limits or over clocks.
+//! Throughput and power of a job on one simulated GPU, by power limit or by clock.
 
 use wattune_core::domain::{ClockLimit, ClockRange, Estimate, LimitRange, OperatingPoint, PowerLimit, Profile};
 use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 
-/// Throughput and power of a job on one GPU at one limit.
+/// Throughput and power of a job on one GPU at one power limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePoint {
-    /// The limit in force.
+    /// The power limit in force.
     pub limit: Watts,
     /// The job's throughput.
     pub throughput: SamplesPerSecond,
@@ -14,7 +14,7 @@ pub struct CurvePoint {
     pub power: Watts,
 }
 
-/// Throughput and power of a job on one GPU at one clock, if no limit lowers it.
+/// Throughput and power of a job on one GPU at one clock that no power limit lowers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClockPoint {
     /// The clock.
@@ -25,11 +25,11 @@ pub struct ClockPoint {
     pub power: Watts,
 }
 
-/// A throughput–power curve over limits: linear between its points, flat beyond them.
+/// A job's throughput and power by power limit: linear between the points, constant beyond them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadCurve {
     points: Vec<CurvePoint>,
-    /// The points over clocks, from the lowest clock up; empty if the job does not respond to them.
+    /// The same by clock, from the lowest clock up; empty if the job does not respond to clock locks.
     clocks: Vec<ClockPoint>,
 }
 
@@ -43,7 +43,7 @@ impl LoadCurve {
         Self::new(profile.points.iter().rev().filter_map(point).collect())
     }
 
-    /// Returns the true profile of a job that trains on so many GPUs with this curve.
+    /// Returns the exact profile of a job that trains on this number of GPUs with this curve.
     pub fn profile(&self, gpus: f64) -> Profile {
         let point = |p: &CurvePoint| OperatingPoint {
             setting: vec![PowerLimit::from_watts(p.limit).into()],
@@ -54,16 +54,16 @@ impl LoadCurve {
         Profile { points: self.points.iter().rev().map(point).collect() }
     }
 
-    /// `None` without points. The order does not matter.
+    /// Creates a curve from points in any order; `None` without points.
     pub fn new(mut points: Vec<CurvePoint>) -> Option<Self> {
         points.sort_by(|a, b| a.limit.total_cmp(&b.limit));
         (!points.is_empty()).then_some(Self { points, clocks: Vec::new() })
     }
 
-    /// A GPU that computes as fast as its clocks go, with the clocks that a limit affords: throughput saturates as
-    /// `1 − e^(−k·share)` in the share of dynamic power, as measured curves roughly do.
+    /// Creates the curve of a compute-bound job: throughput saturates as `1 − e^(−k·share)` with the share of dynamic
+    /// power that the power limit allows, roughly as measured curves do.
     ///
-    /// `demand` is the power of the job without a limit, `floor` the power that the GPU needs before it computes at all.
+    /// `demand` is the job's power without a limit; `floor` is the power that the GPU needs before it computes at all.
     pub fn saturating(range: &LimitRange, demand: Watts, floor: Watts, peak: SamplesPerSecond) -> Self {
         let (low, high) = (range.min.watts().get(), range.max.watts().get());
         let full = 1.0 - (-4.0_f64).exp();
@@ -76,18 +76,18 @@ impl LoadCurve {
         Self { points: points.collect(), clocks: Vec::new() }
     }
 
-    /// A job by its throughput and power at each clock: linear between these points, flat beyond. Power must rise with the clock. A
-    /// limit allows the highest clock whose draw is within it: one above all draws changes nothing, which is how
-    /// memory-bound work looks. `None` without points.
+    /// Creates the curve of a job from its throughput and power at each clock. Power must rise with the clock. A power
+    /// limit allows the highest clock whose draw is within it; a limit above all draws changes nothing, as for
+    /// memory-bound work. `None` without points.
     pub fn over_clocks(mut clocks: Vec<ClockPoint>) -> Option<Self> {
         clocks.sort_by_key(|p| p.clock);
         let points = clocks.iter().map(Self::affordable).collect();
         (!clocks.is_empty()).then_some(Self { points, clocks })
     }
 
-    /// A job that waits for memory nine tenths of its time at `highest`, and computes in the rest: clocks hardly slow it,
-    /// and limits above `demand` change nothing. Of the draw `floor` does not depend on the clock, the rest falls with
-    /// its square.
+    /// Creates the curve of a job that at `highest` waits for memory nine tenths of its time: lower clocks hardly slow
+    /// it, and power limits above `demand` change nothing. `floor` of the draw does not depend on the clock; the rest
+    /// falls with the clock's square.
     pub fn memory_bound(highest: ClockLimit, demand: Watts, floor: Watts, peak: SamplesPerSecond) -> Self {
         let point = |i: u32| {
             let clock = ClockLimit::from_megahertz(highest.megahertz() * i / 40);
@@ -100,24 +100,23 @@ impl LoadCurve {
         Self { points, clocks }
     }
 
-    /// Returns the limit that allows a clock and none above it.
+    /// Returns the point whose power limit allows this clock and none above it.
     fn affordable(point: &ClockPoint) -> CurvePoint {
         CurvePoint { limit: point.power, throughput: point.throughput, power: point.power }
     }
 
-    /// The clocks of a job that is given over them, in the steps of 15 MHz that GPUs have; `None` for one that is
-    /// given over limits.
+    /// Returns the job's clocks in steps of 15 MHz, as GPUs have them; `None` for a curve by power limit only.
     pub fn clocks(&self) -> Option<ClockRange> {
         let (low, high) = (self.clocks.first()?.clock.megahertz(), self.clocks.last()?.clock.megahertz());
         ClockRange::new((low..=high).rev().step_by(15).map(ClockLimit::from_megahertz).collect())
     }
 
-    /// Returns the points, by limit.
+    /// Returns the points, from the lowest power limit up.
     pub fn points(&self) -> &[CurvePoint] {
         &self.points
     }
 
-    /// Throughput and power at a limit.
+    /// Returns throughput and power at a power limit.
     pub fn at(&self, limit: Watts) -> CurvePoint {
         let (a, b, share) = between(&self.points, |p| p.limit.get(), limit.get());
         CurvePoint {
@@ -127,8 +126,8 @@ impl LoadCurve {
         }
     }
 
-    /// Throughput and power at a limit with the clocks locked to `lock`. A job that is given over limits alone does not
-    /// respond to a lock.
+    /// Returns throughput and power at a power limit with the clocks locked to `lock`. A lock has no effect on a curve
+    /// by power limit only.
     pub fn at_lock(&self, limit: Watts, lock: Option<ClockLimit>) -> CurvePoint {
         let unlocked = self.at(limit);
         let (Some(lock), false) = (lock, self.clocks.is_empty()) else { return unlocked };
@@ -140,7 +139,7 @@ impl LoadCurve {
         CurvePoint { limit, throughput: a.throughput + (b.throughput - a.throughput) * share, power }
     }
 
-    /// Returns the clock that the GPU runs at; `None` for a job that is given over limits alone.
+    /// Returns the clock in MHz at which the GPU draws `power`; `None` for a curve by power limit only.
     pub(super) fn clock(&self, power: Watts) -> Option<u32> {
         if self.clocks.is_empty() {
             return None;
@@ -151,7 +150,7 @@ impl LoadCurve {
     }
 }
 
-/// Returns the points around `x` and how far it is from the first to the second; at the ends one point twice.
+/// Returns the two points around `x` and the position of `x` between them (0 to 1); beyond the ends, one point twice.
 fn between<P: Copy>(points: &[P], of: impl Fn(&P) -> f64, x: f64) -> (P, P, f64) {
     let next = points.partition_point(|p| of(p) < x);
     let (a, b) = match (next.checked_sub(1).map(|i| points[i]), points.get(next)) {

@@ -1,9 +1,9 @@
-//! A GPU without hardware and with known physics, labelled `simulated` in every view.
+//! A simulated GPU with known physics and no hardware, labelled `simulated` in every view.
 //!
-//! A running job draws the power that its curve gives at the enforced limit, an idle GPU its idle power; after each
-//! change the draw approaches its new value exponentially. For a job that is given over clocks, a limit works by
-//! lowering the clock, and so does a lock. The energy counter integrates the true draw exactly. Throughput follows the
-//! curve in the same way. Readings of power carry relative white noise; the counter, like real ones, does not.
+//! A running job draws the power that its curve gives at the power limit; an idle GPU draws its idle power. After each
+//! change, draw and throughput approach their new values exponentially. For a job with a curve by clock, a power limit
+//! works by lowering the clock, and so does a clock lock. The energy counter integrates the true draw exactly. Power
+//! readings carry relative white noise; the counter, as on real GPUs, does not.
 
 mod load;
 
@@ -26,9 +26,9 @@ use wattune_core::units::{Joules, Millijoules, Samples, SamplesPerSecond, Second
 /// The physics of a simulated GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Physics {
-    /// The range of accepted limits.
+    /// The range of accepted power limits.
     pub range: LimitRange,
-    /// Its original limit.
+    /// The GPU's power limit at the start.
     pub original_limit: PowerLimit,
     /// The draw without a job.
     pub idle: Watts,
@@ -36,11 +36,11 @@ pub struct Physics {
     pub settling: Seconds,
     /// The relative standard deviation of each power reading.
     pub noise: f64,
-    /// The seed of that noise.
+    /// The seed of the noise.
     pub seed: u64,
 }
 
-/// The simulator's side of a simulated GPU: runs jobs on it and knows the ground truth.
+/// The simulator's side of a simulated GPU: runs jobs and knows the ground truth.
 #[derive(Clone)]
 pub struct SimulatedGpu {
     clock: Arc<dyn Clock>,
@@ -90,7 +90,7 @@ impl State {
 }
 
 impl SimulatedGpu {
-    /// Returns a GPU at rest, at its original limit.
+    /// Creates an idle GPU at its original limit.
     pub fn new(physics: Physics, clock: Arc<dyn Clock>) -> Self {
         let state = State {
             load: None,
@@ -109,20 +109,20 @@ impl SimulatedGpu {
         Self { clock, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Gives the GPU clocks that can be locked. Call it before [`Self::device`].
+    /// Makes the GPU's clocks lockable to these steps. Call it before [`Self::device`].
     #[must_use]
     pub fn with_clocks(self, clocks: ClockRange) -> Self {
         self.lock().clocks = Ok(clocks);
         self
     }
 
-    /// Allows or forbids locking and unlocking clocks.
+    /// Permits or forbids locking and unlocking the clocks.
     pub fn permit_clocks(&self, allowed: bool) {
         self.lock().locking =
             if allowed { Ok(()) } else { Err(GpuError::NoPermission { call: "lock_clocks (simulated)" }) };
     }
 
-    /// Returns the clock that it is locked to.
+    /// Returns the clock that the GPU is locked to, if any.
     pub fn clock_lock(&self) -> Option<ClockLimit> {
         self.lock().lock
     }
@@ -132,17 +132,17 @@ impl SimulatedGpu {
         self.lock().load = load;
     }
 
-    /// Returns the true energy drawn so far.
+    /// Returns the true energy that the GPU has drawn so far.
     pub fn true_energy(&self) -> Joules {
         self.lock().energy
     }
 
-    /// Returns the work that jobs could do on it so far.
+    /// Returns the work in samples that jobs have done on the GPU so far.
     pub fn work_done(&self) -> Samples {
         self.lock().work
     }
 
-    /// Returns its load now: power above idle, relative to that at its largest limit; from 0 to 1.
+    /// Returns the GPU's load, 0 to 1: its power above idle, relative to the largest limit above idle.
     pub fn load(&self) -> f64 {
         let state = self.lock();
         let most = state.physics.range.max.watts() - state.physics.idle;
@@ -154,7 +154,7 @@ impl SimulatedGpu {
         self.lock().limit
     }
 
-    /// Returns the device that the daemon sees, as the `index`th GPU of its machine.
+    /// Returns the GPU as a device for the daemon, with this index and GPU model.
     pub fn device(&self, index: u32, model: &str) -> SimulatedDevice {
         let id = GpuId::new(format!("{SIMULATED_GPU}{index:08}-0000-0000-0000-000000000000"))
             .expect("letters, digits and dashes");

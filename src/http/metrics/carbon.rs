@@ -1,4 +1,4 @@
-//! The carbon signal.
+//! Metrics of the carbon signal and the electricity price.
 
 use super::family::{Families, Metric, flag, unix_time};
 use crate::controller::view::{
@@ -61,7 +61,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     }
 }
 
-/// Past forecasts for the current slot and for the latest slot with an actual value.
+/// Adds past forecasts, for the current slot and for the latest slot with an actual value.
 fn past_forecasts(carbon: &CarbonView, families: &mut Families) {
     let mut add = |name, help, views: &[PastForecastView]| {
         let family = families.gauge(name, "gco2e_per_kwh", help);

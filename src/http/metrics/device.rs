@@ -1,10 +1,10 @@
-//! The GPUs.
+//! Metrics of the GPUs.
 
 use super::family::{Families, Metric, flag};
 use crate::controller::view::{Concern, GpuState, GpuView};
 use wattune_core::domain::EventReasons;
 
-/// Returns the labels of every series of a GPU.
+/// Returns the labels that every series of a GPU has.
 pub(super) fn labels(gpu: &GpuView) -> [(&'static str, String); 4] {
     [
         ("gpu", gpu.index.to_string()),
@@ -87,7 +87,7 @@ pub(super) fn describe(gpus: &[GpuView], families: &mut Families) {
     let known = EventReasons::from_bits(u64::MAX);
     let reasons = families.gauge("gpu_clocks_event_reason", "", "Reasons for lowered clocks: 1 for the current ones");
     for gpu in gpus {
-        // The reasons of an unresponsive GPU are unknown, which differs from none.
+        // The reasons of an unresponsive GPU are unknown, which is not the same as no reasons.
         let Some(present) =
             gpu.event_reasons.as_ref().filter(|_| !matches!(gpu.state, GpuState::Lost | GpuState::Unresponsive))
         else {

@@ -1,4 +1,4 @@
-//! Metric families and series in insertion order.
+//! Metric families and their series, in the order in which they were added.
 
 use chrono::{DateTime, Utc};
 use prometheus_client::collector::Collector;
@@ -8,7 +8,7 @@ use prometheus_client::registry::Unit;
 
 pub(super) type Labels = Vec<(String, String)>;
 
-/// A metric of each item: its name, unit and help, and the item's value.
+/// A metric of each item in a list: its name, unit and help, and the function that returns an item's value.
 pub(super) type Metric<I> = (&'static str, &'static str, &'static str, fn(&I) -> Option<f64>);
 
 /// Returns 1 for true and 0 for false.
@@ -16,7 +16,7 @@ pub(super) fn flag(on: bool) -> f64 {
     f64::from(u8::from(on))
 }
 
-/// Returns the seconds since the Unix epoch.
+/// Returns a time as seconds since the Unix epoch.
 pub(super) fn unix_time(at: DateTime<Utc>) -> f64 {
     at.timestamp_micros() as f64 / 1e6
 }
@@ -36,7 +36,7 @@ pub(super) struct Family {
 }
 
 impl Families {
-    /// Adds a gauge. The unit becomes the end of the name.
+    /// Adds a gauge. The unit, if not empty, becomes the end of the name.
     pub(super) fn gauge(&mut self, name: &'static str, unit: &'static str, help: &'static str) -> &mut Family {
         self.family(name, unit, help, MetricType::Gauge)
     }
@@ -46,12 +46,12 @@ impl Families {
         self.family(name, unit, help, MetricType::Counter)
     }
 
-    /// Adds an info, which has labels only; its name ends with `_info`.
+    /// Adds an info metric, which has labels and no value; its name ends with `_info`.
     pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> &mut Family {
         self.family(name, "", help, MetricType::Info)
     }
 
-    /// Adds a family for each metric, by [`Self::gauge`] or [`Self::counter`], with a series for each item.
+    /// Adds a family for each metric, with a series for each item. `new` is [`Self::gauge`] or [`Self::counter`].
     pub(super) fn each<I, const N: usize>(
         &mut self,
         new: for<'f> fn(&'f mut Self, &'static str, &'static str, &'static str) -> &'f mut Family,
@@ -89,7 +89,7 @@ impl Family {
         }
     }
 
-    /// Adds one series, none for an absent value.
+    /// Adds one series, or none if the value is absent.
     pub(super) fn add<'k>(
         &mut self,
         labels: impl IntoIterator<Item = (&'k str, String)>,
@@ -101,12 +101,12 @@ impl Family {
         self
     }
 
-    /// Adds one set of labels of an info.
+    /// Adds one set of labels to an info metric.
     pub(super) fn push<'k>(&mut self, labels: impl IntoIterator<Item = (&'k str, String)>) -> &mut Self {
         self.add(labels, 1.0)
     }
 
-    /// Adds one series per possible state, 1 for the current ones and 0 for the others.
+    /// Adds one series per known state: 1 for those that are `present`, 0 for the others.
     pub(super) fn states<'k>(
         &mut self,
         labels: &[(&'k str, String)],

@@ -1,4 +1,4 @@
-//! The jobs that have not ended.
+//! Metrics of the jobs that have not ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ const PHASES: [(Phase, &str); 5] = [
 type Value = fn(&StatusView, &JobView) -> Option<f64>;
 
 const GAUGES: [(&str, &str, &str, Value); 12] = [
-    // Not a counter: it falls when intensities are revised downwards.
+    // Not a counter, since it falls when carbon intensities are revised downwards.
     ("job_carbon", "gco2e", "Emissions of the job's recorded energy, by the intensities known now", |_, j| j.carbon_g),
     ("job_work", "samples", "Total work of the job", |_, j| j.total_samples),
     ("job_slowdown", "ratio", "Slowdown so far against the maximum usable limit: 0.012 is 1.2 %", |_, j| j.slowdown),
@@ -56,8 +56,8 @@ const GAUGES: [(&str, &str, &str, Value); 12] = [
     }),
 ];
 
-/// Returns true if the job's plan is applied, or would be in observe mode: the plan of a job on a GPU that is lost or
-/// yielded is not.
+/// Returns true if the job's plan is in force, or would be in observe mode. The plan of a job whose GPU is lost or has
+/// an external limit is not in force.
 fn is_shown(status: &StatusView, job: &JobView) -> bool {
     status.mode == Mode::Observe || matches!(job.phase, Some(Phase::Planned | Phase::Paused))
 }
@@ -69,10 +69,10 @@ const COUNTERS: [(&str, &str, &str, Value); 4] = [
     ("job_stalled", "seconds", "Time without progress for the job's own reasons", |_, j| Some(j.stalled_s)),
 ];
 
-/// The maximum number of jobs with series: those that control GPUs, then the newest.
+/// The maximum number of jobs with series: first those that control GPUs, then the newest.
 const SHOWN: usize = 100;
 
-/// The maximum number of tag keys that become labels: those that most jobs have.
+/// The maximum number of tag keys that become labels: the keys that most jobs have.
 const TAG_KEYS: usize = 16;
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
@@ -133,7 +133,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     }
 }
 
-/// Returns the tag keys that become labels, and the number of the others.
+/// Returns the tag keys that become labels, and the number of keys left out.
 fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
     let mut found: BTreeMap<&str, usize> = BTreeMap::new();
     for key in jobs.iter().flat_map(|job| job.tags.keys()) {
@@ -142,7 +142,7 @@ fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
     let mut keys: Vec<(&str, usize)> = found.into_iter().collect();
     keys.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
     let all = keys.len();
-    // Of keys that become the same label, the most frequent one is shown.
+    // If several keys become the same label, only the most frequent one is used.
     let mut labels = BTreeSet::new();
     keys.retain(|(key, _)| labels.insert(label(key)));
     keys.truncate(TAG_KEYS);
@@ -150,7 +150,7 @@ fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
     (keys.into_iter().map(|(key, _)| key).collect(), left_out)
 }
 
-/// Returns the label of a tag's key.
+/// Returns the label name for a tag's key.
 fn label(key: &str) -> String {
     let safe: String = key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     format!("tag_{safe}")

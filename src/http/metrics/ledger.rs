@@ -1,4 +1,4 @@
-//! The ledger.
+//! Metrics of the ledger of energy and emissions.
 
 use super::device;
 use super::family::{Families, unix_time};
@@ -63,7 +63,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         .add([], settled.carbon_g);
 }
 
-/// Returns an estimate and the bounds of its interval, by name.
+/// Returns an estimate's mean and the bounds of its interval, each with its name.
 pub(super) fn bounds(estimate: Option<&IntervalView>) -> impl Iterator<Item = (&'static str, f64)> {
     estimate.into_iter().flat_map(|of| [("low", of.low), ("mean", of.mean), ("high", of.high)])
 }

@@ -1,9 +1,9 @@
-//! The daemon, the node's cap and planning under it, CPU packages and memory.
+//! Metrics of the daemon, the cap on the node's power and planning under it, CPU packages and memory.
 
 use super::family::{Families, Metric, flag, unix_time};
 use crate::controller::view::{CpuZoneView, Mode, StatusView};
 
-/// Adds the daemon itself.
+/// Adds the metrics of the daemon itself.
 pub(super) fn daemon(status: &StatusView, families: &mut Families) {
     families.info("build", "The daemon's version").push([("version", status.version.to_owned())]);
     let storage = &status.storage;
@@ -27,7 +27,7 @@ pub(super) fn daemon(status: &StatusView, families: &mut Families) {
     gauge("journal_fault", "", help, flag(storage.journal_fault.is_some()));
 }
 
-/// Adds the node's cap, and planning under it.
+/// Adds the metrics of the cap on the node's power and of planning.
 pub(super) fn cap(status: &StatusView, families: &mut Families) {
     let cap = status.cap.as_ref();
     let mut gauge = |name, unit, help, value: Option<f64>| {
@@ -52,7 +52,7 @@ const CPU_GAUGES: [Metric<CpuZoneView>; 2] = [
 const CPU_COUNTERS: [Metric<CpuZoneView>; 1] =
     [("cpu_energy", "joules", "Energy since the daemon started", |zone| zone.energy_j)];
 
-/// Adds CPU packages and memory.
+/// Adds the metrics of CPU packages and memory.
 pub(super) fn processors(status: &StatusView, families: &mut Families) {
     let zones = status.cpu.as_ref().map(|cpu| cpu.zones.as_slice()).unwrap_or_default();
     let labels = |zone: &CpuZoneView| {

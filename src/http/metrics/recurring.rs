@@ -1,4 +1,4 @@
-//! Cost estimates of recurring jobs' batch sizes.
+//! Metrics of recurring jobs: trials and the cost estimate of each batch size.
 
 use super::family::{Families, Metric, flag};
 use crate::recurring::{ArmView, RecurringStage, RecurringView};
@@ -6,7 +6,7 @@ use crate::recurring::{ArmView, RecurringStage, RecurringView};
 /// The maximum number of recurring jobs with series: those with the latest trials.
 pub(super) const SHOWN: u32 = 50;
 
-/// The maximum number of batch sizes with series, over all recurring jobs; each has up to six.
+/// The maximum number of batch sizes with series over all recurring jobs; each has up to six series.
 const ARMS_SHOWN: usize = 400;
 
 const STAGES: [(RecurringStage, &str); 3] = [
@@ -36,7 +36,7 @@ const ARM_GAUGES: [Metric<ArmView>; 6] = [
     ("recurring_favourite", "", "1 for the batch size with the lowest expected cost", |a| Some(flag(a.favourite))),
 ];
 
-/// Adds the recurring jobs with the latest trials; `all` is the total number.
+/// Adds the recurring jobs with the latest trials; `all` is the total number of recurring jobs.
 pub(super) fn describe(latest: &[RecurringView], all: u64, families: &mut Families) {
     let mut arms = 0;
     let fits = latest.iter().take_while(|job| {

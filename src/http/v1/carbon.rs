@@ -1,4 +1,4 @@
-//! The carbon signal: now, forecast and history; the electricity price.
+//! Routes of the carbon signal (current, forecast and history) and the electricity price.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,12 +11,12 @@ use crate::http::extract::{Params, invalid};
 use crate::http::shared::Shared;
 use wattune_core::units::Short;
 
-/// The length of a history.
+/// The length of a history of carbon intensities.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct HistoryQuery {
-    /// The hours up to now, more than 0 and at most 744 (31 days).
+    /// The number of hours up to now, more than 0 and at most 744 (31 days).
     #[serde(default = "a_day")]
     #[param(default = 24.0, maximum = 744)]
     hours: f64,
@@ -26,7 +26,7 @@ const fn a_day() -> f64 {
     24.0
 }
 
-/// Returns the current intensity with its source and freshness.
+/// Returns the current carbon intensity with its source and freshness.
 #[utoipa::path(
     get, path = "/v1/carbon", operation_id = "get_carbon", tag = "carbon",
     responses((status = OK, body = CarbonView))
@@ -35,7 +35,7 @@ pub(in crate::http) async fn now(State(shared): State<Shared>) -> Answer<CarbonV
     shared.ask(|controller| Box::pin(async move { controller.carbon_now() })).await.map(Json)
 }
 
-/// Returns the forecast that plans use, slot by slot from now on; empty while there is no signal.
+/// Returns the carbon-intensity forecast that plans use, slot by slot from now on; empty while there is no signal.
 #[utoipa::path(
     get, path = "/v1/carbon/forecast", operation_id = "get_carbon_forecast", tag = "carbon",
     responses((status = OK, body = Vec<IntensityView>))
@@ -44,7 +44,7 @@ pub(in crate::http) async fn forecast(State(shared): State<Shared>) -> Answer<Ve
     shared.ask(|controller| Box::pin(async move { controller.carbon_forecast() })).await.map(Json)
 }
 
-/// Returns past intensities, slot by slot up to now, oldest first.
+/// Returns past carbon intensities, slot by slot up to now, oldest first.
 #[utoipa::path(
     get, path = "/v1/carbon/history", operation_id = "get_carbon_history", tag = "carbon", params(HistoryQuery),
     responses((status = OK, body = Vec<IntensityView>))
@@ -61,7 +61,7 @@ pub(in crate::http) async fn history(
     Ok(Json(answer.await??))
 }
 
-/// Returns the day-ahead price, now and ahead; null if no price source is configured.
+/// Returns the day-ahead electricity price, now and ahead; null if no price source is configured.
 #[utoipa::path(
     get, path = "/v1/price", operation_id = "get_price", tag = "carbon",
     responses((status = OK, body = Option<PriceView>))

@@ -1,4 +1,4 @@
-//! Demand-response events: temporary targets for the sum of all GPUs' power limits.
+//! Routes of demand-response events: temporary targets for the sum of all GPUs' power limits.
 
 use axum::Json;
 use axum::extract::State;
@@ -13,7 +13,7 @@ use crate::http::extract::{FromPath, Named, Payload, Wire};
 use crate::http::shared::Shared;
 use wattune_core::domain::{DemandResponse, EventId};
 
-/// The path of an event.
+/// The path of a demand-response event.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(in crate::http) struct EventPath {
@@ -44,7 +44,7 @@ impl Wire for NewEvent {
     ];
 }
 
-/// Lists all events by their start: configured ones, announced ones, and those that ended less than a week ago.
+/// Lists all demand-response events by start: configured and announced ones, and those that ended less than a week ago.
 #[utoipa::path(
     get, path = "/v1/demand-response", operation_id = "list_demand_response", tag = "demand response",
     responses((status = OK, body = Vec<EventView>))
@@ -53,7 +53,7 @@ pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<Ev
     shared.ask(|controller| Box::pin(async move { controller.events() })).await.map(Json)
 }
 
-/// Announces an event, or replaces the one with the same id. It survives restarts; limits follow at once.
+/// Announces an event, or replaces the one with the same id. The event survives restarts; limits follow at once.
 #[utoipa::path(
     post, path = "/v1/demand-response", operation_id = "announce_demand_response", tag = "demand response",
     request_body = NewEvent,
@@ -76,7 +76,7 @@ pub(in crate::http) async fn announce(
     Ok((status, [(header::LOCATION, location)], Json(announced.view)))
 }
 
-/// Withdraws an event, even a running one.
+/// Withdraws a demand-response event, even a running one.
 #[utoipa::path(
     delete, path = "/v1/demand-response/{id}", operation_id = "withdraw_demand_response", tag = "demand response",
     params(EventPath),

@@ -1,4 +1,4 @@
-//! GPUs, and manual overrides of their limits.
+//! Routes of the GPUs, and of manual overrides of their power limits.
 
 use axum::Json;
 use axum::extract::State;
@@ -17,7 +17,7 @@ use wattune_core::units::{Seconds, Short, Watts};
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(in crate::http) struct GpuPath {
-    /// Index, UUID or PCI bus id.
+    /// The GPU's index, UUID or PCI bus id.
     id: String,
 }
 
@@ -29,14 +29,14 @@ impl FromPath for GpuRef {
     }
 }
 
-/// A manual override of a power limit.
+/// A manual override of a GPU's power limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"power_limit_w": 225, "ttl_s": 600}))]
 pub(in crate::http) struct SetPowerLimit {
-    /// The limit, from the GPU's minimum up to its maximum usable limit.
+    /// The power limit to set, from the GPU's minimum up to its maximum usable limit.
     power_limit_w: f64,
-    /// The time for which it holds unless renewed or released. 1 to 604800 s.
+    /// The time until the override expires, unless it is renewed or released before. 1 to 604800 s.
     #[schema(minimum = 1, maximum = 604_800)]
     ttl_s: f64,
 }
@@ -49,7 +49,7 @@ impl Wire for SetPowerLimit {
 }
 
 impl SetPowerLimit {
-    /// Returns the limit and its time to live, or an error if a value is invalid for any GPU.
+    /// Returns the power limit and its time to live, or an error if a value is invalid for every GPU.
     fn checked(self) -> Result<(Watts, Seconds), InvalidJob> {
         let limit = finite("power_limit_w", Watts::try_new(self.power_limit_w))?;
         let ttl = finite("ttl_s", Seconds::try_new(self.ttl_s))?;
@@ -83,7 +83,7 @@ pub(in crate::http) async fn show(State(shared): State<Shared>, Named(which): Na
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu(&which) })).await??))
 }
 
-/// Returns a GPU's limits and draw of the last 24 hours, oldest first, without times in which no daemon was running.
+/// Returns a GPU's power limits and draw of the last 24 hours, oldest first, without times when no daemon was running.
 #[utoipa::path(
     get, path = "/v1/gpus/{id}/history", operation_id = "get_gpu_history", tag = "gpus", params(GpuPath),
     responses((status = OK, body = Vec<LimitSpanView>), (status = NOT_FOUND, response = Problem))
@@ -95,7 +95,7 @@ pub(in crate::http) async fn history(
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu_history(&which) })).await??))
 }
 
-/// Overrides a GPU's limit for a limited time. The override takes precedence over the GPU's job.
+/// Overrides a GPU's power limit for a limited time. The override takes precedence over the GPU's job.
 #[utoipa::path(
     put, path = "/v1/gpus/{id}/power-limit", operation_id = "set_power_limit", tag = "gpus", params(GpuPath),
     request_body = SetPowerLimit,
@@ -117,7 +117,7 @@ pub(in crate::http) async fn set_power_limit(
     Ok(Json(answer.await??))
 }
 
-/// Ends a manual override, or wattune's yielding to an external writer's limit: the job controls the GPU again.
+/// Releases a GPU from a manual override or an external limit: the GPU's job controls the power limit again.
 #[utoipa::path(
     delete, path = "/v1/gpus/{id}/power-limit", operation_id = "release_power_limit", tag = "gpus", params(GpuPath),
     responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem))

@@ -1,4 +1,4 @@
-//! Reports and the ledger.
+//! Routes of reports and of the ledger.
 
 use axum::Json;
 use axum::extract::State;
@@ -27,33 +27,33 @@ pub(in crate::http) enum ReportFormat {
     /// JSON with all details.
     #[default]
     Json,
-    /// CSV with the rows.
+    /// CSV with the report's rows.
     Csv,
     /// An HTML page with plots.
     Html,
 }
 
-/// The selection of a report.
+/// The selection of a report's content and format.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct ReportQuery {
-    /// The grouping: `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
+    /// The grouping of rows: `job`, `name`, `gpu`, `day`, `month`, or `tag:` followed by a label's key.
     #[serde(default = "by_job")]
     #[param(default = "job")]
     by: String,
     /// The start: RFC 3339, or a date. Thirty days before `to` if absent. Rounded down to a full UTC hour.
     from: Option<String>,
-    /// The end: RFC 3339, or a date, which includes that day. Now if absent. Rounded up to a full hour.
+    /// The end: RFC 3339, or a date, which includes that day. Now if absent. Rounded up to a full UTC hour.
     to: Option<String>,
-    /// The format.
+    /// The format of the report.
     #[serde(default)]
     format: ReportFormat,
-    /// The functional unit of SCI: `run`, `epoch` or `1e6-samples`.
+    /// The functional unit of the SCI score (ISO/IEC 21031): `run`, `epoch` or `1e6-samples`.
     functional_unit: Option<String>,
-    /// Samples per epoch; from each job's label `samples_per_epoch` if absent.
+    /// Samples per epoch; taken from each job's label `samples_per_epoch` if absent.
     samples_per_epoch: Option<f64>,
-    /// Hours whose emissions changed by more than this are listed.
+    /// The change of an hour's emissions above which the hour is listed as restated.
     restated_by_pct: Option<f64>,
 }
 
@@ -62,7 +62,7 @@ fn by_job() -> String {
 }
 
 impl ReportQuery {
-    /// Converts the query; the error is the first invalid parameter.
+    /// Converts the query. The error is the first invalid parameter.
     fn checked(self, now: DateTime<Utc>) -> Result<ReportRequest, InvalidJob> {
         let by: Grouping = self.by.parse().map_err(|e: InvalidGrouping| invalid("by", e.to_string()))?;
         let span = span(self.from.as_deref(), self.to.as_deref(), now)?;
@@ -76,27 +76,27 @@ impl ReportQuery {
     }
 }
 
-/// The selection of a part of the ledger.
+/// The selection of a part of the ledger, in pages.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct LedgerQuery {
-    /// The start: RFC 3339, or a date. The day before `to` if absent.
+    /// The start: RFC 3339, or a date. The day before `to` if absent. Rounded down to a full UTC hour.
     from: Option<String>,
-    /// The end: RFC 3339, or a date, which includes that day. Now if absent.
+    /// The end: RFC 3339, or a date, which includes that day. Now if absent. Rounded up to a full UTC hour.
     to: Option<String>,
-    /// Only intervals after this number: `next_after` of the previous page.
+    /// Only intervals after this interval number: the `next_after` of the previous page.
     #[serde(default, deserialize_with = "optional_whole_number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     after: Option<u64>,
-    /// The maximum number of intervals, 1 to 10000.
+    /// The maximum number of intervals per page, 1 to 10000.
     #[serde(default = "usually::<1000>", deserialize_with = "whole_number")]
     #[param(default = 1000, minimum = 1, maximum = 10000)]
     limit: u32,
 }
 
 impl LedgerQuery {
-    /// Returns the span, the interval before the page, and the page's length.
+    /// Returns the span, the number of the interval before the page, and the page's maximum length.
     fn checked(self, now: DateTime<Utc>) -> Result<(Slot, Option<u64>, u32), InvalidJob> {
         let mut found = span(self.from.as_deref(), self.to.as_deref(), now)?;
         if self.from.is_none() {
@@ -113,25 +113,25 @@ impl LedgerQuery {
     }
 }
 
-/// A part of the ledger.
+/// A page of the ledger of a span of time.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LedgerPageView {
-    /// The start of the span.
+    /// The start of the span, a full UTC hour.
     from: DateTime<Utc>,
-    /// The end of the span.
+    /// The end of the span, a full UTC hour.
     to: DateTime<Utc>,
-    /// The intervals in the order in which they were recorded.
+    /// The recorded intervals, in the order in which they were recorded.
     intervals: Vec<LedgerRow>,
-    /// The value of `after` for the next page; absent on the last one.
+    /// The value of `after` for the next page; null on the last page.
     next_after: Option<u64>,
-    /// Hourly sums of intervals that were rolled up; on the first page.
+    /// Hourly sums of intervals that are no longer stored individually; only on the first page.
     rolled_up: Vec<RolledUpRow>,
-    /// The settlements of the span's hours in all versions, and the corrections made within it, as stored in the
-    /// ledger; on the first page.
+    /// The hourly settlements of the span's hours in all versions, and the corrections made within the span, as stored
+    /// in the ledger; only on the first page.
     entries: Vec<LedgerEntry>,
 }
 
-/// The owner of energy.
+/// The owner of recorded energy: a job, an idle GPU, or none that can be determined.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum EnergyOwner {
@@ -150,7 +150,7 @@ impl From<&Share> for EnergyOwner {
     }
 }
 
-/// The source of energy: a counter, integrated power, or a counter's increase over a gap.
+/// The source of recorded energy: an energy counter, integrated power, or a counter's increase over a gap in readings.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum MeasuredBy {
@@ -169,62 +169,62 @@ impl From<EnergySource> for MeasuredBy {
     }
 }
 
-/// One interval.
+/// One recorded interval of the ledger.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LedgerRow {
     /// The interval's number in the ledger.
     row: u64,
-    /// The interval's block.
+    /// The number of the block that the interval belongs to.
     block: u64,
-    /// SHA-256 over the block's chain up to this interval.
+    /// SHA-256 hash over the block's chain up to this interval.
     hash: String,
-    /// The device.
+    /// The id of the measured device.
     device: String,
-    /// The current owner.
+    /// The owner of the energy, corrections included.
     share: EnergyOwner,
-    /// The owning job.
+    /// The id of the owning job, if the owner is a job.
     job_id: Option<String>,
-    /// The original owner, where a correction changed it.
+    /// The owner as first recorded, if a correction changed it.
     recorded_share: Option<EnergyOwner>,
-    /// The original owning job.
+    /// The id of the owning job as first recorded, if that was a job.
     recorded_job_id: Option<String>,
-    /// The start.
+    /// The start of the interval.
     start: DateTime<Utc>,
-    /// The end.
+    /// The end of the interval.
     end: DateTime<Utc>,
-    /// The energy.
+    /// The energy that the device used in the interval.
     energy_mj: u64,
-    /// The source of the energy.
+    /// The source of the energy value.
     source: MeasuredBy,
-    /// The relative uncertainty.
+    /// The relative uncertainty of the energy.
     uncertainty_pct: f64,
 }
 
-/// An hour's sum of intervals that were rolled up.
+/// The energy of one device and owner in one hour, summed over intervals that are no longer stored individually.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct RolledUpRow {
     /// The start of the hour.
     hour: DateTime<Utc>,
-    /// The device.
+    /// The id of the measured device.
     device: String,
-    /// The owner.
+    /// The owner of the energy.
     share: EnergyOwner,
-    /// The owning job.
+    /// The id of the owning job, if the owner is a job.
     job_id: Option<String>,
-    /// The energy.
+    /// The energy in the hour.
     energy_mj: u64,
-    /// The source of the energy.
+    /// The source of the energy value.
     source: MeasuredBy,
 }
 
-/// An entry of the ledger.
+/// An entry of the ledger's chain, such as an hourly settlement or a correction.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LedgerEntry {
-    /// The number of the entry.
+    /// The number of the entry in the chain.
     seq: u64,
-    /// SHA-256 over the chain up to this entry.
+    /// SHA-256 hash over the chain up to this entry.
     hash: String,
-    /// The stored entry.
+    /// The entry as it is stored.
     #[schema(value_type = Object)]
     entry: serde_json::Value,
 }
@@ -278,12 +278,12 @@ impl LedgerPageView {
     }
 }
 
-/// Returns the database and the daemon's time. Reading the database needs no tick of the control loop.
+/// Returns the database and the daemon's current time. Reading the database does not involve the control loop.
 async fn store(shared: &Shared) -> Result<(Store, DateTime<Utc>), Problem> {
     shared.ask(|controller| Box::pin(async move { (controller.store(), controller.now().utc) })).await
 }
 
-/// Returns energy and emissions of a span of time by job, name, GPU, label, day or month.
+/// Returns energy and emissions in a span of time by job, name, GPU, label, day or month.
 #[utoipa::path(
     get, path = "/v1/report", operation_id = "get_report", tag = "ledger", params(ReportQuery),
     responses(
@@ -316,7 +316,7 @@ pub(in crate::http) async fn report(
 }
 
 /// Returns the ledger of a span of at most seven days: its intervals with their current owners, page by page. The first
-/// page also has all settlements of the span's hours, in all versions, and the corrections made within it.
+/// page also has the hourly settlements of the span in all versions, and the corrections made within it.
 #[utoipa::path(
     get, path = "/v1/ledger", operation_id = "get_ledger", tag = "ledger", params(LedgerQuery),
     responses((status = OK, body = LedgerPageView))

@@ -1,4 +1,4 @@
-//! The daemon's own API, by resource.
+//! The routes of the daemon's own API, by resource.
 
 pub(super) mod carbon;
 pub(super) mod demand_response;

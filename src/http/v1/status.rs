@@ -1,4 +1,4 @@
-//! The daemon as a whole: its status, once or as a stream of events.
+//! Routes of the daemon's status, as one answer or as a stream of events.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::http::guard::check_listener;
 use crate::http::seat::Seat;
 use crate::http::shared::Shared;
 
-/// Returns mode, signal, GPUs and their owners, open jobs, and current problems.
+/// Returns mode, carbon signal, GPUs and their owners, open jobs, and current problems.
 #[utoipa::path(
     get, path = "/v1/status", operation_id = "get_status", tag = "status",
     responses((status = OK, body = StatusView))
@@ -25,14 +25,14 @@ pub(in crate::http) async fn status(State(shared): State<Shared>) -> Answer<Stat
     shared.status().await.map(Json)
 }
 
-/// The interval of comments while there is nothing else to send. A client that receives nothing for longer has lost the
-/// daemon.
+/// The interval of comments in a stream without events. A client that receives nothing for longer has lost its
+/// connection to the daemon.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Streams server-sent events: `status` with the answer of `GET /v1/status`, limited to 50 jobs and problems, at once
-/// and after each change, at most once a second; `problem` while the status is not available. At most 32 clients per
-/// user at once, and 64 in total. Events have no ids: nothing is repeated after a reconnect. A client that reads
-/// nothing for 30 s while there is something to send is disconnected.
+/// Streams server-sent events. `status` has the answer of `GET /v1/status`, limited to 50 jobs and problems; it is sent
+/// at once and after each change, at most once a second. `problem` is sent while the status is not available. At most
+/// 32 clients per user and 64 in total can be connected. Events have no ids: nothing is repeated after a reconnect. A
+/// client that reads nothing for 30 s while there is something to send is disconnected.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "get_events", tag = "status",
     responses(

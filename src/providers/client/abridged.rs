@@ -1,28 +1,28 @@
-//! Names and paths from the settings and from files as messages repeat them. Where a key was pasted in the place of a
-//! name, only its beginning is shown.
+//! Names and paths from settings and files, abridged for messages. If a key was pasted in place of a name, only its
+//! beginning is shown.
 
 use std::path::Path;
 
-/// Names are no longer.
+/// Maximum length of a readable name, in characters.
 const LONGEST: usize = 64;
-/// Neither is a word of a name.
+/// Maximum length of a readable word within a name, in characters.
 const LONGEST_WORD: usize = 24;
-/// Numbers at the end of a word have at most so many digits.
+/// Maximum number of digits at the end of a readable word.
 const MOST_DIGITS: usize = 4;
-/// Shorter words of capitals and digits are parts of codes ("DK1", "10YGB").
+/// Maximum length of a word of capitals and digits that counts as part of a zone's code ("DK1", "10YGB").
 const LONGEST_CODE: usize = 8;
-/// Shorter texts of several words are no keys.
+/// Minimum length of a text that may be a key.
 const SHORTEST_KEY: usize = 12;
-/// An extension of a file's name has no more letters.
+/// Maximum length of a file name's extension.
 const LONGEST_EXTENSION: usize = 5;
 
-/// Returns a variable's name: in full where it is one that is set, or reads like one; else its beginning, with what
-/// would be right.
+/// Returns a variable's name for a message: in full if the variable is set or the text reads like a name; else only the
+/// text's beginning, which may be that of a key, with the advice to write a name.
 pub(in crate::providers) fn variable(name: &str) -> String {
     let is_name = name.chars().count() <= LONGEST
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && !name.starts_with(|c: char| c.is_ascii_digit());
-    // Names of variables are in capitals, or of several words.
+    // Usual names of variables are in capitals, or of several words joined by `_`.
     let is_usual = !name.bytes().any(|b| b.is_ascii_lowercase()) || name.trim_matches('_').contains('_');
     if is_name && (is_usual && is_readable(name) || std::env::var_os(name).is_some()) {
         return name.to_owned();
@@ -30,8 +30,8 @@ pub(in crate::providers) fn variable(name: &str) -> String {
     format!("{} (this looks like no variable's name; write the name, and put the key into the variable)", start(name))
 }
 
-/// Returns a path: in full where there is something, or it reads like a path; else its beginning, with what would be
-/// right.
+/// Returns a path for a message: in full if the path or its directory exists, or if the text reads like a path; else
+/// only the text's beginning, which may be that of a key, with the advice to write a path.
 pub(in crate::providers) fn path(path: &Path) -> String {
     let shown = path.display().to_string();
     let above = path.parent().filter(|above| above.parent().is_some());
@@ -47,7 +47,7 @@ pub(in crate::providers) fn path(path: &Path) -> String {
     format!("{} (this looks like no path; write the path of a file that holds the key)", start(&shown))
 }
 
-/// Returns true if the code of a part of the grid looks like a key.
+/// Returns true if the code of a zone looks like a key.
 pub(in crate::providers) fn is_like_key(code: &str) -> bool {
     let is_code =
         |word: &str| word.len() <= LONGEST_CODE && word.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());
@@ -58,13 +58,13 @@ pub(in crate::providers) fn is_like_key(code: &str) -> bool {
         && !words(code).all(|word| is_code(word) || is_readable_word(word))
 }
 
-/// Returns the beginning of a text that may be a key.
+/// Returns the beginning of a text that may be a key: at most a quarter of it, and at most 4 characters.
 pub(in crate::providers) fn start(text: &str) -> String {
     let shown = (text.chars().count() / 4).min(4);
     format!("{}…", text.chars().take(shown).filter(|c| c.is_ascii_graphic()).collect::<String>())
 }
 
-/// An Energy Identification Code, such as "10Y1001A1001A82H".
+/// Returns true if a code is an Energy Identification Code, such as "10Y1001A1001A82H".
 fn is_energy_code(code: &str) -> bool {
     let of_kind = |(i, b): (usize, u8)| match i {
         0 | 1 => b.is_ascii_digit(),
@@ -85,8 +85,8 @@ fn is_readable(text: &str) -> bool {
         && !text.contains(|c: char| c.is_ascii_punctuation() && !"_-.".contains(c))
 }
 
-/// Letters of one case or with capitals at the beginnings of parts, and perhaps a number after them. Keys mix all
-/// three.
+/// Returns true for a word of letters of one case, or with few capitals, and perhaps a short number at the end. Keys
+/// mix cases and digits.
 fn is_readable_word(word: &str) -> bool {
     let letters = word.trim_end_matches(|c: char| c.is_ascii_digit());
     let capitals = letters.chars().filter(|c| c.is_uppercase()).count();

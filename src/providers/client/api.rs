@@ -1,4 +1,4 @@
-//! The part that all sources behind a network share: address, place, and time between requests.
+//! The shared part of all sources with a network API: address, place, and time between requests.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -20,7 +20,7 @@ use wattune_core::domain::{
 };
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// A source's address, its client, and the place it is asked about.
+/// Connection to a source's API: address, HTTP client, and the place whose values are requested.
 #[derive(Debug)]
 pub(in crate::providers) struct Api {
     source: &'static str,
@@ -33,10 +33,10 @@ pub(in crate::providers) struct Api {
 }
 
 impl Api {
-    /// Connects to nothing yet. The place is the source's own zone, else `carbon.zone`.
+    /// Makes the connection without a request. The place is the source's own `zone` setting, else `carbon.zone`.
     ///
     /// # Errors
-    /// If no place is set, or it looks like coordinates and is none.
+    /// If no place is set, or if the text looks like coordinates but is not valid as such.
     pub(in crate::providers) fn new(
         source: &'static str,
         own: Network<'_>,
@@ -51,7 +51,7 @@ impl Api {
         Ok(Self::about(place, source, own, shared, usual_cadence, &counted_as))
     }
 
-    /// The same for a place that is known, with its requests counted in a file of the name `counted_as`.
+    /// Does the same as [`Self::new`] for a given place. Requests are counted in a file named after `counted_as`.
     pub(in crate::providers) fn about(
         place: Place,
         source: &'static str,
@@ -79,7 +79,7 @@ impl Api {
         &self.place
     }
 
-    /// Returns the place as it stands in the settings, which is the zone of its answers.
+    /// Returns the place as the settings write it; the source's answers carry it as their zone.
     pub(in crate::providers) fn zone(&self) -> Zone {
         self.place.zone().clone()
     }
@@ -96,17 +96,17 @@ impl Api {
         self.http.usage().requests(now)
     }
 
-    /// Returns the zone that the source found for the place before, in its own code.
+    /// Returns the zone, in the source's own code, that an earlier request determined for the place.
     pub(in crate::providers) fn pinned(&self) -> Option<String> {
         self.http.usage().pinned(self.place.zone().as_str())
     }
 
-    /// Stores the zone that the source found for the place.
+    /// Stores the zone, in the source's own code, that a request determined for the place.
     pub(in crate::providers) fn pin(&self, zone: &str) {
         self.http.usage().pin(self.place.zone().as_str(), zone);
     }
 
-    /// Returns the provenance of what was read since the last call.
+    /// Returns the provenance of the responses that were read since the last call.
     pub(in crate::providers) fn provenance(&self, unit: Unit) -> Provenance {
         let responses = self.http.take_digests().iter().map(ToString::to_string).collect();
         let zone = self.pinned().unwrap_or_else(|| self.place.zone().to_string());
@@ -114,18 +114,18 @@ impl Api {
         Provenance { unit: Some(unit), zone: Some(zone), model: None, responses, methods }
     }
 
-    /// Stores the methods by which values were made, until the next call of [`Self::provenance`].
+    /// Stores the methods by which the source computed its values, until the next call of [`Self::provenance`].
     pub(in crate::providers) fn note_methods(&self, methods: impl IntoIterator<Item = Method>) {
         let clean = |method: Method| Method { name: self.http.secrets().without(&method.name), ..method };
         self.methods.lock().unwrap_or_else(PoisonError::into_inner).extend(methods.into_iter().map(clean));
     }
 
-    /// Returns a note if this machine's clock and the source's differ.
+    /// Returns a note if this machine's clock and the source's differ too much.
     pub(in crate::providers) fn skew_note(&self) -> Option<String> {
         self.http.skew_note()
     }
 
-    /// Returns a forecast of these values, issued now: few sources say when they made it.
+    /// Makes a forecast of these values, issued now: few sources publish when they made theirs.
     pub(in crate::providers) fn forecast<V: SignalValue>(
         &self,
         (kind, scope): (SignalKind, SignalScope),
@@ -146,7 +146,7 @@ impl Api {
         }
     }
 
-    /// Requests the JSON at `path` ("/v3/zones") below the base address.
+    /// Requests the JSON document at `path` ("/v3/zones") below the base address.
     pub(in crate::providers) async fn get(
         &self,
         path: &str,
@@ -157,7 +157,7 @@ impl Api {
         self.http.get_json(self.base_url.with(path, query), headers, now).await
     }
 
-    /// Removes everything that was sent from the error of a request.
+    /// Awaits a request, and removes the secrets that were sent (keys, tokens, user names) from its error.
     pub(in crate::providers) async fn discreet<T>(
         &self,
         asking: impl Future<Output = Result<T, ProviderError>>,
@@ -165,7 +165,7 @@ impl Api {
         asking.await.map_err(|error| error.cleaned(self.http.secrets()))
     }
 
-    /// Removes everything that was sent from an answer's notes, and from its error.
+    /// Awaits an answer, and removes the secrets that were sent from its notes, or from the error.
     pub(in crate::providers) async fn discreet_answer<V: SignalValue>(
         &self,
         asking: impl Future<Output = Result<Answer<V>, ProviderError>>,
@@ -178,12 +178,12 @@ impl Api {
     }
 }
 
-/// A refusal that stands for a day: plans do not change more often than that.
+/// Time of the last refusal of a route or option, which is not requested for a day after: plans rarely change.
 #[derive(Debug, Default)]
 pub(in crate::providers) struct Denied(Mutex<Option<DateTime<Utc>>>);
 
 impl Denied {
-    /// Returns true within a day of the refusal.
+    /// Returns true within a day after the last refusal.
     pub(in crate::providers) fn stands(&self, now: DateTime<Utc>) -> bool {
         let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|since| (since..since + TimeDelta::days(1)).contains(&now))
@@ -198,18 +198,18 @@ impl Denied {
     }
 }
 
-/// A source behind a network. What it shares with the others makes it a [`Provider`].
+/// A source with a network API. Each one implements [`Provider`] through its [`Api`].
 pub(in crate::providers) trait ApiSource: Send + Sync {
-    /// The unit in which it publishes.
+    /// Unit in which the source publishes its values.
     const UNIT: Unit = Unit::GramsPerKwh;
 
-    /// The age from which its actual values are final.
+    /// Age from which the source's actual values are final.
     const FINAL_AFTER: Seconds = FINAL_AFTER;
 
-    /// Returns its address and place.
+    /// Returns the source's connection.
     fn api(&self) -> &Api;
 
-    /// Returns the kind and scope of its values where the settings decide them.
+    /// Returns the kind and scope of the source's values if the settings determine them.
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         None
     }

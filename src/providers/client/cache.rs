@@ -1,4 +1,4 @@
-//! The last forecast on disk, so that a restart without network is not blind.
+//! The last forecast of each source on disk, for a restart without network.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::time::in_range;
 use wattune_core::domain::{Forecast, Quoted, SignalValue, TimeSeries, Zone};
 
-/// Raised when the form changes; other versions are ignored.
+/// Version of the file format; files of other versions are ignored.
 const VERSION: u32 = 1;
 
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Forecasts from at most this far in the future are accepted: clocks may be off.
+/// Maximum difference by which a stored forecast may lie in the future and still be accepted: clocks may be off.
 const SKEW: TimeDelta = TimeDelta::minutes(15);
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ struct Storing<'a, V> {
     forecast: &'a Forecast<V>,
 }
 
-/// The reason why there is no stored forecast.
+/// Reason why a stored forecast cannot be read, or one cannot be stored.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::providers) enum CacheProblem {
     #[error("cannot be read or written ({0}); check the directory's permissions")]
@@ -48,9 +48,9 @@ pub(in crate::providers) enum CacheProblem {
 }
 
 impl Cache {
-    /// `signal` is what the source is asked for: "carbon" or "price".
+    /// Names the file in `directory` for a source's forecasts of a signal, "carbon" or "price".
     pub(in crate::providers) fn new(directory: &Path, signal: &str, source: &'static str, zone: Zone) -> Self {
-        // Two zones may share a file: see `load`.
+        // Zones that differ in special characters only share a file; `load` compares the zone.
         Self { path: directory.join(format!("{signal}-{}.json", file_name(source, &zone))), source, zone }
     }
 
@@ -58,7 +58,7 @@ impl Cache {
         &self.path
     }
 
-    /// `None` if nothing is stored, or it is of another zone or from a future that no clock's error explains. Blocks.
+    /// Reads the stored forecast; `None` if there is none of this source and zone, or if it lies too far ahead. Blocks.
     pub(in crate::providers) fn load<V: SignalValue>(
         &self,
         now: DateTime<Utc>,
@@ -75,7 +75,7 @@ impl Cache {
         Ok(ours.then_some(forecast))
     }
 
-    /// Replaces what is stored, whole or not at all. Blocks.
+    /// Replaces the stored forecast atomically. Blocks.
     pub(in crate::providers) fn store<V: SignalValue>(&self, forecast: &Forecast<V>) -> Result<(), CacheProblem> {
         if let Some(directory) = self.path.parent() {
             std::fs::create_dir_all(directory)?;
@@ -89,7 +89,7 @@ impl Cache {
     }
 }
 
-/// Reads a file that was stored by this version.
+/// Reads the content of a file of this version.
 pub(in crate::providers) fn read<V: SignalValue>(bytes: &[u8]) -> Result<Forecast<V>, CacheProblem> {
     let stored: Stored<V> = serde_json::from_slice(bytes).map_err(|e| CacheProblem::Corrupt(e.to_string()))?;
     if stored.version != VERSION {
@@ -101,14 +101,14 @@ pub(in crate::providers) fn read<V: SignalValue>(bytes: &[u8]) -> Result<Forecas
     Ok(stored.forecast)
 }
 
-/// Returns source and zone as part of a file's name: characters that may mean something to a file system are left out.
+/// Returns source and zone as part of a file name; special characters of the zone become `_`.
 pub(in crate::providers) fn file_name(source: &str, zone: &Zone) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
     let zone: String = zone.as_str().chars().map(safe).collect();
     format!("{source}-{zone}")
 }
 
-/// Checks what deserialization does not: slots in order without overlaps, values within their range.
+/// Checks what deserialization does not: slots are in order and do not overlap, times and values are within range.
 pub(in crate::providers) fn well_formed<V: SignalValue>(forecast: &Forecast<V>) -> bool {
     let right = |series: &TimeSeries<Quoted<V>>| {
         let points = series.points();

@@ -1,4 +1,4 @@
-//! Checks of settings that are numbers or times, with errors that say what would be right.
+//! Checks of settings that are numbers or times; errors name the valid range.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, de};

@@ -1,4 +1,4 @@
-//! One HTTP request, bounded in time and length, with its faults sorted by what can be done about them.
+//! One HTTP request, bounded in time and length; its faults become errors that name the remedy.
 
 #[cfg(test)]
 #[path = "http_tests.rs"]
@@ -21,22 +21,22 @@ use crate::providers::error::{ProviderError, USUAL_ADVICE, shortened};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::units::Seconds;
 
-/// Error bodies are read up to here; longer ones are cut, not refused.
+/// Maximum length that is read of the body of an error response; longer bodies are cut, not refused.
 const MAX_ERROR_BYTES: u64 = 64 << 10;
 
-/// Answers that may be asked for again conditionally; the oldest goes.
+/// Maximum number of responses that are remembered for conditional requests; the oldest is dropped.
 const REMEMBERED: usize = 4;
 
-/// Bodies of one answer whose digests are kept; the oldest goes.
+/// Maximum number of digests that are kept until they are taken; the oldest is dropped.
 const MOST_DIGESTS: usize = 16;
 
 /// Maximum number of redirects followed per request; only redirects to the same origin are followed.
 const MOST_REDIRECTS: u8 = 3;
 
-/// Clocks further apart than this are worth a note.
+/// Difference between this machine's clock and the source's above which a note is made.
 const SKEW: TimeDelta = TimeDelta::minutes(2);
 
-/// A client for one API. Certificates and connection pool are loaded with the first request.
+/// HTTP client for one API. Certificates and connection pool are loaded with the first request.
 #[derive(Debug)]
 pub(in crate::providers) struct Http {
     connect_timeout: Seconds,
@@ -52,19 +52,19 @@ pub(in crate::providers) struct Http {
 #[derive(Debug, Default)]
 struct Remembered {
     answers: VecDeque<Known>,
-    /// Digests of the bodies that were read since they were last taken.
+    /// Digests of the bodies that were read since the digests were last taken.
     digests: VecDeque<Digest>,
-    /// The other side's clock minus ours, by its last answer.
+    /// The server's clock minus this machine's, from the last response.
     skew: Option<TimeDelta>,
 }
 
-/// An answer with the validator by which the server recognises that it is unchanged.
+/// A response with its validator (`ETag` or modification time), by which the server recognises an unchanged one.
 #[derive(Debug)]
 struct Known {
     url: Url,
     validator: (HeaderName, HeaderValue),
     digest: Digest,
-    /// As text: a tree may take a hundred times the room.
+    /// The body as JSON text: parsed, it may take a hundred times the memory.
     body: Arc<str>,
 }
 
@@ -95,16 +95,16 @@ impl Http {
         &self.usage
     }
 
-    /// Returns everything that was sent and may be shown by no message.
+    /// Returns the secrets that were sent, which no message may show.
     pub(in crate::providers) fn secrets(&self) -> &Secrets {
         &self.secrets
     }
 
-    /// Returns the JSON body of a successful answer; the earlier one where the server reports no change. `now`
-    /// counts the request, and gives a meaning to a `Retry-After` that is a date.
+    /// Requests `url` and returns the JSON body of a successful response, or the remembered body if the server reports
+    /// no change. `now` is the time at which the request is counted, and the reference for a date in `Retry-After`.
     ///
     /// # Errors
-    /// Every [`ProviderError`] but `Unreadable`; `Empty` only for a body without a byte (as with status 204).
+    /// Every [`ProviderError`] but `NoKey` and `Unreadable`; `Empty` only for a blank body (as with status 204).
     pub(in crate::providers) async fn get_json(
         &self,
         url: Url,
@@ -146,14 +146,15 @@ impl Http {
             let begins = shortened(&text.chars().take(60).collect::<String>());
             malformed(format!("not JSON ({e}); it begins with {begins:?}. Check that base_url is the API's address"))
         })?;
-        // Of this request alone: a login may give the same token again.
+        // Hides only this request's secrets: the response to a login may repeat an earlier token, which is still
+        // needed.
         hide(&mut json, &sent);
         self.remember(url, response.headers(), &json, Digest::of(&body));
         Ok(json)
     }
 
-    /// Sends the request and follows redirections to the same host; each request counts, and the time is for all of
-    /// them.
+    /// Sends the request and follows redirections to the same origin. Each request counts towards the quota; the
+    /// caller's time-out covers all of them.
     async fn ask(
         &self,
         url: &Url,
@@ -182,7 +183,7 @@ impl Http {
         }
     }
 
-    /// Stores and returns the secrets that are sent along with a request.
+    /// Stores and returns the secrets that are sent with a request.
     fn learn(&self, headers: &HeaderMap) -> Secrets {
         let sent = Secrets::default();
         let own = headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -203,7 +204,7 @@ impl Http {
         Some((known.validator.0.clone(), known.validator.1.clone(), Arc::clone(&known.body)))
     }
 
-    /// Returns SHA-256 of the bodies that were read since the last call, logins left out.
+    /// Returns the SHA-256 digests of the bodies that were read since the last call, without those of logins.
     pub(in crate::providers) fn take_digests(&self) -> Vec<Digest> {
         std::mem::take(&mut self.remembered().digests).into()
     }
@@ -218,7 +219,7 @@ impl Http {
         let by_tag = headers.get(header::ETAG).map(|tag| (header::IF_NONE_MATCH, tag.clone()));
         let by_time = || Some((header::IF_MODIFIED_SINCE, headers.get(header::LAST_MODIFIED)?.clone()));
         let mut remembered = self.remembered();
-        // The answer to a login holds nothing about the grid.
+        // The response to a login contains no values of the signal.
         remembered.note((!url.path().ends_with("/login")).then_some(digest));
         remembered.answers.retain(|k| k.url != url);
         let Some(validator) = by_tag.or_else(by_time) else { return };
@@ -234,7 +235,7 @@ impl Http {
         self.remembered().skew = theirs.map(|t| t.to_utc() - now);
     }
 
-    /// Returns a note about a clock that is off, this machine's most likely: slots would be taken at the wrong time.
+    /// Returns a note if this machine's clock and the source's differ: slots would then be applied at the wrong time.
     pub(in crate::providers) fn skew_note(&self) -> Option<String> {
         let skew = self.remembered().skew.filter(|s| s.abs() > SKEW)?;
         let side = if skew > TimeDelta::zero() { "behind" } else { "ahead of" };
@@ -244,12 +245,13 @@ impl Http {
         ))
     }
 
-    /// Returns the client, built late: certificates take memory that a daemon with a file as source need not pay.
+    /// Returns the client, built at first use: its certificates take memory, which is saved if a file is the only
+    /// source.
     fn client(&self, url: &Url) -> Result<&Client, ProviderError> {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        // Fails only where one is installed already, which is just as well.
+        // Fails only if a crypto provider is installed already, which will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
             .user_agent(concat!("wattune/", env!("CARGO_PKG_VERSION")))
@@ -258,7 +260,7 @@ impl Http {
             .pool_max_idle_per_host(1)
             .redirect(Policy::none());
         if url.scheme() == "http" {
-            // No certificate is looked at, so none need be installed on the machine.
+            // Plain HTTP checks no certificates, so none need be installed on the machine.
             builder = builder.tls_certs_only([]);
         }
         let client = builder.build().map_err(|e| ProviderError::Unreachable {
@@ -313,7 +315,7 @@ fn redirect(response: &Response, from: &Url) -> Option<Url> {
     from.join(to.to_str().ok()?).ok()
 }
 
-/// Reads the header, which holds seconds or an HTTP date.
+/// Reads the header `Retry-After`, which holds seconds or an HTTP date, as the time to wait.
 fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Seconds> {
     patience(response.headers().get(header::RETRY_AFTER)?.to_str().ok()?, now)
 }
@@ -327,10 +329,10 @@ fn patience(text: &str, now: DateTime<Utc>) -> Option<Seconds> {
     Some(seconds.max(Seconds::ZERO).min(Seconds::new(86_400.0)))
 }
 
-/// The message of an error body that is a page for people.
+/// Message in place of an error body that is an HTML page.
 pub(in crate::providers) const HTML: &str = "an HTML page";
 
-/// Returns the message in an error body, which may be JSON of several shapes, text or a page.
+/// Returns the message in an error body: in one of several JSON fields, or plain text.
 fn message_in(text: &str, secrets: &Secrets) -> String {
     if text.trim().is_empty() {
         return "no message".to_owned();
@@ -344,7 +346,7 @@ fn message_in(text: &str, secrets: &Secrets) -> String {
     if text.trim_start().starts_with('<') { HTML.to_owned() } else { shortened(&secrets.without(text)) }
 }
 
-/// Hides secrets in all texts of a body, which errors may quote.
+/// Hides secrets in all texts of a JSON body, because errors may quote them.
 fn hide(json: &mut Value, secrets: &Secrets) {
     match json {
         Value::String(text) => *text = secrets.without_whole(text),
@@ -354,7 +356,7 @@ fn hide(json: &mut Value, secrets: &Secrets) {
     }
 }
 
-/// Reads a refusal with any content, which must not panic.
+/// Runs the readers of refusals on any bytes, which must not cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::providers) fn read_any(body: &[u8], now: DateTime<Utc>) {
     let hidden = Secrets::default();
@@ -373,7 +375,7 @@ fn host_of(url: &Url) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// Returns the last of the causes: the outer ones repeat the address, which may hold a key.
+/// Returns the innermost cause of an error: the outer ones repeat the address, which may contain a key.
 fn innermost(error: &dyn Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {

@@ -1,4 +1,4 @@
-//! The part that the parsers of all sources share: numbers, times, and errors about them.
+//! The shared part of all sources' parsers: numbers, times, and errors about them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -7,20 +7,20 @@ use super::time::parse_time;
 use crate::providers::error::{ProviderError, shortened};
 use wattune_core::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalValue, Slot, TimeSeries};
 
-/// More points than this in one answer are a mistake or an attack: 72 h of five minutes are 864.
+/// Maximum number of points in a response; 72 h in five-minute steps are 864. More are a mistake or an attack.
 pub(in crate::providers) const MOST_POINTS: usize = 20_000;
 
-/// Returns an error about a place in a body.
+/// Returns an error about the place `at` in a body.
 pub(in crate::providers) fn malformed(at: &str, what: impl Into<String>) -> ProviderError {
     ProviderError::Malformed { what: what.into(), at: at.to_owned() }
 }
 
-/// Returns an error with the value that was found.
+/// Returns an error that names the expected and the found value.
 pub(in crate::providers) fn unexpected(at: &str, expected: &str, found: &Value) -> ProviderError {
     malformed(at, format!("expected {expected}, found {}", shortened(&found.to_string())))
 }
 
-/// Refuses a body that is no object, and errors that come with status 200.
+/// Refuses a body that is not an object, or that reports an error in spite of status 200.
 pub(in crate::providers) fn no_fault(body: &Value) -> Result<(), ProviderError> {
     if !body.is_object() {
         return Err(unexpected("the answer", "an object", body));
@@ -31,7 +31,7 @@ pub(in crate::providers) fn no_fault(body: &Value) -> Result<(), ProviderError> 
     Err(ProviderError::Unexpected { status: 200, message: shortened(message.unwrap_or(&error.to_string())) })
 }
 
-/// Checks that an answer is for the zone that was asked for.
+/// Checks that a response is for the requested zone.
 pub(in crate::providers) fn same_zone(given: Option<&Value>, asked: &str, at: &str) -> Result<(), ProviderError> {
     let given = given.unwrap_or(&Value::Null);
     let Some(zone) = given.as_str() else { return Err(unexpected(at, &format!("the zone {asked}"), given)) };
@@ -42,7 +42,7 @@ pub(in crate::providers) fn same_zone(given: Option<&Value>, asked: &str, at: &s
     Err(malformed(at, format!("wrong zone in the answer: {zone}, but {asked} was asked for; check the zone")))
 }
 
-/// A zone's code is short; longer text is none.
+/// Maximum length of a zone's code.
 const LONGEST_CODE: usize = 96;
 
 /// Returns true if a text can be a zone's code.
@@ -50,12 +50,12 @@ pub(in crate::providers) fn is_code(text: &str) -> bool {
     (1..=LONGEST_CODE).contains(&text.len()) && text.chars().all(|c| c.is_ascii_graphic())
 }
 
-/// Reads a value of the signal: a number, or text that is one; `None` where there is none or `null`. Zero is zero.
+/// Reads a value of the signal, a number or a numeric text; `None` if the field is absent or `null`.
 pub(in crate::providers) fn value<V: SignalValue>(field: Option<&Value>, at: &str) -> Result<Option<V>, ProviderError> {
     scaled(field, 1.0, at)
 }
 
-/// Reads a value with a factor from the body's unit to the type's.
+/// Reads a value of the signal and multiplies it by `factor`, which converts the body's unit to the type's.
 pub(in crate::providers) fn scaled<V: SignalValue>(
     field: Option<&Value>,
     factor: f64,
@@ -89,7 +89,7 @@ fn timestamp(field: Option<&Value>, at: &str, assume_utc: bool) -> Result<DateTi
     parse_time(&text, assume_utc).map_err(|problem| malformed(at, format!("{:?} {problem}", shortened(&text))))
 }
 
-/// Reads the array in a field, not longer than any honest answer.
+/// Reads the array in a field, and refuses one of more than `MOST_POINTS` entries.
 pub(in crate::providers) fn array<'a>(field: Option<&'a Value>, at: &str) -> Result<&'a [Value], ProviderError> {
     let field = field.unwrap_or(&Value::Null);
     let array = field.as_array().ok_or_else(|| unexpected(at, "an array", field))?;
@@ -99,12 +99,12 @@ pub(in crate::providers) fn array<'a>(field: Option<&'a Value>, at: &str) -> Res
     Ok(array)
 }
 
-/// Steps shorter than this are taken for one only where most are: others are a start that is a little off.
+/// Minimum difference that replaces the most common one as the step; shorter ones come from inexact starts.
 const SHORTEST_STEP: TimeDelta = TimeDelta::minutes(5);
 
-/// Returns slots for points that give their start alone: each lasts the usual difference of neighbours, or `step` where
-/// there is one point only, and to the next start at most. Points need not be in order; of two with the same start the
-/// later one counts.
+/// Returns slots for points that have only a start. Each slot lasts the usual difference between neighbours (`step` if
+/// there is one point only), but at most until the next start. Points need not be in order; of two with the same start
+/// the later one counts.
 pub(in crate::providers) fn by_starts<T>(
     mut points: Vec<(DateTime<Utc>, T)>,
     step: Option<TimeDelta>,
@@ -123,8 +123,8 @@ pub(in crate::providers) fn by_starts<T>(
     points.into_iter().zip(starts).filter_map(|((start, value), next)| Some((slot(start, next)?, value))).collect()
 }
 
-/// Returns the most common difference, and among equally common ones their median; a shorter one of which it is a
-/// multiple where there are many gaps.
+/// Returns the most common difference, or the median of equally common ones. If shorter differences divide it, returns
+/// the shortest of those: the most common difference then spans gaps.
 fn usual(mut differences: Vec<TimeDelta>) -> Option<TimeDelta> {
     differences.sort_unstable();
     let groups: Vec<&[TimeDelta]> = differences.chunk_by(|a, b| a == b).collect();
@@ -135,7 +135,7 @@ fn usual(mut differences: Vec<TimeDelta>) -> Option<TimeDelta> {
     Some(differences.into_iter().find(divides).map_or(step, |part| part.min(step)))
 }
 
-/// Returns the points that have a value as a series, with notes about it.
+/// Returns the points that have a value as a series, with notes about gaps and overlaps.
 pub(in crate::providers) fn series<V: SignalValue>(
     points: impl Iterator<Item = (Slot, Option<V>)>,
     origin: Origin,
@@ -145,7 +145,7 @@ pub(in crate::providers) fn series<V: SignalValue>(
     (series, notes(&problems))
 }
 
-/// Describes the first few problems.
+/// Describes the first five problems, and the number of further ones.
 pub(in crate::providers) fn notes(problems: &[SeriesProblem]) -> Vec<String> {
     let mut notes: Vec<String> = problems.iter().take(5).map(ToString::to_string).collect();
     if problems.len() > 5 {
@@ -154,7 +154,7 @@ pub(in crate::providers) fn notes(problems: &[SeriesProblem]) -> Vec<String> {
     notes
 }
 
-/// Returns a note if the forecast ends much earlier than was asked for.
+/// Returns a note if the forecast ends more than 1.5 h earlier than requested.
 pub(in crate::providers) fn note_short<V: SignalValue>(
     forecast: &Forecast<V>,
     now: DateTime<Utc>,

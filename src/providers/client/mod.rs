@@ -1,5 +1,5 @@
-//! The way to a source: HTTP with quota and redaction, keys, reading of bodies, and the forecast that a restart begins
-//! with.
+//! Access to sources: HTTP with quotas and redaction of secrets, keys, readers of bodies, and the forecast that is
+//! stored for a restart.
 
 pub(super) mod abridged;
 pub(super) mod api;

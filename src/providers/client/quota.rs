@@ -1,4 +1,4 @@
-//! Requests to a source, counted over restarts: quotas count on the other side too.
+//! Counts of requests to a source, kept across restarts, because the source's own quota continues across them too.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -14,24 +14,24 @@ use crate::providers::error::ProviderError;
 const HOUR: TimeDelta = TimeDelta::hours(1);
 const DAY: TimeDelta = TimeDelta::days(1);
 
-/// No more moments than this are kept; a higher quota is as good as none.
+/// Maximum number of request times that are kept, more than the highest quota (36 000 per hour).
 const MOST: usize = 100_000;
 
-/// Longer files are none that was written here.
+/// Maximum length that is read of a stored file, more than wattune writes.
 const MAX_BYTES: u64 = 4 << 20;
 
 /// The number of requests to a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Requests {
-    /// Within the last hour.
+    /// Number of requests within the last hour.
     pub last_hour: u32,
-    /// Within the last 24 hours.
+    /// Number of requests within the last 24 hours.
     pub last_day: u32,
-    /// Most requests within an hour.
+    /// Maximum number of requests per hour.
     pub allowed_per_hour: u32,
 }
 
-/// Counts requests to one source, and remembers the place that a source found for coordinates.
+/// Counts requests to one source, and stores the zone that the source determined for coordinates.
 #[derive(Debug)]
 pub(in crate::providers) struct Usage {
     path: Option<PathBuf>,
@@ -41,9 +41,9 @@ pub(in crate::providers) struct Usage {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Kept {
-    /// Moments of requests, in seconds since 1970, oldest first.
+    /// Times of requests, in seconds since 1970, oldest first.
     asked: VecDeque<i64>,
-    /// The zone that the source found for a place: near a border its answer changes.
+    /// Zone that the source determined for a place; stored because near a border the source's response varies.
     pinned: Option<Pinned>,
 }
 
@@ -56,7 +56,7 @@ struct Pinned {
 impl Kept {
     fn read(bytes: &[u8]) -> Option<Self> {
         let mut kept: Self = serde_json::from_slice(bytes).ok()?;
-        // A file that was edited is brought into the form that is written here.
+        // The file may have been edited by hand.
         kept.asked.make_contiguous().sort_unstable();
         kept.asked.drain(..kept.asked.len().saturating_sub(MOST));
         kept.pinned = kept.pinned.filter(|pinned| is_code(&pinned.zone));
@@ -65,7 +65,7 @@ impl Kept {
 }
 
 impl Usage {
-    /// Loads the count of an earlier run from a file in `directory`; a file that cannot be read counts as none.
+    /// Loads the counts of an earlier run from a file in `directory`; a file that cannot be read counts as empty.
     pub(in crate::providers) fn load(directory: Option<&Path>, name: &str, per_hour: u32) -> Arc<Self> {
         let path = directory.map(|d| d.join(format!("requests-{name}.json")));
         let read = |path: &PathBuf| {
@@ -82,14 +82,14 @@ impl Usage {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request that is about to be made.
+    /// Counts a request that is about to be made, and stores the count.
     ///
     /// # Errors
-    /// If it would be one too many; it must not be made then.
+    /// If the request would exceed the quota; it must not be made then.
     pub(in crate::providers) fn take(&self, now: DateTime<Utc>) -> Result<(), ProviderError> {
         let mut kept = self.kept();
         let (present, day_ago) = (now.timestamp(), (now - DAY).timestamp());
-        // A clock that was set back leaves moments ahead: they would block the source until they come.
+        // Times in the future, left by a clock that was set back, would block the source until they pass.
         kept.asked.retain(|t| (day_ago..=present).contains(t));
         let hour_ago = (now - HOUR).timestamp();
         let recent = kept.asked.iter().filter(|t| **t > hour_ago).count();
@@ -115,7 +115,7 @@ impl Usage {
         Requests { last_hour: count(now - HOUR), last_day: count(now - DAY), allowed_per_hour: self.per_hour }
     }
 
-    /// Returns the zone that was found for a place before.
+    /// Returns the zone that was stored for a place.
     pub(in crate::providers) fn pinned(&self, place: &str) -> Option<String> {
         self.kept().pinned.as_ref().filter(|p| p.place == place).map(|p| p.zone.clone())
     }
@@ -128,7 +128,7 @@ impl Usage {
         self.store(&copy);
     }
 
-    /// Best effort: a count that cannot be written holds until the next restart. The directory is the daemon's to make.
+    /// Writes the counts to disk. If that fails, they last until the next restart. The daemon creates the directory.
     fn store(&self, kept: &Kept) {
         let Some(path) = &self.path else { return };
         let write = || -> std::io::Result<()> {
@@ -143,7 +143,7 @@ impl Usage {
     }
 }
 
-/// Reads a stored file with any content, which must not panic.
+/// Runs the reader of stored files on any bytes, which must not cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::providers) fn read_any(bytes: &[u8], now: DateTime<Utc>) {
     let Some(kept) = Kept::read(bytes) else { return };

@@ -1,16 +1,16 @@
-//! Secrets that were sent to a source and no message may show: keys, tokens, passwords, user names.
+//! Secrets that were sent to a source and that no message may show: keys, tokens, passwords, user names.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// Shorter texts are no secrets, and stand in many words; of a secret that was cut, less than this may be shown.
+/// Minimum number of characters that are hidden: shorter texts, and shorter beginnings of secrets, occur in many words.
 const SHORTEST: usize = 6;
 
-/// Tokens are renewed; the oldest go.
+/// Maximum number of texts that are kept as secrets; the oldest are dropped, because tokens are renewed.
 const MOST: usize = 64;
 
-/// The replacement of a secret.
+/// Text that replaces a secret.
 const HIDDEN: &str = "…";
 
 #[derive(Default)]
@@ -24,13 +24,13 @@ struct Known {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Also its beginning is hidden.
+    /// A key or token: its beginning alone is hidden too.
     Key,
-    /// Several words, of which the first may be a usual one.
+    /// Several words: the beginning alone, which may be an ordinary word, is hidden only where the text was cut off.
     Phrase,
-    /// Known to many: its beginning may be a usual word.
+    /// A user name: hidden in external texts only; its beginning alone, only where the text was cut off.
     Name,
-    /// A key, but people choose short ones.
+    /// A password: like a key, but of 4 characters or more, because people choose short ones.
     Password,
 }
 
@@ -40,7 +40,7 @@ impl Kind {
     }
 }
 
-/// Without them.
+/// Shows no secret.
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secrets(…)")
@@ -48,7 +48,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Learns the value of a header: as a whole, its key, and the account within "Basic".
+    /// Adds the secrets in a header value: the whole value, the key after the scheme, and user and password of "Basic".
     pub(in crate::providers) fn learn(&self, value: &str) {
         let value = value.trim();
         let Some((scheme, rest)) = value.split_once(char::is_whitespace) else { return self.add(value, Kind::Key) };
@@ -88,12 +88,12 @@ impl Secrets {
         }
     }
 
-    /// Returns a text from outside without secrets, and without beginnings of them.
+    /// Returns an external text in which secrets, and beginnings of secrets, are replaced.
     pub(in crate::providers) fn without(&self, text: &str) -> String {
         self.replaced(text, true)
     }
 
-    /// Returns a text without secrets, where parts of them may be words in their own right.
+    /// Returns a text in which only whole secrets are replaced, because parts of them may be ordinary words there.
     pub(in crate::providers) fn without_whole(&self, text: &str) -> String {
         self.replaced(text, false)
     }
@@ -120,7 +120,7 @@ impl Secrets {
 }
 
 impl Known {
-    /// Returns the number of characters to hide where a text goes on like this.
+    /// Returns the number of characters to hide at the start of `text`; `cut` if beginnings of secrets are hidden too.
     fn hides(&self, text: &[char], cut: bool) -> usize {
         let same = self.text.iter().zip(text).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
         if same == self.text.len() {
@@ -135,7 +135,7 @@ impl Known {
     }
 }
 
-/// RFC 4648, with padding or without; `None` for anything that is no text in it.
+/// Decodes base64 (RFC 4648, both alphabets, with or without padding); `None` if `text` is no base64 of UTF-8 text.
 fn from_base64(text: &str) -> Option<String> {
     let (mut bytes, mut bits, mut count) = (Vec::new(), 0u32, 0u8);
     for letter in text.trim_end_matches('=').bytes() {

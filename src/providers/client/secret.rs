@@ -1,4 +1,4 @@
-//! Keys and passwords: read where they are kept, at the moment they are used, and never shown.
+//! Keys and passwords, read from their file or environment variable at each use and never shown.
 
 use std::fmt;
 use std::path::Path;
@@ -8,20 +8,20 @@ use crate::providers::error::ProviderError;
 
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Text that is sent to its source and to nowhere else.
+/// A key, password or user name, which is sent to its source and never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(in crate::providers) struct Secret(String);
 
 impl Secret {
-    /// Returns the text, for the request.
+    /// Returns the secret's text, for a request.
     pub(in crate::providers) fn expose(&self) -> &str {
         &self.0
     }
 
-    /// Reads the file if one is set, else the environment; `None` if there is nothing (or only blanks) in it.
+    /// Reads the file if one is set, else the environment variable; `None` if the text is empty or blank.
     ///
     /// # Errors
-    /// If the file is set and cannot be read, or if what was found cannot stand in a header.
+    /// If the file is set and cannot be read, or if the text has several lines or control characters.
     pub(in crate::providers) fn find(variable: &str, file: Option<&Path>) -> Result<Option<Self>, ProviderError> {
         let text = match file {
             Some(path) => read(path)?,
@@ -36,7 +36,7 @@ impl Secret {
         Ok((!text.is_empty()).then(|| Self(text.to_owned())))
     }
 
-    /// Returns true if there is one, as far as is known without a request.
+    /// Returns true if a file is set, or if the variable holds a secret; the file is not read.
     pub(in crate::providers) fn is_there(variable: &str, file: Option<&Path>) -> bool {
         file.is_some() || matches!(Self::find(variable, None), Ok(Some(_)))
     }

@@ -1,4 +1,4 @@
-//! Settings that all sources behind a network have in common.
+//! Settings that all sources with a network API have in common.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,26 +11,26 @@ use super::abridged;
 use wattune_core::domain::Zone;
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// The settings of `[carbon]` that apply to every source, and the directory in which its requests are counted.
+/// Settings of `[carbon]` that apply to every source, and the directory in which its requests are counted.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedSettings<'a> {
-    /// `carbon.zone`
+    /// Value of `carbon.zone`.
     pub zone: Option<&'a Zone>,
-    /// `carbon.fallback_g_per_kwh`
+    /// Value of `carbon.fallback_g_per_kwh`.
     pub fallback: GramsPerKwh,
-    /// `carbon.poll_interval_s`
+    /// Value of `carbon.poll_interval_s`.
     pub poll_interval: Option<Seconds>,
-    /// `carbon.connect_timeout_s`
+    /// Value of `carbon.connect_timeout_s`.
     pub connect_timeout: Seconds,
-    /// `carbon.timeout_s`
+    /// Value of `carbon.timeout_s`.
     pub timeout: Seconds,
-    /// `carbon.max_body_bytes`
+    /// Value of `carbon.max_body_bytes`.
     pub max_body_bytes: u64,
-    /// The state directory; requests are not counted on disk if absent.
+    /// The daemon's state directory; requests are not counted on disk if absent.
     pub state_dir: Option<&'a Path>,
 }
 
-/// The keys that the tables of all sources behind a network have.
+/// The settings that the tables of all sources with a network API have in common.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::providers) struct Network<'a> {
     pub(in crate::providers) zone: Option<&'a Zone>,
@@ -43,7 +43,7 @@ pub(in crate::providers) struct Network<'a> {
     pub(in crate::providers) requests_per_hour: u32,
 }
 
-/// Defines the table of a source behind a network: its own keys, and those of all such tables.
+/// Defines the settings table of a source with a network API: its own settings, and those of all such tables.
 macro_rules! network_settings {
     (
         $(#[$doc:meta])* at $url:expr, at most $requests:literal an hour;
@@ -53,14 +53,14 @@ macro_rules! network_settings {
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct Settings {
-            /// The place for this source alone, in place of `carbon.zone`.
+            /// Place for this source; `carbon.zone` if absent.
             pub zone: Option<wattune_core::domain::Zone>,
             $($(#[$field_doc])* pub $field: $type,)*
-            /// The part of its answers that is used.
+            /// The part of the source's answers that is used.
             pub contributes: $crate::providers::Contribution,
-            /// The address of the API.
+            /// The base address of the API.
             pub base_url: $crate::providers::BaseUrl,
-            /// Headers that are sent along.
+            /// Headers that are sent with every request.
             pub headers: $crate::providers::Headers,
             /// Longest wait for a connection, in seconds; `carbon.connect_timeout_s` if absent.
             #[serde(deserialize_with = "crate::providers::client::checks::some_timeout")]
@@ -68,7 +68,7 @@ macro_rules! network_settings {
             /// Longest wait for a complete answer, in seconds; `carbon.timeout_s` if absent.
             #[serde(deserialize_with = "crate::providers::client::checks::some_timeout")]
             pub timeout_s: Option<wattune_core::units::Seconds>,
-            /// Time between polls, in seconds; `carbon.poll_interval_s`, else the source's own interval, if absent.
+            /// Time between polls, in seconds; if absent, `carbon.poll_interval_s`, else the source's own interval.
             #[serde(deserialize_with = "crate::providers::client::checks::interval")]
             pub poll_interval_s: Option<wattune_core::units::Seconds>,
             /// Maximum number of requests per hour.
@@ -110,7 +110,7 @@ macro_rules! network_settings {
 }
 pub(in crate::providers) use network_settings;
 
-/// Defines a setting that is a small number with few right values.
+/// Defines a setting that is a small integer with few valid values.
 macro_rules! number_setting {
     ($(#[$doc:meta])* $name:ident: $right:expr, else $why:literal) => {
         $(#[$doc])*
@@ -141,17 +141,17 @@ pub(in crate::providers) use number_setting;
 pub struct BaseUrl(String);
 
 impl BaseUrl {
-    /// Returns the text, without a slash at its end.
+    /// Returns the address, without a slash at its end.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Wraps a source's own address, which is known to be valid.
+    /// Wraps a source's default address, which is known to be valid.
     pub(in crate::providers) fn of(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// Returns the address of `path` ("/v3/forecast") with a query.
+    /// Returns the address of `path` ("/v3/forecast") below the base address, with a query.
     pub(in crate::providers) fn with(&self, path: &str, query: &[(&str, &str)]) -> reqwest::Url {
         let mut url = reqwest::Url::parse(&self.0).expect("checked when it was read");
         url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
@@ -192,14 +192,14 @@ impl fmt::Display for BaseUrl {
     }
 }
 
-/// Headers that are sent along with every request to a source. A value of the form `env:NAME` is read from the
-/// environment at each request; none is ever shown.
+/// Headers that are sent with every request to a source. A value of the form `env:NAME` is read from the environment
+/// variable at each request. No value is ever shown.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, String>", into = "BTreeMap<String, String>")]
 pub struct Headers(BTreeMap<String, String>);
 
 impl Headers {
-    /// Returns names and values, those from the environment looked up; variables that are not set are left out.
+    /// Returns names and values, with `env:` values looked up; headers whose variable is not set are left out.
     pub(in crate::providers) fn resolved(&self) -> impl Iterator<Item = (&str, String)> {
         self.0.iter().filter_map(|(name, value)| {
             let value = match value.strip_prefix("env:") {
@@ -243,8 +243,8 @@ pub enum Contribution {
     /// Forecast and actual values.
     #[default]
     Both,
-    /// The forecast alone.
+    /// Only the forecast.
     Forecast,
-    /// Actual values alone; the local forecaster extrapolates from them.
+    /// Only actual values; the local forecaster extrapolates from them.
     Actual,
 }

@@ -1,8 +1,8 @@
-//! Timestamps as the providers write them.
+//! Times as the sources write them.
 
 use chrono::{DateTime, Datelike, NaiveDateTime, Utc};
 
-/// The reason why a text is not a time, with the remedy.
+/// Reason why a text is not a time, with the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::providers) enum TimeProblem {
     #[error(
@@ -23,8 +23,8 @@ pub(in crate::providers) enum TimeProblem {
     OutOfRange,
 }
 
-/// Reads RFC 3339 with `Z` or an offset, with or without seconds and fraction, and unix seconds or milliseconds.
-/// Text without a zone is UTC if `assume_utc`, else refused.
+/// Reads RFC 3339 with `Z` or an offset, with or without seconds and fraction, and unix seconds or milliseconds. Text
+/// without a time zone is UTC if `assume_utc`, else refused.
 pub(in crate::providers) fn parse_time(text: &str, assume_utc: bool) -> Result<DateTime<Utc>, TimeProblem> {
     match read_time(text)? {
         ReadTime::Timestamp(at) => Ok(at),
@@ -33,16 +33,16 @@ pub(in crate::providers) fn parse_time(text: &str, assume_utc: bool) -> Result<D
     }
 }
 
-/// A time as a text holds it.
+/// A time as written in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::providers) enum ReadTime {
-    /// A time with its zone.
+    /// A time with its time zone or offset.
     Timestamp(DateTime<Utc>),
-    /// The reading of a clock, without its zone.
+    /// A local clock time, without its time zone.
     Shown(NaiveDateTime),
 }
 
-/// Reads what [`parse_time`] reads, with or without a zone.
+/// Reads a text as [`parse_time`] does, and accepts text without a time zone.
 pub(in crate::providers) fn read_time(text: &str) -> Result<ReadTime, TimeProblem> {
     let text = text.trim();
     if let Ok(number) = text.parse::<f64>() {
@@ -52,7 +52,7 @@ pub(in crate::providers) fn read_time(text: &str) -> Result<ReadTime, TimeProble
         .or_else(|_| DateTime::parse_from_str(text, "%Y-%m-%dT%H:%M%#z"))
         .or_else(|_| DateTime::parse_from_str(text, "%Y-%m-%d %H:%M%#z"))
         .map(|t| t.to_utc());
-    // `%#z` knows no Z.
+    // `%#z` does not accept a Z.
     let zulu = || NaiveDateTime::parse_from_str(text.strip_suffix(['Z', 'z'])?, "%Y-%m-%dT%H:%M").ok();
     let without_zone = || {
         let forms = [
@@ -88,7 +88,7 @@ pub(in crate::providers) fn from_unix(number: f64) -> Result<DateTime<Utc>, Time
     in_range(time)
 }
 
-/// Refuses far years, which are mistakes and would overflow when durations are added.
+/// Refuses years outside 1970 to 2199, which are mistakes and would overflow when durations are added.
 pub(in crate::providers) fn in_range(time: DateTime<Utc>) -> Result<DateTime<Utc>, TimeProblem> {
     if (1970..2200).contains(&time.year()) { Ok(time) } else { Err(TimeProblem::OutOfRange) }
 }

@@ -1,4 +1,4 @@
-//! Fetches actual values of the past, which late revisions may change until they are final.
+//! Fetches past actual values, which sources may revise until they are final.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -6,14 +6,14 @@ use super::source_state::SourceState;
 use crate::providers::provider::{Actuals, Provider};
 use wattune_core::domain::{SignalValue, Slot, TimeSeries};
 
-/// The span of actual values that is fetched if less is known: the local forecaster learns from it.
+/// Span of actual values that is fetched if fewer are known: the local forecaster learns from them.
 const HISTORY: TimeDelta = TimeDelta::days(28);
 
-/// Most requests of one fetch of actual values: windows of a source may be short.
+/// Maximum number of requests per fetch of actual values: the spans that some sources return are short.
 const MOST_WINDOWS: usize = 12;
 
-/// Returns the start of the span whose actual values are fetched: those that are not final yet, and four weeks if less
-/// is known. Gaps of a day and more are fetched too: no daemon ran then.
+/// Returns the start of the span whose actual values are fetched: the first value that is not final, or the first gap
+/// of a day or more (the daemon did not run then), at most four weeks ago; four weeks ago if fewer values are known.
 pub(super) fn fetch_actuals_from<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> DateTime<Utc> {
     let history = now - HISTORY;
     let Some(actual) = state.forecast.as_ref().map(|f| &f.actual) else { return history };
@@ -25,7 +25,7 @@ pub(super) fn fetch_actuals_from<V: SignalValue>(state: &SourceState<V>, now: Da
     hole.map_or(not_final, |hole| hole.start().min(not_final)).max(history)
 }
 
-/// Requests window by window until now.
+/// Requests actual values from `from` to `now`, span by span.
 pub(super) async fn fetch_actuals<V: SignalValue>(
     provider: &dyn Provider<V>,
     from: DateTime<Utc>,
@@ -38,7 +38,7 @@ pub(super) async fn fetch_actuals<V: SignalValue>(
         let part = match provider.fetch_actuals(span, now).await {
             Ok(Some(part)) => part,
             Ok(None) => return Ok(None),
-            // What was fetched until here is worth keeping.
+            // Values that were fetched before the error are kept.
             Err(error) if actuals.is_empty() => return Err(error),
             Err(_) => break,
         };

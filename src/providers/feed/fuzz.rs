@@ -1,12 +1,12 @@
-//! The way of an answer through the feed, for made-up bodies that a parser accepted. Where a series breaks its
-//! promises, these functions panic.
+//! Runs the feed's steps on values that a parser accepted during fuzzing. These functions panic if a series is out of
+//! order or out of range.
 
 use super::outliers::{quarantine, quarantine_past};
 use super::source_state::merged;
 use crate::providers::client::json::notes;
 use wattune_core::domain::{Forecast, Origin, Quoted, SignalKind, SignalScope, SignalValue, Slot, TimeSeries, Zone};
 
-/// Carries rows on as a source does whose response holds nothing else.
+/// Makes a forecast of rows, as a source does whose response holds only rows, and passes it to [`follow`].
 pub(in crate::providers) fn follow_rows<V: SignalValue>(rows: impl IntoIterator<Item = (Slot, V)>) {
     let quoted = |(slot, value)| (slot, Quoted { value, origin: Origin::Forecast });
     let (expected, problems) = TimeSeries::from_points(rows.into_iter().map(quoted).collect());
@@ -26,7 +26,7 @@ pub(in crate::providers) fn follow_rows<V: SignalValue>(rows: impl IntoIterator<
     });
 }
 
-/// Takes a forecast past outlier detection and over an older one of the same zone.
+/// Passes a forecast through the outlier detection, and merges it over an older one of the same zone.
 pub(in crate::providers) fn follow<V: SignalValue>(forecast: &Forecast<V>) {
     let (Some(start), Some(end)) = (forecast.expected.start(), forecast.expected.end()) else { return };
     let middle = start + (end - start) / 2;

@@ -1,4 +1,4 @@
-//! Polls the sources of a chain, each in its own rhythm, and publishes what is known.
+//! Polls the sources of a chain, each at its own interval, and publishes the known values.
 
 mod actuals;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -36,22 +36,22 @@ use wattune_core::domain::{Forecast, Provenance, SignalValue};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// The longest wait between reads of the clock, which may have been set meanwhile.
+/// Longest wait between two reads of the wall clock, which may be set meanwhile.
 const LONGEST_NAP: Seconds = Seconds::new(60.0);
 
-/// Time between fetches of actual values, beyond those in each answer: late revisions are normal.
+/// Time between fetches of past actual values, beside those in each answer: sources often revise them late.
 const ACTUALS_EVERY: TimeDelta = TimeDelta::hours(6);
 
-/// Options of a feed.
+/// Options of a [`Feed`].
 #[derive(Clone, Debug)]
 pub struct FeedOptions {
-    /// The signal's name in file names: "carbon" or "price".
+    /// Name of the signal in file names: "carbon" or "price".
     pub signal: &'static str,
-    /// The directory in which answers are stored for the next start; none if absent.
+    /// Directory in which answers are stored for the next start; they are not stored if absent.
     pub cache_dir: Option<PathBuf>,
-    /// Values that differ more than this many times from the known range are quarantined.
+    /// Factor by which a value must lie outside the known range to be quarantined.
     pub jump_factor: f64,
-    /// Actual values are fetched again until they are final.
+    /// True if past actual values are fetched again until they are final.
     pub fetch_actuals: bool,
 }
 
@@ -73,34 +73,34 @@ pub struct Feed<V: SignalValue = GramsPerKwh> {
 struct Member<V: SignalValue> {
     provider: Arc<dyn Provider<V>>,
     cache: Option<Cache>,
-    /// The cache could not be written; logged once until it can.
+    /// True after the cache could not be written, which is logged once until a write succeeds.
     cache_broken: bool,
-    /// A request is under way.
+    /// True while a request to the source is under way.
     busy: bool,
-    /// Due time of the next poll on the monotonic clock, too: a wall clock set back by a day must not keep the
-    /// feed silent for a day.
+    /// Due time of the next poll on the monotonic clock, in addition to that on the wall clock: a wall clock that is
+    /// set back by a day must not keep the feed silent for a day.
     due: Monotonic,
     actuals_due_at: DateTime<Utc>,
 }
 
-/// A feed that polls itself.
+/// Handle of a feed that runs in a task of its own.
 #[derive(Debug)]
 pub struct FeedHandle<V: SignalValue = GramsPerKwh> {
-    /// The newest state.
+    /// Receiver of the feed's newest state.
     pub state: watch::Receiver<FeedState<V>>,
-    /// Ends after the token is cancelled, and never before.
+    /// The feed's task, which ends after its token is cancelled, and never before.
     pub task: JoinHandle<()>,
     poll: Arc<Notify>,
     ranks: Arc<Mutex<Ranks>>,
 }
 
 impl<V: SignalValue> FeedHandle<V> {
-    /// Polls every source as soon as possible, whatever is due.
+    /// Polls every source as soon as possible, even if it is not due.
     pub fn poll_now(&self) {
         self.poll.notify_one();
     }
 
-    /// Returns the place where the recent skill of each source is written.
+    /// Returns the shared map in which the recent skill of each source is written.
     pub fn ranks(&self) -> Arc<Mutex<Ranks>> {
         Arc::clone(&self.ranks)
     }
@@ -112,7 +112,7 @@ enum Outcome<V: SignalValue> {
 }
 
 impl<V: SignalValue> Feed<V> {
-    /// Loads what an earlier run stored. Nothing is polled yet.
+    /// Makes a feed from the forecasts that an earlier run stored. Nothing is polled yet.
     pub async fn start(groups: Vec<Vec<Arc<dyn Provider<V>>>>, options: FeedOptions, now: Now) -> Self {
         let (mut members, mut states) = (Vec::new(), Vec::new());
         for (group, providers) in groups.into_iter().enumerate() {
@@ -126,7 +126,7 @@ impl<V: SignalValue> Feed<V> {
                 let meant = |f: &Forecast<V>| provider.meaning().is_none_or(|meaning| meaning == (f.kind, f.scope));
                 let stored = stored.filter(meant);
                 states.push(SourceState::starting(provider.as_ref(), group, stored, now.utc));
-                // A little after the first poll, which brings most of them.
+                // Shortly after the first poll, whose answer has most of the actual values.
                 let actuals_due_at = now.utc + TimeDelta::seconds(20);
                 members.push(Member {
                     provider,
@@ -142,17 +142,17 @@ impl<V: SignalValue> Feed<V> {
         Self { members, options, sender, ranks: Arc::default() }
     }
 
-    /// Returns a receiver of the newest state.
+    /// Returns a receiver of the feed's newest state.
     pub fn subscribe(&self) -> watch::Receiver<FeedState<V>> {
         self.sender.subscribe()
     }
 
-    /// Returns the present state.
+    /// Returns the feed's current state.
     pub fn state(&self) -> FeedState<V> {
         self.sender.borrow().clone()
     }
 
-    /// Polls every source that is due once, one after the other, and publishes the state.
+    /// Polls every due source once, one after the other, and publishes the state.
     pub async fn poll_due(&mut self, now: Now) -> FeedState<V> {
         for index in 0..self.members.len() {
             if self.state().sources[index].next_poll_at <= now.utc {
@@ -164,7 +164,7 @@ impl<V: SignalValue> Feed<V> {
         self.state()
     }
 
-    /// Applies a source's answer or failure.
+    /// Applies a source's answer or failure to the state, and publishes the state.
     async fn take(&mut self, index: usize, answer: Result<Answer<V>, ProviderError>, now: Now) {
         let before = self.sender.borrow().sources[index].clone();
         let provenance = self.members[index].provider.provenance();
@@ -198,7 +198,7 @@ impl<V: SignalValue> Feed<V> {
         self.publish(index, after, now.utc);
     }
 
-    /// Applies actual values of the past.
+    /// Applies fetched actual values of the past to the state, and publishes the state.
     async fn apply_actuals(&mut self, index: usize, actuals: Actuals<V>, now: Now) {
         let before = self.sender.borrow().sources[index].clone();
         let member = &mut self.members[index];
@@ -213,7 +213,7 @@ impl<V: SignalValue> Feed<V> {
                 });
                 after
             }
-            // The answers themselves are all that this source offers; those of long ago are final.
+            // The source offers no actual values beyond its answers; the old ones among those become final.
             Ok(_) => before.with_actuals(&Default::default(), now.utc, self.options.jump_factor),
             Err(error) => {
                 tracing::debug!(source = before.source, "actual values cannot be fetched again: {error}");
@@ -245,7 +245,7 @@ impl<V: SignalValue> Feed<V> {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes the choice anew: forecasts grow old and end.
+    /// Chooses the active source again, because forecasts become stale and end.
     fn choose(&self, now: DateTime<Utc>) {
         let before = self.state();
         let after = before.clone().chosen(&self.ranks(), now);
@@ -255,8 +255,8 @@ impl<V: SignalValue> Feed<V> {
         }
     }
 
-    /// Polls until `cancel` is cancelled: at once, and then whenever something is due. A source that is slow to answer
-    /// holds up no other.
+    /// Polls until `cancel` is cancelled: at once, and then whenever a source is due. A source that is slow to answer
+    /// does not delay the others.
     pub async fn run(mut self, clock: Arc<dyn Clock>, cancel: CancellationToken, poll: Arc<Notify>) {
         let mut requests: JoinSet<(usize, Outcome<V>)> = JoinSet::new();
         loop {
@@ -270,7 +270,7 @@ impl<V: SignalValue> Feed<V> {
                 () = cancel.cancelled() => return,
                 () = poll.notified() => self.members.iter_mut().for_each(|m| m.due = Monotonic::default()),
                 Some(finished) = requests.join_next() => {
-                    // Tasks catch panics of a source, and are never cancelled.
+                    // The tasks catch panics of a source, and are never cancelled.
                     let Ok((index, outcome)) = finished else { continue };
                     self.members[index].busy = false;
                     let now = clock.now();
@@ -312,7 +312,7 @@ impl<V: SignalValue> Feed<V> {
         }
     }
 
-    /// Returns the time until something is due.
+    /// Returns the time until the next poll is due.
     fn until_next(&self, now: Now) -> Seconds {
         let states = self.sender.borrow();
         let of = |(member, state): (&Member<V>, &SourceState<V>)| {
@@ -323,7 +323,7 @@ impl<V: SignalValue> Feed<V> {
         idle.fold(LONGEST_NAP, Seconds::min)
     }
 
-    /// Starts a task that polls a chain until `cancel` is cancelled.
+    /// Starts a task that polls a chain of sources until `cancel` is cancelled.
     pub async fn spawn(
         groups: Vec<Vec<Arc<dyn Provider<V>>>>,
         options: FeedOptions,
@@ -354,13 +354,13 @@ impl<V: SignalValue> Member<V> {
     }
 }
 
-/// Returns the error of a source that panicked: the others go on, and it is polled again as after any other.
+/// Returns the error for a source that panicked. It is polled again as after any other error; others are not affected.
 fn died() -> ProviderError {
     let what = "this version's reader of the source failed on it; the log says where. Please report it".to_owned();
     ProviderError::Malformed { what, at: "the answer".to_owned() }
 }
 
-/// Refuses an answer without a usable value: a source of forecasts must cover now or later.
+/// Refuses an answer without a usable value: a forecast must cover now or a later time.
 fn usable<V: SignalValue>(
     answer: Answer<V>,
     contributes: Contribution,
@@ -418,7 +418,7 @@ fn log_choice<V: SignalValue>(before: &FeedState<V>, after: &FeedState<V>, signa
     }
 }
 
-/// Draws a number in [0, 1) from the system, so that nodes started together still spread. Without it, the middle.
+/// Draws a number in [0, 1) from the system, so that nodes started together poll at different times; 0.5 if that fails.
 fn jitter() -> f64 {
     SysRng.try_next_u32().map_or(0.5, |n| f64::from(n) / (f64::from(u32::MAX) + 1.0))
 }

@@ -1,8 +1,8 @@
-//! Outliers: values are quarantined until the source has repeated them.
+//! Outlier detection: values far outside the known range are quarantined until the source has repeated them.
 //!
 //! A number in another unit (kg for g, lb/MWh for g/kWh) or a broken sensor looks like a grid that changed overnight.
-//! The range of the last four weeks is the yardstick, since grids with much wind change tenfold within a day and yet
-//! stay within their range. Zero is no jump: it is a legitimate intensity.
+//! Values are compared with the range of the last four weeks, because grids with much wind change tenfold within a day
+//! and yet stay within that range. A single zero is no outlier: it is a possible carbon intensity.
 
 use std::fmt;
 
@@ -10,42 +10,42 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use wattune_core::domain::{Forecast, Quoted, SignalKind, SignalValue, Slot, TimeSeries};
 
-/// Number of consecutive answers with the same values after which they are believed.
+/// Number of consecutive answers with the same outlier, the first included, after which the outlier is accepted.
 const BELIEVED: u32 = 3;
 
-/// Relative difference up to which two values count as the same.
+/// Relative difference up to which two outliers count as the same.
 const SAME: f64 = 0.25;
 
-/// Below this many g/kWh (or price units) factors mean nothing.
+/// Minimum bound of the known range in g/kWh (or price per MWh) for comparisons: ratios to small values mean little.
 const FLOOR: f64 = 50.0;
 
-/// Without anything known before, an answer with so many values is its own yardstick.
+/// Minimum number of values from which an answer's own range is used.
 const OWN_YARDSTICK: usize = 8;
 
-/// Span from which actual values are a yardstick of their own.
+/// Minimum span of actual values from which their own range is used.
 const DAY: TimeDelta = TimeDelta::hours(24);
 
-/// Age up to which known values count.
+/// Maximum age of known values that count towards the known range.
 const WINDOW: TimeDelta = TimeDelta::days(28);
 
-/// The quarantined values of the newest answer.
+/// Quarantined values of the newest answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quarantined<V> {
     /// Number of quarantined values.
     pub values: usize,
     /// Number of values in the answer.
     pub of: usize,
-    /// Slot of the first of them.
+    /// Slot of the first quarantined value.
     pub slot: Slot,
-    /// The first of them.
+    /// The first quarantined value.
     pub value: V,
-    /// The known range.
+    /// Lowest and highest known value.
     pub known: (f64, f64),
-    /// Factor by which a value must leave the range.
+    /// Factor by which a value must lie outside the known range to be quarantined.
     pub factor: f64,
-    /// Number of consecutive answers with such values.
+    /// Number of consecutive answers with the same outlier.
     pub times: u32,
-    /// Time of the first of these consecutive responses.
+    /// Time of the first of these consecutive answers.
     pub since: DateTime<Utc>,
 }
 
@@ -66,8 +66,8 @@ impl<V: SignalValue> fmt::Display for Quarantined<V> {
 }
 
 /// Removes outliers from `newest` and returns them; `None` if there are none, or if the source has repeated them
-/// often enough to be believed. `before` holds those of the previous answer: they count if this one has the
-/// same value in the same slot. A forecast of zeros throughout, where the grid never was near zero, is an outlier too.
+/// often enough. `before` holds the outliers of the previous answer, which are repeated if `newest` has about the same
+/// value in the same slot. A forecast of only zeros is an outlier too, unless the known range reaches near zero.
 pub(super) fn quarantine<V: SignalValue>(
     old: Option<&Forecast<V>>,
     newest: &mut Forecast<V>,
@@ -96,15 +96,15 @@ pub(super) fn quarantine<V: SignalValue>(
     };
     newest.expected = keep(&newest.expected);
     newest.actual = keep(&newest.actual);
-    // The slot that was quarantined first is compared again, as long as answers cover it.
+    // The slot that was quarantined first is compared again, as long as it has not ended.
     let (slot, value) =
         again.map_or((slot, value), |b| if b.slot.end() > now { (b.slot, b.value) } else { (slot, value) });
     let since = again.map_or(now, |b| b.since);
     Some(Quarantined { values, of, slot, value, known: yardstick, factor, times, since })
 }
 
-/// Removes outliers from actual values of the past, and returns their number. A long history may have seen
-/// more than is known yet: where its middle half lies within the known range, it widens the yardstick itself.
+/// Removes outliers from past actual values, and returns their number. A long history may have a wider range than the
+/// known values: if its middle half lies near the known range, its own range (without the outer 5 %) is added to it.
 pub(super) fn quarantine_past<V: SignalValue>(
     known: &Forecast<V>,
     actuals: &mut TimeSeries<Quoted<V>>,
@@ -142,8 +142,8 @@ impl Range {
 }
 
 impl<V: SignalValue> Quarantined<V> {
-    /// Returns true if an answer repeats the quarantined value: about the same in the same slot; where it does not
-    /// cover that slot any more, in its first outlier.
+    /// Returns true if an answer repeats the quarantined value: about the same value in the same slot or, if the answer
+    /// no longer covers that slot, as its first outlier.
     fn is_repeated_by(&self, newest: &Forecast<V>, slot: Slot, value: V) -> bool {
         let at = self.slot.start();
         let repeated = newest.expected.at(at).or_else(|| newest.actual.at(at)).map(|(_, v)| v.value);
@@ -152,8 +152,8 @@ impl<V: SignalValue> Quarantined<V> {
     }
 }
 
-/// Returns the known range; without one, that of a day of the answer's actual values, else of its forecast (but for the
-/// lowest and the highest quarter).
+/// Returns the lowest and highest known value of the last four weeks. If there are none, returns the lower and upper
+/// quartile of the answer's actual values if they span a day, else of its forecast; `None` if those are fewer than 8.
 fn yardstick<V: SignalValue>(
     old: Option<&Forecast<V>>,
     newest: &Forecast<V>,
@@ -174,7 +174,7 @@ fn yardstick<V: SignalValue>(
         own.sort_by(f64::total_cmp);
         (own.len() >= OWN_YARDSTICK).then(|| (own[own.len() / 4], own[3 * own.len() / 4]))
     };
-    // Some hours of a day do not bound its other hours.
+    // The values of a few hours do not represent the whole day.
     let actuals = newest.actual.start().zip(newest.actual.end()).filter(|(start, end)| *end - *start >= DAY);
     actuals.and_then(|_| own(&newest.actual)).or_else(|| own(&newest.expected))
 }

@@ -9,23 +9,22 @@ use super::source_state::{Freshness, SourceState};
 use wattune_core::domain::{Forecast, SignalValue, TimeSeries, is_same_quantity};
 use wattune_core::units::GramsPerKwh;
 
-/// Among equals the active source stays, unless another one caught this much more of the possible gain.
+/// Difference in recent skill by which an equal source must exceed the active source to replace it.
 const BETTER_BY: f64 = 0.05;
 
-/// Recent skill of each source: the share of the possible gain that following it would have caught.
+/// Recent skill by source name: the fraction of the saving with perfect foresight that the source's forecast achieves.
 pub type Ranks = BTreeMap<&'static str, f64>;
 
-/// The state of a feed.
+/// The state of a feed: its sources, and the active source's forecast.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeedState<V: SignalValue = GramsPerKwh> {
     /// The sources, in the order of the chain.
     pub sources: Vec<SourceState<V>>,
     /// Index of the active source; absent while none has answered.
     pub active: Option<usize>,
-    /// The time at which it became active.
+    /// Time at which the active source became active.
     pub active_since: DateTime<Utc>,
-    /// The active source's forecast, with actual values of other sources of the same kind and scope where it has none
-    /// itself.
+    /// The active source's forecast. Actual values that it lacks are those of other sources of the same kind and scope.
     pub forecast: Option<Arc<Forecast<V>>>,
 }
 
@@ -45,7 +44,7 @@ impl<V: SignalValue> FeedState<V> {
         self.source().map_or(Freshness::None, |source| source.freshness(now))
     }
 
-    /// Returns the state with one source replaced, and the choice made anew.
+    /// Returns the state with one source replaced, and the active source chosen again.
     #[must_use]
     pub fn with(mut self, index: usize, source: SourceState<V>, ranks: &Ranks, now: DateTime<Utc>) -> Self {
         if let Some(place) = self.sources.get_mut(index) {
@@ -54,10 +53,10 @@ impl<V: SignalValue> FeedState<V> {
         self.chosen(ranks, now)
     }
 
-    /// Returns the state with the choice made anew for `now`.
+    /// Returns the state with the active source chosen again for `now`.
     ///
     /// In the order of the chain: the first source whose forecast is fresh and covers now; else the first whose
-    /// forecast covers now; else the one with the latest actual value. Equals are ordered by recent skill.
+    /// forecast covers now; else the source whose values reach furthest. Equals are ordered by recent skill.
     #[must_use]
     pub fn chosen(mut self, ranks: &Ranks, now: DateTime<Utc>) -> Self {
         let order = self.order(ranks);
@@ -67,7 +66,7 @@ impl<V: SignalValue> FeedState<V> {
             let forecast = self.sources[*i].forecast.as_ref()?;
             forecast.actual.end().max(forecast.expected.end())
         };
-        // Of equally old last words the first in the chain counts: `max_by_key` would take the last.
+        // If several end at the same time, the first in the chain counts: `max_by_key` would take the last.
         let latest = || order.iter().rev().filter(|i| last_word(i).is_some()).max_by_key(|i| last_word(i));
         let choice = order.iter().find(fresh).or_else(|| order.iter().find(covers)).or_else(latest).copied();
         if choice != self.active {
@@ -78,8 +77,8 @@ impl<V: SignalValue> FeedState<V> {
         self
     }
 
-    /// Returns indexes in the order of choice: by group, equals by rank, the active one before those that are
-    /// hardly better.
+    /// Returns the indexes of sources in the order of choice: by group, and within a group by recent skill, to which
+    /// [`BETTER_BY`] is added for the active source.
     fn order(&self, ranks: &Ranks) -> Vec<usize> {
         let rank = |i: usize| {
             let own = ranks.get(self.sources[i].source).copied().unwrap_or(0.0);
@@ -94,7 +93,7 @@ impl<V: SignalValue> FeedState<V> {
     }
 
     /// Returns the active source's forecast. Actual values that it lacks are taken from other sources of the same
-    /// quantity: kind and scope must be known and equal.
+    /// quantity: kind and scope must be specified and equal.
     fn joined(&self) -> Option<Arc<Forecast<V>>> {
         let active = self.source()?.forecast.as_ref()?;
         let mut actuals = TimeSeries::default();
@@ -112,7 +111,7 @@ impl<V: SignalValue> FeedState<V> {
             return Some(Arc::clone(active));
         }
         let joined = Forecast { actual: actuals, ..Forecast::clone(active) };
-        // The same as before stays the same thing: whoever compares need not look inside.
+        // An equal forecast keeps its `Arc`, so that comparing pointers is enough.
         match &self.forecast {
             Some(before) if **before == joined => Some(Arc::clone(before)),
             _ => Some(Arc::new(joined)),

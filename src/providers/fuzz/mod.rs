@@ -1,4 +1,4 @@
-//! The parsers of all sources, for runs with made-up bodies: whatever comes, there is an error at most.
+//! Fuzz targets: the parsers of all sources, run on generated bodies, which may cause errors but no panic.
 
 #[cfg(test)]
 mod tests;
@@ -11,7 +11,7 @@ pub use super::sources::FuzzTarget;
 use super::sources::Source;
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
-/// Returns all targets by name: those of the sources, the state directory's files, and refusals.
+/// Returns all targets, sorted by name: the sources' parsers, the readers of stored files, and the reader of refusals.
 pub fn targets() -> Vec<FuzzTarget> {
     let mut targets = vec![
         FuzzTarget { name: "refusal", parse: |body| http::read_any(body, now()) },
@@ -22,7 +22,7 @@ pub fn targets() -> Vec<FuzzTarget> {
     targets
 }
 
-/// Reads what an earlier run may have left in the state directory: answers, and counts of requests.
+/// Reads a body as each kind of file in the state directory: stored answers, and request counts.
 fn parse_stored(body: &[u8]) {
     if let Ok(forecast) = cache::read::<GramsPerKwh>(body) {
         check_series(&forecast.expected);
@@ -34,7 +34,7 @@ fn parse_stored(body: &[u8]) {
     quota::read_any(body, now());
 }
 
-/// A time that the made-up bodies lie around.
+/// Returns a fixed time near the times in the generated bodies.
 fn now() -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_300)
 }

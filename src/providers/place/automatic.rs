@@ -1,13 +1,13 @@
-//! `source = "auto"`: the sources that the settings give a file, an address, a key or an account for, and those that
-//! need none.
+//! The automatic chain (`source = "auto"`): sources for which the settings hold a file, an address, a key or an
+//! account, and sources that need none.
 
 use super::Place;
 use crate::providers::error::SettingsError;
 use crate::providers::settings::{CarbonSettings, Chain};
 use crate::providers::sources::Source;
 
-/// Returns the chain for the settings' zone: the sources that are set up or need no key there, by their rank, and of
-/// equals first those that serve fewer countries. Without any, the constant.
+/// Returns the chain for the settings' zone: sources that are set up, or need no key there, grouped by rank; within a
+/// group, sources that serve fewer countries come first. If there is no such source, the chain is the constant alone.
 pub(in crate::providers) fn automatic_chain(settings: &CarbonSettings) -> Vec<Vec<Source>> {
     let (place, shared) = (settings.zone.as_ref().map(Place::of), settings.shared(None));
     let country = place.as_ref().and_then(Place::country);
@@ -15,7 +15,7 @@ pub(in crate::providers) fn automatic_chain(settings: &CarbonSettings) -> Vec<Ve
     for source in Source::ALL.iter().copied() {
         let table = settings.table(source);
         let is_keyless = country.as_deref().is_some_and(|country| is_keyless(source, country));
-        // A source may know better than its country's code that it does not serve a place (Northern Ireland).
+        // A source may refuse a place although it serves the place's country code (Northern Ireland).
         let refuses = || matches!(table.build(&shared), Err(SettingsError::Place { .. }));
         if (is_keyless || table.is_set_up(place.as_ref())) && !refuses() {
             ready.extend(source.descriptor().rank.map(|rank| (rank, source)));
@@ -28,13 +28,13 @@ pub(in crate::providers) fn automatic_chain(settings: &CarbonSettings) -> Vec<Ve
     ready.chunk_by(|a, b| a.0 == b.0).map(|equals| equals.iter().map(|(_, source)| *source).collect()).collect()
 }
 
-/// Returns true if a source serves the country (alpha-2) without a key.
+/// Returns true if a source serves the country (ISO 3166-1 alpha-2) without a key.
 fn is_keyless(source: Source, country: &str) -> bool {
     source.descriptor().countries.contains(&country)
 }
 
-/// Returns how to get a forecast for the settings' zone if it has none, in the user's words; `None` where a source is
-/// used, or a constant was chosen on purpose.
+/// Returns advice for the user on how to get a forecast for the settings' zone; `None` if the settings choose a source,
+/// or a constant on purpose.
 pub fn advice(settings: &CarbonSettings) -> Option<String> {
     let alone = match &settings.source {
         Chain::Auto => automatic_chain(settings) == [[Source::Fixed]],

@@ -1,12 +1,12 @@
-//! Countries and bidding zones with the names that people write.
+//! Countries and bidding zones by the names that users write.
 
-/// A country that is found by its name and its longer code.
+/// A country, which users may write by its name or its three-letter code.
 struct Country {
     alpha2: &'static str,
     alpha3: &'static str,
-    /// In English.
+    /// English name of the country.
     name: &'static str,
-    /// The bidding zone, where the country is one.
+    /// The country's bidding zone at Energy-Charts; absent if it has several or none.
     bidding_zone: Option<&'static str>,
 }
 
@@ -66,7 +66,7 @@ const COUNTRIES: [Country; 44] = [
     country("ZA", "ZAF", "South Africa", None),
 ];
 
-/// Other names of countries, in small letters.
+/// Other names of countries, in lower case, with their alpha-2 codes.
 const OTHER_NAMES: [(&str, &str); 10] = [
     ("united kingdom", "GB"),
     ("britain", "GB"),
@@ -80,7 +80,7 @@ const OTHER_NAMES: [(&str, &str); 10] = [
     ("macedonia", "MK"),
 ];
 
-/// Bidding zones that are not countries, by how Energy-Charts names them.
+/// Bidding zones that are not a single country, by their names at Energy-Charts.
 pub(in crate::providers) const BIDDING_ZONES: [&str; 22] = [
     "DE-LU",
     "DK1",
@@ -106,24 +106,24 @@ pub(in crate::providers) const BIDDING_ZONES: [&str; 22] = [
     "SE4",
 ];
 
-/// Returns the country's code (alpha-2) for its longer one in capitals.
+/// Returns a country's alpha-2 code for its alpha-3 code, in capitals.
 pub(super) fn with_alpha3(alpha3: &str) -> Option<&'static str> {
     COUNTRIES.iter().find(|c| c.alpha3 == alpha3).map(|c| c.alpha2)
 }
 
-/// Returns the country's code (alpha-2) for its English name.
+/// Returns a country's alpha-2 code for its English name.
 pub(super) fn named(name: &str) -> Option<&'static str> {
     let country = COUNTRIES.iter().find(|c| c.name.eq_ignore_ascii_case(name)).map(|c| c.alpha2);
     country
         .or_else(|| OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, alpha2)| *alpha2))
 }
 
-/// Returns the English name of a country (alpha-2), and its bidding zone if it is one.
+/// Returns the English name of a country (alpha-2), and its bidding zone if it has a single known one.
 pub(in crate::providers) fn name_and_bidding_zone(alpha2: &str) -> Option<(&'static str, Option<&'static str>)> {
     COUNTRIES.iter().find(|c| c.alpha2 == alpha2).map(|c| (c.name, c.bidding_zone))
 }
 
-/// Returns the bidding zone that a place's code names, also with its country before it ("SE-SE3").
+/// Returns the bidding zone that a code names, with or without the country before it ("SE3", "SE-SE3").
 pub(in crate::providers) fn bidding_zone_named(code: &str) -> Option<&'static str> {
     let known = |code: &str| BIDDING_ZONES.iter().copied().find(|zone| zone.eq_ignore_ascii_case(code));
     known(code).or_else(|| known(code.split_once('-')?.1))

@@ -20,23 +20,23 @@ use self::countries::{named, with_alpha3};
 use super::error::{SettingsError, shortened};
 use wattune_core::domain::Zone;
 
-/// A zone as `carbon.zone` takes it, with its name.
+/// A zone as `carbon.zone` accepts it, with a name for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ZoneName {
-    /// The source's own code.
+    /// Code of the zone at the source.
     pub code: String,
-    /// The name, and the signals that exist for it.
+    /// Name of the zone, and the signals that exist for it.
     pub name: String,
 }
 
 impl ZoneName {
-    /// Makes text from outside fit for a line.
+    /// Makes a zone of external texts, which are shortened to one line each.
     pub(in crate::providers) fn new(code: &str, name: &str) -> Self {
         Self { code: shortened(code), name: shortened(name) }
     }
 }
 
-/// A place on the grid.
+/// The place whose grid is followed, as the settings write it.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::providers) struct Place {
     zone: Zone,
@@ -45,25 +45,25 @@ pub(in crate::providers) struct Place {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
-    /// ISO 3166-1 alpha-2, in capitals.
+    /// ISO 3166-1 alpha-2 code, in capitals.
     Country([u8; 2]),
     Coordinates {
         latitude: f64,
         longitude: f64,
     },
-    /// A source's own code.
+    /// Code of the zone at a source.
     Code,
 }
 
-/// The form of coordinates.
+/// Advice on how to write coordinates.
 const COORDINATES: &str = "coordinates are latitude,longitude in degrees, like 52.52,13.40: latitude must be from -90 to \
                            90, longitude from -180 to 180, with a comma between them";
 
-/// Danish price areas west and east of the Great Belt, whose middle lies about here.
+/// Longitude of the Great Belt in degrees, which separates the Danish price areas DK1 (west) and DK2 (east).
 const GREAT_BELT_LONGITUDE: f64 = 10.98;
 
 impl Place {
-    /// Recognises the form of a zone's text.
+    /// Recognises in which of the three forms a zone is written.
     pub(in crate::providers) fn of(zone: &Zone) -> Self {
         Self { zone: zone.clone(), form: form_of(zone.as_str()) }
     }
@@ -72,7 +72,7 @@ impl Place {
         &self.zone
     }
 
-    /// Returns latitude and longitude in degrees if it was written so.
+    /// Returns latitude and longitude in degrees if the place is written as coordinates.
     pub(in crate::providers) fn coordinates(&self) -> Option<(f64, f64)> {
         match self.form {
             Form::Coordinates { latitude, longitude } => Some((latitude, longitude)),
@@ -80,14 +80,14 @@ impl Place {
         }
     }
 
-    /// Returns true if it was written as a source's own code.
+    /// Returns true if the place is written as a source's own code.
     pub(in crate::providers) fn is_code(&self) -> bool {
         self.form == Form::Code
     }
 
-    /// Returns the country, ISO 3166-1 alpha-2 in capitals, as far as it is known without a request: coordinates by
-    /// their place within borders, codes by what precedes their first hyphen ("SE-SE3") or by being a bidding zone
-    /// ("SE3").
+    /// Returns the country, ISO 3166-1 alpha-2 in capitals, as far as it is known without a request: for coordinates,
+    /// from the countries' borders; for codes, from the part before the first hyphen ("SE-SE3") or from the bidding
+    /// zone ("SE3").
     pub(in crate::providers) fn country(&self) -> Option<String> {
         match self.form {
             Form::Country(letters) => Some(letters.iter().map(|b| char::from(*b)).collect()),
@@ -106,7 +106,7 @@ impl Place {
         }
     }
 
-    /// Returns what is wrong with a place that looks like coordinates and is none.
+    /// Returns advice if the place looks like coordinates but is not valid as such.
     pub(in crate::providers) fn misread(&self) -> Option<&'static str> {
         let text = self.zone.as_str();
         let number = |c: char| c.is_ascii_digit() || c.is_whitespace() || "+-.,;°NSEWnsew".contains(c);
@@ -115,7 +115,7 @@ impl Place {
         (self.is_code() && like).then_some(COORDINATES)
     }
 
-    /// Returns the coordinates the other way round, with the country there.
+    /// Returns the place with latitude and longitude swapped, and the country there.
     fn swapped(&self) -> Option<(String, String)> {
         let (latitude, longitude) = self.coordinates()?;
         Some((format!("{longitude},{latitude}"), country_at(longitude, latitude)?))
@@ -163,7 +163,7 @@ fn form_of(text: &str) -> Form {
     }
 }
 
-/// Returns for each of the points (latitude and longitude in degrees) whether it lies within a country (alpha-2).
+/// Returns for each point (latitude and longitude in degrees) true if it lies within the country (alpha-2).
 pub(in crate::providers) fn within_country(points: &[(f64, f64)], country: &str) -> Vec<bool> {
     let boundaries = if points.is_empty() { None } else { boundaries() };
     let Some(boundaries) = boundaries else { return vec![false; points.len()] };
@@ -183,7 +183,7 @@ fn country_in(boundaries: &CountryBoundaries, latitude: f64, longitude: f64) -> 
     ids.into_iter().find(|id| id.len() == 2).map(str::to_owned)
 }
 
-/// Reads borders from OpenStreetMap (ODbL), © OpenStreetMap contributors. Needed at start only.
+/// Reads country borders from OpenStreetMap (ODbL), © OpenStreetMap contributors. Needed at start only.
 fn boundaries() -> Option<CountryBoundaries> {
     CountryBoundaries::from_reader(BOUNDARIES_ODBL_180X90).ok()
 }

@@ -14,20 +14,20 @@ use wattune_core::domain::Zone;
 /// The zones that a source serves.
 #[derive(Clone, Debug, Serialize)]
 pub struct SourceZones {
-    /// The source's name in the settings.
+    /// Name of the source in the settings.
     pub source: &'static str,
-    /// Kind of its values and condition of access.
+    /// Kind of the source's values, and whether they need a key or an account.
     pub what: &'static str,
-    /// The zones, as far as they are known.
+    /// The zones, if they are known.
     pub zones: Vec<ZoneName>,
-    /// The reason why they are not known, and the remedy.
+    /// Reason why the zones are not known, with the remedy; absent if they are known.
     pub problem: Option<String>,
 }
 
-/// Lists the zones of all sources, those without a key first. Sources with a key or an address of their own are asked,
-/// as far as the settings allow.
+/// Lists the zones of all sources, those without a key first. Sources with a key or an own address are asked over the
+/// network, as far as the settings allow.
 pub async fn zones(settings: &CarbonSettings, state_dir: Option<&Path>, now: DateTime<Utc>) -> Vec<SourceZones> {
-    // A list can be asked for with any zone.
+    // Any zone will do to request a list of zones.
     let any = Zone::new("CAISO_NORTH").ok();
     let shared = SharedSettings { zone: any.as_ref(), ..settings.shared(state_dir) };
     let mut sources = Source::ALL.to_vec();

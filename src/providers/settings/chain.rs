@@ -8,15 +8,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::providers::sources::Source;
 
-/// The order in which sources are used. Written as `"auto"`, as one name, or as a list of names, in which names in an
-/// inner list are equals: the one that forecast best lately goes first.
+/// The order in which sources are used. Written as `"auto"`, as one name, or as a list of names. The names of an inner
+/// list are equals, of which the one with the best recent forecasts is used first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Chain {
-    /// The sources that have a file, an address, a key or an account in the settings, and those that need none for the
-    /// zone.
+    /// Chosen automatically: the sources for which the settings hold a file, an address, a key or an account, and those
+    /// that need none for the zone.
     #[default]
     Auto,
-    /// These, group by group; the sources of a group are equals.
+    /// The listed sources, group by group; the sources of a group are equals.
     Listed(Vec<Vec<Source>>),
 }
 
@@ -26,7 +26,7 @@ impl Chain {
         Self::Listed(vec![vec![source]])
     }
 
-    /// Returns true if it names the source.
+    /// Returns true if the chain is a list that names the source.
     pub fn has(&self, source: Source) -> bool {
         matches!(self, Self::Listed(groups) if groups.iter().flatten().any(|s| *s == source))
     }
@@ -57,7 +57,7 @@ fn named<E: de::Error>(name: &str) -> Result<Source, E> {
     Source::ALL.iter().copied().find(|s| s.name() == name).ok_or_else(|| E::unknown_variant(name, Source::CHOICES))
 }
 
-/// A name, or a list of equals.
+/// An element of the list: a name, or an inner list of equals.
 struct Group(Vec<Source>);
 
 struct GroupVisitor;

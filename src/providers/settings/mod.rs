@@ -1,4 +1,4 @@
-//! The settings of this room. Values are checked as they are read, so that an error carries file and line.
+//! The settings of the sources. Values are checked when they are read, so that an error names file and line.
 
 mod chain;
 mod price;
@@ -21,19 +21,19 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 
 macro_rules! carbon_settings {
     ($($(#[$about:meta])* $variant:ident: $name:ident,)*) => {
-        /// `[carbon]`
+        /// Settings of the table `[carbon]`.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct CarbonSettings {
-            /// The sources that are used, in order.
+            /// The sources that are used, in order of preference.
             pub source: Chain,
-            /// The part of the grid: an ISO country, `latitude,longitude`, or a source's own code; the source's default
-            /// if absent.
+            /// Place whose grid is followed: an ISO country, `latitude,longitude`, or a source's own code; the source's
+            /// default if absent.
             pub zone: Option<Zone>,
-            /// The intensity where none is known, in gCO2e/kWh.
+            /// Carbon intensity that is assumed where none is known, in gCO2e/kWh.
             #[serde(deserialize_with = "intensity")]
             pub fallback_g_per_kwh: GramsPerKwh,
-            /// A value this many times above (or below) the range of the last four weeks is quarantined at first.
+            /// Factor by which a value must lie above (or below) the range of the last four weeks to be quarantined.
             #[serde(deserialize_with = "jump_factor")]
             pub jump_factor: f64,
             /// Time between polls, in seconds; the source's own interval if absent.
@@ -45,7 +45,7 @@ macro_rules! carbon_settings {
             /// Longest wait for a complete answer, in seconds.
             #[serde(deserialize_with = "timeout")]
             pub timeout_s: Seconds,
-            /// Longest answer that is read, in bytes.
+            /// Maximum length of an answer, in bytes.
             #[serde(deserialize_with = "body_bytes")]
             pub max_body_bytes: u64,
             $($(#[$about])* pub $name: sources::$name::Settings,)*
@@ -92,7 +92,7 @@ impl CarbonSettings {
         }
     }
 
-    /// Looks for settings that are right one by one but not together.
+    /// Checks for settings that are valid singly but contradict each other.
     pub fn check(&self) -> Result<(), SettingsError> {
         Source::ALL.iter().try_for_each(|source| self.table(*source).check(self.source.has(*source)))
     }

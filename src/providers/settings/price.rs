@@ -1,4 +1,4 @@
-//! `[price]`: the day-ahead price as a second signal.
+//! Settings of the day-ahead price, a second signal beside the carbon intensity (`[price]`).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,31 +6,31 @@ use crate::providers::error::SettingsError;
 use crate::providers::sources::file::Settings as FileSettings;
 use wattune_core::units::PricePerMwh;
 
-/// The source of prices.
+/// The source of day-ahead prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PriceSource {
     /// No prices.
     #[default]
     None,
-    /// A CSV or JSON file, per MWh.
+    /// A CSV or JSON file with prices per MWh.
     File,
-    /// Energy-Charts, always in EUR; settings of `[carbon.energy_charts]`.
+    /// Energy-Charts, always in EUR, with the settings of `[carbon.energy_charts]`.
     EnergyCharts,
 }
 
-/// A currency, as three letters (ISO 4217).
+/// A currency as its three-letter code (ISO 4217).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Currency(String);
 
 impl Currency {
-    /// Returns the three letters.
+    /// Returns the currency's three letters, in capitals.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Returns the euro, in which Energy-Charts quotes.
+    /// Returns the euro, the currency of Energy-Charts' prices.
     pub fn euro() -> Self {
         Self("EUR".to_owned())
     }
@@ -51,15 +51,15 @@ impl From<Currency> for String {
     }
 }
 
-/// `[price]`
+/// Settings of the table `[price]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PriceSettings {
-    /// The source of prices.
+    /// The source of day-ahead prices.
     pub source: PriceSource,
     /// The currency of the file's prices.
     pub currency: Currency,
-    /// Used with `source = "file"`; kind and scope do not apply.
+    /// Settings of the file, for `source = "file"`; `kind` and `scope` do not apply to prices.
     pub file: FileSettings,
 }
 
@@ -70,12 +70,12 @@ impl Default for PriceSettings {
 }
 
 impl PriceSettings {
-    /// Returns the currency of all prices.
+    /// Returns the currency of all prices: EUR for Energy-Charts, else the configured one.
     pub fn counted_in(&self) -> Currency {
         if self.source == PriceSource::EnergyCharts { Currency::euro() } else { self.currency.clone() }
     }
 
-    /// Looks for settings that are right one by one but not together.
+    /// Checks for settings that are valid singly but contradict each other.
     pub fn check(&self) -> Result<(), SettingsError> {
         self.file.check_for::<PricePerMwh>(self.source == PriceSource::File)
     }

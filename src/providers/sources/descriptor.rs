@@ -1,4 +1,4 @@
-//! The interface between a source's folder and the rest of the room.
+//! The interface between a source's folder and the rest of `providers`.
 
 use std::sync::Arc;
 
@@ -11,42 +11,44 @@ use crate::providers::error::{ProviderError, SettingsError};
 use crate::providers::place::{Place, ZoneName};
 use crate::providers::provider::Provider;
 
-/// The facts about a source that do not depend on settings.
+/// Facts about a source that do not depend on settings.
 #[derive(Debug)]
 pub(in crate::providers) struct Descriptor {
-    /// Name in configuration and API, which the folder bears too.
+    /// Name of the source in configuration and API, which is also the name of its folder.
     pub(in crate::providers) name: &'static str,
-    /// Kind of its values and condition of access, for the list of zones; absent for sources without zones.
+    /// Kind of the source's values, and whether they need a key, for the list of zones; absent for sources without
+    /// zones.
     pub(in crate::providers) summary: Option<&'static str>,
-    /// Place in the automatic choice, lowest first; sources of one rank are equals: 0 a file, 1 an address of the user's
-    /// own, 2 a key, 3 no key, 4 a marginal signal. Absent: never chosen.
+    /// Rank in the automatic choice, lowest first; sources of the same rank are equals: 0 a file, 1 the user's own
+    /// address, 2 a key, 3 no key, 4 a marginal signal. Absent if the source is never chosen automatically.
     pub(in crate::providers) rank: Option<u8>,
-    /// Countries that it serves without a key, ISO 3166-1 alpha-2.
+    /// Countries that the source serves without a key, ISO 3166-1 alpha-2.
     pub(in crate::providers) countries: &'static [&'static str],
-    /// Entry points for made-up bodies.
+    /// Fuzz targets: the source's parsers.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(in crate::providers) fuzz: &'static [FuzzTarget],
 }
 
-/// The parsers of one kind of body, for made-up ones.
+/// A fuzz target: the parsers of one kind of body, which are run on generated bodies.
 #[cfg(any(test, feature = "fuzzing"))]
 #[derive(Clone, Copy, Debug)]
 pub struct FuzzTarget {
-    /// Name, which the folder of bodies in `tests/fuzz/corpus` bears.
+    /// Name of the target, and of its folder of bodies in `tests/fuzz/corpus`.
     pub name: &'static str,
     /// Runs the parsers on a body; panics if they accept values that are out of order or out of range.
     pub parse: fn(&[u8]),
 }
 
-/// A source's table of settings, which makes the source.
+/// The settings table of a source, which builds the source.
 pub(in crate::providers) trait Table {
-    /// Makes the source. Nothing is read or connected yet.
+    /// Builds the source. Reads no file and makes no request yet.
     ///
     /// # Errors
     /// If a setting is missing, or the source does not serve the place.
     fn build(&self, shared: &SharedSettings<'_>) -> Result<Arc<dyn Provider>, SettingsError>;
 
-    /// Looks for settings that are right one by one but not together; `is_listed` if `carbon.source` names the source.
+    /// Checks for settings that are valid singly but contradict each other; `is_listed` if `carbon.source` names the
+    /// source.
     fn check(&self, _is_listed: bool) -> Result<(), SettingsError> {
         Ok(())
     }
@@ -56,7 +58,7 @@ pub(in crate::providers) trait Table {
         false
     }
 
-    /// Lists the zones that the source serves, from the source itself where it has to be asked. `shared.zone` is a
+    /// Lists the zones that the source serves, with a request to the source where that is needed. `shared.zone` is a
     /// place that any source accepts.
     fn zones<'a>(
         &'a self,
@@ -67,10 +69,10 @@ pub(in crate::providers) trait Table {
     }
 }
 
-/// The reason why a source's zones are not known, and the remedy.
+/// Reason why a source's zones are not known, with the remedy.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(in crate::providers) enum ZonesError {
-    /// There is no key, account or address yet.
+    /// The settings hold no key, account or address yet.
     #[error("{0}")]
     NotSetUp(String),
     #[error(transparent)]

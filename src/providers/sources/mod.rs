@@ -1,4 +1,4 @@
-//! The registry of sources: a folder, its module and its line in `each_source` for each.
+//! The registry of sources. Each source has a folder, a module, and a line in `each_source`.
 
 pub mod carbon_aware_sdk;
 mod descriptor;
@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 pub use descriptor::FuzzTarget;
 pub(super) use descriptor::{Descriptor, Table};
 
-/// Passes all sources on to a macro: variant of [`Source`], and module, whose name is that of the table in `[carbon]`.
+/// Passes all sources to a macro: the variant of [`Source`], and the module, which is also the table in `[carbon]`.
 macro_rules! each_source {
     ($then:ident) => {
         $then! {
-            /// One constant for all times.
+            /// One constant carbon intensity for all times.
             Fixed: fixed,
             /// A CSV or JSON file.
             File: file,
@@ -44,7 +44,7 @@ pub(super) use each_source;
 
 macro_rules! source {
     ($($(#[$about:meta])* $variant:ident: $name:ident,)*) => {
-        /// A source of intensities.
+        /// A source of carbon intensities.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Source {
@@ -55,10 +55,10 @@ macro_rules! source {
             /// All sources.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// The words that `carbon.source` may be.
+            /// Valid words of `carbon.source`.
             pub(super) const CHOICES: &'static [&'static str] = &["auto", $(stringify!($name)),*];
 
-            /// Returns the facts about the source.
+            /// Returns the facts about the source that do not depend on settings.
             pub(super) fn descriptor(self) -> &'static Descriptor {
                 match self {
                     $(Self::$variant => &$name::DESCRIPTOR,)*
@@ -70,7 +70,7 @@ macro_rules! source {
 each_source!(source);
 
 impl Source {
-    /// Returns its name in configuration and API.
+    /// Returns the source's name in configuration and API.
     pub fn name(self) -> &'static str {
         self.descriptor().name
     }

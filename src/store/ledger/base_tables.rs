@@ -1,4 +1,4 @@
-//! Verification of the tables that figures depend on beside the derived ones: the schema, each device's checkpoint, and
+//! Verification of what reported figures depend on besides the derived tables: the schema, each device's checkpoint and
 //! the jobs.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use wattune_core::ledger::verify::Inconsistency;
 /// Statements that create the parts of the schema, by kind, name and table.
 type Schema = BTreeMap<(String, String, String), String>;
 
-/// The reason why a verification stopped.
+/// Reason why a verification stopped: an inconsistency, or a failure of the database.
 pub(super) enum VerifyError {
     Inconsistency(Inconsistency),
     Store(StoreError),
@@ -89,8 +89,8 @@ fn schema(db: &Connection) -> Result<Schema, StoreError> {
     Ok(rows::all(db, &sql, [], part)?.into_iter().collect())
 }
 
-/// Checks that no row since the last close is missing, that each device's checkpoint is unchanged, and that its counter's
-/// increase since the last close equals the recorded energy.
+/// Checks that no row since the last close is missing, that each device's checkpoint is unchanged, and that its
+/// counter's increase since the last close equals the recorded energy.
 pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), VerifyError> {
     let of_record = |why: String| inconsistency("open_block", "the open block", why);
     let open = OpenBlock::stored(tx)?.map_err(|why| of_record(why.to_owned()))?;

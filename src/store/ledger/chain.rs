@@ -13,7 +13,7 @@ use wattune_core::ledger::{Interval, Share};
 pub(super) const INTERVAL: &str = "device, share, job_id, start_us, end_us, energy_mj, source";
 
 impl Store {
-    /// Appends an entry. Returns its number.
+    /// Appends an entry to the ledger. Returns the entry's number.
     pub async fn append_entry(&self, entry: &Entry) -> Result<u64, StoreError> {
         let entry = entry.clone();
         let write = move |db: &mut Connection| {
@@ -47,7 +47,7 @@ pub(super) fn closed_blocks(tx: &Connection) -> Result<i64, StoreError> {
     Ok(last.unwrap_or_default())
 }
 
-/// Appends an entry to the chain. Returns its number.
+/// Appends an entry to the ledger's chain. Returns the entry's number.
 pub(in crate::store) fn append_entry(tx: &Connection, entry: &Entry) -> Result<i64, StoreError> {
     let numbered = |row: &TableRow<'_>| Ok::<_, StoreError>((row.get("seq")?, digest(row)?));
     let last = rows::optional(tx, "SELECT seq, hash FROM ledger ORDER BY seq DESC LIMIT 1", [], numbered)?;

@@ -1,5 +1,5 @@
-//! Changes to the open block and to checkpoints that wattune did not make: found against their record, and set aside at
-//! the start.
+//! Changes to the open block and to checkpoints that wattune did not make: detected by comparison with their record,
+//! and set aside when the daemon starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,17 @@ use wattune_core::domain::DeviceId;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, Lost, Row};
 
-/// Reason of a loss where rows of the open block are not as they were written.
+/// Reason, in the ledger, for lost energy where rows of the open block are not as wattune wrote them.
 const CHANGED_ROWS: &str = "the database was changed: intervals since the last close were edited or deleted, so that what is \
                             recorded of this time is not what was measured";
-/// Reason of a loss where the record of the open block is not as it was written.
+/// Reason, in the ledger, for lost energy where the record of the open block is not as wattune wrote it.
 const CHANGED_RECORD: &str = "the database was changed: the record of the open block was edited or deleted, so that intervals \
                               and checkpoints since the last close may be missing";
 
-/// Version whose checkpoints have a digest of all columns.
+/// First version of the tables in which a checkpoint's digest covers all columns.
 const ALL_COLUMNS: i64 = 13;
 
-/// Returns the checkpoints that are not as they were written, and why.
+/// Returns the devices whose checkpoints are not as wattune wrote them, with the reason.
 pub(super) fn changed_checkpoints(
     open: &OpenBlock,
     tx: &Connection,
@@ -57,7 +57,7 @@ pub(super) fn changed_checkpoints(
     Ok(changed)
 }
 
-/// Returns why the rows of the block are not as they were written, if so.
+/// Returns the reason if the rows of the open block are not as wattune wrote them.
 pub(super) fn changed_rows(open: &OpenBlock, tx: &Connection) -> Result<Option<String>, StoreError> {
     let (mut tail, mut last) = (last_close(tx)?, None);
     let mut statement = tx.prepare_cached(&as_recorded())?;
@@ -93,7 +93,7 @@ pub(in crate::store) fn cover_old_rows(tx: &Connection, version: i64) -> Result<
     OpenBlock::of_rows(tx)?.write(tx)
 }
 
-/// Differences between the record and the database.
+/// Differences between the database and the record of the open block.
 struct Changes {
     open: OpenBlock,
     record: Option<&'static str>,
@@ -115,8 +115,8 @@ impl Changes {
         self.record.is_none() && self.checkpoints.is_empty() && self.rows.is_none()
     }
 
-    /// Deletes checkpoints that cannot be believed, and notes in the ledger of which times the energy is unknown. Rows
-    /// stay as they are, and so does the end of their chain: verification goes on to report them.
+    /// Deletes changed checkpoints, and records in the ledger the times whose energy is unknown. Rows and the end of
+    /// their chain stay as they are, so that verification continues to report the change.
     fn set_aside(mut self, tx: &Connection, now: DateTime<Utc>) -> Result<(), StoreError> {
         for (device, why) in &self.checkpoints {
             tracing::error!(
@@ -127,7 +127,7 @@ impl Changes {
             let why =
                 format!("the database was changed: its checkpoint {why}; what its counter gained since is unknown");
             append_lost(tx, device, until, now, &why)?;
-            // Continues from that checkpoint.
+            // The stored open interval continues from the deleted checkpoint.
             rows::execute(tx, "DELETE FROM open_books WHERE device = ?1", [device])?;
             rows::execute(tx, "DELETE FROM checkpoints WHERE device = ?1", [device])?;
         }
@@ -164,7 +164,7 @@ fn append_lost(
     why: &str,
 ) -> Result<(), StoreError> {
     let Ok(device) = DeviceId::new(device) else { return Ok(()) };
-    // A wall clock that was set back meanwhile must not hide it.
+    // Record the loss even if the wall clock was set back meanwhile.
     let from = from.and_then(|us| rows::moment(us).ok()).filter(|from| *from < now);
     let from = from.unwrap_or(now - TimeDelta::seconds(1));
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'lost' AND about_us = ?1";
@@ -176,8 +176,8 @@ fn append_lost(
 }
 
 impl Store {
-    /// Compares the rows and checkpoints since the last close with their record, and sets aside what was changed while no
-    /// daemon ran. A start does this before it continues from them.
+    /// Compares the rows and checkpoints since the last close with their record, and sets aside what was changed while
+    /// no daemon ran. A start does this before it continues from them.
     pub async fn set_changes_aside(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
         // The usual case takes no lock, because another process may be writing.
         if self.write.run(|db| Ok::<_, StoreError>(Changes::of(&*db.transaction()?)?.is_empty())).await? {

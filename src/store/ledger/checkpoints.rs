@@ -14,7 +14,7 @@ use wattune_core::units::Millijoules;
 /// Counter reading up to which a device's energy is recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Device.
+    /// Device with the counter.
     pub device: DeviceId,
     /// Counter reading of the hardware.
     pub counter: Millijoules,
@@ -24,7 +24,7 @@ pub struct Checkpoint {
     pub read_from: Option<String>,
     /// Jobs on the device at that time.
     pub holders: Vec<JobId>,
-    /// Change of the reading, in millijoules, that was not recorded as energy, such as by resets.
+    /// Total change of the reading, in millijoules, that is not recorded as energy, such as that by resets.
     pub rebased_mj: i64,
     /// Part of the counter's future increase that is recorded already: integrated from power while the counter was
     /// absent.
@@ -47,14 +47,14 @@ pub(super) fn store_checkpoint(tx: &Connection, point: &Checkpoint, open: &mut O
     let (rebased, estimated) = (point.rebased_mj, rows::to_i64(point.estimated)?);
     let recorded = match open.checkpoints.contains_key(device) {
         true => 0,
-        // The energy of the block's rows lies before the new reading: the base of a new device lies before them.
+        // The block's rows of a new device precede this reading, so the device's base must precede those rows.
         false => {
             let sql = "SELECT COALESCE(SUM(energy_mj), 0) FROM intervals \
                        WHERE block = ?1 AND device = ?2 AND source <> 'integrated_power'";
             rows::one(tx, sql, params![open.block, device], rows::first)?
         }
     };
-    // The base of a known device stays.
+    // For a known device, the base in the database does not change.
     let base = Counter::with_recorded(counter, rebased, recorded).base;
     let hash = checkpoint_digest(&(device, counter, at, &holders, rebased, read_from, estimated))?;
     let sql = "INSERT INTO checkpoints \

@@ -20,17 +20,17 @@ use wattune_core::units::Millijoules;
 /// Request for a correction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CorrectionRequest {
-    /// Device; all devices if absent.
+    /// Device whose intervals are corrected; all devices if absent.
     pub device: Option<DeviceId>,
-    /// Time that contains the intervals.
+    /// Time within which the intervals lie.
     pub span: Slot,
-    /// Current share.
+    /// Current share (owner of the energy) of the intervals.
     pub from: Share,
-    /// New share.
+    /// Share that the intervals get.
     pub to: Share,
-    /// Author.
+    /// Person who makes the correction.
     pub who: String,
-    /// Reason.
+    /// Reason for the correction, as that person states it.
     pub why: String,
     /// Time of the correction.
     pub at: DateTime<Utc>,
@@ -39,13 +39,13 @@ pub struct CorrectionRequest {
 /// Result of a correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorrectionResult {
-    /// Number of its entry in the ledger.
+    /// Number of the correction's entry in the ledger.
     pub entry: u64,
     /// Number of corrected intervals.
     pub rows: u64,
-    /// Their energy.
+    /// Energy of the corrected intervals.
     pub energy: Millijoules,
-    /// Their devices.
+    /// Devices of the corrected intervals.
     pub devices: BTreeSet<DeviceId>,
     /// Hours whose emissions are due again.
     pub hours: Vec<DateTime<Utc>>,

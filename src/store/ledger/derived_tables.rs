@@ -21,7 +21,7 @@ use wattune_core::ledger::entry::Balance;
 use wattune_core::ledger::hour::{TotalsChange, day_changes};
 use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 
-/// Columns of a table, or of a part of its rows.
+/// Columns of a table to compare, and the condition for the rows to compare.
 struct Table {
     name: &'static str,
     key: &'static [&'static str],
@@ -49,7 +49,7 @@ const DAY_TOTALS: Table = Table {
     name: "day_totals",
     key: &["day_us", "book", "device", "share", "job_id"],
     values: &["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"],
-    // Corrections leave zeros.
+    // Corrections leave rows of zeros.
     only: "energy_mj <> 0 OR estimated_mj <> 0 OR forecast_mj <> 0 OR provisional_mj <> 0 OR final_mj <> 0 \
            OR unknown_mj <> 0 OR carbon_ug <> 0",
 };
@@ -83,12 +83,12 @@ const CORRECTED: Table = Table {
     only: "booked_share IS NOT NULL OR booked_job IS NOT NULL",
 };
 
-/// Rows as text: key columns, and the other columns.
+/// Rows as text: the values of the other columns by the values of the key columns.
 type Rows = BTreeMap<Vec<String>, Vec<String>>;
 
 impl Store {
-    /// Runs a new verifier over the ledger, and compares the tables that reports read with the ledger, all as of one
-    /// moment.
+    /// Verifies the ledger with `verifier`, which must be new, and compares the tables that reports read with the
+    /// ledger, all in one read transaction.
     pub async fn verify(&self, verifier: Verifier) -> Result<Result<VerifiedLedger, Inconsistency>, StoreError> {
         match self.reports.run(move |db| go_through(&*db.transaction()?, verifier)).await {
             Ok(verified) => Ok(Ok(verified)),

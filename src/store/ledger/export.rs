@@ -21,7 +21,7 @@ impl Store {
         let (sender, mut batches) = mpsc::channel::<String>(BATCHES_AHEAD);
         let reading = self.reports.run(move |db| {
             let mut batch = String::with_capacity(2 * BATCH);
-            // Once the caller stops, the result is its own.
+            // If the caller stops early, `export` returns the caller's error instead of this one.
             let send = |batch: &mut String| sender.blocking_send(std::mem::take(batch)).map_err(|_| StoreError::Closed);
             all_lines(&*db.transaction()?, |line| {
                 batch.push_str(line);

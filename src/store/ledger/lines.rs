@@ -26,7 +26,7 @@ impl StoredLine {
     pub(super) fn of(entry: &Entry, line: String) -> Self {
         match entry {
             Entry::Settlement(_) | Entry::Close(_) => Self::Packed(compress_to_vec_zlib(line.as_bytes(), LEVEL)),
-            // Queries read fields of these.
+            // Queries read fields of these entries, which must therefore stay text.
             _ => Self::Text(line),
         }
     }

@@ -1,5 +1,6 @@
-//! Tables of the ledger: rows and entries are appended with their digests, and derived tables are updated in the same
-//! transaction.
+//! Tables of the ledger. A row is a closed interval; the rows of about an hour form a block. An entry is any other
+//! record, such as a settlement: a version of an hour's emissions. Rows and entries are appended with their digests,
+//! and derived tables are updated in the same transaction.
 
 mod base_tables;
 mod blocks;

@@ -16,16 +16,16 @@ use wattune_core::ledger::Interval;
 use wattune_core::ledger::entry::{Entry, Lost};
 use wattune_core::units::Seconds;
 
-/// An open interval as it would be closed.
+/// An open interval as it would be closed at the time of its storage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpenIntervalRecord {
-    /// Device.
+    /// Device that the interval is of.
     pub device: DeviceId,
-    /// Time up to which its energy is known.
+    /// Time up to which the energy of the interval is known.
     pub until: DateTime<Utc>,
-    /// Its rows.
+    /// Rows that closing the interval would append to the ledger.
     pub intervals: Vec<Interval>,
-    /// Counter reading that they reach, for a device with a counter.
+    /// Checkpoint with the counter reading that these rows reach, for a device with a counter.
     pub checkpoint: Option<Checkpoint>,
     /// Time with unknown energy, if there is one.
     pub lost: Option<Lost>,
@@ -34,9 +34,9 @@ pub struct OpenIntervalRecord {
 /// Last sign of life of a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastSeen {
-    /// Time.
+    /// Time of the last sign of life.
     pub at: DateTime<Utc>,
-    /// Id of the machine's boot.
+    /// Id of the machine's boot, which changes when the machine restarts.
     pub boot_id: String,
     /// Uptime of the machine, if known: the wall clock may be set before the next start.
     pub uptime: Option<Seconds>,
@@ -84,12 +84,12 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Records the intervals that the last daemon left open, and returns its last sign of life. Unreadable ones are
-    /// omitted: the counters still have their energy.
+    /// Records the intervals that the last daemon left open, and returns its last sign of life. Unreadable intervals
+    /// are omitted: the counters still have their energy.
     ///
     /// # Errors
     ///
-    /// If it cannot be read or written; then it stays for the next start.
+    /// If the database cannot be read or written; then the open intervals stay for the next start.
     pub async fn recover_open_intervals(&self) -> Result<RecoveredState, StoreError> {
         let mut taken = RecoveredState::default();
         let last_seen = "SELECT line FROM last_seen";
@@ -100,7 +100,7 @@ impl Store {
         let (mut intervals, mut checkpoints) = (Vec::new(), Vec::new());
         for line in &found {
             let Some(interval) = readable::<OpenIntervalRecord>("open interval", line) else { continue };
-            // Before the checkpoint moves, because a loss can be detected only once.
+            // Record the loss before the checkpoint moves: afterwards it cannot be detected again.
             if let Some(lost) = interval.lost {
                 self.append_entry(&Entry::Lost(lost)).await?;
             }

@@ -1,7 +1,7 @@
 //! Record of the open block: its last row, and the digest of each device's checkpoint, under a digest of its own.
 //!
-//! A chain does not show that its end was cut off, and a deleted checkpoint leaves nothing behind. The record changes in
-//! the transaction that appends rows, and every start compares it with them before anything is continued from them.
+//! A chain does not show that its end was cut off, and a deleted checkpoint leaves nothing behind. The record changes
+//! in the transaction that appends rows, and every start compares it with the rows before it appends further ones.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use super::chain::{closed_blocks, digest};
 use crate::store::{StoreError, rows};
 use wattune_core::ledger::chain::Digest;
 
-/// Open block.
+/// Record of the open block.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct OpenBlock {
-    /// Number.
+    /// Number of the open block.
     pub block: i64,
     /// Number of the ledger's last row, over all blocks.
     pub rows: i64,
-    /// Digest that the next row follows.
+    /// Digest at the end of the chain, from which the digest of the next row is computed.
     pub tail: Digest,
     /// Digest of each device's checkpoint.
     pub checkpoints: BTreeMap<String, Digest>,
@@ -29,12 +29,12 @@ impl OpenBlock {
     /// Returns the record.
     ///
     /// # Errors
-    /// If it was changed or deleted, too.
+    /// If the record was changed or deleted, or if the database fails.
     pub(super) fn read(tx: &Connection) -> Result<Self, StoreError> {
         Self::stored(tx)?.map_err(|why| rows::damaged("record of the open block", why))
     }
 
-    /// Returns the record, or why it cannot be believed.
+    /// Returns the record, or why it is not as wattune wrote it.
     pub(super) fn stored(tx: &Connection) -> Result<Result<Self, &'static str>, StoreError> {
         let of_row = |row: &TableRow<'_>| {
             let (line, hash) = (row.get_ref("line")?.as_str(), row.get_ref("hash")?.as_blob());
@@ -58,7 +58,7 @@ impl OpenBlock {
         Ok(())
     }
 
-    /// Returns the record that fits the present rows.
+    /// Returns a record made from the rows and checkpoints that the database has now.
     pub(super) fn of_rows(tx: &Connection) -> Result<Self, StoreError> {
         let block = closed_blocks(tx)? + 1;
         // Numbers continue even if all minutes were rolled up.

@@ -25,15 +25,15 @@ pub struct LedgerPage {
 /// An interval with its position in the chain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LedgerRow {
-    /// Number.
+    /// Number of the interval in the ledger.
     pub row: u64,
-    /// Block.
+    /// Number of the interval's block.
     pub block: u64,
-    /// Digest of the chain up to it.
+    /// Digest of the chain up to and including the interval.
     pub hash: Digest,
-    /// Interval with its current share.
+    /// Interval with its current share (owner of the energy).
     pub interval: Interval,
-    /// Recorded share, if it was corrected.
+    /// Share that was recorded first, if a correction has changed it.
     pub recorded: Option<Share>,
 }
 

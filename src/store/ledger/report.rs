@@ -1,4 +1,4 @@
-//! Data of a report, read as of one moment: for a year within a fraction of a second.
+//! Data of a report, read in one transaction: for a span of a year within a fraction of a second.
 //!
 //! The database sums its rows and returns them as one text each: thousands of single rows would take several times as
 //! long.
@@ -203,7 +203,7 @@ struct SpecPart {
     tags: BTreeMap<String, String>,
 }
 
-/// Selects jobs as one text, with their newest outcomes.
+/// Query that returns jobs, with their newest outcomes, as one text.
 const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
     || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"outcome\":' \
     || COALESCE((SELECT '{\"entry\":' || seq || ',\"saved\":' \
@@ -211,8 +211,8 @@ const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' ||
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
     AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
 
-/// Returns the jobs that overlap a span, and `holders`, which have energy in the span though they ran at another time:
-/// recorded shortly after their end, or by a correction.
+/// Returns the jobs that overlap a span, and `holders`: jobs that ran at another time, but have energy in the span that
+/// was recorded shortly after their end or by a correction.
 fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
     let corrected = newest_corrections(tx)?;
     let facts = |row: &Row<'_>| facts(row, &corrected);
@@ -221,7 +221,7 @@ fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<J
             Err(StoreError::Damaged { .. }) => {}
             read => return read,
         }
-        // One row is unreadable: each by itself.
+        // At least one row is unreadable: read each job by itself, and omit the unreadable ones.
         let ids = format!("SELECT id FROM jobs WHERE {condition}");
         let one = format!("{FACTS} id = ?1");
         let of_id = |row: &Row<'_>| rows::one(tx, &one, [rows::text(row, "id")?], facts);

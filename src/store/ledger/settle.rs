@@ -125,7 +125,7 @@ fn append_settlement(tx: &Connection, before: Option<&Settlement>, after: Settle
     add_to_day(tx, before, &after)
 }
 
-/// Returns the intensities of an hour's next version.
+/// Returns the intensities for the next version of an hour's settlement.
 fn intensities(
     db: &Connection,
     hour: &Slot,
@@ -203,7 +203,7 @@ pub(super) fn settled_within(tx: &Connection, span: &Slot) -> Result<Vec<Settlem
     rows::all(tx, sql, rows::ends(span), settlement)
 }
 
-/// Returns the recorded energy of a span that is in no settlement: that of the open block, and of due hours.
+/// Returns the recorded energy of a span that is in no settlement: that of the open block and that of due hours.
 pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
     let [start, end] = rows::ends(span);
     let closed = closed_blocks(tx)?;
@@ -240,7 +240,7 @@ pub(super) fn settlement(row: &Row<'_>) -> Result<Settlement, StoreError> {
     }
 }
 
-/// Marks an hour as due for a reason, combined with the one that it is due for already.
+/// Marks an hour as due for a reason, which is merged with the reason for which the hour is due already.
 pub(super) fn make_due(tx: &Connection, hour: DateTime<Utc>, why: DueReason) -> Result<(), StoreError> {
     let hour = hour.timestamp_micros();
     let sql = "SELECT why FROM due WHERE hour_us = ?1";
@@ -254,7 +254,7 @@ pub(super) fn make_due(tx: &Connection, hour: DateTime<Utc>, why: DueReason) -> 
     Ok(())
 }
 
-/// Stores the changes by a version where reports find them.
+/// Stores a version's changes of an hour's totals in the table that reports read.
 fn record_change(tx: &Connection, change: &TotalsChange, after: &Settlement) -> Result<(), StoreError> {
     let columns = params![
         after.hour.timestamp_micros(),

@@ -11,7 +11,7 @@ use wattune_core::units::{Joules, Seconds};
 /// A recurring job as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredRecurring {
-    /// Name.
+    /// Name of the recurring job.
     pub name: JobName,
     /// Time of creation.
     pub created_at: DateTime<Utc>,
@@ -59,7 +59,7 @@ impl Page {
     }
 }
 
-/// Columns that policies need.
+/// Columns of a trial that the policies for batch sizes need.
 const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j";
 const MORE: &str = "energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
                     ended_us, reason";
@@ -213,7 +213,7 @@ fn kind(name: &str) -> Result<Kind, StoreError> {
     known.ok_or_else(|| rows::damaged("trial", format!("kind {name:?}")))
 }
 
-/// Name of the state of running trials in the schema.
+/// Name of the state of running trials in the database.
 const RUNNING: &str = "running";
 
 const fn state_name(state: State) -> &'static str {

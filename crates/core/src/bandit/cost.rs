@@ -1,11 +1,11 @@
-//! Cost of a run as one number, and the power limit with the least cost.
+//! Cost of a run as a single number, and the power limit with the least cost.
 
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{OperatingPoint, PowerLimit};
 use crate::units::{Joules, Seconds, Watts};
 
-/// Quantity that policies minimise, in joules: energy, and time × maximum power. Rewards are negative costs.
+/// Cost in joules, which policies minimise: weighted energy and time × maximum power. Rewards are negative costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cost(f64);
@@ -15,11 +15,11 @@ impl Cost {
     pub const ZERO: Self = Self(0.0);
     /// Infinite cost.
     pub const INFINITE: Self = Self(f64::INFINITY);
-    /// Upper bound of a trial's cost: above 10 times the maximum power for the longest time, including the charge for a
+    /// Upper bound of a trial's cost: above 10 times the maximum power over the longest time, with the charge for a
     /// failure.
     pub const MOST: Self = Self(1e30);
 
-    /// Returns a cost in joules.
+    /// Creates a cost from joules.
     pub const fn new(joules: f64) -> Self {
         Self(joules)
     }
@@ -76,27 +76,27 @@ impl std::iter::Sum for Cost {
     }
 }
 
-/// Weighting of energy and time.
+/// Weights of energy and time in a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Knob {
-    /// Weight: from 0 (time only) to 1 (energy only).
+    /// Weight of energy, from 0 (time only) to 1 (energy only); time has the weight 1 − η.
     pub eta: f64,
     /// Maximum total power of a run's GPUs.
     pub max_power: Watts,
 }
 
 impl Knob {
-    /// Returns η·E + (1−η)·P_max·T (Zeus, equation 2).
+    /// Returns the cost η·E + (1−η)·P_max·T (Zeus, equation 2).
     ///
-    /// The same number serves the objective carbon: energy times a constant reference intensity orders runs as energy
+    /// The same cost serves the objective carbon: energy times a constant reference intensity orders runs as energy
     /// does, and a week with a high intensity does not distort the comparison.
     pub fn cost(&self, energy: Joules, time: Seconds) -> Cost {
         Cost(self.eta * energy.get() + (1.0 - self.eta) * self.max_power.get() * time.get())
     }
 }
 
-/// Returns the limit with the least cost per sample among those measured without a clock limit. Only for GPUs of one
-/// model: several models have no common limit.
+/// Returns the power limit with the least cost per sample among those measured without a clock limit. Only for GPUs of
+/// one GPU model: several models have no common limit.
 pub fn best_limit(points: &[OperatingPoint], knob: &Knob) -> Option<PowerLimit> {
     let second = Seconds::new(1.0);
     let cost = |p: &OperatingPoint| knob.cost(p.power.mean * second, second).get() / p.throughput.mean.get();

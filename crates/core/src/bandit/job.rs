@@ -1,8 +1,8 @@
 //! Lifecycle of a recurring job: trials begin, report and end, in any order and any number at a time.
 //!
-//! [`Job`] holds the entire state; times are arguments. Each call first ends the trials with an expired lease, so that
-//! a dead client blocks nobody. Calls are idempotent: a client that missed a response repeats its call, and nothing is
-//! counted twice.
+//! [`Job`] holds the entire state; times are arguments. Each call first ends the trials whose lease has expired, so
+//! that a client that died does not block others. Calls are idempotent: a client that missed a response repeats its
+//! call, and nothing is counted twice.
 
 use chrono::{DateTime, Utc};
 
@@ -12,54 +12,54 @@ use super::{
 };
 use crate::domain::JobId;
 
-/// Number of consecutive lost runs without any completed epoch after which the batch size is considered the cause.
+/// Number of lost runs of a batch size, all without a completed epoch, after which that size counts as the cause.
 const MAX_LOST_WITHOUT_EPOCH: usize = 3;
-/// Charge for a run that cannot reach the target, as a multiple of the highest acceptable cost: as in the reference's
-/// simulator (`zeus-simulator.md`, 3c).
+/// Charge for a run that cannot reach the target, as a multiple of the highest acceptable cost: that of the reference
+/// implementation's simulator (`zeus-simulator.md`, 3c).
 const FAILURE: f64 = 100.0;
-/// Zeus's cost limit for a job without one.
+/// Zeus's cost limit, used for the charge of a job without a limit of its own.
 const DEFAULT_BETA: f64 = 2.0;
 
-/// A recurring job with all its trials.
+/// Recurring job with all its trials.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Terms set by its owner.
+    /// Terms that the job's owner set.
     pub terms: Terms,
-    /// Random generator.
+    /// Random generator of the policy.
     pub generator: Generator,
-    /// Highest trial number of an earlier job with this name. Numbers are not reused, so that a late report for an
-    /// earlier trial is not taken for one of this job.
+    /// Highest trial number of an earlier job with this name. Numbers are not reused, so that a late report for a trial
+    /// of that job is not taken for one of this job.
     pub earlier: u32,
-    /// Ended trials that are loaded only with the data that policies need, by number.
+    /// Ended trials of which only the data for policies are loaded, in order of their numbers.
     pub past: Vec<Trial>,
-    /// Other trials, by number.
+    /// All other trials, completely loaded, in order of their numbers.
     pub runs: Vec<Run>,
 }
 
-/// Result of beginning a trial.
+/// Trial that [`Job::begin`] began or found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
-    /// Number.
+    /// Number of the trial.
     pub number: u32,
-    /// True if the trial had begun before and was requested again.
+    /// True if the trial already existed and was requested again.
     pub again: bool,
 }
 
 impl Job {
-    /// Returns a job without trials. `seed` is used if the terms have none.
+    /// Returns a job without trials. `seed` applies if the terms have none.
     pub fn new(terms: Terms, seed: u64) -> Self {
         let generator = Generator::new(terms.seed.unwrap_or(seed));
         Self { terms, generator, earlier: 0, past: Vec::new(), runs: Vec::new() }
     }
 
-    /// Returns all trials by number, with the data that policies need.
+    /// Returns all trials in order of their numbers, with the data that policies need.
     pub fn trials(&self) -> Vec<Trial> {
         self.trials_but(None)
     }
 
     fn trials_but(&self, number: Option<u32>) -> Vec<Trial> {
         let mut trials: Vec<Trial> = self.all().filter(|t| Some(t.number) != number).cloned().collect();
-        // The stable sort merges two sorted sequences in one pass.
+        // Past trials and runs are sorted already; the stable sort merges them in one pass.
         trials.sort_by_key(|t| t.number);
         trials
     }
@@ -69,12 +69,12 @@ impl Job {
         self.past.iter().chain(self.runs.iter().map(|r| &r.trial))
     }
 
-    /// Returns a trial by number, if it is loaded completely.
+    /// Returns a trial by its number if it is completely loaded.
     pub fn run(&self, number: u32) -> Option<&Run> {
         self.place(number).map(|i| &self.runs[i])
     }
 
-    /// Returns the choice that the next trial would get.
+    /// Returns the choice that the next trial would get, without beginning one.
     ///
     /// # Errors
     /// If no batch size is left to try.
@@ -82,7 +82,7 @@ impl Job {
         next(&self.terms.spec, &self.trials(), &mut self.generator.clone())
     }
 
-    /// Ends the trials whose lease has expired.
+    /// Ends the trials whose lease has expired as lost.
     pub fn expire(&mut self, now: DateTime<Utc>) {
         for i in 0..self.runs.len() {
             let run = &self.runs[i];
@@ -93,10 +93,10 @@ impl Job {
         }
     }
 
-    /// Begins a trial, or returns the existing one with the same `key`.
+    /// Begins a trial, or returns the existing trial with the same `key`.
     ///
     /// # Errors
-    /// If no batch size is left to try, too many trials run, or the key's trial was lost or withdrawn.
+    /// If no batch size is left to try, too many trials run, or the trial with this key was lost or withdrawn.
     pub fn begin(&mut self, key: Option<&str>, now: DateTime<Utc>) -> Result<Begun, Refused> {
         self.expire(now);
         if let Some(known) = self.runs.iter().find(|r| r.key.is_some() && r.key.as_deref() == key) {
@@ -137,7 +137,7 @@ impl Job {
         Ok(Begun { number, again: false })
     }
 
-    /// Returns the maximum number of epochs of a trial by current estimates; at least 1.
+    /// Returns the number of epochs after which a trial is stopped, by current estimates; at least 1.
     pub fn max_epochs(&self, number: u32) -> u32 {
         let Some(own) = self.run(number) else { return 0 };
         let others = self.trials_but(Some(number));
@@ -149,8 +149,8 @@ impl Job {
         }
     }
 
-    /// Processes a trial's report, which renews its lease and may end it. `job` is the training run of the report. A
-    /// report after the end changes nothing, and the response tells the client to stop.
+    /// Processes a trial's report, which renews its lease and may end it. `job` is the training run that reports. After
+    /// the trial's end a report changes nothing, and the response tells the client to stop.
     ///
     /// # Errors
     /// If the trial does not exist, is lost or withdrawn, or the report contradicts the previous one. Then nothing
@@ -178,10 +178,10 @@ impl Job {
         Ok(Verdict { stop: !trial.is_running(), reached: trial.reached(), max_epochs, late })
     }
 
-    /// Ends a trial, after an optional last report. A trial that has ended does not change.
+    /// Ends a trial, after an optional last report. A trial that has ended stays as it is.
     ///
     /// # Errors
-    /// Those of [`Self::report`]; a trial that is lost or withdrawn can still be withdrawn.
+    /// As [`Self::report`], but withdrawing a lost or withdrawn trial is no error.
     pub fn end(
         &mut self,
         number: u32,
@@ -213,7 +213,7 @@ impl Job {
         let spec = &self.terms.spec;
         let mut report = *report;
         if job.is_some() {
-            // The ledger has the exact energy only after intervals close.
+            // In the ledger energy and time become exact only when intervals close, so they may decrease.
             report.energy = report.energy.max(self.runs[i].energy);
             report.time = report.time.max(self.runs[i].time);
         }
@@ -237,7 +237,7 @@ impl Job {
         }
         let (epochs, most) = (report.epochs, spec.max_epochs);
         let run = &self.runs[i];
-        // Before the first epoch ends, the cost so far is a lower bound of an epoch's cost.
+        // Before the first epoch ends, the cost so far is a lower bound of the cost of an epoch.
         let hopeless = epochs == 0 && run.trial.cost > Cost::ZERO && {
             let others = self.trials_but(Some(run.trial.number));
             patience(spec, &others, run.trial.batch_size, run.trial.cost) == 0
@@ -266,8 +266,8 @@ impl Job {
         (run.trial.state, run.ended_at, run.reason) = (State::Ended(outcome), Some(now), reason);
     }
 
-    /// Ends a trial as unable to reach the target. Raises its cost to a multiple of the cheapest successful trial's, if there
-    /// is one; a higher cost stays.
+    /// Ends a trial as unable to reach the target. Raises its cost to a multiple of the cheapest successful trial's
+    /// cost, if there is such a trial; a higher cost stays.
     fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
         let reached = self.all().filter(|t| t.reached()).map(|t| t.cost);
         let bound =

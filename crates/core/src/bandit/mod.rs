@@ -1,14 +1,13 @@
 //! Choice of a recurring job's batch size, learnt over its runs.
 //!
 //! A job that is trained repeatedly ([`Spec`]) makes one [`Trial`] after another. Policies use only the list of trials
-//! and the state of the [`Generator`], so that storing both stores everything. Two policies implement two functions:
-//! * [`next`] returns the batch size of the next run;
-//! * [`patience`] returns the number of epochs after which a run is stopped.
+//! and the state of the random [`Generator`], so that storing these stores the whole state. Each policy implements two
+//! functions:
 //!
-//! A [`Job`] is the lifecycle of such a job: trials begin, report, end, or are lost when their lease expires.
+//! A [`Job`] implements the lifecycle: trials begin, report, end, or are lost when their lease expires.
 //!
-//! [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson sampling); [`wattune`] explores
-//! less, for the reasons in its module.
+//! [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson sampling); [`wattune`] spends
+//! less on exploration, as its module explains.
 
 pub mod cost;
 mod job;

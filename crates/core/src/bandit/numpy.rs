@@ -1,8 +1,8 @@
 //! Random generator of NumPy's `default_rng(seed)`: PCG64 seeded through `SeedSequence`, with normals, bounded integers
 //! and `Generator.choice(n, n, replace=False)`, draw for draw (`zeus-protocols.md` §3.6).
 //!
-//! Experiments seeded for the reference implementation are reproducible. The ziggurat's tables are computed here;
-//! normals agree with NumPy's to about 2e-14, everything else exactly.
+//! Experiments with a seed for the reference implementation are reproducible. The tables of the ziggurat method are
+//! computed here; normals agree with NumPy's to about 2e-14, everything else exactly.
 
 use std::sync::LazyLock;
 
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 /// Multiplier of the 128-bit congruential generator.
 const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
-/// Start of the ziggurat's tail.
+/// Start of the tail of the ziggurat, the table of layers from which normals are drawn.
 const TAIL: f64 = 3.654_152_885_361_009;
-/// Area of each layer.
+/// Area of each layer of the ziggurat.
 const AREA: f64 = 0.004_928_673_233_974_658;
-/// Number of mantissas: 2^52.
+/// Number of values of the 52 random mantissa bits.
 const MANTISSA: f64 = 4_503_599_627_370_496.0;
 /// Number of layers of the ziggurat.
 const LAYERS: usize = 256;
-/// Maximum number of rejected draws. A valid stream rejects fewer than half, mostly under one percent, so that this
-/// limit never applies; a damaged state that repeats one value would otherwise loop forever.
+/// Maximum number of rejected draws. A valid generator rejects fewer than half of them, mostly under one percent, and
+/// never reaches this limit; with a damaged state that repeats one value, draws would be rejected forever.
 const REJECTIONS: u32 = 1000;
 
 /// Random generator with a storable state.
@@ -29,7 +29,7 @@ pub struct Generator {
     state: u128,
     #[serde(with = "decimal")]
     increment: u128,
-    /// Upper half of a 64-bit draw whose lower half was used.
+    /// Upper half of a 64-bit draw whose lower half was returned; the next 32-bit draw returns it.
     half: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ impl Generator {
         made
     }
 
-    /// Returns true if the state is one of PCG64: the increment is odd. With an even one the state degenerates to
+    /// Returns true if the state is valid for PCG64: the increment is odd. With an even one the state degenerates to
     /// zeros.
     pub fn is_sound(&self) -> bool {
         self.increment & 1 == 1
@@ -77,7 +77,7 @@ impl Generator {
         (self.next_64() >> 11) as f64 / 9_007_199_254_740_992.0
     }
 
-    /// Returns `integers(0, n)`: from 0 to n − 1. Nothing is drawn for n ≤ 1.
+    /// Returns `integers(0, n)`: a random number from 0 to n − 1. For n ≤ 1 returns 0 without a draw.
     #[expect(clippy::cast_possible_truncation, reason = "the halves of 64 bits")]
     pub fn below(&mut self, n: u32) -> u32 {
         if n <= 1 {
@@ -113,7 +113,7 @@ impl Generator {
         order
     }
 
-    /// Returns `standard_normal()`.
+    /// Returns `standard_normal()`: a random number from the standard normal distribution.
     #[expect(clippy::cast_precision_loss, reason = "52 bits")]
     pub fn normal(&mut self) -> f64 {
         let Ziggurat { accepted, width, density } = &*ZIGGURAT;

@@ -1,11 +1,11 @@
-//! Interface of policies: dispatches to the policy that the job names.
+//! Interface of the policies: calls the policy that the job names.
 
 use super::{Belief, Choice, Cost, Generator, NoneConverges, PolicyName, Spec, Trial, wattune, zeus};
 
-/// Returns the choice for the next run, given all trials by number, including running ones.
+/// Returns the batch size of the next run and its reason, given all trials in order of their numbers, running ones too.
 ///
 /// # Errors
-/// If every batch size was tried and none reached the target.
+/// If every batch size was tried and none of them reached the target.
 pub fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
     match spec.policy {
         PolicyName::Zeus => zeus::next(spec, trials, generator),
@@ -22,7 +22,7 @@ pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost
     }
 }
 
-/// Returns the policy's estimate for each batch size, in the job's order; `None` where it has none.
+/// Returns the policy's cost estimate for each batch size, in the job's order; `None` where there is none.
 pub fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
     match spec.policy {
         PolicyName::Zeus => zeus::beliefs(spec, trials),

@@ -1,14 +1,14 @@
-//! Rejected requests to a recurring job: their reasons, and the detection of impossible or contradicting reports.
+//! Rejected requests to a recurring job: their reasons, and the detection of impossible or contradictory reports.
 
 use chrono::{DateTime, Utc};
 
 use super::{NoneConverges, Report, Run, Spec};
 use crate::domain::JobId;
 
-/// Maximum number of running trials of a job.
+/// Maximum number of a job's trials that run at a time.
 pub(super) const MAX_RUNNING: usize = 1000;
 
-/// Reason for a rejection.
+/// Reason for rejecting a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// The trial does not exist.
@@ -21,10 +21,10 @@ pub enum Refused {
         number: u32,
         /// Time of its end.
         at: DateTime<Utc>,
-        /// Reason.
+        /// Reason of its end.
         why: String,
     },
-    /// The trial has ended, and the report contradicts its last one.
+    /// The trial has ended, and the report contradicts its last report.
     #[error("{field} {why}; trial {number} has ended at {}: {reason}", .at.format("%FT%TZ"))]
     Ended {
         /// Number of the trial.
@@ -33,44 +33,44 @@ pub enum Refused {
         at: DateTime<Utc>,
         /// Reason of its end.
         reason: String,
-        /// Field that contradicts the last report, as users write it.
+        /// Name in the API of the field that contradicts the last report.
         field: &'static str,
-        /// Contradiction.
+        /// New and previous value of the field.
         why: String,
     },
     /// No batch size is left to try.
     #[error(transparent)]
     NoneConverges(#[from] NoneConverges),
-    /// Too many trials run.
+    /// Too many trials of the job are running.
     #[error("{MAX_RUNNING} trials of this job are running; end some, or wait for their leases to expire")]
     TooMany,
-    /// The report is impossible.
+    /// The report contradicts an earlier one, or its values are impossible.
     #[error("{field} {why}")]
     Contradiction {
-        /// Field, as users write it.
+        /// Name of the wrong field in the API.
         field: &'static str,
-        /// Error and valid values.
+        /// Wrong value and valid values.
         why: String,
     },
-    /// The training run belongs to another trial.
+    /// The training run that reports already belongs to another trial.
     #[error("job {job} already reports for trial {number}; register a job for each trial")]
     Taken {
-        /// Training run.
+        /// Identifier of the training run.
         job: JobId,
-        /// Number of that trial.
+        /// Number of that other trial.
         number: u32,
     },
 }
 
-/// Upper bound of a run's time, in seconds.
+/// Maximum reported time of a run, in seconds.
 const MAX_TIME_S: f64 = 1e9;
-/// Upper bound of plausible power as a multiple of the maximum, whatever else was measured beside the GPUs.
+/// Maximum plausible power as a multiple of the maximum power: the meter may include more than the GPUs.
 const MAX_POWER_RATIO: f64 = 10.0;
 
-/// Returns true if a report about an ended trial differs from its last one: the client missed the stop and continued.
+/// Returns true if a report about an ended trial differs from its last one: the client missed the stop and trained on.
 ///
 /// # Errors
-/// Returns an error if the report contradicts the last one.
+/// If the report contradicts the last one.
 pub(super) fn is_late(run: &Run, report: &Report, job: Option<&JobId>) -> Result<bool, Refused> {
     let same_epochs = report.epochs == run.trial.epochs;
     let other_metric = report.metric.zip(run.metric).filter(|(now, was)| same_epochs && now != was);
@@ -79,7 +79,7 @@ pub(super) fn is_late(run: &Run, report: &Report, job: Option<&JobId>) -> Result
     } else if let Some((now, was)) = other_metric {
         Some(("metric", format!("is {now} after as many epochs as {was}")))
     } else {
-        // The ledger has the exact energy only after intervals close.
+        // In the ledger energy and time become exact only when intervals close, so they may decrease.
         decreased(run, report).filter(|(field, _)| job.is_none() || *field == "epochs")
     };
     if let Some((field, why)) = contradiction {
@@ -90,7 +90,7 @@ pub(super) fn is_late(run: &Run, report: &Report, job: Option<&JobId>) -> Result
     Ok(!(same_epochs && report.metric == run.metric && is_same_usage))
 }
 
-/// Rejects values that no run can have, mostly in wrong units.
+/// Rejects values that no run can have, mostly because of wrong units.
 pub(super) fn refuse_impossible(spec: &Spec, report: &Report) -> Result<(), Refused> {
     let refused = |field, why| Err(Refused::Contradiction { field, why });
     if report.epochs > spec.max_epochs {
@@ -111,7 +111,7 @@ pub(super) fn refuse_impossible(spec: &Spec, report: &Report) -> Result<(), Refu
     Ok(())
 }
 
-/// Returns the first value that is less than in the previous report, with both values.
+/// Returns the first field whose value is less than in the previous report, with both values.
 fn decreased(run: &Run, report: &Report) -> Option<(&'static str, String)> {
     let table = [
         ("epochs", f64::from(report.epochs), f64::from(run.trial.epochs)),
@@ -122,7 +122,7 @@ fn decreased(run: &Run, report: &Report) -> Option<(&'static str, String)> {
     Some((field, format!("is {now} after {before}")))
 }
 
-/// Rejects cumulative values that decrease.
+/// Rejects reports whose cumulative values decrease.
 pub(super) fn refuse_contradiction(run: &Run, report: &Report) -> Result<(), Refused> {
     let Some((field, what)) = decreased(run, report) else { return Ok(()) };
     let why = format!("{what}; it is cumulative and cannot decrease");

@@ -1,4 +1,4 @@
-//! All data of a trial.
+//! All data of a trial of a recurring job, reports about the trial, and responses to them.
 
 use chrono::{DateTime, Utc};
 
@@ -9,69 +9,69 @@ use crate::units::{Joules, Seconds};
 /// Cumulative progress report of a running trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Completed epochs.
+    /// Number of completed epochs.
     pub epochs: u32,
-    /// Energy of all its GPUs.
+    /// Energy of all the trial's GPUs since its beginning.
     pub energy: Joules,
-    /// Training time.
+    /// Time since the trial's beginning.
     pub time: Seconds,
-    /// Metric after the last of these epochs; absent if it was not measured or is not a number.
+    /// Target metric after the last of these epochs; absent if it was not measured or is not a number.
     pub metric: Option<f64>,
 }
 
-/// Response to a report.
+/// Response to a trial's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// True if the trial has ended: the client must stop, and later reports change nothing.
     pub stop: bool,
-    /// True if it ended at its target.
+    /// True if the trial has reached its target.
     pub reached: bool,
-    /// Maximum number of epochs.
+    /// Number of epochs after which the trial is stopped, by current estimates.
     pub max_epochs: u32,
-    /// True if the report came after the end and was ignored.
+    /// True if the report arrived after the end and was ignored.
     pub late: bool,
 }
 
-/// End of a trial that neither reached its target nor was stopped.
+/// End of a trial as its client reports it: neither at its target nor because it was told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Interrupted; the trial is ignored.
+    /// The run was interrupted; the trial is ignored.
     Withdrawn,
     /// The target is out of reach with this batch size: the run diverged, or does not fit into memory.
     NotReached,
 }
 
-/// All data of a trial.
+/// Trial of a recurring job with all its data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Data that policies need.
+    /// Data of the trial that policies need.
     pub trial: Trial,
-    /// Energy so far.
+    /// Energy of all GPUs so far.
     pub energy: Joules,
-    /// Time so far.
+    /// Time from its beginning so far.
     pub time: Seconds,
-    /// Metric of the last report.
+    /// Target metric in the last report.
     pub metric: Option<f64>,
-    /// Epochs and cost at the first report with an epoch. They include the search for the power limit.
+    /// Epochs and cost at the first report with a completed epoch. They include the search for the power limit.
     pub first: Option<(u32, Cost)>,
-    /// Key by which its client recognises it.
+    /// Client-chosen key that makes repeated requests for this trial return the same trial.
     pub key: Option<String>,
-    /// Training run whose ledger account supplies the energy.
+    /// Training run whose ledger account supplies energy and time.
     pub job: Option<JobId>,
-    /// Start.
+    /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,
-    /// End of the client's lease.
+    /// Time at which the lease expires unless the client reports again.
     pub lease_until: DateTime<Utc>,
-    /// End.
+    /// Time at which the trial ended; `None` while it runs.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Explanation of the state.
+    /// Reason of the trial's state, shown to users.
     pub reason: String,
 }
 
 impl Run {
-    /// Returns true if its client must not continue: the trial was withdrawn, or its lease expired. Most trials with an
-    /// expired lease are lost; one whose batch size is considered the cause did not reach its target. All others end
-    /// while their lease lasts.
+    /// Returns true if the client must not continue: the trial was withdrawn, or its lease expired. Most trials with an
+    /// expired lease are lost; one whose batch size counts as the cause did not reach its target. All other trials end
+    /// while their lease is valid.
     pub(super) fn is_over(&self) -> bool {
         self.trial.is_void() || self.ended_at.is_some_and(|at| at > self.lease_until)
     }
@@ -89,8 +89,8 @@ impl Run {
         self.trial.epoch_cost = (each > Cost::ZERO).then_some(each);
     }
 
-    /// Checks its consistency, such as the cost against energy and time. A trial that did not reach its target may
-    /// count as more than its cost.
+    /// Checks that the data are consistent, such as the cost with energy and time. A trial that did not reach its
+    /// target may have a higher cost than these give.
     pub fn check(&self, knob: &Knob) -> Result<(), String> {
         let Trial { epochs, state, .. } = self.trial;
         let (cost, counts) = (knob.cost(self.energy, self.time), self.trial.cost);
@@ -126,8 +126,8 @@ impl Run {
     }
 }
 
-/// Returns the cost of an epoch. The first ones include the search for the power limit, so later ones count if there
-/// are any.
+/// Returns the cost of an epoch. The first epochs include the search for the power limit, so only later ones count if
+/// there are any.
 fn each_epoch(epochs: u32, cost: Cost, (first_epochs, first_cost): (u32, Cost)) -> Cost {
     match epochs - first_epochs {
         0 => Cost::new(cost.get() / f64::from(epochs)),

@@ -1,4 +1,4 @@
-//! Specification of a recurring job: the choice of its batch sizes, and the terms of its trials.
+//! Specification of a recurring job: batch sizes with the policy that chooses among them, and terms of its trials.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,14 +9,14 @@ use crate::units::{GramsPerKwh, Seconds};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyName {
-    /// [`super::zeus`].
+    /// Zeus's published policy ([`super::zeus`]).
     Zeus,
-    /// [`super::wattune`].
+    /// wattune's policy with less exploration ([`super::wattune`]).
     #[default]
     Wattune,
 }
 
-/// A recurring job; [`Spec::checked`] returns a valid one.
+/// Input of the policies for a recurring job. [`Spec::checked`] validates it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
     /// Batch sizes to choose from: distinct, ascending.
@@ -25,12 +25,12 @@ pub struct Spec {
     pub default_batch_size: u64,
     /// Maximum number of epochs of a run.
     pub max_epochs: u32,
-    /// Weighting of energy and time.
+    /// Weights of energy and time in the cost of a run.
     pub knob: Knob,
-    /// Cost limit: a run is stopped when it costs more than this multiple of the cheapest one that reached its target;
+    /// Cost limit: a run is stopped when it costs more than this multiple of the cheapest run that reached its target;
     /// above 1, up to [`Self::LARGEST_BETA`]. Without it runs stop only at `max_epochs`.
     pub beta: Option<f64>,
-    /// Number of newest runs per batch size that count; 0 for all. Only for the policy zeus.
+    /// Number of newest runs of each batch size that count; 0 for all. Only the policy `zeus` uses it.
     pub window: u32,
     /// Policy that chooses batch sizes.
     pub policy: PolicyName,
@@ -40,9 +40,9 @@ pub struct Spec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {why}")]
 pub struct InvalidSpec {
-    /// Field, as users write it.
+    /// Name of the wrong field in the API.
     pub field: &'static str,
-    /// Error and valid values.
+    /// Wrong value and valid values.
     pub why: String,
 }
 
@@ -98,7 +98,7 @@ impl Spec {
     }
 }
 
-/// Condition under which a run is complete.
+/// Target at which a run is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// Target value of the metric.
@@ -108,50 +108,50 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns true if a metric reaches the target. An absent metric and NaN do not.
+    /// Returns true if a metric reaches the target. An absent metric or NaN does not.
     pub fn is_reached(&self, metric: Option<f64>) -> bool {
         metric.is_some_and(|m| if self.higher_is_better { m >= self.metric } else { m <= self.metric })
     }
 }
 
-/// Quantity to minimise beside time.
+/// Quantity that policies minimise beside time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reward {
-    /// Energy.
+    /// Energy of the GPUs.
     #[default]
     Energy,
     /// Carbon at one intensity for all runs, so that a week with a high intensity does not distort the comparison.
     Carbon {
-        /// Intensity.
+        /// Carbon intensity that converts energy to carbon.
         reference: GramsPerKwh,
     },
 }
 
-/// GPUs of each run, all of one model, which identify the profiles of its batch sizes.
+/// GPUs of each run, all of one GPU model. They identify the profiles of the job's batch sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuSet {
-    /// Model as named by NVML.
+    /// GPU model as named by NVML.
     pub model: String,
-    /// Number of GPUs.
+    /// Number of GPUs of each run.
     pub count: u32,
 }
 
-/// A recurring job as specified by its owner; [`Terms::checked`] returns a valid one.
+/// Recurring job as its owner specified it. [`Terms::checked`] validates it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Data for the policy.
+    /// Batch sizes, cost weights and policy.
     pub spec: Spec,
-    /// Condition under which a run is complete.
+    /// Target at which a run is complete.
     pub target: Target,
-    /// Time after its last report at which a run counts as lost.
+    /// Time without a report after which a run counts as lost.
     pub lease: Seconds,
-    /// Quantity to minimise beside time.
+    /// Quantity that policies minimise beside time.
     pub reward: Reward,
-    /// GPUs, if specified.
+    /// GPUs of each run, if specified.
     #[serde(rename = "boards")]
     pub gpus: Option<GpuSet>,
-    /// Seed of the generator, for reproducible choices.
+    /// Seed of the random generator, for reproducible choices.
     pub seed: Option<u64>,
 }
 
@@ -159,7 +159,7 @@ impl Terms {
     /// Maximum lease: a week.
     pub const LONGEST_LEASE: Seconds = Seconds::new(604_800.0);
 
-    /// Validates the terms.
+    /// Validates the terms and their [`Spec`].
     pub fn checked(mut self) -> Result<Self, InvalidSpec> {
         self.spec = self.spec.checked()?;
         let invalid = |field, why| Err(InvalidSpec { field, why });

@@ -1,34 +1,34 @@
-//! A run of a recurring job, the choice of its batch size, and the estimate of its cost.
+//! Trials of a recurring job, choice of their batch sizes, and estimates of their cost.
 
 use serde::{Deserialize, Serialize};
 
 use super::Cost;
 
-/// Reason for a batch size.
+/// Reason for choosing a batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// To learn about it.
+    /// Explores a batch size about which little is known.
     Exploration,
-    /// It is the best known one while an exploration is in progress.
+    /// Best known batch size, while an exploration is in progress.
     Concurrent,
-    /// Chosen by the estimates.
+    /// Chosen by the cost estimates.
     Regular,
 }
 
-/// End of a run.
+/// Outcome of an ended run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It reached its target metric.
+    /// The run reached its target metric.
     Reached,
-    /// It did not reach the target within the maximum number of epochs.
+    /// The run did not reach the target within the maximum number of epochs, or cannot reach it.
     NotReached,
-    /// It was stopped because its cost was too high.
+    /// The run was stopped because its cost was too high.
     Stopped,
-    /// Its client withdrew it; it is ignored.
+    /// The client withdrew the run, which policies ignore.
     Withdrawn,
-    /// Its lease expired; it is ignored.
+    /// The run's lease expired; policies ignore it.
     Lost,
 }
 
@@ -37,63 +37,63 @@ impl Outcome {
     pub const ALL: [Self; 5] = [Self::Reached, Self::NotReached, Self::Stopped, Self::Withdrawn, Self::Lost];
 }
 
-/// State of a run.
+/// State of a run of a recurring job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// In progress.
+    /// The run is in progress.
     Running,
-    /// Ended.
+    /// The run has ended with this outcome.
     Ended(Outcome),
 }
 
-/// Data of a run that policies need.
+/// Data of a run of a recurring job that policies need.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Number, in one sequence for all trials of a job.
+    /// Number of the trial, in one sequence for all trials of a job.
     pub number: u32,
-    /// Batch size.
+    /// Batch size of the run.
     pub batch_size: u64,
-    /// Reason for the batch size.
+    /// Reason for choosing this batch size.
     pub kind: Kind,
-    /// State.
+    /// State of the run.
     pub state: State,
-    /// Cost so far.
+    /// Cost of the run so far, with any charge for a failure.
     pub cost: Cost,
-    /// Completed epochs.
+    /// Number of completed epochs.
     pub epochs: u32,
     /// Cost of an epoch at the best power limit, without the search for that limit; `None` before the first epoch ends.
     pub epoch_cost: Option<Cost>,
 }
 
 impl Trial {
-    /// Returns true if it ended with a result, at its target or not.
+    /// Returns true if the run ended with a result, at its target or not.
     pub fn has_result(&self) -> bool {
         matches!(self.state, State::Ended(Outcome::Reached | Outcome::NotReached | Outcome::Stopped))
     }
 
-    /// Returns true if it ended without a result and is ignored.
+    /// Returns true if the run ended without a result and is ignored.
     pub fn is_void(&self) -> bool {
         matches!(self.state, State::Ended(Outcome::Withdrawn | Outcome::Lost))
     }
 
-    /// Returns true if it reached its target.
+    /// Returns true if the run reached its target.
     pub fn reached(&self) -> bool {
         self.state == State::Ended(Outcome::Reached)
     }
 
-    /// Returns true if it is in progress.
+    /// Returns true if the run is in progress.
     pub fn is_running(&self) -> bool {
         self.state == State::Running
     }
 }
 
-/// Choice for the next run.
+/// Batch size of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Batch size.
+    /// Chosen batch size.
     pub batch_size: u64,
-    /// Reason for it.
+    /// Reason for choosing this batch size.
     pub kind: Kind,
 }
 
@@ -105,11 +105,11 @@ pub struct Choice {
 )]
 pub struct NoneConverges;
 
-/// Estimate of the cost of a run with a batch size.
+/// Estimated cost of a run with one batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Belief {
-    /// Mean.
+    /// Expected cost of a run.
     pub mean: Cost,
-    /// Standard deviation of the mean.
+    /// Standard deviation of this expected cost.
     pub deviation: Cost,
 }

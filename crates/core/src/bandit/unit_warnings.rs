@@ -1,31 +1,31 @@
-//! Implausible combinations of a trial's energy and time, mostly due to wrong units.
+//! Warnings about implausible energy and time of a trial, mostly due to wrong units.
 
 use super::{Run, Terms};
 use crate::units::{Joules, Seconds, Short, Watts};
 
-/// Minimum time for a meaningful mean power.
+/// Minimum reported time for a meaningful mean power.
 const MIN_TIME: Seconds = Seconds::new(1.0);
 /// Lower bound of a GPU's mean power, even when idle.
 const MIN_PER_GPU: Watts = Watts::new(1.0);
-/// Lower bound as a fraction of the maximum power: an idle GPU draws about ten times that.
+/// The same bound as a fraction of the maximum power: an idle GPU draws about ten times that.
 const MIN_FRACTION: f64 = 0.002;
-/// Upper bound of a GPU's power, including its part of the node.
+/// Upper bound of a GPU's power, including the GPU's part of the node.
 const MAX_PER_GPU: Watts = Watts::new(10_000.0);
 /// Upper bound of a node's power as a multiple of its GPUs' power.
 const MAX_RATIO: f64 = 2.0;
 /// Plausible range of the mean power relative to the maximum power.
 const LIKELY: std::ops::RangeInclusive<f64> = 0.05..=MAX_RATIO;
-/// Units that energy or time may be in, with the factor by which they reduce the mean power.
+/// Units that clients may have used by mistake, with the factor by which each reduces the mean power.
 const MEANT: [(f64, &str); 3] = [
     (3.6e6, "energy_j in kilowatt-hours"),
     (3600.0, "energy_j in watt-hours"),
     (1000.0, "time_s in milliseconds, or energy_j in kilojoules"),
 ];
 
-/// Returns likely mistakes in a trial's energy and time, with the most likely intention.
+/// Returns warnings about a trial's energy and time, each with the mistake that is most likely.
 pub fn unit_warnings(run: &Run, terms: &Terms) -> Vec<String> {
     let (energy, time, most_power) = (run.energy, run.time, terms.spec.knob.max_power);
-    // With time as the only cost, clients without a meter report 0, and a job's ledger account may still lack its first
+    // If time is the only cost, clients without a meter report 0 J, and a job's ledger account may still lack its first
     // interval.
     let is_unmetered = energy <= Joules::ZERO && (terms.spec.knob.eta == 0.0 || run.job.is_some());
     if time < MIN_TIME || is_unmetered {

@@ -1,31 +1,31 @@
 //! Zeus's policy (NSDI'23, §4.4): two rounds of pruning, then Gaussian Thompson sampling over the remaining batch
 //! sizes.
 //!
-//! *Pruning.* From the default batch size down, then up, each batch size is run once; one that does not reach the
-//! target ends its direction. The cheapest becomes the default of the second round, which covers the remaining ones.
-//! While an exploration is in progress, other runs use the best known batch size.
+//! *Pruning.* From the default batch size down, then up, each batch size is run once; the first that does not reach the
+//! target ends its direction. The cheapest becomes the default of the second round, which covers the batch sizes that
+//! reached the target. While an exploration is in progress, other runs use the best known batch size.
 //!
-//! *Thompson sampling.* Rewards are negative costs. With σ² the population variance of an arm's n rewards, the belief
-//! about its mean is N(mean, σ²/n). Each arm is drawn, and the largest draw wins. Arms with equal rewards have no
-//! variance, and are drawn at their mean.
+//! *Thompson sampling.* Each remaining batch size is an arm; its rewards are the negative costs of its runs. With σ²
+//! the population variance of an arm's n rewards, the belief about its mean is N(mean, σ²/n). A value is drawn for each
+//! arm, and the arm with the largest one wins. Arms with equal rewards have no variance, and are drawn at their mean.
 
 use super::{Belief, Choice, Cost, Generator, Kind, NoneConverges, Spec, Trial};
 
 /// Number of rounds of pruning.
 const ROUNDS: usize = 2;
-/// Minimum number of results: arms with fewer are drawn first.
+/// Minimum number of results of an arm: arms with fewer are chosen first.
 const EXPLORATIONS: usize = 2;
 
 enum Stage {
-    /// Explore this batch size.
+    /// Pruning: run this batch size next.
     Explore(u64),
-    /// An exploration is in progress.
+    /// Pruning: the exploration of a batch size is in progress.
     Waiting,
-    /// Remaining batch sizes.
+    /// Thompson sampling among these batch sizes, the ones that pruning left.
     Arms(Vec<u64>),
 }
 
-/// Implements [`super::next`].
+/// Chooses the batch size of the next run ([`super::next`]).
 pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
     match stage(spec, trials) {
         Stage::Explore(batch_size) => Ok(Choice { batch_size, kind: Kind::Exploration }),
@@ -35,13 +35,13 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     }
 }
 
-/// Returns the number of epochs that fit below β times the cost of the cheapest run that reached its target.
+/// Returns the number of epochs that cost at most β times as much as the cheapest run that reached its target.
 pub(super) fn patience(spec: &Spec, trials: &[Trial], epoch_cost: Cost) -> u32 {
     let bound = spec.beta.zip(cheapest(trials)).map(|(beta, (cheapest, _))| cheapest * beta);
     bound.map_or(spec.max_epochs, |bound| whole(bound / epoch_cost).min(spec.max_epochs))
 }
 
-/// Returns the best batch size so far: the arm with the best mean, or before there are arms the cheapest one that
+/// Returns the best batch size so far: the arm with the best mean, or during pruning that of the cheapest run that
 /// reached its target.
 pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     let Stage::Arms(arms) = stage(spec, trials) else { return best_known(spec, trials) };
@@ -49,7 +49,7 @@ pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     arms.iter().copied().max_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap_or(spec.default_batch_size)
 }
 
-/// Implements [`super::beliefs`].
+/// Returns the estimate of a run's cost for each batch size ([`super::beliefs`]).
 pub(super) fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
     let belief = |batch_size: &u64| {
         let rewards = rewards(spec, trials, *batch_size);
@@ -64,7 +64,7 @@ fn best_known(spec: &Spec, trials: &[Trial]) -> u64 {
     cheapest(trials).map_or(spec.default_batch_size, |(_, batch_size)| batch_size)
 }
 
-/// Returns the cheapest run that reached its target.
+/// Returns cost and batch size of the cheapest run that reached its target.
 fn cheapest(trials: &[Trial]) -> Option<(Cost, u64)> {
     let reached = trials.iter().filter(|t| t.reached());
     reached.map(|t| (t.cost, t.batch_size)).min_by(|a, b| a.0.get().total_cmp(&b.0.get()))
@@ -102,16 +102,16 @@ fn stage(spec: &Spec, trials: &[Trial]) -> Stage {
 /// Belief about the mean reward of a batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arm {
-    /// Mean, in joules; never positive.
+    /// Mean reward in joules; never positive.
     pub mean: f64,
-    /// Standard deviation.
+    /// Standard deviation of the mean, in joules.
     pub deviation: f64,
-    /// Number of rewards.
+    /// Number of observed rewards.
     pub observations: usize,
 }
 
 impl Arm {
-    /// Returns the belief with a flat prior and the rewards' empirical variance.
+    /// Returns the belief for a flat prior and the empirical variance of the rewards.
     #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
     pub fn fit(rewards: &[f64]) -> Self {
         let n = rewards.len() as f64;
@@ -120,7 +120,7 @@ impl Arm {
         if variance == 0.0 {
             return Self { mean, deviation: 0.0, observations: rewards.len() };
         }
-        // Same order of operations as the reference, for equal rounding.
+        // The order of operations is that of the reference implementation, for equal rounding.
         let precision = 1.0 / variance;
         let total = n * precision;
         let mean = precision * rewards.iter().sum::<f64>() / total;
@@ -128,7 +128,7 @@ impl Arm {
     }
 }
 
-/// Returns the newest rewards of an arm, oldest first.
+/// Returns the rewards of an arm that count, oldest first: the newest `window`, or all if that is 0.
 fn rewards(spec: &Spec, trials: &[Trial], batch_size: u64) -> Vec<f64> {
     let of_arm = trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
     let all: Vec<f64> = of_arm.map(|t| -t.cost.get()).collect();

@@ -1,70 +1,71 @@
-//! The allocation of a node's cap: which limits it lets through, and which of them may be written now.
+//! Allocation of a node's power cap to its GPUs: the limit of each GPU, and whether it may be written now.
 //!
-//! A cap is a promise at every instant (`planning.md` §3), and writes take time and fail. So a lowering may be written
-//! at once, and a raise only as far as the limits in force, those on their way and those asked for now add up to no more
-//! than the cap: it waits until the lowering that makes room has been read back.
+//! The cap must hold at every instant (`planning.md` §3), although writes take time and may fail. A lower limit may be
+//! written at once. A higher limit may be written only if the sum of the limits in force, those being written and those
+//! granted now stays within the cap. Otherwise it waits until lower limits of other GPUs have been read back.
 
 use std::collections::BTreeMap;
 
 use crate::domain::PowerLimit;
 
-/// Purpose of a GPU's limit. Where not all limits fit, those that come first in this order are lowered first.
+/// Purpose of a GPU's limit. If not all limits fit under the cap, purposes that are listed first are lowered first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitPriority {
-    /// A limit that wattune does not set: it counts as reported.
+    /// A limit that wattune does not set, such as an external limit: it counts as reported.
     Fixed,
-    /// No job is known to train on it, so that a low limit costs nothing.
+    /// The limit of a GPU on which no job is known to train, so that a low limit slows no job.
     Idle,
-    /// A job's limit; the lowest priority is lowered first.
+    /// The limit of a training job.
     Job {
-        /// The job's.
+        /// Priority of the job; the lowest is lowered first.
         priority: i32,
     },
-    /// A job that is being profiled, which takes minutes and cannot be planned before. Jobs of one priority are profiled
-    /// one after the other: half of a limit is of no use to any of them.
+    /// The limit of a job that is being profiled, which takes minutes and precedes planning. Jobs of equal priority are
+    /// profiled one after the other, because a profile needs the full range of limits.
     Sweep {
-        /// The job's.
+        /// Priority of the job; the lowest is lowered first.
         priority: i32,
-        /// The larger, the longer it has been registered.
+        /// Negated time of registration: of jobs with equal priority, the one registered last is lowered first.
         seniority: i64,
     },
-    /// A manual override.
+    /// The limit of a manual override.
     Manual,
 }
 
-/// Request of one GPU to the cap.
+/// Request of one GPU for a part of the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitRequest {
-    /// Limit that may be in force: the larger of the reported one and of one whose write has not returned.
+    /// Limit that may be in force: the larger of the reported limit and a limit whose write has not returned yet.
     pub in_force: PowerLimit,
-    /// Limit that it would get without a cap.
+    /// Limit that the GPU would have without a cap.
     pub wanted: PowerLimit,
-    /// Lowest limit that can be set.
+    /// Lowest limit that can be set on the GPU.
     pub floor: PowerLimit,
-    /// Highest limit that its holder may request later.
+    /// Highest limit that may be requested later for the same purpose.
     pub most: PowerLimit,
-    /// Purpose of the limit.
+    /// Purpose of the limit, which decides the order of lowering.
     pub priority: LimitPriority,
-    /// True if the last write failed or the GPU reports more than was set: it may stay above its grant for long.
+    /// True if the last write failed or the GPU reports more than was written: it may exceed its grant for long.
     pub unyielding: bool,
 }
 
-/// Response of the cap to a request.
+/// Limit that the allocation grants to a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitGrant {
-    /// Granted limit.
+    /// Limit granted to the GPU.
     pub limit: PowerLimit,
-    /// True if it may be written now; if not, others have to be lowered first.
+    /// True if the limit may be written now; otherwise limits of other GPUs have to be lowered first.
     pub now: bool,
 }
 
-/// Allocates a cap in milliwatts; the grants are in the order of the requests.
+/// Allocates a cap in milliwatts to the requests and returns the grants in the same order. Without a cap, each GPU gets
+/// the limit that it requests.
 pub fn allocate(requests: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> {
     let Some(cap) = cap else {
         return requests.iter().map(|s| LimitGrant { limit: s.wanted, now: true }).collect();
     };
     let fair = allot(requests, cap, |_| false);
-    // A GPU that does not follow its limit is granted the fair limit, and counts with the limit that it reports.
+    // A GPU that does not follow its limit is granted the fair limit, but counts with the limit that it reports.
     let resists = |(request, fair): (&LimitRequest, &PowerLimit)| request.unyielding && request.in_force > *fair;
     let resisting: Vec<bool> = requests.iter().zip(&fair).map(resists).collect();
     let careful = allot(requests, cap, |i| resisting[i]);
@@ -83,7 +84,7 @@ pub fn allocate(requests: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> 
     grants
 }
 
-/// Returns limits that fit under the cap, or the lowest ones if none do. Limits below the wanted ones are whole watts.
+/// Returns limits that fit under the cap, or the lowest limits if none fit. Lowered limits are whole watts.
 fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
     let priority = |i: usize| if is_fixed(i) { LimitPriority::Fixed } else { requests[i].priority };
     let mut limits: Vec<PowerLimit> = requests.iter().map(|s| s.wanted).collect();
@@ -91,7 +92,7 @@ fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) 
     let fixed: u64 =
         places.clone().filter(|&i| priority(i) == LimitPriority::Fixed).map(|i| mw(requests[i].in_force)).sum();
     let left = cap.saturating_sub(fixed);
-    // GPUs without a job get what remains when all others request their maximum, so that their limits stay constant while
+    // GPUs without a job get what remains if all others request their maximum, so that their limits stay constant while
     // plans and sweeps change.
     let mut groups: BTreeMap<LimitPriority, Vec<usize>> = BTreeMap::new();
     for i in places.filter(|&i| priority(i) != LimitPriority::Fixed) {
@@ -103,7 +104,7 @@ fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) 
     let mut left = left.saturating_sub(total(&limits, &idle));
     let floors = |members: &[usize]| members.iter().map(|&i| mw(requests[i].floor)).sum::<u64>();
     let mut floors_below: u64 = groups.values().map(|g| floors(g)).sum();
-    // The highest priority gets its wanted limits, as far as the lowest limits of all others leave room.
+    // The highest priority gets the limits that it requests, as far as the lowest limits of all others leave room.
     for members in groups.values().rev() {
         floors_below -= floors(members);
         reduce(requests, &mut limits, members, left.saturating_sub(floors_below));
@@ -112,8 +113,8 @@ fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) 
     limits
 }
 
-/// Lowers the limits of some GPUs until their sum fits into `room`, each by the same fraction of its wanted limit above
-/// the floor.
+/// Lowers the limits of the GPUs `members` until their sum fits into `room`. Each keeps the same fraction of the
+/// difference between its requested and its lowest limit.
 fn reduce(requests: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
     let wanted = total(limits, members);
     if wanted <= room {

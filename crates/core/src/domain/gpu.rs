@@ -20,22 +20,22 @@ impl PowerLimit {
         Self { milliwatts }
     }
 
-    /// Returns milliwatts.
+    /// Returns the limit in milliwatts.
     pub const fn milliwatts(self) -> u32 {
         self.milliwatts
     }
 
-    /// Rounds to the nearest milliwatt.
+    /// Creates a limit from watts, rounded to the nearest milliwatt.
     pub fn from_watts(watts: Watts) -> Self {
         Self { milliwatts: watts.to_milliwatts() }
     }
 
-    /// Returns watts, for planning and display.
+    /// Returns the limit in watts, for planning and display.
     pub fn watts(self) -> Watts {
         Watts::from_milliwatts(self.milliwatts)
     }
 
-    /// Returns whether both mean the same setting (within 0.5 W), since some GPUs round limits.
+    /// Returns true if both are the same setting: within 0.5 W, since some GPUs round limits.
     pub fn same_as(self, other: Self) -> bool {
         self.milliwatts.abs_diff(other.milliwatts) <= 500
     }
@@ -47,14 +47,14 @@ impl fmt::Display for PowerLimit {
     }
 }
 
-/// The limits that a GPU accepts, and its default.
+/// Power limits that a GPU accepts, and its default limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitRange {
-    /// Lowest limit.
+    /// Lowest limit that the GPU accepts.
     pub min: PowerLimit,
-    /// Highest limit.
+    /// Highest limit that the GPU accepts.
     pub max: PowerLimit,
-    /// Driver default, in force after a reboot; on some GPUs below `max`.
+    /// Default limit of the driver, in force after a reboot; on some GPUs below `max`.
     pub default: PowerLimit,
 }
 
@@ -64,49 +64,49 @@ impl LimitRange {
         limit.clamp(self.min, self.max)
     }
 
-    /// Returns the maximum usable limit (`planning.md` §5): the original limit `found` if it is below the default, else
-    /// the maximum.
+    /// Returns the maximum usable limit (`planning.md` §5): the original limit `found` if it is below the default
+    /// limit, else the highest limit that the GPU accepts.
     pub fn ceiling(&self, found: PowerLimit) -> PowerLimit {
         if found < self.default { self.clamp(found) } else { self.max }
     }
 }
 
-/// Identity of a GPU, constant until the hardware is replaced.
+/// Identity of a GPU, which stays the same until the hardware is replaced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuIdentity {
-    /// UUID, the identity everywhere.
+    /// UUID, by which wattune identifies the GPU.
     pub id: GpuId,
-    /// Driver index at this boot, for display and the `gpu` label of metrics.
+    /// Index that the driver gave to the GPU at this boot, for display and the `gpu` label of metrics.
     pub index: u32,
     /// PCI bus id as the driver formats it.
     pub pci_bus_id: String,
-    /// Product name.
+    /// Product name of the GPU.
     pub model: String,
-    /// True if it is simulated.
+    /// True if the GPU is simulated.
     pub simulated: bool,
 }
 
-/// Reasons for a GPU's clocks being below the requested ones (NVML's clocks event reasons).
+/// Reasons why a GPU's clocks are lower than requested (NVML's clocks event reasons), as a set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventReasons(u64);
 
 impl EventReasons {
-    /// No work is running.
+    /// No work is running on the GPU.
     pub const IDLE: Self = Self(0x1);
-    /// The power limit binds.
+    /// The power limit lowers the clocks.
     pub const SW_POWER_CAP: Self = Self(0x4);
-    /// Hardware slowdown.
+    /// The hardware lowers the clocks, for heat or power.
     pub const HW_SLOWDOWN: Self = Self(0x8);
-    /// Clocks follow another GPU.
+    /// The clocks are held equal to those of other GPUs (sync boost).
     pub const SYNC_BOOST: Self = Self(0x10);
-    /// Software thermal slowdown.
+    /// The driver lowers the clocks because the GPU is too hot.
     pub const SW_THERMAL: Self = Self(0x20);
-    /// Hardware thermal slowdown.
+    /// The hardware lowers the clocks because the GPU is too hot.
     pub const HW_THERMAL: Self = Self(0x40);
-    /// External power brake.
+    /// An external power brake signal lowers the clocks.
     pub const HW_POWER_BRAKE: Self = Self(0x80);
-    /// Display clocks limit the graphics clock.
+    /// The display clocks limit the graphics clock.
     const DISPLAY: Self = Self(0x100);
 
     const NAMES: [(Self, &'static str); 7] = [
@@ -129,23 +129,23 @@ impl EventReasons {
         self.0
     }
 
-    /// Returns whether any of `reasons` is present.
+    /// Returns true if any of `reasons` is present.
     pub const fn any_of(self, reasons: Self) -> bool {
         self.0 & reasons.0 != 0
     }
 
-    /// Returns whether heat or hardware slows the GPU, so that measurements do not reflect the power limit.
+    /// Returns true if heat or hardware slows the GPU, so that measurements do not show the effect of the power limit.
     pub const fn invalidate_profile(self) -> bool {
         self.any_of(Self(Self::HW_SLOWDOWN.0 | Self::SW_THERMAL.0 | Self::HW_THERMAL.0 | Self::HW_POWER_BRAKE.0))
     }
 
-    /// Returns whether the GPU is working and nothing lowers its clocks.
+    /// Returns true if the GPU is working and nothing lowers its clocks.
     pub const fn leave_clocks_free(self) -> bool {
         let lowering = Self::IDLE.0 | Self::SW_POWER_CAP.0 | Self::SYNC_BOOST.0 | Self::DISPLAY.0;
         !self.any_of(Self(lowering)) && !self.invalidate_profile()
     }
 
-    /// Returns the names of the known reasons that are present.
+    /// Returns the names of the reasons that are present, as far as wattune names them.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(bit, _)| self.any_of(*bit)).map(|(_, name)| name)
     }
@@ -161,20 +161,20 @@ impl std::ops::BitOr for EventReasons {
 /// Relative gain error of a GPU's power sensor (Yang, Adámek, Armour, SC'24): 0.05 is 5 %.
 pub const SENSOR_GAIN: f64 = 0.05;
 
-/// Origin of an amount of energy.
+/// Method by which an amount of energy was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EnergySource {
-    /// Difference of two readings of the hardware's energy counter.
+    /// Increase of the hardware's energy counter between two readings.
     Counter,
-    /// Integrated power readings, because the GPU has no counter or it was reset.
+    /// Power readings integrated over time, because the GPU has no counter or the counter was reset.
     IntegratedPower,
-    /// Counter difference over a gap in observation: the daemon was down or the GPU was lost.
+    /// Increase of the counter over an unmonitored time: the daemon did not run, or the device did not answer.
     CounterGap,
 }
 
 impl EnergySource {
-    /// Returns the name used in the API, metrics and store.
+    /// Returns the name of the method in the API, metrics and store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -183,7 +183,7 @@ impl EnergySource {
         }
     }
 
-    /// Returns whether the amount is part of a hardware counter's difference.
+    /// Returns true if the energy is part of the increase of a hardware counter.
     pub const fn is_of_counter(self) -> bool {
         !matches!(self, Self::IntegratedPower)
     }

@@ -1,4 +1,4 @@
-//! Identifiers as distinct types.
+//! Identifiers and names, each as a distinct type.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{is_invisible, is_visible, legible};
 
-/// Error for an unusable name, with what would be right.
+/// Error for an invalid name or identifier, with what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {given:?} is not usable: {why}")]
 pub struct InvalidName {
@@ -26,7 +26,7 @@ macro_rules! name_type {
             /// Validates the text.
             ///
             /// # Errors
-            /// If it is empty, too long, a path's "." or "..", or has characters outside the allowed ones.
+            /// Returns an error if the text is empty, too long, "." or "..", or has a character that is not allowed.
             pub fn new(text: impl Into<String>) -> Result<Self, InvalidName> {
                 let text = text.into();
                 let allowed: fn(char) -> bool = $allowed;
@@ -65,7 +65,7 @@ macro_rules! name_type {
 }
 
 name_type!(
-    /// Identifier of one training run, made by the daemon and never reused.
+    /// Identifier of one training run, which the daemon creates and never reuses.
     JobId,
     "job id",
     64,
@@ -73,7 +73,7 @@ name_type!(
     "ids have 1 to 64 letters, digits and '-'"
 );
 name_type!(
-    /// Identifier of a demand-response event, chosen by its caller.
+    /// Identifier of a demand-response event, chosen by the client that announces it.
     EventId,
     "event id",
     64,
@@ -81,7 +81,7 @@ name_type!(
     "ids have 1 to 64 letters, digits, '-', '_', '.' and ':', and are not \".\" or \"..\""
 );
 name_type!(
-    /// The user's name for a training job; recurring runs share it and their profile.
+    /// Name that the user gives to a training job; recurring runs share it, and with it their profile.
     JobName,
     "job name",
     128,
@@ -89,7 +89,7 @@ name_type!(
     "names have 1 to 128 characters, none of them a control character, and are not \".\" or \"..\""
 );
 name_type!(
-    /// A GPU's UUID as NVML reports it ("GPU-3f…"). Unlike the index, it survives reboots.
+    /// UUID of a GPU as NVML reports it ("GPU-3f…"). Unlike the driver's index, it stays the same after a reboot.
     GpuId,
     "GPU UUID",
     96,
@@ -97,8 +97,7 @@ name_type!(
     "UUIDs have 1 to 96 letters, digits, '-' and '_'"
 );
 name_type!(
-    /// A device in the ledger: a GPU by its UUID, or a part of the node's processors ("cpu:package-0",
-    /// "dram:package-0").
+    /// Device in the ledger: a GPU by its UUID, or a CPU package or its memory ("cpu:package-0", "dram:package-0").
     DeviceId,
     "device",
     96,
@@ -106,7 +105,7 @@ name_type!(
     "devices have 1 to 96 letters, digits, '-', '_' and ':'"
 );
 name_type!(
-    /// A grid zone in its provider's own code ("GB", "13", "MISO_MASON_CITY").
+    /// Grid zone in the code of the source ("GB", "13", "MISO_MASON_CITY").
     Zone,
     "zone",
     96,
@@ -115,10 +114,10 @@ name_type!(
 );
 
 impl JobName {
-    /// Checks that a new name is readable. Stored names may be older than this rule.
+    /// Checks that a new name is readable. Names stored by older versions may break this rule.
     ///
     /// # Errors
-    /// If it has invisible characters, characters that change how others are shown, or is blank.
+    /// Returns an error if the name is blank, or has invisible characters, unusual spaces or text direction marks.
     pub fn require_visible(self) -> Result<Self, InvalidName> {
         let why = "names have no invisible characters, none that change the direction of text, no spaces but the plain one, \
                    and are not all blank";
@@ -137,9 +136,9 @@ impl JobName {
 pub enum DeviceKind {
     /// A GPU.
     Gpu,
-    /// A processor package.
+    /// A CPU package.
     Cpu,
-    /// Memory.
+    /// The memory of a CPU package.
     Dram,
 }
 
@@ -155,10 +154,10 @@ impl DeviceKind {
 }
 
 impl DeviceId {
-    /// Returns the id of a processor package by the kernel's name ("package-0"), or of its memory.
+    /// Returns the identifier of a CPU package by the kernel's name ("package-0"), or of its memory.
     ///
     /// # Errors
-    /// If the result is not a valid name.
+    /// Returns an error if the result is not a valid identifier.
     pub fn of_package(package: &str, kind: DeviceKind) -> Result<Self, InvalidName> {
         match kind {
             DeviceKind::Gpu => Self::new(package),
@@ -167,7 +166,7 @@ impl DeviceId {
         }
     }
 
-    /// Returns its kind.
+    /// Returns the kind of the device.
     pub fn kind(&self) -> DeviceKind {
         match self.0.split_once(':') {
             Some(("cpu", _)) => DeviceKind::Cpu,
@@ -178,14 +177,14 @@ impl DeviceId {
 }
 
 impl DeviceId {
-    /// Returns whether it is simulated. Drivers never use such names.
+    /// Returns true if the device is simulated. Drivers never use such names.
     pub fn is_simulated(&self) -> bool {
         let package = self.0.split_once(':').map_or("", |(_, package)| package);
         self.0.starts_with(SIMULATED_GPU) || package.starts_with("simulated-")
     }
 }
 
-/// Prefix of simulated GPUs' UUIDs; NVML uses "GPU-" and "MIG-".
+/// Prefix of the UUIDs of simulated GPUs; UUIDs of NVML begin with "GPU-" or "MIG-".
 pub const SIMULATED_GPU: &str = "SIM-";
 
 impl From<&GpuId> for DeviceId {

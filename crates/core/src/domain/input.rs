@@ -1,14 +1,14 @@
-//! Checks of input from outside: invalid fields, numbers in other units, invisible text, mistyped names.
+//! Checks of input from users: invalid fields, numbers in other units, invisible text, mistyped names.
 
 use crate::units::{GramsPerKwh, Short, Watts};
 
-/// Error for an invalid field: what is wrong and what would be right.
+/// Error for an invalid field of a request: what is wrong, and what would be right.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct InvalidJob {
     /// Path of the field in the request.
     pub field: &'static str,
-    /// The problem and a valid alternative.
+    /// Description of the problem, with a valid alternative.
     pub why: String,
 }
 
@@ -16,13 +16,13 @@ pub struct InvalidJob {
 const MOST_POWER_PER_GPU: Watts = Watts::new(5_000.0);
 /// Upper bound of the power of all GPUs of a node.
 pub const MOST_POWER_PER_NODE: Watts = Watts::new(50_000.0);
-/// Lower bound of intensities above zero.
+/// Lower bound of plausible carbon intensities other than zero.
 const LEAST_INTENSITY: GramsPerKwh = GramsPerKwh::new(1.0);
 
-/// Checks a power or power limit of `gpus` GPUs, or of a whole node if their number is unknown.
+/// Checks the power or power limit of `gpus` GPUs, or of a whole node if `gpus` is `None`.
 ///
 /// # Errors
-/// For power above what they can draw; the message converts it from milliwatts.
+/// Returns an error for more power than these GPUs can draw; the message converts the number from milliwatts.
 pub fn check_power(given: Watts, gpus: Option<u32>) -> Result<(), String> {
     let most = gpus.map_or(MOST_POWER_PER_NODE, |gpus| MOST_POWER_PER_GPU * f64::from(gpus));
     if given <= most {
@@ -40,7 +40,7 @@ pub fn check_power(given: Watts, gpus: Option<u32>) -> Result<(), String> {
 /// Checks a carbon intensity.
 ///
 /// # Errors
-/// For intensities between 0 and 1 g/kWh; the message converts them from kilograms.
+/// Returns an error for a value between 0 and 1 g/kWh; the message converts the number from kilograms.
 pub fn check_intensity(given: GramsPerKwh) -> Result<(), String> {
     if given <= GramsPerKwh::ZERO || given >= LEAST_INTENSITY {
         return Ok(());
@@ -49,7 +49,7 @@ pub fn check_intensity(given: GramsPerKwh) -> Result<(), String> {
     Err(format!("{given}; it is in grams of CO2 equivalent per kWh: {given} kg/kWh are {meant} g/kWh"))
 }
 
-/// Returns whether a character is invisible or changes how others are shown: control characters, bidirectional and
+/// Returns true if a character is invisible or changes how others are shown: control characters, bidirectional and
 /// zero-width format characters, tags, fillers and line separators.
 pub fn is_invisible(c: char) -> bool {
     c.is_control()
@@ -61,8 +61,8 @@ pub fn is_invisible(c: char) -> bool {
         )
 }
 
-/// Returns whether a text has a visible character: not a space, not invisible, not only combining, and assigned in
-/// Unicode.
+/// Returns true if a text has a visible character: one that is assigned in Unicode and is neither a space nor invisible
+/// nor a combining mark.
 pub fn is_visible(text: &str) -> bool {
     // `escape_debug` escapes unprintable and combining characters; these two are printable blanks.
     let is_blank = |c: char| c.is_whitespace() || is_invisible(c) || matches!(c, '\u{2800}' | '\u{1d159}');
@@ -80,10 +80,10 @@ pub fn first_invisible(text: &str) -> Option<String> {
     text.chars().find(|c| is_invisible(*c)).map(|c| format!("U+{:04X}", u32::from(c)))
 }
 
-/// Returns the known name with the fewest edits (insert, delete, replace, swap neighbours), ignoring case, if they are
-/// at most three and at most a third of the longer name.
+/// Returns the known name that needs the fewest edits (insert, delete, replace, swap neighbours), ignoring case; `None`
+/// if that is more than three, or more than a third of the longer name.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Limits the effort, which grows with the product of the lengths.
+    // The effort grows with the product of the lengths, so only the first 80 characters count.
     let given: Vec<char> = given.chars().take(80).flat_map(char::to_lowercase).collect();
     let near = known.into_iter().filter_map(|name| {
         let letters: Vec<char> = name.chars().flat_map(char::to_lowercase).collect();
@@ -94,7 +94,7 @@ pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     near.min_by_key(|(edits, _)| *edits).map(|(_, name)| name)
 }
 
-/// Appends the nearest of the listed names to a serde message about an unknown field or variant.
+/// Appends the most similar valid name to a serde message about an unknown field or variant.
 pub fn with_nearest(message: String) -> String {
     let rest = message.split_once("unknown field `").or_else(|| message.split_once("unknown variant `"));
     let nearest = rest.and_then(|(_, rest)| {
@@ -107,7 +107,7 @@ pub fn with_nearest(message: String) -> String {
     }
 }
 
-/// Replaces the names of types in a serde message by plain words.
+/// Replaces the names of Rust types in a serde message by plain words.
 pub fn name_types_plainly(message: &str) -> String {
     let Some((what, expected)) = message.rsplit_once(", expected ") else { return message.to_owned() };
     let what = what.replace("type: sequence", "type: list").replace("type: map", "type: object");
@@ -122,7 +122,7 @@ pub fn name_types_plainly(message: &str) -> String {
     format!("{what}, expected {expected}")
 }
 
-/// Returns the Damerau–Levenshtein distance (optimal string alignment).
+/// Returns the Damerau–Levenshtein distance (optimal string alignment) of two texts.
 fn edits(a: &[char], b: &[char]) -> usize {
     let mut rows: [Vec<usize>; 3] = [Vec::new(), Vec::new(), (0..=b.len()).collect()];
     for i in 1..=a.len() {

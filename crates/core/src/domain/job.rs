@@ -1,4 +1,4 @@
-//! A training run as requested.
+//! A training job as registered by its user.
 
 use std::collections::BTreeMap;
 
@@ -7,60 +7,60 @@ use serde::{Deserialize, Serialize};
 use super::{GpuId, InvalidJob, JobName, Objective, Processes, first_invisible, is_visible, legible};
 use crate::units::{Samples, Seconds, Short, Watts};
 
-/// Maximum idle power of one GPU.
+/// Upper bound of the idle power of one GPU.
 const MOST_IDLE_EACH: Watts = Watts::new(1e3);
 
-/// Amount of work.
+/// Amount of work of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     /// Total number of samples.
     TotalSamples(Samples),
-    /// Unknown; the job is planned over a rolling window.
+    /// Unknown amount; the job is planned over a rolling window.
     Unknown,
 }
 
-/// A registered training run.
+/// A training job as registered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// The user's name for it; recurring runs share it.
+    /// Name that the user gave to the job; recurring runs share it.
     pub name: JobName,
-    /// GPUs that it trains on, in the job's order, without duplicates.
+    /// GPUs that the job trains on, in the job's order, without duplicates.
     pub gpus: Vec<GpuId>,
-    /// Samples per step over all its GPUs; part of the profile's key.
+    /// Samples per step over all GPUs of the job; part of the profile's key.
     pub batch_size: Option<u64>,
-    /// Amount of work.
+    /// Amount of work of the job.
     pub work: Work,
-    /// Objective and constraints.
+    /// Objective and constraints of the job.
     pub objective: Objective,
-    /// Time since the last report after which the job counts as dead.
+    /// Lease: time since the job's last report after which the job counts as dead.
     pub lease: Seconds,
-    /// True if wattune may set its GPUs' limits; if not, it is only accounted.
+    /// True if wattune may set the limits of the job's GPUs; otherwise it only records energy and emissions.
     pub control: bool,
-    /// Priority where not all jobs can have what they want: jobs with lower numbers yield first.
+    /// Priority of the job under a power cap: the limits of jobs with lower numbers are lowered first.
     #[serde(default)]
     pub priority: i32,
-    /// The user's labels.
+    /// Labels that the user gave to the job.
     pub tags: BTreeMap<String, String>,
-    /// Processes of the job, if registered; CPU energy and shared GPUs are split by them.
+    /// Processes of the job, by which CPU energy and the energy of shared GPUs are divided; absent if not registered.
     #[serde(default)]
     pub processes: Option<Processes>,
 }
 
-/// Maximum number of samples: larger counts are mistakes, and their sums would not stay finite.
+/// Maximum number of samples. A larger number is a mistake, and sums could become infinite.
 pub const MOST_SAMPLES: f64 = 1e15;
 
 impl JobSpec {
-    /// Valid leases: shorter ones would lose live jobs, longer ones would leave limits behind dead ones.
+    /// Valid leases in seconds: shorter ones would end live jobs, longer ones would keep the limits of dead jobs.
     pub const LEASE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=86_400.0;
 
-    /// Valid priorities.
+    /// Valid priorities of a job.
     pub const PRIORITIES: std::ops::RangeInclusive<i32> = -1000..=1000;
 
-    /// Checks what types do not.
+    /// Checks ranges and combinations of fields that the types cannot express.
     ///
     /// # Errors
-    /// Names the first wrong field and what would be right.
+    /// Returns the first invalid field, with what would be right.
     pub fn check(self) -> Result<Self, InvalidJob> {
         let invalid = |field, why| Err(InvalidJob { field, why });
         if self.gpus.is_empty() {

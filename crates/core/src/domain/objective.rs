@@ -1,4 +1,4 @@
-//! A job's objective: what it minimises, its promises, and whether it may pause.
+//! Objective of a job: the weights of carbon, time and price, the constraints, and permission to pause.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 use super::{InvalidJob, Promise};
 use crate::units::{GramsCo2e, Seconds, Short, Watts};
 
-/// Maximum idle power of a job's GPUs.
+/// Upper bound of the idle power of a job's GPUs together.
 const MOST_IDLE: Watts = Watts::new(1e5);
 
-/// A job's objective. All constraints apply together.
+/// Objective and constraints of a job. All constraints apply together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
-    /// Zeus's η with carbon instead of energy: 1 minimises carbon only, 0 time only.
+    /// Weight η of carbon against time, as in Zeus for energy: 1 minimises emissions only, 0 time only.
     pub eta: f64,
-    /// Allowed increase of the job's time over running at the ceiling: 0.03 is 3 %.
+    /// Maximum increase of the job's time over running at the maximum usable limit: 0.03 is 3 %.
     pub max_slowdown: Option<f64>,
-    /// Time by which the work must be done.
+    /// Time by which the job must be done.
     pub deadline: Option<DateTime<Utc>>,
-    /// Maximum emissions of all work.
+    /// Maximum emissions of the whole job.
     #[serde(default)]
     pub carbon_budget: Option<GramsCo2e>,
     /// Weight of the electricity price against carbon: 0 is carbon only, 1 is price only.
     #[serde(default)]
     pub price_weight: f64,
-    /// Permission to pause, with its costs; absent if the job must run through.
+    /// Permission to pause, with its constraints and costs; absent if the job must not be paused.
     #[serde(default)]
     pub pausable: Option<Pausing>,
 }
@@ -32,19 +32,19 @@ pub struct Objective {
 /// Constraints and costs of pausing a job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pausing {
-    /// Power of all its GPUs together during a pause.
+    /// Power of all GPUs of the job together during a pause.
     pub idle_power: Watts,
-    /// Minimum duration of a run between pauses.
+    /// Minimum time of training between two pauses.
     pub min_run: Seconds,
     /// Minimum duration of a pause.
     pub min_pause: Seconds,
-    /// Time per pause at running power without progress, for saving and loading a checkpoint.
+    /// Time that each pause costs for saving and loading a checkpoint: training power without progress.
     pub checkpoint: Seconds,
 }
 
 impl Pausing {
-    /// Returns the defaults for a job on a number of GPUs: 50 W per GPU, half an hour each of running and pausing, two
-    /// minutes per checkpoint.
+    /// Returns the default for a job on a number of GPUs: 50 W per GPU, at least half an hour each of training and
+    /// pausing, two minutes per checkpoint.
     pub fn default_for(gpus: usize) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a node has few GPUs")]
         let idle_power = Watts::new(50.0) * gpus as f64;
@@ -53,29 +53,29 @@ impl Pausing {
     }
 }
 
-/// True if a job runs or is paused, and since when, for minimum durations.
+/// State of a job, with its start, from which the minimum durations in [`Pausing`] count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
-    /// Training.
+    /// Training since this time.
     RunningSince(DateTime<Utc>),
-    /// Paused by the daemon.
+    /// Paused by the daemon since this time.
     PausedSince(DateTime<Utc>),
 }
 
 impl Objective {
-    /// Carbon only, without constraints.
+    /// Objective that minimises emissions without constraints.
     pub const UNBOUND: Self =
         Self { eta: 1.0, max_slowdown: None, deadline: None, carbon_budget: None, price_weight: 0.0, pausable: None };
 
-    /// Objective of an empty request: carbon only, at most 3 % slower.
+    /// Objective of a request that states none: minimises emissions, at most 3 % slower.
     pub const DEFAULT: Self = Self { max_slowdown: Some(0.03), ..Self::UNBOUND };
 
-    /// Validates a request, in which `eta` may be absent. Without `eta` and any constraint, the slowdown of
-    /// [`Self::DEFAULT`] applies; with only a carbon budget, time is minimised.
+    /// Returns the objective of a request, in which `eta` may be absent. Without `eta` and any constraint, the maximum
+    /// slowdown of [`Self::DEFAULT`] applies. Without `eta` and with only a carbon budget, time is minimised.
     ///
     /// # Errors
-    /// For the first field that is out of range or contradicts another.
+    /// Returns the first field that is out of range or contradicts another.
     pub fn new(eta: Option<f64>, requested: Self) -> Result<Self, InvalidJob> {
         let mut objective = requested;
         let has_promises = requested.promises().next().is_some();
@@ -87,7 +87,7 @@ impl Objective {
         objective.check()
     }
 
-    /// Returns its promises.
+    /// Returns the promises (constraints) of the objective.
     pub fn promises(&self) -> impl Iterator<Item = Promise> + use<> {
         let Self { deadline, max_slowdown, carbon_budget, .. } = *self;
         let promises = [
@@ -98,15 +98,15 @@ impl Objective {
         promises.into_iter().flatten()
     }
 
-    /// Returns whether any promise bounds the job's time.
+    /// Returns true if any promise bounds the job's time.
     pub fn bounds_time(&self) -> bool {
         self.promises().any(Promise::bounds_time)
     }
 
-    /// Returns an objective of carbon only with a maximum slowdown.
+    /// Returns an objective that minimises emissions with a maximum slowdown.
     ///
     /// # Errors
-    /// If the slowdown is not in 0 ≤ s < 1.
+    /// Returns an error if the slowdown is not in 0 ≤ s < 1.
     pub fn slower_by(max_slowdown: f64) -> Result<Self, InvalidJob> {
         Self { max_slowdown: Some(max_slowdown), ..Self::UNBOUND }.check()
     }
@@ -163,10 +163,10 @@ impl Objective {
     }
 }
 
-/// Weight from which it was probably given in percent; 2 may as well be a wrong sign or scale.
+/// Weight from which it was probably meant in percent. A smaller number, such as 2, may be another mistake.
 const LEAST_PERCENT: f64 = 10.0;
 
-/// Returns a hint if a weight was given in percent.
+/// Returns a hint for the error message if a weight was probably given in percent; otherwise an empty text.
 fn as_fraction(weight: f64) -> String {
     match weight {
         percent if (LEAST_PERCENT..=100.0).contains(&percent) => {

@@ -1,19 +1,19 @@
-//! The processes of a job: a list of root processes, or a control group.
+//! Processes of a job: a list of root processes, or a control group.
 
 use serde::{Deserialize, Serialize};
 
 use super::InvalidJob;
 
-/// A process, identified by number and start time so that a reused number is another process.
+/// A process, identified by number and start time, because the system reuses the numbers of ended processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Process {
-    /// Process id.
+    /// Process id (PID).
     pub pid: u32,
     /// Start time in clock ticks since boot.
     pub start: u64,
 }
 
-/// Path of a control group (cgroup v2) from the root of the hierarchy.
+/// Path of a control group (cgroup v2) from the root of the cgroup hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CgroupPath(String);
@@ -22,7 +22,7 @@ impl CgroupPath {
     /// Validates a path, so that it cannot lead out of the hierarchy.
     ///
     /// # Errors
-    /// If it does not start with `/`, is the root, or has empty, `.` or `..` parts.
+    /// Returns an error if the path does not start with `/`, is the root, or has empty, `.` or `..` parts.
     pub fn new(path: impl Into<String>) -> Result<Self, InvalidJob> {
         let path = path.into();
         let invalid = |why: String| Err(InvalidJob { field: "cgroup", why });
@@ -56,7 +56,7 @@ impl CgroupPath {
         &self.0
     }
 
-    /// Returns whether the groups are the same or one contains the other.
+    /// Returns true if the groups are the same, or if one contains the other.
     pub fn overlaps(&self, other: &Self) -> bool {
         let contains =
             |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|r| r.is_empty() || r.starts_with('/'));
@@ -77,7 +77,7 @@ impl From<CgroupPath> for String {
     }
 }
 
-/// A job's selection of its processes.
+/// Selection of a job's processes, from its registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessSelector {
     /// These processes and all their descendants.
@@ -90,10 +90,11 @@ impl ProcessSelector {
     /// Maximum number of processes that a job may list; descendants need not be listed.
     pub const MOST_PIDS: usize = 256;
 
-    /// Validates a request's fields; `None` if both are absent.
+    /// Validates the two fields of a request; `None` if both are absent.
     ///
     /// # Errors
-    /// If both are given, for an empty or too long list or duplicates, and for paths that [`CgroupPath::new`] rejects.
+    /// Returns an error if both are given, if the list is empty, too long, or has invalid numbers or duplicates, or if
+    /// [`CgroupPath::new`] rejects the path.
     pub fn new(pids: Option<Vec<u32>>, cgroup: Option<String>) -> Result<Option<Self>, InvalidJob> {
         let invalid = |field, why: String| Err(InvalidJob { field, why });
         match (pids, cgroup) {
@@ -128,7 +129,7 @@ impl ProcessSelector {
     }
 }
 
-/// The processes of a job as found at its registration.
+/// Processes of a job as found at its registration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Processes {
@@ -139,8 +140,8 @@ pub enum Processes {
 }
 
 impl Processes {
-    /// Describes processes that belong to both selections; `None` if there are none. Does not detect a process of one
-    /// inside a group of the other.
+    /// Describes processes that belong to both selections; `None` if there are none. A process of a list that runs
+    /// inside a control group of the other selection is not detected.
     pub fn shared_with(&self, other: &Self) -> Option<String> {
         match (self, other) {
             (Self::Pids(own), Self::Pids(others)) => {

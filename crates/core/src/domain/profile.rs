@@ -1,14 +1,14 @@
-//! Measured throughput and power of a job at each operating point.
+//! Measured throughput and power of a job at each setting of its GPUs.
 
 use serde::{Deserialize, Serialize};
 
 use super::{JobName, SetPoint};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
-/// A measured mean with its error.
+/// A measured mean with its standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate<Q> {
-    /// The mean.
+    /// Measured mean.
     pub mean: Q,
     /// Relative standard error of the mean: 0.003 is 0.3 %.
     pub relative_error: f64,
@@ -17,47 +17,47 @@ pub struct Estimate<Q> {
 /// Throughput and power of a job at one setting of its GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperatingPoint {
-    /// Set points, one per group of equal GPUs in the order of [`ProfileKey::GPUs`]. Usually one.
+    /// Set points, one per group of equal GPUs in the order of [`ProfileKey::gpus`]. Usually there is one group.
     pub setting: Vec<SetPoint>,
-    /// Samples per second of the whole job.
+    /// Throughput of the whole job.
     pub throughput: Estimate<SamplesPerSecond>,
-    /// Average power of all GPUs of the job.
+    /// Average power of all GPUs of the job together.
     pub power: Estimate<Watts>,
-    /// Measuring time; zero for an inferred point.
+    /// Time over which it was measured; zero for a point that was inferred from others.
     pub measured: Seconds,
 }
 
-/// Minimum throughput of a usable point. Slower jobs stand still.
+/// Minimum throughput of a usable point. A slower job counts as stalled.
 const SLOWEST: SamplesPerSecond = SamplesPerSecond::new(1e-9);
 
 impl OperatingPoint {
-    /// Returns whether the point is usable; a stalled measurement is not.
+    /// Returns true if the point is usable for planning; a measurement of a stalled job is not.
     pub fn is_usable(&self) -> bool {
         self.power.mean > Watts::ZERO && self.throughput.mean >= SLOWEST
     }
 }
 
-/// Key of a profile. A recurring job starts with the profile of its earlier runs.
+/// Key by which profiles are stored, so that a recurring job starts with the profile of its earlier runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProfileKey {
-    /// Name that recurring runs share.
+    /// Job name, which recurring runs share.
     pub name: JobName,
     /// Samples per step, if known.
     pub batch_size: Option<u64>,
-    /// GPU models with their number, by model name.
+    /// GPU models with the number of GPUs of each, ordered by the name of the GPU model.
     #[serde(rename = "boards")]
     pub gpus: Vec<(String, u32)>,
 }
 
-/// The throughput–power curve of a job on its GPUs.
+/// Throughput–power curve of a job on its GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Operating points; the first one is the ceiling, the reference of every slowdown.
+    /// Operating points. The first one is at the maximum usable limit, which every slowdown refers to.
     pub points: Vec<OperatingPoint>,
 }
 
 impl Profile {
-    /// Returns the ceiling's point: r(l_max) of `planning.md` §1.
+    /// Returns the point at the maximum usable limit, with the throughput r(l_max) of `planning.md` §1.
     pub fn ceiling(&self) -> Option<&OperatingPoint> {
         self.points.first()
     }

@@ -1,4 +1,4 @@
-//! Promises of a job's objective: what each demands, by how much an outcome breaks it, and its words.
+//! Promises: the constraints of a job's objective, by how much a result breaks them, and sentences about that.
 
 use std::fmt;
 
@@ -7,68 +7,68 @@ use chrono::{DateTime, Datelike, Utc};
 use super::{InvalidJob, PowerLimit};
 use crate::units::{GramsCo2e, Lasting, Points, Rounded, Seconds, Short};
 
-/// Minimum carbon budget: an idle GPU emits less than this within seconds, so smaller ones are mistakes of units.
+/// Minimum carbon budget. An idle GPU emits more within seconds, so a smaller number is probably in another unit.
 const LEAST_BUDGET: GramsCo2e = GramsCo2e::new(0.001);
 
-/// A constraint on a job's work.
+/// Constraint of a job's objective, which plans keep if they can.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Promise {
-    /// Latest end.
+    /// Time by which the job must end.
     Deadline(DateTime<Utc>),
-    /// Maximum slowdown over the job's life: 0.03 is 3 %.
+    /// Maximum slowdown over the whole job: 0.03 is 3 %.
     Slowdown(f64),
-    /// Maximum emissions of all work.
+    /// Maximum emissions of the whole job.
     CarbonBudget(GramsCo2e),
 }
 
-/// Result of a job by which its promises are judged: expected, best possible or final. Absent where unknown.
+/// Result of a job that promises are compared with: expected, best possible or final. Unknown fields are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// End of its work.
+    /// End of the job.
     pub ends_at: Option<DateTime<Utc>>,
-    /// Slowdown over its life.
+    /// Slowdown over the whole job: 0.03 is 3 %.
     pub slowdown: Option<f64>,
-    /// Emissions of all its work.
+    /// Emissions of the whole job.
     pub carbon: Option<GramsCo2e>,
 }
 
-/// Excess of an outcome over a promise, in the promise's unit; negative where the promise is kept.
+/// Amount by which a result exceeds a promise, in the promise's unit; negative if the promise is kept.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Excess {
-    /// Delay after the deadline.
+    /// Time from the deadline to the end of the job.
     Time(Seconds),
-    /// Slowdown above the allowed one: 0.01 is one percentage point.
+    /// Slowdown above the maximum: 0.01 is one percentage point.
     Slowdown(f64),
-    /// Emissions above the budget.
+    /// Emissions above the carbon budget.
     Carbon(GramsCo2e),
 }
 
-/// A broken promise.
+/// A promise that a result breaks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Broken {
-    /// The promise.
+    /// Promise that is broken.
     pub promise: Promise,
-    /// Excess over it.
+    /// Amount by which the result exceeds the promise.
     pub by: Excess,
 }
 
-/// Circumstances in which a promise is broken, which its sentence names.
+/// Circumstance in which a promise is broken; the sentence about the broken promise names it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Circumstance {
-    /// No plan keeps all promises about time, so the job runs at full speed: under an external cap, if there is one.
+    /// No plan keeps all promises about time, so the job runs at full speed, under an external cap if there is one.
     FullSpeed(Option<PowerLimit>),
-    /// A budget yields to the promises about time.
+    /// A carbon budget is exceeded because promises about time take precedence.
     Yielding,
-    /// The job shares the node's cap or carbon budget.
+    /// The job shares the node's power cap or carbon budget with other jobs.
     Sharing,
-    /// It is broken whatever is planned.
+    /// No plan can keep the promise any more.
     Inevitable,
-    /// The job has ended.
+    /// The job has ended and broke the promise.
     Ended,
 }
 
 impl Promise {
-    /// Returns the path of its field in a request.
+    /// Returns the path of the promise's field in a request.
     pub fn field(self) -> &'static str {
         match self {
             Self::Deadline(_) => "objective.deadline",
@@ -77,8 +77,8 @@ impl Promise {
         }
     }
 
-    /// Returns whether it bounds the job's time, and thereby how slow the job may be. Others are budgets, which bound how
-    /// fast it may be and yield to these.
+    /// Returns true if the promise bounds the job's time, and thereby how slow the job may be. The other promises are
+    /// budgets: they bound how fast the job may be, and promises about time take precedence over them.
     pub fn bounds_time(self) -> bool {
         match self {
             Self::Deadline(_) | Self::Slowdown(_) => true,
@@ -86,7 +86,7 @@ impl Promise {
         }
     }
 
-    /// Returns whether it has no meaning for unknown work.
+    /// Returns true if the promise requires that the job's amount of work is known.
     pub fn needs_known_work(self) -> bool {
         match self {
             Self::Deadline(_) | Self::CarbonBudget(_) => true,
@@ -94,10 +94,10 @@ impl Promise {
         }
     }
 
-    /// Checks its range.
+    /// Checks the range of the promise.
     ///
     /// # Errors
-    /// If it is out of range.
+    /// Returns an error if the promise is out of range, with what would be right.
     pub(super) fn check(self) -> Result<(), InvalidJob> {
         let why = match self {
             Self::Deadline(at) if !(1..=9999).contains(&at.year()) => {
@@ -124,7 +124,7 @@ impl Promise {
         Err(InvalidJob { field: self.field(), why })
     }
 
-    /// Returns the excess of an outcome over it; `None` where the outcome does not say.
+    /// Returns the amount by which a result exceeds the promise; `None` if the result lacks that figure.
     pub fn excess(self, outcome: &Outcome) -> Option<Excess> {
         Some(match self {
             Self::Deadline(at) => Excess::Time(Seconds::from_delta(outcome.ends_at? - at)),
@@ -134,7 +134,7 @@ impl Promise {
     }
 }
 
-/// Displays a noun phrase: "the deadline 2026-12-01T17:00:00Z".
+/// Displays the promise as a noun phrase: "the deadline 2026-12-01T17:00:00Z".
 impl fmt::Display for Promise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -146,7 +146,7 @@ impl fmt::Display for Promise {
 }
 
 impl Excess {
-    /// Returns the figure: seconds, a fraction or grams.
+    /// Returns the number: seconds, a fraction or grams.
     pub fn get(self) -> f64 {
         match self {
             Self::Time(time) => time.get(),
@@ -167,7 +167,7 @@ impl fmt::Display for Excess {
 }
 
 impl Broken {
-    /// Returns those of some promises that an outcome breaks by more than is negligible, in the promise's unit.
+    /// Returns the promises that a result breaks by more than `negligible`, which is in the promise's unit.
     pub fn among(
         promises: impl Iterator<Item = Promise>,
         outcome: &Outcome,
@@ -177,7 +177,7 @@ impl Broken {
         broken.filter(|broken| broken.by.get() > negligible(broken.promise)).collect()
     }
 
-    /// Returns it as a sentence.
+    /// Describes the broken promise in a sentence.
     pub fn describe(&self, circumstance: Circumstance) -> String {
         let Self { promise, by } = self;
         let verb = if matches!(promise, Promise::Deadline(_)) { "missed" } else { "exceeded" };

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Seconds;
 
-/// A half-open, non-empty span of UTC time, `start ≤ t < end`, without any alignment.
+/// A half-open, non-empty span of UTC time, `start ≤ t < end`, which may begin and end at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Slot {
     start: DateTime<Utc>,
@@ -21,27 +21,27 @@ impl Slot {
         (start < end).then_some(Self { start, end })
     }
 
-    /// Returns the first instant inside.
+    /// Returns the start, which belongs to the slot.
     pub fn start(&self) -> DateTime<Utc> {
         self.start
     }
 
-    /// Returns the first instant after.
+    /// Returns the end, which no longer belongs to the slot.
     pub fn end(&self) -> DateTime<Utc> {
         self.end
     }
 
-    /// Returns the duration, above zero.
+    /// Returns the duration, which is above zero.
     pub fn duration(&self) -> Seconds {
         Seconds::from_delta(self.end - self.start)
     }
 
-    /// Returns whether `start ≤ t < end`.
+    /// Returns true if `start ≤ t < end`.
     pub fn contains(&self, t: DateTime<Utc>) -> bool {
         self.start <= t && t < self.end
     }
 
-    /// Returns the common part of two slots.
+    /// Returns the time that two slots share; `None` if they do not overlap.
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         Self::new(self.start.max(other.start), self.end.min(other.end))
     }
@@ -53,7 +53,7 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A problem with input points and its resolution.
+/// A problem of the points that a series is made from, and how it was resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeriesProblem {
     /// Points are not in time order; they were sorted.
@@ -62,17 +62,17 @@ pub enum SeriesProblem {
     /// Two points cover the same time; the one later in the input takes precedence.
     #[error("slot {second} overlaps {first}; the later value counts where they overlap")]
     Overlap {
-        /// The slot that starts first.
+        /// Slot that starts first.
         first: Slot,
-        /// The slot that starts within it.
+        /// Slot that starts within `first`.
         second: Slot,
     },
-    /// A span between two points has no value.
+    /// A span between two points has no value; the series has none there either.
     #[error("nothing given for {0}")]
     Gap(Slot),
 }
 
-/// Values over non-overlapping slots in time order. A gap means "absent", never zero.
+/// Values over non-overlapping slots in time order. A gap between slots means that no value is known, never zero.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSeries<V> {
     points: Vec<(Slot, V)>,
@@ -85,7 +85,8 @@ impl<V> Default for TimeSeries<V> {
 }
 
 impl<V: Clone> TimeSeries<V> {
-    /// Sorts `points`, resolves overlaps (later input takes precedence) and returns the problems found. Never fails.
+    /// Creates a series from `points` in any order and returns the problems found. Where points overlap, the later one
+    /// in the input takes precedence. Never fails.
     pub fn from_points(points: Vec<(Slot, V)>) -> (Self, Vec<SeriesProblem>) {
         let mut problems = Vec::new();
         if let Some(pair) = points.windows(2).find(|pair| pair[1].0.start < pair[0].0.start) {
@@ -126,13 +127,13 @@ impl<V: Clone> TimeSeries<V> {
         self.points.splice(from..to, replacement);
     }
 
-    /// Inserts all points of `newer` over this series.
+    /// Inserts all points of `newer`, which take precedence over the points of this series.
     pub fn overwrite(&mut self, newer: &Self) {
         let older = std::mem::take(&mut self.points);
         self.points.reserve(older.len() + newer.points.len());
         let mut newer = newer.points.iter().peekable();
         for (slot, value) in older {
-            // The rest of the slot starts here.
+            // Start of the part of the slot that is not processed yet.
             let mut at = slot.start;
             while at < slot.end {
                 self.points.extend(std::iter::from_fn(|| newer.next_if(|(s, _)| s.end <= at)).cloned());
@@ -151,15 +152,15 @@ impl<V: Clone> TimeSeries<V> {
         Self { points: points.filter_map(|(s, v)| Some((s.intersection(span)?, v.clone()))).collect() }
     }
 
-    /// Drops points that ended at or before `t`. Points are not cut.
+    /// Drops points that ended at or before `t`. A point that contains `t` remains whole.
     pub fn forget_before(&mut self, t: DateTime<Utc>) {
         let gone = self.points.partition_point(|(s, _)| s.end <= t);
         self.points.drain(..gone);
     }
 }
 
-/// Inserts points one over the other and returns the resulting pieces in time order. Uses a tree because inserting into
-/// a list would move its tail each time.
+/// Inserts points one after another, each over the earlier ones, and returns the resulting pieces in time order. Uses a
+/// tree because an insertion into a list would move the rest of the list each time.
 fn layered<V: Clone>(points: Vec<(Slot, V)>, problems: &mut Vec<SeriesProblem>) -> Vec<(Slot, V)> {
     let mut pieces: BTreeMap<DateTime<Utc>, (Slot, V)> = BTreeMap::new();
     for (slot, value) in points {
@@ -191,12 +192,12 @@ impl<V> TimeSeries<V> {
         &self.points
     }
 
-    /// Returns whether it has no points.
+    /// Returns true if the series has no points.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
 
-    /// Returns the point at a time, if any.
+    /// Returns the point whose slot contains `t`; `None` in a gap.
     pub fn at(&self, t: DateTime<Utc>) -> Option<&(Slot, V)> {
         let next = self.points.partition_point(|(s, _)| s.end <= t);
         self.points.get(next).filter(|(s, _)| s.contains(t))
@@ -217,7 +218,7 @@ impl<V> TimeSeries<V> {
         self.points.windows(2).filter_map(|pair| Slot::new(pair[0].0.end, pair[1].0.start))
     }
 
-    /// Returns the points that overlap `span`, uncut.
+    /// Returns the points that overlap `span`, with their whole slots.
     pub fn overlapping(&self, span: &Slot) -> &[(Slot, V)] {
         let from = self.points.partition_point(|(s, _)| s.end <= span.start);
         let to = self.points.partition_point(|(s, _)| s.start < span.end);

@@ -1,4 +1,4 @@
-//! Set point of a GPU: its power limit and locked clock.
+//! Set point of a GPU: its power limit and its locked clock.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ impl ClockLimit {
         Self { megahertz }
     }
 
-    /// Returns megahertz.
+    /// Returns the limit in megahertz.
     pub const fn megahertz(self) -> u32 {
         self.megahertz
     }
@@ -31,14 +31,14 @@ impl fmt::Display for ClockLimit {
     }
 }
 
-/// The lockable clocks of a GPU. Never empty.
+/// Clocks that a GPU can be locked to. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockRange {
     steps: Vec<ClockLimit>,
 }
 
 impl ClockRange {
-    /// Sorts the clocks and removes duplicates; `None` if empty or if one is 0 MHz.
+    /// Sorts the clocks and removes duplicates; `None` if there are none, or if a clock is 0 MHz.
     pub fn new(mut steps: Vec<ClockLimit>) -> Option<Self> {
         steps.sort_unstable();
         steps.dedup();
@@ -61,20 +61,20 @@ impl ClockRange {
     }
 }
 
-/// Set point of one GPU: its power limit and, where that does not bind, a locked clock.
+/// Set point of one GPU: its power limit and, where the power limit has no effect, a locked clock.
 ///
-/// Serialised as a bare number of milliwatts if the clock is not locked, as before clocks were supported.
+/// Without a locked clock it is serialised as a bare number of milliwatts, as before clocks were supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "StoredSetPoint", into = "StoredSetPoint")]
 pub struct SetPoint {
-    /// The power limit, which caps count.
+    /// Power limit, which counts for power caps.
     pub limit: PowerLimit,
-    /// The locked clock; `None` if clocks are not locked.
+    /// Locked clock; `None` if clocks are not locked.
     pub clock: Option<ClockLimit>,
 }
 
 impl SetPoint {
-    /// Returns whether both mean the same setting, since some GPUs round limits.
+    /// Returns true if both are the same setting, up to the rounding of power limits by some GPUs.
     pub fn same_as(self, other: Self) -> bool {
         self.clock == other.clock && self.limit.same_as(other.limit)
     }

@@ -1,6 +1,5 @@
-//! Grid signals as published by their sources: values with kind, scope, origin, and times of issue and retrieval.
-//!
-//! The main signal is carbon intensity; the day-ahead electricity price is a second one of the same form.
+//! Carbon intensities and electricity prices as published by their sources: values with kind, scope, origin, and times
+//! of publication and retrieval.
 
 use chrono::{DateTime, Utc};
 use serde::de::DeserializeOwned;
@@ -13,11 +12,11 @@ use crate::units::{GramsPerKwh, PricePerMwh};
 pub trait SignalValue:
     Copy + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// Lower bound of plausible values; a lower number has another unit or is broken.
+    /// Lower bound of plausible values; a lower number is in another unit or broken.
     const LOWEST: f64;
     /// Upper bound of plausible values.
     const HIGHEST: f64;
-    /// Name and unit for messages.
+    /// Name and unit of the quantity, for messages.
     const WHAT: &'static str;
 
     /// Converts a number in the type's unit; `None` outside the bounds.
@@ -55,7 +54,7 @@ impl SignalValue for PricePerMwh {
     }
 }
 
-/// Kind of a carbon intensity. Series of different kinds are never joined.
+/// Kind of a carbon intensity. Values of different kinds are never combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignalKind {
@@ -63,24 +62,24 @@ pub enum SignalKind {
     Average,
     /// Emissions of the generator that serves one more watt, for the impact of a change.
     Marginal,
-    /// Not specified by the source.
+    /// Kind that the source does not state.
     Unspecified,
 }
 
-/// Emissions that an intensity includes. Series of different scopes are never joined.
+/// Emissions that a carbon intensity includes. Values of different scopes are never combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignalScope {
-    /// Including construction, fuel supply and disposal.
+    /// Emissions of operation, construction, fuel supply and disposal.
     Lifecycle,
-    /// Stack emissions only (direct emissions).
+    /// Direct (stack) emissions of operation only.
     Operational,
-    /// Not specified by the source.
+    /// Scope that the source does not state.
     Unspecified,
 }
 
 impl SignalKind {
-    /// Returns its name in the API and in the store.
+    /// Returns the name of the kind in the API and in the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Average => "average",
@@ -91,7 +90,7 @@ impl SignalKind {
 }
 
 impl SignalScope {
-    /// Returns its name in the API and in the store.
+    /// Returns the name of the scope in the API and in the store.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Lifecycle => "lifecycle",
@@ -101,43 +100,44 @@ impl SignalScope {
     }
 }
 
-/// Returns whether two sources publish the same quantity: both must specify kind and scope, and agree.
+/// Returns true if two sources publish the same quantity: both state kind and scope, and these agree.
 pub fn is_same_quantity(a: (SignalKind, SignalScope), b: (SignalKind, SignalScope)) -> bool {
     a == b && a.0 != SignalKind::Unspecified && a.1 != SignalScope::Unspecified
 }
 
-/// Origin of a value, from the least to the most trusted for past times.
+/// Origin of a value. The order is from the least to the most trusted origin for past times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Generated, for no real grid.
+    /// Generated; belongs to no real grid.
     Synthetic,
     /// Filled in by wattune because the source has no value.
     Fallback,
-    /// Published before the time.
+    /// Published before the time to which it refers.
     Forecast,
-    /// Published afterwards, from incomplete measurements.
+    /// Published after that time, from incomplete measurements.
     Estimated,
-    /// Published afterwards, from measurements.
+    /// Published after that time, from measurements.
     Measured,
 }
 
 impl Origin {
-    /// Returns whether the value was measured on a real grid, and so is better than any forecast.
+    /// Returns true if the value was measured on a real grid, and is therefore better than any forecast.
     pub fn is_measured(self) -> bool {
         matches!(self, Self::Estimated | Self::Measured)
     }
 
-    /// Returns whether the value may be an actual value. A generated grid does not distinguish these from its forecast.
+    /// Returns true if the value may be an actual value. Synthetic values count, because their actual values and
+    /// forecasts have the same origin.
     pub fn is_actual(self) -> bool {
         self.is_measured() || self == Self::Synthetic
     }
 }
 
-/// A value with its origin.
+/// A published value with its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quoted<V> {
-    /// The value. Zero is a valid intensity of some grids.
+    /// The value. Zero is a valid carbon intensity in some grids.
     pub value: V,
     /// Origin of the value.
     pub origin: Origin,
@@ -176,7 +176,7 @@ impl Unit {
         }
     }
 
-    /// Returns the published number: the shortest decimal that converts to `value`.
+    /// Returns the number that the source published, reconstructed as the shortest decimal that converts to `value`.
     pub fn received(self, value: GramsPerKwh) -> f64 {
         let (factor, value) = (self.in_g_per_kwh(), value.get());
         let near = value / factor;
@@ -187,35 +187,35 @@ impl Unit {
     }
 }
 
-/// Provenance of a response's values, for later checks.
+/// Provenance of the values in a source's response, for later checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Provenance {
-    /// Published unit, if the source states one.
+    /// Unit in which the values were published; absent if the source states none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
-    /// Grid zone in the source's own terms.
+    /// Grid zone in the source's own terms; absent if the source states none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// Model that made the values, or its version.
+    /// Name or version of the source's model that computed the values; absent if the source states none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// SHA-256 in hexadecimal of each response body used, in request order.
+    /// SHA-256 in hexadecimal of the body of each response used, in the order of the requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub responses: Vec<String>,
-    /// Methods of values that are not plain measurements, if the source states them.
+    /// Methods of values that are not plain measurements, as far as the source states them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<Method>,
 }
 
-/// A source's method for the value of a slot.
+/// Method by which a source determined the value of a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Method {
     /// Start of the slot.
     pub start: DateTime<Utc>,
     /// End of the slot.
     pub end: DateTime<Utc>,
-    /// Name of the method with the source.
+    /// Name that the source gives to the method.
     pub name: String,
 }
 
@@ -228,52 +228,52 @@ impl Provenance {
     }
 }
 
-/// One response of a source: actual values of past slots and the forecast of future ones.
+/// One response of a source: actual values of past slots and the forecast of future slots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(bound = "V: SignalValue")]
 pub struct Forecast<V = GramsPerKwh> {
-    /// Grid zone.
+    /// Grid zone that the values refer to.
     pub zone: Zone,
-    /// The source's name in configuration and API ("file", "uk").
+    /// Name of the source in configuration and API ("file", "uk").
     pub source: String,
-    /// Average or marginal.
+    /// Kind of the values: average or marginal.
     pub kind: SignalKind,
-    /// Lifecycle or operational.
+    /// Emissions that the values include: lifecycle or operational.
     pub scope: SignalScope,
-    /// Time of issue if published, else of retrieval.
+    /// Time at which the source published the response; if the source does not state it, the time of retrieval.
     pub issued_at: DateTime<Utc>,
-    /// Time of retrieval.
+    /// Time at which wattune fetched the response.
     pub retrieved_at: DateTime<Utc>,
     /// Provenance of the values.
     #[serde(default)]
     pub provenance: Provenance,
-    /// Values as known or expected before each slot, for planning.
+    /// Values that were forecast or known before each slot, for planning.
     pub expected: TimeSeries<Quoted<V>>,
     /// Actual values of past slots.
     pub actual: TimeSeries<Quoted<V>>,
 }
 
-/// A forecast as issued, stored for comparison with actual values.
+/// A forecast as published, stored for comparison with actual values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Issued {
-    /// The source's name in configuration and API.
+    /// Name of the source in configuration and API.
     pub source: String,
-    /// Grid zone.
+    /// Grid zone that the values refer to.
     pub zone: Zone,
-    /// Average or marginal.
+    /// Kind of the values: average or marginal.
     pub kind: SignalKind,
-    /// Lifecycle or operational.
+    /// Emissions that the values include: lifecycle or operational.
     pub scope: SignalScope,
-    /// Time of issue if published, else of retrieval.
+    /// Time at which the source published the forecast; if the source does not state it, the time of retrieval.
     pub issued_at: DateTime<Utc>,
-    /// Time of retrieval.
+    /// Time at which wattune fetched the forecast.
     pub retrieved_at: DateTime<Utc>,
-    /// Forecast values.
+    /// Carbon intensities as forecast.
     pub series: CarbonSeries,
 }
 
 impl Issued {
-    /// Returns whether both are from the same source about the same quantity.
+    /// Returns true if both forecasts have the same source, zone, kind and scope.
     pub fn is_like(&self, other: &Self) -> bool {
         let (a, b) = (self, other);
         (&a.source, &a.zone, a.kind, a.scope) == (&b.source, &b.zone, b.kind, b.scope)
@@ -281,18 +281,18 @@ impl Issued {
 }
 
 impl<V: SignalValue> Forecast<V> {
-    /// Returns the best value for a past or current time: the actual one, else the expected one.
+    /// Returns the best value for a past or current time: the actual value, or else the forecast.
     pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Quoted<V>)> {
         self.actual.at(t).or_else(|| self.expected.at(t)).copied()
     }
 
-    /// Returns whether it comes from a file. Files are complete: values missing there were withdrawn. Responses of
-    /// services may be partial.
+    /// Returns true if the response comes from a file. A file is complete, so values that it no longer contains were
+    /// withdrawn. The responses of services may be partial.
     pub fn is_of_file(&self) -> bool {
         self.source == "file"
     }
 
-    /// Returns expected values overwritten with actual ones.
+    /// Returns the forecast values, overwritten by actual values where these exist.
     pub fn known(&self) -> TimeSeries<Quoted<V>> {
         let mut known = self.expected.clone();
         known.overwrite(&self.actual);

@@ -1,4 +1,4 @@
-//! Repeats past forecasts with the data known at their time, and scores them.
+//! Repeats forecasts for past times with the data known at each time, and scores them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
@@ -8,23 +8,23 @@ use super::score::{Pair, Score, mean_if_covered, score, score_parts};
 use crate::domain::{CarbonSeries, Issued, Slot};
 use crate::units::GramsPerKwh;
 
-/// Period before each forecast from which data are used: the training data, and a day for slots cut by its start.
+/// Period before each forecast whose data are used: 28 days of training data, and a day for slots across its start.
 const BACK: TimeDelta = TimeDelta::days(29);
-/// Maximum number of days back from which a day is repeated.
+/// Number of additional days back in which a known day is searched for to repeat it.
 const MOST_REPEATED: i64 = 7;
 
 /// Forecasts published by a source.
 #[derive(Clone, Copy, Debug)]
 pub enum PublishedForecasts<'a> {
-    /// No source: local forecaster only.
+    /// No source: the local forecaster only.
     Nothing,
-    /// One value per slot without issue time. Counts as newly published for each forecast, as far as it extends.
+    /// Series without issue times. The whole series counts as published anew before each forecast.
     Rolling(&'a CarbonSeries),
     /// Forecasts with issue times; each is used from its issue time on.
     Issued(&'a [Issued]),
 }
 
-/// Score of one forecaster over the whole span.
+/// Score of one forecaster over the whole time span.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BacktestRow {
     /// Forecaster: `yesterday` (same time on the last known day), `local`, `provider`, `provider+bias`, or `feed`,
@@ -32,19 +32,19 @@ pub struct BacktestRow {
     pub source: &'static str,
     /// Length of each forecast in hours.
     pub horizon_h: u32,
-    /// Score of all days.
+    /// Score over all days ahead.
     #[serde(flatten)]
     pub score: Score,
-    /// Score of each day ahead in order, if there are several.
+    /// Score of each day ahead in order, if a forecast is longer than a day.
     pub by_day: Vec<Score>,
 }
 
 const SOURCES: [&str; 5] = ["yesterday", "local", "provider", "provider+bias", "feed"];
 
-/// Scores forecasts of each horizon H (hours): makes one at `from` and every H hours after it, or every 24 hours if H
-/// is longer, and scores its H hours up to `to`. Each forecast knows only actual values and published forecasts of
-/// slots that have ended. All rows cover the same slots; beyond the end of the published forecast, the rows of the
-/// source alone repeat its last day. Rows without any forecast are omitted.
+/// Scores forecasts of each length H in `horizons_h` (hours): makes one at `from` and every H hours after it, or every
+/// 24 hours if H is longer, and scores its H hours up to `to`. Its model is fitted only to actual values and published
+/// forecasts of slots that have ended. All rows cover the same slots; beyond the end of the published forecast, the
+/// rows of the source alone repeat its last day. Rows without any forecast are omitted.
 pub fn backtest(
     actual: &CarbonSeries,
     published: PublishedForecasts<'_>,
@@ -67,7 +67,7 @@ fn at_horizon(
     let reach = TimeDelta::hours(i64::from(horizon_h));
     let sources: Vec<usize> =
         (0..SOURCES.len()).filter(|i| !matches!((published, i), (PublishedForecasts::Nothing, 2 | 3))).collect();
-    // By forecaster and day ahead.
+    // Pairs by forecaster and day ahead.
     let days = horizon_h.div_ceil(24) as usize;
     let mut pairs: [Vec<Vec<Pair>>; SOURCES.len()] = std::array::from_fn(|_| vec![Vec::new(); days]);
     let mut publications = Publications::new(published);
@@ -81,7 +81,7 @@ fn at_horizon(
         let model = Model::fit(&ended(published, &past), publications.issues(), &seen, now, policy);
         let offset = model.offset(published, now);
         for (slot, outcome) in actual.overlapping(&ahead) {
-            // A slot belongs to the forecast in whose hours it starts.
+            // A slot belongs to each forecast in whose hours it starts.
             if slot.start() < now || slot.start() >= ahead.end() || slot.end() > to {
                 continue;
             }
@@ -118,7 +118,7 @@ fn at_horizon(
     .collect()
 }
 
-/// Returns the slot's mean, or else that of the same time on the last day that the series covers.
+/// Returns the mean at the same time of the latest earlier day that the series covers.
 fn on_last_day(series: &CarbonSeries, slot: &Slot, now: DateTime<Utc>) -> Option<GramsPerKwh> {
     let furthest = (slot.start() - now).num_days() + 1 + MOST_REPEATED;
     (1..=furthest).find_map(|days| {
@@ -128,13 +128,13 @@ fn on_last_day(series: &CarbonSeries, slot: &Slot, now: DateTime<Utc>) -> Option
     })
 }
 
-/// Returns the points that had ended by the end of `past`.
+/// Returns the points that had ended by the end of `past` and overlap it.
 fn ended(series: &CarbonSeries, past: &Slot) -> CarbonSeries {
     let points = series.overlapping(past).iter().filter(|(slot, _)| slot.end() <= past.end());
     CarbonSeries::from_points(points.copied().collect()).0
 }
 
-/// The forecasts that a source has published by the current time of a backtest.
+/// Forecasts that a source has published by the current time of a backtest.
 struct Publications<'a> {
     published: CarbonSeries,
     rolling: Option<&'a CarbonSeries>,

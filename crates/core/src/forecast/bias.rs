@@ -12,9 +12,9 @@
 //! ```
 //!
 //! Each part vanishes without evidence, so an unbiased forecast does not change. `a` distinguishes a source whose
-//! forecast has just been renewed (its last error says little about the next) from an older one. All grids share one
-//! set of constants. They are round and none is at an edge; the only forecasts available to choose them are those of
-//! the second half of 2021 and the MISO trace, on which they are also tested.
+//! forecast has just been renewed (its last error says little about the next) from one whose forecast is older. All
+//! grids share one set of constants. They are round and none is at the edge of its tested range; the only forecasts
+//! available to choose them are those of the second half of 2021 and the MISO trace, on which they are also tested.
 
 use chrono::{DateTime, Utc};
 
@@ -27,33 +27,33 @@ const PER_DAY: f64 = 0.98;
 const CLIP_SIGMAS: f64 = 4.0;
 /// Ratio of standard deviation to median absolute deviation for a normal distribution.
 const MAD_TO_SIGMA: f64 = 1.4826;
-/// Value of t² at which an estimate counts for half: of the level, and of a time of day.
+/// Values of t² at which an estimate counts for half: that of the level, and that of a time of day.
 const LEVEL_SHRINKAGE: f64 = 1.0;
 const HOUR_SHRINKAGE: f64 = 2.0;
 /// Factor on the daily pattern of errors while only one day is known.
 const ONE_DAY_SHARE: f64 = 0.7;
 /// Assumed autocorrelation of forecast errors before it can be measured.
 const PERSISTENCE: f64 = 0.9;
-/// Weight in hours of the prior of no autocorrelation.
+/// Weight, in hours of data, of the prior of no autocorrelation.
 const INDEPENDENT_HOURS: f64 = 12.0;
-/// Weight in days of the prior that the last error persists in full.
+/// Weight, in days of data, of the prior that the last error persists in full.
 const SURVIVAL_DAYS: f64 = 3.0;
-/// Minimum number of hours for measuring an autocorrelation.
+/// Minimum number of hours for measuring the autocorrelation of residuals.
 const LEAST_HOURS: usize = 4;
 
-/// The fitted correction.
+/// Fitted correction of a source's forecast.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Correction {
     anchor: DateTime<Utc>,
-    /// Level and daily pattern.
+    /// Level and daily pattern of the errors, by hours after the anchor.
     usual: [f64; DAY],
-    /// Latest residual (lead −1) and its persistence per hour.
+    /// Latest residual (lead −1), and its persistence per hour.
     last: f64,
     persistence: f64,
     survival: f64,
 }
 
-/// Sums by time of day.
+/// Sums over the hours at one time of day.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     weight: f64,
@@ -63,7 +63,7 @@ struct Sums {
 }
 
 impl Correction {
-    /// Fits a correction to `errors` (actual less forecast); `None` if there are none.
+    /// Fits a correction to `errors` (actual less forecast); `None` without errors.
     pub(super) fn fit(errors: &HourlyWindow, anchor: DateTime<Utc>) -> Option<Self> {
         let cut = without_outliers(errors)?;
         let known = || cut.iter().enumerate().filter_map(|(age, r)| Some((age, (*r)?)));
@@ -93,24 +93,24 @@ impl Correction {
         Some(Self { anchor, usual, last, persistence, survival })
     }
 
-    /// Returns the correction of a slot's forecast. `newest` supplies the latest error, omitted if it is `old`.
+    /// Returns the correction of a slot's forecast, including the rest of `newest`'s latest error unless it is `old`.
     pub(super) fn at(&self, newest: &Self, slot: &Slot, old: bool) -> f64 {
         over(slot, self.anchor, |lead| self.usual(lead) + if old { 0.0 } else { newest.left(lead) })
     }
 
-    /// Returns level and daily pattern by lead in hours.
+    /// Returns the sum of level and daily pattern at a lead in hours.
     pub(super) fn usual(&self, lead: i64) -> f64 {
         self.usual[usize::try_from(lead.rem_euclid(24)).unwrap_or(0)]
     }
 
-    /// Returns the remainder of the latest error.
+    /// Returns the part of the latest error that remains at a lead in hours.
     pub(super) fn left(&self, lead: i64) -> f64 {
         let fading = i32::try_from(lead.max(-1) + 1).map_or(0.0, |hours| self.persistence.powi(hours));
         self.survival * fading * self.last
     }
 }
 
-/// Returns the shrinkage factor of an estimate from its square and variance.
+/// Returns the shrinkage factor of an estimate from its square and variance; `doubt` is the t² that gives one half.
 fn shrinkage(square: f64, variance: f64, doubt: f64) -> f64 {
     if square > 0.0 { square / (square + doubt * variance) } else { 0.0 }
 }
@@ -133,7 +133,7 @@ fn median(values: &mut [f64]) -> Option<f64> {
     (half < values.len()).then(|| *values.select_nth_unstable_by(half, f64::total_cmp).1)
 }
 
-/// Returns the lag-1 autocorrelation, with `doubt` hours of prior weight for none.
+/// Returns the lag-1 autocorrelation, shrunk by a prior of none that weighs `doubt` hours.
 fn autocorrelation(values: &[Option<f64>], doubt: f64) -> f64 {
     let (mut product, mut squares, mut hours) = (0.0, 0.0, 0.0);
     for (age, value) in values.iter().enumerate() {
@@ -158,11 +158,11 @@ fn by_time_of_day(values: &[Option<f64>], weight: &[f64]) -> [Sums; DAY] {
     days
 }
 
-/// Returns the daily pattern of the errors.
+/// Returns the daily pattern of the errors, shrunk by its uncertainty.
 fn shape(off: &[Option<f64>], weight: &[f64], days: &[Sums; DAY], hours: usize) -> [f64; DAY] {
     let mean = |day: &Sums| if day.weight > 0.0 { day.value / day.weight } else { 0.0 };
     if hours < 2 * DAY {
-        // Unknown hours are interpolated between their neighbours, one of which is the latest.
+        // Unknown hours are interpolated between the nearest known ones, which may be the latest.
         let seen = closed(&std::array::from_fn(|k| (days[k].weight > 0.0).then(|| mean(&days[k]))));
         return seen.unwrap_or_default().map(|m| ONE_DAY_SHARE * m);
     }
@@ -180,7 +180,7 @@ fn shape(off: &[Option<f64>], weight: &[f64], days: &[Sums; DAY], hours: usize) 
     })
 }
 
-/// Returns the fraction of past errors at this time of day that persisted as the autocorrelation predicts.
+/// Returns the fraction of errors at this time of past days that persisted as the autocorrelation predicts.
 fn survival(left: &[Option<f64>], persistence: f64) -> f64 {
     let at = |age: usize| left.get(age).copied().flatten();
     let squares = || left.iter().flatten().map(|y| y * y);

@@ -1,15 +1,15 @@
 //! Blends the corrected source with the local forecaster and estimates prediction intervals, from errors on past days.
 //!
-//! On each past day, from this time of day on, the corrected source and the local forecaster would have had errors eₛ
-//! and eₗ, both fitted to data known then. For each range of leads the weight of the source is
+//! On each past day, from this time of day on, the corrected source and the local forecaster would have had the errors
+//! eₛ and eₗ, both fitted to data known then. For each range of leads the weight of the source is
 //!
 //! ```text
 //! w = (Σ eₗ(eₗ − eₛ) + κu) / (Σ (eₗ − eₛ)² + κ)     clamped to [0, 1]
 //! ```
 //!
 //! which minimises the squared error of the blend. On the first day of the latest issue u is 1 and κ one day's worth of
-//! Σ (eₗ − eₛ)²: the source is trusted until there is evidence against it. Each later day has two weights: one for the
-//! day's mean, with u = ½ and κ three days' worth, and one for deviations from it, because weather forecasts predict a
+//! Σ (eₗ − eₛ)²: the source is trusted until errors speak against it. Each later day has two weights: one for the day's
+//! mean, with u = ½ and κ three days' worth, and one for deviations from that mean, because weather forecasts predict a
 //! day's wind while the local forecaster predicts which hours are cleanest.
 //!
 //! The local forecaster is hard to beat for the hours of later days and for the next three hours, where a wrong weight
@@ -22,28 +22,28 @@ use super::hourly_window::DAY;
 
 /// Maximum lead in hours for which errors are evaluated; longer leads use the last value.
 pub(super) const MAX_LEAD_HOURS: usize = 7 * DAY;
-/// Ends of the ranges of leads, in hours.
+/// Ends of the ranges of leads that have a common weight or interval width, in hours.
 const LEAD_RANGES: [usize; 9] = [1, 3, 8, 16, DAY, 2 * DAY, 3 * DAY, 4 * DAY, MAX_LEAD_HOURS];
-/// Weight in days of the prior trust in the source on the first day ahead.
+/// Weight, in days of data, of the prior trust in the source on the first day ahead.
 const PRIOR_DAYS: f64 = 1.0;
-/// Lead in hours below which the latest actual values are most informative and the source must clearly help.
+/// Lead in hours below which recent actual values say most, so that the source counts only if it clearly helps.
 const NOW: usize = 3;
-/// Number of days most favourable to the source that are excluded where it must clearly help. One surprise to the local
-/// forecaster outweighs weeks of small errors in a sum of squares.
+/// Number of days most favourable to the source that are excluded where the source must clearly help. In a sum of
+/// squares, one large error of the local forecaster outweighs weeks of small ones.
 const EXCLUDED_DAYS: usize = 2;
-/// Weight in days of the prior of equal weights beyond the first day.
+/// Weight, in days of data, of the prior of equal weights beyond the first day.
 const EQUAL_DAYS: f64 = 3.0;
 /// Quantile of past errors that covers 80 % of future ones, on the first day ahead and beyond. It is above 0.8 because
 /// recent errors differ from those of the next days, and errors far ahead come from few independent days.
 pub(super) const COVERAGE: [f64; 2] = [0.81, 0.835];
-/// Maximum number of past days evaluated on the first day ahead and for intervals; on earlier days forecasters had less
-/// than a week of training data.
+/// Maximum number of past days that are evaluated on the first day ahead and for intervals; on earlier days forecasters
+/// had less than a week of training data.
 const EVALUATED_DAYS: usize = 21;
-/// 90 % quantile of the standard normal distribution: half width of its 80 % interval.
+/// 90 % quantile of the standard normal distribution: the half width of its 80 % prediction interval.
 pub(super) const NORMAL: f64 = 1.2816;
 /// Minimum number of errors for an empirical quantile.
 const ENOUGH: usize = 14;
-/// Weight in errors of the assumed error if there are fewer.
+/// Weight of the assumed error if there are fewer errors, as a number of errors.
 const ASSUMED_WEIGHT: f64 = 2.0;
 /// Assumed relative standard error without data: published day-ahead errors are 3 to 15 % (`carbon-apis.md` §9).
 pub(super) const ASSUMED_ERROR: f64 = 0.1;
@@ -52,7 +52,7 @@ pub(super) const ASSUMED_ERROR: f64 = 0.1;
 /// forecast made a day before now.
 pub(super) type Errors = Vec<Vec<Option<f64>>>;
 
-/// Values by range of leads.
+/// Values for each range of leads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ByLead([f64; LEAD_RANGES.len()]);
 
@@ -62,19 +62,19 @@ impl ByLead {
         Self(std::array::from_fn(|i| f(start(i)..LEAD_RANGES[i])))
     }
 
-    /// Returns the value for a lead in hours; the last one applies beyond.
+    /// Returns the value for a lead in hours; beyond all ranges the last value.
     pub(super) fn at(&self, lead: i64) -> f64 {
         let within = |end: &usize| i64::try_from(*end).is_ok_and(|end| lead < end);
         self.0[LEAD_RANGES.iter().position(within).unwrap_or(LEAD_RANGES.len() - 1)]
     }
 }
 
-/// Returns a day's errors at these leads.
+/// Returns the errors of a day at these leads.
 fn at_leads<'a>(day: &'a [Option<f64>], leads: &std::ops::Range<usize>) -> &'a [Option<f64>] {
     &day[leads.start.min(day.len())..leads.end.min(day.len())]
 }
 
-/// Division of the time ahead into days of the latest issue: a source's errors grow from each of its days to the next,
+/// Division of the time ahead into days since the latest issue: a source's errors grow from each such day to the next,
 /// whatever the time of day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IssueDays {
@@ -83,25 +83,25 @@ pub(super) struct IssueDays {
 }
 
 impl IssueDays {
-    /// Divides by the latest issue's age at the latest actual value; `None` counts days from that value.
+    /// Divides by the latest issue's age at the latest actual value; without an issue, days count from that value.
     pub(super) fn of(age: Option<TimeDelta>) -> Self {
         let hours = age.and_then(|age| usize::try_from((age + TimeDelta::days(1)).num_hours()).ok());
         let into = hours.unwrap_or(DAY);
-        // An issue more recent than the latest actual value has its whole first day ahead.
+        // An issue later than the latest actual value has its whole first day ahead.
         Self { first: if into < DAY { 2 * DAY - into } else { DAY - into % DAY } }
     }
 
-    /// Returns the day of a lead in hours; the last one applies beyond.
+    /// Returns the index of the day that contains a lead in hours; beyond all days the last index.
     fn at(self, lead: usize) -> usize {
         ((lead + DAY).saturating_sub(self.first) / DAY).min(MAX_LEAD_HOURS / DAY - 1)
     }
 
-    /// Returns the day of a signed lead in hours.
+    /// Returns the same for a signed lead; negative leads are on the first day.
     pub(super) fn at_lead(self, lead: i64) -> usize {
         self.at(usize::try_from(lead).unwrap_or(0))
     }
 
-    /// Returns the leads of a day.
+    /// Returns the leads of a day in hours.
     fn leads(self, day: usize) -> std::ops::Range<usize> {
         let end = self.first + DAY * day;
         if day == 0 { 0..end } else { end - DAY..end }
@@ -114,7 +114,7 @@ pub(super) struct BlendWeights {
     days: IssueDays,
     /// Weights on the issue's first day and in the next hours.
     near: ByLead,
-    /// Weights on each later day: of its mean, and of deviations from it.
+    /// Weights on each later day: that of the day's mean, and that of deviations from the mean.
     later: [(f64, f64); MAX_LEAD_HOURS / DAY - 1],
 }
 
@@ -130,13 +130,14 @@ pub(super) struct SourceOffset {
     pub(super) end: Option<(DateTime<Utc>, f64)>,
 }
 
-/// Returns the day ahead of a lead in hours; the last one applies beyond.
+/// Returns the index of the day ahead (24 h from lead 0) for a lead in hours; beyond all days the last index.
 pub(super) fn day_of(lead: usize) -> usize {
     (lead / DAY).min(MAX_LEAD_HOURS / DAY - 1)
 }
 
 impl BlendWeights {
-    /// Returns the value to add to the local forecast at a lead in hours if the source is `above` it.
+    /// Returns the value to add to the local forecast at a lead in hours. `above` is the source's offset from that
+    /// forecast at this lead, `offset` its mean offset on each day.
     pub(super) fn of_source(&self, lead: i64, above: f64, offset: &ByDay) -> f64 {
         let now = usize::try_from(lead).is_ok_and(|lead| lead < NOW);
         let day = self.days.at_lead(lead);
@@ -146,12 +147,12 @@ impl BlendWeights {
         }
     }
 
-    /// Returns the day of the issue for a lead in hours.
+    /// Returns the day since the latest issue for a lead in hours.
     pub(super) fn day_of(&self, lead: i64) -> usize {
         self.days.at_lead(lead)
     }
 
-    /// Fits the weights that would have been best on past days.
+    /// Fits the weights with the least errors on past days.
     pub(super) fn fit(source: &Errors, local: &Errors, days: IssueDays) -> Self {
         let both = |leads: std::ops::Range<usize>| {
             source.iter().zip(local).map(move |(source, local)| both_known(source, local, &leads))
@@ -190,7 +191,7 @@ fn both_known(source: &[Option<f64>], local: &[Option<f64>], leads: &std::ops::R
     pairs.filter_map(|(s, l)| Some(((*s)?, (*l)?))).collect()
 }
 
-/// Sums for estimating a weight.
+/// Sums over errors for estimating a weight of the source.
 #[derive(Clone, Copy, Debug, Default)]
 struct WeightSums {
     product: f64,
@@ -199,7 +200,7 @@ struct WeightSums {
 }
 
 impl WeightSums {
-    /// Sums a day's errors of source and local forecaster.
+    /// Sums the errors of source and local forecaster on one day.
     fn of(both: &[(f64, f64)]) -> Self {
         let mut day = Self { days: if both.is_empty() { 0.0 } else { 1.0 }, ..Self::default() };
         for (s, l) in both {
@@ -218,14 +219,14 @@ impl WeightSums {
         days.iter().fold(Self::default(), add)
     }
 
-    /// Returns the weight, with a prior `usual` worth `days` days; `None` without data.
+    /// Returns the weight, combined with a prior weight `usual` that counts as `days` days; `None` without data.
     fn share(self, usual: f64, days: f64) -> Option<f64> {
         let trust = days * self.squares / self.days;
         (self.squares > 0.0).then(|| ((self.product + trust * usual) / (self.squares + trust)).clamp(0.0, 1.0))
     }
 }
 
-/// Returns the weight without the days most favourable to the source; `None` without data.
+/// Returns the weight without the [`EXCLUDED_DAYS`] days most favourable to the source; `None` without data.
 fn robust_weight(mut days: Vec<WeightSums>) -> Option<f64> {
     WeightSums::sum(&days).share(0.0, 0.0)?;
     let share = |days: &[WeightSums]| WeightSums::sum(days).share(0.0, 0.0).unwrap_or(0.0);
@@ -247,7 +248,7 @@ fn means(both: &[(f64, f64)]) -> Option<(f64, f64)> {
     (count > 0.0).then(|| (sum.0 / count, sum.1 / count))
 }
 
-/// Returns the errors of the blend and, beyond the source's end, of the local forecaster that continues it.
+/// Returns the errors of the blend, and beyond the source's end those of the local forecaster with the decaying offset.
 pub(super) fn mixed(source: &Errors, local: &Errors, weights: &BlendWeights) -> Errors {
     let none = Vec::new();
     let day = |day: usize| -> Vec<Option<f64>> {
@@ -275,8 +276,8 @@ pub(super) fn mixed(source: &Errors, local: &Errors, weights: &BlendWeights) -> 
     (0..source.len().max(local.len())).map(day).collect()
 }
 
-/// Returns the half width of the 80 % interval per range of leads. `assumed` is the standard error without data; a
-/// range with few errors is at least as wide as the previous one.
+/// Returns the half width of the 80 % prediction interval per range of leads. `assumed` is the standard error without
+/// data; a range with few errors gets at least the width of the previous range.
 pub(super) fn widths(errors: &Errors, assumed: f64) -> ByLead {
     let mut before = 0.0;
     ByLead::of(|leads| {
@@ -289,7 +290,7 @@ pub(super) fn widths(errors: &Errors, assumed: f64) -> ByLead {
     })
 }
 
-/// Returns the quantile of the absolute errors, or an estimate from the assumed error if there are few.
+/// Returns the quantile `coverage` of the absolute errors, or an estimate from the `assumed` error if there are few.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "below 700")]
 pub(super) fn width(errors: &mut [f64], coverage: f64, assumed: f64) -> f64 {
     let count = errors.len();

@@ -1,7 +1,7 @@
 //! Standard errors of forecast differences between hours.
 //!
 //! Moving work from one hour to another depends on the difference between the two. Errors that both share cancel, so
-//! the standard error of the difference is far below that of either hour and depends on both leads. It is not modelled:
+//! the standard error of the difference is far below that of either hour and depends on both leads. It comes from data:
 //! forecast errors of past days are kept as paths by lead, and each path is applied to the energy that is moved.
 
 use chrono::{DateTime, Utc};
@@ -10,24 +10,24 @@ use super::blend::Errors;
 use super::hourly_window::DAY;
 use crate::domain::Slot;
 
-/// Minimum number of paths for a standard error.
+/// Minimum number of paths for computing a standard error.
 const ENOUGH: usize = 5;
 
-/// Errors (actual less forecast) of the forecasts made on past days at this time of day.
+/// Error paths (actual less forecast) of the forecasts made on past days at this time of day.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorPaths {
-    /// Start of lead 0.
+    /// Time at which lead 0 starts.
     anchor: DateTime<Utc>,
-    /// Cumulative error over the first hours for each day, in g/kWh, starting with 0.
+    /// Cumulative error by lead in hours for each day, in g/kWh times hours, starting with 0.
     sums: Vec<Vec<f64>>,
 }
 
-/// Mean error of each path in each slot, in g/kWh.
+/// Mean error of each error path in each slot, in g/kWh.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlotErrors(Vec<Vec<f64>>);
 
 impl ErrorPaths {
-    /// Creates paths from `errors`, the most recent day first. A path ends at the first hour without an actual value.
+    /// Creates paths from hourly `errors`, the most recent day first. A path ends at the first hour without an error.
     pub(super) fn new(errors: &Errors, anchor: DateTime<Utc>) -> Self {
         let path = |day: &Vec<Option<f64>>| {
             let mut sums = vec![0.0];
@@ -46,8 +46,8 @@ impl ErrorPaths {
         Self::new(&days.map(|day| day.into_iter().map(Some).collect()).collect(), anchor)
     }
 
-    /// Returns the errors over slots from paths that reach the end of the last one, else from the longest paths,
-    /// extended with the mean of their last day. `None` with too few paths.
+    /// Returns the mean errors in slots from the paths that reach the end of the last slot; if none does, from the
+    /// longest paths, extended with the mean of their last day. `None` if there are too few paths.
     pub fn over(&self, slots: &[Slot]) -> Option<SlotErrors> {
         let lead = |t: DateTime<Utc>| ((t - self.anchor).as_seconds_f64() / 3600.0).max(0.0);
         let needed = lead(slots.last()?.end());
@@ -61,7 +61,7 @@ impl ErrorPaths {
 }
 
 impl SlotErrors {
-    /// Returns the standard error of Σ w·intensity with a weight per slot, in g/kWh times the weights' unit. If the
+    /// Returns the standard error of Σ weight · intensity over the slots, in g/kWh times the weights' unit. If the
     /// weights sum to zero, errors shared by all slots cancel.
     pub fn of(&self, weights: &[f64]) -> f64 {
         let product = |path: &Vec<f64>| path.iter().zip(weights).map(|(error, w)| error * w).sum::<f64>();
@@ -75,7 +75,7 @@ fn hours(count: usize) -> f64 {
     count as f64
 }
 
-/// Returns the mean error between two leads in hours.
+/// Returns the mean error of one path between two leads in hours.
 fn mean(sums: &[f64], from: f64, to: f64) -> f64 {
     let known = sums.len() - 1;
     let day = known.min(DAY);

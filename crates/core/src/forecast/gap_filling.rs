@@ -1,20 +1,20 @@
-//! Fills gaps from the known values around them.
+//! Fills gaps in a forecast from the known values around them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::domain::{CarbonSeries, Intensity, Slot};
 
-/// Number of days searched before and after. Older days say more about the season than about the day.
+/// Number of days searched before and after a gap. Days further away depend more on the season than on the day.
 const DAYS: i32 = 14;
 
 /// Weight of a day relative to the next more recent one, in the daily profile.
 const WEIGHT_PER_DAY: f64 = 0.8;
 
-/// Fraction of a deviation from the daily profile left after an hour. The AR(1) coefficient of hourly intensities was
-/// 0.951 to 0.994 on four grids (`carbon-apis.md` §9.2).
+/// Fraction of a deviation from the daily profile that remains after an hour. The AR(1) coefficient of hourly
+/// intensities was 0.951 to 0.994 on four grids (`carbon-apis.md` §9.2).
 const PERSISTENCE_PER_HOUR: f64 = 0.96;
 
-/// Forecasts from `now` on, and before it actual values with past forecasts in their gaps.
+/// Known values: forecasts from `now` on; before `now` actual values, with past forecasts in their gaps.
 #[derive(Debug)]
 pub(super) struct KnownValues {
     series: CarbonSeries,
@@ -42,22 +42,22 @@ impl KnownValues {
         &self.series
     }
 
-    /// Returns the mean over `span` if it is fully covered.
+    /// Returns the mean over `span` if the values cover it fully.
     fn whole(&self, span: &Slot) -> Option<f64> {
         let (mean, covered) = self.series.mean_over(span, value)?;
         (covered >= span.duration()).then_some(mean)
     }
 
-    /// Returns the mean of the same time of day on the nearest known day, preferring the past.
+    /// Returns the mean at the same time of the nearest fully known day, the past one of two equally near.
     pub(super) fn other_day(&self, span: &Slot) -> Option<f64> {
         (1..=DAYS).flat_map(|n| [-n, n]).find_map(|days| self.whole(&shifted(span, days)?))
     }
 
-    /// Returns the weighted mean of the same time of day on the days before.
+    /// Returns the weighted mean at the same time of up to 14 earlier days.
     pub(super) fn daily_shape(&self, span: &Slot) -> Option<f64> {
         let start = self.series.start()?;
         let (mut weight, mut weights, mut sum) = (1.0, 0.0, 0.0);
-        // Far ahead the days in between are unknown too: start with the first day that can be known.
+        // Far ahead, the days just before the span are unknown too: starts with the latest day that may be known.
         let ahead = (span.end() - self.series.end()?).as_seconds_f64() / 86_400.0;
         #[expect(clippy::cast_possible_truncation, reason = "a horizon has 3660 days at the most")]
         let first = ahead.ceil().max(1.0) as i32;
@@ -75,7 +75,7 @@ impl KnownValues {
         (weights > 0.0).then(|| sum / weights)
     }
 
-    /// Returns the end of the last known slot and its deviation from the daily profile.
+    /// Returns the end of the last known slot and that slot's deviation from the daily profile.
     pub(super) fn last_deviation(&self) -> Option<(DateTime<Utc>, f64)> {
         let (slot, last) = self.series.points().last()?;
         Some((slot.end(), last.value.get() - self.daily_shape(slot)?))
@@ -99,7 +99,7 @@ impl KnownValues {
     }
 }
 
-/// Returns a deviation decayed over time.
+/// Returns what is left of a deviation after a time.
 pub(super) fn decayed(deviation: f64, after: TimeDelta) -> f64 {
     deviation * PERSISTENCE_PER_HOUR.powf(after.as_seconds_f64().max(0.0) / 3600.0)
 }

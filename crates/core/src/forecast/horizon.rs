@@ -1,4 +1,4 @@
-//! A horizon without gaps whose slots state the basis of their values.
+//! Planning horizon without gaps whose slots state the basis of their values.
 
 use std::fmt;
 
@@ -18,22 +18,22 @@ pub enum Basis {
     Corrected,
     /// Gap in the forecast, filled from the same time of day on the nearest known day.
     FilledFromOtherDay,
-    /// Gap or time beyond the end, filled from neighbouring values or the mean of all.
+    /// Gap or time beyond the end of the forecast, filled from neighbouring values or the mean of all.
     FilledFromNeighbours,
-    /// Local forecaster on actual values at most a day old, beyond the forecast's end or without a forecast.
+    /// Local forecaster from actual values at most a day old, beyond the forecast's end or without a forecast.
     Local,
-    /// Daily profile of older actual values or of other days' forecasts.
+    /// Daily profile of older actual values or of other days of the forecast.
     DailyShape,
-    /// Configured constant, without any data.
+    /// Configured constant, used without any data.
     Constant,
 }
 
-/// One slot of a horizon.
+/// Forecast of one slot of a horizon.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HorizonSlot {
-    /// Time span.
+    /// Time span of the slot.
     pub slot: Slot,
-    /// Expected intensity, never negative.
+    /// Expected carbon intensity, never negative.
     pub intensity: GramsPerKwh,
     /// Lower bound of the 80 % prediction interval.
     pub low: GramsPerKwh,
@@ -43,17 +43,17 @@ pub struct HorizonSlot {
     pub basis: Basis,
 }
 
-/// Contiguous slots in time order.
+/// Planning horizon: contiguous slots in time order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Horizon {
     /// Slots, each starting at the end of the previous one.
     pub slots: Vec<HorizonSlot>,
 }
 
-/// Slot lengths and the fallback value where the source has no forecast.
+/// Slot lengths and fallback value where the source has no forecast.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HorizonPolicy {
-    /// Intensity without any data.
+    /// Carbon intensity assumed without any data.
     pub fallback: GramsPerKwh,
     /// Lead up to which slots without a value have the length `near_step`.
     pub near: Seconds,
@@ -92,19 +92,19 @@ impl HorizonPolicy {
 /// Number of slots of a horizon per basis. Displays as a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HorizonSummary {
-    /// [`Basis::Given`].
+    /// Slots with [`Basis::Given`].
     pub given: usize,
-    /// [`Basis::Corrected`].
+    /// Slots with [`Basis::Corrected`].
     pub corrected: usize,
-    /// [`Basis::FilledFromOtherDay`].
+    /// Slots with [`Basis::FilledFromOtherDay`].
     pub filled_from_other_day: usize,
-    /// [`Basis::FilledFromNeighbours`].
+    /// Slots with [`Basis::FilledFromNeighbours`].
     pub filled_from_neighbours: usize,
-    /// [`Basis::Local`].
+    /// Slots with [`Basis::Local`].
     pub local: usize,
-    /// [`Basis::DailyShape`].
+    /// Slots with [`Basis::DailyShape`].
     pub daily_shape: usize,
-    /// [`Basis::Constant`].
+    /// Slots with [`Basis::Constant`].
     pub constant: usize,
 }
 
@@ -128,7 +128,7 @@ impl fmt::Display for HorizonSummary {
 }
 
 impl Horizon {
-    /// Returns the time-weighted mean; `None` without slots.
+    /// Returns the time-weighted mean intensity; `None` without slots.
     pub fn mean(&self) -> Option<GramsPerKwh> {
         let seconds: f64 = self.slots.iter().map(|s| s.slot.duration().get()).sum();
         let weighted: f64 = self.slots.iter().map(|s| s.slot.duration().get() * s.intensity.get()).sum();

@@ -13,12 +13,12 @@ pub(super) const HOURS: usize = 28 * DAY;
 /// One hour in milliseconds.
 const HOUR_MS: i64 = 3_600_000;
 
-/// Hourly means by age, the first for the hour that ends at the anchor. `None` if less than half of an hour is known.
+/// Hourly means by age, the first for the hour before the anchor. `None` where less than half of the hour is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct HourlyWindow(Vec<Option<f64>>);
 
 impl HourlyWindow {
-    /// Samples the part of `series` before `anchor`.
+    /// Computes the hourly means of `series` over the four weeks before `anchor`.
     pub(super) fn new(series: &CarbonSeries, anchor: DateTime<Utc>) -> Self {
         let Some(window) = hour(anchor, -1).and_then(|newest| {
             let span = TimeDelta::milliseconds(HOUR_MS * i64::try_from(HOURS).ok()?);
@@ -46,8 +46,8 @@ impl HourlyWindow {
         Self(sums.into_iter().zip(covered).map(mean).collect())
     }
 
-    /// Returns hour by hour the forecast of the latest of the `issues` (in time order) that was at least `lead` old;
-    /// nothing where that one is two more days older.
+    /// Returns for each hour the forecast of the latest of the `issues` (in time order) that was at least `lead` old
+    /// then; `None` where that issue was more than `lead` plus two days old.
     pub(super) fn of_lead(issues: &[&Issued], lead: TimeDelta, anchor: DateTime<Utc>) -> Self {
         let reaches = |issued: &&&Issued| issued.series.end().is_some_and(|end| end > issued.issued_at + lead);
         let able: Vec<&Issued> = issues.iter().filter(reaches).copied().collect();
@@ -61,14 +61,14 @@ impl HourlyWindow {
         Self::new(&CarbonSeries::from_points(points).0, anchor)
     }
 
-    /// Returns the window as it was a number of days ago.
+    /// Returns the window as known a number of days ago.
     pub(super) fn days_ago(&self, days: usize) -> Self {
         let mut hours = self.0.get(days * DAY..).unwrap_or_default().to_vec();
         hours.resize(HOURS, None);
         Self(hours)
     }
 
-    /// Returns the value `age` hours before the latest one.
+    /// Returns the mean of the hour `age` hours before the latest one.
     pub(super) fn get(&self, age: usize) -> Option<f64> {
         self.0.get(age).copied().flatten()
     }
@@ -78,7 +78,7 @@ impl HourlyWindow {
         &self.0
     }
 
-    /// Combines two windows hour by hour where both are known.
+    /// Combines two windows hour by hour with `f` where both are known.
     pub(super) fn with(&self, other: &Self, f: impl Fn(f64, f64) -> f64) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(a, b)| Some(f((*a)?, (*b)?))).collect())
     }
@@ -106,7 +106,7 @@ fn hour(anchor: DateTime<Utc>, lead: i64) -> Option<Slot> {
     Slot::new(start, start.checked_add_signed(TimeDelta::hours(1))?)
 }
 
-/// Returns whether the middle of the hour at a lead lies on a Saturday or Sunday (UTC).
+/// Returns true if the middle of the hour at a lead lies on a Saturday or Sunday (UTC).
 pub(super) fn weekend(anchor: DateTime<Utc>, lead: i64) -> bool {
     hour(anchor, lead).is_some_and(|hour| {
         let middle = hour.start() + TimeDelta::minutes(30);
@@ -114,12 +114,12 @@ pub(super) fn weekend(anchor: DateTime<Utc>, lead: i64) -> bool {
     })
 }
 
-/// Returns the index of the time of day, among the 24 hours after the anchor, for an hour of this age.
+/// Returns the time of day of an hour of this age, as index into the 24 hours after the anchor.
 pub(super) fn place(age: usize) -> usize {
     DAY - 1 - age % DAY
 }
 
-/// Returns weights by age in hours, decreasing by `per_day` per day and equal within a day.
+/// Returns weights by age in hours, multiplied by `per_day` for each day of age and equal within a day.
 pub(super) fn weights(per_day: f64) -> Vec<f64> {
     let mut day = 1.0;
     let mut weights = Vec::with_capacity(HOURS);
@@ -132,15 +132,15 @@ pub(super) fn weights(per_day: f64) -> Vec<f64> {
     weights
 }
 
-/// Returns the hours after the anchor that a slot covers: lead (negative before the anchor) and covered length in
-/// hours. For slots longer than a day, the day around their middle.
+/// Returns the hours that a slot covers: lead in hours after the anchor (negative before it) and covered fraction of
+/// the hour. For slots longer than a day, the day around their middle.
 pub(super) fn parts(slot: &Slot, anchor: DateTime<Utc>) -> impl Iterator<Item = (i64, f64)> + use<> {
     let (mut start, mut end) = ((slot.start() - anchor).num_milliseconds(), (slot.end() - anchor).num_milliseconds());
     if end - start > 24 * HOUR_MS {
         let middle = start + (end - start) / 2;
         (start, end) = (middle - 12 * HOUR_MS, middle + 12 * HOUR_MS);
     }
-    // Slots shorter than a millisecond still need a position.
+    // A slot shorter than a millisecond must not become empty.
     end = end.max(start + 1);
     (start.div_euclid(HOUR_MS)..=(end - 1).div_euclid(HOUR_MS)).map(move |lead| {
         let part = end.min((lead + 1) * HOUR_MS) - start.max(lead * HOUR_MS);
@@ -148,7 +148,7 @@ pub(super) fn parts(slot: &Slot, anchor: DateTime<Utc>) -> impl Iterator<Item = 
     })
 }
 
-/// Returns the mean over a slot of an hourly function.
+/// Returns the mean over a slot of a function of the lead in hours.
 pub(super) fn over(slot: &Slot, anchor: DateTime<Utc>, value: impl Fn(i64) -> f64) -> f64 {
     let (mut sum, mut length) = (0.0, 0.0);
     for (lead, part) in parts(slot, anchor) {
@@ -158,7 +158,7 @@ pub(super) fn over(slot: &Slot, anchor: DateTime<Utc>, value: impl Fn(i64) -> f6
     sum / length
 }
 
-/// Interpolates unknown hours of the day between the nearest known ones, around the clock.
+/// Interpolates unknown hours of the day between the nearest known ones, across midnight; `None` if none is known.
 pub(super) fn closed(profile: &[Option<f64>; DAY]) -> Option<[f64; DAY]> {
     let nearest = |k: usize, step: usize| {
         (0..DAY).find_map(|n| Some((f64::from(u8::try_from(n).ok()?), profile[(k + n * step) % DAY]?)))

@@ -12,9 +12,9 @@
 //! local(h) = (1 − s) · expected(h) + s · ridge(h)                s = ½ · n/(n + 168), n training hours
 //! ```
 //!
-//! All grids share one set of constants. They were tuned on January to June 2021 of CISO, PJM, DE and SE together; the
-//! second half of the year decided between equally good neighbours. None is at an edge: a step either way changes the
-//! errors by about 0.1 points. The share of the regression was chosen on both halves of the year.
+//! All grids share one set of constants, tuned on January to June 2021 of CISO, PJM, DE and SE together; the second
+//! half of the year decided between equally good neighbours. None is at the edge of its tested range: a step either way
+//! changes errors by about 0.1 points. The share of the regression was chosen on both halves of the year.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -24,32 +24,32 @@ use crate::domain::Slot;
 
 /// Weight of a day relative to the next more recent one, in the profile.
 const PROFILE_PER_DAY: f64 = 0.93;
-/// The same for weekend effects and deviations: a weekend is a week away.
+/// The same for weekend effects and the fit of deviations; nearer 1, because weekends are a week apart.
 const SLOW_PER_DAY: f64 = 0.97;
-/// Fraction of the measured weekend effect that is used; in full it made three of four grids worse.
+/// Fraction of the measured weekend effect that is used; the full effect made three of four grids worse.
 const WEEKEND_SHARE: f64 = 0.4;
-/// Fraction of the latest deviation left after an hour, in the part that is not fitted.
+/// Fraction of the latest deviation that remains after an hour, in the part that is not fitted.
 const DECAY_PER_HOUR: f64 = 0.965;
-/// Prior of the same in the fitted part, and the fading of deviations after a day.
+/// The same as a prior in the fitted part, and the factor per hour by which extrapolations fade far ahead.
 const PERSISTENCE: f64 = 0.97;
-/// Weight of this prior in hours.
+/// Weight of this prior, in hours of data.
 const PRIOR_HOURS: f64 = 1.5;
-/// Minimum number of deviations for a fit.
+/// Minimum number of deviations for fitting the autoregression.
 const LEAST_ROWS: usize = 24;
 /// Lead in hours up to which deviations are extrapolated.
 const MAX_LEAD_HOURS: usize = 10 * DAY;
 /// Lags in hours of the autoregression.
 const LAGS: [usize; 6] = [1, 2, 3, 23, 24, 25];
-/// Share of fitted deviations against simply decaying ones.
+/// Share of fitted deviations; the rest of the weight goes to simply decaying ones.
 const AR_SHARE: f64 = 0.75;
 /// Share of the ridge regression with unlimited training data.
 const RIDGE_SHARE: f64 = 0.5;
-/// Number of training hours at which it gets half of that.
+/// Number of training hours at which the regression gets half of this share.
 const RIDGE_HALF_ROWS: f64 = 168.0;
-/// Lead in hours from which its share fades.
+/// Lead in hours from which the regression's share fades.
 const FADE_FROM: i64 = 7 * 24;
 
-/// The fitted forecaster.
+/// Fitted local forecaster.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Local {
     anchor: DateTime<Utc>,
@@ -57,15 +57,15 @@ pub(super) struct Local {
     weekend: [f64; DAY],
     /// Extrapolated deviations by lead in hours.
     extrapolated: Vec<f64>,
-    /// Past deviations by age, each from the profile of the other days.
+    /// Past deviations by age in hours, each from the profile of the other days.
     past: Vec<Option<f64>>,
     ar: [f64; LAGS.len()],
-    /// Number of hours of the day with any value.
+    /// Number of hours of the day with any known value.
     known_hours: usize,
 }
 
 impl Local {
-    /// Fits the forecaster; `None` without any value. `anchor` is the end of the window's latest hour.
+    /// Fits the forecaster; `None` without any actual value. `anchor` is the end of the window's latest hour.
     pub(super) fn fit(actual: &HourlyWindow, anchor: DateTime<Utc>) -> Option<Self> {
         Self::of_days_ago(0, actual, anchor, &Design::new(actual, anchor))
     }
@@ -111,7 +111,7 @@ impl Local {
         let mean = profile.iter().sum::<f64>() / f64::from(24);
         let inside: Vec<_> =
             actual.hours().iter().enumerate().map(|(age, y)| Some(plain(age, (*y)?) - profile[place(age)])).collect();
-        // Deviations are from the mean of the other days, because a day alone deviates from the overall mean.
+        // Each deviation is from the mean of the other days: with its own day in that mean it would be too small.
         let other = |age: usize, e: f64| {
             let rest = totals[place(age)] - weight[age];
             if rest > 1e-9 { e * totals[place(age)] / rest } else { e + profile[place(age)] - mean }
@@ -122,17 +122,17 @@ impl Local {
         Some(Self { anchor, profile, weekend: extra, extrapolated, past, ar, known_hours })
     }
 
-    /// Returns whether at least three quarters of the day's hours have values; the others are interpolated.
+    /// Returns true if at least three quarters of the day's hours have values; the others are interpolated.
     pub(super) fn is_daily(&self) -> bool {
         self.known_hours * 4 >= DAY * 3
     }
 
-    /// Returns the expected value in a slot, without recent deviations if the data are `old`.
+    /// Returns the expected intensity in a slot, without recent deviations if the data are `old`.
     pub(super) fn expected(&self, slot: &Slot, old: bool) -> f64 {
         over(slot, self.anchor, |lead| if old { self.shape(lead) } else { self.ahead(lead) })
     }
 
-    /// Returns the expected value of the hour at a lead.
+    /// Returns the expected intensity of the hour at a lead.
     pub(super) fn ahead(&self, lead: i64) -> f64 {
         let left = usize::try_from(lead).ok().and_then(|lead| self.extrapolated.get(lead)).copied();
         self.shape(lead) + left.unwrap_or(0.0)
@@ -154,12 +154,12 @@ fn known(trail: &HourlyWindow) -> impl Iterator<Item = (usize, f64)> + '_ {
     trail.hours().iter().enumerate().filter_map(|(age, y)| Some((age, (*y)?)))
 }
 
-/// Returns the (negative) lead of a past hour.
+/// Returns the (negative) lead of a past hour from its age in hours.
 fn before(age: usize) -> i64 {
     -1 - i64::try_from(age).unwrap_or(i64::MAX - 1)
 }
 
-/// Returns the weekend effect by time of day.
+/// Returns the weekend effect (weekend less weekday intensity, shrunk) by time of day.
 fn weekend_part(actual: &HourlyWindow, is_weekend: &[bool]) -> [f64; DAY] {
     let weight = weights(SLOW_PER_DAY);
     // Weekday and weekend: sum, weight and count by time of day.
@@ -220,8 +220,8 @@ fn fit_autoregression(deviations: &[Option<f64>]) -> [f64; LAGS.len()] {
     }
 }
 
-/// Extrapolates deviations for `reach` hours from `from` hours before the latest value. They never exceed those of the
-/// week before and fade after a day.
+/// Extrapolates deviations for `reach` hours from `from` hours before the latest value. The fitted part never exceeds
+/// the largest deviation of the week before and fades after a day.
 fn deviations(past: &[Option<f64>], from: usize, ar: &[f64; LAGS.len()], reach: usize) -> Vec<f64> {
     let at = |age: usize| past.get(age).copied().flatten().unwrap_or(0.0);
     let last = at(from);

@@ -18,45 +18,45 @@ use super::skill::{Skill, SkillPolicy, measure_skill, shrink};
 use crate::domain::{CarbonSeries, Intensity, Issued, Origin, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Assumed half width of an interval without data, relative to the value.
+/// Assumed half width of an 80 % prediction interval without data, relative to the value.
 const ASSUMED_WIDTH: f64 = NORMAL * ASSUMED_ERROR;
 
-/// Last part of a source's forecast, from which values beyond its end continue.
+/// Duration at the end of a source's forecast whose mean offset from the local forecaster is continued beyond its end.
 const LAST: TimeDelta = TimeDelta::hours(1);
 
-/// Settings for fitting a model.
+/// Settings for fitting a forecast model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelPolicy {
-    /// Maximum age of the latest actual value for its deviation to count; with older ones only the profile counts.
+    /// Maximum age of the latest actual value for recent deviations to count; beyond it only the daily profile does.
     pub fresh: Seconds,
-    /// Maximum age of the latest actual value to be used at all: seasons differ.
+    /// Maximum age of the latest actual value; with an older one the model is not used, because seasons differ.
     pub remembered: Seconds,
     /// Settings for measuring skill.
     pub skill: SkillPolicy,
 }
 
 impl Default for ModelPolicy {
-    /// One day, and the 28 days of training data.
+    /// One day for `fresh`, and the 28 days of training data for `remembered`.
     fn default() -> Self {
         Self { fresh: Seconds::new(86_400.0), remembered: Seconds::new(28.0 * 86_400.0), skill: SkillPolicy::default() }
     }
 }
 
-/// Forecaster to use.
+/// Forecaster that a forecast comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Forecaster {
     /// The local forecaster alone.
     Local,
     /// The source alone, corrected for its recent errors.
     Corrected,
-    /// Both, blended by their errors of the last 28 days. The daemon plans with this.
+    /// Source and local forecaster, blended by their errors of the last 28 days. The daemon plans with this.
     Feed,
 }
 
 /// Forecast of one slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expected {
-    /// Expected intensity, never negative.
+    /// Expected carbon intensity, never negative.
     pub intensity: GramsPerKwh,
     /// Lower bound of the 80 % prediction interval.
     pub low: GramsPerKwh,
@@ -74,18 +74,18 @@ impl Expected {
     }
 }
 
-/// A forecast model fitted to the last 28 days. Fitting takes a few milliseconds and needs no stored state.
+/// Forecast model fitted to the last 28 days. Fitting takes a few milliseconds and needs no stored state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     fitted: Option<Fitted>,
-    /// Actual values, with past forecasts in their gaps.
+    /// Actual values of the last 28 days, with past forecasts in their gaps.
     history: CarbonSeries,
     policy: ModelPolicy,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Fitted {
-    /// End of the latest known hour.
+    /// End of the latest actual value; without actual values, of the latest past forecast.
     anchor: DateTime<Utc>,
     actual: HourlyWindow,
     local: Option<Local>,
@@ -94,7 +94,7 @@ struct Fitted {
     local_width: ByLead,
     corrected_width: ByLead,
     feed_width: ByLead,
-    /// Half width of the interval where neither recent deviations nor the source contribute.
+    /// Half width of the 80 % prediction interval where neither recent deviations nor the source contribute.
     shape_width: f64,
     feed_errors: Errors,
 }
@@ -107,9 +107,9 @@ impl Fitted {
 }
 
 impl Model {
-    /// Fits a model to the 28 days before the latest `actual` value. `published` holds the last forecast of each past
-    /// slot before it began; `issues` holds the source's stored forecasts in any order and shows the errors at longer
-    /// leads. Each may be empty. Data after `now` are ignored.
+    /// Fits a model to the 28 days before the latest `actual` value. `published` holds for each past slot the last
+    /// forecast before it began; `issues` holds the source's stored forecasts, in any order, which show the errors at
+    /// longer leads. Each may be empty. Data after `now` are ignored.
     pub fn fit(
         published: &CarbonSeries,
         issues: &[&Issued],
@@ -154,13 +154,13 @@ impl Model {
         Self { fitted: Some(fitted), history, policy: *policy }
     }
 
-    /// Returns the skill of its own past day-ahead forecasts. The bias is the source's own, before correction.
+    /// Returns the skill of the model's past day-ahead forecasts. The bias is that of the source, before correction.
     pub fn skill(&self) -> Skill {
         let bias = self.fitted.as_ref().and_then(|f| f.source.as_ref()).and_then(SourceErrors::bias);
         Skill { bias_g_per_kwh: bias, ..self.skill_of_day(0) }
     }
 
-    /// Returns the skill of forecasts a number of days further ahead.
+    /// Returns the skill of past forecasts at leads of `day` to `day` + 1 days.
     fn skill_of_day(&self, day: usize) -> Skill {
         let nothing = CarbonSeries::default();
         let Some(fitted) = &self.fitted else {
@@ -183,7 +183,7 @@ impl Model {
         measure_skill(&series(expected), &series(outcome), fitted.anchor, &self.policy.skill)
     }
 
-    /// Moves each slot of a horizon towards the mean by the lack of skill at its lead.
+    /// Moves each slot of a horizon towards the mean, the further, the less skill forecasts have at its lead.
     pub fn shrink_by_skill(&self, horizon: &Horizon) -> Horizon {
         let mut factors: Vec<f64> = Vec::with_capacity(MAX_LEAD_HOURS / DAY);
         for day in 0..MAX_LEAD_HOURS / DAY {
@@ -194,23 +194,23 @@ impl Model {
         shrink(horizon, |slot| factors[self.fitted.as_ref().map_or(0, |fitted| fitted.day_of(slot))])
     }
 
-    /// Returns the errors (actual less forecast, in g/kWh) that it would have made on each past day, the most recent
-    /// first, by lead in hours.
+    /// Returns the errors (actual less forecast, in g/kWh) that the model would have made on each past day, the most
+    /// recent first, by lead in hours.
     pub(super) fn past_errors(&self) -> &[Vec<Option<f64>>] {
         self.fitted.as_ref().map_or(&[], |f| &f.feed_errors)
     }
 
-    /// Returns the past errors as paths for comparing hours.
+    /// Returns the past errors as paths, for the standard errors of differences between hours.
     pub fn error_paths(&self) -> ErrorPaths {
         self.fitted.as_ref().map_or_else(ErrorPaths::default, |f| ErrorPaths::new(&f.feed_errors, f.anchor))
     }
 
-    /// Returns actual values, with past forecasts in their gaps.
+    /// Returns the actual values of the last 28 days, with past forecasts in their gaps.
     pub(super) fn history(&self) -> &CarbonSeries {
         &self.history
     }
 
-    /// Returns the offset of the source's corrected forecast from the local forecaster.
+    /// Returns the offset of the source's forecast `expected`, once corrected, from the local forecaster.
     pub(super) fn offset(&self, expected: &CarbonSeries, now: DateTime<Utc>) -> SourceOffset {
         let Some(fitted) = &self.fitted else { return SourceOffset::default() };
         let Some(local) = &fitted.local else { return SourceOffset::default() };
@@ -246,8 +246,8 @@ impl Model {
         Seconds::from_delta(now - fitted.anchor) > self.policy.fresh
     }
 
-    /// Forecasts a slot from the source's value, if any, and its offset from the local forecaster. `None` without any
-    /// data.
+    /// Forecasts a slot from the source's value `given`, if any, and the source's offset from the local forecaster.
+    /// `None` without any data.
     pub(super) fn expect(
         &self,
         slot: &Slot,
@@ -292,19 +292,19 @@ impl Model {
         std::borrow::Cow::Owned(Self { policy: self.policy, ..Self::default() })
     }
 
-    /// Returns whether the local forecaster has a complete daily profile.
+    /// Returns true if the local forecaster has a complete daily profile.
     pub(super) fn has_daily_profile(&self) -> bool {
         self.fitted.as_ref().and_then(|f| f.local.as_ref()).is_some_and(Local::is_daily)
     }
 
-    /// Returns the half width of the interval around a filled value.
+    /// Returns the half width of the 80 % prediction interval around a value that fills a gap.
     pub(super) fn rough_width(&self, value: f64) -> f64 {
         let assumed = 2.0 * ASSUMED_WIDTH * value;
         self.fitted.as_ref().filter(|_| self.has_daily_profile()).map_or(assumed, |f| f.shape_width)
     }
 }
 
-/// Returns `first` with its gaps filled from `second`.
+/// Returns `first` with its gaps, and the time before and after it, filled from `second`.
 fn joined(second: &CarbonSeries, first: &CarbonSeries) -> CarbonSeries {
     let (Some(start), Some(end)) = (first.start(), first.end()) else { return second.clone() };
     let mut points = Vec::with_capacity(first.points().len() + second.points().len());

@@ -1,4 +1,4 @@
-//! Makes a horizon without gaps from a model and a source's forecast.
+//! Makes a planning horizon without gaps from a model and a source's forecast.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -8,17 +8,17 @@ use super::horizon::{Basis, Horizon, HorizonPolicy, HorizonSlot};
 use super::model::{Expected, Forecaster, Model};
 use crate::domain::{CarbonSeries, Intensity, Slot};
 
-/// Maximum horizon, to bound the number of slots.
+/// Maximum length of a horizon, to bound the number of slots.
 const LONGEST: TimeDelta = TimeDelta::days(3660);
 
 impl Model {
-    /// Returns contiguous slots from `now` (the first one cut there) to `until`, at most ten years ahead; none if
+    /// Returns contiguous slots from `now` (the first slot is cut there) to `until`, at most ten years ahead; none if
     /// `until ≤ now`.
     ///
-    /// `expected` is the source's forecast, which the model corrects and blends. Gaps take the same time of day of the
-    /// nearest known day, else a line between neighbouring values. Beyond the end the local forecaster continues, with
-    /// a decaying offset from the forecast; with old or missing actual values the daily profile; without any data the
-    /// policy's constant.
+    /// `expected` is the source's forecast, which the model corrects and blends. Gaps take the value at the same time
+    /// of the nearest known day, else one on a line between the neighbouring values. Beyond the end the local
+    /// forecaster continues, with a decaying offset from the forecast; with old or missing actual values the daily
+    /// profile; without any data the policy's constant.
     pub fn outlook(
         &self,
         expected: &CarbonSeries,
@@ -32,7 +32,7 @@ impl Model {
         let offset = model.offset(expected, now);
         let mut given = Vec::new();
         let mut points = Vec::new();
-        // Days beyond the end of the horizon help to fill its gaps.
+        // Days of the forecast beyond the end of the horizon help to fill its gaps.
         for (slot, intensity) in expected.points().iter().filter(|(slot, _)| slot.end() > now) {
             let Some(slot) = Slot::new(slot.start().max(now), slot.end()) else { continue };
             let Some(forecast) = model.expect(&slot, Some(intensity.value), &offset, Forecaster::Feed, now) else {
@@ -66,7 +66,7 @@ fn horizon_slot(slot: Slot, expected: Expected) -> HorizonSlot {
     HorizonSlot { slot, intensity, low, high, basis }
 }
 
-/// Fills the spans without a forecast.
+/// Filler of the spans without a forecast.
 struct Fill<'a> {
     model: &'a Model,
     known: &'a KnownValues,
@@ -76,8 +76,8 @@ struct Fill<'a> {
 }
 
 impl Fill<'_> {
-    /// Fills a gap with slots on a grid through the nearest known boundary (full hours if there is none), so that slots
-    /// do not shift as `now` moves.
+    /// Fills a gap with slots on a grid through the end of the known slot before it, else the start of the one after
+    /// it, else full hours, so that slots do not shift as `now` moves.
     fn gap(&self, gap: &Slot, slots: &mut Vec<HorizonSlot>) {
         let points = self.known.series().points();
         let before = points[..points.partition_point(|(s, _)| s.end() <= gap.start())].last().map(|p| p.0.end());
@@ -118,19 +118,19 @@ impl Fill<'_> {
     }
 
     fn rough(&self, value: f64, basis: Basis) -> Expected {
-        // Decay may lead below zero; the interval of zero has no width.
+        // A decaying deviation may lead below zero; clamped here, the value gives no negative half width.
         let value = value.max(0.0);
         Expected::new(value, self.model.rough_width(value), basis)
     }
 
-    /// Returns the constant with an interval from zero to twice its value.
+    /// Returns the configured constant with an interval from zero to twice its value.
     fn constant(&self) -> Expected {
         let constant = self.policy.fallback.get();
         Expected::new(constant, constant, Basis::Constant)
     }
 }
 
-/// Returns the first multiple of `step` from `anchor` after `t`.
+/// Returns the first time after `t` that is a whole number of `step`s from `anchor`.
 fn next_on_grid(anchor: DateTime<Utc>, t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
     let step_ms = step.num_milliseconds();
     let past = (t - anchor).num_milliseconds().rem_euclid(step_ms);

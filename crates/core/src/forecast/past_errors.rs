@@ -1,4 +1,4 @@
-//! Errors of past forecasts, repeated with the data known at their time.
+//! Errors that forecasts would have had on past days, from the data known at their time.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -9,23 +9,23 @@ use super::local::Local;
 use super::ridge::Design;
 use crate::domain::{Issued, Slot};
 
-/// Ages in hours from which an issue has a correction of its own. Those within the first day count only for frequently
-/// issued forecasts, where the latest issue before a slot says little about those a day ahead.
+/// Ages in hours from which an issue has a correction of its own. Ages below a day count only for sources that issue
+/// often, where the latest issue before a slot says little about issues a day before it.
 const LEADS_H: [i64; 9] = [0, 6, 12, 24, 48, 72, 96, 120, 144];
-/// Maximum interval of frequently issued forecasts.
+/// Maximum mean time between issues of a source that issues often.
 const OFTEN: TimeDelta = TimeDelta::hours(12);
-/// Minimum number of hours to fit a correction.
+/// Minimum number of hours known in both forecast and actual values for fitting a correction.
 const LEAST_HOURS: usize = DAY;
-/// AgeClass up to which [`super::Model::fit`] uses issues: 28 days of training data and the longest lead.
+/// Maximum age of issues that [`super::Model::fit`] uses: 28 days of training data and the longest lead.
 pub const ISSUE_LOOKBACK: TimeDelta = TimeDelta::days(28 + 8);
 
-/// A source's errors and corrections by the age of its issues.
+/// Errors of a source and corrections for them, by the age of its issues.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SourceErrors {
     anchor: DateTime<Utc>,
-    /// Corrections by age, the lowest first; the first is for the last forecast before each slot.
+    /// Corrections by age of the issue, the lowest first; the first is for the last forecast before each slot.
     ages: Vec<AgeClass>,
-    /// Issue time and end of each issue that extends beyond the anchor, the most recent first.
+    /// Issue time and end of each issue that extends beyond the anchor, the latest issue first.
     current: Vec<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
@@ -38,7 +38,7 @@ struct AgeClass {
 
 impl SourceErrors {
     /// Fits the corrections. `published` holds the last forecast of each slot and `actual` the actual values, both up
-    /// to `anchor`; `issues` are in time order. `None` without an hour known in both.
+    /// to `anchor`; `issues` are in time order. `None` if no hour is known in both.
     pub(super) fn fit(
         published: &HourlyWindow,
         issues: &[&Issued],
@@ -62,12 +62,12 @@ impl SourceErrors {
         Some(Self { anchor, ages, current })
     }
 
-    /// Returns the correction of a slot's forecast, without the latest error if it is `old`.
+    /// Returns the correction (g/kWh) of a slot's forecast, without the part of the latest error if that is `old`.
     pub(super) fn correction(&self, slot: &Slot, old: bool) -> f64 {
         self.ages[self.age_of(slot.start())].correction.at(&self.ages[0].correction, slot, old)
     }
 
-    /// Returns the index of the correction for the issue that covers a time.
+    /// Returns the index of the correction for the latest issue that covers a time.
     fn age_of(&self, t: DateTime<Utc>) -> usize {
         let issued_at = self.current.iter().find(|(_, end)| *end > t).map(|(at, _)| *at);
         let Some(age) = issued_at.map(|at| t - at) else { return 0 };
@@ -79,12 +79,12 @@ impl SourceErrors {
         self.current.first().map(|(issued_at, _)| self.anchor - *issued_at)
     }
 
-    /// Returns the mean of forecast less actual value, by the last forecast before each slot.
+    /// Returns the mean of forecast less actual value for the last forecast before each slot.
     pub(super) fn bias(&self) -> Option<f64> {
         self.ages[0].errors.mean().map(|r| -r)
     }
 
-    /// Returns the errors of the corrected source on each past day, for leads that its current forecast covers.
+    /// Returns the errors of the corrected source on each past day, by lead, up to the end of its current forecast.
     pub(super) fn errors(&self) -> Errors {
         let at = |lead: usize| i64::try_from(lead).unwrap_or(i64::MAX);
         let places: Vec<usize> =
@@ -98,7 +98,7 @@ impl SourceErrors {
                 let place = places[lead];
                 let error = self.ages[place].errors.get(days * DAY - lead - 1)?;
                 let correction = |c: &Correction, newest: &Correction| c.usual(at(lead)) + newest.left(at(lead));
-                // Without data for a correction the forecast was used uncorrected.
+                // Without data for a correction the source's forecast would have been used uncorrected.
                 Some(
                     error - then[place].as_ref().zip(then[0].as_ref()).map_or(0.0, |(c, newest)| correction(c, newest)),
                 )
@@ -114,7 +114,7 @@ fn past_correction(age: &AgeClass, anchor: DateTime<Utc>, days: usize) -> Option
     (known.known() >= LEAST_HOURS / 2).then(|| Correction::fit(&known, before(anchor, days)))?
 }
 
-/// Returns the errors of the local forecaster on each past day.
+/// Returns the errors of the local forecaster on each past day, by lead.
 pub(super) fn local_errors(actual: &HourlyWindow, anchor: DateTime<Utc>) -> Errors {
     let design = Design::new(actual, anchor);
     let day = |days: usize| -> Vec<Option<f64>> {
@@ -136,14 +136,14 @@ fn before(anchor: DateTime<Utc>, days: usize) -> DateTime<Utc> {
     anchor - TimeDelta::days(i64::try_from(days).unwrap_or(0))
 }
 
-/// Returns whether issues forecaster each other faster than daily.
+/// Returns true if the mean time between issues is at most [`OFTEN`].
 fn is_often(issues: &[&Issued]) -> bool {
     let (Some(first), Some(last)) = (issues.first(), issues.last()) else { return false };
     let gaps = i32::try_from(issues.len() - 1).unwrap_or(i32::MAX);
     gaps > 0 && (last.issued_at - first.issued_at) / gaps <= OFTEN
 }
 
-/// Returns the issues usable at `now` in time order.
+/// Returns the issues that can be used at `now`, in time order.
 pub(super) fn kept<'a>(issues: &[&'a Issued], now: DateTime<Utc>) -> Vec<&'a Issued> {
     let of_use = |i: &&&Issued| i.issued_at <= now && i.issued_at > now - ISSUE_LOOKBACK;
     let mut kept: Vec<&Issued> = issues.iter().filter(of_use).copied().collect();

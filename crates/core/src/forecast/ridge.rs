@@ -1,12 +1,12 @@
-//! Ridge regression of each hour on the day before it, the second part of the local forecaster.
+//! Ridge regression of each hour on the day before it: the second part of the local forecaster.
 //!
 //! ```text
 //! y(t) = c(k) + Σ b(l)·y(t − l) + g·w(t),     l = 1 … 25 h
 //! ```
 //!
 //! with c(k) free for each time of day and w 1 on weekends, by weighted least squares over 28 days (0.97 per day). The
-//! penalty on each coefficient is worth five hours of its regressor. Later hours are forecast from earlier forecasts.
-//! Regression and profile err in different places, so their blend is better than either.
+//! penalty on each coefficient weighs as much as five hours of data. Later hours are forecast from earlier forecasts.
+//! Regression and daily profile err in different places, so their blend is better than either.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -18,37 +18,37 @@ const LAGS: usize = DAY + 1;
 const TERMS: usize = LAGS + 1;
 /// Weight of a day relative to the next more recent one.
 const PER_DAY: f64 = 0.97;
-/// Weight in hours of the ridge penalty.
+/// Weight of the ridge penalty, in hours of data.
 const PENALTY_HOURS: f64 = 5.0;
-/// Maximum excess of a forecast over the range of known values, relative to it.
+/// Maximum excess of a forecast over the range of known values, as a fraction of that range.
 const OUTSIDE: f64 = 0.25;
 
-/// Regressors of one hour and, last, its own value.
+/// Regressors of one hour, and the value of that hour as last entry.
 type Row = [f64; TERMS + 1];
 
-/// Weighted sums over rows.
+/// Weighted sums over rows of training data.
 #[derive(Clone)]
 struct Sums {
     rows: f64,
-    /// By time of day.
+    /// Total weight and weighted sums by time of day.
     weight: [f64; DAY],
     sum: [Row; DAY],
-    /// Products, lower triangle.
+    /// Weighted sums of products, lower triangle.
     products: [Row; TERMS + 1],
 }
 
-/// Training data for each of the past days: the rows known then.
+/// Training data as known on each of the past days.
 pub(super) struct Design {
-    /// Mean, subtracted from all values for numerical accuracy.
+    /// Mean of all values, subtracted from them for numerical accuracy.
     mean: f64,
     lowest: f64,
     highest: f64,
-    /// By days ago.
+    /// Sums over the rows known a number of days before the anchor.
     known: Vec<Sums>,
 }
 
 impl Design {
-    /// Collects the rows. `anchor` is the end of the window's latest hour.
+    /// Collects the training data. `anchor` is the end of the window's latest hour.
     pub(super) fn new(actual: &HourlyWindow, anchor: DateTime<Utc>) -> Self {
         let mean = actual.mean().unwrap_or(0.0);
         let known = || actual.hours().iter().flatten().copied();
@@ -68,8 +68,8 @@ impl Design {
         Self { mean, lowest, highest, known: by_day }
     }
 
-    /// Forecasts `reach` hours from `days` before the anchor on, from the `past` values (latest first). Returns the
-    /// values and the number of training rows; `None` if there are too few.
+    /// Forecasts `reach` hours from `days` days before the anchor on, from the `past` values (latest first). Returns
+    /// the forecasts and the number of training rows; `None` if there are too few rows.
     pub(super) fn path(
         &self,
         days: usize,
@@ -82,7 +82,7 @@ impl Design {
         let margin = OUTSIDE * (self.highest - self.lowest);
         let (lowest, highest) = (self.lowest - margin - self.mean, self.highest + margin - self.mean);
         let then = anchor - TimeDelta::days(i64::try_from(days).ok()?);
-        // Latest first.
+        // Preceding values, the latest first.
         let mut before: [f64; LAGS] = std::array::from_fn(|age| past(age) - self.mean);
         let mut path = Vec::with_capacity(reach);
         for lead in 0..reach {
@@ -137,7 +137,7 @@ impl Sums {
         }
     }
 
-    /// Returns the coefficients and the means by time of day; `None` if a time of day is missing.
+    /// Returns the coefficients and the means by time of day; `None` if a time of day has no data.
     fn solved(&self) -> Option<([f64; TERMS], [Row; DAY])> {
         if self.weight.iter().any(|w| *w <= 0.0) {
             return None;
@@ -156,7 +156,7 @@ impl Sums {
         for i in 0..TERMS {
             system[i][..=i].copy_from_slice(&products[i][..=i]);
             system[i][i] *= 1.0 + PENALTY_HOURS / total;
-            // A constant regressor has no effect.
+            // A constant regressor gets the coefficient 0.
             if system[i][i] <= total * 1e-9 {
                 system[i] = [0.0; TERMS];
                 system[i][i] = 1.0;

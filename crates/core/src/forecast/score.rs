@@ -6,21 +6,21 @@ use serde::Serialize;
 use crate::domain::{CarbonSeries, Issued, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Duration of the cleanest hours of a day.
+/// Duration in seconds of the cleanest hours of a day.
 const CLEANEST_HOURS: f64 = 6.0 * 3600.0;
-/// Minimum known time of a day for daily statistics.
+/// Minimum known time of a day in seconds for statistics by day.
 const LEAST_KNOWN_OF_DAY: f64 = 20.0 * 3600.0;
 
 /// Forecast and actual value of a slot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair {
-    /// Time span.
+    /// Time span of the slot.
     pub slot: Slot,
-    /// Forecast.
+    /// Forecast intensity.
     pub forecast: GramsPerKwh,
-    /// Bounds of the 80 % prediction interval, if any.
+    /// Bounds of the 80 % prediction interval, if there is one.
     pub interval: Option<(GramsPerKwh, GramsPerKwh)>,
-    /// Actual value.
+    /// Actual intensity.
     pub actual: GramsPerKwh,
 }
 
@@ -39,9 +39,9 @@ pub struct Score {
     pub caught_gain: Option<f64>,
     /// Fraction of time in which the actual value was within the 80 % prediction interval.
     pub interval80_coverage: Option<f64>,
-    /// Number of slots.
+    /// Number of scored slots.
     pub slots: usize,
-    /// Duration in hours.
+    /// Total duration of the scored slots in hours.
     pub hours: f64,
 }
 
@@ -51,7 +51,7 @@ pub fn score(pairs: &[Pair], origin: DateTime<Utc>) -> Score {
     score_parts(&[pairs], origin)
 }
 
-/// Scores several lists, which may cover the same days, as one.
+/// Scores several lists of pairs, which may cover the same days, as one.
 pub(super) fn score_parts(parts: &[impl AsRef<[Pair]>], origin: DateTime<Utc>) -> Score {
     let pairs = || parts.iter().flat_map(AsRef::as_ref);
     let mut off = Mean::default();
@@ -94,7 +94,7 @@ pub(super) fn score_parts(parts: &[impl AsRef<[Pair]>], origin: DateTime<Utc>) -
     }
 }
 
-/// Scores issued forecasts against actual values, as they stood when they were needed.
+/// Scores issued forecasts against actual values, each slot with the forecast that was available beforehand.
 ///
 /// Time is divided into blocks of `horizon` from 1970-01-01 00:00 UTC on, so blocks of a day start at midnight. Each
 /// slot is scored with the latest forecast issued by the start of its block that covers the slot: for one hour, the
@@ -117,13 +117,13 @@ pub fn score_issued(issued: &[Issued], actual: &CarbonSeries, now: DateTime<Utc>
     score(&pairs, DateTime::UNIX_EPOCH)
 }
 
-/// Returns the mean over a slot if it is fully covered.
+/// Returns the mean over a slot if the series covers the slot fully.
 pub fn mean_if_covered(series: &CarbonSeries, slot: &Slot) -> Option<GramsPerKwh> {
     let (mean, covered) = series.mean_over(slot, |i| i.value.get())?;
     (covered >= slot.duration()).then(|| GramsPerKwh::new(mean))
 }
 
-/// A weighted mean.
+/// Weighted mean of values added one by one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mean {
     weight: f64,

@@ -7,24 +7,24 @@ use super::horizon::Horizon;
 use crate::domain::{CarbonSeries, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Window of the trailing mean that serves as reference intensity.
+/// Length of the trailing mean that serves as reference intensity.
 const REFERENCE_WINDOW: TimeDelta = TimeDelta::days(30);
 
 /// Settings for measuring skill.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkillPolicy {
-    /// Period before now from which forecasts and actual values count.
+    /// Period before now whose forecasts and actual values count.
     pub window: Seconds,
-    /// Factor assumed without evidence, in [0, 1].
+    /// Value of [`Skill::factor`] assumed without evidence, in [0, 1].
     pub prior: f64,
-    /// Duration of evidence at which it has the same weight as the prior.
+    /// Duration of evidence that has the same weight as the prior.
     pub prior_weight: Seconds,
 }
 
 impl Default for SkillPolicy {
     /// Two weeks, and a prior of one half with the weight of six hours. Daily slopes of four day-ahead forecasts were
     /// mostly 0.6 to 1.1 (CarbonCast, second half of 2021), those of the MISO trace −0.2 to 0.0: one half lies between
-    /// the two kinds, and a day tells them offset.
+    /// the two kinds, and one day of evidence tells which kind a forecast is.
     fn default() -> Self {
         Self { window: Seconds::new(14.0 * 86_400.0), prior: 0.5, prior_weight: Seconds::new(6.0 * 3600.0) }
     }
@@ -35,11 +35,11 @@ impl Default for SkillPolicy {
 pub struct Skill {
     /// Factor on deviations from the mean: 0 ignores the forecast, 1 uses it in full. See `shrink`.
     pub factor: f64,
-    /// Time for which forecast and actual value are both known.
+    /// Duration for which forecast and actual value are both known.
     pub evidence_s: Seconds,
-    /// Regression slope of actual on forecast deviations from their day's mean; absent if the forecast was flat.
+    /// Regression slope of actual on forecast deviations from the mean of their day; absent if the forecast was flat.
     pub slope: Option<f64>,
-    /// Their correlation; absent if either was flat.
+    /// Correlation of these deviations; absent if either side was flat.
     pub correlation: Option<f64>,
     /// Mean of forecast less actual value, in g/kWh; absent without evidence.
     pub bias_g_per_kwh: Option<f64>,
@@ -96,7 +96,7 @@ pub(super) fn measure_skill(
         }
         end = start;
     }
-    // Deviations below a thousandth of a gram are rounding.
+    // Deviations below 0.001 g/kWh are rounding.
     let varied = |squares: f64| squares > total.weight * 1e-6;
     let slope = varied(total.forecast_squared).then(|| total.product / total.forecast_squared);
     let correlation = (varied(total.forecast_squared) && varied(total.actual_squared))
@@ -128,9 +128,9 @@ fn day_sums(issued: &CarbonSeries, actual: &CarbonSeries, day: &Slot) -> Sums {
     sums
 }
 
-/// Moves each slot towards a common value by its own `factor`: 0 moves it there, 1 leaves it. The common value is such
-/// that the horizon's mean does not change (`planning.md` §6: a forecast without skill must not be followed). Intervals
-/// move with their slots.
+/// Moves each slot towards a common value by its own `factor`: 0 moves it all the way, 1 leaves it. The common value is
+/// such that the horizon's mean does not change (`planning.md` §6: a forecast without skill must not be followed).
+/// Intervals move with their slots.
 #[must_use]
 pub(super) fn shrink(horizon: &Horizon, factor: impl Fn(&Slot) -> f64) -> Horizon {
     let parts: Vec<f64> = horizon.slots.iter().map(|s| 1.0 - factor(&s.slot).clamp(0.0, 1.0)).collect();

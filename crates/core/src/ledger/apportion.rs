@@ -1,4 +1,4 @@
-//! Integer amounts divided by weights so that the parts add up exactly.
+//! Exact division of integer amounts by weights, and of energy over time.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 

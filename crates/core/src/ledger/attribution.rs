@@ -1,11 +1,11 @@
-//! Attribution of a device's energy where it serves several consumers at once; the shares add up exactly.
+//! Attribution of a device's energy to the jobs and processes that use the device; the shares add up exactly.
 //! * A GPU's energy belongs to its job. Without a job it is idle, or unattributed where an unknown process runs on it.
 //! * A GPU with several jobs is divided by the usage of their processes, and usage by other processes is unattributed.
 //!   Where usage is unknown, the jobs get equal shares.
 //! * CPU packages and memory are divided by CPU time: a job's share is its processes' CPU time over the node's capacity
 //!   (cores × time). CPU time of other processes is unattributed, the rest is idle.
 //!
-//! Integer millijoules are distributed with the largest-remainder method.
+//! Integer millijoules are divided with the largest-remainder method.
 
 use super::Share;
 use super::apportion::apportion;
@@ -35,22 +35,22 @@ pub struct GpuUsage {
 /// Rule by which a device's energy over an interval is divided.
 #[derive(Clone, Debug)]
 pub enum AttributionRule {
-    /// For a GPU: by the jobs that hold it.
+    /// For a GPU: by the jobs that are registered on it.
     Holders {
-        /// The jobs on the GPU.
+        /// Jobs on the GPU.
         jobs: Vec<JobId>,
         /// True if an unregistered process runs on it.
         unknown_user: bool,
-        /// Measured usage, where it is known for all jobs.
+        /// Measured usage of the GPU; absent if it is not known for all jobs.
         used: Option<GpuUsage>,
     },
-    /// For a CPU package or its memory: by CPU time.
+    /// For a CPU package or its memory: by CPU time of the jobs' processes.
     CpuTime(CpuTime),
 }
 
 impl AttributionRule {
-    /// Divides `energy` exactly. Energy from an unmonitored time is never idle: it belongs to the jobs, or is
-    /// unattributed.
+    /// Divides `energy` exactly between owners. Energy of an unmonitored time is never idle: it belongs to the jobs, or
+    /// is unattributed.
     pub fn split(&self, energy: Millijoules, source: EnergySource) -> Vec<(Share, Millijoules)> {
         match self {
             Self::CpuTime(time) => by_cpu_time(energy, time),
@@ -78,7 +78,7 @@ fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoules)>
     shared(energy, holders.chain([(Share::Unattributed, busy - jobs), (Share::Idle, capacity - busy)]))
 }
 
-/// Divides energy by usage, or in equal shares where usage is unknown or zero; the first jobs get the odd millijoules.
+/// Divides energy by usage, or in equal shares where usage is unknown or zero. Equal remainders favour the first jobs.
 fn by_use(energy: Millijoules, holders: &[JobId], used: Option<&GpuUsage>) -> Vec<(Share, Millijoules)> {
     let known = used.filter(|used| used.others > 0 || used.jobs.iter().any(|(_, weight)| *weight > 0));
     let Some(used) = known else {

@@ -1,4 +1,4 @@
-//! Sums of a block of intervals, and their balance against the hardware counters.
+//! Energy sums of a block (the intervals between two closes), and their comparison with the hardware counters.
 
 use std::collections::BTreeMap;
 
@@ -13,60 +13,61 @@ use crate::units::Millijoules;
 /// Maximum delay between the end of an hour and the close of its block.
 const MAX_CLOSE_DELAY: TimeDelta = TimeDelta::minutes(10);
 
-/// Returns the UTC day of a block that was closed at `at`.
+/// Returns the UTC day to which a block that was closed at `at` belongs.
 pub fn day_of_close(at: DateTime<Utc>) -> DateTime<Utc> {
     day_of(at - MAX_CLOSE_DELAY - TimeDelta::microseconds(1))
 }
 
-/// Returns the range of close times `(after, up to)` of the blocks of a span.
+/// Returns the close times `(after, until)` of the blocks of a span: later than `after`, at the latest at `until`.
 pub fn closes_of(span: &Slot) -> (DateTime<Utc>, DateTime<Utc>) {
     (span.start() + MAX_CLOSE_DELAY, span.end() + MAX_CLOSE_DELAY)
 }
 
-/// Returns the first and the last closed block whose rows may be rolled up: the blocks before the first one closed at
-/// or after `before`. `closes` holds number and time of each close, in order, from the first block with rows on.
+/// Returns the numbers of the first and last block whose rows may be rolled up to hours: all blocks before the first
+/// one that was closed at or after `before`. `closes` holds number and close time of each block in order, from the
+/// first block that still has rows.
 pub fn to_roll_up(closes: impl IntoIterator<Item = (i64, DateTime<Utc>)>, before: DateTime<Utc>) -> Option<(i64, i64)> {
     let mut old = closes.into_iter().take_while(|(_, at)| *at < before).map(|(block, _)| block);
     let first = old.next()?;
     Some((first, old.last().unwrap_or(first)))
 }
 
-/// Position of a device's counter relative to the recorded rows, in millijoules.
+/// Reading of a device's energy counter compared with the recorded rows, in millijoules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Last reading that is covered by rows.
+    /// Last reading whose energy is recorded in rows.
     pub reading: i64,
-    /// Total change of its readings by resets.
+    /// Sum of all changes of the reading by resets of the counter.
     pub rebased: i64,
-    /// Reading less resets at the last close.
+    /// Reading less `rebased` at the last close of a block.
     pub base: i64,
 }
 
 impl Counter {
-    /// Returns the counter at a reading that the rows of the open block cover; `recorded` is the counter energy in those
-    /// rows.
+    /// Returns the counter for its present `reading`; `recorded` is the energy that the rows of the open block hold
+    /// from it.
     pub fn with_recorded(reading: i64, rebased: i64, recorded: i64) -> Self {
         Self { reading, rebased, base: reading - rebased - recorded }
     }
 
-    /// Returns the counter's increase since the last close.
+    /// Returns the counter's increase since the last close of a block, without resets.
     pub fn gained(&self) -> i64 {
         self.reading - self.rebased - self.base
     }
 
-    /// Returns the position after a close.
+    /// Returns the counter after the open block is closed.
     #[must_use]
     pub fn closed(self) -> Self {
         Self { base: self.reading - self.rebased, ..self }
     }
 }
 
-/// Energy recorded for a device compared with its counter, over several blocks.
+/// Energy recorded for a device compared with its energy counter, summed over several blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceBalance {
-    /// Device.
+    /// Device whose energy is compared.
     pub device: DeviceId,
-    /// Increase of its counter; absent if it has none.
+    /// Increase of its energy counter, without resets; absent if the device has no counter.
     pub counter_mj: Option<i64>,
     /// Energy recorded for jobs.
     pub jobs: Millijoules,
@@ -74,11 +75,11 @@ pub struct DeviceBalance {
     pub idle: Millijoules,
     /// Energy recorded as unattributed.
     pub unattributed: Millijoules,
-    /// Part of the recorded energy that was integrated from power.
+    /// Part of the recorded energy that was integrated from power readings.
     pub integrated: Millijoules,
     /// Number of blocks whose recorded energy differs from the counter's increase.
     pub unequal_blocks: u64,
-    /// Recorded energy less integrated energy less the counter's increase.
+    /// Energy recorded from the counter less the counter's increase; zero unless the ledger is wrong.
     pub difference_mj: i64,
 }
 
@@ -113,7 +114,7 @@ impl DeviceBalance {
     }
 }
 
-/// Returns the sums of rows by hour, device, share and source. Each row lies within one hour.
+/// Returns the energy of rows, summed by hour, device, share and method of measurement. Each row lies within one hour.
 pub fn cells<'a>(rows: impl IntoIterator<Item = &'a Interval>) -> Vec<Cell> {
     let mut sums: BTreeMap<_, Millijoules> = BTreeMap::new();
     for row in rows {
@@ -126,8 +127,8 @@ pub fn cells<'a>(rows: impl IntoIterator<Item = &'a Interval>) -> Vec<Cell> {
     sums.into_iter().map(cell).collect()
 }
 
-/// Compares each device's sums with its counter's increase in the block, in millijoules and without resets; `None` for
-/// a device without a counter.
+/// Compares the recorded energy of each device with its energy counter. `gained` holds the increase of each counter in
+/// the block, in millijoules and without resets; `None` for a device without a counter.
 pub fn balances(cells: &[Cell], gained: &BTreeMap<DeviceId, Option<i64>>) -> Vec<Balance> {
     let mut devices: BTreeMap<&DeviceId, Option<i64>> = gained.iter().map(|(device, mj)| (device, *mj)).collect();
     for cell in cells {

@@ -1,5 +1,5 @@
-//! Hash chain over the ledger. Each digest covers its line and the digest before it, so that anybody who keeps one
-//! digest can later detect changes to anything before it.
+//! Hash chain over the ledger. Each digest covers its line and the previous digest, so that anybody who keeps one
+//! digest can later detect a change of any line up to it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// SHA-256 over a chain of lines up to and including this one.
+/// SHA-256 digest of a line of the chain and of all lines before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Digest before the first line: 32 zero bytes.
+    /// Digest that precedes the first line: 32 zero bytes.
     pub const GENESIS: Self = Self([0; 32]);
 
     /// Returns the chain extended by a line: SHA-256 of this digest's 32 bytes and the line's bytes.
@@ -35,7 +35,7 @@ impl Digest {
         &self.0
     }
 
-    /// Returns the digest with these bytes; `None` unless there are 32.
+    /// Returns the digest with these bytes; `None` unless there are exactly 32 of them.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }

@@ -7,11 +7,11 @@ pub use crate::profile::{LEAST_FREEDOM, student};
 /// A figure with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfidenceInterval {
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Estimate.
+    /// Estimated figure.
     pub mean: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
@@ -21,7 +21,7 @@ impl ConfidenceInterval {
         Self { low: mean - half, mean, high: mean + half }
     }
 
-    /// Returns the figure in another unit.
+    /// Returns the figure and its interval multiplied by `factor`, for example to convert the unit.
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         let ends = (self.low * factor, self.high * factor);
@@ -36,7 +36,7 @@ impl ConfidenceInterval {
     }
 }
 
-/// Sum of independent errors.
+/// Independent errors of a figure, combined by adding their squares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     squares: f64,
@@ -44,7 +44,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Adds an error with a standard deviation that is known with `freedom` degrees of freedom.
+    /// Adds an error by its standard deviation, which was estimated with `freedom` degrees of freedom.
     pub fn add(&mut self, deviation: f64, freedom: f64) {
         let square = deviation * deviation;
         self.squares += square;

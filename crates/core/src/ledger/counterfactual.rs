@@ -16,44 +16,45 @@ pub struct CompletedWork {
     pub active: Seconds,
     /// Time in the job's own pauses.
     pub stalled: Seconds,
-    /// Energy that it would use in these pauses at the reference.
+    /// Energy that the job would use in these pauses at the reference.
     pub stalled_energy: Joules,
-    /// Samples completed.
+    /// Number of samples that the job completed.
     pub samples: Samples,
-    /// Energy used, including pauses.
+    /// Energy used, including the job's own pauses.
     pub energy: Joules,
-    /// Emissions, including pauses.
+    /// Emissions, including those of the job's own pauses.
     pub carbon: GramsCo2e,
 }
 
-/// Comparison of a job with the same job at the maximum usable limit from the same start on, with the same pauses. The
-/// energy effect and the timing effect add up to the reduction.
+/// Comparison of a job with the same work at the maximum usable limit, from the same start on and with the same pauses.
+/// The energy effect and the timing effect add up to the reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Time that the job would have taken at the maximum usable limit.
     #[serde(rename = "time_at_max_s")]
     pub time_at_ceiling: Seconds,
-    /// Energy that it would have used there.
+    /// Energy that the job would have used at the maximum usable limit.
     #[serde(rename = "energy_at_max_j")]
     pub energy_at_ceiling: Joules,
-    /// Emissions that it would have caused there.
+    /// Emissions that the job would have caused at the maximum usable limit.
     #[serde(rename = "carbon_at_max_g")]
     pub carbon_at_ceiling: GramsCo2e,
     /// Reduction of emissions, in percent of those at the maximum usable limit.
     pub carbon_reduction_pct: f64,
     /// Increase of time, in percent of the time at the maximum usable limit.
     pub time_increase_pct: f64,
-    /// Part of the reduction that the best constant mix of limits with the same time would have had.
+    /// Part of the reduction that the best constant mix of power limits with the same training time would have had.
     pub energy_effect_pct: f64,
-    /// Remaining part, due to following the grid's intensity.
+    /// Rest of the reduction: the effect of following the carbon intensity over time.
     pub timing_effect_pct: f64,
 }
 
 /// Compares `done` with the same work at the maximum usable limit, where the job has throughput `ceiling.0` and power
-/// `ceiling.1`. `static_power` returns the power of the best constant mix of limits with a given throughput (the lower
-/// hull of the profile).
+/// `ceiling.1`. `static_power` returns the power of the best constant mix of power limits with a given throughput (the
+/// lower hull of the profile).
 ///
-/// Returns `None` if no work was done, an intensity is unknown for part of either time, or no mix is that slow.
+/// Returns `None` if no work was done, a carbon intensity is unknown for part of either time, `static_power` returns
+/// `None`, or the emissions at the maximum usable limit are zero.
 pub fn compare(
     done: &CompletedWork,
     ceiling: (SamplesPerSecond, Watts),

@@ -1,4 +1,4 @@
-//! Contents of the tables that are derived from the ledger, recomputed from its entries.
+//! Expected contents of the database tables that are derived from the ledger, recomputed from its entries.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use super::hour::TotalsChange;
 use super::{Share, Total};
 use crate::domain::{DeviceId, EnergySource, JobId};
 
-/// Hour, device, share and source of a sum of energy.
+/// Hour, device, share and method of measurement of a sum of energy.
 pub type CellKey = (DateTime<Utc>, DeviceId, Share, EnergySource);
 
 /// Newest settlement of an hour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewestSettlement {
-    /// Number of its entry in the ledger.
+    /// Number of the settlement's entry in the ledger.
     pub entry: u64,
-    /// Its version.
+    /// Version of the settlement.
     pub version: u32,
-    /// Last block that it includes.
+    /// Number of the last block whose energy is included.
     pub through_block: u64,
-    /// True if all of its intensities are final.
+    /// True if all of its energy has a final carbon intensity.
     pub is_final: bool,
-    /// Its [`Settlement::sources`].
+    /// Sources of its carbon intensities, as in [`Settlement::sources`].
     pub sources: String,
-    /// Its total energy and emissions.
+    /// Total energy and emissions of the hour.
     pub total: Total,
 }
 
@@ -38,26 +38,27 @@ pub struct LaterVersion {
     pub at: DateTime<Utc>,
     /// Reason for the new version.
     pub reason: String,
-    /// Change of the hour's totals.
+    /// Change of the hour's totals from the previous version.
     pub change: TotalsChange,
 }
 
-/// Rows of all derived tables after the entries applied so far. Signal kinds are named as in [`SignalKind::as_str`].
+/// Rows of all derived tables after the entries that were applied so far. The kind of carbon intensity is named as in
+/// [`SignalKind::as_str`].
 ///
 /// [`SignalKind::as_str`]: crate::domain::SignalKind::as_str
 #[derive(Clone, Debug, Default)]
 pub struct Derived {
-    /// Newest settlements, by hour and signal kind.
+    /// Newest settlements, by hour and kind of carbon intensity.
     pub settled: BTreeMap<(DateTime<Utc>, &'static str), NewestSettlement>,
-    /// Later versions, by hour, signal kind and version.
+    /// Second and later versions of settlements, by hour, kind of carbon intensity and version.
     pub restated: BTreeMap<(DateTime<Utc>, &'static str, u32), LaterVersion>,
-    /// Balances with the time of their close, by block and device.
+    /// Balances of devices with the time of the close, by block and device.
     pub balances: BTreeMap<(u64, DeviceId), (DateTime<Utc>, Balance)>,
     /// Sums of balances, by UTC day and device.
     pub balance_days: BTreeMap<(DateTime<Utc>, DeviceId), DeviceBalance>,
-    /// Energy in millijoules of rows that were rolled up, by the share that a correction gave them.
+    /// Energy of rolled-up rows in millijoules, by the share that the newest correction gave them.
     pub rolled_up: BTreeMap<CellKey, i64>,
-    /// Share that a correction gave to rows that still exist, by row number.
+    /// Share that the newest correction gave to rows that are not rolled up, by row number.
     pub corrected: BTreeMap<u64, Share>,
     /// Digests of jobs at registration.
     pub registered: BTreeMap<JobId, Digest>,
@@ -76,7 +77,7 @@ struct Block {
 }
 
 impl Derived {
-    /// Applies the next entry. Returns its number.
+    /// Applies the next entry of the ledger and returns the entry's number.
     pub fn apply(&mut self, entry: &Entry) -> u64 {
         self.entries += 1;
         match entry {

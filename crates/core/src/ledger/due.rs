@@ -1,4 +1,4 @@
-//! Hours whose emissions are due for computation, and the reasons.
+//! Hours whose emissions wait to be computed, and the reasons.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use chrono::{DateTime, Utc};
 /// Reason to compute an hour's emissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DueReason {
-    /// A closed block contains energy of the hour.
+    /// A closed block contains more energy of the hour.
     Energy,
-    /// A source published, revised or finalised intensities of the hour.
+    /// A source published, revised or finalised carbon intensities of the hour.
     Intensity,
-    /// A person corrected rows of the hour.
+    /// A person attributed intervals of the hour to another share.
     Correction,
 }
 
 impl DueReason {
-    /// Returns the reason that a settlement states; `first` for the first version of an hour.
+    /// Returns the reason that a settlement states; `first` is true for the first version of an hour.
     pub const fn text(self, first: bool) -> &'static str {
         match self {
             _ if first => "first",
@@ -26,7 +26,7 @@ impl DueReason {
         }
     }
 
-    /// Returns its name in the database.
+    /// Returns the name of the reason in the database.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Energy => "energy",
@@ -35,13 +35,13 @@ impl DueReason {
         }
     }
 
-    /// Returns the reason with a name in the database.
+    /// Returns the reason with this name in the database.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Energy, Self::Intensity, Self::Correction].into_iter().find(|why| why.name() == name)
     }
 
-    /// Returns the reason to keep where this one is added to one that is waiting. Energy outweighs all others because
-    /// it causes everything to be read again; a correction outweighs new intensities.
+    /// Returns the reason to store for an hour that already waits for the reason `waiting`. Energy outweighs the others
+    /// because it causes energy and intensities to be read again; a correction outweighs new intensities.
     #[must_use]
     pub fn merge(self, waiting: Self) -> Self {
         if waiting == Self::Intensity || self == Self::Energy { self } else { waiting }
@@ -53,8 +53,8 @@ impl DueReason {
     }
 }
 
-/// Returns the reasons to store, each hour once per reason, in order. A correction of an hour that also has new
-/// intensities is stored as energy, because only that causes both to be read again.
+/// Returns the reasons to store for waiting hours, in order. A correction of an hour that also has new intensities is
+/// stored as energy, because only that reason causes both to be read again.
 pub fn defer(hours: &BTreeSet<(DateTime<Utc>, DueReason)>) -> impl Iterator<Item = (DateTime<Utc>, DueReason)> + '_ {
     hours.iter().map(|(hour, why)| {
         let also_news = *why == DueReason::Correction && hours.contains(&(*hour, DueReason::Intensity));

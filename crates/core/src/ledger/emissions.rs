@@ -1,4 +1,4 @@
-//! Emissions as a view: energy × the best known intensity, with the quality of the intensities.
+//! Emissions, computed as energy × the best known carbon intensity, and the quality of these intensities.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use super::Interval;
 use crate::domain::{CarbonSeries, EnergySource, Origin, SENSOR_GAIN, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules};
 
-/// Energy and its emissions.
+/// Energy, its emissions, and the quality of the carbon intensities used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Emissions {
-    /// Total energy.
+    /// Total energy, with and without a known carbon intensity.
     pub energy: Joules,
-    /// Emissions of the energy with a known intensity.
+    /// Emissions of the energy with a known carbon intensity.
     pub carbon: GramsCo2e,
-    /// Energy by the origin of its intensity.
+    /// Energy with a known carbon intensity, by the origin of the intensity.
     pub by_origin: BTreeMap<Origin, Joules>,
-    /// Energy without a known intensity. It has no emissions here, rather than zero emissions.
+    /// Energy without a known carbon intensity. Its emissions are unknown, not zero, and are not in `carbon`.
     pub unknown: Joules,
-    /// Energy that was not read from a monitored counter: integrated from power, or across a gap.
+    /// Energy that was not read from a monitored counter: integrated from power, or measured over a gap.
     pub estimated: Joules,
 }
 
 impl Emissions {
-    /// Returns the mean intensity of the energy with a known intensity.
+    /// Returns the mean carbon intensity of the energy whose intensity is known.
     pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
         let known = self.energy - self.unknown;
         (known > Joules::ZERO).then(|| GramsPerKwh::new(self.carbon / (known * GramsPerKwh::new(1.0))))
@@ -37,8 +37,8 @@ impl Emissions {
         SENSOR_GAIN * (1.0 + estimated)
     }
 
-    /// Returns the emissions of all energy. Energy without an intensity counts with the mean of the rest, or with
-    /// `otherwise`.
+    /// Returns an estimate of the emissions of all energy. Energy without a carbon intensity counts with the mean
+    /// intensity of the rest, or with `otherwise` if there is no rest.
     pub fn estimate(&self, otherwise: GramsPerKwh) -> GramsCo2e {
         self.carbon + self.unknown * self.mean_intensity().unwrap_or(otherwise)
     }
@@ -55,8 +55,8 @@ impl Emissions {
     }
 }
 
-/// Returns the emissions of intervals. Power is assumed to be constant within an interval; an interval that overlaps
-/// several slots is divided by time.
+/// Returns the emissions of intervals. Power is assumed to be constant within an interval; the energy of an interval
+/// that overlaps several slots of the series is divided by time.
 pub fn emissions<'a>(intervals: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Emissions {
     let mut sum = Emissions::default();
     for interval in intervals {
@@ -82,7 +82,7 @@ pub fn emissions<'a>(intervals: impl IntoIterator<Item = &'a Interval>, series: 
     sum
 }
 
-/// Returns the mean intensity over a span; `None` unless the series covers all of it, to the second.
+/// Returns the mean carbon intensity over a span; `None` if a second or more of it has no value.
 pub fn mean_intensity(series: &CarbonSeries, span: &Slot) -> Option<GramsPerKwh> {
     let (mean, covered) = series.mean_over(span, |i| i.value.get())?;
     ((span.duration() - covered).get() < 1.0).then(|| GramsPerKwh::new(mean))

@@ -1,8 +1,9 @@
 //! Ledger entries: one line of JSON each, written once, chained by digests.
 //!
-//! The intervals between two closes form a block. A block has its own chain, which begins at the digest of the previous
-//! close; the close that ends the block holds the chain's last digest and the block's sums. The minutes of a block may
-//! therefore be rolled up later: the rest of the ledger remains chained and consistent.
+//! The intervals between two closes form a block. A block has its own chain, which starts from the digest of the
+//! previous close. The close that ends the block holds the last digest of that chain and the energy sums of the block.
+//! The intervals of an old block can therefore be deleted (rolled up to hours) while the rest of the ledger remains
+//! chained.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -13,24 +14,24 @@ use super::{Interval, Share};
 use crate::domain::{DeviceId, EnergySource, JobId, Origin, Provenance, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Micrograms, Millijoules};
 
-/// Version of the rules by which energy is recorded, attributed and converted to emissions. Each row names it.
+/// Version of the rules by which energy is recorded, attributed and converted to emissions. Each interval states it.
 pub const METHOD: u16 = 1;
 
 /// A line of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Entry {
-    /// A daemon started recording, or its terms changed.
+    /// A daemon started recording, or the settings of the ledger changed.
     Terms(Terms),
     /// A block of intervals ended.
     Close(Close),
-    /// Emissions of an hour with the intensities known at a time.
+    /// Emissions of an hour, computed from the carbon intensities that were known then.
     Settlement(Settlement),
-    /// Intervals were attributed to another share.
+    /// A person attributed intervals to another share.
     Correction(Correction),
-    /// Minutes were rolled up to hours.
+    /// Intervals of old blocks were deleted; the closes of the blocks hold their sums.
     RollUp(RollUp),
-    /// A power limit change was requested.
+    /// A change of a power limit was requested.
     Control(Control),
     /// A device used an unknown amount of energy.
     Lost(Lost),
@@ -38,14 +39,14 @@ pub enum Entry {
     Registered(JobFacts),
     /// A job ended.
     Ended(JobFacts),
-    /// A job was planned; the references that it will be compared with.
+    /// A job was planned; holds the references that it will be compared with.
     Counterfactual(Box<Counterfactual>),
-    /// A job ended; its savings.
+    /// A job ended; holds its savings.
     Outcome(Box<Outcome>),
 }
 
 impl Entry {
-    /// Returns its name in the database.
+    /// Returns the name of the entry's kind in the database.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Terms(_) => "terms",
@@ -62,7 +63,7 @@ impl Entry {
         }
     }
 
-    /// Returns the time that it refers to.
+    /// Returns the time that the entry refers to.
     pub fn about(&self) -> DateTime<Utc> {
         match self {
             Self::Terms(e) => e.at,
@@ -79,46 +80,46 @@ impl Entry {
     }
 }
 
-/// Terms under which the ledger is kept.
+/// Conditions under which the ledger is kept: node, version, settings and accounting boundary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Start of these terms.
+    /// Time from which these conditions apply.
     pub at: DateTime<Utc>,
     /// Name of the node.
     pub node: String,
     /// Version of wattune.
     pub software: String,
-    /// Version of the rules.
+    /// Version of the recording rules, [`METHOD`].
     pub method: u16,
-    /// SHA-256 of the settings in force, as JSON.
+    /// SHA-256 of all settings in force, as JSON.
     pub settings: Digest,
-    /// Clocks in use: durations come from the monotonic clock, keys from the wall clock in UTC. The wall clock has no
-    /// leap seconds; a repeated or skipped second moves keys, not durations.
+    /// Clocks in use: durations come from the monotonic clock, start and end times from the wall clock in UTC. The wall
+    /// clock has no leap seconds; a repeated or skipped second moves start and end times, not durations.
     pub clock: String,
-    /// Accounting boundary beyond the devices.
+    /// Accounting boundary beyond the devices' own meters.
     pub boundary: Boundary,
 }
 
 /// Accounting boundary beyond the energy that the devices' own meters measure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Boundary {
-    /// Ratio of the node's energy to the devices' energy; 1 where it was not declared.
+    /// Ratio of the node's energy to the devices' energy; 1 if the settings do not declare one.
     pub node_factor: f64,
-    /// Source of the node factor.
+    /// Source of the node factor, from the settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_factor_source: Option<String>,
-    /// Power usage effectiveness: ratio of the facility's energy to the node's; 1 where it was not declared.
+    /// Power usage effectiveness: ratio of the facility's energy to the node's; 1 if the settings do not declare one.
     pub pue: f64,
-    /// Source of the PUE.
+    /// Source of the PUE, from the settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pue_source: Option<String>,
-    /// Date since which the PUE holds.
+    /// Date from which the PUE is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pue_date: Option<String>,
     /// Emission factor of an electricity contract, for market-based emissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_g_per_kwh: Option<GramsPerKwh>,
-    /// Name of the contract.
+    /// Name of the electricity contract.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_source: Option<String>,
     /// Embodied emissions of the hardware; absent where they were not declared.
@@ -149,33 +150,33 @@ pub struct Embodied {
     pub per_gpu_g: f64,
     /// Expected lifetime, in seconds.
     pub life_s: f64,
-    /// Source of the figures.
+    /// Source of both figures, from the settings.
     pub source: String,
 }
 
-/// An interval as it is chained and exported.
+/// An interval in the form in which it is chained and exported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Device that used the energy.
     pub device: DeviceId,
-    /// Owner of the energy.
+    /// Owner of the energy: a job, idle or unattributed.
     pub share: Share,
-    /// Start.
+    /// Start of the interval.
     pub start: DateTime<Utc>,
-    /// End.
+    /// End of the interval.
     pub end: DateTime<Utc>,
-    /// Energy, in millijoules.
+    /// Energy that the device used for this owner, in millijoules.
     pub energy_mj: Millijoules,
     /// Method of measurement.
     pub source: EnergySource,
-    /// Relative uncertainty, in percent.
+    /// Relative uncertainty of the energy, in percent.
     pub uncertainty_pct: f64,
-    /// Version of the rules.
+    /// Version of the recording rules, [`METHOD`].
     pub method: u16,
 }
 
 impl Row {
-    /// Returns the line that is chained.
+    /// Returns the interval as the line of JSON whose digest is chained.
     pub fn line(interval: &Interval) -> String {
         let row = Self {
             device: interval.device.clone(),
@@ -190,7 +191,7 @@ impl Row {
         serde_json::to_string(&row).expect("plain data")
     }
 
-    /// Returns the interval; `None` if it does not end after its start.
+    /// Returns the row as an interval; `None` unless the row ends after its start.
     pub fn interval(&self) -> Option<Interval> {
         let slot = Slot::new(self.start, self.end)?;
         let (device, share) = (self.device.clone(), self.share.clone());
@@ -198,20 +199,20 @@ impl Row {
     }
 }
 
-/// End of a block of intervals.
+/// Entry that ends a block of intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Close {
     /// Number of the block, from 1.
     pub block: u64,
     /// Time of the close.
     pub at: DateTime<Utc>,
-    /// Number of intervals.
+    /// Number of intervals in the block.
     pub rows: u64,
-    /// Last digest of the intervals' chain.
+    /// Last digest of the chain of the block's intervals.
     pub details: Digest,
-    /// Sums of the intervals.
+    /// Energy of the intervals, summed by hour, device, share and method of measurement.
     pub cells: Vec<Cell>,
-    /// Recorded energy of each device compared with its counter.
+    /// Recorded energy of each device compared with the device's counter.
     pub balances: Vec<Balance>,
 }
 
@@ -222,7 +223,7 @@ pub struct Cell {
     pub hour: DateTime<Utc>,
     /// Device that used the energy.
     pub device: DeviceId,
-    /// Owner of the energy.
+    /// Owner of the energy: a job, idle or unattributed.
     pub share: Share,
     /// Method of measurement.
     pub source: EnergySource,
@@ -234,9 +235,9 @@ pub struct Cell {
 /// integrated`, where `counter` is the increase of the hardware counter without resets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balance {
-    /// Device.
+    /// Device whose energy is compared.
     pub device: DeviceId,
-    /// Increase of its counter in the block; absent if it has none.
+    /// Increase of the device's counter in the block; absent if the device has no counter.
     pub counter_mj: Option<i64>,
     /// Energy recorded for jobs.
     pub jobs_mj: Millijoules,
@@ -250,21 +251,21 @@ pub struct Balance {
     pub difference_mj: i64,
 }
 
-/// Finality of an intensity.
+/// Finality of a carbon intensity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finality {
-    /// Published before the time began, or filled in.
+    /// Published before the time to which it refers, or filled in by wattune.
     Forecast,
-    /// Published afterwards and subject to revision, or synthetic.
+    /// Published after that time but still subject to revision, or synthetic.
     Provisional,
-    /// Published afterwards and declared final by the source.
+    /// Published after that time and declared final by the source.
     Final,
 }
 
 impl Finality {
-    /// Returns the finality of a past value; `settled` is true if its source declared it final. A synthetic value
-    /// belongs to no real grid and never becomes final.
+    /// Returns the finality of a value for a past time; `settled` is true if the source declared it final. A synthetic
+    /// value belongs to no real grid and never becomes final.
     pub fn of(origin: Origin, settled: bool) -> Self {
         match origin {
             Origin::Fallback | Origin::Forecast => Self::Forecast,
@@ -274,16 +275,16 @@ impl Finality {
     }
 }
 
-/// An intensity with its provenance.
+/// Carbon intensity of a span of time, with its provenance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Factor {
-    /// Start.
+    /// Start of the time to which it applies.
     pub start: DateTime<Utc>,
-    /// End.
+    /// End of the time to which it applies.
     pub end: DateTime<Utc>,
-    /// Intensity.
+    /// Carbon intensity in that time.
     pub g_per_kwh: GramsPerKwh,
-    /// Number as received, in the unit that `provenance` names; absent where it is unknown.
+    /// Number as the source published it, in the unit that `provenance` names; absent if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<f64>,
     /// Origin of the value.
@@ -292,85 +293,85 @@ pub struct Factor {
     pub state: Finality,
     /// Source that published it.
     pub source: String,
-    /// Grid zone.
+    /// Grid zone of the value.
     pub zone: Zone,
-    /// Lifecycle or operational.
+    /// Emissions that the value includes: lifecycle or operational.
     pub scope: SignalScope,
-    /// Time of publication.
+    /// Time at which the source published the value.
     pub issued_at: DateTime<Utc>,
-    /// Time of retrieval.
+    /// Time at which wattune fetched the value.
     pub retrieved_at: DateTime<Utc>,
-    /// Data that the value was read from.
+    /// Unit, model and responses that the value was read from.
     #[serde(default)]
     pub provenance: Provenance,
 }
 
-/// Emissions of an hour with the intensities known at a time. Later data leads to a new version; earlier versions
-/// remain.
+/// Emissions of an hour, computed from the carbon intensities that were known at a time. New data leads to a new
+/// version; earlier versions remain in the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settlement {
     /// Start of the hour.
     pub hour: DateTime<Utc>,
-    /// Kind of intensity: average intensities give the inventory, marginal ones the impact. The two are separate
-    /// accounts.
+    /// Kind of carbon intensity. Average intensities give the inventory, marginal intensities the impact; both are
+    /// accounted separately.
     #[serde(rename = "book")]
     pub kind: SignalKind,
     /// Version, from 1 for each hour and kind.
     pub version: u32,
-    /// Time of computation.
+    /// Time at which the emissions were computed.
     pub at: DateTime<Utc>,
-    /// Reason for this version.
+    /// Reason for this version, for people.
     pub reason: String,
-    /// Last block that it includes.
+    /// Number of the last block whose energy is included.
     pub through_block: u64,
-    /// Intensities, oldest first.
+    /// Carbon intensities that were used, oldest first.
     pub factors: Vec<Factor>,
-    /// Energy and emissions of the hour.
+    /// Energy and emissions of the hour by device, share and method of measurement.
     pub parts: Vec<Part>,
 }
 
-/// Energy of one share of a device in an hour, by intensity, and its emissions.
+/// Energy of one share of a device in an hour, divided by carbon intensity, and its emissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// Device that used the energy.
     pub device: DeviceId,
-    /// Owner of the energy.
+    /// Owner of the energy: a job, idle or unattributed.
     pub share: Share,
     /// Method of measurement.
     pub source: EnergySource,
-    /// Energy within each factor's time, in millijoules.
+    /// Energy within the time of each [`Settlement::factors`] element, in millijoules.
     pub energy_mj: Vec<Millijoules>,
-    /// Energy without a known intensity, in millijoules.
+    /// Energy without a known carbon intensity, in millijoules.
     pub unknown_mj: Millijoules,
-    /// Emissions of the energy with a known intensity, in micrograms of CO2 equivalent.
+    /// Emissions of the energy with a known carbon intensity, in micrograms of CO2 equivalent.
     pub carbon_ug: Micrograms,
 }
 
-/// Attribution of intervals to another share than the recorded one.
+/// Attribution of intervals by a person to another share than the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Correction {
     /// Time of the correction.
     pub at: DateTime<Utc>,
-    /// Author.
+    /// Person who made the correction.
     pub who: String,
-    /// Reason.
+    /// Reason that the person stated.
     pub why: String,
-    /// Previous share.
+    /// Share to which the intervals belonged before.
     pub from: Share,
-    /// New share.
+    /// Share to which the intervals belong now.
     pub to: Share,
-    /// Corrected rows.
+    /// Intervals that were attributed anew.
     pub rows: Vec<Corrected>,
 }
 
-/// A corrected row.
+/// An interval that a correction attributed anew.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Corrected {
-    /// Number of the row in the ledger.
+    /// Number of the interval in the ledger.
     pub row: u64,
     /// Device that used the energy.
     pub device: DeviceId,
-    /// Start of its hour.
+    /// Start of the UTC hour in which it lies.
     pub hour: DateTime<Utc>,
     /// Method of measurement.
     pub source: EnergySource,
@@ -378,60 +379,60 @@ pub struct Corrected {
     pub energy_mj: Millijoules,
 }
 
-/// Blocks whose intervals were deleted; their closes hold the sums.
+/// Entry about blocks whose intervals were deleted; the closes of these blocks hold the sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollUp {
-    /// Time of the roll-up.
+    /// Time at which the intervals were deleted.
     pub at: DateTime<Utc>,
-    /// First block.
+    /// Number of the first block.
     pub first_block: u64,
-    /// Last block.
+    /// Number of the last block.
     pub last_block: u64,
     /// Number of intervals that were deleted.
     pub rows: u64,
 }
 
-/// A time in which a device used energy that is in no row because its amount is unknown.
+/// A time in which a device used an unknown amount of energy, which no interval contains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
-    /// Time of detection.
+    /// Time at which the daemon detected the loss.
     pub at: DateTime<Utc>,
     /// Device that used the energy.
     pub device: DeviceId,
-    /// Start.
+    /// Start of the time with unknown energy.
     pub from: DateTime<Utc>,
-    /// End.
+    /// End of the time with unknown energy.
     pub until: DateTime<Utc>,
     /// Reason why the amount is unknown.
     pub why: String,
 }
 
-/// Digest of a job's data in the database, which is not part of the ledger.
+/// Digest of a job's data, which the database stores outside the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFacts {
-    /// Time of registration, or of the end.
+    /// Time of the job's registration, or of its end.
     pub at: DateTime<Utc>,
-    /// Job.
+    /// Job whose data is covered.
     pub job: JobId,
-    /// SHA-256 of the registered data (name, GPUs, labels and all else), or of the progress and the reason for the end.
+    /// SHA-256 of the data at registration (name, GPUs, labels, all else), or of progress and reason at the end.
     pub facts: Digest,
 }
 
-/// A requested change of a power limit, and the result.
+/// A requested change of a power limit, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Control {
     /// Time of the request.
     pub at: DateTime<Utc>,
-    /// Requester: a job, a person by token, wattune's planner, the power cap, or an external writer.
+    /// Originator: a job, a person by token, wattune's planner, the power cap, or an external writer.
     pub who: String,
-    /// Description of the request.
+    /// Description of the request, for people.
     pub what: String,
-    /// Device.
+    /// GPU whose limit was to be changed.
     pub device: DeviceId,
-    /// Limit before, in milliwatts.
+    /// Power limit before the request, in milliwatts.
     pub before_mw: Option<u32>,
-    /// Requested limit, in milliwatts.
+    /// Requested power limit, in milliwatts.
     pub asked_mw: Option<u32>,
-    /// Limit in force afterwards, in milliwatts.
+    /// Power limit in force after the request, in milliwatts.
     pub enforced_mw: Option<u32>,
 }

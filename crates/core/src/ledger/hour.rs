@@ -1,4 +1,5 @@
-//! Versions of an hour's settlement: energy and intensities of the next version, and its changes to derived tables.
+//! Versions of an hour's settlement (its stored emissions): energy and carbon intensities of the next version, and the
+//! changes to derived tables.
 
 use std::collections::BTreeMap;
 
@@ -12,52 +13,52 @@ use super::{Interval, Share, Total};
 use crate::domain::{DeviceId, SignalKind, Slot};
 use crate::units::{Micrograms, Millijoules};
 
-/// Sources, time and reason of an hour's settlement for one kind of intensity.
+/// Inputs of a settlement for one kind of carbon intensity: sources, time and reason.
 #[derive(Clone, Debug)]
 pub struct SettlementInput<'a> {
     /// Kind of intensity.
     pub kind: SignalKind,
     /// Active sources of one kind and scope, the preferred one first.
     pub sources: &'a [SourceKey],
-    /// Names of sources that the settings prefer to the active ones and that published nothing since the start: their
-    /// earlier values remain valid.
+    /// Names of sources that the settings prefer to the active ones and that have published nothing since the daemon's
+    /// start: their earlier values remain valid.
     pub silent: &'a [String],
     /// Current time.
     pub at: DateTime<Utc>,
-    /// Reason.
+    /// Reason to compute the hour's emissions.
     pub why: DueReason,
 }
 
 impl SettlementInput<'_> {
-    /// Returns true if the hour is no longer due afterwards. Average intensities are processed last.
+    /// Returns true if the hour needs no further settlement afterwards: average intensities are processed last.
     pub fn completes_hour(&self) -> bool {
         self.kind == SignalKind::Average
     }
 }
 
-/// Returns true if settlements of this kind have begun: those with marginal intensities begin with the first source of
-/// them.
+/// Returns true if settlements of this kind are computed: for marginal intensities, from the first source that provides
+/// them on.
 pub fn has_begun(kind: SignalKind, sources: &[SourceKey], before: Option<&Settlement>) -> bool {
     kind != SignalKind::Marginal || !sources.is_empty() || before.is_some()
 }
 
-/// Origin of the intensities of an hour's next version.
+/// Origin of the carbon intensities of an hour's next version.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Intensities {
     /// The previous version's intensities, unchanged.
     Kept(Vec<Factor>),
-    /// Intensities of the active sources, and of the sources used by settlements within this time.
+    /// Intensities of the active sources, and of the sources that settlements within this time used.
     AroundHour(Slot),
-    /// Intensities of the active sources, and of those of the previous version where [`sources_to_read`] requires them.
+    /// Intensities of the active sources, and of those of the previous version if [`sources_to_read`] says so.
     Published,
 }
 
-/// Returns the origin of the intensities of an hour's next version.
+/// Returns the origin of the carbon intensities of an hour's next version.
 pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &SettlementInput<'_>) -> Intensities {
     match before {
-        // A source that published until recently remains valid for its time, as in the hours before.
+        // The values of a source that published until recently remain valid for their time, as in the hours before.
         None => Intensities::AroundHour(Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour)),
-        // A correction changes nothing about the grid, and neither does a start before a source has published.
+        // A correction does not change carbon intensities, and neither does a start before any source has published.
         Some(before) if with.why == DueReason::Correction || with.sources.is_empty() => {
             Intensities::Kept(before.factors.clone())
         }
@@ -65,9 +66,9 @@ pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &SettlementIn
     }
 }
 
-/// Returns the sources to read in place of the active ones, whose intensities are `published`, if the previous version
-/// used other sources or covers times for which the active ones have no intensity. New settings, or a source that is
-/// down, withdraw nothing.
+/// Returns the sources to read instead of the active ones; `None` if the active ones suffice. `published` holds the
+/// active sources' intensities. They do not suffice if the previous version used other sources or covers more time,
+/// because neither new settings nor a source that is down withdraw values.
 pub fn sources_to_read(
     before: &Settlement,
     published: &[Factor],
@@ -79,13 +80,13 @@ pub fn sources_to_read(
         .then(|| joined(with.sources, with.silent, keys_of(with.kind, &before.factors)))
 }
 
-/// Returns true if `published` covers all of a factor's time.
+/// Returns true if `published` covers all of the time to which a carbon intensity applies.
 fn is_covered(factor: &Factor, published: &[Factor]) -> bool {
     let shared = |other: &Factor| (factor.end.min(other.end) - factor.start.max(other.start)).max(TimeDelta::zero());
     published.iter().map(shared).sum::<TimeDelta>() == factor.end - factor.start
 }
 
-/// Clips intensities to a span.
+/// Clips the times of carbon intensities to a span.
 pub fn clip(factors: &mut [Factor], span: &Slot) {
     for factor in factors {
         factor.start = factor.start.max(span.start());
@@ -93,8 +94,8 @@ pub fn clip(factors: &mut [Factor], span: &Slot) {
     }
 }
 
-/// Returns an hour's energy in closed blocks: the sums of rolled-up rows, distributed over the hour as in the previous
-/// version, then the remaining rows in the order of their blocks.
+/// Returns an hour's energy in closed blocks: first the sums of rolled-up rows, distributed over the hour as in the
+/// previous version, then the remaining rows in the order of their blocks.
 pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Option<&Settlement>) -> Vec<Interval> {
     let (rows, blocks): (Vec<Interval>, Vec<u64>) = rows.into_iter().unzip();
     let mut all = match before {
@@ -108,8 +109,8 @@ pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Opti
     all
 }
 
-/// Returns the next version of an hour's settlement; `None` if the hour never had energy, or if the previous version is
-/// equal. The energy is that of the blocks up to `through_block`.
+/// Returns the next version of an hour's settlement; `None` if the hour never had energy, or if nothing changed since
+/// the previous version. `energy` is that of the blocks up to `through_block`.
 pub fn next_version(
     hour: DateTime<Utc>,
     with: &SettlementInput<'_>,
@@ -134,16 +135,16 @@ pub fn next_version(
     before.is_none_or(|before| !settlement.is_equivalent_to(before)).then_some(settlement)
 }
 
-/// Change of an hour's totals by a version after the first one.
+/// Change of an hour's totals from one version to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TotalsChange {
-    /// Energy before.
+    /// Energy in the previous version.
     pub energy_before: Millijoules,
-    /// Energy after.
+    /// Energy in the new version.
     pub energy: Millijoules,
-    /// Emissions before.
+    /// Emissions in the previous version.
     pub carbon_before: Micrograms,
-    /// Emissions after.
+    /// Emissions in the new version.
     pub carbon: Micrograms,
 }
 
@@ -154,14 +155,14 @@ impl TotalsChange {
         Self { energy_before, energy: after.energy, carbon_before, carbon: after.carbon }
     }
 
-    /// Returns true if the energy changed.
+    /// Returns true if the hour's energy changed.
     pub fn moved_energy(&self) -> bool {
         self.energy != self.energy_before
     }
 }
 
-/// Returns the amounts that a version adds to its day's totals in place of the previous version, by device and share,
-/// in the order of [`Total::figures`]. Pairs without a change are omitted.
+/// Returns the amounts to add to the totals of a day, by device and share, so that a version replaces the previous one.
+/// The amounts are in the order of [`Total::figures`]; pairs of device and share without a change are omitted.
 pub fn day_changes<'a>(
     before: Option<&'a Settlement>,
     after: &'a Settlement,

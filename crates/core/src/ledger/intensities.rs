@@ -1,4 +1,4 @@
-//! Best published intensity for each time, and its finality.
+//! Best published carbon intensity for each time, and its finality.
 
 use std::collections::BTreeMap;
 
@@ -8,42 +8,42 @@ use super::entry::{Factor, Finality};
 use super::sources::SourceKey;
 use crate::domain::{Intensity, Origin, Provenance, Slot, TimeSeries};
 
-/// A stored value of a source.
+/// A carbon intensity that a source published, as stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// Value and its origin.
+    /// Carbon intensity and its origin.
     pub intensity: Intensity,
-    /// Time of publication.
+    /// Time at which the source published it.
     pub issued_at: DateTime<Utc>,
-    /// Time of retrieval.
+    /// Time at which wattune fetched it.
     pub retrieved_at: DateTime<Utc>,
-    /// Number of its row in the database.
+    /// Number of the value's row in the database.
     pub row: i64,
 }
 
-/// Values of one source, with one layer per origin. Within a layer the newest value counts.
+/// Values of one source, separate by origin. For each origin and time, the newest value applies.
 #[derive(Clone, Debug, Default)]
 pub struct SourceValues {
     layers: BTreeMap<Origin, TimeSeries<Value>>,
 }
 
 impl SourceValues {
-    /// Adds the next value, in the order of storage.
+    /// Adds the next value; values are added in the order in which they were stored.
     pub fn publish(&mut self, slot: Slot, value: Value) {
         self.layers.entry(value.intensity.origin).or_default().insert(slot, value);
     }
 
-    /// Removes values that the source withdrew. Withdrawal of an actual value also removes its earlier versions;
-    /// forecasts remain.
+    /// Removes values of `slot` that the source withdrew. The withdrawal of an actual value also removes earlier actual
+    /// values of any origin, but no forecasts.
     pub fn withdraw(&mut self, slot: Slot, origin: Origin) {
         let alike = |layer: &Origin| layer.is_measured() == origin.is_measured();
         self.layers.iter_mut().filter(|(layer, _)| alike(layer)).for_each(|(_, series)| series.remove(slot));
     }
 }
 
-/// Returns the best value for each time with the index of its source. All sources are of one kind and scope, the
-/// preferred one first. Actual values precede forecasts of any source; then the preferred source, the most trusted
-/// origin and the newest value count.
+/// Returns the best value for each time, with the index of its source. All sources are of one kind and scope, the
+/// preferred one first. An actual value of any source outranks all forecasts. Among several, the preferred source
+/// decides, then the most trusted origin, then the newest value.
 pub fn best(sources: Vec<SourceValues>) -> TimeSeries<(usize, Value)> {
     let (mut expected, mut actual) = (TimeSeries::default(), TimeSeries::default());
     for (place, source) in sources.into_iter().enumerate().rev() {
@@ -56,7 +56,8 @@ pub fn best(sources: Vec<SourceValues>) -> TimeSeries<(usize, Value)> {
     expected
 }
 
-/// Returns a value with its provenance and finality. Actual values of the source are final up to `final_until`.
+/// Returns a carbon intensity with its provenance and finality. Actual values are final if their time ends by
+/// `final_until`, up to which the source declared its values final.
 pub fn factor(
     slot: &Slot,
     value: &Value,

@@ -12,29 +12,29 @@ use crate::units::Millijoules;
 pub enum Share {
     /// A registered job.
     Job(JobId),
-    /// No owner: no job was registered and no process ran.
+    /// No owner: no job was registered on the GPU and no process ran.
     Idle,
-    /// Unknown owner: an unregistered process, or a time without monitoring.
+    /// Unknown owner: an unregistered process ran, or the time was not monitored.
     Unattributed,
 }
 
-/// A row of the ledger.
+/// A row of the ledger: energy of one share of a device over a short time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
     /// Device that used the energy.
     pub device: DeviceId,
-    /// Owner of the energy.
+    /// Owner of the energy: a job, idle or unattributed.
     pub share: Share,
-    /// Time of use.
+    /// Time in which the energy was used.
     pub slot: Slot,
-    /// Energy.
+    /// Energy that the device used for this owner.
     pub energy: Millijoules,
     /// Method of measurement.
     pub source: EnergySource,
 }
 
 /// Returns the parts of intervals that lie within `span`. Power is assumed to be constant within an interval, so the
-/// result is for display, not for the ledger.
+/// result is for display and not for the ledger.
 pub fn within(intervals: &[Interval], span: &Slot) -> Vec<Interval> {
     let part = |row: &Interval| {
         let slot = row.slot.intersection(span)?;

@@ -1,52 +1,52 @@
-//! Energy meter of a GPU: counter differences where the counter is reliable, integrated power elsewhere.
+//! Energy meter of a GPU: increases of the energy counter where the counter is reliable, integrated power elsewhere.
 
 use crate::domain::EnergySource;
 use crate::time::Monotonic;
 use crate::units::{Joules, Millijoules, Seconds, Watts};
 
-/// Readings further apart than this leave an unmonitored gap.
+/// Longest time between two readings that counts as monitored.
 const GAP: Seconds = Seconds::new(10.0);
 
-/// A counter is considered absent if it did not change for [`GAP`] while at least this energy was drawn.
+/// A counter counts as absent if it does not change for [`GAP`] while the GPU draws at least this energy.
 const MIN_DRAWN: Joules = Joules::new(20.0);
 
-/// Span over which counter and integrated power are compared.
+/// Time over which the counter's increase and integrated power are compared.
 const CROSS_CHECK: Seconds = Seconds::new(10.0);
 
-/// Difference between counter and integrated power, in either direction, from which they disagree.
+/// Ratio of the larger to the smaller power above which counter and integrated power disagree.
 const DISAGREEMENT: f64 = 1.3;
 
-/// Difference that a sensor's offset explains, whatever the ratio.
+/// Difference in power that a sensor's offset explains; up to it, counter and integrated power agree.
 const OFFSET: Watts = Watts::new(5.0);
 
-/// Factor on a GPU's highest power, for short peaks above its limit.
+/// Factor on a GPU's highest power limit that allows for short peaks of power above the limit.
 const PEAKS: f64 = 1.5;
 
-/// Time by which a counter may be behind its time of reading: drivers update it 10 to 50 times a second, some less often.
+/// Time by which a counter may lag behind the energy used: drivers update it 10 to 50 times a second, some less often.
 const GRANULARITY: Seconds = Seconds::new(0.5);
 
 /// Energy by method of measurement. Sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metered {
-    /// Counter differences over monitored time.
+    /// Increases of the counter over monitored time.
     pub counter: Millijoules,
-    /// Integrated power readings.
+    /// Energy integrated from power readings.
     pub integrated: Millijoules,
-    /// Counter differences over unmonitored time.
+    /// Increases of the counter over unmonitored time.
     pub gap: Millijoules,
-    /// Change of the counter's reading, in millijoules, that was not recorded as energy; resets decrease it. The
+    /// Change of the counter's reading, in millijoules, that was not recorded as energy; a reset decreases it. The
     /// reading less this value is the energy recorded from the counter, up to a constant.
     pub rebased_mj: i64,
     /// Number of counter resets that lost an unknown amount of energy.
     pub lost: u32,
-    /// Number of times that a GPU without a counter was not read, so that its energy is unknown.
+    /// Number of times that a GPU without a counter was not read for so long that its energy is unknown.
     pub unread: u32,
-    /// Energy recorded already, by integration while the counter was absent, that the counter's next increase will
-    /// include.
+    /// Energy that was recorded by integration while the counter was absent, and that the counter's next increase will
+    /// include again.
     pub ahead: Millijoules,
     /// Energy integrated before the first counter reading.
     pub uncounted: Millijoules,
-    /// Energy as it was used, for rates: without later adjustments after a counter returned.
+    /// Energy when it was used, for rates: without the later corrections by a counter that returned.
     pub drawn: Millijoules,
 }
 
@@ -56,12 +56,13 @@ impl Metered {
         self.counter + self.integrated + self.gap
     }
 
-    /// Returns the energy integrated since `first` without a counter reading.
+    /// Returns the energy integrated after `first` and before the first reading of the counter.
     pub fn since_opened(&self, first: &Self) -> Millijoules {
         self.uncounted.checked_since(first.uncounted).unwrap_or_default()
     }
 
-    /// Returns the counter's reading at `first`, or at its first reading after that, if it shows `counter` now.
+    /// Returns the counter's reading at `first`, or its first one afterwards, computed back from its present reading
+    /// `counter`.
     pub fn reading_before(&self, counter: Millijoules, first: &Self) -> Millijoules {
         let recorded = |metered: &Self| signed(metered.counter) + signed(metered.gap) + metered.rebased_mj;
         let shown = signed(counter) - (recorded(self) - recorded(first));
@@ -80,30 +81,30 @@ impl Metered {
     }
 }
 
-/// Converts readings to metered energy. Pure: each reading carries its time.
+/// Energy meter of a GPU. Pure: each reading carries its time.
 ///
-/// A counter that shows less than before was reset (driver reload, lost GPU). Its new reading was used since the reset.
-/// The energy between the last good reading and the reset is estimated as power × time if the readings are close
-/// together; otherwise it counts as lost. The meter never uses `abs()`. Without a counter, energy between power
+/// A counter that shows less than before was reset (driver reload, lost GPU). The energy of its new reading was used
+/// after the reset. The energy between the last reading and the reset is estimated as power × time if the readings are
+/// close together; otherwise it counts as lost. The meter never uses `abs()`. Without a counter, energy between power
 /// readings that are far apart is lost too.
 ///
 /// While a counter that was read before is absent, the meter integrates power instead. When the counter returns, only
 /// its increase beyond the integrated energy is recorded. If more was integrated than the counter gained, recording
-/// from the counter resumes once it has caught up. A counter that does not change while power is drawn is treated as
-/// absent. If it has never changed before, it may have stood still since before this meter began: what it gains then is
-/// of an unknown time, and only the integrated energy is recorded, unless an earlier ledger is continued.
+/// from the counter resumes once the counter has caught up. A counter that does not change while power is drawn counts
+/// as absent. If it has not changed since the meter began, its next increase may include energy from before that time;
+/// the meter then records only the integrated energy, unless it continues an earlier ledger.
 ///
-/// A counter that gains more than the GPU can draw is not believed: that time is integrated from power too, and the
-/// counter goes on from its new reading.
+/// An increase of the counter by more than the GPU can draw is implausible. The meter then integrates power for that
+/// time and continues from the counter's new reading.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<Sample>,
     base: Option<Base>,
     still: Option<Standstill>,
-    /// True if the counter's energy before the first reading is recorded too, or the counter has changed since.
+    /// True if the meter continues an earlier ledger, or the counter has changed since the meter began.
     is_known_since: bool,
     metered: Metered,
-    /// Fraction of a millijoule that integration has not recorded yet.
+    /// Energy below a millijoule that integration has not recorded yet.
     carry: Joules,
     resets: u32,
     check: CrossCheck,
@@ -111,17 +112,17 @@ pub struct Meter {
     jump: Option<CounterJump>,
 }
 
-/// Upper bound of what a GPU can use.
+/// Upper bound of the energy that a GPU can use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PowerBound {
-    /// Highest power that its limits allow.
+    /// Highest power that the GPU's limits allow.
     pub highest: Watts,
-    /// Time by which the times of two readings may be wrong, because the driver was slow.
+    /// Error of the time between two readings, because the driver may answer slowly.
     pub slack: Seconds,
 }
 
 impl PowerBound {
-    /// Returns the most that a counter can gain in `span`.
+    /// Returns the maximum plausible increase of a counter in `span`.
     pub fn energy_within(&self, span: Seconds) -> Joules {
         self.highest * (span + self.slack + GRANULARITY) * PEAKS
     }
@@ -130,22 +131,22 @@ impl PowerBound {
 /// Increase of a counter by more than the GPU can draw, which is not recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CounterJump {
-    /// Time of the reading.
+    /// Time of the reading that shows the increase.
     pub at: Monotonic,
     /// Increase of the counter.
     pub gained: Millijoules,
-    /// Time in which it came about.
+    /// Time in which the counter increased.
     pub span: Seconds,
-    /// Most that the GPU can use in that time.
+    /// Maximum plausible increase in that time.
     pub possible: Joules,
 }
 
-/// A disagreement between counter and integrated power.
+/// Difference between the energy counter and the power sensor of a GPU that measurement errors do not explain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Disagreement {
-    /// Mean power by the counter.
+    /// Mean power by the energy counter.
     pub counter: Watts,
-    /// Mean power by the sensor.
+    /// Mean power by the power sensor.
     pub sensor: Watts,
 }
 
@@ -156,24 +157,24 @@ struct Sample {
     power: Option<Watts>,
 }
 
-/// Last counter reading, and the energy since.
+/// Last reading of the counter, and the energy recorded after it.
 #[derive(Clone, Copy, Debug)]
 struct Base {
     at: Monotonic,
     counter: Millijoules,
-    /// Energy integrated since.
+    /// Energy integrated from power after the reading.
     estimated: Millijoules,
-    /// True if power was unavailable too for a while.
+    /// True if power was not available either for a part of the time after the reading.
     has_hole: bool,
 }
 
-/// A time over which the counter did not change.
+/// Time over which the counter has not changed.
 #[derive(Clone, Copy, Debug)]
 struct Standstill {
     since: Monotonic,
-    /// Energy drawn meanwhile.
+    /// Energy drawn in this time, integrated from power.
     drawn: Joules,
-    /// True if the counter is treated as absent.
+    /// True if the counter counts as absent because of it.
     is_absent: bool,
 }
 
@@ -183,14 +184,14 @@ struct CrossCheck {
     integrated: Joules,
     span: Seconds,
     ratio: Option<f64>,
-    /// Disagreement in the last span, and the number of spans in a row with one in the same direction.
+    /// Disagreement in the last comparison, and the number of comparisons in a row with the same direction.
     disagreement: Option<(Disagreement, u32)>,
 }
 
 impl Meter {
-    /// Processes a reading of the hardware's energy counter and of the power draw; either may be absent.
+    /// Processes a reading of the GPU's energy counter and of its power draw; either may be absent.
     pub fn observe(&mut self, at: Monotonic, counter: Option<Millijoules>, power: Option<Watts>) {
-        // A counter that stood still for a moment catches up.
+        // A counter that did not change for some time may include the energy of that time in its next increase.
         let (still_since, was_absent) = (self.still.map(|still| still.since), self.still_since().is_some());
         let counter = counter.filter(|counter| !self.stands_still(at, *counter, power));
         let base = counter.map(|counter| Base { at, counter, estimated: Millijoules::ZERO, has_hole: false });
@@ -238,13 +239,13 @@ impl Meter {
         }
     }
 
-    /// Returns the time since which the counter has not changed, if the meter treats it as absent.
+    /// Returns the time since which the counter has not changed, if it counts as absent because of that.
     pub fn still_since(&self) -> Option<Monotonic> {
         self.still.filter(|still| still.is_absent).map(|still| still.since)
     }
 
-    /// Returns true if the counter has not changed for so long that it is treated as absent. At that point the energy
-    /// drawn since its last change is recorded by integration.
+    /// Returns true if the counter counts as absent because it has not changed for too long. When that begins, the
+    /// energy drawn since its last change is recorded by integration.
     fn stands_still(&mut self, at: Monotonic, counter: Millijoules, power: Option<Watts>) -> bool {
         let (Some(base), Some(last)) = (self.base, self.last) else { return false };
         if base.counter != counter {
@@ -268,13 +269,13 @@ impl Meter {
         still.is_absent
     }
 
-    /// Continues an earlier meter's ledger, which has recorded `ahead` of the counter's future increase.
+    /// Continues the ledger of an earlier meter, which has already recorded `ahead` of the counter's future increase.
     pub fn continue_ledger(&mut self, ahead: Millijoules) {
         self.metered.ahead += ahead;
         self.is_known_since = true;
     }
 
-    /// Records the counter's increase, less the energy that is recorded already.
+    /// Records the counter's increase, less the energy that integration has recorded already.
     fn count(&mut self, before: Base, gained: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         let paid = gained.min(self.metered.ahead);
         let used = gained.checked_since(paid).unwrap_or_default();
@@ -296,19 +297,19 @@ impl Meter {
         }
     }
 
-    /// Sets the upper bound of what the GPU can use; without one, any increase of the counter is believed.
+    /// Sets the upper bound of the GPU's energy. Without one, every increase of the counter is plausible.
     pub fn set_bound(&mut self, bound: PowerBound) {
         self.bound = Some(bound);
     }
 
-    /// Returns the most that the counter can gain in `span`.
+    /// Returns the maximum plausible increase of the counter in `span`; `None` without a bound.
     fn possible(&self, span: Seconds, last: Sample, power: Option<Watts>) -> Option<Joules> {
         let bound = self.bound?;
         let highest = [last.power, power].into_iter().flatten().fold(bound.highest, Watts::max);
         Some(PowerBound { highest, ..bound }.energy_within(span))
     }
 
-    /// Continues from a reading that cannot be right, and integrates power instead.
+    /// Continues from an implausible reading without recording the counter's increase; integrates power instead.
     fn skip(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         self.metered.ahead = Millijoules::ZERO;
         let filled = self.integrate(last, at, power);
@@ -321,14 +322,14 @@ impl Meter {
         }
     }
 
-    /// Handles a counter that was reset at some time since its last reading.
+    /// Continues after a reset of the counter at an unknown time since its last reading.
     fn restart(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         self.resets += 1;
         self.check = CrossCheck::default();
         self.metered.ahead = Millijoules::ZERO;
         let filled = self.integrate(last, at, power);
         let recorded = if before.has_hole || filled.is_none() {
-            // The reading was used since the reset; a part of it may be integrated already.
+            // The energy of the reading was used after the reset; a part of it may be integrated already.
             let estimated = before.estimated + filled.unwrap_or_default();
             self.metered.lost += 1;
             let possible = self.possible(at.since(before.at), last, power);
@@ -342,8 +343,8 @@ impl Meter {
         self.metered.rebased_mj += rebased(before.counter, counter, recorded);
     }
 
-    /// Integrates power since the last sample and returns the energy; `None` if power is unknown or the samples are too
-    /// far apart.
+    /// Integrates power since the last sample and returns the energy; `None` if power is unknown or the samples are
+    /// more than [`GAP`] apart.
     fn integrate(&mut self, last: Sample, at: Monotonic, power: Option<Watts>) -> Option<Millijoules> {
         let span = at.since(last.at);
         let mean = mean_power(last.power, power).filter(|_| span <= GAP)?;
@@ -372,13 +373,13 @@ impl Meter {
         }
     }
 
-    /// Returns the last increase of the counter that was not believed.
+    /// Returns the last implausible increase of the counter.
     pub fn jump(&self) -> Option<CounterJump> {
         self.jump
     }
 
-    /// Returns the disagreement of counter and sensor, once it has lasted for two spans: a change of load at the end of
-    /// one reaches a slow sensor in the next.
+    /// Returns the disagreement of counter and sensor after two comparisons in a row that disagree: a change of load at
+    /// the end of a comparison reaches a slow sensor only in the next one.
     pub fn disagreement(&self) -> Option<Disagreement> {
         self.check.disagreement.filter(|(_, in_a_row)| *in_a_row > 1).map(|(found, _)| found)
     }
@@ -388,13 +389,13 @@ impl Meter {
         self.metered
     }
 
-    /// Returns the number of counter resets seen by this meter.
+    /// Returns the number of counter resets that this meter has seen.
     pub fn resets(&self) -> u32 {
         self.resets
     }
 
-    /// Returns the ratio of counter to integrated power over the last full ten seconds. A value far from 1 means that one of
-    /// the two is wrong.
+    /// Returns the ratio of counter to integrated power in the last comparison, over at least ten seconds. A value far
+    /// from 1 means that one of the two is wrong.
     pub fn counter_over_power(&self) -> Option<f64> {
         self.check.ratio
     }
@@ -411,7 +412,7 @@ impl Disagreement {
     }
 }
 
-/// Returns the change of a counter's reading from `before` to `now` beyond the recorded energy.
+/// Returns the change of a counter's reading from `before` to `now` that exceeds the recorded energy, in millijoules.
 pub fn rebased(before: Millijoules, now: Millijoules, recorded: Millijoules) -> i64 {
     signed(now) - signed(before) - signed(recorded)
 }

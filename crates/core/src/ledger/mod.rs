@@ -1,5 +1,5 @@
-//! The energy ledger (pure): energy per closed interval, emissions as a view of energy × the best known intensity, and
-//! a hash chain that third parties can verify.
+//! The energy ledger, without I/O: energy of closed intervals, emissions as energy × the best known carbon intensity,
+//! and a hash chain that third parties can verify.
 
 pub mod apportion;
 mod attribution;

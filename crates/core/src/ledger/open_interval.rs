@@ -1,4 +1,4 @@
-//! Open intervals of the ledger, their closing, and the energy of unmonitored times.
+//! Open intervals of the ledger, the rows that closing them creates, and the energy of unmonitored times.
 
 use chrono::{DateTime, Utc};
 
@@ -10,84 +10,85 @@ use crate::domain::{DeviceId, EnergySource, JobId, Slot};
 use crate::time::{Monotonic, Now};
 use crate::units::{Millijoules, Seconds};
 
-/// Minimum duration of an interval: sensors are not faster.
+/// Minimum duration of an interval: GPU sensors do not measure faster.
 const MIN_DURATION: Seconds = Seconds::new(0.2);
 
-/// A wall clock that deviates more than this from the monotonic clock was set.
+/// Difference between wall clock and monotonic clock above which the wall clock counts as having been set.
 const CLOCK_STEP: Seconds = Seconds::new(2.0);
 
-/// Open interval of one device. Pure; durations come from the monotonic clock, keys from the wall clock.
+/// Open interval of one device. Pure. Durations come from the monotonic clock, start and end times from the wall clock.
 ///
 /// The attribution rule may change while the device cannot be read. Energy that is metered later is then divided over
-/// the times before and after the change by their durations, and each part is attributed by the rule that applied then.
+/// the times before and after the change in proportion to their durations, and each part is attributed by the rule of
+/// its time.
 #[derive(Clone, Debug)]
 pub struct OpenInterval {
     device: DeviceId,
     start: DateTime<Utc>,
     since: Monotonic,
     metered: Metered,
-    /// Rules that applied until a time, oldest first, where they differ from the rule at the interval's end.
+    /// Rules that applied before the present one, each with its end, oldest first.
     earlier_rules: Vec<(Monotonic, AttributionRule)>,
 }
 
 impl OpenInterval {
-    /// Opens the first interval of a device; energy metered so far is not part of it.
+    /// Opens the first interval of a device. The energy in `metered` was used before and is not part of the interval.
     pub fn open(device: DeviceId, now: Now, metered: Metered) -> Self {
         Self { device, start: to_micros(now.utc), since: now.monotonic, metered, earlier_rules: Vec::new() }
     }
 
-    /// Records that `rule` applies to all time up to `at` that has no rule yet, and another one afterwards.
+    /// Records that `rule` applied up to `at`. The next change, or the close, names the rule of the time afterwards.
     pub fn change_rule(&mut self, at: Monotonic, rule: AttributionRule) {
         if at > self.last_rule_change() {
             self.earlier_rules.push((at, rule));
         }
     }
 
-    /// Returns true if parts of it are attributed by different rules.
+    /// Returns true if the attribution rule changed within the interval.
     pub fn has_rule_changes(&self) -> bool {
         !self.earlier_rules.is_empty()
     }
 
-    /// Returns true if it is long enough to be closed.
+    /// Returns true if the interval is long enough to be closed: at least 200 ms.
     pub fn can_close(&self, now: Now) -> bool {
         self.age(now) >= MIN_DURATION
     }
 
-    /// Returns true if the time since it was opened, or since the last change of the rule, exceeds both the sensors'
-    /// response time and twice the sampling period `pace`.
+    /// Returns true if the interval was not closed, and its rule did not change, for at least the sensors' response
+    /// time and twice the sampling period `pace`.
     pub fn is_unread(&self, at: Monotonic, pace: Seconds) -> bool {
         at.since(self.last_rule_change()) >= MIN_DURATION.max(pace * 2.0)
     }
 
-    /// Returns the start of the current rule: the last change, or the opening.
+    /// Returns the time from which the present rule applies: the last change, or the start of the interval.
     pub fn last_rule_change(&self) -> Monotonic {
         self.earlier_rules.last().map_or(self.since, |(until, _)| *until)
     }
 
-    /// Returns how long it has been open.
+    /// Returns the time since the interval was opened.
     pub fn age(&self, now: Now) -> Seconds {
         now.monotonic.since(self.since)
     }
 
-    /// Returns its start.
+    /// Returns the start of the interval.
     pub fn start(&self) -> DateTime<Utc> {
         self.start
     }
 
-    /// Returns true if an unknown amount of energy was used since it was opened.
+    /// Returns true if the device used an unknown amount of energy since the interval was opened.
     pub fn has_lost_energy(&self, metered: Metered) -> bool {
         metered.lost > self.metered.lost || self.was_unread(metered)
     }
 
-    /// Returns true if energy is unknown because a device without a counter was not read.
+    /// Returns true if a device without a counter was not read for so long that its energy is unknown.
     pub fn was_unread(&self, metered: Metered) -> bool {
         metered.unread > self.metered.unread
     }
 
-    /// Closes the interval and opens the next one. The energy is attributed by `rule`, or by the earlier rules where it
-    /// changed, and the sum is exact. Rows are split at full hours.
+    /// Closes the interval and opens the next one. The energy is attributed by `rule`, or by the earlier rules for the
+    /// times before a change; the rows add up exactly to the metered energy. Rows are split at full hours.
     ///
-    /// Returns `None` and stays open while it is shorter than sensors can resolve (200 ms).
+    /// Returns `None`, and the interval stays open, while it is shorter than sensors can resolve (200 ms).
     pub fn close(&mut self, now: Now, metered: Metered, rule: &AttributionRule) -> Option<Vec<Interval>> {
         let age = self.age(now);
         let end = to_micros(self.start + age.to_delta());
@@ -109,7 +110,7 @@ impl OpenInterval {
         Some(rows)
     }
 
-    /// Returns the parts of `slot`, which ends at `end`, with the rule of each.
+    /// Returns the parts of `slot` between changes of the attribution rule, each with its rule. The slot ends at `end`.
     fn parts<'a>(&'a self, slot: Slot, end: Monotonic, rule: &'a AttributionRule) -> Vec<(Slot, &'a AttributionRule)> {
         let mut from = slot.start();
         let earlier_rules = self.earlier_rules.iter().map(|(until, rule)| (*until, rule));
@@ -124,20 +125,20 @@ impl OpenInterval {
     }
 }
 
-/// Time of a job on a device, by the wall clock.
+/// Time during which a job is on a device, by the wall clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OccupancySpan {
-    /// Job.
+    /// Job that is on the device.
     pub job: JobId,
-    /// Start.
+    /// Start of the job's time on the device.
     pub from: DateTime<Utc>,
-    /// End, if it has ended.
+    /// End of the job's time on the device; absent while it lasts.
     pub until: Option<DateTime<Utc>>,
 }
 
-/// Returns rows for the energy of a time in which no daemon ran or the device did not answer, as measured by the
-/// hardware counter. The energy is divided by time at each start and end in `occupancy` and attributed to the jobs present,
-/// or left unattributed without one.
+/// Returns rows for energy that a hardware counter measured while no daemon ran or the device did not answer. The
+/// energy is divided at each start and end in `occupancy` in proportion to time. Each part is attributed to the jobs
+/// that are on the device throughout it; without a job it is unattributed.
 pub fn gap_intervals(
     device: &DeviceId,
     from: DateTime<Utc>,
@@ -147,7 +148,7 @@ pub fn gap_intervals(
 ) -> Vec<Interval> {
     let (from, to) = (to_micros(from), to_micros(to));
     let within = Slot::new(from, to);
-    // If the wall clock was set back meanwhile, the energy is kept, but the times of jobs are unknown.
+    // If the wall clock was set back meanwhile, the energy is recorded, but the ends of jobs are unknown.
     let Some(slot) = within.or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to)) else { return Vec::new() };
     let known: Vec<(DateTime<Utc>, DateTime<Utc>, &JobId)> = occupancy
         .iter()

@@ -1,27 +1,27 @@
-//! Energy that a job's own pauses would have used at a reference.
+//! Energy that a job would have used in its own pauses at a reference (another power limit).
 
 use crate::profile::ProgressAccount;
 use crate::units::{Joules, Seconds, Watts};
 
-/// Minimum duration of measured pauses for an estimate of the power in other pauses.
+/// Minimum duration of measured pauses from which the power in other pauses is estimated.
 const MIN_PAUSE: Seconds = Seconds::new(10.0);
-/// Minimum duration of measured pauses as a fraction of the pauses that they represent.
+/// Minimum duration of measured pauses as a fraction of the duration of the pauses that are estimated from them.
 const MIN_PAUSE_FRACTION: f64 = 0.1;
-/// Assumed relative error where the power in pauses is taken from other pauses, of its possible range.
+/// Assumed error of energy that is estimated from other pauses, as a fraction of the estimate above its lower bound.
 const POWER_ERROR: f64 = 0.25;
 
-/// Energy of a job's pauses at a reference, with its range.
+/// Energy of a job's own pauses at a reference, with its range of error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PauseEnergy {
-    /// Estimate.
+    /// Estimated energy.
     pub mean: Joules,
     /// Half the width of the range.
     pub half: Joules,
 }
 
-/// Returns the energy that the pauses of a job would have used with a total limit of `limit`. Metered pauses count as
-/// measured. If a limit below the maximum usable limit reduced the power, or a pause was not metered, the power of the
-/// other pauses counts, or else the whole range up to `limit`.
+/// Returns the energy that a job would have used in its own pauses with power limits that sum to `limit`. Metered
+/// pauses count as measured. Where a limit below the maximum usable limit reduced the power, or a pause was not
+/// metered, the mean power of the other pauses counts; without enough of them, the whole range up to `limit`.
 ///
 /// # Errors
 /// Returns the reason if pauses cannot be distinguished from training, or their power has no bounds.

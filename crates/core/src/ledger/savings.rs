@@ -4,8 +4,8 @@
 //! profile measured there. Each measured quantity is shifted by its standard error in turn, and the resulting changes
 //! are combined as independent errors. The job's own pauses are part of the reference: they have the same duration, and
 //! the same energy unless a lower limit reduced it. The sensors' gain error cancels in percentages if the same sensors
-//! measured both sides; in grams it does not cancel. Intensities without an actual value are forecasts: the interval
-//! includes the effect of their standard error until the actual values are known.
+//! measured both sides; in grams it does not cancel. Carbon intensities without an actual value are forecasts: the
+//! interval includes the effect of their standard error until the actual values are known.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,57 +16,58 @@ use crate::domain::{CarbonSeries, SENSOR_GAIN};
 use crate::profile::{Evidence, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Maximum error of the reduction, in percentage points, due to unknown power in pauses; beyond it the saving is
-/// unknown.
+/// Maximum error of the reduction, in percentage points, due to unknown power in pauses; with a larger error the saving
+/// is unknown.
 const MAX_REDUCTION_ERROR_PCT: f64 = 0.5;
-/// Maximum error of the time increase, in percentage points, due to pauses.
+/// Maximum error of the time increase, in percentage points, due to pauses; with a larger error the saving is unknown.
 const MAX_TIME_ERROR_PCT: f64 = 0.3;
-/// Minimum number of runs with the default batch size for a comparison.
+/// Minimum number of earlier runs with the default batch size for a comparison.
 const MIN_RUNS: usize = 4;
 
-/// Data of a job and of the grid, as known so far.
+/// Data of a job, and the carbon intensities, as known so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavingInput {
     /// Work, time, energy and emissions of the job.
     pub done: CompletedWork,
     /// Time and energy of the job's own pauses.
     pub account: ProgressAccount,
-    /// Intensities used, up to the end of the reference.
+    /// Carbon intensities, from the job's start up to the end of the reference.
     pub series: CarbonSeries,
-    /// Job data and intensities if all forecasts were larger by their standard error.
+    /// Job data and carbon intensities if all forecasts were larger by their standard error; absent without forecasts.
     pub otherwise: Option<(CompletedWork, CarbonSeries)>,
 }
 
-/// Data that a saving is computed from.
+/// Measurements and assumptions that a saving is computed from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavingBasis {
-    /// Measurements.
+    /// Throughput and power measured at settings of the job.
     pub points: Vec<Evidence>,
-    /// References from the start on, oldest first; more than one if the job was profiled again.
+    /// References from the job's start on, oldest first; more than one if the job was profiled again.
     pub epochs: Vec<ReferencePeriod>,
-    /// Indices in `points` of the one or two settings of the best constant mix with the job's throughput; empty where
-    /// it is unknown.
+    /// Indices in `points` of the one or two settings of the best constant mix with the job's throughput; empty if the
+    /// mix is unknown.
     pub mix: Vec<usize>,
-    /// Lower bound of the best constant mix's power: [`min_constant_power`].
+    /// Lower bound of the power of the best constant mix, from [`min_constant_power`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix_at_least: Option<Watts>,
-    /// Limits at the reference, summed over the job's GPUs: no pause draws more.
+    /// Power limits at the reference, summed over the job's GPUs: no pause draws more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Watts>,
     /// True if the job's own sensors measured the points.
     pub same_sensors: bool,
-    /// True if the reference is the setting below which the job's account counts time as lost. Training time at the
-    /// reference then counts as measured; otherwise all work is computed with the reference's throughput.
+    /// True if the reference is the maximum usable limit, below which the job's account counts training as slowed.
+    /// Training time at the reference then counts as measured; otherwise all work is computed with the reference's
+    /// throughput.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_ceiling: bool,
 }
 
-/// A reference that applies from a number of samples on.
+/// A reference that applies from a number of completed samples on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReferencePeriod {
-    /// Samples completed before it.
+    /// Number of samples from which the reference applies.
     pub from: Samples,
-    /// Index in [`SavingBasis::points`].
+    /// Index in [`SavingBasis::points`] of the reference's measurement.
     pub point: usize,
 }
 
@@ -74,44 +75,44 @@ pub struct ReferencePeriod {
 /// to the reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
-    /// Time that the job would have taken at the reference, with its own pauses.
+    /// Time that the job would have taken at the reference, including its own pauses.
     pub time_at_reference_s: Seconds,
-    /// Energy that it would have used.
+    /// Energy that the job would have used at the reference.
     pub energy_at_reference_j: Joules,
-    /// Emissions that it would have caused.
+    /// Emissions that the job would have caused at the reference.
     pub carbon_at_reference_g: GramsCo2e,
-    /// Reduction of emissions, in percent.
+    /// Reduction of emissions, in percent of those at the reference.
     pub carbon_reduction_pct: ConfidenceInterval,
     /// Reduction of emissions, in grams.
     pub carbon_reduction_g: ConfidenceInterval,
-    /// Increase of time, in percent.
+    /// Increase of time, in percent of the time at the reference.
     pub time_increase_pct: ConfidenceInterval,
-    /// Part of the reduction that the best constant mix of limits with the same time would have had.
+    /// Part of the reduction that the best constant mix of limits with the same time would have had, if known.
     pub energy_effect_pct: Option<ConfidenceInterval>,
-    /// Remaining part, due to following the grid's intensity.
+    /// Rest of the reduction, due to following the carbon intensity, if known.
     pub timing_effect_pct: Option<ConfidenceInterval>,
-    /// True if some intensities have no actual value yet.
+    /// True if some carbon intensities have no actual value yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub provisional: bool,
 }
 
-/// Effect of a run's batch size compared with the default one.
+/// Effect of a run's batch size compared with runs at the default batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchEffect {
-    /// Number of runs with the default batch size.
+    /// Number of earlier runs with the default batch size.
     pub runs: u32,
-    /// Reduction of energy compared with their mean, in joules.
+    /// Reduction of energy compared with the mean of these runs, in joules.
     pub energy_j: ConfidenceInterval,
-    /// The same reduction at the mean intensity of this run, in grams.
+    /// The same reduction in grams, at the mean carbon intensity of this run.
     pub carbon_g: ConfidenceInterval,
-    /// Reduction in percent of their mean.
+    /// Reduction of energy in percent of the mean of these runs.
     pub pct: ConfidenceInterval,
 }
 
 /// Compares a job with its reference.
 ///
 /// # Errors
-/// Returns the reason if no honest comparison is possible.
+/// Returns the reason if measurements, carbon intensities or pauses are too uncertain for a comparison.
 pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String> {
     let SavingInput { done, account, series, otherwise } = known;
     let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
@@ -177,7 +178,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
             sum.add(off, f64::INFINITY);
         }
     }
-    // With other sensors, the job's and the points' gain errors may have opposite signs.
+    // With other sensors, the gain errors of the job's energy and of the points may have opposite signs.
     let mut gains = [0.0; FIGURES];
     if !basis.same_sensors {
         let gain = 1.0 + SENSOR_GAIN * std::f64::consts::SQRT_2;
@@ -211,7 +212,8 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     })
 }
 
-/// Returns the change of the figures if the time that may be training or pauses was pauses, at the job's mean power.
+/// Returns the change of the figures if the time that may be training or pauses (`account.doubt`) were pauses, at the
+/// job's mean power.
 fn ambiguous_time_effect(
     done: &CompletedWork,
     account: &ProgressAccount,
@@ -239,7 +241,7 @@ fn ambiguous_time_effect(
 
 const FIGURES: usize = 5;
 
-/// Returns the figures that have a confidence interval.
+/// Returns the figures that have a confidence interval: percent, grams, time, energy effect and timing effect.
 fn figures(found: &Comparison) -> [f64; FIGURES] {
     let grams = found.carbon_at_ceiling * (found.carbon_reduction_pct / 100.0);
     [found.carbon_reduction_pct, grams.get(), found.time_increase_pct, found.energy_effect_pct, found.timing_effect_pct]
@@ -250,12 +252,12 @@ fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
     std::array::from_fn(|i| a[i] - b[i])
 }
 
-/// Distribution of a job's training over the reference and other settings.
+/// Division of a job's training between the reference and other settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TrainingSplit {
     /// Training time at the reference.
     at_reference: Seconds,
-    /// Fraction of samples completed at other settings.
+    /// Fraction of the samples that were completed at other settings.
     part: f64,
 }
 
@@ -273,8 +275,8 @@ impl TrainingSplit {
 }
 
 impl SavingBasis {
-    /// Returns the comparison with `points` as the true values. The constant mix draws `mix_draws`, or its power by
-    /// `points`.
+    /// Returns the comparison with the values in `points` taken as exact. `mix_draws` is the power of the constant mix;
+    /// if it is absent, the power follows from `points`.
     fn compared(
         &self,
         done: &CompletedWork,
@@ -310,7 +312,7 @@ impl SavingBasis {
     }
 }
 
-/// Returns the power of the constant mix of one or two settings at a throughput; `None` without a setting.
+/// Returns the power of a constant mix of one or two settings at a throughput; `None` for an empty mix.
 fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     match mix {
         [only] => Some(only.power),
@@ -323,10 +325,11 @@ fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     }
 }
 
-/// Returns a lower bound of the power of the best constant mix at a throughput; `None` if it is not below the measured
-/// `mix`. Settings that looked bad by chance are not measured again, so that the measured mix may not be the best one.
-/// Each of `others`, the settings outside the mix, is therefore moved to the favourable end of its own 95 % interval
-/// while the rest stay as measured; an error of throughput counts at the mix's slope.
+/// Returns a lower bound of the power of the best constant mix at a throughput; `None` if it is not below that of the
+/// measured `mix`. Settings that measured badly by chance are not measured again, so the measured mix may not be the
+/// best. Each of `others`, the settings outside the mix, is therefore moved to the favourable end of its own 95 %
+/// confidence interval while the rest stay as measured. An error of throughput is converted to power by the slope of
+/// the mix.
 pub fn min_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     let measured = constant_power(mix, rate)?;
     let slope = match mix {
@@ -352,11 +355,11 @@ pub fn min_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: Samples
     (least < measured).then(|| least.max(Watts::ZERO))
 }
 
-/// Compares the energy of a run with that of earlier runs with the default batch size. `intensity` is the run's mean;
-/// `same_sensors` is true if all runs used the same GPUs.
+/// Compares the energy of a run with that of earlier runs with the default batch size. `intensity` is the run's mean
+/// carbon intensity; `same_sensors` is true if all runs used the same GPUs.
 ///
 /// # Errors
-/// Returns the reason if there are too few earlier runs.
+/// Returns the reason if there are fewer than four earlier runs, or these have no energy.
 pub fn batch_effect(
     default_runs: &[Joules],
     run: Joules,

@@ -1,5 +1,5 @@
-//! Ledger entries about savings: the references that a job will be compared with, recorded when it is first planned,
-//! and its savings, recorded when it ends.
+//! Ledger entries about savings. The references, which a job will be compared with, are recorded when it is first
+//! planned; its savings are recorded when it ends.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -13,16 +13,16 @@ use crate::units::{GramsCo2e, Joules, Samples, Seconds};
 pub const RULE: &str = "the same work at one power limit from the job's start on, with the throughput and power that its \
                         profile measured there, and the job's own pauses as long and with the energy that they took";
 
-/// A value, or the reason why it is unknown.
+/// A value, or the reason why the value is unknown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum OrUnknown<T> {
-    /// The value is unknown.
+    /// The value is unknown; the field holds the reason.
     Unknown {
-        /// Reason.
+        /// Reason why the value is unknown, for people.
         unknown: String,
     },
-    /// The value.
+    /// The value, which is known.
     Known(T),
 }
 
@@ -45,58 +45,58 @@ impl<T> From<Result<T, String>> for OrUnknown<T> {
     }
 }
 
-/// References that a job will be compared with, as known when it was planned.
+/// References that a job will be compared with, and the plan's expectations, as known when the job was planned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counterfactual {
     /// Time at which the references were fixed.
     pub at: DateTime<Utc>,
-    /// Job.
+    /// Job that will be compared.
     pub job: JobId,
-    /// Version, from 1 for each job. A later version applies to the work after it.
+    /// Version, from 1 for each job. A later version applies to the work that is done after it.
     pub version: u32,
-    /// Reason for this version.
+    /// Reason for this version, for people.
     pub why: String,
     /// Rule by which the references are computed.
     pub rule: String,
-    /// Samples completed by then.
+    /// Samples that the job had completed by `at`.
     pub samples: Samples,
-    /// Reference at the original limit.
+    /// Reference at the original limits of the job's GPUs.
     pub found: Reference,
-    /// Reference at the maximum limit.
+    /// Reference at the maximum limits that the job's GPUs accept.
     pub max: Reference,
-    /// Energy that the plan expected from then on.
+    /// Energy from `at` to the end of the job that the plan expected.
     pub planned_energy_j: Joules,
-    /// Emissions that the plan expected.
+    /// Emissions from `at` to the end of the job that the plan expected.
     pub planned_carbon_g: GramsCo2e,
-    /// End that the plan expected.
+    /// End of the job that the plan expected.
     pub planned_end: DateTime<Utc>,
-    /// Forecast that the plan used; absent without one.
+    /// Carbon-intensity forecast that the plan used; absent without a forecast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forecast: Option<ForecastId>,
 }
 
-/// Identity of a forecast.
+/// Source, zone and time of publication, which identify a carbon-intensity forecast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForecastId {
-    /// Source.
+    /// Name of the source that published it.
     pub source: String,
-    /// Grid zone.
+    /// Grid zone that it refers to.
     pub zone: Zone,
-    /// Time of publication.
+    /// Time at which the source published it.
     pub issued_at: DateTime<Utc>,
 }
 
-/// A reference as known when it was fixed.
+/// A reference, the same work at one power limit, as known when it was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reference {
-    /// Limit of each group of equal GPUs; empty where they have none in common.
+    /// Power limit of each group of equal GPUs; empty if the GPUs of a group have different limits.
     pub limits: Vec<PowerLimit>,
-    /// Measurements at that limit.
+    /// Throughput and power that were measured at these limits.
     pub measured: OrUnknown<Evidence>,
-    /// Energy that the planned work would use there.
+    /// Energy that the planned work would use at these limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_energy_j: Option<Joules>,
-    /// Emissions there with the plan's intensities; absent where it would take longer than the plan.
+    /// Emissions at these limits with the plan's intensities; absent if the work would take longer than the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_carbon_g: Option<GramsCo2e>,
 }
@@ -104,25 +104,25 @@ pub struct Reference {
 /// Savings of a job, as known when the entry was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Time of computation.
+    /// Time at which the savings were computed.
     pub at: DateTime<Utc>,
-    /// Job.
+    /// Job that ended.
     pub job: JobId,
     /// Version, from 1 for each job.
     pub version: u32,
-    /// Reason for this version.
+    /// Reason for this version, for people.
     pub why: String,
-    /// Training time.
+    /// Training time, without the job's own pauses.
     pub active_s: Seconds,
-    /// Time in the job's own pauses.
+    /// Duration of the job's own pauses.
     #[serde(default)]
     pub stalled_s: Seconds,
-    /// Energy in these pauses, as far as it is known.
+    /// Energy used in these pauses, as far as it is known.
     #[serde(default)]
     pub stalled_energy_j: Joules,
-    /// Samples completed in total.
+    /// Samples that the job completed in total.
     pub samples: Samples,
-    /// Savings.
+    /// Comparison with both references.
     #[serde(flatten)]
     pub savings: Savings,
 }
@@ -130,9 +130,9 @@ pub struct Outcome {
 /// Comparison of a job with both references.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Savings {
-    /// Comparison with the original limit.
+    /// Comparison with the reference at the original limits.
     pub against_original: OrUnknown<ReferenceComparison>,
-    /// Comparison with the maximum limit.
+    /// Comparison with the reference at the GPUs' maximum limits.
     pub against_max: OrUnknown<ReferenceComparison>,
     /// Effect of the batch size; absent unless the job is a trial of a recurring job.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,21 +142,21 @@ pub struct Savings {
 /// Comparison of a job with one reference.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReferenceComparison {
-    /// Limit of each group of equal GPUs at the reference.
+    /// Power limit of each group of equal GPUs at the reference.
     pub limits: Vec<PowerLimit>,
-    /// Data that the saving is computed from.
+    /// Measurements and assumptions that the saving is computed from.
     pub basis: SavingBasis,
-    /// Measurements of the references when they were fixed.
+    /// Measurements at the references as they were when each reference was recorded.
     pub frozen: Vec<Evidence>,
-    /// Saving.
+    /// Saving of the job compared with the reference.
     pub saving: OrUnknown<Saving>,
-    /// Reduction computed with the measurements of the time when the references were fixed, in percent.
+    /// Reduction of emissions in percent if computed with `frozen` instead of the newest measurements.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_frozen_pct: Option<f64>,
 }
 
 impl Savings {
-    /// Returns true if a part of the savings depends on intensities that have no actual value yet.
+    /// Returns true if a part of the savings depends on carbon intensities that have no actual value yet.
     pub fn is_provisional(&self) -> bool {
         let open = |it: &OrUnknown<ReferenceComparison>| match it.known().map(|compared| &compared.saving) {
             Some(OrUnknown::Known(saving)) => saving.provisional,
@@ -168,7 +168,7 @@ impl Savings {
 }
 
 impl ReferenceComparison {
-    /// Returns the comparison recomputed with current data.
+    /// Returns the comparison with its saving recomputed from the job and grid data `known`.
     #[must_use]
     pub fn with(self, known: &Result<SavingInput, String>) -> Self {
         let recomputed = |basis: &SavingBasis| saving(known.as_ref().map_err(Clone::clone)?, basis);

@@ -1,4 +1,4 @@
-//! `[ledger]`: accounting boundary beyond the devices' own meters, and retention of minutes.
+//! Settings `[ledger]`: accounting boundary beyond the devices' own meters, and retention of intervals.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -12,30 +12,30 @@ use crate::units::{GramsPerKwh, Short};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Name of the node in the ledger; the host's name where it is not set.
+    /// Name of the node in the ledger; without a setting, the host's name.
     pub node: Option<String>,
-    /// Age in days at which intervals are rolled up to hours.
+    /// Age in days at which intervals are rolled up to hours: 1 to 36525.
     pub keep_intervals_days: f64,
-    /// Ratio of the node's energy to the devices' energy.
+    /// Ratio of the node's energy to the devices' energy: 1 to 10.
     pub node_factor: Option<f64>,
-    /// Source of the node factor.
+    /// Source of the node factor, for auditors.
     pub node_factor_source: Option<String>,
-    /// Power usage effectiveness: ratio of the facility's energy to the node's.
+    /// Power usage effectiveness, the ratio of the facility's energy to the node's: 1 to 10.
     pub pue: Option<f64>,
-    /// Source of the PUE.
+    /// Source of the PUE, for auditors.
     pub pue_source: Option<String>,
-    /// Date since which the PUE holds.
+    /// Date from which the PUE is valid.
     #[serde(deserialize_with = "date")]
     pub pue_date: Option<String>,
-    /// Emission factor of an electricity contract.
+    /// Emission factor of an electricity contract, for market-based emissions.
     pub contract_g_per_kwh: Option<GramsPerKwh>,
-    /// Name of the contract.
+    /// Name of the electricity contract.
     pub contract_source: Option<String>,
     /// Embodied emissions of one GPU with its part of the node, in grams.
     pub embodied_per_gpu_g: Option<f64>,
-    /// Expected lifetime in years.
+    /// Expected lifetime of the hardware in years.
     pub embodied_life_years: Option<f64>,
-    /// Source of the embodied emissions.
+    /// Source of the embodied emissions and the lifetime, for auditors.
     pub embodied_source: Option<String>,
 }
 
@@ -72,17 +72,17 @@ fn date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
     }))
 }
 
-/// Lower bound of a plausible value: no GPU is made for less.
+/// Lower bound of plausible embodied emissions of a GPU, in grams: a smaller number was probably given in kilograms.
 const MIN_EMBODIED_G: f64 = 1000.0;
 
 const YEAR_S: f64 = 365.25 * 86_400.0;
 
 impl Settings {
-    /// Checks constraints that the types cannot express; the error names the key and the valid values. Factors that
-    /// scale totals require a source, so that auditors can trace them.
+    /// Checks the constraints that types cannot express. Factors that scale totals require a source, so that auditors
+    /// can trace them.
     ///
     /// # Errors
-    /// Returns the first value that is out of range or lacks a required companion.
+    /// Returns the first key that is out of range or lacks a key that it requires, with the valid values.
     pub fn check(&self) -> Result<(), String> {
         let within = |key: &str, value: Option<f64>, low: f64, high: f64| match value {
             Some(value) if !(low..=high).contains(&value) => {
@@ -142,12 +142,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns the retention time of intervals.
+    /// Returns the time for which intervals are kept before they are rolled up to hours.
     pub fn keep(&self) -> TimeDelta {
         crate::units::Seconds::new(self.keep_intervals_days * 86_400.0).to_delta()
     }
 
-    /// Returns the accounting boundary beyond the devices.
+    /// Returns the accounting boundary beyond the devices' own meters.
     pub fn boundary(&self) -> Boundary {
         let embodied = |per_gpu_g| {
             let (life, source) = (self.embodied_life_years?, self.embodied_source.clone()?);
@@ -165,8 +165,8 @@ impl Settings {
         }
     }
 
-    /// Returns the terms that apply from `at` on. `node` is the node's name where none is set; `settings` is the digest
-    /// of all settings.
+    /// Returns the ledger entry of settings that apply from `at` on. `node` is the node's name if the settings do not
+    /// name it; `settings` is the digest of all settings.
     pub fn terms(&self, at: DateTime<Utc>, node: &str, settings: Digest) -> Terms {
         Terms {
             at,

@@ -1,4 +1,4 @@
-//! Settlement of an hour: its energy, divided over the known intensities, and its emissions.
+//! Settlement of an hour: the hour's energy, divided by carbon intensity, and its emissions.
 //!
 //! `carbon = Σ energy · intensity`; each part is rounded once to the microgram, so that all sums over parts are exact.
 
@@ -10,10 +10,11 @@ use super::{Interval, Share};
 use crate::domain::{EnergySource, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Micrograms, Millijoules};
 
-/// Minimum energy for a mean intensity: at 3.6 J, half a microgram is 0.5 g/kWh.
+/// Minimum energy for a mean carbon intensity: at 3.6 J, the rounding error of half a microgram is 0.5 g/kWh.
 const MIN_ENERGY: Joules = Joules::new(3.6);
 
-/// Divides rows over factors, which are in time order and do not overlap. Power is assumed to be constant within a row.
+/// Divides rows by the times of carbon intensities (`factors`), which are in time order and do not overlap. Power is
+/// assumed to be constant within a row.
 pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     let mut parts: BTreeMap<_, Part> = BTreeMap::new();
     for row in rows {
@@ -87,40 +88,40 @@ pub fn distribute(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement
     sums.into_iter().flat_map(|sum| rows_of(&sum).unwrap_or_else(|| vec![sum])).collect()
 }
 
-/// Returns the emissions of a part's energy with a known intensity.
+/// Returns the emissions of the part of the energy whose carbon intensity is known.
 pub fn carbon(part: &Part, factors: &[Factor]) -> Micrograms {
     let each = part.energy_mj.iter().zip(factors).map(|(energy, factor)| energy.to_joules() * factor.g_per_kwh);
     Micrograms::from_grams(each.sum::<GramsCo2e>())
 }
 
-/// Energy by finality of its intensities, and its emissions. Sums are exact.
+/// Energy, by finality of its carbon intensities, and its emissions. Sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
-    /// Total energy.
+    /// Total energy, with and without a carbon intensity.
     pub energy: Millijoules,
-    /// Energy that was not read from a monitored counter.
+    /// Energy that was not read from a monitored counter: integrated from power, or measured over a gap.
     pub estimated: Millijoules,
-    /// Energy with a forecast or filled-in intensity.
+    /// Energy with a forecast or filled-in carbon intensity.
     pub forecast: Millijoules,
-    /// Energy with an intensity that may be revised.
+    /// Energy with a carbon intensity that may be revised.
     pub provisional: Millijoules,
-    /// Energy with a final intensity.
+    /// Energy with a final carbon intensity.
     pub final_: Millijoules,
-    /// Energy without an intensity; it is not in `carbon`.
+    /// Energy without a carbon intensity; its emissions are not in `carbon`.
     pub unknown: Millijoules,
-    /// Emissions of the energy with an intensity.
+    /// Emissions of the energy with a carbon intensity.
     pub carbon: Micrograms,
 }
 
 impl Total {
-    /// Returns the figures as stored: millijoules in the order of the fields, then micrograms.
+    /// Returns the numbers that the database stores: millijoules in the order of the fields, then micrograms.
     pub fn figures(&self) -> [u64; 7] {
         let energy = [self.energy, self.estimated, self.forecast, self.provisional, self.final_, self.unknown];
         let [energy, estimated, forecast, provisional, final_, unknown] = energy.map(Millijoules::get);
         [energy, estimated, forecast, provisional, final_, unknown, self.carbon.get()]
     }
 
-    /// Returns the total with these [figures](Self::figures).
+    /// Returns the total with these stored numbers, in the order of [`Self::figures`].
     pub fn of_figures([energy, estimated, forecast, provisional, final_, unknown, carbon]: [u64; 7]) -> Self {
         let mj = Millijoules::new;
         Self {
@@ -152,8 +153,8 @@ impl Total {
         }
     }
 
-    /// Returns the mean intensity of the energy with an intensity; `None` below a few joules, where whole micrograms
-    /// are too coarse.
+    /// Returns the mean carbon intensity of the energy whose intensity is known; `None` below 3.6 J, where whole
+    /// micrograms are too coarse.
     pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
         let known = self.energy.to_joules() - self.unknown.to_joules();
         (known >= MIN_ENERGY).then(|| GramsPerKwh::new(self.carbon.to_grams() / (known * GramsPerKwh::new(1.0))))
@@ -215,9 +216,9 @@ impl Settlement {
         self.totals().map(|(_, total)| total).sum()
     }
 
-    /// Returns the emissions of an earlier version's energy with this version's intensities. Where the intensities
-    /// cover other times than before, power is assumed to be constant over the earlier ones, up to the time of that
-    /// version.
+    /// Returns the emissions of an earlier version's energy with this version's carbon intensities. Where these apply
+    /// to other times than before, power is assumed to be constant over each earlier time, up to the time at which the
+    /// earlier version was computed.
     pub fn carbon_of(&self, before: &Self) -> Micrograms {
         let hour_end = before.hour + chrono::TimeDelta::hours(1);
         let seen = if before.at > before.hour { before.at.min(hour_end) } else { hour_end };
@@ -243,7 +244,7 @@ impl Settlement {
         parts(&rows, &self.factors).iter().map(|part| part.carbon_ug).sum()
     }
 
-    /// Returns true if all of its energy has a final intensity.
+    /// Returns true if all of the hour's energy has a final carbon intensity.
     pub fn is_final(&self) -> bool {
         let total = self.total();
         total.energy == total.final_

@@ -1,32 +1,32 @@
-//! Sources of an hour's intensities, and their order of preference.
+//! Sources of an hour's carbon intensities, and their order of preference.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::entry::{Factor, Settlement};
 use crate::domain::{Forecast, Origin, SignalKind, SignalScope, Zone};
 
-/// Placeholder for the sources of a settlement without intensities.
+/// Text in place of the sources of a settlement that has no carbon intensities.
 pub const NO_SOURCE: &str = "none";
 
-/// Suffix for the scope of a source with synthetic values, which belong to no real grid.
+/// Suffix to the scope of a source whose values are synthetic, so that they belong to no real grid.
 const SYNTHETIC: &str = ", synthetic: of no real grid";
 
-/// A source, its zone, and the quantity of its values. Settings may change the zone or quantity of a source, and series
-/// of different kinds or scopes are never joined.
+/// A source with the zone and the quantity of its values. A change of settings may change zone or quantity; values of
+/// different kinds or scopes are never combined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceKey {
     /// Name of the source.
     pub source: String,
-    /// Zone as named in the settings.
+    /// Grid zone as named in the settings.
     pub zone: Zone,
-    /// Average or marginal.
+    /// Kind of carbon intensity: average or marginal.
     pub kind: SignalKind,
-    /// Lifecycle or operational.
+    /// Emissions that the values include: lifecycle or operational.
     pub scope: SignalScope,
 }
 
 impl SourceKey {
-    /// Returns the key of a source's response.
+    /// Returns the key of the source that sent a response.
     pub fn of(forecast: &Forecast) -> Self {
         Self {
             source: forecast.source.clone(),
@@ -36,13 +36,13 @@ impl SourceKey {
         }
     }
 
-    /// Returns true if an intensity may be from this source; an intensity does not name its kind.
+    /// Returns true if an intensity has this source, zone and scope; an intensity does not state its kind.
     pub fn is_of(&self, factor: &Factor) -> bool {
         (&self.source, &self.zone, self.scope) == (&factor.source, &factor.zone, factor.scope)
     }
 }
 
-/// Returns the kinds of intensity that a settlement accepts, the preferred one first.
+/// Returns the kinds of carbon intensity that a settlement of this kind accepts, the preferred one first.
 pub const fn kinds_of(kind: SignalKind) -> &'static [SignalKind] {
     match kind {
         SignalKind::Marginal => &[SignalKind::Marginal],
@@ -50,8 +50,8 @@ pub const fn kinds_of(kind: SignalKind) -> &'static [SignalKind] {
     }
 }
 
-/// Returns the sources of a settlement's intensities. Intensities do not name their kind, so each source is returned
-/// with every accepted kind.
+/// Returns the sources of carbon intensities. Intensities do not state their kind, so each source is returned with
+/// every kind that a settlement of `kind` accepts.
 pub fn keys_of<'a>(kind: SignalKind, factors: impl IntoIterator<Item = &'a Factor>) -> Vec<SourceKey> {
     let mut keys: Vec<SourceKey> = Vec::new();
     for factor in factors {
@@ -66,8 +66,8 @@ pub fn keys_of<'a>(kind: SignalKind, factors: impl IntoIterator<Item = &'a Facto
     keys
 }
 
-/// Returns the active sources followed by the `earlier` ones. `silent` sources come first: the settings prefer them to
-/// the active ones, but they published nothing since the daemon's start.
+/// Returns the active sources followed by the `earlier` ones. Earlier sources that are named in `silent` precede the
+/// active sources: the settings prefer them, but they have published nothing since the daemon's start.
 pub fn joined(active: &[SourceKey], silent: &[String], earlier: Vec<SourceKey>) -> Vec<SourceKey> {
     let earlier = earlier.into_iter().filter(|key| !active.contains(key));
     let (mut all, behind): (Vec<_>, Vec<_>) = earlier.partition(|key| silent.contains(&key.source));
@@ -76,7 +76,7 @@ pub fn joined(active: &[SourceKey], silent: &[String], earlier: Vec<SourceKey>) 
     all
 }
 
-/// Returns the active sources and those that earlier settlements used, the newest settlement first, in the order of
+/// Returns the active sources and those that `settlements` used, the newest settlement first, in the order of
 /// [`joined`].
 pub fn with_earlier(
     kind: SignalKind,
@@ -88,8 +88,8 @@ pub fn with_earlier(
     joined(active, silent, keys_of(kind, factors.filter(|factor| !active.iter().any(|key| key.is_of(factor)))))
 }
 
-/// Returns the newest settlement for each combination of sources, the newest first; those without a source are omitted.
-/// `settled` holds the number of each settlement in the ledger and its [`Settlement::sources`].
+/// Returns the number of the newest settlement for each combination of sources, newest first. Settlements without a
+/// source are omitted. `settled` holds the number of each settlement in the ledger and its [`Settlement::sources`].
 pub fn newest_of_each(settled: impl IntoIterator<Item = (i64, String)>) -> Vec<i64> {
     let mut newest = HashMap::new();
     for (seq, sources) in settled {
@@ -103,7 +103,7 @@ pub fn newest_of_each(settled: impl IntoIterator<Item = (i64, String)>) -> Vec<i
 }
 
 impl Settlement {
-    /// Returns the sources of its intensities with zone and scope, as shown in reports.
+    /// Returns the sources of the settlement's carbon intensities with zone and scope, as shown in reports.
     pub fn sources(&self) -> String {
         let name = |factor: &Factor| {
             let made_up = if factor.origin == Origin::Synthetic { SYNTHETIC } else { "" };

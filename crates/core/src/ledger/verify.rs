@@ -1,9 +1,9 @@
 //! Offline verification of an exported ledger: every digest, sum and settlement.
 //!
-//! An export is JSON lines. The intervals of a block precede its close, `{"block":…,"row":…,"hash":…, "interval":{…}}`;
-//! entries are `{"seq":…,"hash":…,"entry":{…}}`; the last line, `{"entries":…,"head":…,"rows":…, "tail":…}`, names the
-//! ends of both chains. Rows are numbered from 1 over the whole ledger; rolled-up rows keep their numbers. Each line
-//! ends with a single line feed.
+//! An export is JSON lines. The intervals of a block, `{"block":…,"row":…,"hash":…,"interval":{…}}`, precede its close.
+//! Entries are `{"seq":…,"hash":…,"entry":{…}}`. The last line, `{"entries":…,"head":…,"rows":…,"tail":…}`, states the
+//! last number and digest of both chains. Rows are numbered from 1 over the whole ledger; deleted (rolled-up) rows keep
+//! their numbers. Each line ends with a single line feed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,16 +15,16 @@ use super::{Share, block, settlement};
 use crate::domain::{DeviceId, EnergySource, SignalKind};
 use crate::units::Millijoules;
 
-/// Prefixes of lines: entries, intervals, the end.
+/// Prefixes of the three kinds of lines: entry, interval, last line.
 const BEGINNINGS: [&str; 3] = ["{\"seq\":", "{\"block\":", "{\"entries\":"];
 
-/// An inconsistency in a ledger, and its place.
+/// An inconsistency in an exported ledger, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct Inconsistency {
-    /// Line of the export, and its content.
+    /// Line of the export, and the entry or row in it.
     pub place: String,
-    /// Error in that line.
+    /// Description of the inconsistency.
     pub why: String,
 }
 
@@ -33,29 +33,29 @@ pub struct Inconsistency {
 pub struct VerifiedLedger {
     /// Number of entries.
     pub entries: u64,
-    /// Number of intervals.
+    /// Number of intervals in the export.
     pub intervals: u64,
     /// Number of closed blocks.
     pub blocks: u64,
     /// Number of blocks whose intervals were rolled up.
     pub rolled_up: u64,
-    /// Number of settlements, in all versions.
+    /// Number of settlements (emissions of an hour), counting all versions.
     pub settlements: u64,
     /// Total energy recorded.
     pub energy: Millijoules,
-    /// Blocks and devices whose recorded energy differs from the counter's increase, with the difference in
-    /// millijoules.
+    /// Number of the block, device, and difference in millijoules, wherever the recorded energy differs from the
+    /// counter's increase.
     pub differences: Vec<(u64, DeviceId, i64)>,
-    /// Time of the last close: no entry covers later rows yet.
+    /// Time of the last close. The intervals after it are not covered by an entry yet.
     pub closed_at: Option<DateTime<Utc>>,
-    /// Number of intervals since then.
+    /// Number of intervals after the last close.
     pub open: u64,
-    /// Hours whose recorded energy, by closes and corrections, differs from that of the newest settlement with average
-    /// intensities.
+    /// Hours whose recorded energy, by closes and corrections, differs from the energy in the newest settlement with
+    /// average intensities.
     pub unsettled: BTreeSet<DateTime<Utc>>,
-    /// Number of the entry with the digest to look for.
+    /// Number of the entry whose digest is the one given to [`Verifier::with_known_head`].
     pub known_head: Option<u64>,
-    /// Digest of the last entry. Anybody who keeps it can prove that nothing before it was changed.
+    /// Digest of the last entry. Anybody who keeps it can later prove that no entry before it was changed.
     pub head: Digest,
 }
 
@@ -65,30 +65,30 @@ type Sums = BTreeMap<(DeviceId, Share, EnergySource), Millijoules>;
 #[derive(Clone, Default)]
 pub struct Verifier {
     line: u64,
-    /// Start of an incomplete line.
+    /// Bytes of a line whose end was not read yet.
     begun: Vec<u8>,
     found: VerifiedLedger,
-    /// Intervals of the open block.
+    /// Intervals of the block whose close was not read yet.
     rows: Vec<super::Interval>,
     last_row: u64,
     details: Digest,
-    /// Blocks without intervals that no roll-up has named yet.
+    /// Blocks without intervals for which no roll-up was read yet.
     bare: BTreeSet<u64>,
     hours: BTreeMap<DateTime<Utc>, Sums>,
-    /// Last settled energy of hours that changed since.
+    /// Energy of an hour in its newest settlement, for hours whose recorded energy changed afterwards.
     changed: BTreeMap<DateTime<Utc>, Sums>,
-    /// Digest to look for.
+    /// Digest, kept by the caller, that an entry must have.
     known_head: Option<Digest>,
     versions: BTreeMap<(DateTime<Utc>, &'static str), u32>,
     ended: bool,
 }
 
-/// Returns the line of an entry in an export.
+/// Returns an entry's line in an export.
 pub fn entry_line(seq: u64, hash: Digest, entry: &str) -> String {
     format!("{{\"seq\":{seq},\"hash\":\"{hash}\",\"entry\":{entry}}}")
 }
 
-/// Returns the line of an interval in an export.
+/// Returns an interval's line in an export.
 pub fn row_line(block: u64, row: u64, hash: Digest, interval: &str) -> String {
     format!("{{\"block\":{block},\"row\":{row},\"hash\":\"{hash}\",\"interval\":{interval}}}")
 }
@@ -99,7 +99,7 @@ pub fn last_line(entries: u64, head: Digest, rows: u64, tail: Digest) -> String 
 }
 
 impl Verifier {
-    /// Returns a verifier that also looks for the entry with a digest that was kept earlier.
+    /// Returns a verifier that also requires an entry with the digest `head`, kept from an earlier export.
     pub fn with_known_head(head: Option<Digest>) -> Self {
         let found =
             VerifiedLedger { known_head: (head == Some(Digest::GENESIS)).then_some(0), ..VerifiedLedger::default() };
@@ -136,7 +136,7 @@ impl Verifier {
         self.read_line(line).map(drop)
     }
 
-    /// Processes the next line and returns its entry, if it has one.
+    /// Processes the next line and returns its entry; `None` for an interval and for the last line.
     pub fn read_line(&mut self, line: &[u8]) -> Result<Option<Entry>, Inconsistency> {
         self.line += 1;
         let Ok(text) = std::str::from_utf8(line) else { return Err(self.inconsistency("", "is not UTF-8 text")) };
@@ -160,10 +160,11 @@ impl Verifier {
         }
     }
 
-    /// Returns the result after the last line.
+    /// Returns the contents of the ledger after the last line.
     ///
     /// # Errors
-    /// Returns an error if the last line is missing, or intervals of a block are missing without a roll-up.
+    /// Returns an error if the last line is missing, if intervals of a block are missing without a roll-up, or if no
+    /// entry has the digest given to [`Self::with_known_head`].
     pub fn finish(self) -> Result<VerifiedLedger, Inconsistency> {
         if !self.begun.is_empty() {
             let why = "is incomplete: the export was cut off".to_owned();
@@ -317,7 +318,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Remembers the settled energy of an hour whose recorded energy changes.
+    /// Remembers the energy in an hour's newest settlement when the recorded energy of the hour changes.
     fn change(&mut self, hour: DateTime<Utc>) {
         let settled = || self.hours.get(&hour).cloned().unwrap_or_default();
         self.changed.entry(hour).or_insert_with(settled);
@@ -379,7 +380,7 @@ impl Verifier {
     }
 }
 
-/// Parses number, digest and JSON after a line's first key.
+/// Parses number, digest and JSON from the rest of a line after its prefix.
 fn parts_of<'a>(rest: &'a str, key: &str) -> Option<(u64, Digest, &'a str)> {
     let (number, rest) = rest.split_once(",\"hash\":\"")?;
     let (hash, rest) = rest.split_once("\",")?;

@@ -4,30 +4,31 @@ use super::{Metered, rebased};
 use crate::time::Monotonic;
 use crate::units::{Joules, Millijoules, Seconds, Watts};
 
-/// Upper bound of a package's mean power. Readings further apart than the counter's full range at this power may hide
-/// whole turns.
+/// Upper bound of the mean power of a CPU package. If two readings are further apart than the time that the counter's
+/// full range lasts at this power, the counter may have wrapped more than once in between.
 const MAX_POWER: Watts = Watts::new(1000.0);
 
-/// Upper bound of plausible power. A larger increase does not count as measured; a decrease that would need more than
-/// this as a turn is a reset. The bound is generous because a turn mistaken for a reset loses more energy than a reset
-/// of a nearly full counter adds.
+/// Upper bound of plausible power. A larger increase is recorded as energy of a gap, not as measured. A decrease is a
+/// reset if, as a wrap, it would need more power than this. The bound is generous because a wrap mistaken for a reset
+/// loses more energy than a reset of a nearly full counter, mistaken for a wrap, adds.
 const MAX_PLAUSIBLE_POWER: Watts = Watts::new(10_000.0);
 
-/// Minimum span for which [`MAX_PLAUSIBLE_POWER`] is evaluated, so that jitter between readings in quick succession does not matter.
+/// Minimum duration for mean power, so that jitter of readings in quick succession does not matter.
 const MIN_SPAN: Seconds = Seconds::new(2.0);
 
-/// Readings further apart than this leave an unmonitored gap.
+/// Longest time between two readings that counts as monitored.
 const GAP: Seconds = Seconds::new(10.0);
 
-/// Converts readings of a counter in microjoules to metered energy. Pure: each reading carries its time.
+/// Energy meter for a counter in microjoules that wraps to zero at the end of its range. Pure: each reading carries its
+/// time.
 ///
-/// A reading below the previous one is a turn of the counter at the end of its range. If readings are so far apart that
-/// more than one turn is possible ([`Self::longest_span`]), the energy is a lower bound and counts as a gap's, as it
-/// does after an unmonitored time. Fractions of a millijoule are kept until they add up to one.
+/// A reading below the previous one means that the counter wrapped. If readings are so far apart that the counter may
+/// have wrapped more than once ([`Self::longest_span`]), the energy is a lower bound and is recorded as energy of a
+/// gap, as it is after an unmonitored time. Fractions of a millijoule are kept until they add up to one.
 #[derive(Clone, Debug, Default)]
 pub struct WrappingCounter {
     last: Option<(Monotonic, u64)>,
-    /// Reading of the counter had it never turned, in microjoules.
+    /// Reading that the counter would show if it had never wrapped, in microjoules.
     straight: u64,
     metered: Metered,
     wraps: u32,
@@ -36,25 +37,25 @@ pub struct WrappingCounter {
     power: Option<Watts>,
 }
 
-/// Position of a meter at a counter that it no longer reads.
+/// Last reading of one of a device's counters before the meter changed to another one.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterPosition {
     at: Monotonic,
     counter_uj: u64,
     straight: u64,
-    /// Energy metered until then.
+    /// Energy that the meter had recorded until then.
     recorded: Millijoules,
 }
 
 impl WrappingCounter {
-    /// Returns the longest time between two readings in which a counter turns at most once: its range in microjoules
-    /// over 1 kW.
+    /// Returns the longest time between two readings in which a counter wraps at most once: its range, in microjoules,
+    /// divided by 1 kW.
     #[expect(clippy::cast_precision_loss, reason = "a span for scheduling")]
     pub fn longest_span(range_uj: u64) -> Seconds {
         Joules::new(range_uj as f64 / 1e6) / MAX_POWER
     }
 
-    /// Processes a reading of a counter that restarts from zero after `range_uj`; without a range every decrease is a
+    /// Processes a reading of a counter that restarts from zero after `range_uj`. Without a range, every decrease is a
     /// reset.
     pub fn observe(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>) {
         let Some((then, before)) = self.last.replace((at, counter_uj)) else {
@@ -76,11 +77,11 @@ impl WrappingCounter {
             Advance::Reset => {
                 self.resets += 1;
                 self.metered.lost += 1;
-                // Energy before the reset is unknown; the reading was used since.
+                // The energy before the reset is unknown; the energy of the new reading was used after the reset.
                 (counter_uj, false)
             }
         };
-        // Round by the counter's reading, so that another daemon can continue from it.
+        // Rounding by the counter's own reading lets another daemon continue from it without a difference.
         let recorded = Millijoules::new((self.straight + used) / 1000 - self.straight / 1000);
         self.straight += used;
         match counted && span <= GAP {
@@ -91,15 +92,15 @@ impl WrappingCounter {
         self.power = power(used, span);
     }
 
-    /// Returns the position at the current counter, for a later return to it; `None` before the first reading.
+    /// Returns the last reading, for a later [`Self::rebase`] to this counter; `None` before the first reading.
     pub fn mark(&self) -> Option<CounterPosition> {
         let (at, counter_uj) = self.last?;
         Some(CounterPosition { at, counter_uj, straight: self.straight, recorded: self.metered.total() })
     }
 
-    /// Continues with a reading of another counter of the same device. If that counter was read before, at position
-    /// `left`, its increase since then beyond the energy metered meanwhile counts as a gap's. Otherwise the energy
-    /// since the last reading is unknown.
+    /// Continues with another counter of the same device. If that counter was read before, at position `left`, the
+    /// meter records its increase since then, less the energy recorded meanwhile, as energy of a gap. Otherwise the
+    /// energy since the last reading is unknown.
     pub fn rebase(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, left: Option<CounterPosition>) {
         let before = self.last.replace((at, counter_uj)).map(|(_, before)| before);
         self.power = None;
@@ -133,12 +134,12 @@ impl WrappingCounter {
         self.power
     }
 
-    /// Returns the number of turns seen by this meter.
+    /// Returns the number of wraps seen by this meter.
     pub fn wraps(&self) -> u32 {
         self.wraps
     }
 
-    /// Returns the number of implausible increases.
+    /// Returns the number of increases that would need implausible power, more than 10 kW.
     pub fn jumps(&self) -> u32 {
         self.jumps
     }
@@ -182,8 +183,8 @@ pub fn whole(counter_uj: u64) -> Millijoules {
     Millijoules::new(counter_uj / 1000)
 }
 
-/// Returns the energy between two readings by different daemons: the lower bound if the number of turns is unknown, or
-/// the new reading after a reset.
+/// Returns the energy between the last reading of an earlier daemon and the first one of this daemon: a lower bound,
+/// because the counter may have wrapped several times; after a reset, the new reading.
 pub fn min_energy_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
     match advance(before.get().saturating_mul(1000), now.get().saturating_mul(1000), range_uj, span) {
         Advance::Forward(used) | Advance::Turn(used) => whole(used),

@@ -1,10 +1,10 @@
-//! Planning of power limits over a forecast (pure).
+//! Planning of power limits over a forecast of carbon intensity, without side effects.
 //!
 //! [`plan`] turns a job's state and a forecast into a [`Plan`] with the reason of each choice; the controller and the
-//! simulator call it. [`Problem`] is the planning problem of one job (`planning.md` §2), [`solve`] its optimum by
-//! marginal costs.
+//! simulator call it. [`Problem`] is the planning problem of one job (`planning.md` §2); [`solve`] computes its optimum
+//! from marginal costs.
 //!
-//! There is always a plan: without a feasible one, the job runs at full speed and [`Verdict`] names the broken promises.
+//! If no plan keeps the promises about time, the job runs at full speed; [`Verdict`] lists the broken promises.
 
 mod execution;
 pub mod fleet;

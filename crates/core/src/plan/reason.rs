@@ -1,4 +1,4 @@
-//! Reasons for the points of a plan, from the multiplier λ and the marginal costs of each slot.
+//! Reasons for the operating points of a plan, derived from the multiplier λ and the marginal costs of each slot.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use crate::units::{GramsPerKwh, Seconds};
 /// Relative deviation from the mean up to which a forecast counts as constant.
 const FLAT: f64 = 1e-6;
 
-/// Marginal costs in gCO2e per sample, weighted as in `planning.md` §2. An optimal plan has `slower ≤ price ≤ faster`
-/// in each slot with a single point.
+/// Marginal costs of work at a point, in gCO2e per sample of the objective in `planning.md` §2. An optimal plan has
+/// `slower ≤ price ≤ faster` in each slot with a single point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Margin {
     /// Saving per sample lost at the next slower hull point; `None` at the slowest.
@@ -24,124 +24,124 @@ pub struct Margin {
     pub price: f64,
 }
 
-/// Reason for a segment's point. Displays as one sentence.
+/// Reason for a segment's operating point. Displays as one sentence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// No plan meets the constraint, or the work does not fit into the horizon.
+    /// No plan keeps the promise, or the work does not fit into the horizon.
     FullSpeed {
-        /// The constraint that cannot be met reliably, if any.
+        /// The promise that no slower plan keeps reliably; `None` if the work does not fit into the horizon.
         promise: Option<Promise>,
     },
-    /// All other usable points are dominated.
+    /// No other usable point is faster or draws less power.
     OnlyPoint,
-    /// One setting is measured.
+    /// Only one setting of the job is measured so far.
     OnlyMeasured {
-        /// Its highest limit.
+        /// Highest power limit of that setting.
         limit: PowerLimit,
-        /// True if promises about time leave none for measuring others.
+        /// True if the job has a deadline or a maximum slowdown, for which measuring other settings takes too long.
         lacks_time: bool,
     },
-    /// No work is due, so each slot has its own optimum.
+    /// No work is due now, so each slot runs at its point of lowest cost per sample.
     LeastCostPerSample {
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
     },
     /// The forecast is constant, so only the speed matters.
     Flat {
-        /// Intensity of all slots.
+        /// Carbon intensity of all slots.
         intensity: GramsPerKwh,
-        /// Slowdown of the plan over the job's life.
+        /// Slowdown over the job's life; 0.1 is 10 %.
         slowdown: f64,
-        /// The constraint that limits the slowdown, if any.
+        /// The promise that sets the speed, if any.
         promise: Option<Promise>,
     },
-    /// All slots are at the fastest point and the plan ends at the latest end.
+    /// All slots run at the fastest point and the plan ends at the latest end.
     NoSlack {
-        /// The constraint that sets the latest end.
+        /// The promise that sets the latest end.
         promise: Promise,
     },
-    /// Two points share the slot with the most expensive samples.
+    /// The slot is divided between two points: the remaining work needs the faster one for a part of the time only.
     Shared {
-        /// Share of time at the faster one.
+        /// Fraction of the slot's time at the faster point, 0 to 1.
         faster_part: f64,
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
     },
-    /// The work ends in this slot, at the lowest cost per sample.
+    /// The work ends in this slot, which runs at its point of lowest cost per sample.
     Last {
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
     },
-    /// Below the plan's mean, and faster than other slots.
+    /// The slot's intensity is below the plan's mean, so the job runs faster than in its slowest slots.
     Faster {
-        /// Weighed intensity of the slot.
+        /// Carbon intensity of the slot; the weighted cost of its energy if `priced`.
         intensity: GramsPerKwh,
-        /// Time-weighted mean of the plan.
+        /// Mean of the same quantity over the plan's training time.
         mean: GramsPerKwh,
-        /// True if intensities include the price.
+        /// True if `intensity` and `mean` include the electricity price.
         priced: bool,
-        /// Marginal costs.
+        /// Marginal costs at the point.
         margin: Margin,
     },
-    /// Above the plan's mean, and slower than other slots.
+    /// The slot's intensity is above the plan's mean, so the job runs slower than in its fastest slots.
     Slower {
-        /// Weighed intensity of the slot.
+        /// Carbon intensity of the slot; the weighted cost of its energy if `priced`.
         intensity: GramsPerKwh,
-        /// Time-weighted mean of the plan.
+        /// Mean of the same quantity over the plan's training time.
         mean: GramsPerKwh,
-        /// True if intensities include the price.
+        /// True if `intensity` and `mean` include the electricity price.
         priced: bool,
-        /// Marginal costs.
+        /// Marginal costs at the point.
         margin: Margin,
     },
     /// The job pauses.
     Paused {
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
-        /// Mean intensity while the job runs.
+        /// Mean carbon intensity while the job runs; `None` if the plan has no training time.
         running: Option<GramsPerKwh>,
     },
-    /// A checkpoint is saved or loaded after a pause.
+    /// The job saves or loads a checkpoint after a pause, without progress.
     Resuming,
-    /// Joint planning: the node's cap limits the job here.
+    /// Joint planning: the node's power cap slows the job in this slot.
     LimitedByCap {
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
-        /// Saving per additional kilowatt-hour of cap in this slot.
+        /// Emissions saved per additional kilowatt-hour under the cap in this slot.
         saving: GramsPerKwh,
     },
-    /// Joint planning: the node's carbon budget slows the job here.
+    /// Joint planning: the node's carbon budget slows the job in this slot.
     LimitedByBudget {
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
-        /// End of the budget's span.
+        /// End of the time span that the budget covers.
         until: DateTime<Utc>,
-        /// True if the plans meet it.
+        /// True if the joint plans meet the budget.
         kept: bool,
     },
-    /// Joint planning: neither cap nor budget binds here.
+    /// Joint planning: neither the node's cap nor its carbon budget slows the job in this slot.
     WithinSharedLimits {
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
     },
-    /// The forecast is too uncertain for the optimum; this point is closer to the best constant mix.
+    /// The forecast is too uncertain to follow the optimum, so the present slot runs closer to a constant speed.
     Uncertain {
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
-        /// Time-weighted mean intensity of the plan.
+        /// Mean carbon intensity over the plan's training time.
         mean: GramsPerKwh,
     },
     /// Neither a slower nor a faster point costs less.
     Steady {
-        /// Intensity of the slot.
+        /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
-        /// Marginal costs.
+        /// Marginal costs at the point.
         margin: Margin,
     },
 }
 
 impl Reason {
-    /// Returns the marginal costs that decided, where they did.
+    /// Returns the marginal costs if they decided the choice of the point.
     pub fn margin(&self) -> Option<Margin> {
         match *self {
             Self::Faster { margin, .. } | Self::Slower { margin, .. } | Self::Steady { margin, .. } => Some(margin),
@@ -227,21 +227,21 @@ fn g(intensity: GramsPerKwh) -> String {
 
 /// Properties of the plan as a whole.
 pub(super) struct PlanContext {
-    /// The constraint that sets the latest end.
+    /// Promise that sets the latest end: the deadline or the maximum slowdown.
     pub(super) promise: Option<Promise>,
-    /// Another constraint that binds.
+    /// The carbon budget, if it binds.
     pub(super) binding: Option<Promise>,
-    /// Slowdown over the job's life.
+    /// Slowdown over the job's life; 0.1 is 10 %.
     pub(super) slowdown: f64,
-    /// Basis of the energy cost.
+    /// Quantities that make up the cost of energy.
     pub(super) weighing: Weighing,
     /// True if forecast uncertainty changed the present slot.
     pub(super) restrained: bool,
-    /// Reason of all segments if one setting is measured.
+    /// Reason of all segments if only one setting is measured.
     pub(super) only_measured: Option<Reason>,
 }
 
-/// Returns the reason of each share of `shares`: the solution's shares without parts that are too short.
+/// Returns the reason for each part in `shares`: the time shares of `solution` without parts that are too short.
 pub(super) fn explain(
     problem: &Problem,
     solution: &Solution,
@@ -261,7 +261,7 @@ pub(super) fn explain(
     });
     let price = marginal_costs.fold(0.0, f64::max);
 
-    // Means and extremes cover the time in which work is done.
+    // Means, and the slowest and fastest throughput, cover training time only.
     let works = |point: usize| problem.points_in(Mode::Run).contains(&point);
     let at_work =
         |parts: &[(usize, Seconds)]| -> Seconds { parts.iter().filter(|part| works(part.0)).map(|part| part.1).sum() };

@@ -7,29 +7,29 @@ use crate::domain::{Activity, Objective, PowerLimit, Profile, Promise, Quoted, T
 use crate::forecast::ErrorPaths;
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
-/// Default window for planning unknown work.
+/// Default length of the window over which a job with unknown work is planned.
 pub const WINDOW: Seconds = Seconds::new(86_400.0);
 
-/// Progress of a job.
+/// Progress of a job since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Samples done.
+    /// Samples done so far.
     pub samples: Samples,
-    /// Time so far: that of the samples at r(l_max), plus the time lost to lower limits and planned pauses.
+    /// Time used so far: that of the samples at r(l_max), plus the time lost to lower limits and planned pauses.
     pub elapsed: Seconds,
-    /// Fraction of the job's time left unspent because r(l_max) has an error (see [`crate::profile::reserve`]): 0.001
-    /// is 0.1 percentage points of slowdown.
+    /// Part of the maximum slowdown that plans leave unused because r(l_max) has an error (see
+    /// [`crate::profile::reserve`]): 0.001 is 0.1 percentage points.
     pub reserve: f64,
-    /// Emissions so far, which count against the carbon budget.
+    /// Emissions so far that count against the carbon budget.
     pub carbon: GramsCo2e,
-    /// Intensity and emissions so far, if known.
+    /// Mean carbon intensity and emissions so far, if known.
     pub past: Option<PastEmissions>,
 }
 
-/// Intensity and emissions of a job's time so far.
+/// Mean carbon intensity and emissions of a job since its start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PastEmissions {
-    /// Mean intensity over that time.
+    /// Mean carbon intensity over that time.
     pub intensity: GramsPerKwh,
     /// Emissions of training and planned pauses.
     pub carbon: GramsCo2e,
@@ -40,63 +40,63 @@ pub struct PastEmissions {
 pub struct Prices<'a> {
     /// Known past and future prices.
     pub known: &'a TimeSeries<Quoted<PricePerMwh>>,
-    /// π_ref: mean of the known prices, assumed for times without one.
+    /// π_ref: mean of the known prices; also assumed for times without a known price.
     pub reference: PricePerMwh,
 }
 
 /// Input of planning for one job.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The present.
+    /// Time of planning.
     pub now: DateTime<Utc>,
-    /// The job's profile; its first point is the reference r(l_max).
+    /// The job's profile; its first point, at the maximum usable limit, is the reference r(l_max).
     pub profile: &'a Profile,
-    /// Contiguous forecast. Past slots are skipped, the present one is cut, and negative intensities count as
-    /// zero. Time after its end uses its mean.
+    /// Contiguous forecast of carbon intensity. Past slots are skipped, the present one is cut, and negative
+    /// intensities count as zero. Time after the forecast's end has the forecast's mean intensity.
     pub horizon: &'a [PlanSlot],
-    /// Objective.
+    /// The job's objective.
     pub objective: &'a Objective,
-    /// Total work.
+    /// The job's total work.
     pub work: Work,
-    /// Progress so far.
+    /// The job's progress so far.
     pub progress: Progress,
-    /// P_max: the highest limit, summed over the job's GPUs.
+    /// P_max: the maximum usable limit, summed over the job's GPUs.
     pub max_power: Watts,
-    /// c_ref: scales time cost against carbon; also replaces an empty forecast.
+    /// c_ref: carbon intensity that converts the cost of time to grams; also assumed if the forecast is empty.
     pub reference_intensity: GramsPerKwh,
-    /// Current prices, if available; used if the objective gives them weight.
+    /// Electricity prices, if known; used if the objective gives them weight.
     pub prices: Option<Prices<'a>>,
-    /// Window for planning unknown work; [`WINDOW`] by default.
+    /// Length of the window over which a job with unknown work is planned; [`WINDOW`] by default.
     pub window: Seconds,
-    /// Maximum limit imposed now by an external cap. r(l_max) stays the reference.
+    /// Maximum power limit that an external cap allows now. r(l_max) stays the reference.
     pub allowed: Option<PowerLimit>,
-    /// Minimum time at one setting; at least a second.
+    /// Minimum time at one setting. Values below a second count as a second.
     pub dwell: Seconds,
-    /// Current activity, used if the job may pause. Absent: running for a long time.
+    /// The job's current activity, used if the job may pause. If absent, the job counts as running since long ago.
     pub activity: Option<Activity>,
-    /// Past forecast errors; without them the forecast is trusted fully.
+    /// Past forecast errors; without them plans follow the forecast as if it were certain.
     pub errors: Option<&'a ErrorPaths>,
 }
 
-/// Basis of the energy cost of a plan.
+/// Quantities that make up the cost of energy in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weighing {
-    /// Carbon.
+    /// Carbon only.
     Carbon,
-    /// Carbon and price.
+    /// Carbon and the electricity price.
     CarbonAndPrice,
     /// Carbon only, because no prices are known although the objective gives them weight.
     NoPrices,
 }
 
 impl Request<'_> {
-    /// Returns the promises that apply: some have no meaning for unknown work.
+    /// Returns the objective's promises that apply: if work is unknown, only those that do not need known work.
     pub fn promises(&self) -> impl Iterator<Item = Promise> + use<> {
         let is_known = self.work != Work::Unknown;
         self.objective.promises().filter(move |promise| is_known || !promise.needs_known_work())
     }
 
-    /// Returns the basis of this plan's energy cost.
+    /// Returns the quantities that make up the cost of energy.
     pub fn weighing(&self) -> Weighing {
         match self.prices {
             _ if self.objective.price_weight <= 0.0 => Weighing::Carbon,
@@ -108,8 +108,8 @@ impl Request<'_> {
     }
 
     /// Returns the intensity to minimise in each slot, in g/kWh: (1−w)·c_t + w·c_ref·π_t/π_ref with the price weight w,
-    /// which makes a mean price as expensive as mean carbon. Negative values become 0, since running faster than useful
-    /// gains nothing. Equals c_t if prices have no weight or are unknown.
+    /// so that energy at the mean price costs as much as energy at c_ref. Negative results become 0, since running
+    /// faster than useful gains nothing. Equals c_t if prices have no weight or are unknown.
     pub fn weighed_intensities(&self, slots: &[PlanSlot]) -> Vec<GramsPerKwh> {
         let weight = self.objective.price_weight;
         let carbon = |s: &PlanSlot| s.intensity.max(GramsPerKwh::ZERO);
@@ -127,10 +127,10 @@ impl Request<'_> {
 /// Reason why nothing can be planned.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Unplannable {
-    /// The job has no profile yet.
+    /// The job's profile has no usable point.
     #[error("the profile has no usable point")]
     NoUsablePoint,
-    /// The cap is below all profiled limits.
+    /// The external cap is below all profiled limits.
     #[error("no profiled limit is at or below {0}")]
     NothingAllowed(PowerLimit),
     /// The horizon or the objective is invalid.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// Half width of an 80 % interval in standard deviations.
+/// Half width of an 80 % prediction interval in standard deviations of a normal distribution.
 pub(super) const FOUR_IN_FIVE: f64 = 1.281_551_565_544_6;
 /// Quantile of the forecast to plan with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -15,7 +15,7 @@ pub enum Risk {
 }
 
 impl Risk {
-    /// Returns standard deviations above the expected value, assuming normal forecast errors.
+    /// Returns the quantile's distance above the expected value in standard deviations, for normal forecast errors.
     pub(super) fn deviations(self) -> f64 {
         match self {
             Self::Expected => 0.0,
@@ -71,7 +71,7 @@ fn normal_quantile(probability: f64) -> f64 {
         }
         0.5 + density(z) * sum
     };
-    // From below Φ is concave, so no step overshoots.
+    // Φ is concave for z ≥ 0, so no step from 0 upwards overshoots.
     (0..60).fold(0.0, |z, _| z + (probability - distribution(z)) / density(z))
 }
 

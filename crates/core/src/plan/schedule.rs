@@ -1,4 +1,4 @@
-//! A plan as immutable data: settings over time with reasons, and the expected result.
+//! A job's plan as immutable data: settings over time with their reasons, and the expected result.
 
 use chrono::{DateTime, Utc};
 
@@ -19,7 +19,7 @@ pub enum JobActivity {
     Resuming,
 }
 
-/// A time span at one setting.
+/// Part of a plan: a time span with one setting and one activity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Segment {
     /// Time span within one slot of the horizon.
@@ -28,25 +28,25 @@ pub struct Segment {
     pub setting: Vec<SetPoint>,
     /// Index of the point in [`crate::domain::Profile::points`].
     pub point: usize,
-    /// Activity. During a pause the limits are the lowest of the profile.
+    /// Activity. During a pause the setting is that of least power; in a joint plan, that with the lowest limit.
     pub activity: JobActivity,
     /// Expected average power of all GPUs of the job.
     pub power: Watts,
-    /// Expected throughput of the whole job; zero unless it trains.
+    /// Expected throughput of the whole job; zero while paused or resuming.
     pub throughput: SamplesPerSecond,
     /// Expected carbon intensity.
     pub intensity: GramsPerKwh,
-    /// Reason for this point.
+    /// Reason for the choice of this point.
     pub reason: Reason,
 }
 
 impl Segment {
-    /// Returns the expected samples.
+    /// Returns the samples that the job is expected to process in the segment.
     pub fn samples(&self) -> Samples {
         self.throughput * self.slot.duration()
     }
 
-    /// Returns the expected energy.
+    /// Returns the energy that the job is expected to use in the segment.
     pub fn energy(&self) -> Joules {
         self.power * self.slot.duration()
     }
@@ -59,35 +59,36 @@ pub struct Expected {
     pub ends_at: DateTime<Utc>,
     /// Planned work.
     pub samples: Samples,
-    /// Carbon of the planned work.
+    /// Expected emissions of the planned work.
     pub carbon: GramsCo2e,
-    /// Energy of the planned work.
+    /// Expected energy of the planned work.
     pub energy: Joules,
-    /// Slowdown over the job's whole life, past and planned, against the ceiling. May be negative.
+    /// Slowdown over the job's life, past and planned, relative to the maximum usable limit (0.1: 10 %). May be
+    /// negative.
     pub slowdown: f64,
-    /// Carbon of the planned work at the ceiling, from now on without pauses.
+    /// Emissions of the same work at the maximum usable limit, from now on without pauses.
     pub carbon_at_ceiling: GramsCo2e,
 }
 
-/// Verdict of a plan on the promises of its job.
+/// Result of checking a plan against its job's promises: deadline, maximum slowdown and carbon budget.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// The cheapest plan that keeps all of them.
+    /// The plan is the cheapest that keeps all promises.
     Optimal,
-    /// Budgets yield to the promises about time: the plan of least carbon that keeps those.
+    /// No plan keeps all promises: this plan exceeds the carbon budget, but emits least of those that end in time.
     OverBudget {
-        /// The exceeded budgets.
+        /// The exceeded carbon budgets.
         broken: Vec<Broken>,
     },
-    /// No plan keeps the promises about time, so the job runs at its fastest point.
+    /// No plan keeps the deadline and the maximum slowdown, so the job runs at its fastest point.
     FullSpeed {
-        /// The broken promises; none if only the reserve for the reference's error is used up.
+        /// The broken promises; empty if only the reserve for the error of r(l_max) is used up.
         broken: Vec<Broken>,
-        /// Reason of the infeasibility.
+        /// Reason why no plan is feasible.
         why: Infeasible,
     },
-    /// The job alone could keep its promises, but not together with the jobs that share its cap or budget. The plan
-    /// breaks them least, those of the lowest priority first.
+    /// The job alone could keep its promises, but not together with the jobs that share its cap or carbon budget. The
+    /// joint plan violates them as little as possible, those of the lowest priority first.
     SharedLimits {
         /// The broken promises.
         broken: Vec<Broken>,
@@ -103,7 +104,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the circumstances in which promises are broken, if any are; `cap` is the external cap planned under.
+    /// Returns why promises are broken, if any are. `cap` is the external limit under which the plan was made, if any.
     pub fn circumstance(&self, cap: Option<PowerLimit>) -> Circumstance {
         match self {
             Self::Optimal | Self::OverBudget { .. } => Circumstance::Yielding,
@@ -113,37 +114,37 @@ impl Verdict {
     }
 }
 
-/// Settings over time for one job. Only the present is applied (`planning.md` §4).
+/// Plan of one job: settings over time. Only the present setting is applied (`planning.md` §4).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Time of planning; the first segment starts here.
     pub made_at: DateTime<Utc>,
-    /// Samples done by then.
+    /// Samples done by the job until `made_at`.
     pub samples_done: Samples,
     /// Contiguous segments in time order. Empty if no work remains.
     pub segments: Vec<Segment>,
     /// Expected result.
     pub expected: Expected,
-    /// Verdict on the promises of the job.
+    /// Result of checking the plan against the job's promises.
     pub verdict: Verdict,
-    /// End of the forecast if segments lie after it; these use the forecast's mean.
+    /// End of the forecast if segments lie after it; these use the forecast's mean intensity.
     pub extended_from: Option<DateTime<Utc>>,
-    /// Basis of the energy cost.
+    /// Quantities that make up the cost of energy.
     pub weighing: Weighing,
-    /// Latest end and greatest throughput, which determine how long [`super::next_set_point`] may wait.
+    /// Latest end and greatest throughput, from which [`super::next_set_point`] computes how long a change may wait.
     pub slack: Option<(DateTime<Utc>, SamplesPerSecond)>,
-    /// Relative cost reduction that a new plan would have had if an older plan was kept.
+    /// Relative cost reduction of the newer plan in whose place this older one was kept; `None` if this plan is new.
     pub forgone_saving: Option<f64>,
 }
 
 impl Plan {
-    /// Returns the segment at a time. `None` before the plan and after its end.
+    /// Returns the segment at a time; `None` before the plan's start and after its end.
     pub fn segment_at(&self, t: DateTime<Utc>) -> Option<&Segment> {
         let next = self.segments.partition_point(|segment| segment.slot.end() <= t);
         self.segments.get(next).filter(|segment| segment.slot.contains(t))
     }
 
-    /// Returns whether forecast uncertainty changed the present slot.
+    /// Returns whether the present slot deviates from the optimum because the forecast is uncertain.
     pub fn is_restrained(&self) -> bool {
         self.segments.first().is_some_and(|s| matches!(s.reason, Reason::Uncertain { .. }))
     }
@@ -153,13 +154,13 @@ impl Plan {
         self.expected.ends_at
     }
 
-    /// Returns the expected emissions within a time span.
+    /// Returns the plan's expected emissions within a time span.
     pub fn carbon_within(&self, span: &Slot) -> GramsCo2e {
         let part = |s: &Segment| Some(s.power * s.slot.intersection(span)?.duration() * s.intensity);
         self.segments.iter().filter_map(part).sum()
     }
 
-    /// Returns the total samples expected by a time, for comparison with progress. Constant before and after the plan.
+    /// Returns the job's expected total samples at a time, to compare with its progress. Constant outside of the plan.
     pub fn expected_samples_at(&self, t: DateTime<Utc>) -> Samples {
         let until = |segment: &Segment| {
             let past = Slot::new(segment.slot.start(), t.min(segment.slot.end()))?;

@@ -12,19 +12,19 @@ use crate::units::{Seconds, Watts};
 pub struct Settings {
     /// Quantile of the forecast to plan with.
     pub risk: Risk,
-    /// Minimum relative cost reduction for a new plan to replace the current one.
+    /// Minimum relative cost reduction for a new plan to replace the current one; 0.001 is 0.1 %.
     pub better_by: f64,
-    /// Minimum time between two changes of a job's limits.
+    /// Minimum time between two changes of a job's power limits.
     pub dwell_s: Seconds,
-    /// Maximum change of a job's limits per minute; unlimited if absent.
+    /// Maximum change of each GPU's power limit per minute; unlimited if absent.
     pub ramp_w_per_min: Option<Watts>,
     /// Length to which shorter forecast slots are averaged.
     pub shortest_slot_s: Seconds,
-    /// Lead up to which slots keep the forecast's resolution.
+    /// Lead time up to which forecast slots are averaged to `shortest_slot_s` only.
     pub near_s: Seconds,
-    /// Length to which shorter slots beyond `near_s` are averaged.
+    /// Length to which shorter forecast slots beyond `near_s` are averaged.
     pub far_slot_s: Seconds,
-    /// Solver of the plans of jobs that share a cap or a carbon budget.
+    /// Solver for the joint plans of jobs that share a power cap or a carbon budget.
     pub solver: Solver,
 }
 
@@ -44,7 +44,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks the ranges of all values; the error names the key and its valid range.
+    /// Checks that all values are in range. The error names the key and its valid range.
     ///
     /// # Errors
     /// For the first value out of range.

@@ -9,11 +9,12 @@ use crate::domain::{CarbonSeries, Slot};
 use crate::forecast::{Horizon, HorizonPolicy, Model};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Step of the boundary between fine and coarse slots, so that far slots do not shift from plan to plan.
+/// Step in which the boundary between fine and coarse slots moves, so that coarse slots do not shift from plan to plan.
 const NEAR_STEP: TimeDelta = TimeDelta::hours(6);
 
-/// Returns the slots to plan over from `now` to `until`: the source's forecast as corrected and extended by the model,
-/// shrunk by its measured skill, at the resolution of the settings. The daemon and the simulator share this function.
+/// Returns the slots to plan over from `now` to `until`. The source's forecast is corrected and extended by the local
+/// forecaster `model`, its deviations from the mean are shrunk by its measured skill, and slots are averaged as
+/// `settings` says. The daemon and the simulator share this function.
 pub fn slots_ahead(
     model: &Model,
     expected: &CarbonSeries,
@@ -21,18 +22,18 @@ pub fn slots_ahead(
     policy: &HorizonPolicy,
     settings: &Settings,
 ) -> Vec<PlanSlot> {
-    // Start at the beginning of the present slot so that its value does not drift.
+    // The horizon starts at the beginning of the present slot, so that the slot's mean does not change as time passes.
     let begun = floor(now, settings.shortest_slot_s.to_delta());
     let from = if expected.at(begun).is_some() { begun } else { now };
     let horizon = model.outlook(expected, from, until, policy);
     planning_slots(&model.shrink_by_skill(&horizon), now, settings)
 }
 
-/// Returns the slots to plan over.
+/// Returns the slots to plan over, with intensities at the quantile of `settings.risk`.
 ///
-/// Values are time-weighted means. Boundaries are those of the forecast or multiples of the length since the epoch, so
-/// that they do not shift over time and planning again with an unchanged forecast repeats the plan. For that, the
-/// horizon should start at a multiple of `shortest_slot_s` at or before `now`; the planner cuts the past.
+/// Averaged slots have time-weighted means. Boundaries are those of the forecast or multiples of the slot length since
+/// the Unix epoch, so that they do not shift and planning again with an unchanged forecast repeats the plan. For this,
+/// the horizon should start at a multiple of `shortest_slot_s` at or before `now`; the planner drops the past.
 pub(super) fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, settings: &Settings) -> Vec<PlanSlot> {
     let deviations = settings.risk.deviations() / FOUR_IN_FIVE;
     let slots: Vec<PlanSlot> = horizon
@@ -51,7 +52,7 @@ pub(super) fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, settings: &S
     coarse
 }
 
-/// Returns the last multiple of `step` since the epoch at or before `t`.
+/// Returns the latest multiple of `step` since the Unix epoch that is not after `t`.
 pub(super) fn floor(t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
     let step_us = step.num_microseconds().unwrap_or(1).max(1);
     t - TimeDelta::microseconds(t.timestamp_micros().rem_euclid(step_us))
@@ -74,7 +75,7 @@ fn cut(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>) -> 
     pieces
 }
 
-/// Averages slots shorter than `step` between multiples of it since the epoch; keeps longer ones.
+/// Averages slots shorter than `step` into slots between multiples of `step` since the Unix epoch; keeps longer slots.
 pub(super) fn coarser(slots: &[PlanSlot], step: Seconds) -> Vec<PlanSlot> {
     let short = |s: &PlanSlot| s.slot.duration() < step;
     let mut coarse: Vec<PlanSlot> = Vec::with_capacity(slots.len());
@@ -86,7 +87,7 @@ pub(super) fn coarser(slots: &[PlanSlot], step: Seconds) -> Vec<PlanSlot> {
         }
         let (start, end) = (first.slot.start(), last.slot.end());
         let half = (step * 0.5).to_delta();
-        // The present cuts the first slot; that boundary must not shift the others.
+        // The first slot may start at the present; this start must not shift the boundaries of the others.
         let earliest = if coarse.is_empty() { start } else { start + half };
         let (mut from, mut rest) = (start, run);
         while from < end {

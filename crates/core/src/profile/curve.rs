@@ -1,9 +1,9 @@
-//! The throughput–power curve of a job and its concave hull (`planning.md` §2).
+//! Throughput of a job over its power, and the concave hull of this curve (`planning.md` §2).
 
 use crate::domain::{OperatingPoint, Profile};
 use crate::units::{SamplesPerSecond, Watts};
 
-/// Tolerance for rounding when a throughput is compared with the fastest hull point.
+/// Relative rounding error up to which a throughput above that of the fastest hull point still counts as reachable.
 const ROUNDING: f64 = 1e-9;
 
 /// A point of the throughput–power curve.
@@ -17,26 +17,26 @@ pub struct HullPoint {
     pub throughput: SamplesPerSecond,
 }
 
-/// The one or two hull points, with time shares, that reach a constant average throughput at least power.
+/// One or two hull points with time shares that reach an average throughput at the least average power.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
-    /// Points and shares, the faster point first; shares are above 0 and sum to 1.
+    /// Hull points with their shares of the time, the faster point first; shares are above 0 and sum to 1.
     pub parts: Vec<(HullPoint, f64)>,
 }
 
 impl Mix {
-    /// Average power.
+    /// Returns the average power of the mix.
     pub fn power(&self) -> Watts {
         self.parts.iter().map(|(point, share)| point.power * *share).sum()
     }
 
-    /// Average throughput.
+    /// Returns the average throughput of the mix.
     pub fn throughput(&self) -> SamplesPerSecond {
         self.parts.iter().map(|(point, share)| point.throughput * *share).sum()
     }
 }
 
-/// Throughput over power of a profile. Never empty.
+/// Throughput of a profile's points over their power. Has at least one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     points: Vec<OperatingPoint>,
@@ -46,7 +46,7 @@ pub struct Curve {
 
 impl Curve {
     /// Returns the curve through the usable points, those with power and throughput above zero; `None` if there are
-    /// none. A stalled measurement says nothing about its limit.
+    /// none. Points measured during a stall are not usable.
     pub fn from_profile(profile: &Profile) -> Option<Self> {
         let usable: Vec<HullPoint> = (0..).zip(&profile.points).filter_map(|(i, p)| HullPoint::of(i, p)).collect();
         let ceiling = *usable.first()?;
@@ -63,19 +63,20 @@ impl Curve {
         &self.points
     }
 
-    /// Returns the upper concave envelope of throughput over power, from least power to greatest throughput. Power and
-    /// throughput rise strictly. Any other point is dominated by time-sharing two of these (`planning.md` §2, "Hull").
+    /// Returns the upper concave envelope of throughput over power, in order of strictly rising power and throughput.
+    /// Any other point is dominated by time-sharing two of these (`planning.md` §2, "Hull").
     pub fn hull(&self) -> &[HullPoint] {
         &self.hull
     }
 
-    /// Returns the reference of every slowdown, r(l_max) of `planning.md` §1: the ceiling's point, even where a lower
-    /// limit is faster. If the ceiling's measurement is unusable, the highest usable limit takes its place.
+    /// Returns the point of the maximum usable limit, even where a lower limit is faster: every slowdown is measured
+    /// against its throughput, r(l_max) of `planning.md` §1. If it is unusable, the highest usable limit takes its
+    /// place.
     pub fn ceiling(&self) -> &HullPoint {
         &self.ceiling
     }
 
-    /// Returns the hull point with the least energy per sample. Running slower than this costs energy too.
+    /// Returns the hull point with the least energy per sample. Slower points need more energy per sample.
     pub fn most_efficient(&self) -> &HullPoint {
         let joules_per_sample = |p: &HullPoint| p.power.get() / p.throughput.get();
         self.hull.iter().fold(
@@ -91,8 +92,8 @@ impl Curve {
         Some(self.mix_at(throughput)?.power())
     }
 
-    /// Returns the static mix of least power that reaches a throughput: the two hull points around it, or the slowest
-    /// hull point alone for throughputs below it. `None` if the fastest point is too slow.
+    /// Returns the mix of least power that reaches a throughput: the two hull points around it, or the slowest hull
+    /// point alone for throughputs below it. `None` if the fastest point is too slow.
     pub fn mix_at(&self, throughput: SamplesPerSecond) -> Option<Mix> {
         let above = self.hull.partition_point(|p| p.throughput < throughput);
         let Some(fast) = self.hull.get(above) else {
@@ -123,7 +124,7 @@ pub(crate) fn concave_envelope(points: &[(Watts, SamplesPerSecond)]) -> Vec<usiz
     by_power.sort_by(|&a, &b| points[a].0.total_cmp(&points[b].0).then(points[b].1.total_cmp(&points[a].1)));
     let mut hull: Vec<usize> = Vec::new();
     for new in by_power {
-        // A point with more power and no more throughput is dominated. The last hull point is the fastest so far.
+        // A point with more power and no more throughput is dominated; the last hull point is the fastest so far.
         if hull.last().is_some_and(|&last| points[new].1 <= points[last].1) {
             continue;
         }
@@ -137,8 +138,8 @@ pub(crate) fn concave_envelope(points: &[(Watts, SamplesPerSecond)]) -> Vec<usiz
     hull
 }
 
-/// Returns whether throughput gained per watt falls from `a`–`b` to `b`–`c` by more than rounding, so that the power
-/// per throughput of the hull's segments rises strictly.
+/// Returns true if the throughput gained per watt is lower from `b` to `c` than from `a` to `b` by more than rounding.
+/// The power per throughput of the hull's segments then rises strictly.
 fn bends_down(a: (Watts, SamplesPerSecond), b: (Watts, SamplesPerSecond), c: (Watts, SamplesPerSecond)) -> bool {
     let before = (b.1 - a.1).get() * (c.0 - b.0).get();
     let beyond = (c.1 - b.1).get() * (b.0 - a.0).get();

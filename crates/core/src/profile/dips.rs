@@ -1,21 +1,21 @@
-//! Detects dips: readings below the training power of the setting in force.
+//! Detects dips in the power: readings below the training power at the setting in force.
 //!
-//! Power shows a pause within one reading, progress only with the next report. Both are needed: a job may draw less
+//! Power shows a pause of the job at once, progress only with the next report. Both are needed: a job may draw less
 //! power for a while without pausing, so progress decides whether a dip is a pause.
 
 use std::ops::Range;
 
 use crate::units::{Joules, Seconds, Watts};
 
-/// Fraction below the training power from which a reading belongs to a dip.
+/// Minimum fraction by which the power of a dip's readings is below the training power.
 const DEPTH: f64 = 0.08;
-/// Minimum number of readings of a dip, and their minimum duration. Short readings may be low one after another only
-/// because the counter updates in steps of up to 100 ms.
+/// Minimum number and total duration of a dip's readings. Single short readings may be low only because the energy
+/// counter updates in steps of up to 100 ms.
 const LEAST_READINGS: usize = 3;
 const LEAST_SPAN: Seconds = Seconds::new(0.5);
 
-/// Minimum duration of the readings that show a power: a counter that updates every 20 to 100 ms leaves much of a
-/// shorter one to the next. Less than the second that most reports are apart.
+/// Minimum duration of readings for a reliable mean power: energy counters update every 20 to 100 ms, so much of a
+/// shorter reading's energy may be counted in the next one. Below 1 s, the usual time between reports.
 pub(super) const SUFFICIENT: Seconds = Seconds::new(0.9);
 
 /// Energy of all GPUs between two readings of their counters.
@@ -37,10 +37,10 @@ impl Reading {
     }
 }
 
-/// Time and energy outside of training.
+/// Time and energy of dips, which are pauses if progress confirms it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Dip {
-    /// Duration.
+    /// Total duration.
     pub span: Seconds,
     /// Energy of all GPUs in that time.
     pub energy: Joules,
@@ -57,8 +57,8 @@ impl Dip {
     }
 }
 
-/// Returns the index range of each dip. Runs of fewer than three readings or of less than half a second are too short to
-/// show a power of their own and are left to progress.
+/// Returns the index range of each dip. Omits runs of fewer than three readings or less than half a second: their power
+/// is unreliable, and only progress can show such pauses.
 pub(super) fn runs(readings: &[Reading]) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -73,9 +73,9 @@ pub(super) fn runs(readings: &[Reading]) -> Vec<Range<usize>> {
     found
 }
 
-/// Returns the part of each reading that lies in the dip of a run. A dip begins and ends within a reading; the power of
-/// the next reading further in determines how much of it is training. The adjacent outside reading is evaluated
-/// together with the first or last one so that their noise averages out.
+/// Returns the part of each reading that lies in the dip `run`. A dip begins and ends within a reading; the power of
+/// the next reading further inside determines how much of the outermost one is training. The adjacent reading outside
+/// is evaluated together with the outermost one so that their noise averages out.
 pub(super) fn parts(readings: &[Reading], run: Range<usize>) -> Vec<(usize, Dip)> {
     let (first, last) = (run.start, run.end - 1);
     let inner = (first + 1..last).map(|i| (i, Dip { span: readings[i].span, energy: readings[i].energy }));

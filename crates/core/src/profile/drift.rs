@@ -5,14 +5,14 @@ use std::collections::VecDeque;
 use super::point::Chunk;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// The profile's values for a setting at the time when it came into force.
+/// Throughput and power in the profile for a setting when that setting came into force.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Baseline {
     pub(super) throughput: SamplesPerSecond,
     pub(super) power: Watts,
 }
 
-/// The most recent chunks at the setting in force.
+/// Most recent chunks at the setting in force.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DriftWindow {
     chunks: VecDeque<Chunk>,
@@ -27,9 +27,9 @@ impl DriftWindow {
         }
     }
 
-    /// Returns the reason for profiling again if throughput or power differed from the profile by more than `drift`
-    /// (relative) for `span`. Each quarter of the span must differ in the same direction, so one slow period is no
-    /// drift.
+    /// Returns the reason for profiling the job again if throughput or power differed from the profile by more than
+    /// `drift` (relative) for `span`. Each quarter of the span must differ in the same direction, so that a single slow
+    /// period does not count as drift.
     pub(super) fn drifted(&mut self, known: Baseline, drift: f64, span: Seconds) -> Option<String> {
         let length = self.span();
         if length < span {
@@ -67,7 +67,7 @@ fn mean_power(chunks: &[Chunk]) -> Option<f64> {
     (span > Seconds::ZERO).then(|| chunks.iter().flat_map(|c| &c.energy).copied().sum::<Joules>().get() / span.get())
 }
 
-/// Splits the chunks into up to four runs of about equal duration.
+/// Splits the chunks into up to four successive parts of about equal duration.
 fn quarters(chunks: &[Chunk], span: Seconds) -> Vec<&[Chunk]> {
     let mut runs = Vec::with_capacity(4);
     let (mut start, mut passed) = (0, Seconds::ZERO);

@@ -5,26 +5,26 @@ use std::collections::VecDeque;
 use super::pause_detection::{FEW, IntervalWork, judge};
 use super::point::{Chunk, PointStats};
 
-/// Number of chunks that are judged again with each new one.
+/// Number of latest chunks that are judged again with each new one.
 const KEPT: usize = 32;
 
-/// Verdict on a chunk.
+/// Class of a chunk by its rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ChunkVerdict {
-    /// Training at the usual rate.
+    /// The job trained at its usual rate.
     Training,
-    /// Paused: almost no progress.
+    /// The job paused: almost no progress.
     Pause,
-    /// Slower than usual: partly paused, or the job has changed.
+    /// The job was slower than usual: it partly paused, or it has changed.
     Slow,
 }
 
 /// An uninterrupted measurement at one setting.
 #[derive(Clone, Debug)]
 pub(super) struct Measurement {
-    /// True if it measures the ceiling to close a sweep.
+    /// True if it measures the ceiling a second time to close the sweep.
     pub(super) closing: bool,
-    /// Earlier measurements and chunks that are no longer judged.
+    /// Statistics of earlier measurements and of chunks that are no longer judged.
     base: PointStats,
     chunks: VecDeque<Chunk>,
 }
@@ -34,7 +34,7 @@ impl Measurement {
         Self { closing, base, chunks: VecDeque::new() }
     }
 
-    /// Adds a chunk. While no rate is known here, chunks below the rate `least` do not count as training.
+    /// Adds and classifies a chunk. Until this setting's rate is known, chunks below the rate `least` are no training.
     pub(super) fn add(&mut self, chunk: Chunk, least: f64) -> ChunkVerdict {
         self.chunks.push_back(chunk);
         let verdict = judge(&self.intervals(), self.base.throughput.rate());
@@ -60,7 +60,7 @@ impl Measurement {
         }
     }
 
-    /// Returns the statistics of the setting without pauses.
+    /// Returns the statistics of the setting without pauses. `least` is as in [`Self::add`].
     pub(super) fn stats(&self, least: f64) -> PointStats {
         let verdict = judge(&self.intervals(), self.base.throughput.rate());
         let unknown = verdict.rate.is_none() && self.chunks.len() < FEW;
@@ -73,7 +73,7 @@ impl Measurement {
         stats
     }
 
-    /// Finalises the first `count` chunks.
+    /// Moves the first `count` chunks into `base`, without those marked as `slow`.
     fn finalise(&mut self, count: usize, slow: &[bool]) {
         for (chunk, slow) in self.chunks.drain(..count).zip(slow) {
             if !slow {
@@ -82,7 +82,7 @@ impl Measurement {
         }
     }
 
-    /// Returns whether a chunk is much longer than most because the job did not report progress.
+    /// Returns true if a chunk contains reports without progress or is more than twice as long as the median chunk.
     fn is_long(&self, chunk: &Chunk) -> bool {
         let mut spans: Vec<f64> = self.chunks.iter().map(|c| c.span.get()).collect();
         spans.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
-//! Just-in-time profiling (pure): measures throughput and power of a running job at each power limit, and at each
-//! clock where power limits do not bind.
+//! Just-in-time profiling (pure): measures throughput and power of a running job at each power limit from the ceiling
+//! (the maximum usable limit) down, and at each clock where power limits do not bind.
 
 #[cfg(test)]
 mod clock_tests;

@@ -4,10 +4,10 @@ use super::stats::{RateStats, Scatter};
 use super::student::{LEAST_FREEDOM, NORMAL, student_rare};
 use crate::units::Seconds;
 
-/// Maximum correlation of successive chunks that can be separated from the rate itself.
+/// Upper bound of the estimated correlation of successive chunks: a stronger one looks like a changed rate.
 const MOST_CORRELATED: f64 = 0.95;
 
-/// Degrees of freedom from which a variance is known to about a third.
+/// Degrees of freedom from which a variance is known to about a third of its value.
 const ENOUGH_FREEDOM: f64 = 15.0;
 
 /// Relative fluctuation of a job's throughput. Limits change the throughput but hardly its relative fluctuation, so all
@@ -20,7 +20,7 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Estimates the noise from the chunks of several settings; `None` if there are too few.
+    /// Estimates the noise from the chunks of several settings; `None` if there are too few chunks.
     pub(super) fn pooled<'a>(rates: impl Iterator<Item = &'a RateStats>) -> Option<Self> {
         let mut sum = Scatter::default();
         for scatter in rates.filter_map(RateStats::scatter) {
@@ -35,18 +35,18 @@ impl Noise {
         // A first-order autoregressive process, as in `RateStats::autocorrelated_error`.
         let correlation =
             if sum.squares > 0.0 { sum.lag_products / sum.squares + 1.0 / sum.degrees_of_freedom } else { 0.0 };
-        // A correlation within chance counts as zero.
+        // A correlation that may be due to chance counts as zero.
         let correlation = (correlation - NORMAL / sum.degrees_of_freedom.sqrt()).clamp(0.0, MOST_CORRELATED);
         let inflation = (1.0 + correlation) / (1.0 - correlation);
         Some(Self { per_second: sum.squares / sum.seconds * inflation, degrees_of_freedom: sum.degrees_of_freedom })
     }
 
-    /// Returns whether the variance is known well enough without other measurements.
+    /// Returns true if there are enough chunks to know the variance without those of other settings.
     pub(super) fn is_well_known(&self) -> bool {
         self.degrees_of_freedom >= ENOUGH_FREEDOM
     }
 
-    /// Returns the relative standard error of a rate after a measuring time; 1 for zero time.
+    /// Returns the relative standard error of a rate measured for a duration; 1 for zero duration.
     pub fn error_after(&self, measured: Seconds) -> f64 {
         if measured <= Seconds::ZERO {
             return 1.0;
@@ -54,7 +54,7 @@ impl Noise {
         (self.per_second / measured.get()).sqrt().min(1.0)
     }
 
-    /// Returns the 99.5 % quantile in standard errors.
+    /// Returns the 99.5 % quantile of a rate's error, in standard errors.
     pub fn rare(&self) -> f64 {
         student_rare(self.degrees_of_freedom)
     }

@@ -1,73 +1,73 @@
 //! Detects a job's own pauses from its progress alone.
 //!
-//! Compares intervals at one setting: an interval that took longer than its work explains, by more than the noise of
-//! the others, contains a pause. The interval before it is excluded too, because the pause may have begun in it;
-//! deciding by whether it looks normal would bias the rate.
+//! Compares intervals between reports at one setting: one that took longer than its samples explain, by more than the
+//! noise of the others, contains a pause. The interval before it is excluded too, because the pause may have begun
+//! there; excluding it only if it looks slow would bias the rate.
 
 use super::progress::STALL;
 
-/// Minimum number of intervals to estimate their rate.
+/// Minimum number of intervals for estimating their rate.
 pub(super) const FEW: usize = 3;
-/// Minimum number of intervals to estimate their noise.
+/// Minimum number of intervals for estimating their noise.
 const SOME: usize = 6;
-/// Quantile of the rate over all samples for the initial estimate of the rate without pauses.
+/// Quantile of the rate over all samples, used as first estimate of the rate without pauses.
 const UPPER: f64 = 0.75;
-/// Standard deviations by which an interval with a pause exceeds the time that its work explains.
+/// Standard deviations by which the duration of an interval with a pause exceeds the time that its samples explain.
 const DEVIATIONS: f64 = 4.0;
-/// Minimum relative excess of an interval with a pause, with well and poorly known noise.
+/// Minimum of this excess relative to the interval's duration, with well and with poorly known noise.
 pub(super) const LEAST_PART: f64 = 0.05;
 pub(super) const LEAST_PART_OF_SOME: f64 = 0.15;
-/// Excess in steps that counts as a pause: intervals differ by up to one step.
+/// Excess, in times of one training step, that counts as a pause: intervals differ by up to one step anyway.
 pub(super) const STEP_MARGIN: f64 = 1.2;
-/// Finest step considered, as a divisor of a usual interval's work.
+/// Smallest training step considered, as a divisor of the samples of a usual interval.
 const FINEST_STEP: u32 = 32;
-/// Minimum fraction of intervals with whole steps.
+/// Minimum fraction of intervals whose samples are whole multiples of a step, for that step to be accepted.
 const MOST_STEPS: f64 = 0.8;
-/// Minimum fraction of intervals containing reports without progress from which steps are longer than reports.
+/// Fraction of intervals with reports without progress from which a step counts as longer than the report interval.
 const LONG_STEPS: f64 = 0.05;
-/// Relative noise above which pauses cannot be detected.
+/// Noise relative to an interval's duration above which pauses cannot be detected.
 const MOST_NOISE: f64 = 0.5;
-/// Minimum number of intervals without a pause per pause.
+/// Minimum ratio of intervals beside no pause to pauses; below it, pauses cannot be told from training.
 const LEAST_BETWEEN: f64 = 0.4;
-/// Minimum rate, relative to the previous one, and duration from which slower work is a changed rate instead of a
-/// pause.
+/// Minimum rate (relative to the previous one) and duration from which slower work counts as a changed rate instead of
+/// a pause.
 const CHANGED_RATE: f64 = 0.3;
 const CHANGED_S: f64 = 20.0;
 
-/// Work and time of one interval.
+/// Samples and duration of one interval between reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct IntervalWork {
     /// Duration in seconds.
     pub(super) span: f64,
     /// Samples done.
     pub(super) done: f64,
-    /// True if it contains reports without progress.
+    /// True if the interval contains reports without progress.
     pub(super) waited: bool,
 }
 
-/// Verdict on the intervals at one setting, in their order.
+/// Result of judging the intervals at one setting, with one entry per interval in their order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Verdict {
-    /// True if each interval took longer than its work explains.
+    /// True for each interval that took longer than its samples explain.
     pub(super) paused: Vec<bool>,
-    /// True if each interval is excluded because it contains a pause or possibly the beginning of one.
+    /// True for each interval that is excluded because it contains a pause or possibly the beginning of one.
     pub(super) excluded: Vec<bool>,
     /// Samples per second without pauses; `None` while unknown.
     pub(super) rate: Option<f64>,
     /// True if reports are too sparse or too irregular to distinguish pauses from training.
     pub(super) unclear: bool,
-    /// Index from which slower work lasts too long to be a pause.
+    /// Index of the interval from which slower work lasts too long to be a pause.
     pub(super) changed_at: Option<usize>,
 }
 
-/// Judges intervals at one setting. `known` is the rate from other measurements, if any.
+/// Finds the intervals at one setting that contain pauses. `known` is the rate from other measurements, if any.
 pub(super) fn judge(intervals: &[IntervalWork], known: Option<f64>) -> Verdict {
     let count = intervals.iter().filter(|p| p.done > 0.0).count();
     if count < FEW {
         let slow = |p: &IntervalWork| p.done <= 0.0 || known.is_some_and(|rate| p.done < rate * p.span * STALL);
         return Verdict::new(intervals.iter().map(slow).collect(), known);
     }
-    // A few intervals may all contain pauses; the known rate reveals that.
+    // If there are few intervals, all may contain pauses; the known rate shows that.
     let Some(mut rate) = known.filter(|_| count < SOME).or_else(|| upper_rate(intervals)) else {
         return Verdict::default();
     };
@@ -77,7 +77,7 @@ pub(super) fn judge(intervals: &[IntervalWork], known: Option<f64>) -> Verdict {
     let mut noise_share = 0.0;
     for _ in 0..12 {
         let excess = |p: &IntervalWork| p.span - p.done / rate;
-        // Only intervals faster than the mean show noise alone, and half of it: pauses only slow down.
+        // Pauses only slow down, so only the intervals faster than the mean show the noise alone: half of it, hence 2.
         let squares: f64 = intervals.iter().map(excess).filter(|x| *x < 0.0).map(|x| x * x).sum();
         let training = paused.iter().filter(|p| !**p).count().max(1);
         let deviation = (2.0 * squares / training as f64).sqrt();
@@ -88,7 +88,7 @@ pub(super) fn judge(intervals: &[IntervalWork], known: Option<f64>) -> Verdict {
             .map(|p| {
                 let least = part * p.span.min(4.0 * typical);
                 let noise = match quantum > 0.0 {
-                    // Whole steps more or less cause most of the apparent noise.
+                    // One step more or less causes most of the apparent noise.
                     true => STEP_MARGIN * quantum / rate + least,
                     false => DEVIATIONS * deviation * (p.span / typical).max(1.0).sqrt(),
                 };
@@ -138,7 +138,7 @@ fn before_pauses(paused: &[bool]) -> Vec<bool> {
     if out.contains(&false) { out } else { paused.to_vec() }
 }
 
-/// Returns the start of the most recent run of intervals that are slow without stopping, if it lasts long enough.
+/// Returns the start of the latest run of intervals that are slow but do not stop, if the run lasts long enough.
 fn changed(intervals: &[IntervalWork], paused: &[bool], rate: f64) -> Option<usize> {
     let slow = intervals.iter().zip(paused).rev();
     let run = slow.take_while(|(p, slow)| **slow && p.done > CHANGED_RATE * rate * p.span).count();
@@ -147,8 +147,8 @@ fn changed(intervals: &[IntervalWork], paused: &[bool], rate: f64) -> Option<usi
     (run >= SOME && start > 0 && span >= CHANGED_S).then_some(start)
 }
 
-/// Returns the rate below which three quarters of all samples were done. Intervals with little work hardly count, and
-/// most intervals may contain pauses.
+/// Returns the rate below which three quarters of all samples were done. Weighting by samples keeps the estimate useful
+/// even if most intervals contain pauses.
 fn upper_rate(intervals: &[IntervalWork]) -> Option<f64> {
     let mut rates: Vec<(f64, f64)> =
         intervals.iter().filter(|p| p.done > 0.0 && p.span > 0.0).map(|p| (p.done / p.span, p.done)).collect();
@@ -161,14 +161,14 @@ fn upper_rate(intervals: &[IntervalWork]) -> Option<f64> {
     })
 }
 
-/// Returns the median duration in seconds.
+/// Returns the median duration of the intervals in seconds.
 fn typical_span(intervals: &[IntervalWork]) -> f64 {
     let mut spans: Vec<f64> = intervals.iter().map(|p| p.span).collect();
     spans.sort_by(f64::total_cmp);
     spans.get(spans.len() / 2).copied().unwrap_or(0.0).max(f64::MIN_POSITIVE)
 }
 
-/// Returns the samples per step if intervals contain few whole steps in varying number, else 0.
+/// Returns the samples per training step if intervals contain few and varying numbers of whole steps, else 0.
 pub(super) fn step(intervals: &[IntervalWork]) -> f64 {
     let mut done: Vec<f64> = intervals.iter().map(|p| p.done).filter(|d| *d > 0.0).collect();
     done.sort_by(f64::total_cmp);
@@ -176,7 +176,7 @@ pub(super) fn step(intervals: &[IntervalWork]) -> f64 {
     let is_whole = |of: f64| move |d: &f64| ((d / of) - (d / of).round()).abs() < 1e-6;
     let whole = |of: f64| done.iter().copied().filter(is_whole(of)).collect::<Vec<f64>>();
     let steps = (1..=FINEST_STEP).map(|n| (usual / f64::from(n), whole(usual / f64::from(n))));
-    // A finer step must match many more intervals: the last step of an epoch may be of any size.
+    // A finer step must match many more intervals, because the last step of an epoch may have any size.
     let more = done.len() / 10;
     let best = steps.reduce(|best, next| if next.1.len() > best.1.len() + more { next } else { best });
     let Some((step, whole)) = best.filter(|(_, whole)| whole.len() as f64 >= MOST_STEPS * done.len() as f64) else {

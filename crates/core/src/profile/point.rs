@@ -1,4 +1,4 @@
-//! Measurements per setting, and the record that is stored between runs.
+//! Measurements of a job per setting, and the record of them that is stored between runs.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ use super::steps::Setting;
 use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Minimum time of a chunk after its pauses are removed.
+/// Minimum duration of a chunk after its pauses are removed.
 const LEAST_SPAN: Seconds = Seconds::new(1.0);
 
 /// Progress and energy between two reports while one setting was in force.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
-    /// Duration on the client's clock.
+    /// Duration on the client's clock if its reports carry times, else on the daemon's.
     pub(super) span: Seconds,
     pub(super) done: Samples,
     /// Duration of the energy measurement on the daemon's clock.
     pub(super) energy_span: Seconds,
-    /// Energy per group.
+    /// Energy of each group's GPUs.
     pub(super) energy: Vec<Joules>,
-    /// True if no GPU reported that its power limit lowers its clocks.
+    /// True if no GPU reported during the chunk that its power limit lowers its clocks.
     pub(super) loose: bool,
-    /// True if it contains reports without progress.
+    /// True if the chunk contains reports without progress.
     pub(super) waited: bool,
 }
 
@@ -34,7 +34,7 @@ impl Chunk {
         self.done.get() / self.span.get()
     }
 
-    /// Removes a pause; `None` if less than a second remains.
+    /// Removes a pause's time and energy; `None` if less than a second remains.
     pub(super) fn without(self, paused: Dip) -> Option<Self> {
         if paused.span <= Seconds::ZERO {
             return Some(self);
@@ -50,10 +50,10 @@ impl Chunk {
 /// Measurements of one setting as sums that can be stored and extended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointStats {
-    /// One set point per group.
+    /// Measured setting, one set point per group of equal GPUs.
     pub setting: Setting,
     pub(super) throughput: RateStats,
-    /// Power per group.
+    /// Total power of each group's GPUs.
     pub(super) power: Vec<RateStats>,
     /// Seconds in which no power limit was binding. Absent in records of older versions.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -65,7 +65,7 @@ fn is_zero(seconds: &f64) -> bool {
     *seconds == 0.0
 }
 
-/// Fraction of time in which a limit may appear to bind, for example during a change of setting.
+/// Maximum fraction of time in which a limit may appear to bind although it does not, such as while settings change.
 const FELT: f64 = 0.05;
 
 impl PointStats {
@@ -86,7 +86,7 @@ impl PointStats {
         }
     }
 
-    /// Returns whether no power limit was binding.
+    /// Returns true if no power limit was binding.
     pub(super) fn is_loose(&self) -> bool {
         self.loose_s > 0.0 && self.loose_s >= self.throughput.seconds() * (1.0 - FELT)
     }
@@ -135,7 +135,7 @@ impl PointStats {
     }
 }
 
-/// A measured point with its standard errors.
+/// Throughput and power measured at a setting, with their standard errors.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Samples per second of the whole job.
@@ -146,20 +146,21 @@ pub struct Evidence {
     pub power: Watts,
     /// Relative standard error of the power.
     pub power_error: f64,
-    /// Degrees of freedom of the standard errors.
+    /// Degrees of freedom of the standard errors; the fewest of all.
     pub freedom: f64,
 }
 
 /// Measurements of a job that are stored between runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Measurements per setting.
+    /// Measurements of each setting.
     pub points: Vec<PointStats>,
-    /// The ceiling from which a sweep was completed.
+    /// Setting of maximum usable limits from which a sweep was completed; `None` while the sweep is incomplete.
     pub closed_at: Option<Setting>,
-    /// Relative change of throughput at the ceiling from start to end of the sweep, caused by warming up.
+    /// Relative change of the throughput at the maximum usable limits from start to end of the sweep, due to warming
+    /// up.
     pub thermal_trend: Option<f64>,
-    /// GPUs whose sensors measured it. Empty in records of older versions.
+    /// GPUs whose sensors measured the points. Empty in records of older versions.
     #[serde(rename = "boards", default, skip_serializing_if = "BTreeSet::is_empty")]
     pub gpus: BTreeSet<GpuId>,
 }
@@ -170,8 +171,8 @@ impl Record {
         self.points.iter().filter_map(PointStats::operating_point).collect()
     }
 
-    /// Returns the limit with the least energy per sample after a complete sweep. Only for equal GPUs with unlocked
-    /// clocks.
+    /// Returns the limit with the least energy per sample; `None` before a complete sweep. Considers only measurements
+    /// of equal GPUs with unlocked clocks.
     pub fn most_efficient(&self) -> Option<PowerLimit> {
         self.closed_at.as_ref()?;
         let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();

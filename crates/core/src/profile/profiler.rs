@@ -1,10 +1,10 @@
 //! The just-in-time profiler: a state machine that takes observations and returns the setting to measure next.
 //!
-//! It sweeps limits from the ceiling down, then clocks where limits do not bind, and closes with the ceiling. Later it
-//! re-measures the least known points now and then. At each setting it waits until the GPU has settled, then measures
-//! throughput from the job's progress and power from the energy counters until the standard error is small enough. A
-//! sweep ends after two successive settings that are worse in energy *and* time. Later progress at a setting keeps
-//! refining its point; if the job drifts away from its profile, the job is profiled again.
+//! It sweeps limits from the ceiling (the maximum usable limits) down, then clocks where limits do not bind, and
+//! measures the ceiling again at the end. Later it re-measures the least known points. At each setting it waits until
+//! the GPU has settled, then measures throughput from the job's progress and power from the energy counters until the
+//! standard error is small enough. A sweep ends after two successive settings that are worse in energy *and* time.
+//! Later progress at a setting refines its point; if the job drifts away from its profile, a new sweep begins.
 
 mod budget;
 mod measuring;
@@ -27,23 +27,23 @@ pub use state::{GpuSnapshot, Report};
 /// Stage of a profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Measuring one group's limits.
+    /// Measuring at the power limits of one group.
     Sweep {
-        /// The group whose limit is lowered.
+        /// Index of the group whose limit is lowered.
         group: usize,
-        /// Index of the setting, 0 at the ceiling.
+        /// Index of the measured setting, 0 at the ceiling.
         index: usize,
     },
-    /// Measuring locked clocks.
+    /// Measuring locked clocks at the maximum usable limit.
     Clocks {
-        /// Index of the setting, 0 at the ceiling.
+        /// Index of the measured setting, 0 at the ceiling.
         index: usize,
     },
-    /// Measuring the ceiling once more.
+    /// Measuring the ceiling a second time, which completes the sweep.
     Closing,
-    /// Re-measuring the least known point for another minute.
+    /// Re-measuring the least known point for up to a minute.
     Remeasuring,
-    /// Everything is measured; refining and watching for drift.
+    /// Everything is measured; progress refines the points and may reveal drift.
     Done,
 }
 
@@ -56,15 +56,15 @@ pub struct Profiler {
     /// Clock steps at the ceiling's limit, the ceiling first; empty if clocks are not used.
     clocks: Vec<Setting>,
     record: Record,
-    /// GPUs whose sensors measure.
+    /// GPUs whose sensors measure the power.
     gpus: Vec<GpuId>,
-    /// Number of times that drift started a new profile.
+    /// Number of times that drift from the profile caused a new sweep.
     restarts: u32,
-    /// Most efficient limit with a neighbouring batch size; nothing better is expected below it.
+    /// Most efficient limit at a neighbouring batch size of the job; no better limit is expected below it.
     expected: Option<PowerLimit>,
     closing: Option<PointStats>,
     stage: Stage,
-    /// Reported time since this stage began.
+    /// Time covered by reports since the current stage began.
     stage_time: Seconds,
     /// Settings that could not be measured, mostly because of heat.
     skipped: Vec<Setting>,
@@ -72,19 +72,19 @@ pub struct Profiler {
     last_report: Option<Monotonic>,
     sweep_time: Seconds,
     since_sweep: Seconds,
-    /// All reported time, and the part spent on re-measurements.
+    /// All time covered by reports, and the part spent on re-measurements.
     reported: Seconds,
     remeasured_time: Seconds,
     remeasuring: Option<Setting>,
     far_below: Seconds,
     learning: Learning,
     notes: Vec<String>,
-    /// Profile by the present record; computed when it is used and cleared with each change.
+    /// Profile computed from `record` at its first use, and cleared with each change.
     profile: OnceLock<Profile>,
 }
 
 impl Profiler {
-    /// Creates a profiler for GPUs in `groups` that continues from the record of earlier runs.
+    /// Creates a profiler for GPUs in `groups` that continues from the `record` of earlier runs.
     pub fn new(settings: Settings, groups: &[GroupRange], record: Record) -> Self {
         let limit_steps = steps::limit_steps(groups, settings.step_w, settings.lowest_w);
         let clocks = steps::clock_steps(groups, settings.clock_step_mhz);
@@ -117,28 +117,28 @@ impl Profiler {
         profiler
     }
 
-    /// Sets the most efficient limit of another batch size of the job. The sweep then ends after one measurement below
-    /// it that is worse, instead of two.
+    /// Sets the most efficient limit at another batch size of the job. The sweep then ends after one setting below it
+    /// that is worse than the previous one, instead of two.
     #[must_use]
     pub fn with_expected_limit(mut self, limit: Option<PowerLimit>) -> Self {
         self.expected = limit;
         self
     }
 
-    /// Sets the GPUs that measure, which the record then lists.
+    /// Sets the GPUs whose sensors measure; the record lists them.
     #[must_use]
     pub fn with_gpus(mut self, gpus: impl IntoIterator<Item = GpuId>) -> Self {
         self.gpus = gpus.into_iter().collect();
         self
     }
 
-    /// Returns how often drift from the profile started a new one.
+    /// Returns how often drift from the profile caused a new sweep.
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// Returns the measurement of a setting with its errors; `None` if there are too few data. A limit that cannot bind
-    /// counts as the ceiling.
+    /// Returns the measurement of a setting with its standard errors; `None` if there are too few data. An unmeasured
+    /// limit that cannot bind has the measurement of the ceiling.
     pub fn evidence(&self, setting: &Setting) -> Option<Evidence> {
         let loose = self.loose_limits();
         let is_ceiling = matches!(setting.as_slice(), [set] if set.clock.is_none() && loose.contains(&set.limit));
@@ -156,12 +156,12 @@ impl Profiler {
         self.stage
     }
 
-    /// Returns whether the sweep is complete. Re-measurements may still refine its points.
+    /// Returns true if the sweep is complete. Re-measurements may still refine its points.
     pub fn is_complete(&self) -> bool {
         matches!(self.stage, Stage::Done | Stage::Remeasuring)
     }
 
-    /// Returns the setting to put in force now; `None` once everything is measured.
+    /// Returns the setting to measure now; `None` once everything is measured.
     pub fn wanted(&self) -> Option<&Setting> {
         self.setting_of(self.stage)
     }
@@ -176,7 +176,7 @@ impl Profiler {
         }
     }
 
-    /// Returns the highest setting, the reference of every slowdown.
+    /// Returns the ceiling: all groups at their maximum usable limits, clocks unlocked. Every slowdown is against it.
     pub fn ceiling(&self) -> &Setting {
         &self.limit_steps[0][0]
     }
@@ -186,18 +186,18 @@ impl Profiler {
         &self.record
     }
 
-    /// Returns and clears the notes for the job's event log, oldest first.
+    /// Returns and clears the messages for the job's event log, oldest first.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// Returns whether it measures or has measured locked clocks.
+    /// Returns true if the sweep may include locked clocks.
     pub fn uses_clocks(&self) -> bool {
         !self.clocks.is_empty()
     }
 
-    /// Continues without locked clocks because the daemon may not lock them. Measurements at locked clocks stay in the
-    /// record for later runs.
+    /// Continues without locked clocks because the daemon has no permission to lock them. Earlier measurements at
+    /// locked clocks stay in the record for later runs.
     pub fn disable_clocks(&mut self) {
         self.profile.take();
         self.clocks.clear();
@@ -217,7 +217,7 @@ impl Profiler {
 
     pub(super) fn measured_profile(&self) -> Profile {
         let mut points = self.known_points();
-        // Limits that cannot bind are copies of the ceiling; a cap that counts limits needs them.
+        // Limits that cannot bind get copies of the ceiling's point: a cap on the sum of limits needs them.
         let copies = self.loose_limits();
         if let (Some(lowest), [_, ..]) = (copies.last().copied(), points.as_slice()) {
             let locked: Vec<OperatingPoint> =
@@ -235,8 +235,8 @@ impl Profiler {
         Profile { points }
     }
 
-    /// Returns the estimates that separate pauses from training. A rate from few and unequal chunks may contain pauses,
-    /// so the larger of its own error and the pooled error applies.
+    /// Returns the estimates for telling pauses from training. A rate from few and unequal chunks may contain pauses,
+    /// so the larger of its own error and the error from the noise of all settings applies.
     pub fn setting_estimates(&self) -> Vec<(Setting, SettingEstimate)> {
         let known = |point: &OperatingPoint| {
             let own = self.stats(&point.setting).map_or(0.0, |stats| stats.throughput.relative_error().unwrap_or(1.0));
@@ -278,13 +278,13 @@ impl Profiler {
         self.limit_steps.iter().enumerate().map(curve).collect()
     }
 
-    /// Returns the noise of the job's throughput over all measurements; `None` while there are too few.
+    /// Returns the noise of the job's throughput over all measurements; `None` if these are too few.
     fn noise(&self) -> Option<Noise> {
         let closing = self.closing.iter().map(|closing| &closing.throughput);
         Noise::pooled(self.record.points.iter().map(|p| &p.throughput).chain(closing))
     }
 
-    /// Returns the noise at one setting, from that setting alone if it has enough data.
+    /// Returns the noise at one setting, from this setting alone if its measurements suffice.
     pub fn noise_at(&self, setting: &Setting) -> Option<Noise> {
         let own = self.stats(setting).and_then(|p| Noise::pooled(std::iter::once(&p.throughput)));
         own.filter(Noise::is_well_known).or_else(|| self.noise())

@@ -7,18 +7,18 @@ use super::student::student;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Fraction of the expected rate below which an interval is a stall (validation, checkpoint, data loading) even if the
-/// noise is unknown: no power limit slows a job this much.
+/// noise is unknown: no power limit slows a job that much.
 pub(super) const STALL: f64 = 0.5;
 
-/// Fraction of unclear time above which training and pauses count as unknown.
+/// Maximum fraction of unclear time; above it, training time and pauses count as unknown.
 const MOST_UNCLEAR: f64 = 0.1;
 
-/// Maximum half width of the 95 % confidence interval for a slowdown to be reported: 0.3 percentage points.
+/// Maximum half width of the 95 % confidence interval of a slowdown that is reported: 0.3 percentage points.
 const STATED_WITHIN: f64 = 0.003;
-/// Relative time gain that counts as rounding.
+/// Relative time gain, as a fraction, that counts as rounding.
 const ROUNDING: f64 = 1e-4;
 
-/// Accumulated progress since the job's first report.
+/// Progress of a job accumulated since its first report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgressAccount {
     /// Samples done since the first report.
@@ -30,10 +30,10 @@ pub struct ProgressAccount {
     /// Energy of the stalled time, where known.
     #[serde(default)]
     pub stalled_energy: Joules,
-    /// Stalled time with known energy; zero in accounts of versions that did not record it.
+    /// Stalled time whose energy is known; zero in accounts of versions that did not record it.
     #[serde(default)]
     pub metered: Seconds,
-    /// Part of the metered stalled time in which a limit below the ceiling lowered the power.
+    /// Part of `metered` in which a power limit below the maximum usable limit lowered the power.
     #[serde(default)]
     pub bound: Seconds,
     /// Energy of `bound`.
@@ -42,11 +42,11 @@ pub struct ProgressAccount {
     /// Time in which reports were too sparse or too irregular to distinguish pauses from training.
     #[serde(default)]
     pub unclear: Seconds,
-    /// Time that may have been attributed wrongly between training and pauses.
+    /// Time that may be attributed wrongly to training or to pauses.
     #[serde(default)]
     pub doubt: Seconds,
-    /// Training below the reference setting. Absent before the first report and in accounts of older versions, which
-    /// count all training as below.
+    /// Training below the reference setting. Absent before the first report and in accounts of older versions, where
+    /// all training counts as below that setting.
     #[serde(default)]
     pub lost: Option<SlowedTraining>,
 }
@@ -74,7 +74,7 @@ impl ProgressAccount {
         self.lost.unwrap_or(SlowedTraining { below: self.active, samples: self.samples })
     }
 
-    /// Adds stalled time with its energy, if known. At a mean power of `bound` or more the limit lowered it.
+    /// Adds stalled time with its energy, if known. If its mean power is at least `bound`, the power limit lowered it.
     pub(super) fn add_stall(&mut self, span: Seconds, energy: Option<Joules>, bound: Option<Watts>) {
         self.stalled += span;
         let Some(energy) = energy else { return };
@@ -86,7 +86,7 @@ impl ProgressAccount {
         }
     }
 
-    /// Returns whether too much time is unclear to state the cost of limits.
+    /// Returns true if too much time is unclear to report what power limits cost the job.
     pub fn is_unclear(&self) -> bool {
         self.unclear > self.time() * MOST_UNCLEAR
     }
@@ -96,16 +96,17 @@ impl ProgressAccount {
         self.active + self.stalled
     }
 
-    /// Returns the slowdown so far against running at the ceiling with the same pauses; 0.03 is 3 %. `None` before the
-    /// first sample.
+    /// Returns the slowdown so far against training at the maximum usable limit (throughput `ceiling`) with the same
+    /// pauses; 0.03 is 3 %. `None` before the first sample.
     pub fn slowdown(&self, ceiling: SamplesPerSecond) -> Option<f64> {
         let lost = self.lost().time(ceiling);
         let at_ceiling = self.time() - lost;
         (self.samples > Samples::ZERO && at_ceiling > Seconds::ZERO).then(|| lost / at_ceiling)
     }
 
-    /// Returns the slowdown if half of its 95 % confidence interval is at most 0.3 percentage points. `error` is the
-    /// relative standard error of the ceiling's throughput.
+    /// Returns the slowdown if the half width of its 95 % confidence interval is at most 0.3 percentage points; `None`
+    /// otherwise, and if too much time is unclear or the slowdown is negative by more than that half width. `error` is
+    /// the relative standard error of `ceiling`.
     pub fn known_slowdown(&self, ceiling: SamplesPerSecond, error: f64) -> Option<f64> {
         let slowdown = self.slowdown(ceiling)?;
         let half = student(f64::INFINITY) * error * (self.lost().below / self.time()) + self.doubt / self.time();

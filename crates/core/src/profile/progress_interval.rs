@@ -1,4 +1,4 @@
-//! The interval between two reports with progress: its samples, energy and settings.
+//! Interval between two progress reports of a job: samples, energy and settings.
 
 use super::dips::Dip;
 use super::pause_detection::IntervalWork;
@@ -6,10 +6,10 @@ use super::steps::Setting;
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds};
 
-/// Minimum duration in seconds, against rounding.
+/// Minimum duration in seconds, so that rounding gives none of zero length.
 const LEAST_SPAN: f64 = 0.05;
 
-/// Interval between two reports with progress.
+/// Interval between two progress reports that show new samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProgressInterval {
     /// Start and end on the daemon's clock.
@@ -22,7 +22,7 @@ pub(super) struct ProgressInterval {
     pub(super) waited: bool,
     /// Energy of all GPUs; `None` if part of it is unknown.
     pub(super) energy: Option<Joules>,
-    /// The settings in force and their durations.
+    /// Settings in force during the interval, each with its duration.
     pub(super) settings: Vec<(Setting, Seconds)>,
 }
 
@@ -31,7 +31,7 @@ impl ProgressInterval {
         Self { from, to: from, energy: Some(Joules::ZERO), ..Self::default() }
     }
 
-    /// Returns the setting, if there was only one and the job was not paused.
+    /// Returns the setting if there was only one and the daemon did not pause the job.
     pub(super) fn setting(&self) -> Option<&Setting> {
         match self.settings.as_slice() {
             [(only, _)] if self.idle <= Seconds::ZERO => Some(only),
@@ -39,7 +39,7 @@ impl ProgressInterval {
         }
     }
 
-    /// Returns whether one setting was in force throughout and the job was not paused.
+    /// Returns true if this setting was in force throughout and the daemon did not pause the job.
     pub(super) fn is_at(&self, setting: &Setting) -> bool {
         let same = |set: &Setting| set.len() == setting.len() && set.iter().zip(setting).all(|(a, b)| a.same_as(*b));
         self.idle <= Seconds::ZERO && !self.settings.is_empty() && self.settings.iter().all(|(set, _)| same(set))

@@ -1,4 +1,4 @@
-//! Bounds on throughput, and training power, at each setting, from measurements or from the power limit.
+//! Throughput bounds and training power at each setting, from measurements or assumed from the power limit.
 
 use std::collections::VecDeque;
 
@@ -8,18 +8,18 @@ use super::steps::{GroupRange, Setting};
 use crate::time::Monotonic;
 use crate::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
-/// Training power at an unmeasured setting, at least, as a fraction of the limit or of the reference power, whichever
-/// is lower. Holds for 1,315 of 1,331 rows of recorded traces; the minimum is 0.74.
+/// Assumed lower bound of the training power at an unmeasured setting, as a fraction of the limit or of the power at
+/// the reference setting, whichever is lower. Holds for 1,315 of 1,331 rows of recorded traces; their minimum is 0.74.
 const LEAST_POWER_SHARE: f64 = 0.8;
-/// Quantile of the readings at a setting, pauses included, that is taken for training power.
+/// Quantile of the power readings at a setting, pauses included, that is taken for training power.
 const UPPER_QUANTILE: f64 = 0.75;
-/// Relative fluctuation of training power.
+/// Relative deviation from that quantile up to which readings count as training power.
 const FLUCTUATION: f64 = 0.1;
-/// Minimum number of readings from which training power is estimated.
+/// Minimum number of readings for estimating training power from them.
 const LEAST_READINGS: usize = 5;
 /// Ratio of peak to mean power of a GPU.
 const PEAK_TO_MEAN: f64 = 1.1;
-/// Half width of the range of a measured rate, in standard errors.
+/// Half width of a measured rate's bounds, in standard errors.
 const RATE_ERRORS: f64 = 2.0;
 
 /// Estimated throughput and power at a setting.
@@ -33,14 +33,14 @@ pub struct SettingEstimate {
     pub power: Watts,
 }
 
-/// The GPUs of a job, grouped by model.
+/// GPUs of a job, grouped by GPU model.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuGroups {
-    /// Number of GPUs per group.
+    /// Number of GPUs in each group.
     gpus: Vec<f64>,
-    /// Sum of the highest limits of all GPUs.
+    /// Sum of the maximum usable limits of all GPUs.
     pub(super) ceiling: Watts,
-    /// The reference setting: the highest limit of each group. Time is lost below it only.
+    /// Reference setting: all groups at their maximum usable limits. Only lower settings lose time.
     pub(super) reference: Setting,
 }
 
@@ -53,13 +53,13 @@ impl GpuGroups {
         }
     }
 
-    /// Returns the sum of the limits of all GPUs.
+    /// Returns the sum of the limits of all GPUs at a setting.
     pub(super) fn limit_of(&self, setting: &Setting) -> Watts {
         setting.iter().zip(&self.gpus).map(|(set, gpus)| set.limit.watts() * *gpus).sum()
     }
 }
 
-/// Energy of all GPUs at one setting between two readings.
+/// Energy of all GPUs of a job at one setting between two readings.
 #[derive(Clone, Debug)]
 pub(super) struct EnergyInterval {
     pub(super) from: Monotonic,
@@ -85,7 +85,7 @@ pub(super) struct RateBounds {
     pub(super) most: SamplesPerSecond,
 }
 
-/// Estimates of throughput and training power at each setting.
+/// Source of throughput bounds and training power for each setting.
 pub(super) struct RateModel<'a> {
     groups: &'a GpuGroups,
     drawn: &'a VecDeque<EnergyInterval>,
@@ -102,8 +102,8 @@ impl<'a> RateModel<'a> {
         Self { groups, drawn, estimate, reference: estimate(&groups.reference) }
     }
 
-    /// Returns the mean throughput bounds of an interval, weighted by the `net` time at each setting; `None` if
-    /// unbounded.
+    /// Returns the mean throughput bounds of an interval, weighted by `net`, the time at each of its settings without
+    /// dips; `None` if they are unknown at one of the settings.
     pub(super) fn rates(&self, of: &ProgressInterval, net: &[Seconds]) -> Option<RateBounds> {
         let time: Seconds = net.iter().copied().sum();
         let mut mean = RateBounds { least: SamplesPerSecond::ZERO, most: SamplesPerSecond::ZERO };
@@ -116,8 +116,8 @@ impl<'a> RateModel<'a> {
         (time > Seconds::ZERO && mean.least > SamplesPerSecond::ZERO).then_some(mean)
     }
 
-    /// Returns the measured rate with its error, else bounds from the reference rate and the limit: power falls faster
-    /// than throughput.
+    /// Returns the measured rate ± two standard errors, limited to the assumed bounds, or else the assumed bounds: from
+    /// the reference rate times the limit's ratio (power falls faster than throughput) to the reference rate.
     fn rates_at(&self, setting: &Setting) -> Option<RateBounds> {
         let assumed = self.assumed_rates(setting);
         let Some(SettingEstimate { throughput, error, .. }) = self.estimate(setting) else { return assumed };
@@ -141,14 +141,14 @@ impl<'a> RateModel<'a> {
         (self.estimate)(setting)
     }
 
-    /// Returns the mean training power of an interval, weighted by the time at each setting.
+    /// Returns the mean training power of an interval, weighted by time; `None` if a setting is unmeasured.
     pub(super) fn power(&self, of: &ProgressInterval) -> Option<Watts> {
         let time: Seconds = of.settings.iter().map(|(_, time)| *time).sum();
         let part = |(setting, part): &(Setting, Seconds)| Some((self.estimate)(setting)?.power * (*part / time));
         if of.settings.is_empty() { None } else { of.settings.iter().map(part).sum() }
     }
 
-    /// Returns the training power at each setting that has energy readings.
+    /// Returns the training power at each setting that has energy readings; `None` where it cannot be estimated.
     pub(super) fn training_powers(&self) -> Vec<(&'a Setting, Option<Watts>)> {
         let mut powers: Vec<(&Setting, Option<Watts>)> = Vec::new();
         for drawn in self.drawn {
@@ -159,7 +159,7 @@ impl<'a> RateModel<'a> {
         powers
     }
 
-    /// Returns the measured training power, else an assumption from the limit, else an estimate from the readings.
+    /// Returns the training power from measurements, else assumed from the limit, else estimated from readings.
     fn training_power(&self, setting: &Setting) -> Option<Watts> {
         let known = (self.estimate)(setting).map(|known| known.power);
         let plain = setting.iter().all(|set| set.clock.is_none());
@@ -168,7 +168,7 @@ impl<'a> RateModel<'a> {
         known.or(assumed).or_else(|| self.upper_quartile_power(setting))
     }
 
-    /// Returns the mean power of successive readings at a setting, each over at least [`SUFFICIENT`].
+    /// Returns the mean powers at a setting, each over successive readings that last at least [`SUFFICIENT`] together.
     fn sufficient_readings(&self, setting: &Setting) -> Vec<Watts> {
         let mut powers = Vec::new();
         let (mut span, mut energy, mut end) = (Seconds::ZERO, Joules::ZERO, None);
@@ -185,7 +185,7 @@ impl<'a> RateModel<'a> {
         powers
     }
 
-    /// Returns the mean of the readings near the upper quartile, taking lower readings for pauses.
+    /// Returns the mean of the readings near the upper quartile, because lower readings may be pauses.
     fn upper_quartile_power(&self, setting: &Setting) -> Option<Watts> {
         let mut powers: Vec<Watts> = self.sufficient_readings(setting);
         powers.sort_by(Watts::total_cmp);

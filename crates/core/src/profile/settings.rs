@@ -12,22 +12,22 @@ const MOST_STEP: Watts = Watts::new(1000.0);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Step between the limits of a sweep.
+    /// Power-limit step of a sweep.
     pub step_w: Watts,
-    /// Lowest limit to measure; the GPU's minimum if absent.
+    /// Lowest power limit to measure; the GPU's minimum if absent.
     pub lowest_w: Option<Watts>,
     /// Step between the clocks of a sweep where the power limit does not bind.
     pub clock_step_mhz: u32,
-    /// Time after a change of limit during which nothing is measured.
+    /// Time after a change of the power limit or clock during which nothing is measured.
     pub settle_s: Seconds,
     /// Minimum duration of a measurement.
     pub window_s: Seconds,
-    /// Target relative standard error of a point's throughput.
+    /// Target relative standard error of the throughput measured at one setting.
     pub standard_error: f64,
-    /// Maximum duration of a measurement, after which the point keeps the error it has.
+    /// Maximum duration of a measurement, which then ends even if its standard error is above the target.
     pub max_window_s: Seconds,
-    /// Target relative standard error of the ceiling's throughput, reached by re-measuring, because its error adds to
-    /// every slowdown. (Other points: a third of `standard_error`.)
+    /// Target relative standard error of the throughput at the maximum usable limit, reached by re-measurement, because
+    /// this error adds to every slowdown. (Target of re-measurements at other limits: a third of `standard_error`.)
     pub reference_standard_error: f64,
     /// Maximum fraction of a job's time spent on re-measurements.
     pub visit_share: f64,

@@ -1,67 +1,67 @@
-//! The slack account: time that a job lost to lower limits so far, and may still lose.
+//! Slack account: time that a job lost to lower limits so far, and may still lose.
 //!
-//! Only intervals below the reference setting count, each with its time less the time that the same samples take at the
-//! reference. The account pays for profiling, planned slowdown and waiting between two reports.
+//! Only intervals at other settings than the reference (maximum usable limits) count, with their duration less the time
+//! that their samples take at the reference. The account pays for profiling, planned slowdown and waiting for reports.
 
 use serde::{Deserialize, Serialize};
 
 use super::noise::Noise;
 use crate::units::{Samples, SamplesPerSecond, Seconds};
 
-/// Time by which noise may exceed the allowed slowdown without a reserve for it.
+/// Time by which a job may exceed its allowed slowdown due to noise without a reserve for that time.
 const TOLERATED: Seconds = Seconds::new(1.0);
-/// Minimum and maximum of this tolerance as a fraction of the job's time.
+/// Minimum and maximum of this tolerance as a fraction of the job's duration.
 const TOLERATED_PART: (f64, f64) = (0.0009, 0.0025);
-/// Minimum reserve in standard errors.
+/// Minimum reserve, in standard errors of the reference throughput.
 const LEAST_RESERVE: f64 = 0.5;
 
-/// Training below the reference setting since the job's first report.
+/// Training of a job below the reference setting since its first report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SlowedTraining {
     /// Training time in intervals with a setting other than the reference.
     pub below: Seconds,
-    /// Samples of these intervals.
+    /// Samples done in these intervals.
     pub samples: Samples,
 }
 
 impl SlowedTraining {
-    /// Returns the sum of both.
+    /// Returns the sum of two such records.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self { below: self.below + other.below, samples: self.samples + other.samples }
     }
 
-    /// Returns the time lost, t − x/r(l_max); negative if lower limits turned out to be faster.
+    /// Returns the time lost against the reference throughput, t − x/r(l_max); negative if lower limits were faster.
     pub fn time(&self, reference: SamplesPerSecond) -> Seconds {
         self.below - self.samples / reference
     }
 }
 
-/// Time that a job may lose in total, and has lost.
+/// Time that a job may lose in total, and time that it has lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slack {
-    /// Total allowed time, less the reserve for the reference's error.
+    /// Time that the job may lose in total, less the reserve for the error of the reference throughput.
     pub allowed: Seconds,
-    /// Time lost so far.
+    /// Time that the job lost so far.
     pub lost: Seconds,
-    /// Time of the whole job at the reference; `None` if its work is unknown.
+    /// Duration of the whole job at the reference setting; `None` if its work is unknown.
     pub whole: Option<Seconds>,
-    /// Maximum slowdown; 0.03 is 3 %.
+    /// Allowed slowdown, less that reserve; 0.03 is 3 %.
     pub part: f64,
 }
 
 impl Slack {
-    /// Returns the time that may still be lost; negative once the allowed slowdown is exceeded.
+    /// Returns the time that the job may still lose; negative once the allowed slowdown is exceeded.
     pub fn left(&self) -> Seconds {
         self.allowed - self.lost
     }
 }
 
-/// Returns the fraction of a job's time that plans leave unspent because the reference has an error: its 99.5 %
-/// quantile less a tolerance (1 s, within 0.09 % and 0.25 % of the time), and at least half a standard error. 1 while
-/// the error is unknown.
+/// Returns the fraction of a job's duration that plans leave unspent because the reference throughput has an error: the
+/// 99.5 % quantile of that error less a tolerance (1 s, within 0.09 % and 0.25 % of the duration), and at least half a
+/// standard error. Returns 1 while the noise is unknown, except for a zero error.
 ///
-/// `error` is the reference's relative standard error, `whole` the time of all work at the reference.
+/// `error` is the relative standard error of that throughput, `whole` the duration of all work at the reference.
 pub fn reserve(error: f64, noise: Option<&Noise>, whole: Seconds) -> f64 {
     let Some(noise) = noise else { return if error > 0.0 { 1.0 } else { 0.0 } };
     let part = if whole > Seconds::ZERO { TOLERATED / whole } else { 0.0 };

@@ -2,9 +2,9 @@
 //! between training and pauses.
 //!
 //! The unit is the interval between two reports with progress. Reports without progress extend it, so a pause begins at
-//! the last sample before it. Dips of the power that progress confirms are pauses, accurate to the second. Where pauses
-//! draw about as much as training, intervals at one setting are compared, see [`super::pause_detection`]. Intervals
-//! with several or little known settings are judged by known or bounded rates; time that may be either is in doubt.
+//! the last progress before it. Power dips that progress confirms are pauses, accurate to the second. Where pauses draw
+//! about as much power as training, intervals at one setting are compared ([`super::pause_detection`]). Intervals with
+//! several or hardly known settings are judged by known or bounded rates; time that may be either is in doubt.
 
 use std::collections::VecDeque;
 
@@ -18,25 +18,26 @@ use super::steps::{GroupRange, Setting};
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Number of intervals that are judged again with each new one.
+/// Number of latest intervals that are judged again with each new one.
 const KEPT: usize = 48;
-/// Ratio of mean power in a pause to the limit from which the limit lowers it.
+/// Minimum ratio of a pause's mean power to the power limit from which the limit counts as lowering that power.
 const BOUND: f64 = 0.95;
-/// Minimum duration of an energy reading.
+/// Minimum duration of an energy reading; shorter ones are merged.
 const SHORTEST_READING: Seconds = Seconds::new(0.5);
-/// Tolerances before work is too fast for a dip to be a pause: a factor on the rate, and time at the dip's edges.
+/// Tolerances of the test that a dip is no pause because training outside of it would be too fast: a factor on the
+/// maximum rate, and extra time for the dip's edges.
 const FASTER: f64 = 1.1;
 const EDGES: Seconds = Seconds::new(0.3);
-/// Number of readings kept from before the oldest interval.
+/// Number of readings kept from before the oldest interval, to find dips that began there.
 const BEFORE: usize = 5;
-/// Maximum number of intervals with progress that a pause overlaps.
+/// Maximum number of intervals with progress that a pause can overlap.
 const MOST_TOUCHED: usize = 3;
-/// Maximum fraction of squared throughput differences that remains if dips explain them.
+/// Maximum fraction of the squared throughput differences that is left without the dips if dips explain them.
 const EXPLAINED: f64 = 0.25;
-/// Number of latest intervals from which the usual report interval is estimated.
+/// Number of latest intervals; the longest of them is taken as the usual report interval.
 const USUAL: usize = 6;
 
-/// Last reading of a job's GPUs.
+/// Latest energy reading of a job's GPUs.
 #[derive(Clone, Copy, Debug)]
 struct LastReading {
     at: Monotonic,
@@ -57,17 +58,17 @@ pub struct StallDetector {
     latest_pauses: Option<LatestPauses>,
 }
 
-/// Pauses that the power shows in the latest interval.
+/// Pauses that the power shows in the latest interval between reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatestPauses {
-    /// Pauses.
+    /// Total time and energy of these pauses.
     pub paused: Dip,
-    /// True if a pause seems to begin at its end.
+    /// True if the interval contains no pause but ends at low power: a pause may begin there.
     pub ends_low: bool,
 }
 
 impl StallDetector {
-    /// Continues an earlier account.
+    /// Creates a detector that continues from an earlier account.
     pub fn new(account: ProgressAccount) -> Self {
         Self {
             groups: GpuGroups::default(),
@@ -80,13 +81,14 @@ impl StallDetector {
         }
     }
 
-    /// Sets the number of GPUs and the highest limit of each group. The highest limits are the reference setting.
+    /// Sets the job's GPUs per group. Their maximum usable limits are the reference setting.
     pub fn set_groups(&mut self, groups: &[GroupRange]) {
         self.groups = GpuGroups::of(groups);
     }
 
-    /// Records the setting in force, if there is a single one, and the cumulative energy, `None` if a GPU did not
-    /// respond. `idle` means that the daemon paused the job. Call it at each tick and right before [`Self::report`].
+    /// Records the setting in force, `None` if equal GPUs differ or one does not respond, and the cumulative energy,
+    /// `None` if unknown. `idle` means that the daemon paused the job. Call it at each tick and right before
+    /// [`Self::report`].
     pub fn observe(&mut self, at: Monotonic, setting: Option<&Setting>, energy: Option<Joules>, idle: bool) {
         let Some(before) = self.last_reading.replace(LastReading { at, energy }) else { return };
         let span = at.since(before.at);
@@ -108,7 +110,7 @@ impl StallDetector {
         }
     }
 
-    /// Stores an energy reading, merging short ones because counters are coarse. A reading never spans two intervals.
+    /// Stores an energy reading, and merges short ones because counters are coarse. A reading lies within one interval.
     fn draw(&mut self, drawn: EnergyInterval) {
         let within = self.open.from;
         let joins = |last: &&mut EnergyInterval| {
@@ -128,13 +130,13 @@ impl StallDetector {
         ProgressInterval::open(self.open.to)
     }
 
-    /// Starts at the first report; time and energy before it do not count.
+    /// Starts the account at the first report; earlier time and energy do not count.
     pub fn begin(&mut self) {
         self.open = self.reopened();
     }
 
     /// Adds a report of `done` samples in `span` since the previous one and returns the account up to it. `known`
-    /// returns the estimate of a setting.
+    /// returns the estimated throughput and power at a setting.
     pub fn report(
         &mut self,
         span: Seconds,
@@ -180,12 +182,12 @@ impl StallDetector {
             }
             at = end;
         }
-        // Consecutive intervals with pauses are finalised together.
+        // Consecutive intervals with pauses are finalised together, because a pause may span several of them.
         if let (true, Some((end, sums))) = (self.recent.len() > KEPT, oldest) {
             self.finalised = sums;
             self.recent.drain(..end);
             let oldest = self.recent.front().unwrap_or(&self.open).from;
-            // Detecting a dip that ends in the oldest interval needs its beginning.
+            // Readings before the oldest interval show the beginning of a dip that ends in it.
             while self.drawn.get(BEFORE).is_some_and(|drawn| drawn.to <= oldest) {
                 self.drawn.pop_front();
             }
@@ -193,7 +195,7 @@ impl StallDetector {
         sums.plus(&self.open_interval())
     }
 
-    /// Judges each recent interval.
+    /// Judges for each recent interval whether it contains pauses.
     fn judged(&self, model: &RateModel<'_>, shown: &[IntervalDips]) -> Vec<IntervalVerdict> {
         let quantum = step(&self.recent.iter().zip(shown).map(|(of, shown)| of.work(&shown.dip)).collect::<Vec<_>>());
         let by_rates =
@@ -219,7 +221,7 @@ impl StallDetector {
                 places = later;
             }
         }
-        // A pause may have begun in the interval before the one that shows it.
+        // A pause may have begun in the interval before the one that took too long.
         for i in 1..judged.len() {
             if judged[i].alone && self.recent[i - 1].idle <= Seconds::ZERO {
                 judged[i - 1].paused = true;
@@ -242,7 +244,7 @@ impl StallDetector {
             self.recent.iter().map(|of| of.settings.iter().map(|(_, time)| *time).collect()).collect();
         for run in runs(readings) {
             let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
-            // A job that reports progress repeatedly is not paused.
+            // A job that reports progress several times meanwhile is not paused.
             if self.recent.iter().filter(|of| of.from < to && from < of.to && of.done > Samples::ZERO).count()
                 > MOST_TOUCHED
             {
@@ -276,7 +278,7 @@ impl StallDetector {
         sums.into_iter().zip(net).map(|(dip, net)| IntervalDips { dip, net }).collect()
     }
 
-    /// Returns for each interval whether dips explain the throughput differences at its setting.
+    /// Returns true for each interval at whose setting dips explain the throughput differences between intervals.
     fn borne_out(&self, sums: &[Dip]) -> Vec<bool> {
         let mut borne_out = vec![false; sums.len()];
         for place in 0..sums.len() {
@@ -314,7 +316,7 @@ impl StallDetector {
             }
         }
         let own = energy.filter(|_| span > Seconds::ZERO).map(|energy| energy / span);
-        // The profile's values are more accurate as long as they still hold.
+        // The profile's values are more accurate than an interval's own as long as both agree.
         let near = |known: f64, own: f64| (known / own - 1.0).abs() < LEAST_PART;
         let enough = places.len() >= FEW;
         for (place, slow) in places.iter().zip(&verdict.paused) {
@@ -335,7 +337,8 @@ impl StallDetector {
         }
     }
 
-    /// Splits one interval without a pause, or a run of intervals with pauses.
+    /// Returns the account of one interval without a pause, or of successive intervals with pauses that start at index
+    /// `from`: their time and energy split between training and pauses.
     fn split(&self, run: &[IntervalVerdict], from: usize) -> ProgressAccount {
         let intervals = || self.recent.iter().skip(from).zip(run);
         let mut sums = ProgressAccount::default();
@@ -377,15 +380,15 @@ impl StallDetector {
             return with_losses(sums);
         }
         sums.active = span - stalled;
-        // At the ceiling the reference has the same limit.
+        // At its maximum usable limit the job has the same power in pauses as in the reference case.
         let bound = Some(capped * BOUND).filter(|_| capped < self.groups.ceiling * BOUND);
         sums.add_stall(stalled, energy, bound);
         with_losses(sums)
     }
 
-    /// Returns the account since the last progress: a pause once it exceeds twice the usual interval.
+    /// Returns the account since the last progress: training, or a pause once longer than two usual intervals.
     fn open_interval(&self) -> ProgressAccount {
-        // The time lost is known when the interval ends.
+        // The time lost against the reference counts when the interval ends.
         let mut sums = ProgressAccount { lost: Some(SlowedTraining::default()), ..ProgressAccount::default() };
         let span = self.open.span;
         let usual = self.recent.iter().rev().take(USUAL).map(|s| s.trainable().get()).fold(0.0, f64::max);
@@ -398,7 +401,7 @@ impl StallDetector {
     }
 }
 
-/// Returns the latest readings at one training power as one; `None` while they are shorter than [`SUFFICIENT`].
+/// Returns the latest readings at one setting's training power, merged; `None` if shorter than [`SUFFICIENT`].
 fn tail(readings: &[Reading]) -> Option<Reading> {
     let mut tail = *readings.last()?;
     let level = tail.training;
@@ -412,25 +415,25 @@ fn tail(readings: &[Reading]) -> Option<Reading> {
     (tail.span >= SUFFICIENT).then_some(tail)
 }
 
-/// Dips in the power of one interval.
+/// Power dips in one interval that count as pauses.
 #[derive(Clone, Debug)]
 struct IntervalDips {
-    /// Pauses.
+    /// Total time and energy of the dips.
     dip: Dip,
-    /// Remaining time at each of its settings.
+    /// Time outside of the dips at each of the interval's settings.
     net: Vec<Seconds>,
 }
 
-/// Verdict on one interval.
+/// Result of judging one interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct IntervalVerdict {
-    /// True if it contains a pause besides its dips, or the beginning of one.
+    /// True if the interval contains a pause besides its dips, or possibly the beginning of one.
     paused: bool,
-    /// True if it shows the pause by itself.
+    /// True if the interval itself took too long, not only the one after it.
     alone: bool,
-    /// True if pauses cannot be distinguished from training.
+    /// True if pauses cannot be distinguished from training in this interval.
     unclear: bool,
-    /// Time that may be training or a pause.
+    /// Time of the interval that may be training or a pause.
     doubt: Seconds,
     dip: Dip,
     rate: Option<SamplesPerSecond>,
@@ -438,7 +441,7 @@ struct IntervalVerdict {
 }
 
 impl IntervalVerdict {
-    /// Judges an interval by the rate bounds of its settings.
+    /// Judges an interval by the known or assumed rate bounds of its settings.
     fn by_rates(of: &ProgressInterval, shown: &IntervalDips, quantum: f64, model: &RateModel<'_>) -> Self {
         let net = of.trainable() - shown.dip.span;
         let mut it = Self { dip: shown.dip, power: model.power(of), ..Self::default() };

@@ -14,7 +14,7 @@ pub struct RateStats {
     tt: f64,
     ty: f64,
     yy: f64,
-    /// Lag-1 sums for autocorrelation. Absent in records of older versions.
+    /// Sums over pairs of successive chunks, for the autocorrelation. Absent in records of older versions.
     #[serde(default, skip_serializing_if = "Lagged::is_empty")]
     lagged: Lagged,
 }
@@ -46,24 +46,24 @@ impl Lagged {
     }
 }
 
-/// Residuals of one rate's chunks, relative to the rate.
+/// Sums over the residuals of chunks from their rate R, relative to that rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Scatter {
     /// Σ(y − R·t)²/R², in s².
     pub(super) squares: f64,
-    /// The same for products of successive chunks.
+    /// Sum of the products of successive residuals, divided by R², in s².
     pub(super) lag_products: f64,
-    /// Seconds covered by `squares`, less one chunk's worth for the mean.
+    /// Duration of the chunks in seconds, less the mean chunk's, because R is estimated from the same chunks.
     pub(super) seconds: f64,
-    /// Degrees of freedom.
+    /// Degrees of freedom of `squares`.
     pub(super) degrees_of_freedom: f64,
 }
 
-/// Maximum autocorrelation that can be separated from the rate itself.
+/// Upper bound of the estimated autocorrelation: a stronger one looks like a changed rate.
 const MOST_CORRELATED: f64 = 0.95;
 
 impl RateStats {
-    /// Adds `y` units in `t` seconds.
+    /// Adds a chunk of `y` units (samples or joules) in `t` seconds.
     pub fn add(&mut self, t: f64, y: f64) {
         self.n += 1.0;
         self.t += t;
@@ -74,7 +74,7 @@ impl RateStats {
         self.lagged.add(t, y);
     }
 
-    /// Returns the statistics over the chunks of both.
+    /// Returns the statistics over the chunks of both operands.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
         Self {
@@ -93,12 +93,12 @@ impl RateStats {
         self.n
     }
 
-    /// Returns the seconds measured.
+    /// Returns the duration of all chunks in seconds.
     pub fn seconds(&self) -> f64 {
         self.t
     }
 
-    /// Returns units per second; `None` before the first chunk.
+    /// Returns the rate in units per second; `None` before the first chunk.
     pub fn rate(&self) -> Option<f64> {
         (self.t > 0.0).then(|| self.y / self.t)
     }
@@ -120,14 +120,14 @@ impl RateStats {
         let (rate, error) = self.rate().zip(self.relative_error())?;
         let squares = self.squares(rate);
         let lag_products = self.lagged.yy - rate * self.lagged.ty + rate * rate * self.lagged.tt;
-        // An estimate from n pairs is too low by about 1/n.
+        // An autocorrelation estimated from n pairs is too low by about 1/n.
         let correlation = if squares > 0.0 { lag_products / squares + 1.0 / self.n } else { 0.0 };
         let correlation = correlation.clamp(0.0, MOST_CORRELATED);
         let inflation = ((1.0 + correlation) / (1.0 - correlation)).sqrt();
         Some((error * inflation, self.t * self.t / self.tt - 1.0))
     }
 
-    /// Returns the residuals of its chunks; `None` for fewer than two chunks or a zero rate.
+    /// Returns the sums over the residuals of the chunks; `None` for fewer than two chunks or a zero rate.
     pub(super) fn scatter(&self) -> Option<Scatter> {
         let rate = self.rate().filter(|r| *r > 0.0 && self.n >= 2.0)?;
         let lag_products = self.lagged.yy - rate * self.lagged.ty + rate * rate * self.lagged.tt;
@@ -139,7 +139,7 @@ impl RateStats {
         })
     }
 
-    /// Returns the sum of squared residuals.
+    /// Returns the sum of squared residuals from `rate`.
     fn squares(&self, rate: f64) -> f64 {
         (self.yy - 2.0 * rate * self.ty + rate * rate * self.tt).max(0.0)
     }

@@ -1,36 +1,36 @@
-//! The settings that a sweep measures, and inferred settings for jobs on unequal GPUs.
+//! Settings that a sweep measures, and inferred settings for jobs on unequal GPUs.
 
 use crate::domain::{ClockRange, Estimate, OperatingPoint, PowerLimit, SetPoint};
 use crate::units::{SamplesPerSecond, Seconds, Watts};
 
-/// One set point per group of equal GPUs.
+/// Set points of a job, one per group of equal GPUs.
 pub type Setting = Vec<SetPoint>;
 
-/// The limits and clocks that a group of equal GPUs allows.
+/// Power limits and clocks that a group of equal GPUs allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRange {
-    /// Number of GPUs.
+    /// Number of GPUs in the group.
     pub gpus: u32,
     /// Maximum usable limit (`planning.md` §5).
     pub ceiling: PowerLimit,
-    /// Original limit, if all GPUs of the group share one. A sweep measures it too.
+    /// Original limit, if all GPUs of the group have the same one. A sweep of a single group measures it too.
     pub original: Option<PowerLimit>,
-    /// The lowest limit.
+    /// Lowest power limit that the GPUs accept.
     pub min: PowerLimit,
     /// Lockable clocks; `None` if clocks are not used.
     pub clocks: Option<ClockRange>,
 }
 
 impl GroupRange {
-    /// Returns the range of one GPU that is controlled by its power limit alone.
+    /// Returns the range of one GPU whose clocks are not controlled and whose original limit is not measured.
     pub const fn of_limits(ceiling: PowerLimit, min: PowerLimit) -> Self {
         Self { gpus: 1, ceiling, original: None, min, clocks: None }
     }
 }
 
-/// Returns the settings of a sweep, one list per group, each from the ceiling down. A list lowers one group's limit and
-/// keeps the others at their ceilings. With a single group, the usual case, this is Zeus's sweep plus the original
-/// limit, which savings are compared with.
+/// Returns the settings of a sweep, one list per group, each from the maximum usable limit (ceiling) down. A list
+/// lowers one group's limit and keeps the others at their ceilings. With a single group, the usual case, this is Zeus's
+/// sweep plus the original limit, which savings are compared with.
 pub fn limit_steps(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) -> Vec<Vec<Setting>> {
     let ceiling: Setting = groups.iter().map(|g| g.ceiling.into()).collect();
     let step = step.to_milliwatts().max(1_000);
@@ -56,8 +56,8 @@ pub fn limit_steps(groups: &[GroupRange], step: Watts, lowest: Option<Watts>) ->
     groups.iter().enumerate().map(descend).collect()
 }
 
-/// Returns the settings of a clock sweep at the ceiling's limit: clocks unlocked first, then down to the lowest in
-/// steps of about `step_mhz`. Empty if clocks are not used, and for unequal GPUs, because single-group sweeps do not
+/// Returns the settings of a clock sweep at the maximum usable limit: clocks unlocked first, then down to the lowest in
+/// steps of at least `step_mhz`. Empty if clocks are not used, and for unequal GPUs, because single-group sweeps do not
 /// show which clocks slow the groups equally.
 pub fn clock_steps(groups: &[GroupRange], step_mhz: u32) -> Vec<Setting> {
     let [GroupRange { ceiling, clocks: Some(range), .. }] = groups else { return Vec::new() };
@@ -73,21 +73,21 @@ pub fn clock_steps(groups: &[GroupRange], step_mhz: u32) -> Vec<Setting> {
     steps
 }
 
-/// A measurement of one group's sweep at one limit, with the other groups at their ceilings.
+/// Measurement of one group at one limit, with the other groups at their maximum usable limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupPoint {
-    /// The group's limit.
+    /// Power limit of the group's GPUs.
     pub limit: PowerLimit,
     /// Throughput of the whole job. Training is synchronous, so the slowest GPU determines it.
     pub throughput: SamplesPerSecond,
-    /// Power of this group's GPUs.
+    /// Total power of this group's GPUs.
     pub power: Watts,
 }
 
 /// Infers settings that slow all groups equally: for each measured throughput, the lowest limit of each group that
 /// still reaches it. Throughput and power come from the groups' own sweeps until a setting has been measured itself.
 ///
-/// `curves` holds one sweep per group, ceiling first. The result is in descending order and omits the ceiling.
+/// `curves` holds one sweep per group, maximum usable limit first. The result omits that limit; fastest first.
 pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<OperatingPoint> {
     let Some(top) = curves.iter().filter_map(|c| c.first()).map(|p| p.throughput).reduce(SamplesPerSecond::max) else {
         return Vec::new();
@@ -116,8 +116,8 @@ pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<Operati
     points
 }
 
-/// Returns the lowest limit at which a group reaches `level`, interpolated between measured limits and rounded up to
-/// 1 W.
+/// Returns the lowest limit at which a group reaches the throughput `level`, interpolated between measured limits and
+/// rounded up to 1 W.
 fn slowest_that_reaches(curve: &[GroupPoint], level: SamplesPerSecond) -> Option<GroupPoint> {
     let last = curve.iter().rposition(|p| p.throughput >= level * 0.999)?;
     let above = curve[last];

@@ -12,12 +12,12 @@ pub fn student(freedom: f64) -> f64 {
     quantile(NORMAL, freedom)
 }
 
-/// Returns the 99.5 % quantile with a relative error below 1/100.
+/// Returns the 99.5 % quantile of Student's t-distribution with a relative error below 1/100, otherwise as [`student`].
 pub(super) fn student_rare(freedom: f64) -> f64 {
     quantile(RARE, freedom)
 }
 
-/// Converts a normal quantile into Student's: the expansion of Abramowitz and Stegun, 26.7.5.
+/// Converts a quantile of the normal distribution into one of Student's: Abramowitz and Stegun, 26.7.5.
 fn quantile(normal: f64, freedom: f64) -> f64 {
     let odd = |power: i32| normal.powi(power);
     let terms = [
@@ -30,7 +30,7 @@ fn quantile(normal: f64, freedom: f64) -> f64 {
     terms.iter().rev().fold(0.0, |sum, term| (sum + term) * each) + normal
 }
 
-/// Minimum degrees of freedom from which an error is known at all.
+/// Minimum degrees of freedom for which quantiles are computed.
 pub const LEAST_FREEDOM: f64 = 3.0;
 
 #[cfg(test)]

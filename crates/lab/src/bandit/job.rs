@@ -1,53 +1,53 @@
-//! A recurring job on a GPU: for each batch size the epochs that training runs needed, and the epochs measured at each
+//! A recurring job on a GPU: for each batch size, the epochs that training runs needed, and the epochs measured at each
 //! power limit.
 
 use crate::traces::Epoch;
 use wattune_core::bandit::{Cost, Knob};
 use wattune_core::units::{Joules, Seconds, Watts};
 
-/// A recurring job on a GPU.
+/// A recurring job on one GPU, for each batch size with its training runs and measurements.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The GPU.
+    /// GPU of the job.
     pub gpu: String,
-    /// Its name: dataset/network.
+    /// Name of the job: dataset/network.
     pub workload: String,
-    /// Its batch sizes, ascending; not empty.
+    /// Batch sizes of the job, ascending; not empty.
     pub arms: Vec<Arm>,
-    /// The largest limit of the GPU.
+    /// Largest power limit of the GPU.
     pub max_power: Watts,
-    /// The most epochs of a run.
+    /// Maximum number of epochs of a run.
     pub max_epochs: u32,
-    /// The index of the default batch size among the arms.
+    /// Index of the default batch size among the arms.
     pub default: usize,
-    /// 2·|B|·|P| over the batch sizes with runs for the target, and their limits.
+    /// Default number of recurrences: 2·|B|·|P| for the batch sizes B with runs for the target, and their limits P.
     pub recurrences: u32,
-    /// Gaps of the traces, in sentences: as in the published simulator, only batch sizes in both can be chosen.
+    /// Notes on gaps of the traces: as in the published simulator, only batch sizes in both traces can be chosen.
     pub notes: Vec<String>,
 }
 
-/// A batch size.
+/// A batch size that can be chosen (an arm of the bandit).
 #[derive(Clone, Debug)]
 pub struct Arm {
-    /// Samples per step.
+    /// Batch size: samples per step.
     pub batch_size: u64,
-    /// The epoch after which each training run was at its target, in the order of the trace; not empty.
+    /// For each training run of the trace, the epoch after which it reached its target, or `None`; not empty.
     pub paths: Vec<Option<u32>>,
-    /// Power limits, the largest first; not empty.
+    /// Measurements at each power limit, the largest limit first; not empty.
     pub levels: Vec<Level>,
 }
 
-/// A batch size at a power limit.
+/// Measurements of a batch size at one power limit.
 #[derive(Clone, Debug)]
 pub struct Level {
-    /// The limit.
+    /// Power limit of the measurements.
     pub limit: Watts,
     /// Measured epochs, in the order of the trace; not empty.
     pub epochs: Vec<Epoch>,
 }
 
 impl Level {
-    /// Returns the mean cost of an epoch.
+    /// Returns the mean cost of an epoch at this limit.
     #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
     pub fn epoch_cost(&self, knob: &Knob) -> Cost {
         let sum: Cost = self.epochs.iter().map(|e| knob.cost(e.energy(), e.time)).sum();
@@ -56,17 +56,17 @@ impl Level {
 }
 
 impl Arm {
-    /// Returns its largest limit.
+    /// Returns the largest power limit of this batch size.
     pub fn max_limit(&self) -> Watts {
         self.levels[0].limit
     }
 
-    /// Returns the index of the limit with the cheapest epoch; of equals that of the largest.
+    /// Returns the index of the limit with the cheapest epoch; of equals, that of the largest limit.
     pub fn best_level(&self, knob: &Knob) -> usize {
         cheapest(self.levels.iter().map(|level| level.epoch_cost(knob)))
     }
 
-    /// Mean energy and time of an epoch over the measurements at these limits.
+    /// Returns mean energy and time of an epoch over the measurements at these limits.
     #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
     pub fn mean_epoch(&self, levels: std::ops::RangeInclusive<usize>) -> (Joules, Seconds) {
         let epochs: Vec<&Epoch> = self.levels[levels].iter().flat_map(|level| &level.epochs).collect();
@@ -77,24 +77,24 @@ impl Arm {
     }
 }
 
-/// Returns the index of the least cost; of equals the first.
+/// Returns the index of the smallest cost; of equals, the first.
 pub(super) fn cheapest(costs: impl Iterator<Item = Cost>) -> usize {
     costs.enumerate().min_by(|a, b| a.1.get().total_cmp(&b.1.get())).map_or(0, |(index, _)| index)
 }
 
 impl Job {
-    /// Returns the cost function of its runs.
+    /// Returns the cost function of the job's runs; `eta` weighs energy against time.
     pub fn knob(&self, eta: f64) -> Knob {
         Knob { eta, max_power: self.max_power }
     }
 
-    /// Returns the index of a batch size among the arms.
+    /// Returns the index of a batch size among the arms, if it is one.
     pub fn arm_of(&self, batch_size: u64) -> Option<usize> {
         self.arms.iter().position(|arm| arm.batch_size == batch_size)
     }
 
-    /// Keeps only batch sizes that `other` has too, the job on that `side` of a switch of the traces, and clips the default
-    /// to them. Notes what that changes.
+    /// Keeps only batch sizes that `other` has too, which is the same job on the other side of a switch of traces, and
+    /// adapts the default batch size. Adds notes about changes; `side` says on which side of the switch `other` is.
     pub fn shared_with(&mut self, other: &Self, side: &str) -> Result<(), String> {
         let asked = self.arms[self.default].batch_size;
         let mut lacking: Vec<u64> = self.arms.iter().map(|arm| arm.batch_size).collect();

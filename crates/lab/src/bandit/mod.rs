@@ -1,8 +1,9 @@
-//! Recurring jobs on recorded training runs: the batch sizes that policies choose, and the cost of that.
+//! Recurring jobs on recorded training runs: the batch sizes that policies choose, and the costs of these choices.
 //!
-//! [`Traces`] join Zeus's files; a [`Job`] is one workload of them on a GPU. A [`policy`] chooses batch size and limit of
-//! each run; its epochs are drawn from the traces. [`recur()`] repeats a job one run after the other, [`overlap()`] as a trace
-//! of submissions says. [`oracle`] knows the best, and a [`Study`] compares with it.
+//! [`Traces`] joins Zeus's trace files; a [`Job`] is one of their workloads on a GPU. A [`policy`] chooses batch size
+//! and power limit of each run, whose epochs are drawn from the traces. [`recur()`] repeats a job one run after the
+//! other, [`overlap()`] follows a trace of submissions. [`oracle`] knows the best choice, with which a [`Study`]
+//! compares.
 
 mod job;
 pub mod oracle;

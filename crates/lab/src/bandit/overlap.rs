@@ -8,11 +8,11 @@ use crate::traces::Submission;
 use wattune_core::bandit::Generator;
 use wattune_core::units::Seconds;
 
-/// A run under way. The policy does not know its result before its end.
+/// A run that has not ended yet; the policy does not know its result before it ends.
 struct RunInFlight {
     end: Seconds,
     duration: Seconds,
-    /// Its submission, from 1.
+    /// Number of the run's submission, from 1.
     recurrence: u32,
     tries: u32,
     ratio: f64,
@@ -29,9 +29,9 @@ struct Group<'a> {
     runs: Vec<Run>,
 }
 
-/// Runs the submissions of one group, in the order of their starts, under a policy. Runs that ended before an arrival
-/// are observed then, in the order of ends; a run that did not reach its target is repeated from its end on and takes as
-/// long again, 20 times at the most. All are awaited at the end.
+/// Runs the submissions of one group under a policy, in the order of their starts. At each start, the policy first
+/// observes the runs that have ended, in the order of their ends. A run that did not reach its target is repeated for
+/// the same time, up to 20 runs in all. At the end, the policy observes all remaining runs.
 pub fn overlap(
     job: &Job,
     knobs: &Knobs,
@@ -67,7 +67,7 @@ impl Group<'_> {
         self.flights.push(RunInFlight { end, duration, recurrence, tries, ratio, ended });
     }
 
-    /// Observes the runs that ended by then, or all.
+    /// Lets the policy observe the runs that ended at `by` or before; all runs if `by` is absent.
     fn collect(&mut self, by: Option<Seconds>) {
         let is_over = |flight: &RunInFlight| by.is_none_or(|by| flight.end <= by);
         while let Some(place) = first(&self.flights).filter(|place| is_over(&self.flights[*place])) {

@@ -1,4 +1,4 @@
-//! One recurring job, a run after the other.
+//! One recurring job, with one run after the other.
 
 use super::job::Job;
 use super::play::{TRIES, play};
@@ -6,35 +6,35 @@ use super::policy::{Knobs, Policy, SimulationError};
 use super::run::{JobRuns, Run};
 use wattune_core::bandit::{Cost, Generator};
 
-/// A job that recurs.
+/// A recurring job, and how it recurs.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurring<'a> {
-    /// The job.
+    /// The job until the switch of its traces, if there is one.
     pub job: &'a Job,
-    /// The number of its recurrences.
+    /// Number of recurrences of the job.
     pub recurrences: u32,
-    /// The policies' settings.
+    /// Settings of all policies.
     pub knobs: Knobs,
-    /// The switch of its traces, if there is one.
+    /// Switch of the job's traces; absent if they stay the same.
     pub switch: Option<&'a Switch>,
 }
 
-/// Other traces from a recurrence on.
+/// A switch to other traces.
 #[derive(Clone, Debug)]
 pub struct Switch {
-    /// The first recurrence with them.
+    /// Number of the first recurrence with the other traces.
     pub at: u32,
-    /// The job in them; it has the same batch sizes.
+    /// The job according to the other traces, with the same batch sizes.
     pub job: Job,
-    /// True if it runs on another GPU then, so that profiles are learned anew.
+    /// True if the job then runs on another GPU, so that profiles are learned anew.
     pub new_gpu: bool,
 }
 
-/// Repeats a job under a policy. A run that does not reach its target is repeated, 20 times at the most; the recurrence is
-/// then given up.
+/// Repeats a job under a policy. A run that does not reach its target is repeated, up to 20 runs in all; after that,
+/// the next recurrence follows.
 ///
 /// # Errors
-/// If no batch size reaches the target, or the first recurrence does not.
+/// If no batch size reaches the target, or the first recurrence does not reach it.
 pub fn recur(plan: &Recurring<'_>, policy: &Policy, seed: u64) -> Result<JobRuns, SimulationError> {
     let mut job = plan.job;
     let mut generator = Generator::new(seed);
@@ -64,7 +64,7 @@ pub fn recur(plan: &Recurring<'_>, policy: &Policy, seed: u64) -> Result<JobRuns
         if recurrence == 1 && !reached {
             return Err(SimulationError::DefaultFails { batch_size: job.arms[job.default].batch_size, seed });
         }
-        // Not one epoch in all tries: the recurrence still has a row.
+        // If no try had a whole epoch, the recurrence still gets a row.
         if let Some(ended) = last.filter(|_| runs.len() == before) {
             runs.push(Run::new(job, recurrence, &ended, 1.0));
         }

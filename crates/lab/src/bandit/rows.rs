@@ -1,4 +1,4 @@
-//! The results of jobs, as rows.
+//! The results of recurring jobs, as rows.
 
 use serde::Serialize;
 
@@ -6,91 +6,91 @@ use super::job::Job;
 use super::run::JobRuns;
 use wattune_core::bandit::Cost;
 
-/// The row of a run.
+/// Result of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HistoryRow {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// The job: dataset/network.
+    /// Name of the job: dataset/network.
     pub workload: String,
-    /// Its GPU.
+    /// GPU of the run.
     pub gpu: String,
-    /// The GPU of the summary's row: another one after a switch.
+    /// GPU of the job's summary row, which differs from `gpu` after a switch.
     #[serde(skip)]
     pub first_gpu: String,
-    /// The group, in a trace of submissions.
+    /// Group of the submission; absent without a trace of submissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Seed of the generators.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// From 1; a run that is repeated has the same.
+    /// Number of the recurrence, from 1; repeated runs have the same number.
     pub recurrence: u32,
-    /// Samples per step.
+    /// Batch size: samples per step.
     pub batch_size: u64,
-    /// The power limit.
+    /// Power limit of the run, in watts.
     pub power_limit_w: f64,
-    /// True if it was at its target.
+    /// True if the run reached its target.
     pub reached: bool,
-    /// Energy.
+    /// Energy of the run, in joules.
     pub energy_j: f64,
-    /// Duration.
+    /// Duration of the run, in seconds.
     pub time_s: f64,
-    /// Cost, in joules.
+    /// Cost of the run, in joules.
     pub cost: f64,
-    /// The same in the oracle's expected runs.
+    /// Cost of the run as a multiple of the oracle's expected cost.
     #[serde(skip)]
     pub oracle_runs: f64,
 }
 
-/// The row of a job under a policy with a seed.
+/// Result of a job under a policy with a seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SummaryRow {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// The job: dataset/network.
+    /// Name of the job: dataset/network.
     pub workload: String,
-    /// The GPU.
+    /// GPU of the job.
     pub gpu: String,
-    /// The group, in a trace of submissions.
+    /// Group of the submissions; absent without a trace of submissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Seed of the generators.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Cost of all runs together, in joules.
+    /// Cost of all runs, in joules.
     pub cumulative_cost: f64,
-    /// Cost beyond the oracle's expected cost, in its expected runs.
+    /// Cost beyond the oracle's expected cost (regret), as a number of the oracle's expected runs.
     pub cumulative_regret_runs: f64,
-    /// The policy's best batch size at the end.
+    /// Best batch size of the policy at the end.
     pub final_batch_size: u64,
-    /// The power limit.
+    /// Best power limit of the policy at the end, in watts.
     pub final_power_limit_w: f64,
 }
 
-/// `{"summary": […], "history": […], "notes": […]}`.
+/// Results of a study, written as `{"summary": […], "history": […], "notes": […]}`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// A row for each job, policy and seed.
+    /// One row for each job, policy and seed.
     pub summary: Vec<SummaryRow>,
-    /// A row for each run, if asked for.
+    /// One row for each run, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<Vec<HistoryRow>>,
-    /// Gaps of the traces.
+    /// Notes on gaps of the traces.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// The policy, job, group and seed of rows.
+/// Policy, job, group and seed of rows.
 pub(super) type RowKey<'a> = (&'static str, &'a Job, Option<&'a str>, u64);
 
-/// The oracle's expectation for a recurrence.
+/// The oracle's expected cost of a recurrence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Expected {
     pub(super) run: Cost,
-    /// The number of runs.
+    /// Number of runs to which the recurrence amounts.
     pub(super) runs: f64,
 }
 
-/// Returns the summary of a job of so many recurrences. `expected` returns the oracle's expectation for each.
+/// Returns the summary of a job with this number of recurrences; `expected` returns the oracle's cost of each.
 pub(super) fn summary(
     (policy, job, group, seed): RowKey<'_>,
     job_runs: &JobRuns,
@@ -111,7 +111,7 @@ pub(super) fn summary(
     }
 }
 
-/// Returns the rows of a job's runs. `gpu` returns the GPU of each recurrence.
+/// Returns the rows of a job's runs; `gpu` returns the GPU of each recurrence.
 pub(super) fn history<'a>(
     (policy, job, group, seed): RowKey<'_>,
     job_runs: &JobRuns,
@@ -136,7 +136,7 @@ pub(super) fn history<'a>(
     })
 }
 
-/// Returns the mean of something over rows.
+/// Returns the mean of a value over rows.
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
 pub fn mean_of<T>(rows: &[&T], value: impl Fn(&T) -> f64) -> f64 {
     rows.iter().map(|row| value(row)).sum::<f64>() / rows.len() as f64

@@ -1,58 +1,58 @@
-//! Runs of a recurring job: their setting, their end, and their place in the history.
+//! Runs of a recurring job: batch size and limit, result, and entry in the history.
 
 use super::job::Job;
 use crate::traces::Epoch;
 use wattune_core::bandit::Cost;
 use wattune_core::units::{Joules, Seconds, Watts};
 
-/// The batch size and limit of a run.
+/// Batch size and power limit of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
-    /// The index of its batch size among the job's arms.
+    /// Index of the batch size among the job's arms.
     pub arm: usize,
-    /// The index of its limit among the arm's levels.
+    /// Index of the power limit among the arm's levels.
     pub level: usize,
-    /// Energy and time of its first epoch if it profiles the limits.
+    /// Energy and time of the first epoch, if the run profiles the power limits in that epoch.
     pub profiling: Option<(Joules, Seconds)>,
 }
 
-/// A run that has ended.
+/// Result of a run that has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EndedRun {
-    /// Its number, from 1.
+    /// Number of the run, from 1.
     pub number: u32,
-    /// Its batch size and limit.
+    /// Batch size and power limit of the run.
     pub setting: Setting,
-    /// Whole epochs; 0 if not even one fitted under the bound.
+    /// Number of whole epochs; 0 if the bound on the cost does not allow one.
     pub epochs: u32,
-    /// True if it was at its target.
+    /// True if the run reached its target.
     pub reached: bool,
-    /// Its energy, profiling included.
+    /// Energy of the run, profiling included.
     pub energy: Joules,
-    /// Its duration, profiling included.
+    /// Duration of the run, profiling included.
     pub time: Seconds,
-    /// Its cost.
+    /// Cost of the run, profiling included.
     pub cost: Cost,
-    /// An epoch of it.
+    /// A measured epoch of the run.
     pub epoch: Epoch,
 }
 
-/// A run in the history.
+/// A run in the history of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
-    /// Its recurrence, from 1; a run that is repeated has the same.
+    /// Number of the recurrence, from 1; repeated runs have the same number.
     pub recurrence: u32,
-    /// Its batch size.
+    /// Batch size of the run.
     pub batch_size: u64,
-    /// Its power limit.
+    /// Power limit of the run.
     pub limit: Watts,
-    /// True if it was at its target.
+    /// True if the run reached its target.
     pub reached: bool,
-    /// Its energy.
+    /// Energy of the run.
     pub energy: Joules,
-    /// Its duration.
+    /// Duration of the run.
     pub time: Seconds,
-    /// Its cost.
+    /// Cost of the run.
     pub cost: Cost,
 }
 
@@ -71,13 +71,13 @@ impl Run {
     }
 }
 
-/// All runs of a job under a policy, and its final choice.
+/// All runs of a job under a policy, and the policy's final choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobRuns {
-    /// All runs, in order.
+    /// All runs, in the order of their ends.
     pub runs: Vec<Run>,
-    /// The policy's best batch size at the end.
+    /// Best batch size of the policy at the end.
     pub batch_size: u64,
-    /// Its limit.
+    /// Best power limit of the policy at the end.
     pub limit: Watts,
 }

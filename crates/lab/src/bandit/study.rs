@@ -12,35 +12,35 @@ use wattune_core::bandit::Cost;
 
 /// The recurrences of a job.
 pub enum Recurrences<'a> {
-    /// So many, one after the other, possibly with other traces from one on.
+    /// This number of recurrences, one after the other, possibly with a switch to other traces.
     InTurn(u32, Option<Switch>),
-    /// Submissions that overlap, by group; those of a group in the order of their starts.
+    /// Submissions that may overlap, by group; those of a group are in the order of their starts.
     Overlapping(Vec<(String, Vec<&'a Submission>)>),
 }
 
-/// A job on a GPU with its recurrences.
+/// A job on one GPU, with its recurrences.
 pub struct Case<'a> {
-    /// The job.
+    /// The job until a switch of its traces.
     pub job: Job,
-    /// Its recurrences.
+    /// The job's recurrences.
     pub recurrences: Recurrences<'a>,
 }
 
 /// The combinations to run: each case under each policy with each seed.
 pub struct Study<'a> {
-    /// The jobs.
+    /// The jobs to run.
     pub cases: &'a [Case<'a>],
-    /// The policies.
+    /// The policies to compare.
     pub policies: &'a [Policy],
-    /// The seeds.
+    /// Seeds of the random numbers.
     pub seeds: &'a [u64],
-    /// The settings of all policies.
+    /// Settings of all policies.
     pub knobs: Knobs,
     /// True if the report has a row for each run.
     pub history: bool,
 }
 
-/// The reason why a study cannot be made.
+/// Reason why a study fails.
 #[expect(missing_docs, reason = "the message explains the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("policy {policy}, {workload} on {gpu}")]
@@ -53,7 +53,7 @@ pub struct StudyError {
 }
 
 impl Study<'_> {
-    /// Runs everything, in the order case, policy, seed. `step` is called [`Study::steps`] times on the way.
+    /// Runs all combinations, in the order case, policy, seed. Calls `step` [`Study::steps`] times on the way.
     pub fn run(&self, mut step: impl FnMut()) -> Result<Report, StudyError> {
         let mut report = Report { summary: Vec::new(), history: self.history.then(Vec::new), notes: self.notes() };
         for case in self.cases {
@@ -72,12 +72,12 @@ impl Study<'_> {
         Ok(report)
     }
 
-    /// Returns the calls of `step` in [`Study::run`].
+    /// Returns the number of calls of `step` in [`Study::run`].
     pub fn steps(&self) -> usize {
         self.cases.len() * self.policies.len() * self.seeds.len()
     }
 
-    /// Gaps of the traces, each once.
+    /// Returns the notes on gaps of the traces, each once.
     fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         for case in self.cases {

@@ -1,4 +1,4 @@
-//! Recurring jobs of a train trace and a power trace.
+//! Recurring jobs, made of a train trace and a power trace.
 
 use std::collections::HashSet;
 
@@ -6,33 +6,33 @@ use super::job::{Arm, Job, Level, listed};
 use crate::traces::{PowerRow, TraceError, TraceFile, TrainRow, TrainingKey, power_rows, train_rows};
 use wattune_core::units::Watts;
 
-/// A train trace and a power trace, joined.
+/// A train trace and a power trace, joined by their trainings.
 pub struct Traces<'a> {
     train: (&'a TraceFile, Vec<TrainRow>),
     power: (&'a TraceFile, Vec<PowerRow>),
-    /// The largest limit of a training that is in both traces.
+    /// Largest power limit of the trainings that both traces have.
     max_power: Watts,
 }
 
-/// The job to take from the traces.
+/// The job to make of the traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobQuery {
-    /// Its data set.
+    /// Name of the job's data set.
     pub dataset: String,
-    /// Its network.
+    /// Name of the job's network.
     pub network: String,
-    /// Its optimizer; needed only where the traces have several.
+    /// Name of the job's optimizer; required only if the traces have several for the workload.
     pub optimizer: Option<String>,
-    /// The metric that a run is to reach.
+    /// Metric that a run is to reach.
     pub target_metric: f64,
-    /// The most epochs of a run.
+    /// Maximum number of epochs of a run.
     pub max_epochs: u32,
-    /// The batch size of its first run; the largest of the power trace, where that is less.
+    /// Batch size of the first run; the largest batch size of the power trace if that is smaller.
     pub default_batch_size: u64,
 }
 
 impl<'a> Traces<'a> {
-    /// Joins both.
+    /// Joins a train trace and a power trace.
     pub fn join(train: &'a TraceFile, power: &'a TraceFile) -> Result<Self, TraceError> {
         let (train_rows, power_rows) = (train_rows(train)?, power_rows(power)?);
         let trained: HashSet<&TrainingKey> = train_rows.iter().map(|row| &row.training).collect();
@@ -45,10 +45,10 @@ impl<'a> Traces<'a> {
         Ok(Self { train: (train, train_rows), power: (power, power_rows), max_power })
     }
 
-    /// Returns a job of theirs.
+    /// Returns a job that both traces have.
     ///
     /// # Errors
-    /// If they do not have it, or it cannot reach its target at the default batch size; names the alternatives.
+    /// If a trace lacks the job, or the job cannot reach its target at the default batch size; names the alternatives.
     pub fn job(&self, query: &JobQuery) -> Result<Job, TraceError> {
         let train = |why| self.train.0.unusable(why);
         let power = |why| self.power.0.unusable(why);
@@ -80,7 +80,7 @@ impl<'a> Traces<'a> {
                 trained.iter().filter(|row| row.training.batch_size == batch_size && at_target(row.target_metric));
             let mut paths: Vec<Option<u32>> = of_arm.map(|row| row.target_epoch).collect();
             if paths.is_empty() {
-                // No run for this target: as if it never were reached.
+                // Without a run for this target, the target counts as never reached.
                 gaps.without_target.push(batch_size);
                 paths.push(None);
             } else {
@@ -145,14 +145,14 @@ impl<'a> Traces<'a> {
     }
 }
 
-/// Batch sizes that are not complete in both traces.
+/// Batch sizes that are incomplete in one of the traces.
 #[derive(Default)]
 struct TraceGaps {
-    /// In the train trace alone.
+    /// Batch sizes that only the train trace has.
     unmeasured: Vec<u64>,
-    /// In the power trace alone, any number of times.
+    /// Batch sizes that only the power trace has, possibly repeated.
     untrained: Vec<u64>,
-    /// Without a run for the target.
+    /// Batch sizes without a training run for the target.
     without_target: Vec<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Recorded grids: actual intensities, the forecasts published for them, and the part known at a moment of the past.
+//! Recorded grids: actual carbon intensities, the forecasts published for them, and the part known at a past time.
 
 mod recorded;
 mod visible;

@@ -1,27 +1,27 @@
-//! A recorded grid, and what was published of it by a moment.
+//! A recorded grid, and the values of it that were published by a given time.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use wattune_core::domain::{CarbonSeries, Issued, Slot};
 
-/// The time that a model learns from, and a day more for the slots cut by it.
+/// Past span that the local forecaster learns from, and a day more for slots at its edge.
 const BACK: TimeDelta = TimeDelta::days(29);
-/// The horizon of rolling forecasts: the longest of sources that publish such.
+/// Horizon of rolling forecasts: the longest one of the sources that publish such forecasts.
 const ROLLING_HORIZON: TimeDelta = TimeDelta::hours(72);
 
 /// The forecasts that a source published for a recorded grid.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PublishedForecasts {
-    /// There are none.
+    /// No forecasts.
     Nothing,
-    /// A value for each slot, known up to 72 hours before it.
+    /// One forecast value per slot, known from 72 hours before the slot on.
     Rolling(CarbonSeries),
-    /// Forecasts with the time of each, in that order.
+    /// Forecasts with the time at which each was issued, in that order.
     Issued(Vec<Issued>),
 }
 
 impl PublishedForecasts {
-    /// Returns the first moment that a forecast covers.
+    /// Returns the start of the earliest forecast slot.
     pub fn start(&self) -> Option<DateTime<Utc>> {
         match self {
             Self::Nothing => None,
@@ -30,7 +30,7 @@ impl PublishedForecasts {
         }
     }
 
-    /// Returns the end of the last forecast.
+    /// Returns the end of the latest forecast slot.
     pub fn end(&self) -> Option<DateTime<Utc>> {
         match self {
             Self::Nothing => None,
@@ -40,20 +40,20 @@ impl PublishedForecasts {
     }
 }
 
-/// A grid as files recorded it.
+/// A grid recorded in files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedGrid {
-    /// Its name in results.
+    /// Name of the grid in results.
     pub name: String,
-    /// Actual intensities.
+    /// Actual carbon intensities.
     pub actual: CarbonSeries,
     forecasts: PublishedForecasts,
-    /// The newest forecast of each slot when it began.
+    /// For each slot, the newest forecast that was published before the slot began.
     at_begin: CarbonSeries,
 }
 
 impl RecordedGrid {
-    /// Returns a grid with its actual values and the forecasts of them.
+    /// Makes a grid of its actual values and the forecasts of them.
     pub fn new(name: String, actual: CarbonSeries, mut forecasts: PublishedForecasts) -> Self {
         let at_begin = match &mut forecasts {
             PublishedForecasts::Nothing => CarbonSeries::default(),
@@ -68,13 +68,13 @@ impl RecordedGrid {
         Self { name, actual, forecasts, at_begin }
     }
 
-    /// Returns the forecasts of it.
+    /// Returns the forecasts of the grid.
     pub fn forecasts(&self) -> &PublishedForecasts {
         &self.forecasts
     }
 
-    /// The forecast values published by `now`: of slots that began in the last weeks the newest when they did, of later
-    /// ones the newest.
+    /// Returns the forecast values published by `now`: for slots of the last weeks, the newest value when the slot
+    /// began; for later slots, the newest value.
     pub(super) fn forecast_by(&self, now: DateTime<Utc>) -> CarbonSeries {
         let begun = |until| {
             let points = Slot::new(now - BACK, until).map_or(&[][..], |span| self.at_begin.overlapping(&span));
@@ -100,7 +100,7 @@ impl RecordedGrid {
         }
     }
 
-    /// Returns the actual values of the last weeks' slots that had ended by `now`.
+    /// Returns the actual values of the slots of the last weeks that had ended by `now`.
     pub(super) fn actual_by(&self, now: DateTime<Utc>) -> CarbonSeries {
         let points = Slot::new(now - BACK, now).map_or(&[][..], |span| self.actual.overlapping(&span));
         CarbonSeries::from_points(points.iter().filter(|(slot, _)| slot.end() <= now).copied().collect()).0

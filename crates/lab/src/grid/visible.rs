@@ -1,4 +1,4 @@
-//! The part of a recorded grid that is known at a moment of the past.
+//! The part of a recorded grid that is known at a past time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,18 +11,18 @@ use wattune_core::forecast::{ErrorPaths, HorizonPolicy, Model, ModelPolicy};
 use wattune_core::plan::{PlanSlot, Settings, slots_ahead};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// The knowledge of the time ahead.
+/// Knowledge of future carbon intensities that a policy has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foresight {
-    /// The forecasts published by then, corrected and weighed as the daemon does.
+    /// The forecasts published by then, corrected and weighted as the daemon does.
     AsIssued,
-    /// The actual values.
+    /// The actual future values.
     Perfect,
-    /// Only the past.
+    /// Only past values.
     Nothing,
 }
 
-/// A grid with the foresight that policies have. Keeps the outlook of each moment that was asked for.
+/// A recorded grid as a policy with some foresight sees it. Results are cached for each time that was requested.
 pub struct VisibleGrid<'a> {
     grid: &'a RecordedGrid,
     foresight: Foresight,
@@ -32,14 +32,14 @@ pub struct VisibleGrid<'a> {
 
 struct Outlook {
     slots: Vec<PlanSlot>,
-    /// Errors of such forecasts on the days before.
+    /// Errors of the forecasts of the days before.
     errors: ErrorPaths,
-    /// The source's forecast for the present.
+    /// The source's uncorrected forecast for the present slot.
     uncorrected: Option<GramsPerKwh>,
 }
 
 impl<'a> VisibleGrid<'a> {
-    /// Returns the grid up to `horizon` ahead of each moment.
+    /// Makes a view of the grid that extends up to `horizon` ahead of each requested time.
     pub fn new(grid: &'a RecordedGrid, foresight: Foresight, horizon: Seconds) -> Self {
         Self { grid, foresight, horizon, outlooks: Mutex::default() }
     }
@@ -49,30 +49,30 @@ impl<'a> VisibleGrid<'a> {
         &self.grid.name
     }
 
-    /// Returns the actual values, also of the future.
+    /// Returns the grid's actual values, including future ones.
     pub fn actual(&self) -> &'a CarbonSeries {
         &self.grid.actual
     }
 
-    /// Returns the slots that the daemon would plan with at `now`: contiguous; the first may have begun before.
+    /// Returns the slots with which the daemon would plan at `now`: contiguous, the first may have begun earlier.
     pub fn expected(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
         self.outlook(now).slots.clone()
     }
 
-    /// Errors of the forecasts of the days before `now`.
+    /// Returns the errors of the forecasts of the days before `now`.
     pub fn errors(&self, now: DateTime<Utc>) -> ErrorPaths {
         self.outlook(now).errors.clone()
     }
 
-    /// The forecast for the slot of `now` as the source published it, without correction; without a source, the first
-    /// value of [`Self::expected`]. `None` if nothing is known.
+    /// Returns the forecast for the slot of `now` as the source published it, without correction; without a source, the
+    /// value of [`Self::expected`] for that slot. `None` if nothing is known.
     pub fn uncorrected(&self, now: DateTime<Utc>) -> Option<GramsPerKwh> {
         let outlook = self.outlook(now);
         let expected = || outlook.slots.iter().find(|s| s.slot.contains(now)).map(|s| s.intensity);
         outlook.uncorrected.or_else(expected)
     }
 
-    /// Returns the actual values from `now` on: for bounds alone.
+    /// Returns the actual values from `now` on, for policies with perfect foresight only.
     pub fn future(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
         let span = Slot::new(now, later(now, self.horizon));
         let part = span.map(|span| self.grid.actual.within(&span)).unwrap_or_default();

@@ -1,26 +1,26 @@
-//! The policies: names, decisions, and how a study runs them.
+//! The kind of a policy: its name, its decision, and how a study runs it.
 
 use crate::replay::{Decision, View};
 
 /// The way a study runs a policy.
 #[derive(Clone, Copy, Debug)]
 pub enum RunMode {
-    /// Once for each budget, which it keeps itself.
+    /// Once for each budget of extra time, which the policy itself keeps.
     WithinBudget(fn(&View<'_>) -> Decision),
-    /// The same, and once more without a budget, as its authors meant it.
+    /// Once for each budget, which the policy keeps, and once without a budget, as the policy's authors meant it.
     WithinBudgetAndFree(fn(&View<'_>) -> Decision),
-    /// The policy has no budget, but a knob from 0 to 1: it runs at `own`, and over a sweep of the knob whose frontier of
-    /// carbon over time is interpolated at each budget.
+    /// For a policy without a budget, but with a parameter (knob) from 0 to 1: once with `own`, and once with each of
+    /// many values, whose frontier of carbon over time is interpolated at each budget.
     Swept {
-        /// Decides with this setting of the knob.
+        /// Decides with the given value of the knob.
         decide: fn(&View<'_>, f64) -> Decision,
-        /// The setting of its authors.
+        /// The authors' value of the knob.
         own: f64,
     },
 }
 
 impl RunMode {
-    /// Returns the decision within a budget; `None` for a policy without one.
+    /// Returns the policy's decision within a budget; `None` for a policy without a budget.
     pub fn within_budget(&self) -> Option<fn(&View<'_>) -> Decision> {
         match self {
             Self::WithinBudget(decide) | Self::WithinBudgetAndFree(decide) => Some(*decide),
@@ -29,15 +29,15 @@ impl RunMode {
     }
 }
 
-/// A policy under its name.
+/// A named policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// The name that `--policy` takes and rows carry.
+    /// Name of the policy for `--policy` and in rows.
     pub name: &'static str,
-    /// Its rule, for the help of the command line; ends without a period.
+    /// Rule of the policy, for the command-line help; ends without a period.
     pub about: &'static str,
-    /// The way a study runs it.
+    /// Way in which a study runs the policy.
     pub mode: RunMode,
-    /// True if it has to measure the job first, so that it pays for profiling where a study charges that.
+    /// True if the policy must measure the job first, so that a study charges it for profiling.
     pub learns: bool,
 }

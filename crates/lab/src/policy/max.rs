@@ -1,4 +1,4 @@
-//! The largest limit, always: the reference of all comparisons.
+//! The policy that always uses the largest power limit: the reference of all comparisons.
 
 use super::kind::{Policy, RunMode};
 use crate::replay::{Decision, Step, View};
@@ -6,7 +6,7 @@ use crate::replay::{Decision, Step, View};
 pub(super) const POLICY: Policy =
     Policy { name: "max", about: "always the largest limit", mode: RunMode::WithinBudget(decide), learns: false };
 
-/// Returns the profile's first point to the end.
+/// Returns the first point of the profile, the largest limit's, to the end of the job.
 fn decide(_view: &View<'_>) -> Decision {
     Ok(vec![Step::to_the_end(0)])
 }

@@ -1,9 +1,9 @@
-//! Policies that decide about power limits: small pure functions, one to a file.
+//! Policies that choose power limits: small pure functions, one to a file.
 //!
-//! A policy is a function from a [`View`](crate::replay::View) (the present, the job, the known part of the grid) to a
-//! [`Decision`](crate::replay::Decision): steps from now on, after which it is asked again. To add one, write a file
-//! with its `POLICY` beside these, and give it a line in [`POLICIES`]. Then `--policy` takes its name, the help shows
-//! it, and studies compare it with the others.
+//! A policy is a function from a [`View`](crate::replay::View) (the present time, the job, the known part of the grid)
+//! to a [`Decision`](crate::replay::Decision): steps from now on, after which the policy decides again. To add a
+//! policy, write a file with its `POLICY` beside these, and add a line to [`POLICIES`]. Then `--policy` accepts its
+//! name, the help shows it, and studies compare it with the others.
 
 mod carbon_zeus;
 mod clairvoyant;
@@ -15,9 +15,9 @@ mod zeus;
 
 pub use kind::{Policy, RunMode};
 
-/// All policies.
+/// All policies that choose power limits.
 pub const POLICIES: &[Policy] = &[
-    // In the order of tables.
+    // In the order of tables of results.
     max::POLICY,
     static_mix::POLICY,
     zeus::POLICY,
@@ -26,7 +26,7 @@ pub const POLICIES: &[Policy] = &[
     clairvoyant::POLICY,
 ];
 
-/// Returns the policy of this name.
+/// Returns the policy with this name.
 pub fn named(name: &str) -> Result<Policy, String> {
     let known = || POLICIES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
     let policy = POLICIES.iter().find(|p| p.name == name);

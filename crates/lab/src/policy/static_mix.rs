@@ -1,4 +1,4 @@
-//! The best constant mix of two limits, chosen without knowing the grid.
+//! The best constant mix of two power limits, chosen without knowledge of the grid.
 
 use super::kind::{Policy, RunMode};
 use crate::replay::{Action, Decision, Step, View};
@@ -12,8 +12,8 @@ pub(super) const POLICY: Policy = Policy {
     learns: false,
 };
 
-/// The mix of least energy per sample within the budget, interleaved evenly to the end (`planning.md` §5). Slower than
-/// the most efficient point costs energy too, so that it may use less than the budget.
+/// Returns the mix of least energy per sample within the budget, interleaved evenly to the end (`planning.md` §5). It
+/// may use less than the budget: training slower than the most efficient point costs energy too.
 fn decide(view: &View<'_>) -> Decision {
     let efficient = view.curve.most_efficient().throughput;
     let mix = view.curve.mix_at(efficient.max(view.slowest_allowed())).ok_or(Unplannable::NoUsablePoint)?;

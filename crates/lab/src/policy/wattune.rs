@@ -1,4 +1,4 @@
-//! wattune itself: the daemon's planner over the daemon's view of the forecast, made anew for each slot.
+//! wattune itself: the daemon's planner with the forecasts that the daemon would know, planned anew for each slot.
 
 use super::kind::{Policy, RunMode};
 use crate::replay::{Decision, View, planned};
@@ -11,7 +11,7 @@ pub(super) const POLICY: Policy = Policy {
     learns: true,
 };
 
-/// Returns a plan over the forecasts published by now; its first slot is carried out (`planning.md` §4).
+/// Returns the first slot of a plan over the forecasts published by now (`planning.md` §4).
 fn decide(view: &View<'_>) -> Decision {
     let horizon = view.grid.expected(view.now);
     let errors = view.grid.errors(view.now);

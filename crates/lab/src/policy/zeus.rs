@@ -1,10 +1,10 @@
-//! Zeus: one limit for the whole job, by energy and time, blind to the grid.
+//! Zeus: one power limit for the whole job, by energy and time, without regard to the grid.
 
 use super::kind::{Policy, RunMode};
 use crate::replay::{Decision, Step, View};
 use wattune_core::units::{SamplesPerSecond, Watts};
 
-/// Zeus's default: energy and time count alike.
+/// Zeus's default weight of energy: energy and time count equally.
 const ETA: f64 = 0.5;
 
 pub(super) const POLICY: Policy = Policy {
@@ -14,8 +14,8 @@ pub(super) const POLICY: Policy = Policy {
     learns: true,
 };
 
-/// argmin (η·p(l) + (1−η)·P_max)/r(l), the cost per sample of Zeus (its equation 2) with η = 0.5. With a budget, of
-/// those limits that keep it.
+/// Returns argmin (η·p(l) + (1−η)·P_max)/r(l), Zeus's cost per sample (its equation 2) with η = 0.5, for the whole job.
+/// With a budget, only limits that keep the budget are considered.
 fn decide(view: &View<'_>) -> Decision {
     let cost = |power: Watts, throughput: SamplesPerSecond| {
         if throughput < view.slowest_allowed() {

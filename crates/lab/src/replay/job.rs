@@ -1,4 +1,4 @@
-//! A job as a power trace describes it.
+//! A job defined by a power trace.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -10,25 +10,25 @@ use wattune_core::plan::Unplannable;
 use wattune_core::profile::Curve;
 use wattune_core::units::{Samples, Seconds, Watts};
 
-/// A training run on one GPU.
+/// A training job on one GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// The GPU, named as its trace's file.
+    /// GPU of the job, as the trace's file is named.
     pub gpu: String,
-    /// The training.
+    /// Training of the job: data set, network and batch size.
     pub workload: Workload,
-    /// Its true profile; the largest limit first.
+    /// True profile of the job, its largest limit first.
     pub profile: Profile,
-    /// The same as a curve.
+    /// The true profile as a curve.
     pub curve: Curve,
-    /// All its work, W: that of the largest limit in the job's length.
+    /// All the job's work, W: the samples of the largest limit in the job's length.
     pub work: Samples,
-    /// P_max: the largest limit.
+    /// P_max: the largest power limit.
     pub max_power: Watts,
 }
 
 impl Job {
-    /// Returns a job that takes `at_max` at the largest limit of its profile.
+    /// Returns a job that takes the time `at_max` at the largest limit of its profile.
     pub fn new(gpu: String, workload: Workload, profile: Profile, at_max: Seconds) -> Result<Self, Unplannable> {
         let curve = Curve::from_profile(&profile).ok_or(Unplannable::NoUsablePoint)?;
         let work = curve.ceiling().throughput * at_max;
@@ -36,17 +36,17 @@ impl Job {
         Ok(Self { gpu, workload, profile, curve, work, max_power })
     }
 
-    /// Returns its duration at the largest limit.
+    /// Returns the job's duration at the largest power limit.
     pub fn time_at_max(&self) -> Seconds {
         self.work / self.curve.ceiling().throughput
     }
 
-    /// Returns the limit of a point.
+    /// Returns the power limit of a point of the profile.
     pub fn limit(&self, point: usize) -> Watts {
         limit(&self.profile, point)
     }
 
-    /// Returns the profile with this relative standard error of each throughput and power.
+    /// Returns the profile with random errors: `error` is the relative standard error of each throughput and power.
     pub fn measured(&self, error: f64, seed: u64) -> Profile {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut factor = || {

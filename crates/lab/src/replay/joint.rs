@@ -1,4 +1,4 @@
-//! Several jobs replayed together under a node's cap.
+//! Several jobs replayed together under a node's power cap.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -10,20 +10,20 @@ use wattune_core::plan::{Member, Settings, Shared, Unplannable, plan_jointly};
 use wattune_core::profile::Curve;
 use wattune_core::units::{Seconds, Watts};
 
-/// The cap that jobs share, and how they are planned.
+/// The power cap that jobs share, and how they are planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnderCap {
-    /// The largest sum of all jobs' limits at any moment. A job that has ended counts with its lowest limit.
+    /// The maximum sum of all jobs' power limits at any time. A job that has ended counts with its lowest limit.
     pub cap: Watts,
-    /// True if plans see the actual values in place of forecasts.
+    /// True if plans use the actual future values in place of forecasts.
     pub foresight: bool,
 }
 
-/// Runs jobs that begin together to their ends: [`plan_jointly`] plans them anew for each slot, as the daemon does.
-/// Where the cap leaves no room for a job's budget, it takes longer than that.
+/// Runs jobs that begin together to their ends: [`plan_jointly`] plans them anew for each slot, as the daemon does. A
+/// job takes longer than its budget if the cap leaves no room for it.
 ///
 /// # Errors
-/// If the jobs do not fit under the cap, the trace ends before the work, or nothing can be planned.
+/// If the jobs do not fit under the cap, the trace ends before the work does, or no plan is possible.
 pub fn replay_jointly(
     settings: &[Setting<'_>],
     budget: Option<f64>,
@@ -66,7 +66,7 @@ pub fn replay_jointly(
             let run = &mut runs[j];
             let planned = steps(&plan);
             let last = planned.last().cloned();
-            // Work that rounding left undone at the end of a plan goes on with its last step.
+            // Work that rounding leaves undone at the end of a plan continues with the last step.
             for step in planned.into_iter().chain(last.map(|step| Step { lasts: Seconds::new(f64::MAX), ..step })) {
                 let room = Seconds::from_delta(until - run.now());
                 if room > Seconds::ZERO {

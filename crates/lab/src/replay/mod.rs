@@ -1,7 +1,8 @@
-//! A job replayed on recorded intensities under a policy (`planning.md` §5): no daemon, no threads, time is data.
+//! A job replayed on recorded carbon intensities under a policy (`planning.md` §5): no daemon, no threads, no clock.
 //!
-//! [`replay`] asks a policy for its decision, applies it to the actual intensities, and asks again when that is over,
-//! until the work is done. Carbon is exact: a step that crosses slots counts with the mean intensity of its own time.
+//! [`replay`] asks a policy for its decision, applies the decision to the actual carbon intensities, and asks again
+//! when its steps are over, until the work is done. Carbon is exact: a step counts with the mean intensity of its own
+//! time.
 
 mod job;
 mod joint;

@@ -1,4 +1,4 @@
-//! The daemon's planner as a decision.
+//! The daemon's planner as the decision of a policy.
 
 use super::view::{Action, Decision, Step, View};
 use wattune_core::domain::{Objective, Work};
@@ -6,12 +6,12 @@ use wattune_core::forecast::ErrorPaths;
 use wattune_core::plan::{InvalidProblem, JobActivity, Plan, PlanSlot, Progress, Request, Unplannable, WINDOW, plan};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Seconds};
 
-/// Returns the steps of a plan over `horizon`, to the end of the work.
+/// Returns the steps of a plan over `horizon`, up to the end of the work.
 pub(crate) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds, errors: Option<&ErrorPaths>) -> Decision {
     Ok(steps(&plan(&request(view, horizon, &objective(view), dwell, errors))?))
 }
 
-/// Returns the objective of a job whose policy sees this.
+/// Returns the objective of the job in `view`.
 pub(super) fn objective(view: &View<'_>) -> Objective {
     Objective { max_slowdown: view.budget, pausable: view.pausing, ..Objective::UNBOUND }
 }
@@ -37,7 +37,7 @@ pub(super) fn request<'a>(
             past: view.past,
         },
         max_power: view.max_power,
-        // Carbon alone is weighed: nothing is made commensurable with it.
+        // Only carbon counts in this plan, so that no other cost needs converting.
         reference_intensity: horizon.first().map_or(GramsPerKwh::ZERO, |s| s.intensity),
         prices: None,
         window: WINDOW,
@@ -57,7 +57,7 @@ pub(super) fn steps(plan: &Plan) -> Vec<Step> {
     plan.segments.iter().map(|s| Step { action: action(s.activity, s.point), lasts: s.slot.duration() }).collect()
 }
 
-/// Returns a horizon that cannot be planned over.
+/// Returns the error for a horizon without slots.
 pub(crate) fn no_horizon() -> Unplannable {
     Unplannable::Invalid(InvalidProblem::NoSlots)
 }

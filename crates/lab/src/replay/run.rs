@@ -1,4 +1,4 @@
-//! One job from its start to the end of its work.
+//! The replay of one job, from its start to the end of its work.
 
 use chrono::{DateTime, Utc};
 
@@ -11,76 +11,76 @@ use wattune_core::plan::{PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
 use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Work that is missing by less than this part of it is rounding.
+/// Largest fraction of the work that may be missing at the end: such a rest comes from rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// A span of a job with one action.
+/// A span of a replay with one action.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leg {
-    /// The span.
+    /// Time of the action.
     pub slot: Slot,
-    /// The action.
+    /// Activity of the job during that time.
     pub action: Action,
 }
 
-/// The result of a replay.
+/// Result of a replayed job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
-    /// The comparison with the same job at the largest limit.
+    /// Comparison with the same job at the largest power limit.
     pub against_max: Comparison,
-    /// Energy used.
+    /// Energy that the job used.
     pub energy: Joules,
-    /// Emissions.
+    /// Emissions of the job.
     pub carbon: GramsCo2e,
-    /// Duration.
+    /// Duration of the job.
     pub time: Seconds,
-    /// The actions over time, oldest first.
+    /// Actions of the job over time, oldest first.
     pub legs: Vec<Leg>,
 }
 
-/// The reason why a replay has no end.
+/// Reason why a replay cannot be completed.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ReplayError {
-    /// The trace ends before the job does.
+    /// The carbon trace ends before the job does.
     #[error("the job still runs at {0}, which the carbon trace does not cover")]
     BeyondTrace(DateTime<Utc>),
-    /// Nothing is emitted at the largest limit, so that nothing can be reduced.
+    /// The job has no emissions at the largest limit, so that nothing can be reduced.
     #[error("the carbon trace is zero for as long as the job runs: there is nothing to reduce")]
     NoCarbon,
     /// The policy found no plan.
     #[error("the policy cannot plan: {0}")]
     Unplannable(#[from] Unplannable),
-    /// The policy makes no progress.
+    /// The steps that the policy decided on take no time.
     #[error("the policy stands still at {0}")]
     Idle(DateTime<Utc>),
-    /// The jobs do not fit under the node's cap even at their lowest limits.
+    /// The jobs do not fit under the node's power cap, even at their lowest limits.
     #[error("the lowest limits of all jobs add up to {lowest}, more than the node's cap of {cap}")]
     NoRoom { lowest: Watts, cap: Watts },
 }
 
-/// The circumstances of a replay, the same for all policies.
+/// Circumstances of a replay, the same for all policies.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
-    /// The job.
+    /// Job that is replayed.
     pub job: &'a Job,
-    /// The profile that policies know: the true one, or one with errors of measurement.
+    /// Profile that policies know: the true one, or one with measurement errors.
     pub believed: &'a Profile,
     /// Relative standard error of `believed`.
     pub profile_error: f64,
-    /// Its start.
+    /// Start of the job.
     pub start: DateTime<Utc>,
-    /// The costs of a pause, if it may pause.
+    /// Costs of a pause; absent if the job may not pause.
     pub pausing: Option<Pausing>,
-    /// The grid.
+    /// Grid of the replay.
     pub grid: &'a VisibleGrid<'a>,
 }
 
-/// Runs a job to its end. With `sweep`, it first spends so many seconds at each limit, from the largest down: the cost
-/// of profiling.
+/// Replays a job to its end. If `sweep` is not zero, the job first trains for that time at each limit, from the largest
+/// down: the cost of profiling.
 ///
 /// # Errors
-/// If the trace ends before the work, or the policy has no answer.
+/// If the trace ends before the work is done, or the policy makes no decision or no progress.
 pub fn replay(
     setting: Setting<'_>,
     budget: Option<f64>,
@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
             elapsed: Seconds::ZERO,
             energy: Joules::ZERO,
             carbon: GramsCo2e::ZERO,
-            // Since long ago, as far as shortest runs go.
+            // The job counts as running for long, so that a minimum time between pauses does not apply at the start.
             activity: Activity::RunningSince(DateTime::UNIX_EPOCH),
             legs: Vec::new(),
         }
@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
         let before = self.now();
         let beyond = || ReplayError::BeyondTrace(self.actual.end().unwrap_or(before));
         let end = self.start.checked_add_signed((self.elapsed + lasts).to_delta()).ok_or_else(beyond)?;
-        // Shorter than the resolution of time: nothing to count.
+        // A step shorter than the resolution of time has no emissions.
         if let Some(slot) = Slot::new(before, end) {
             let intensity = ledger::mean_intensity(self.actual, &slot).ok_or_else(beyond)?;
             self.carbon += power * lasts * intensity;
@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
         };
         let curve = &self.job.curve;
         let ceiling = curve.ceiling();
-        // A job that may pause need not be slow all the time: the constant mix then ends earlier.
+        // A job that may pause can train at the most efficient throughput part of the time, not slower all the time.
         let efficient = curve.most_efficient().throughput;
         let constant = |throughput: SamplesPerSecond| {
             let pace = if self.pausing.is_some() { throughput.max(efficient) } else { throughput };

@@ -1,24 +1,24 @@
-//! The figures of a run, against the largest limit.
+//! The figures of a replay, compared with the largest power limit.
 
 use serde::Serialize;
 
 use crate::replay::Replayed;
 
-/// A headroom under this many points is noise (`planning.md` §5).
+/// Smallest headroom, in percentage points, that is not noise (`planning.md` §5).
 const LEAST_HEADROOM: f64 = 0.1;
 
-/// The result of a policy against the largest limit, in percent.
+/// Result of a policy, compared with the largest power limit, in percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Less carbon.
+    /// Reduction of carbon.
     pub carbon_reduction_pct: f64,
-    /// More time; may be negative, where a lower limit is faster.
+    /// Increase of time; may be negative, because a lower limit can be faster.
     pub time_increase_pct: f64,
-    /// Less energy.
+    /// Reduction of energy.
     pub energy_reduction_pct: f64,
-    /// The part of the carbon reduction that the constant mix with the same time has.
+    /// Carbon reduction that the constant mix with the same time would have.
     pub energy_effect_pct: f64,
-    /// The rest of it: from following the grid.
+    /// The rest of the carbon reduction, from following the grid.
     pub timing_effect_pct: f64,
 }
 
@@ -34,7 +34,7 @@ impl Figures {
         }
     }
 
-    /// Interpolates linearly: share 0 is these, 1 is those there.
+    /// Interpolates linearly: a share of 0 returns `self`, a share of 1 returns `there`.
     pub(super) fn towards(&self, there: &Self, share: f64) -> Self {
         let between = |here: f64, there: f64| here + (there - here) * share;
         Self {
@@ -47,7 +47,7 @@ impl Figures {
     }
 }
 
-/// Returns the captured part of the headroom; `None` where there was next to nothing to capture.
+/// Returns the captured fraction of the headroom; `None` if the headroom is only noise.
 pub(super) fn captured(over_static: Option<f64>, headroom: Option<f64>) -> Option<f64> {
     let headroom = headroom.filter(|h| *h >= LEAST_HEADROOM)?;
     Some(over_static? / headroom)

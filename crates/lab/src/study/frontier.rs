@@ -1,8 +1,8 @@
-//! The frontier of a rule with a knob: carbon over time, interpolated between the knob's settings.
+//! The frontier of a policy with a knob: carbon over time, interpolated between the values of the knob.
 
 use super::figures::Figures;
 
-/// The best carbon for each time, by time; both rise strictly.
+/// The runs with the best carbon for their time, in the order of time; both rise strictly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frontier {
     runs: Vec<Option<Figures>>,
@@ -11,8 +11,9 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    /// Keeps of one run for each setting of the knob those that no other beats in both. A run that ends past the trace is
-    /// missing: then nothing is known beyond the slowest one that does not.
+    /// Keeps, of one run for each value of the knob, the runs that no other run surpasses in both carbon and time. A
+    /// run that continues past the end of the trace is missing: then nothing is known beyond the slowest of the other
+    /// runs.
     pub fn new(runs: Vec<Option<Figures>>) -> Self {
         let mut by_time: Vec<Figures> = runs.iter().flatten().copied().collect();
         by_time.sort_by(|a, b| {
@@ -29,18 +30,18 @@ impl Frontier {
         Self { runs, best, truncated }
     }
 
-    /// Returns all runs, by the setting of the knob.
+    /// Returns all runs, in the order of the knob's values.
     pub fn runs(&self) -> &[Option<Figures>] {
         &self.runs
     }
 
-    /// Those that no other beats in both, the fastest first.
+    /// Returns the runs that no other run surpasses in both carbon and time, the fastest first.
     pub fn best(&self) -> &[Figures] {
         &self.best
     }
 
-    /// At this increase of time, in percent: on the line between the neighbouring runs. Beyond the slowest run that is
-    /// worth its time it is that one, before the fastest that one. `None` without any run, and beyond the slowest where
+    /// Returns the figures at an increase of time, in percent, interpolated between the neighbouring runs. Before the
+    /// fastest run and beyond the slowest, returns that run. `None` if there is no run, or beyond the slowest run if
     /// runs are missing.
     pub fn at(&self, time_increase_pct: f64) -> Option<Figures> {
         let next = self.best.partition_point(|run| run.time_increase_pct < time_increase_pct);

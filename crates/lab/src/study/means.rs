@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::figures::captured;
 use super::row::Row;
 
-/// Several rows of one policy, job and budget, over starts and seeds.
+/// Mean of rows of one policy, job and budget over starts and seeds.
 #[expect(missing_docs, reason = "fields are those of `Row`, or its means")]
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mean {
@@ -16,11 +16,11 @@ pub struct Mean {
     pub grid: String,
     pub budget_pct: Option<f64>,
     pub rows: usize,
-    /// The mean; `None`, as the others then are, where one of the rows has none: the rest would be the mean of other starts
-    /// than those of the other policies.
+    /// Mean reduction of carbon. This and the other means are `None` if one of the rows has no figures: otherwise the
+    /// means of policies would be over different starts.
     pub carbon_reduction_pct: Option<f64>,
     pub time_increase_pct: Option<f64>,
-    /// The ratio of the means (`planning.md` §5).
+    /// Ratio of the mean captured reduction to the mean headroom (`planning.md` §5).
     pub captured_headroom: Option<f64>,
     pub energy_effect_pct: Option<f64>,
     pub timing_effect_pct: Option<f64>,

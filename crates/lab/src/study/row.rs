@@ -1,4 +1,4 @@
-//! The row of one policy in one case.
+//! The row of results of one policy in one case.
 
 use std::sync::Arc;
 
@@ -9,44 +9,44 @@ use super::figures::{Figures, captured};
 use super::frontier::Frontier;
 use crate::replay::{Replayed, Setting};
 
-/// One policy in one case.
+/// Result of one policy in one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The name that `--policy` takes.
+    /// Name of the policy for `--policy`.
     pub policy: &'static str,
-    /// The GPU.
+    /// GPU of the job.
     pub gpu: String,
-    /// Data set and network.
+    /// Data set and network of the job.
     pub workload: String,
-    /// Samples per step.
+    /// Batch size: samples per step.
     pub batch_size: u64,
-    /// The grid.
+    /// Name of the grid.
     pub grid: String,
-    /// The job's start.
+    /// Start of the job.
     #[serde(serialize_with = "rfc3339")]
     pub start: DateTime<Utc>,
-    /// The maximum slowdown in percent: 3 % is 3.0. `None` for a policy by its own weights.
+    /// Maximum slowdown in percent: 3 % is 3.0. `None` for a policy that uses its own weights.
     pub budget_pct: Option<f64>,
-    /// See [`Figures::carbon_reduction_pct`]. `None`, as the other figures then are, where the trace ends before
-    /// the job does.
+    /// See [`Figures::carbon_reduction_pct`]. This and the other figures are `None` if the trace ends before the job
+    /// does.
     pub carbon_reduction_pct: Option<f64>,
     /// See [`Figures::time_increase_pct`].
     pub time_increase_pct: Option<f64>,
-    /// (carbon of static − carbon) / (carbon of static − carbon of clairvoyant); `None` where there was next to nothing
-    /// to capture, and without a budget.
+    /// (carbon of static − carbon) / (carbon of static − carbon of clairvoyant); `None` without a budget, or if that
+    /// difference is only noise.
     pub captured_headroom: Option<f64>,
     /// See [`Figures::energy_reduction_pct`].
     pub energy_reduction_pct: Option<f64>,
-    /// See [`Figures::energy_effect_pct`]; with the next field it adds up to the carbon reduction.
+    /// See [`Figures::energy_effect_pct`]; energy effect and timing effect add up to the carbon reduction.
     pub energy_effect_pct: Option<f64>,
     /// See [`Figures::timing_effect_pct`].
     pub timing_effect_pct: Option<f64>,
-    /// Seed of the profile's error, if it has one.
+    /// Seed of the profile's random errors; absent without errors.
     pub seed: Option<u64>,
-    /// More reduction than static, in points; `None` without a budget or without figures.
+    /// Carbon reduction beyond that of static, in percentage points; `None` without a budget or without figures.
     #[serde(skip)]
     pub over_static: Option<f64>,
-    /// More reduction of clairvoyant than of static, in points; `None` without a budget.
+    /// Carbon reduction of clairvoyant beyond that of static, in percentage points; `None` without a budget.
     #[serde(skip)]
     pub headroom: Option<f64>,
 }
@@ -71,7 +71,7 @@ impl Row {
             batch_size: job.workload.batch_size,
             grid: grid.name().to_owned(),
             start,
-            // A fraction as it was typed is not exact in percent: 0.07 is 7.000000000000001 %.
+            // Removes rounding errors of the conversion to percent: 0.07 would be 7.000000000000001 %.
             budget_pct: budget.map(|b| (b * 1e11).round() / 1e9),
             carbon_reduction_pct,
             time_increase_pct: figures.map(|f| f.time_increase_pct),
@@ -90,12 +90,12 @@ fn rfc3339<S: Serializer>(t: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::
     serializer.collect_str(&t.format("%FT%TZ"))
 }
 
-/// A row with the replay behind it.
+/// A row, with the replay from which its figures are.
 pub struct CaseResult {
-    /// The row.
+    /// The row of results.
     pub row: Row,
-    /// The replay; `None` where the row lies between several, or past the end of the trace.
+    /// The replay; `None` if the row is interpolated between several replays, or if the trace ends before the job does.
     pub replayed: Option<Replayed>,
-    /// The frontier of its knob, if it has one.
+    /// The frontier over the policy's knob; absent for policies without a knob.
     pub frontier: Option<Arc<Frontier>>,
 }

@@ -1,4 +1,4 @@
-//! All cases of a study, run.
+//! Runs all cases of a study.
 
 use std::sync::Arc;
 
@@ -13,35 +13,35 @@ use crate::replay::{Decision, Job, ReplayError, Replayed, Setting, UnderCap, Vie
 use wattune_core::domain::{Pausing, Profile};
 use wattune_core::units::{Seconds, Watts};
 
-/// Steps of a sweep of a knob from 0 to 1: settings that authors chose are among them.
+/// Number of steps from 0 to 1 in which a knob is varied; authors' values are among them.
 const KNOB_STEPS: u32 = 20;
 
 /// The combinations to replay: each job from each start, under each policy with each budget.
 pub struct Study<'a> {
-    /// The jobs: each alone, or all together under `node_cap`.
+    /// The jobs, each alone, or all together under `node_cap`.
     pub jobs: &'a [Job],
-    /// The largest sum of their limits, if they share a node. Then only policies that plan are run: wattune and
-    /// clairvoyant; rows have no captured headroom, for want of a constant mix to compare with.
+    /// Maximum sum of the jobs' power limits, if they share a node. Then only policies that plan are run, wattune and
+    /// clairvoyant, and rows have no captured headroom, because there is no constant mix to compare with.
     pub node_cap: Option<Watts>,
-    /// The grid, with as much foresight as policies have.
+    /// The grid, with the foresight that the policies have.
     pub grid: &'a VisibleGrid<'a>,
-    /// The starts of jobs.
+    /// Times at which the jobs start.
     pub starts: &'a [DateTime<Utc>],
-    /// Maximum slowdowns: 0.03 is 3 %.
+    /// Maximum slowdowns of the jobs: 0.03 is 3 %.
     pub budgets: &'a [f64],
     /// The policies.
     pub policies: &'a [Policy],
-    /// Seconds per limit that policies which learn have to measure for; 0 for none.
+    /// Seconds that policies which learn spend measuring each limit; 0 for none.
     pub sweep: Seconds,
     /// Relative standard error of the profile that policies know; 0 for none.
     pub profile_error: f64,
-    /// The costs of a pause, if wattune and clairvoyant may pause.
+    /// Costs of a pause, if wattune and clairvoyant may pause.
     pub pausing: Option<Pausing>,
-    /// Seeds of that error; results do not depend on them without one.
+    /// Seeds of the profile's random errors; without errors, results do not depend on them.
     pub seeds: &'a [u64],
 }
 
-/// The reason why a study cannot be made.
+/// Reason why a study fails.
 #[expect(missing_docs, reason = "the message explains the fields")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{policy} on {workload} from {start} with {budget}: {source}", start = start.format("%FT%TZ"))]
@@ -54,7 +54,7 @@ pub struct StudyError {
     pub source: ReplayError,
 }
 
-/// One job from one start on, with the profile that policies know.
+/// One job with one start, and the profile that policies know.
 #[derive(Clone, Copy)]
 struct Case<'a> {
     study: &'a Study<'a>,
@@ -63,14 +63,14 @@ struct Case<'a> {
 }
 
 impl Study<'_> {
-    /// Replays everything, in the order job, start, seed, budget, policy; rows of a policy without a budget come last.
-    /// `step` is called [`Study::steps`] times on the way.
+    /// Replays all combinations, in the order job, start, seed, budget, policy; rows without a budget come last in each
+    /// case. `step` is called [`Study::steps`] times on the way, for a progress display.
     ///
-    /// A row of a policy that runs past the end of the trace has no figures, and so has one beyond the last setting of a
-    /// knob that does not.
+    /// A row has no figures if the policy runs past the end of the trace, or if its budget lies beyond the slowest
+    /// value of the knob that does not.
     ///
     /// # Errors
-    /// If a policy cannot decide, or if a bound that the others are compared with runs past the end of the trace.
+    /// If a policy cannot decide, or if one of the bounds (`static`, `clairvoyant`) runs past the end of the trace.
     pub fn run(&self, mut step: impl FnMut()) -> Result<Vec<CaseResult>, StudyError> {
         let mut rows = Vec::new();
         if let Some(cap) = self.node_cap {
@@ -121,8 +121,8 @@ impl Study<'_> {
         Ok(())
     }
 
-    /// The calls of `step` in [`Study::run`]: for each policy and start with each budget and, unless jobs share a node, for
-    /// each job and seed and once more for the knob.
+    /// Returns the number of calls of `step` in [`Study::run`]: one for each start, budget and policy if jobs share a
+    /// node; else, for each job, start, seed and policy, one per budget and one for the knob.
     pub fn steps(&self) -> usize {
         let (starts, budgets, policies) = (self.starts.len(), self.budgets.len(), self.policies.len());
         match self.node_cap {
@@ -172,7 +172,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Returns the replay of a policy; `None` if it runs past the end of the trace.
+    /// Returns the replay of a policy; `None` if the policy runs past the end of the trace.
     fn within_trace(
         &self,
         policy: &Policy,
@@ -204,12 +204,12 @@ impl Case<'_> {
         if policy.learns {
             return replay(self.setting, budget, self.study.sweep, decide);
         }
-        // The bounds know the true profile.
+        // Policies that do not learn know the true profile.
         let exact = Setting { believed: &self.setting.job.profile, profile_error: 0.0, ..self.setting };
         replay(exact, budget, Seconds::ZERO, decide)
     }
 
-    /// The results of all settings of a policy's knob, if it has one. Settings that run past the end of the trace are missing.
+    /// Returns the results for all values of a policy's knob, if it has one; runs past the trace's end are missing.
     fn frontier(&self, policy: &Policy) -> Result<Option<Arc<Frontier>>, StudyError> {
         let RunMode::Swept { decide, .. } = policy.mode else { return Ok(None) };
         let runs = (0..=KNOB_STEPS).map(|step| {

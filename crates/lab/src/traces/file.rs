@@ -1,50 +1,50 @@
-//! Trace files: the only place of this crate that opens one.
+//! Trace files: the only module of this crate that opens files.
 
 use std::path::{Path, PathBuf};
 
-/// The reason why a trace cannot be used.
+/// Reason why a trace cannot be used.
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The file cannot be read.
+    /// The trace file cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    /// The file is no CSV.
+    /// The trace file is not valid CSV.
     #[error("cannot read {}", path.display())]
     NotCsv {
         path: PathBuf,
         #[source]
         source: csv::Error,
     },
-    /// A value is wrong.
+    /// A value of the trace is not valid.
     #[error("{}, line {line}, column {column}: {why}", path.display())]
     Broken {
         path: PathBuf,
-        /// The line, from 1.
+        /// Line of the value, from 1.
         line: u64,
         column: &'static str,
         why: String,
     },
-    /// Its rows do not fit their use.
+    /// The trace's rows do not fit their purpose.
     #[error("{}: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
 }
 
-/// A file as it was read.
+/// A trace file's path and content.
 #[derive(Clone, Debug)]
 pub struct TraceFile {
-    /// Its path, for names and messages.
+    /// Path of the file, for names and messages.
     pub path: PathBuf,
-    /// Its content.
+    /// Content of the file.
     pub bytes: Vec<u8>,
 }
 
 impl TraceFile {
-    /// Reads a file.
+    /// Reads a trace file; refuses one that is compressed with gzip.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let path = path.to_owned();
         match std::fs::read(&path) {
@@ -57,8 +57,8 @@ impl TraceFile {
         }
     }
 
-    /// The name of the GPU of a power trace: the file's without `summary_power_`, so that `summary_power_a40.csv` is
-    /// `a40`.
+    /// Returns the name of a power trace's GPU: the file name without `summary_power_` and extension, so that
+    /// `summary_power_a40.csv` is `a40`.
     pub fn gpu(&self) -> String {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
         stem.strip_prefix("summary_power_").unwrap_or(&stem).to_owned()

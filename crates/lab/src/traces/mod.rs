@@ -1,5 +1,5 @@
-//! Zeus's trace files as they are: what a workload draws at each power limit, how long training takes, and when jobs
-//! were submitted.
+//! Zeus's trace files: power of a workload at each power limit, number of epochs that training takes, and submissions
+//! of jobs.
 
 mod file;
 mod power;

@@ -5,17 +5,17 @@ use super::rows::{TrainingKey, rows};
 use wattune_core::domain::{Estimate, OperatingPoint, PowerLimit, Profile};
 use wattune_core::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
-/// Samples in one epoch of a trace: a sample stands for a millionth of it, whatever the data set's size.
+/// Samples per epoch of a trace: one sample is a millionth of an epoch, whatever the size of the data set.
 const SAMPLES_PER_EPOCH: f64 = 1e6;
 
-/// A training of a power trace.
+/// A training workload of a power trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
-    /// The data set.
+    /// Name of the data set.
     pub dataset: String,
-    /// The network.
+    /// Name of the network.
     pub network: String,
-    /// Samples per step.
+    /// Batch size: samples per step.
     pub batch_size: u64,
 }
 
@@ -42,34 +42,34 @@ impl std::fmt::Display for Workload {
     }
 }
 
-/// One measurement of an epoch.
+/// A measurement of one epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epoch {
-    /// Its duration.
+    /// Duration of the epoch.
     pub time: Seconds,
-    /// Average power of the GPU.
+    /// Mean power of the GPU during the epoch.
     pub power: Watts,
 }
 
 impl Epoch {
-    /// Energy of the epoch.
+    /// Returns the energy of the epoch.
     pub fn energy(&self) -> Joules {
         self.power * self.time
     }
 }
 
-/// An epoch at a power limit.
+/// A measured epoch of a training at one power limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PowerRow {
-    /// The training.
+    /// The training that was measured.
     pub training: TrainingKey,
-    /// The limit.
+    /// Power limit of the measurement.
     pub limit: Watts,
-    /// The epoch.
+    /// Time and power of the measured epoch.
     pub epoch: Epoch,
 }
 
-/// Returns the rows of a `summary_power_*.csv`.
+/// Returns the rows of a power trace, `summary_power_*.csv`.
 pub fn power_rows(file: &TraceFile) -> Result<Vec<PowerRow>, TraceError> {
     let columns = ["dataset", "network", "optimizer", "batch_size", "power_limit", "time_per_epoch", "average_power"];
     rows(file, &columns, &[], |row| {
@@ -79,11 +79,11 @@ pub fn power_rows(file: &TraceFile) -> Result<Vec<PowerRow>, TraceError> {
     })
 }
 
-/// Returns the profile of a workload on the GPU of a power trace, its largest limit first. `optimizer` is needed only
-/// where the trace has several.
+/// Returns the profile of a workload on the GPU of a power trace, its largest limit first. `optimizer` is required only
+/// if the trace has several for the workload.
 ///
 /// # Errors
-/// If the file is no power trace, has no such workload, or several optimizers for it.
+/// If the file is not a power trace, has no such workload, or has several optimizers for it and none is chosen.
 pub fn power_profile(file: &TraceFile, workload: &Workload, optimizer: Option<&str>) -> Result<Profile, TraceError> {
     let rows = power_rows(file)?;
     let of_workload = |r: &&PowerRow| {

@@ -1,19 +1,19 @@
-//! Rows of a CSV file by the names of its columns, with the place of a wrong value.
+//! Rows of a CSV file by the names of its columns; errors name line and column of an invalid value.
 
 use std::str::FromStr;
 
 use super::file::{TraceError, TraceFile};
 
-/// The training that a row belongs to.
+/// Key of the training to which a row of a trace belongs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TrainingKey {
-    /// The data set.
+    /// Name of the data set.
     pub dataset: String,
-    /// The network.
+    /// Name of the network.
     pub network: String,
-    /// The optimizer.
+    /// Name of the optimizer.
     pub optimizer: String,
-    /// Samples per step.
+    /// Batch size: samples per step.
     pub batch_size: u64,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Fault {
     pub(super) why: String,
 }
 
-/// A row by the columns that the reader wants: the needed ones first, then the optional ones.
+/// A row of a CSV file. Columns are numbered as the reader requests them: required ones first, then optional ones.
 pub(super) struct Row<'a> {
     record: &'a csv::StringRecord,
     names: &'a [&'static str],
@@ -70,7 +70,7 @@ impl Row<'_> {
     }
 }
 
-/// Reads every row of a file; there is at least one.
+/// Reads every row of a file, and refuses a file without rows.
 pub(super) fn rows<T>(
     file: &TraceFile,
     needed: &[&'static str],

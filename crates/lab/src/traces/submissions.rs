@@ -1,28 +1,28 @@
-//! Submissions of recurring jobs that overlap.
+//! Traces of submissions of recurring jobs that may overlap.
 
 use super::file::{TraceError, TraceFile};
 use super::rows::{Fault, rows};
 use wattune_core::units::Seconds;
 
-/// A submission of a group trace.
+/// One submission of a job in a trace of groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission {
-    /// The recurring job that it belongs to.
+    /// Name of the group, the recurring job that was submitted.
     pub group: String,
-    /// Its start, in seconds.
+    /// Start of the submitted job, in seconds.
     pub start: Seconds,
-    /// Its end, in seconds.
+    /// End of the submitted job, in seconds.
     pub end: Seconds,
-    /// The training: dataset, or dataset/network.
+    /// Training of the job: dataset, or dataset/network.
     pub job: String,
-    /// Time and cost relative to the traces' runs.
+    /// Factor for energy, time and cost of the job's runs, relative to those of the other traces.
     pub runtime_ratio: f64,
-    /// Its line in the file.
+    /// Line of the submission in the file.
     pub line: u64,
 }
 
-/// Returns the submissions of a group trace: columns `group`, `start` and `end` in seconds, `job`, and optionally
-/// `runtime_ratio`.
+/// Returns the submissions of a trace of groups, with the columns `group`, `start` and `end` in seconds, `job`, and
+/// optionally `runtime_ratio` (1 if empty).
 pub fn submissions(file: &TraceFile) -> Result<Vec<Submission>, TraceError> {
     rows(file, &["group", "start", "end", "job"], &["runtime_ratio"], |row| {
         let (start, end) = (row.finite(1)?, row.finite(2)?);

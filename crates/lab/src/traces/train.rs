@@ -1,20 +1,20 @@
-//! Numbers of epochs that training runs needed to reach a target: `summary_train.csv`.
+//! Traces of the number of epochs that training runs needed to reach a target: `summary_train.csv`.
 
 use super::file::{TraceError, TraceFile};
 use super::rows::{Fault, Row, TrainingKey, rows};
 
-/// A training run.
+/// A training run of a train trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainRow {
-    /// The training.
+    /// The training that was run.
     pub training: TrainingKey,
-    /// The metric that it was to reach.
+    /// Metric that the run was to reach.
     pub target_metric: f64,
-    /// The epoch after which it was there; `None` if it never was.
+    /// Number of epochs after which the run reached the target; `None` if it did not.
     pub target_epoch: Option<u32>,
 }
 
-/// Returns the rows of `summary_train.csv`: where a target epoch is empty or `nan`, the target was never reached.
+/// Returns the rows of a train trace. If a target epoch is empty or `nan`, the run did not reach the target.
 pub fn train_rows(file: &TraceFile) -> Result<Vec<TrainRow>, TraceError> {
     rows(file, &["dataset", "network", "optimizer", "batch_size", "target_metric", "target_epoch"], &[], |row| {
         let (training, target_metric) = (TrainingKey::of(row)?, row.finite(4)?);

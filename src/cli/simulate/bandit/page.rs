@@ -1,4 +1,4 @@
-//! Rows as one self-contained page with plots: no script, nothing loaded, light and dark.
+//! Renders the rows as a self-contained page with plots: no script, nothing to load, for light and dark display.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use super::write::{by_policy, job, usual};
 use crate::reports::document::{Mark, Plot, document, escaped};
 use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
-/// Renders a table of means and, for each job, cumulative regret over recurrences and the choices of the first seed's
-/// runs.
+/// Renders a table of means and, for each job, the cumulative regret over recurrences and the batch sizes that the runs
+/// of the first seed used.
 pub(super) fn page(report: &Report) -> String {
     let policies = by_policy(&report.summary);
     let mut body = String::from("<h1>Batch sizes of recurring jobs</h1>\n");
@@ -59,8 +59,8 @@ fn of<'a>(row: &'a SummaryRow, history: &'a [HistoryRow]) -> impl Iterator<Item 
     })
 }
 
-/// Returns the mean regret over seeds after each recurrence. The last is the summary's; the oracle's expectation is
-/// spread evenly, so that submissions of unequal length make the line uneven.
+/// Returns the mean regret over seeds after each recurrence; the last value is the summary's. The oracle's expected
+/// cost is spread evenly over recurrences, so that submissions of unequal length make the line uneven.
 #[expect(clippy::cast_precision_loss, reason = "a count of seeds")]
 fn mean_regret(rows: &[&SummaryRow], history: &[HistoryRow]) -> Vec<(f64, f64)> {
     let mut spent: BTreeMap<u32, f64> = BTreeMap::new();

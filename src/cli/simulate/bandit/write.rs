@@ -1,15 +1,15 @@
-//! Rows as a table, JSON and CSV.
+//! Renders the rows as a table, JSON and CSV.
 
 use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
-/// Renders `{"summary": […], "history": […], "notes": […]}`.
+/// Renders the report as JSON: `{"summary": […], "history": […], "notes": […]}`.
 pub(super) fn json(report: &Report) -> anyhow::Result<Vec<u8>> {
     let mut text = serde_json::to_vec_pretty(report)?;
     text.push(b'\n');
     Ok(text)
 }
 
-/// Renders a line for each row under a line of names: the history where there is one, else the summary.
+/// Renders CSV with a header line and a line per row: the history's rows if there is one, otherwise the summary's.
 pub(super) fn comma_separated(report: &Report) -> anyhow::Result<Vec<u8>> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     match &report.history {
@@ -19,7 +19,7 @@ pub(super) fn comma_separated(report: &Report) -> anyhow::Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// Groups rows that differ in their seeds alone; those of one job stand together, in the order in which jobs come first.
+/// Groups rows that differ only in their seeds; groups of one job are adjacent, in order of first appearance.
 pub(super) fn by_policy(summary: &[SummaryRow]) -> Vec<Vec<&SummaryRow>> {
     let same = |a: &SummaryRow, b: &SummaryRow| {
         (a.policy, &a.workload, &a.gpu, &a.group) == (b.policy, &b.workload, &b.gpu, &b.group)
@@ -54,7 +54,7 @@ pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
     (usual.final_batch_size, usual.final_power_limit_w, most as f64 / rows.len() as f64)
 }
 
-/// Returns the name of a job.
+/// Returns the name of a row's job: GPU, workload and group.
 pub(super) fn job(row: &SummaryRow) -> String {
     named(&row.gpu, &row.workload, row.group.as_deref())
 }
@@ -63,7 +63,7 @@ fn named(gpu: &str, workload: &str, group: Option<&str>) -> String {
     format!("{gpu} {workload}{}", group.map(|group| format!(" group {group}")).unwrap_or_default())
 }
 
-/// Renders the means over seeds by job and policy; then the history, where there is one, and gaps of the traces.
+/// Renders the means over seeds by job and policy, then the history, if there is one, and the notes on the traces.
 pub(super) fn table(report: &Report) -> String {
     let mut text = format!(
         "{:44} {:8} {:>6} {:>14} {:>13}  {}\n",

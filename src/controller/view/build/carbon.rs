@@ -1,4 +1,4 @@
-//! Views of the grid's signals.
+//! Builders of the views of the carbon signal and the price.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -23,7 +23,7 @@ impl Snapshot<'_> {
         self.at_present(&state).view()
     }
 
-    /// Returns the forecast of the grid from now on.
+    /// Returns the forecast carbon intensity from now on.
     pub(crate) fn carbon_forecast(&self) -> Vec<IntensityView> {
         let state = self.signal.state();
         self.at_present(&state).ahead()
@@ -42,7 +42,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns the grid's past hours.
+    /// Returns the carbon intensities of the last `hours`.
     pub(crate) async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
         if !(hours > 0.0 && hours <= 8784.0) {
             let why = format!("is {hours}; it must be more than 0 and at most 8784 (a year)");
@@ -136,7 +136,7 @@ pub fn describe_feed(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc
     (signal.view(), signal.ahead())
 }
 
-/// The signal at one time.
+/// The carbon signal at one time, and what its view is built from.
 struct SignalAtPresent<'a> {
     now: DateTime<Utc>,
     state: &'a FeedState,

@@ -1,4 +1,4 @@
-//! The view of a GPU.
+//! Builder of the view of a GPU.
 
 use super::megahertz;
 use crate::controller::cap::LimitGrants;
@@ -10,14 +10,14 @@ use crate::gpu::GpuError;
 use wattune_core::domain::{ClockLimit, PowerLimit};
 
 impl Snapshot<'_> {
-    /// Returns the GPUs, by index.
+    /// Returns the views of all GPUs, in order of their index.
     pub(crate) fn gpus(&self, grants: &LimitGrants) -> Vec<GpuView> {
         let mut views: Vec<GpuView> = self.gpus.iter().map(|gpu| self.gpu_view(gpu, grants)).collect();
         views.sort_by_key(|gpu| gpu.index);
         views
     }
 
-    /// Returns one GPU.
+    /// Returns the view of one GPU.
     pub(crate) fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
         let gpu = self.gpus.get(&id).ok_or_else(|| ControlError::Conflict("the GPU has gone".into()))?;

@@ -1,4 +1,4 @@
-//! Views of jobs: state, plan, profile and account.
+//! Builders of the views of jobs: state, plan, profile and account.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use wattune_core::ledger::{self, CompletedWork};
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 
-/// Energy that does not matter in a comparison, relative to all.
+/// Fraction of a job's energy whose error does not matter in a comparison.
 const NEGLIGIBLE: f64 = 0.002;
 
 impl Snapshot<'_> {
@@ -92,7 +92,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns the answer to a job's progress report.
+    /// Returns the response to a job's progress report.
     pub(crate) fn progress_view(&self, id: &JobId, grants: &LimitGrants) -> Option<ProgressView> {
         let job = self.jobs.get(id)?;
         let gpu = job.spec.gpus.first()?;
@@ -192,7 +192,7 @@ impl Snapshot<'_> {
             Estimate { snapshot: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
         let known = estimate.completed_work().await?;
         let known_pauses = known.as_ref().ok().filter(|known| {
-            // Without bounds of their power no figure is shown here; `savings` has intervals.
+            // This comparison has no intervals, so it needs known energy of pauses; `savings` has intervals.
             pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
         });
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, job.profile(), &series));
@@ -228,7 +228,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Returns why there is no such job that has not ended.
+    /// Returns the error for a job that does not exist or has ended.
     pub(crate) async fn no_such_job(&self, id: &JobId) -> ControlError {
         match self.store.job(id).await {
             Ok(Some(job)) => {
@@ -258,7 +258,7 @@ impl Job {
     }
 }
 
-/// Compares a job with itself at the ceiling.
+/// Compares a job with the same work at the maximum usable limit.
 fn against_ceiling(done: &CompletedWork, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
     let (curve, ceiling) = (Curve::from_profile(profile)?, profile.ceiling()?);
     let top = (ceiling.throughput.mean, ceiling.power.mean);
@@ -269,7 +269,7 @@ fn watts(setting: &[SetPoint]) -> Vec<f64> {
     setting.iter().map(|s| s.limit.watts().get()).collect()
 }
 
-/// Returns the locked clock of a setting: with one group of GPUs, there is one.
+/// Returns the locked clock of a setting, if any; clocks are locked only with one group of GPUs.
 fn clock(setting: &[SetPoint]) -> Option<u32> {
     setting.iter().find_map(|s| s.clock).map(ClockLimit::megahertz)
 }
@@ -288,7 +288,7 @@ fn points(profile: &Profile) -> Vec<PointView> {
 }
 
 impl JobView {
-    /// Returns what a stored job shows; for a running one the rest is filled in.
+    /// Returns the view of a stored job; for a running job the caller fills in the rest.
     pub(crate) fn of_ended(job: &StoredJob) -> Self {
         let spec = &job.spec;
         let account = job.progress.account;

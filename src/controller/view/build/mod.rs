@@ -1,4 +1,4 @@
-//! Builders of the views: read models of a snapshot, without side effects.
+//! Builders of the views, from a snapshot and without side effects.
 
 mod carbon;
 mod gpu;
@@ -13,7 +13,7 @@ use crate::controller::snapshot::Snapshot;
 use wattune_core::domain::{ClockLimit, SetPoint};
 
 impl Snapshot<'_> {
-    /// Returns the daemon as a whole.
+    /// Returns the view of the whole daemon.
     pub(crate) fn status(&self) -> StatusView {
         let grants = self.grants();
         let gpus = self.gpus(&grants);
@@ -94,7 +94,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Returns the clock that a set point locks clocks to, in MHz.
+/// Returns the clock to which a set point locks clocks, in MHz.
 fn megahertz(set: Option<SetPoint>) -> Option<u32> {
     set?.clock.map(ClockLimit::megahertz)
 }

@@ -1,4 +1,4 @@
-//! Training runs, from registration to the final account.
+//! Routes of training runs, from registration to the final account.
 
 mod register;
 
@@ -38,15 +38,15 @@ impl FromPath for JobId {
     }
 }
 
-/// The progress of a job.
+/// A progress report of a job.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"samples": 123_456, "at_s": 8123.25}))]
 pub(in crate::http) struct ReportProgress {
-    /// The cumulative samples of this run.
+    /// The number of samples that this run has processed since its start.
     #[schema(minimum = 0)]
     samples: f64,
-    /// The client's monotonic time at that count, so that windows are exact; the time of arrival if absent.
+    /// The client's monotonic time at which the count was taken, for exact throughput; the time of arrival if absent.
     #[schema(minimum = 0)]
     at_s: Option<f64>,
 }
@@ -76,7 +76,7 @@ impl TryFrom<ReportProgress> for ProgressReport {
     }
 }
 
-/// The selection of a list of jobs.
+/// The selection of jobs to list.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -84,20 +84,20 @@ pub(in crate::http) struct JobsQuery {
     /// Jobs that have not ended (`open`, the default), or those that have (`ended`), the latest first.
     #[serde(default)]
     state: JobState,
-    /// The maximum number, from 1 to 1000; 50 ended ones and all open ones if absent.
+    /// The maximum number of jobs, from 1 to 1000; if absent, 50 ended jobs or all open ones.
     #[serde(default, deserialize_with = "optional_whole_number")]
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
-/// The state of a job.
+/// The state of a job, to select jobs by.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum JobState {
-    /// Not ended.
+    /// The job has not ended.
     #[default]
     Open,
-    /// Ended.
+    /// The job has ended.
     Ended,
 }
 
@@ -154,7 +154,7 @@ pub(in crate::http) async fn show(State(shared): State<Shared>, Named(id): Named
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.job(&id).await })).await??))
 }
 
-/// Ends a job: its GPUs get their original limits back, its account is final.
+/// Ends a job: restores the original limits of its GPUs, and returns the job's final account.
 #[utoipa::path(
     delete, path = "/v1/jobs/{id}", operation_id = "end_job", tag = "jobs", params(JobPath),
     responses(
@@ -188,7 +188,7 @@ pub(in crate::http) async fn progress(
     Ok(Json(answer.await??))
 }
 
-/// Returns the planned limits of a job with the reasons.
+/// Returns a job's planned power limits over time with their reasons.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/plan", operation_id = "get_job_plan", tag = "jobs", params(JobPath),
     responses((status = OK, body = PlanView), (status = NOT_FOUND, response = Problem))
@@ -197,7 +197,7 @@ pub(in crate::http) async fn plan(State(shared): State<Shared>, Named(id): Named
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.plan_of(&id) })).await??))
 }
 
-/// Returns a job's profile: throughput and draw at each limit.
+/// Returns a job's profile: throughput and power draw at each power limit.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/profile", operation_id = "get_job_profile", tag = "jobs", params(JobPath),
     responses((status = OK, body = ProfileView), (status = NOT_FOUND, response = Problem))

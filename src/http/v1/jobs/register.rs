@@ -1,4 +1,4 @@
-//! The registration of a training run.
+//! The request that registers a training run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,42 +20,42 @@ use wattune_core::units::{GramsCo2e, Samples, Seconds, Watts};
     "objective": {"max_slowdown": 0.03}, "lease_s": 60, "tags": {"team": "vision"},
 }))]
 pub(in crate::http) struct RegisterJob {
-    /// The name. Recurring runs share it and with it their profile. 1 to 128 characters.
+    /// The job's name, 1 to 128 characters. Recurring runs share a name, and with it their profile.
     name: String,
-    /// The GPUs, by index or UUID, each once.
+    /// The job's GPUs, by index, UUID or PCI bus id, each once.
     gpus: Vec<GpuSelector>,
-    /// Samples per step over all GPUs.
+    /// The number of samples per training step over all GPUs.
     batch_size: Option<u64>,
-    /// The amount of work; absent if unknown.
+    /// The job's total work; absent if unknown.
     #[serde(default, deserialize_with = "optional_object")]
     work: Option<WorkSpec>,
     /// The objective and its constraints; absent or empty means `{"max_slowdown": 0.03}`.
     #[serde(default, deserialize_with = "optional_object")]
     objective: Option<ObjectiveSpec>,
-    /// The lease: the job counts as dead this long after its last report. 1 to 86400 s; the daemon's default if absent.
+    /// The time after the last report at which the job counts as dead. 1 to 86400 s; the daemon's default if absent.
     lease_s: Option<f64>,
-    /// Allows wattune to set the GPUs' limits; if false, the job's energy is only recorded, and only the node's cap lowers
-    /// its limits.
+    /// True to let wattune set the GPUs' power limits. If false, the job's energy is only recorded, and only the node's
+    /// cap lowers its limits.
     #[serde(default = "yes")]
     #[schema(default = true)]
     control: bool,
-    /// The priority under a node's cap: jobs with a lower number give way first. -1000 to 1000.
+    /// The priority under the node's cap: jobs with a lower number get lower limits first. -1000 to 1000.
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = 0, minimum = -1000, maximum = 1000)]
     priority: i32,
-    /// Labels of the user, at most 16.
+    /// Labels that the user chooses, at most 16.
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = json!({}))]
     tags: BTreeMap<String, String>,
-    /// The job's processes by the host's process ids; their descendants count too. They split CPU energy, and the
-    /// energy of GPUs that several jobs share. At most 256; not together with `cgroup`.
+    /// The job's processes, by process ids of the host; their descendants count too. Their CPU time splits CPU energy,
+    /// and the energy of GPUs that several jobs share. At most 256; not together with `cgroup`.
     pids: Option<Vec<u32>>,
-    /// The job's control group (v2) in place of `pids`, as a path from the root of the hierarchy.
+    /// The job's control group (cgroup v2), in place of `pids`, as a path from the root of the hierarchy.
     #[schema(example = "/system.slice/training.service")]
     cgroup: Option<String>,
 }
 
-/// Reads null like an absent field.
+/// Reads null like an absent field, as the default.
 fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -64,13 +64,13 @@ const fn yes() -> bool {
     true
 }
 
-/// A GPU, by its index at this boot or by its UUID.
+/// A GPU, by its index at this boot, its UUID or its PCI bus id.
 #[derive(Clone, Debug, ToSchema)]
 #[serde(untagged)]
 pub(in crate::http) enum GpuSelector {
-    /// The index at this boot.
+    /// The GPU's index at this boot.
     Index(u32),
-    /// The UUID or PCI bus id.
+    /// The GPU's UUID or PCI bus id.
     Id(String),
 }
 
@@ -109,63 +109,63 @@ impl From<GpuSelector> for GpuRef {
     }
 }
 
-/// The amount of work.
+/// The total work of a job.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct WorkSpec {
-    /// The total in the job's samples; more than 0.
+    /// The total number of samples that the job will process; more than 0.
     total_samples: f64,
 }
 
-/// The user's objective and constraints, which combine.
+/// The job's objective and constraints, which can be combined.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct ObjectiveSpec {
     /// The weight of carbon against time: 1 is carbon alone (the default), 0 is time alone.
     #[schema(minimum = 0, maximum = 1)]
     eta: Option<f64>,
-    /// The allowed increase of the job's time over running at the maximum usable limit, as a fraction: 0.03 is 3 %.
+    /// The maximum increase of the job's duration over the maximum usable limit, as a fraction: 0.03 is 3 %.
     #[schema(minimum = 0, exclusive_maximum = 1)]
     max_slowdown: Option<f64>,
-    /// The time at which the work must be done; needs `work.total_samples`.
+    /// The time by which the work must be done; needs `work.total_samples`.
     #[serde(default, deserialize_with = "deadline")]
     deadline: Option<DateTime<Utc>>,
-    /// The emissions that all of the work may cause, in grams of CO2 equivalent; needs `work.total_samples`. Alone,
-    /// time is minimised.
+    /// The maximum emissions of all of the work, in grams of CO2 equivalent; needs `work.total_samples`. If this is the
+    /// only constraint, time is minimised within it.
     #[schema(exclusive_minimum = 0)]
     carbon_budget_g: Option<f64>,
     /// The weight of the electricity price against carbon: 0 is carbon alone (the default), 1 the price alone. Needs a
-    /// source of prices.
+    /// price source.
     #[schema(minimum = 0, maximum = 1)]
     price_weight: Option<f64>,
-    /// Allows wattune to ask the job to pause; an object gives the costs of a pause. Off by default.
+    /// True, or the costs of a pause, to let wattune ask the job to pause. Off by default.
     pausable: Option<Pausable>,
 }
 
-/// The permission to ask a job to pause, with the costs.
+/// The permission to ask a job to pause, with the costs of a pause.
 #[derive(Clone, Copy, Debug, ToSchema)]
 #[serde(untagged)]
 pub(in crate::http) enum Pausable {
-    /// `true` stands for the object with all its defaults.
+    /// `true` permits pauses at the default costs; `false` permits none.
     Allowed(bool),
-    /// The costs of a pause.
+    /// Permits pauses at these costs.
     At(PausingCosts),
 }
 
-/// The costs of a pause.
+/// The costs of a pause of the job.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct PausingCosts {
-    /// The draw of all GPUs together during a pause; 50 W per GPU by default.
+    /// The power draw of all GPUs together during a pause; 50 W per GPU by default.
     #[schema(minimum = 0)]
     idle_power_w: Option<f64>,
-    /// The minimum running time between pauses; 1800 s by default.
+    /// The minimum running time between two pauses; 1800 s by default.
     #[schema(minimum = 0, maximum = 86_400)]
     min_run_s: Option<f64>,
     /// The minimum duration of a pause; 1800 s by default.
     #[schema(minimum = 0, maximum = 86_400)]
     min_pause_s: Option<f64>,
-    /// The time at running power without work that each pause costs for saving and loading a checkpoint; 120 s by
+    /// The time at running power that each pause costs, without work, for saving and loading a checkpoint; 120 s by
     /// default.
     #[schema(minimum = 0, maximum = 86_400)]
     checkpoint_s: Option<f64>,
@@ -194,7 +194,7 @@ impl<'de> Deserialize<'de> for Pausable {
 }
 
 impl Pausable {
-    /// Converts it for a job on this number of GPUs.
+    /// Returns the permission as a setting for a job on this number of GPUs, with defaults filled in.
     fn on(self, gpus: usize) -> Result<Option<Pausing>, InvalidJob> {
         let usual = Pausing::default_for(gpus);
         let PausingCosts { idle_power_w, min_run_s, min_pause_s, checkpoint_s } = match self {
@@ -220,7 +220,7 @@ impl Pausable {
 }
 
 impl ObjectiveSpec {
-    /// Converts them for a job on this number of GPUs.
+    /// Returns the checked objective of a job on this number of GPUs.
     fn on(self, gpus: usize) -> Result<Objective, InvalidJob> {
         let budget = self.carbon_budget_g.map(|g| finite("objective.carbon_budget_g", GramsCo2e::try_new(g)));
         let asked = Objective {
@@ -235,7 +235,7 @@ impl ObjectiveSpec {
     }
 }
 
-/// Reads a time, or says what it lacks.
+/// Reads a time in RFC 3339. The error names missing parts, such as the time zone.
 fn deadline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateTime<Utc>>, D::Error> {
     let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
     let lacking = [

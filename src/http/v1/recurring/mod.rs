@@ -1,4 +1,4 @@
-//! Recurring jobs.
+//! Routes of recurring jobs.
 
 pub(in crate::http) mod trials;
 
@@ -26,13 +26,13 @@ pub(in crate::http) struct RecurringPath {
 impl FromPath for JobName {
     type Parameters = RecurringPath;
 
-    /// An invalid name is an unknown job.
+    /// Reads the name. An invalid name counts as an unknown job, which gives 404.
     fn parse(path: RecurringPath) -> Result<Self, Problem> {
         Self::new(path.name.clone()).map_err(|_| RecurringError::NotFound(path.name).into())
     }
 }
 
-/// The name of a job to create.
+/// The name of a recurring job to create; an invalid name gives 422.
 pub(in crate::http) struct NewName(JobName);
 
 impl FromPath for NewName {
@@ -44,22 +44,22 @@ impl FromPath for NewName {
     }
 }
 
-/// The selection of a part of a list.
+/// The selection of a part of the list of recurring jobs.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct RecurringQuery {
-    /// Only names after this one. At most 128 characters, like names.
+    /// Only jobs whose names sort after this name. At most 128 characters.
     #[serde(default)]
     #[param(max_length = 128)]
     after: String,
-    /// The maximum number, from 1 to 1000; 100 if absent.
+    /// The maximum number of jobs, from 1 to 1000; 100 if absent.
     #[serde(default = "usually::<100>", deserialize_with = "whole_number")]
     #[param(default = 100, minimum = 1, maximum = 1000)]
     limit: u32,
 }
 
-/// The maximum length of a name, in characters.
+/// The maximum length of a job's name in characters.
 const MAX_NAME_LEN: usize = 128;
 
 impl Wire for RecurringSpec {
@@ -86,7 +86,7 @@ impl Wire for RecurringSpec {
     ];
 }
 
-/// The maximum size of an exported job in bytes: some ten thousand trials.
+/// The maximum size in bytes of an exported recurring job, enough for some ten thousand trials.
 pub(in crate::http) const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 
 impl Wire for RecurringDocument {
@@ -157,7 +157,7 @@ pub(in crate::http) async fn delete(
     shared.within(shared.recurring.delete(&name)).await.map(Json)
 }
 
-/// Exports a recurring job as one document.
+/// Exports a recurring job with its trials as one document.
 #[utoipa::path(
     get, path = "/v1/recurring/{name}/export", operation_id = "export_recurring", tag = "recurring jobs",
     params(RecurringPath),
@@ -170,7 +170,7 @@ pub(in crate::http) async fn export(
     shared.within(shared.recurring.export(&name)).await.map(Json)
 }
 
-/// Imports an exported job under the name in the address. Nothing is overwritten.
+/// Imports an exported recurring job under the name in the address. Overwrites nothing.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/import", operation_id = "import_recurring", tag = "recurring jobs",
     params(RecurringPath), request_body = RecurringDocument,

@@ -1,4 +1,4 @@
-//! The trials of a recurring job.
+//! Routes of the trials of a recurring job.
 
 use axum::Json;
 use axum::extract::State;
@@ -38,12 +38,12 @@ impl FromPath for (JobName, u32) {
     }
 }
 
-/// A request for a trial.
+/// A request to begin a trial.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"key": "2026-11-21-nightly"}))]
 pub(in crate::http) struct BeginTrial {
-    /// The client's key of this trial, 1 to 200 characters: two requests with one key begin one trial.
+    /// A key that the client chooses, 1 to 200 characters: requests with the same key begin only one trial.
     key: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Wire for BeginTrial {
         &[("key", "give a text of 1 to 200 characters of your own, or leave it out")];
 }
 
-/// The progress of a trial, counted from its beginning.
+/// The progress of a trial, counted from the trial's beginning.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"epochs": 3, "energy_j": 181_000, "time_s": 912.5, "metric": 0.41}))]
@@ -60,19 +60,19 @@ pub(in crate::http) struct ReportTrial {
     /// The number of completed epochs.
     #[schema(minimum = 0)]
     epochs: u32,
-    /// The energy of all its GPUs. `job_id` may replace it.
+    /// The energy that all GPUs of the trial have used. `job_id` may replace it.
     #[schema(minimum = 0)]
     energy_j: Option<f64>,
-    /// The training time. Optional with `job_id`.
+    /// The training time of the trial. Optional with `job_id`.
     #[schema(minimum = 0)]
     time_s: Option<f64>,
-    /// The training run (`POST /v1/jobs`, of the same name and batch size) whose ledger has energy and time.
+    /// The training run (`POST /v1/jobs`, same name and batch size) whose recorded energy and time the trial uses.
     job_id: Option<String>,
-    /// The metric after the last of these epochs; null where it is not a number.
+    /// The metric after the last completed epoch; null if it was not measured or is not a number.
     metric: Option<f64>,
 }
 
-/// Field names and the values that they accept, for reports alone and within an end.
+/// Field names with hints on their values, both for reports and, with a prefix, for the end of a trial.
 macro_rules! report_fields {
     ($prefix:literal) => {
         [
@@ -89,24 +89,24 @@ impl Wire for ReportTrial {
     const HINTS: &'static [(&'static str, &'static str)] = &report_fields!("");
 }
 
-/// The source of a report's energy.
+/// A trial's report, with the source of its energy.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::http) enum Metered {
-    /// Measured by the client.
+    /// The client measured energy and time.
     Client(Report),
-    /// Recorded in a training run's ledger, which has the time, too, if the client gives none.
+    /// The energy is in a training run's ledger, and so is the time if the client gives none.
     Job {
-        /// The run.
+        /// The id of the training run.
         job: JobId,
-        /// The time, if the client gives it.
+        /// The training time, if the client gives it.
         time: Option<Seconds>,
-        /// Epochs and metric, without energy and time.
+        /// Epochs and metric of the report, without energy and time.
         rest: Report,
     },
 }
 
 impl ReportTrial {
-    /// Checks and converts the report, which has energy once.
+    /// Checks and converts the report, which must have energy from exactly one source.
     fn checked(self) -> Result<Metered, InvalidJob> {
         let refuse = |field, why: &str| Err(invalid(field, why));
         let energy = self.energy_j.map(|e| finite("energy_j", Joules::try_new(e))).transpose()?;
@@ -131,16 +131,16 @@ impl ReportTrial {
     }
 }
 
-/// The end of a trial.
+/// A request to end a trial.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"outcome": "withdrawn"}))]
 pub(in crate::http) struct EndTrial {
-    /// The outcome, unless the last report implies it.
+    /// The outcome of the trial, unless the last report implies another one.
     #[serde(default)]
     #[schema(default = "withdrawn")]
     outcome: TrialEnding,
-    /// The last report.
+    /// A last report before the end.
     #[serde(default, deserialize_with = "optional_object")]
     report: Option<ReportTrial>,
 }
@@ -149,10 +149,10 @@ pub(in crate::http) struct EndTrial {
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum TrialEnding {
-    /// Interrupted; the trial does not count.
+    /// The trial was interrupted and does not count.
     #[default]
     Withdrawn,
-    /// Out of reach with this batch size: the run diverged, or does not fit into memory.
+    /// The target is out of reach with this batch size: the run diverged, or does not fit into memory.
     NotReached,
 }
 
@@ -174,37 +174,37 @@ impl Wire for EndTrial {
     };
 }
 
-/// The order of trials.
+/// The order in which trials are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum TrialOrder {
-    /// The oldest first.
+    /// The oldest trial first.
     #[default]
     Asc,
-    /// The newest first.
+    /// The newest trial first.
     Desc,
 }
 
-/// The selection of trials.
+/// The selection of trials to list.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct TrialsQuery {
-    /// The order by number.
+    /// The order of the trials by number.
     #[serde(default)]
     #[param(default = "asc")]
     order: TrialOrder,
-    /// Only trials after this number in that order.
+    /// Only trials after this number, in the chosen order.
     #[serde(default, deserialize_with = "optional_whole_number")]
     #[param(format = Int64, minimum = 0, maximum = 4_294_967_295_i64)]
     after: Option<u32>,
-    /// The maximum number, from 1 to 1000; 1000 if absent.
+    /// The maximum number of trials, from 1 to 1000; 1000 if absent.
     #[serde(default = "usually::<1000>", deserialize_with = "whole_number")]
     #[param(default = 1000, minimum = 1, maximum = 1000)]
     limit: u32,
 }
 
-/// Begins a trial: the next run, with the batch size that it must use.
+/// Begins a trial: returns the next run's number and the batch size that it must use.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials", operation_id = "begin_trial", tag = "recurring jobs",
     params(RecurringPath), request_body = BeginTrial,
@@ -261,8 +261,8 @@ pub(in crate::http) async fn show(
     shared.within(shared.recurring.trial(&name, number)).await.map(Json)
 }
 
-/// Reports a trial's progress and renews its lease; the answer says if the run is to stop. For an ended trial the
-/// answer is repeated and nothing changes.
+/// Reports a trial's progress and renews its lease. The answer says if the run must stop. For an ended trial, returns
+/// the same answer again and changes nothing.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials/{number}/progress", operation_id = "report_trial",
     tag = "recurring jobs", params(TrialPath), request_body = ReportTrial,
@@ -283,7 +283,7 @@ pub(in crate::http) async fn progress(
     shared.within(shared.recurring.report(&name, number, message)).await.map(Json)
 }
 
-/// Ends a trial, after a last report if one is given. An ended trial does not change.
+/// Ends a trial, after a last report if one is given. A trial that has ended already does not change.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials/{number}/end", operation_id = "end_trial", tag = "recurring jobs",
     params(TrialPath), request_body = EndTrial,
@@ -307,8 +307,8 @@ pub(in crate::http) async fn end(
     shared.within(shared.recurring.end(&name, number, last, body.outcome.into())).await.map(Json)
 }
 
-/// Completes a report with its energy: the client's, or that of a training run's ledger. The controller is asked only
-/// for the latter, before any transaction begins.
+/// Completes a report with its energy: the client's, or that of a training run's ledger. Only the latter needs the
+/// controller, which is queried before any transaction of the database begins.
 async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered) -> Result<TrialMessage, Problem> {
     let (id, time, rest) = match metered {
         Metered::Client(report) => return Ok(TrialMessage { report, job: None }),

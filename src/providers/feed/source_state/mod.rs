@@ -1,4 +1,4 @@
-//! The state of one source, and its change by an answer or a failure: no timers, no randomness, no I/O.
+//! The state of one source, and how an answer or a failure changes it: no timers, no randomness, no I/O.
 
 #[cfg(test)]
 mod tests;
@@ -16,10 +16,10 @@ use crate::providers::provider::{Answer, Provider};
 use wattune_core::domain::{Forecast, Quoted, SignalValue, TimeSeries};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Age up to which past slots are kept: the reference intensity covers 30 days.
+/// Age up to which past slots are kept; the reference intensity needs 30 days.
 const KEPT: TimeDelta = TimeDelta::days(32);
 
-/// So many slots at the most are kept beyond those of the newest answer: 32 days of five minutes are 9216.
+/// Maximum number of slots kept beyond those of the newest answer: 32 days of five minutes are 9216.
 const MOST_REMEMBERED: usize = 50_000;
 
 const FIRST_BACKOFF: Seconds = Seconds::new(15.0);
@@ -29,57 +29,57 @@ const KEY_RETRY: Seconds = Seconds::new(60.0);
 const EMPTY_RETRY: Seconds = Seconds::new(3600.0);
 const SHORTEST_RATE_LIMIT: Seconds = Seconds::new(60.0);
 
-/// After so many failures in a row the circuit is open: one trial every [`OPEN_RETRY`], or cadence if that is shorter.
+/// Number of consecutive failures after which polls are spaced out: one per [`OPEN_RETRY`], or per cadence if shorter.
 const BREAKER: u32 = 6;
 const OPEN_RETRY: Seconds = Seconds::new(1800.0);
 
 /// Age up to which actual values count as recent: some sources publish a day late.
 const RECENT: TimeDelta = TimeDelta::hours(26);
 
-/// An answer counts as fresh for this many cadences.
+/// Number of cadences for which an answer counts as fresh.
 const FRESH_CADENCES: f64 = 2.0;
 
-/// The freshness of a forecast.
+/// The freshness of a source's forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "freshness", rename_all = "snake_case")]
 pub enum Freshness {
-    /// Covers now (or is a recent history, where the source gives no more), and was fetched within two cadences.
+    /// Covers now (or is a recent history, if the source has no forecast), and was fetched within two cadences.
     Fresh,
-    /// The same, but older than that.
+    /// Covers now, but was fetched longer than two cadences ago.
     Stale {
-        /// The time at which two cadences had passed without an answer.
+        /// The time at which two cadences had passed since the last answer.
         since: DateTime<Utc>,
     },
-    /// Nothing covers now.
+    /// No value covers now.
     None,
 }
 
 /// The state of one source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceState<V: SignalValue = GramsPerKwh> {
-    /// The source's name.
+    /// Name of the source.
     pub source: &'static str,
-    /// Place in the chain, from 0; equals share one.
+    /// Position of the source's group in the chain, from 0; equals are in the same group.
     pub group: usize,
-    /// Time between new answers.
+    /// Time between polls of the source.
     pub cadence: Seconds,
-    /// The part of its answers that is used.
+    /// The part of the source's answers that is used.
     pub contributes: Contribution,
-    /// The age from which its actual values are final.
+    /// The age from which the source's actual values are final.
     pub final_after: Seconds,
-    /// Actual values up to here are final.
+    /// Time up to which actual values are final.
     pub final_until: Option<DateTime<Utc>>,
-    /// The newest answer, merged over earlier ones where it leaves out slots.
+    /// The newest answer, merged with earlier ones where it leaves out slots.
     pub forecast: Option<Arc<Forecast<V>>>,
-    /// The newest answer as it was given, for scoring.
+    /// The newest answer alone, without quarantined values, for scoring.
     pub issued: Option<Arc<Forecast<V>>>,
-    /// The time of the newest answer, which may lie before a restart.
+    /// Time of the newest answer, which may lie before a restart.
     pub fetched_at: Option<DateTime<Utc>>,
     /// The time since which the forecast is stale, as of the last poll; [`Self::freshness`] returns it for any time.
     pub stale_since: Option<DateTime<Utc>>,
     /// The error of the last poll; absent after a success.
     pub last_error: Option<String>,
-    /// Failures since the last success.
+    /// Number of failures since the last success.
     pub consecutive_failures: u32,
     /// The time of the first failure since the last success.
     pub failing_since: Option<DateTime<Utc>>,
@@ -87,16 +87,16 @@ pub struct SourceState<V: SignalValue = GramsPerKwh> {
     pub next_poll_at: DateTime<Utc>,
     /// Notes about the newest answer.
     pub notes: Vec<String>,
-    /// Quarantined values, which are not used until they are repeated.
+    /// Quarantined values, which are not used until the source has repeated them.
     pub quarantined: Option<Quarantined<V>>,
-    /// Number of requests, where there is a quota.
+    /// Number of requests so far, if the source has a quota.
     pub requests: Option<Requests>,
-    /// No answer has come since the start; what there is was stored by an earlier run.
+    /// True if the forecast was stored by an earlier run, and no answer has arrived since the start.
     pub from_cache: bool,
 }
 
 impl<V: SignalValue> SourceState<V> {
-    /// Before the first poll, which is due at once. `stored` is what an earlier run kept.
+    /// Returns the state before the first poll, which is due at once; `stored` is the forecast of an earlier run.
     pub fn starting(provider: &dyn Provider<V>, group: usize, stored: Option<Forecast<V>>, now: DateTime<Utc>) -> Self {
         let mut state = Self {
             source: provider.source(),
@@ -135,14 +135,14 @@ impl<V: SignalValue> SourceState<V> {
         self.forecast.as_ref().is_some_and(|forecast| forecast.expected.at(now).is_some())
     }
 
-    /// Returns true if its answers have no forecast, and actual values up to a day ago at least.
+    /// Returns true if the source has no forecast, and its actual values reach to within the last 26 hours.
     fn has_recent_actuals(&self, now: DateTime<Utc>) -> bool {
         let Some(forecast) = &self.forecast else { return false };
         let history_only = forecast.expected.end() <= self.fetched_at;
         history_only && forecast.actual.end().is_some_and(|end| end > now - RECENT)
     }
 
-    /// Returns true if polls are spaced out because it has failed for long.
+    /// Returns true if polls are spaced out because the source has failed many times in a row.
     pub fn circuit_open(&self) -> bool {
         self.consecutive_failures >= BREAKER
     }
@@ -152,9 +152,9 @@ impl<V: SignalValue> SourceState<V> {
         (since < now).then_some(since)
     }
 
-    /// Returns the state after an answer: it is merged over earlier ones, and the next poll is due just after the
-    /// source's next one. Values more than `jump_factor` times off the known range are quarantined. `jitter` in [0, 1)
-    /// spreads the polls of many nodes.
+    /// Returns the state after an answer, which is merged with earlier ones. The next poll is due just after the
+    /// source's next update. Values that differ from the known range by more than `jump_factor` times are quarantined.
+    /// `jitter` in [0, 1) spreads the polls of many nodes.
     #[must_use]
     pub fn answered(&self, answer: Answer<V>, now: DateTime<Utc>, jitter: f64, jump_factor: f64) -> Self {
         let mut notes = answer.notes;
@@ -172,11 +172,11 @@ impl<V: SignalValue> SourceState<V> {
                 known.zone, known.source
             ));
         }
-        // As published: quarantined values are not withdrawn ones.
+        // Copied before the quarantine, so that quarantined values do not count as withdrawn.
         let published = newest.actual.clone();
         let quarantined = quarantine(old.map(Arc::as_ref), &mut newest, self.quarantined.as_ref(), jump_factor, now);
         notes.extend(quarantined.as_ref().map(ToString::to_string));
-        // An answer of which nothing could be used does not make older ones younger.
+        // If no value of the answer can be used, the earlier answer's age continues.
         let unusable = quarantined.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
         let issued = Arc::new(newest.clone());
         let forecast = match old {
@@ -199,8 +199,8 @@ impl<V: SignalValue> SourceState<V> {
         }
     }
 
-    /// Returns the state after a fetch of actual values: they are written over known ones, and all that are old enough
-    /// are final.
+    /// Returns the state after a fetch of actual values: they replace known ones, and all that are older than
+    /// [`Self::final_after`] become final.
     #[must_use]
     pub fn with_actuals(&self, actuals: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
         let (mut state, mut actuals) = (self.clone(), actuals.clone());
@@ -219,7 +219,7 @@ impl<V: SignalValue> SourceState<V> {
             forecast.actual.forget_before(now - KEPT);
             state.forecast = Some(Arc::new(forecast));
             if held > 0 {
-                // What is missing may still come: nothing is final yet.
+                // The ignored values may still be confirmed or corrected, so nothing becomes final.
                 return state;
             }
         }
@@ -228,12 +228,12 @@ impl<V: SignalValue> SourceState<V> {
         state
     }
 
-    /// Returns the state after a failure: the forecast stays, usable until its last slot.
+    /// Returns the state after a failure: the forecast stays usable until its last slot ends.
     #[must_use]
     pub fn failed(&self, error: &ProviderError, now: DateTime<Utc>, jitter: f64) -> Self {
         let failures = self.consecutive_failures.saturating_add(1);
         let next_poll_at = match error {
-            // Not the network's fault: the source has nothing yet.
+            // The network works, but the source has no values yet.
             ProviderError::Empty { .. } => after_next_answer(now, self.cadence.min(EMPTY_RETRY), jitter),
             ProviderError::QuotaSpent { until, .. } => *until + TimeDelta::seconds(1),
             other => now + retry_delay(other, failures, self.cadence, jitter).to_delta(),
@@ -249,8 +249,8 @@ impl<V: SignalValue> SourceState<V> {
     }
 }
 
-/// Sources renew at multiples of their cadence, so ask a little after the next one: 2 % of the cadence (30 s at the
-/// most), and up to 5 % (60 s at the most) of jitter.
+/// Returns the time of the next poll. Sources renew at multiples of their cadence; the poll follows the next multiple
+/// after 2 % of the cadence (at most 30 s) plus up to 5 % (at most 60 s) of jitter.
 fn after_next_answer(now: DateTime<Utc>, cadence: Seconds, jitter: f64) -> DateTime<Utc> {
     let cadence = cadence.max(Seconds::new(1.0));
     let cadence_ms = cadence.to_delta().num_milliseconds();
@@ -260,8 +260,8 @@ fn after_next_answer(now: DateTime<Utc>, cadence: Seconds, jitter: f64) -> DateT
     now + TimeDelta::milliseconds(until_next) + (lag + spread).to_delta()
 }
 
-/// Doubling from 15 s to 15 min (or the cadence, if that is shorter), of which up to the half is jitter. A refused key
-/// is tried hourly; a source that asks for patience gets it.
+/// Returns the wait after a failure: it doubles from 15 s to 15 min (or to the cadence, if that is shorter), and up to
+/// half of it is jitter. A refused key is tried again hourly; a wait that the source requests is respected.
 fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f64) -> Seconds {
     let jitter = jitter.clamp(0.0, 1.0);
     let longest = cadence.min(LONGEST_BACKOFF).max(FIRST_BACKOFF);
@@ -272,10 +272,10 @@ fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f
     let doubled = FIRST_BACKOFF * f64::from(failures.clamp(1, 16) - 1).exp2();
     let backoff = doubled.min(longest) * (0.5 + 0.5 * jitter);
     match error {
-        // A look at a local file costs nothing.
+        // Reading a local file costs nothing.
         ProviderError::Unreadable { .. } => FIRST_BACKOFF.min(cadence.max(Seconds::new(1.0))),
         ProviderError::Refused { .. } => REFUSED_RETRY * (1.0 + 0.1 * jitter),
-        // Nothing is asked before there is a key, and a look costs nothing.
+        // Without a key no request is made, and looking for the key costs nothing.
         ProviderError::NoKey { .. } => KEY_RETRY.min(cadence.max(Seconds::new(1.0))),
         ProviderError::RateLimited { retry_after: Some(wait) } => wait.max(Seconds::new(1.0)) * (1.0 + 0.1 * jitter),
         ProviderError::RateLimited { retry_after: None } => backoff.max(SHORTEST_RATE_LIMIT * (1.0 + 0.5 * jitter)),
@@ -295,10 +295,10 @@ fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
     (&old.source, &old.zone, old.kind, old.scope) == (&new.source, &new.zone, new.kind, new.scope)
 }
 
-/// Drops actual values that the newest response covers but no longer contains: the source withdrew them. It covers all
-/// time from the first to the last slot in `published`, and later slots in `expected`. A response without actual values
-/// withdraws nothing, as it may be cut short. A file is not: where it has a forecast and no actual value, the value was
-/// blanked.
+/// Drops actual values that the newest answer covers but no longer contains: the source withdrew them. The answer
+/// covers all time from the first to the last slot in `published`, and later slots in `expected`. An answer without
+/// actual values withdraws nothing, because it may be incomplete. A file, however, is complete: past slots for which it
+/// has a forecast and no actual value were blanked.
 fn without<V: SignalValue>(
     known: &Forecast<V>,
     published: &TimeSeries<Quoted<V>>,
@@ -340,8 +340,8 @@ pub(super) fn merged<V: SignalValue>(old: &Forecast<V>, mut new: Forecast<V>, no
     new
 }
 
-/// Returns `known`, or `new` alone where too much is known: a source with other slots in each of its answers would fill
-/// the memory, and is not worth remembering.
+/// Returns `known`, or only `new` if `known` has more than [`MOST_REMEMBERED`] slots beyond it: a source with different
+/// slots in each answer would otherwise fill the memory.
 fn bounded<V: SignalValue>(known: TimeSeries<Quoted<V>>, new: &TimeSeries<Quoted<V>>) -> TimeSeries<Quoted<V>> {
     if known.points().len() > new.points().len() + MOST_REMEMBERED { new.clone() } else { known }
 }

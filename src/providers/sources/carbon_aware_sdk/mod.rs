@@ -1,7 +1,7 @@
-//! The Green Software Foundation's Carbon Aware SDK: a WebAPI that is run in front of a data source.
+//! The Green Software Foundation's Carbon Aware SDK: a WebAPI that its operator runs in front of a data source.
 //!
-//! `carbon-apis.md` §4 has the shapes and the traps. Its answers do not say whether they are average or marginal; the
-//! settings do. Actual values come as rows, or, where its data source has none, as the mean of a window.
+//! `carbon-apis.md` §4 describes the API and its pitfalls. Responses do not name their values as average or marginal;
+//! the settings do. Actual values are rows or, if the data source has no rows, means over requested hours.
 
 mod parse;
 mod settings;
@@ -28,7 +28,7 @@ use crate::providers::provider::{Actuals, Answer, Provider};
 use wattune_core::domain::{CarbonSeries, Forecast, Origin, SignalKind, SignalScope, Slot};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Data sources renew every five minutes to an hour; the WebAPI's operator pays for the requests behind these.
+/// Time between polls. Data sources renew every 5 to 60 minutes, and the WebAPI's operator pays for requests to them.
 const CADENCE: Seconds = Seconds::new(1800.0);
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
@@ -37,13 +37,13 @@ const DAY: TimeDelta = TimeDelta::days(1);
 /// Longest past span of one request: about 2000 points of five minutes.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::days(7);
 
-/// Most hours that one poll requests where there are only means of windows.
+/// Maximum number of hourly means that one poll requests if the data source has no rows.
 const MOST_HOURS: u32 = 6;
 
-/// Data sources publish an hour a little after it. One without a value by then stays unknown.
+/// Time after an hour's end within which its mean is published. An hour without a value by then is not requested again.
 const PUBLISHED_WITHIN: TimeDelta = TimeDelta::hours(3);
 
-/// A location farther than this from the coordinates belongs to another grid.
+/// Distance in km from the coordinates beyond which a location is taken to belong to another grid.
 const FARTHEST_KM: f64 = 500.0;
 
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
@@ -81,13 +81,13 @@ impl Table for Settings {
     }
 }
 
-/// One location of a WebAPI.
+/// The source for one location of a WebAPI.
 #[derive(Debug)]
 struct CarbonAwareSdk {
     api: Api,
     kind: SignalKind,
     scope: SignalScope,
-    /// The means of full hours of the last day that were asked for already.
+    /// Hourly means of the last day that were requested already, by the start of the hour; `None` if there is no value.
     hours: Mutex<BTreeMap<DateTime<Utc>, Option<GramsPerKwh>>>,
 }
 
@@ -113,7 +113,7 @@ impl CarbonAwareSdk {
         Ok(known.iter().map(|l| ZoneName::new(&l.key, l.name.as_deref().unwrap_or_default())).collect())
     }
 
-    /// Returns the location for requests: a code as it stands, else the location that the WebAPI knows for the place.
+    /// Returns the location for requests: a code as it is written, else the location that the WebAPI has for the place.
     async fn location(&self, now: DateTime<Utc>) -> Result<String, ProviderError> {
         let place = self.api.place();
         if place.is_code() {
@@ -124,7 +124,7 @@ impl CarbonAwareSdk {
         }
         let known = match self.get("/locations", &[], now).await {
             Ok(body) => parse::locations(&body)?,
-            // No list, but its files may still know the country by its code.
+            // The WebAPI has no list of locations, but its data source may still accept the country's code.
             Err(ProviderError::Empty { .. } | ProviderError::Unexpected { status: 404, .. })
                 if place.coordinates().is_none() =>
             {
@@ -146,13 +146,13 @@ impl CarbonAwareSdk {
         let (from, to) = (written(span.start()), written(span.end()));
         let query = [("location", location), ("time", from.as_str()), ("toTime", to.as_str())];
         let mut rows = parse::emissions(&self.get("/emissions/bylocation", &query, now).await?)?;
-        // Some versions give more than was asked for.
+        // Some versions return more than was requested.
         rows.retain(|(slot, _)| span.start() <= slot.start() && slot.end() <= span.end());
         Ok(rows)
     }
 
-    /// Returns the known means of the last day's full hours, and the error that hides others. A few unknown ones are
-    /// requested, newest first, as long as there is room for the requests.
+    /// Returns the known means of the last day's full hours, and an error if one occurred. A few unknown means are
+    /// requested, newest first, as far as the hourly quota allows.
     async fn means(&self, location: &str, now: DateTime<Utc>) -> (Vec<(Slot, GramsPerKwh)>, Option<ProviderError>) {
         let hour = now.duration_trunc(HOUR).unwrap_or(now);
         self.hours().retain(|start, _| hour - DAY <= *start && *start < hour);
@@ -230,7 +230,7 @@ impl ApiSource for CarbonAwareSdk {
                 notes.extend(problem.map(|error| format!("not all of the last 24 h is known: {error}")));
                 hours
             }
-            // Nothing in that day, which is no fault.
+            // The day has no values, which is not an error.
             Err(ProviderError::Empty { .. }) => Vec::new(),
             Err(error) => {
                 notes.push(format!("the actual values of the last 24 h are unknown: {error}"));
@@ -238,7 +238,7 @@ impl ApiSource for CarbonAwareSdk {
             }
             Ok(rows) => rows,
         };
-        // The WebAPI does not pass on whether its data source measured or estimated.
+        // The WebAPI does not pass on whether its data source measured or estimated a value.
         let (actual, _) = series(actuals.into_iter().map(|(slot, value)| (slot, Some(value))), Origin::Estimated);
         if expected.is_empty() && actual.is_empty() {
             let what = format!("nothing of now or later for {location}");
@@ -265,14 +265,14 @@ impl ApiSource for CarbonAwareSdk {
                 Ok(Some(series(rows, Origin::Estimated).0))
             }
             Err(ProviderError::Empty { .. }) => Ok(Some(CarbonSeries::default())),
-            // Weeks of means, hour by hour, would be hundreds of requests.
+            // Weeks of hourly means would take hundreds of requests.
             Err(error) if not_offered(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Returns true if the WebAPI answers that its data source does not offer this at all.
+/// Returns true if the WebAPI answers that its data source does not offer the requested kind of data at all.
 fn not_offered(error: &ProviderError) -> bool {
     matches!(
         error,
@@ -280,13 +280,13 @@ fn not_offered(error: &ProviderError) -> bool {
     )
 }
 
-/// Writes a time as the WebAPI reads it, with zone.
+/// Writes a time in the format that the WebAPI reads, with its time zone.
 fn written(t: DateTime<Utc>) -> String {
     t.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// Returns the location for a country or for coordinates: one of that name, the nearest, or the only one in the
-/// country.
+/// Returns the location for a country or for coordinates: one of the country's name or the only one in the country; for
+/// coordinates, the nearest one.
 fn choose(known: &[Location], place: &Place) -> Result<String, ProviderError> {
     let refused = |why: String| {
         let what = format!(
@@ -325,7 +325,7 @@ fn choose(known: &[Location], place: &Place) -> Result<String, ProviderError> {
     }
 }
 
-/// Returns the distance along the surface of a sphere as large as the earth.
+/// Returns the distance in km between two points (latitude and longitude in degrees) on a sphere of the earth's size.
 fn distance_km(a: (f64, f64), b: (f64, f64)) -> f64 {
     let ((lat_a, lon_a), (lat_b, lon_b)) = ((a.0.to_radians(), a.1.to_radians()), (b.0.to_radians(), b.1.to_radians()));
     let across = ((lat_b - lat_a) / 2.0).sin().powi(2);
@@ -333,7 +333,7 @@ fn distance_km(a: (f64, f64), b: (f64, f64)) -> f64 {
     2.0 * 6371.0 * (across + along).clamp(0.0, 1.0).sqrt().asin()
 }
 
-/// Runs the parsers on a body with any content, which must not panic.
+/// Runs the parsers on any bytes, which must not cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

@@ -1,4 +1,4 @@
-//! The WebAPI's bodies. Parsers know no clock and make no requests.
+//! Parsers of the WebAPI's responses, without a clock and without requests.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -8,20 +8,20 @@ use crate::providers::error::{ProviderError, shortened};
 use wattune_core::domain::Slot;
 use wattune_core::units::GramsPerKwh;
 
-/// No slot is longer.
+/// Maximum length of a slot.
 const LONGEST: TimeDelta = TimeDelta::days(1);
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ParsedForecast {
-    /// The time at which the data source made it.
+    /// Time at which the data source made the forecast.
     pub(super) generated_at: Option<DateTime<Utc>>,
-    /// Oldest first.
+    /// Values of the forecast, oldest first.
     pub(super) points: Vec<(Slot, GramsPerKwh)>,
     pub(super) notes: Vec<String>,
 }
 
-/// Reads the forecast for a location. The location of its points is the data source's own name, and `optimalDataPoints`
-/// are not looked at.
+/// Reads the forecast for a location. The location in its points, which is the data source's own name, and
+/// `optimalDataPoints` are ignored.
 pub(super) fn forecast(body: &Value, location: &str) -> Result<ParsedForecast, ProviderError> {
     let alone = std::slice::from_ref(body);
     let forecasts = if body.is_object() { alone } else { array(Some(body), "the answer")? };
@@ -50,7 +50,7 @@ pub(super) fn forecast(body: &Value, location: &str) -> Result<ParsedForecast, P
     Ok(parsed)
 }
 
-/// Reads the actual values of `/emissions/bylocation`. Its locations are the data source's own names.
+/// Reads the actual values of `/emissions/bylocation`, whose locations are the data source's own names.
 pub(super) fn emissions(body: &Value) -> Result<Vec<(Slot, GramsPerKwh)>, ProviderError> {
     let mut points = Vec::new();
     for (i, row) in array(Some(body), "the answer")?.iter().enumerate() {
@@ -62,7 +62,7 @@ pub(super) fn emissions(body: &Value) -> Result<Vec<(Slot, GramsPerKwh)>, Provid
     Ok(slots(points, &mut Vec::new()))
 }
 
-/// Reads the mean of a window from `/emissions/average-carbon-intensity`; `None` where it is not known.
+/// Reads the mean of the requested span from `/emissions/average-carbon-intensity`; `None` where it is not known.
 pub(super) fn average(body: &Value, location: &str, asked: Slot) -> Result<Option<GramsPerKwh>, ProviderError> {
     if !same(body.get("location"), location) {
         let given = body.get("location").unwrap_or(&Value::Null);
@@ -75,19 +75,18 @@ pub(super) fn average(body: &Value, location: &str, asked: Slot) -> Result<Optio
     rating(body.get("carbonIntensity"), "carbonIntensity", &mut 0)
 }
 
-/// A place that the WebAPI knows.
+/// A location that the WebAPI knows.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Location {
-    /// The name in requests.
+    /// Name of the location in requests.
     pub(super) key: String,
-    /// The data source's name for it.
+    /// The data source's name of the location.
     pub(super) name: Option<String>,
-    /// Latitude and longitude in degrees.
+    /// Latitude and longitude of the location in degrees.
     pub(super) coordinates: Option<(f64, f64)>,
 }
 
-/// Reads `/locations`: a map of keys to places, whose fields are written with small or capital letters, and whose
-/// numbers may be text.
+/// Reads `/locations`: a map of keys to locations. Names of fields are in any case, and numbers may be text.
 pub(super) fn locations(body: &Value) -> Result<Vec<Location>, ProviderError> {
     let map = body.as_object().ok_or_else(|| unexpected("the answer", "a map of locations", body))?;
     if map.len() > MOST_POINTS {
@@ -112,12 +111,12 @@ pub(super) fn locations(body: &Value) -> Result<Vec<Location>, ProviderError> {
     Ok(known.collect())
 }
 
-/// Returns true if a location of the body is the requested one; the WebAPI ignores case.
+/// Returns true if a location in the body is the requested one; the WebAPI ignores case.
 fn same(given: Option<&Value>, asked: &str) -> bool {
     given.and_then(Value::as_str).is_some_and(|given| given.trim().eq_ignore_ascii_case(asked))
 }
 
-/// A value; a negative one stands for one that was absent at the data source.
+/// Reads a value. A negative number counts as absent: the WebAPI writes one where its data source has no value.
 fn rating(field: Option<&Value>, at: &str, negative: &mut usize) -> Result<Option<GramsPerKwh>, ProviderError> {
     if field.and_then(Value::as_f64).is_some_and(|number| number < 0.0) {
         *negative += 1;
@@ -130,7 +129,7 @@ fn note_negative(count: usize) -> Option<String> {
     (count > 0).then(|| format!("{count} points are negative, which stands for absent; left out"))
 }
 
-/// Minutes as a number, or a .NET time span ("00:05:00", "1.00:00:00"). Zero and absent are `None`.
+/// Reads a length: minutes as a number, or a .NET time span ("00:05:00", "1.00:00:00"). Zero and absent are `None`.
 fn length(field: Option<&Value>, at: &str) -> Result<Option<TimeDelta>, ProviderError> {
     let Some(field) = field.filter(|f| !f.is_null()) else { return Ok(None) };
     let seconds = field.as_f64().map(|minutes| minutes * 60.0).or_else(|| time_span(field.as_str()?));
@@ -139,7 +138,7 @@ fn length(field: Option<&Value>, at: &str) -> Result<Option<TimeDelta>, Provider
     Ok(Some(wattune_core::units::Seconds::new(seconds).to_delta()).filter(|length| *length > TimeDelta::zero()))
 }
 
-/// Seconds of "[days.]hours:minutes:seconds[.fraction]".
+/// Returns the seconds of a time span "[days.]hours:minutes:seconds[.fraction]".
 fn time_span(text: &str) -> Option<f64> {
     let mut parts = text.trim().splitn(3, ':');
     let (first, minutes, seconds) = (parts.next()?, parts.next()?, parts.next()?);
@@ -151,11 +150,11 @@ fn time_span(text: &str) -> Option<f64> {
 
 type Point = (DateTime<Utc>, Option<TimeDelta>, Option<GramsPerKwh>);
 
-/// Slots of points. Where a point lasts beyond the start of the next one (a rolling mean does), it ends there; where it
-/// has no length, it lasts as long as points are apart.
+/// Returns the slots of points. A point that lasts beyond the start of the next one (as rolling means do) ends there; a
+/// point without a length lasts as long as the smallest distance between points.
 fn slots(mut points: Vec<Point>, notes: &mut Vec<String>) -> Vec<(Slot, GramsPerKwh)> {
     points.sort_by_key(|(start, ..)| *start);
-    // Of two with the same start the later one counts.
+    // Of two points with the same start, the later one counts.
     points.reverse();
     points.dedup_by_key(|(start, ..)| *start);
     points.reverse();
@@ -172,7 +171,7 @@ fn slots(mut points: Vec<Point>, notes: &mut Vec<String>) -> Vec<(Slot, GramsPer
             lasts = Some(until_next);
         }
         if until_next.is_none() && overlapping.is_some() {
-            // The last point of rolling means covers as much as those before it.
+            // The last point of rolling means gets the same length as those before it.
             lasts = lasts.min(step).or(lasts);
         }
         let slot = lasts.and_then(|lasts| Slot::new(*start, start.checked_add_signed(lasts)?));
@@ -190,7 +189,7 @@ fn slots(mut points: Vec<Point>, notes: &mut Vec<String>) -> Vec<(Slot, GramsPer
     slots
 }
 
-/// A few names for a message.
+/// Lists the first twelve locations for a message.
 pub(super) fn some_of(locations: &[Location]) -> String {
     let names: Vec<_> = locations.iter().take(12).map(|l| format!("{:?}", shortened(&l.key))).collect();
     let more = if locations.len() > 12 { ", …" } else { "" };

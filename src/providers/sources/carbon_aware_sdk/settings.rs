@@ -1,13 +1,13 @@
-//! `[carbon.carbon_aware_sdk]`
+//! Settings of the Carbon Aware SDK.
 
 use crate::providers::client::network_settings;
 use wattune_core::domain::{SignalKind, SignalScope};
 
 network_settings! {
-    /// `[carbon.carbon_aware_sdk]`
+    /// Settings of the table `[carbon.carbon_aware_sdk]`.
     at "http://127.0.0.1:5073", at most 120 an hour;
-    /// Average or marginal, which depends on the data source behind the SDK; its answers do not say.
+    /// Kind of the values, average or marginal: it depends on the SDK's data source, and responses do not name it.
     kind: SignalKind = SignalKind::Unspecified,
-    /// Lifecycle or operational, likewise.
+    /// Scope of the values, lifecycle or operational, which depends on the SDK's data source and is not in responses.
     scope: SignalScope = SignalScope::Unspecified,
 }

@@ -1,7 +1,7 @@
-//! Electricity Maps, v3 and v4: average intensity of what is consumed, with a key.
+//! Electricity Maps, v3 and v4: average carbon intensity of the consumed electricity, with a key.
 //!
-//! `carbon-apis.md` §1 has the shapes and the traps. What a plan includes is found by asking: without forecasts there
-//! is the history alone, of which the local forecaster makes one.
+//! `carbon-apis.md` §1 describes the API and its pitfalls. Requests show what the key's plan includes: if it has no
+//! forecasts, only the history is used, from which the local forecaster makes a forecast.
 
 mod parse;
 mod refusal;
@@ -32,13 +32,13 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 
 const HOUR: TimeDelta = TimeDelta::hours(1);
 
-/// The longest window of `/past-range` with hourly rows.
+/// Longest span of one request to `/past-range` with hourly rows.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::days(10);
 
-/// The horizon that every plan with forecasts has.
+/// Horizon in hours of every plan with forecasts.
 const USUAL_HOURS: u8 = 24;
 
-/// Countries that are several zones.
+/// Countries that consist of several zones.
 const SEVERAL_ZONES: [&str; 14] = ["AU", "BR", "CA", "CL", "DK", "ID", "IN", "IT", "JP", "NO", "NZ", "RU", "SE", "US"];
 
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
@@ -72,16 +72,16 @@ impl Table for Settings {
     }
 }
 
-/// One zone: its forecast and its actual values.
+/// The source for one zone: its forecast and its actual values.
 #[derive(Debug)]
 struct ElectricityMaps {
     api: Api,
     settings: Settings,
-    /// The plan has no forecasts.
+    /// Noted if the key's plan has no forecasts.
     no_forecast: Denied,
-    /// The plan's forecasts are shorter than asked.
+    /// Noted if the plan's forecasts are shorter than configured.
     short_forecast: Denied,
-    /// The plan has no past but the last 24 hours.
+    /// Noted if the plan has no history beyond the last 24 hours.
     no_history: Denied,
 }
 
@@ -92,7 +92,7 @@ impl ElectricityMaps {
         Ok(Self { api, settings: own.clone(), no_forecast, short_forecast, no_history })
     }
 
-    /// Returns the word of `emissionFactorType`.
+    /// Returns the value of the query parameter `emissionFactorType`.
     fn factors(&self) -> &'static str {
         match self.settings.emission_factors {
             EmissionFactors::Lifecycle => "lifecycle",
@@ -125,7 +125,7 @@ impl ElectricityMaps {
         })
     }
 
-    /// Describes where the key is read, for messages.
+    /// Describes for messages where the key is read.
     fn key_from(&self) -> String {
         let file = self.settings.key_file.as_deref().map(abridged::path);
         file.unwrap_or_else(|| abridged::variable(&self.settings.key_env))
@@ -141,7 +141,7 @@ impl ElectricityMaps {
             .map_err(|_| no_key(format!("the key in {} holds characters that no header may hold", self.key_from())))?;
         value.set_sensitive(true);
         let version = self.settings.api_version;
-        // Without a zone that it knows, the API would look up where the caller's address is.
+        // Without a zone that it knows, the API would use the location of the caller's IP address.
         let no_lookup = match version {
             ApiVersion::V3 => ("shouldUseFallbackCallerLookup", "false"),
             ApiVersion::V4 => ("disableCallerLookup", "true"),
@@ -154,7 +154,7 @@ impl ElectricityMaps {
         answer.map_err(|error| with_advice(error, &self.key_from(), route, zone))
     }
 
-    /// Lists the zones that the API knows, which needs no key.
+    /// Lists the API's zones, which needs no key.
     async fn zones(&self, now: DateTime<Utc>) -> Result<Vec<ZoneName>, ProviderError> {
         let body = match self.get("/zones", &[], now).await {
             Err(ProviderError::NoKey { .. }) => {
@@ -166,8 +166,8 @@ impl ElectricityMaps {
         parse::zones(&body)
     }
 
-    /// Returns the zone in the API's own code. Near a border, coordinates are given one zone and later another, so the
-    /// first is kept.
+    /// Returns the zone in the API's own code. For coordinates, the first zone found is stored, because near a border
+    /// the API's response varies.
     async fn zone_key(&self, now: DateTime<Utc>) -> Result<String, ProviderError> {
         let place = self.api.place();
         let Some((latitude, longitude)) = place.coordinates() else {
@@ -183,7 +183,7 @@ impl ElectricityMaps {
         let query = [("lat", latitude.as_str()), ("lon", longitude.as_str())];
         let found = self.get("/zone", &query, now).await.and_then(|body| parse::zone(&body));
         let zone = match found {
-            // Not every plan has the route, and every answer names its zone.
+            // Not every plan has this route, but every response names its zone.
             Err(ProviderError::Unexpected { .. } | ProviderError::Malformed { .. }) => {
                 parse::zone(&self.get("/carbon-intensity/latest", &query, now).await?)?
             }
@@ -208,14 +208,14 @@ impl ElectricityMaps {
         parse::forecast(&self.get("/carbon-intensity/forecast", &query, now).await?, zone)
     }
 
-    /// Requests the forecast, and returns it with the hours that were asked for; `None` if the plan has none.
+    /// Requests the forecast, and returns it with the requested horizon in hours; `None` if the plan has no forecasts.
     async fn ahead(
         &self,
         zone: &str,
         now: DateTime<Utc>,
         notes: &mut Vec<String>,
     ) -> Result<Option<(parse::ParsedForecast, u8)>, ProviderError> {
-        // Where forecasts alone are wanted, there is nothing else to make do with.
+        // If only forecasts are used, actual values cannot replace them.
         let optional = self.api.contributes() != Contribution::Forecast;
         let without = || {
             format!(
@@ -258,7 +258,7 @@ impl ElectricityMaps {
                 notes.push(without());
                 Ok(None)
             }
-            // The key may be right and the plan without forecasts; if it is the key, the history is refused, too.
+            // Either the plan has no forecasts, or the key is wrong; in the second case the history is refused too.
             Err(error) if optional && is_unexplained(&error) => {
                 notes.push(format!("the forecast is not given, only actual values of the last 24 h: {error}"));
                 Ok(None)
@@ -278,7 +278,7 @@ impl ElectricityMaps {
         Ok(self.noted(rows))
     }
 
-    /// Returns the intensities, whose methods are kept for their provenance.
+    /// Returns the carbon intensities, and stores their methods for the provenance.
     fn noted(&self, rows: Vec<(Slot, HistoryValue)>) -> Vec<(Slot, Intensity)> {
         let method = |(slot, actuals): &(Slot, HistoryValue)| {
             actuals.method.clone().map(|name| Method { start: slot.start(), end: slot.end(), name })
@@ -287,7 +287,7 @@ impl ElectricityMaps {
         rows.into_iter().map(|(slot, actuals)| (slot, actuals.intensity)).collect()
     }
 
-    /// Adds a hint where a country may be no zone.
+    /// Adds a hint to an error if a country may consist of several zones.
     fn with_hint(&self, error: ProviderError) -> ProviderError {
         let place = self.api.place();
         match error {
@@ -306,7 +306,7 @@ impl ElectricityMaps {
 }
 
 impl ApiSource for ElectricityMaps {
-    /// Estimates of the newest hours are replaced as measurements come in, most of them within a day.
+    /// Three days: measurements replace estimates of the newest hours, mostly within a day.
     const FINAL_AFTER: Seconds = Seconds::new(3.0 * 86_400.0);
 
     fn api(&self) -> &Api {
@@ -335,7 +335,7 @@ impl ApiSource for ElectricityMaps {
                 Vec::new()
             }
             (Err(error), None) => {
-                // A key that is refused may be replaced by one that has all. Other faults say nothing of the plan.
+                // A refused key may be replaced by one with forecasts. Other errors do not concern the plan.
                 if matches!(error, ProviderError::Refused { .. } | ProviderError::NoKey { .. }) {
                     self.no_forecast.lift();
                 }
@@ -359,7 +359,7 @@ impl ApiSource for ElectricityMaps {
         if self.api.contributes() == Contribution::Forecast || self.no_history.stands(now) {
             return Ok(None);
         }
-        // Rows carry their start, so the one in which the span begins would be left out.
+        // Rows are selected by their start, so the row in which the span begins would be left out.
         let start = span.start().duration_trunc(HOUR).unwrap_or(span.start());
         let end = (start + LONGEST_WINDOW).min(span.end()).min(now);
         if end <= start {
@@ -382,7 +382,7 @@ impl ApiSource for ElectricityMaps {
     }
 }
 
-/// Runs the parsers on a body with any content, and reads a refusal with it as message; neither must panic.
+/// Runs the parsers on any bytes, and reads a refusal with them as message; neither must cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

@@ -1,4 +1,4 @@
-//! Electricity Maps' bodies (`carbon-apis.md` §1.3), of both versions of its API: they differ in nothing that is read.
+//! Parsers of Electricity Maps' responses (`carbon-apis.md` §1.3); the fields that are read are the same in v3 and v4.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -14,7 +14,7 @@ use wattune_core::units::GramsPerKwh;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ParsedForecast {
     pub(super) rows: Vec<(Slot, GramsPerKwh)>,
-    /// The time at which it was computed, if the body names it.
+    /// Time at which the forecast was computed, if the body names it.
     pub(super) updated_at: Option<DateTime<Utc>>,
 }
 
@@ -22,27 +22,27 @@ pub(super) struct ParsedForecast {
 /// progress.
 ///
 /// # Errors
-/// If it is another zone's, or not such a body.
+/// If the body is of another zone, or of another form.
 pub(super) fn forecast(body: &Value, zone: &str) -> Result<ParsedForecast, ProviderError> {
     check(body, zone)?;
     let rows = read(body, "forecast", |row, at| value(row.get("carbonIntensity"), at))?;
-    // Good to have, but a forecast is none the worse without.
+    // The time is optional: the forecast is usable without it.
     let updated_at = time(body.get("updatedAt"), "updatedAt").ok();
     Ok(ParsedForecast { rows, updated_at })
 }
 
-/// The actual value of a slot, and the method by which it was made, if the body names it.
+/// An actual value, and the method by which it was made, if the body names it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct HistoryValue {
     pub(super) intensity: Intensity,
     pub(super) method: Option<String>,
 }
 
-/// Reads the body of `/carbon-intensity/history` and `/past-range`, oldest first. `factors` is the `emissionFactorType`
-/// that was asked for.
+/// Reads the body of `/carbon-intensity/history` and `/past-range`, oldest first. `factors` is the requested
+/// `emissionFactorType`.
 ///
 /// # Errors
-/// If it is another zone's, counts other emissions, or is not such a body.
+/// If the body is of another zone or of other emission factors, or of another form.
 pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot, HistoryValue)>, ProviderError> {
     check(body, zone)?;
     read(body, "history", |row, at| {
@@ -61,7 +61,7 @@ pub(super) fn past(body: &Value, zone: &str, factors: &str) -> Result<Vec<(Slot,
     })
 }
 
-/// Reads the key of the zone in the body of `/zone`, or of any other answer that names its zone.
+/// Reads the zone's key in the body of `/zone`, or of any other response that names its zone.
 pub(super) fn zone(body: &Value) -> Result<String, ProviderError> {
     check_status(body)?;
     let named = ["zoneKey", "zone", "key"].iter().find_map(|field| body.get(field)?.as_str());
@@ -71,7 +71,7 @@ pub(super) fn zone(body: &Value) -> Result<String, ProviderError> {
         .ok_or_else(|| malformed("the answer", "names no zone for these coordinates"))
 }
 
-/// Reads the body of `/zones`: a map of keys to zones.
+/// Reads the body of `/zones`: a map of zones by key.
 pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
     from_map(body, |zone| {
         let text = |field: &str| zone.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -79,7 +79,7 @@ pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
     })
 }
 
-/// Returns the origin. The list of methods is open, so the flag counts; a value with neither is not taken for measured.
+/// Returns the origin of a value. The flag decides, because new methods may be added; without both, it is an estimate.
 fn origin(row: &Value) -> Origin {
     let measured = match row.get("isEstimated").and_then(Value::as_bool) {
         Some(estimated) => !estimated,
@@ -88,7 +88,7 @@ fn origin(row: &Value) -> Origin {
     if measured { Origin::Measured } else { Origin::Estimated }
 }
 
-/// Without a zone that it knows, the API answers with the zone of the caller's IP address.
+/// Checks that a response is for the zone: for an unknown one, the API returns the zone of the caller's IP address.
 fn check(body: &Value, zone: &str) -> Result<(), ProviderError> {
     check_status(body)?;
     if body.as_object().is_some_and(serde_json::Map::is_empty) {
@@ -108,8 +108,8 @@ fn check_status(body: &Value) -> Result<(), ProviderError> {
     }
 }
 
-/// The rows in the field `name`, or else in `data`, with their slots. Rows without a value take part in telling the
-/// step: the hour before one would otherwise reach over it.
+/// Returns the rows in the field `name`, or else in `data`, with their slots. Rows without a value count for the step,
+/// so that the slot before such a row does not extend over it.
 fn read<T>(
     body: &Value,
     name: &str,
@@ -128,14 +128,14 @@ fn read<T>(
     Ok(slots.filter_map(|(slot, value)| Some((cut(slot)?, value?))).collect())
 }
 
-/// Returns a row's longest duration: v4 names it ("hourly", "15_minutes"), v3 has hours unless its rows are closer.
+/// Returns the maximum length of a slot: v4 names it ("hourly", "15_minutes"); without a name it is an hour.
 fn granularity(body: &Value) -> TimeDelta {
     let given = body.get("temporalGranularity").and_then(Value::as_str);
     let minutes = given.and_then(|text| text.strip_suffix("_minutes")?.parse::<u8>().ok());
     TimeDelta::minutes(minutes.filter(|m| (1..=60).contains(m)).unwrap_or(60).into())
 }
 
-/// Reads a map of codes to objects with a name.
+/// Reads a map of objects with a name, by their codes.
 fn from_map(body: &Value, name: impl Fn(&Value) -> String) -> Result<Vec<ZoneName>, ProviderError> {
     let map = body.as_object().filter(|m| m.len() <= MOST_POINTS);
     let map = map.ok_or_else(|| unexpected("the answer", "a map of zones", body))?;

@@ -1,8 +1,8 @@
-//! The meanings that Electricity Maps gives to status 401 (`carbon-apis.md` §1.5), distinguished by the body.
+//! Meanings of Electricity Maps' status 401 (`carbon-apis.md` §1.5), which the response's body distinguishes.
 
 use crate::providers::error::ProviderError;
 
-/// The page for keys and plans.
+/// Web page on which users manage keys and plans.
 pub(super) const PORTAL: &str = "https://portal.electricitymaps.com";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ enum Meaning {
     BadKey,
     NotInPlan,
     TooOften,
-    /// The body does not determine it.
+    /// The body does not say which.
     Unknown,
 }
 
@@ -28,18 +28,18 @@ fn meaning(message: &str) -> Meaning {
     }
 }
 
-/// Returns true if the key is right, but its plan lacks the route or the zone.
+/// Returns true if the key is valid, but its plan lacks the route or the zone.
 pub(super) fn not_in_plan(error: &ProviderError) -> bool {
     matches!(error, ProviderError::Refused { message, .. } if meaning(message) == Meaning::NotInPlan)
 }
 
-/// Returns true if the body does not determine the meaning: other routes show whether the key is right.
+/// Returns true if the body does not explain the refusal; requests to other routes show whether the key is valid.
 pub(super) fn is_unexplained(error: &ProviderError) -> bool {
     matches!(error, ProviderError::Refused { message, .. } if meaning(message) == Meaning::Unknown)
 }
 
-/// Adds the remedy to a refusal; other errors stay as they are. `key_from` is where the key was read, `route` what
-/// was asked.
+/// Adds the remedy to a refusal; other errors stay as they are. `key_from` says where the key was read, `route` is the
+/// requested route.
 pub(super) fn with_advice(error: ProviderError, key_from: &str, route: &str, zone: &str) -> ProviderError {
     let ProviderError::Refused { status, message, .. } = error else { return error };
     let advice = match meaning(&message) {

@@ -1,4 +1,4 @@
-//! `[carbon.electricity_maps]`
+//! Settings of Electricity Maps.
 
 use std::path::PathBuf;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use crate::providers::client::{network_settings, number_setting};
 
 network_settings! {
-    /// `[carbon.electricity_maps]`
+    /// Settings of the table `[carbon.electricity_maps]`.
     at "https://api.electricitymaps.com", at most 30 an hour;
-    /// The version of the API, 3 or 4.
+    /// Version of the API, 3 or 4.
     api_version: ApiVersion = ApiVersion::V3,
-    /// The environment variable that holds the key.
+    /// Environment variable that holds the key.
     key_env: String = "ELECTRICITY_MAPS_API_KEY".to_owned(),
-    /// A file that holds the key, in place of the variable.
+    /// File that holds the key, instead of the variable.
     key_file: Option<PathBuf> = None,
-    /// The header in which the key is sent.
+    /// HTTP header in which the key is sent.
     key_header: String = "auth-token".to_owned(),
     /// Lifecycle or direct (operational) emission factors.
     emission_factors: EmissionFactors = EmissionFactors::Lifecycle,
-    /// Horizon of the forecast: 6, 24, 48 or 72 hours; less where the plan has less.
+    /// Horizon of the forecast in hours: 6, 24, 48 or 72; 24 is used if the plan refuses more.
     horizon_hours: MapsHorizon = MapsHorizon(48),
 }
 
@@ -50,17 +50,17 @@ impl From<ApiVersion> for u8 {
     }
 }
 
-/// The emissions that Electricity Maps counts.
+/// Emission factors of Electricity Maps: which emissions of a power plant count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EmissionFactors {
-    /// With construction, fuel supply and disposal.
+    /// Emissions of the whole life cycle, with construction, fuel supply and disposal.
     Lifecycle,
-    /// Emissions at the stack: operational.
+    /// Emissions of operation only, at the power plant.
     Direct,
 }
 
 number_setting! {
-    /// 6, 24, 48 or 72 hours.
+    /// A horizon of 6, 24, 48 or 72 hours.
     MapsHorizon: |hours| [6, 24, 48, 72].contains(hours), else "the API knows 6, 24, 48 and 72 hours"
 }

@@ -1,7 +1,7 @@
-//! Energinet (Denmark): average intensity of the two price areas by five minutes, without a key.
+//! Energinet (Denmark): average carbon intensity of the two price areas in five-minute steps, without a key.
 //!
-//! `carbon-apis.md` §5.2 has the shapes. Forecast and actual values are two data sets. Five minutes are averaged to
-//! quarters of an hour: the forecast is no finer than that, and a plan has a third of the slots.
+//! `carbon-apis.md` §5.2 describes the API. Forecast and actual values are two data sets. Five-minute values are
+//! averaged to quarters of an hour: the forecast is no finer, and a plan then has a third of the slots.
 
 mod settings;
 #[cfg(test)]
@@ -31,13 +31,13 @@ const CADENCE: Seconds = Seconds::new(900.0);
 const STEP: TimeDelta = TimeDelta::minutes(5);
 const QUARTER_S: i64 = 900;
 
-/// Longest span of one request for actual values: about 4000 rows for both areas, half of the maximum that is parsed.
+/// Longest span of one request for actual values: about 4000 rows for both areas, below the request's row limit.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::days(7);
 
-/// The API reads times as Danish, which are up to two hours ahead of UTC.
+/// Largest offset of Danish time, in which the API reads times, from UTC.
 const DANISH: TimeDelta = TimeDelta::hours(2);
 
-/// More rows than any of the windows has; without a limit the API gives 100.
+/// Row limit of a request, more than any requested span has; without a limit the API returns 100 rows.
 const LIMIT: &str = "5000";
 
 const BOTH: [&str; 2] = ["DK1", "DK2"];
@@ -66,7 +66,7 @@ impl Table for Settings {
     }
 }
 
-/// One price area, or both.
+/// The source for one Danish price area, or for both.
 #[derive(Debug)]
 struct Energinet {
     api: Api,
@@ -115,7 +115,7 @@ impl ApiSource for Energinet {
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
-        // From a quarter of an hour ago on, so that the one in progress is whole.
+        // The forecast starts a quarter of an hour ago, so that the current quarter is complete.
         let no_forecast = self.api.contributes() == Contribution::Actual;
         let ahead = if no_forecast {
             Vec::new()
@@ -158,7 +158,7 @@ impl ApiSource for Energinet {
     async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Actuals<GramsPerKwh> {
         let end = span.end().min(now).min(span.start() + LONGEST_WINDOW);
         let Some(span) = Slot::new(span.start(), end) else { return Ok(Some(CarbonSeries::default())) };
-        // Whether these are taken as Danish or as UTC, the span lies between them.
+        // The requested span contains the wanted one whether the API reads these times as Danish or as UTC.
         let write = |t: DateTime<Utc>| t.format("%Y-%m-%dT%H:%M").to_string();
         let (from, to) = (write(span.start()), write(span.end() + DANISH + STEP));
         let rows = self.get("/dataset/CO2Emis", &[("start", &from), ("end", &to)], now).await?;
@@ -167,8 +167,8 @@ impl ApiSource for Energinet {
     }
 }
 
-/// Reads a body of either data set: unordered rows with times that are UTC without a mark of it. Of several areas the
-/// mean is taken, where all are known.
+/// Reads a body of either data set: unordered rows with UTC times that are not marked as such. Where several areas are
+/// read, the value of a time is their mean, and is absent if that of one area is.
 fn read(body: &Value, areas: &[&str]) -> Result<Vec<(Slot, GramsPerKwh)>, ProviderError> {
     let mut by_time: BTreeMap<DateTime<Utc>, Vec<Option<GramsPerKwh>>> = BTreeMap::new();
     for (i, record) in array(body.get("records"), "records")?.iter().enumerate() {
@@ -188,7 +188,7 @@ fn read(body: &Value, areas: &[&str]) -> Result<Vec<(Slot, GramsPerKwh)>, Provid
     quarters(&by_starts(points.collect(), Some(STEP)))
 }
 
-/// Averages over quarters of an hour, from the first to the last known point in each. Longer slots stay as they are.
+/// Averages values over quarters of an hour, from the first to the last known value in each. Longer slots stay as is.
 fn quarters(points: &[(Slot, Option<GramsPerKwh>)]) -> Result<Vec<(Slot, GramsPerKwh)>, ProviderError> {
     let known: Vec<(Slot, GramsPerKwh)> = points.iter().filter_map(|(slot, value)| Some((*slot, (*value)?))).collect();
     let quarter = |slot: &Slot| slot.start().timestamp().div_euclid(QUARTER_S);
@@ -206,7 +206,7 @@ fn mean(values: &[f64]) -> GramsPerKwh {
     GramsPerKwh::new(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Runs the parsers on a body with any content, which must not panic.
+/// Runs the parser on any bytes, which must not cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

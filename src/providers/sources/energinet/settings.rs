@@ -1,11 +1,11 @@
-//! `[carbon.energinet]`
+//! Settings of Energinet.
 
 use crate::providers::client::network_settings;
 use wattune_core::domain::SignalScope;
 
 network_settings! {
-    /// `[carbon.energinet]`
+    /// Settings of the table `[carbon.energinet]`.
     at "https://api.energidataservice.dk", at most 60 an hour;
-    /// Lifecycle or operational; the API does not say.
+    /// Scope of the values, lifecycle or operational, which the API does not name.
     scope: SignalScope = SignalScope::Unspecified,
 }

@@ -1,4 +1,4 @@
-//! The columns of Energy-Charts' bodies, and the windows that requests ask for: the same for intensities and prices.
+//! Columns of Energy-Charts' responses, and spans of requests, for carbon intensities and prices alike.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -7,26 +7,26 @@ use crate::providers::client::json::{array, malformed, time, value};
 use crate::providers::error::ProviderError;
 use wattune_core::domain::{SignalValue, Slot};
 
-/// The length of a slot, where a body has only one.
+/// Length of a slot if a response has only one.
 pub(super) const QUARTER: TimeDelta = TimeDelta::minutes(15);
 
 /// Longest past span of one request: about 3000 quarters of an hour.
 pub(super) const LONGEST_WINDOW: TimeDelta = TimeDelta::days(31);
 
-/// Returns the part of a past span that one request asks for, and its ends as the API reads them.
+/// Returns the part of a past span that one request covers, and its start and end as the API reads them.
 pub(super) fn window(span: Slot, now: DateTime<Utc>) -> Option<(Slot, (String, String))> {
     let end = span.end().min(now).min(span.start().checked_add_signed(LONGEST_WINDOW)?);
     let span = Slot::new(span.start(), end)?;
     Some((span, (span.start().timestamp().to_string(), span.end().timestamp().to_string())))
 }
 
-/// Reads `unix_seconds`, the slots' starts.
+/// Reads `unix_seconds`, the starts of the slots.
 pub(super) fn starts(body: &Value) -> Result<Vec<DateTime<Utc>>, ProviderError> {
     let starts = array(body.get("unix_seconds"), "unix_seconds")?.iter().enumerate();
     starts.map(|(i, start)| time(Some(start), &format!("unix_seconds[{i}]"))).collect()
 }
 
-/// Reads an array beside `unix_seconds`, which must be as long.
+/// Reads an array of values, which must be as long as `unix_seconds`.
 pub(super) fn numbers<V: SignalValue>(
     body: &Value,
     name: &str,

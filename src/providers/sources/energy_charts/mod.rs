@@ -1,7 +1,7 @@
-//! Energy-Charts (Fraunhofer ISE): average intensity of most European countries by quarters of an hour, without a key.
+//! Energy-Charts (Fraunhofer ISE): average carbon intensity of most European countries by quarter of an hour, no key.
 //!
-//! `carbon-apis.md` §5.1 has the shapes and the traps. One request covers the present day and the forecast; actual
-//! values from before today are requested by [`Provider::fetch_actuals`].
+//! `carbon-apis.md` §5.1 describes the API and its pitfalls. One request covers the present day and the forecast;
+//! actual values from before today are requested by [`Provider::fetch_actuals`].
 
 mod columns;
 mod price;
@@ -29,10 +29,10 @@ use crate::providers::provider::{Actuals, Answer, Provider};
 use wattune_core::domain::{CarbonSeries, Origin, SignalKind, SignalScope, Slot};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// The forecast is computed anew every hour.
+/// Time between polls: the forecast is computed anew every hour.
 const CADENCE: Seconds = Seconds::new(3600.0);
 
-/// The countries that it serves. Smaller ones may have no forecast; the response then has actual values alone.
+/// Countries that Energy-Charts serves. For smaller ones the response may contain only actual values.
 const COUNTRIES: [&str; 32] = [
     "AT", "BA", "BE", "BG", "CH", "CY", "CZ", "DE", "DK", "EE", "ES", "FI", "FR", "GR", "HR", "HU", "IE", "IT", "LT",
     "LU", "LV", "ME", "MK", "NL", "NO", "PL", "PT", "RO", "RS", "SE", "SI", "SK",
@@ -64,11 +64,11 @@ impl Table for Settings {
     }
 }
 
-/// A country's intensity.
+/// The source of a country's carbon intensity.
 #[derive(Debug)]
 struct EnergyCharts {
     api: Api,
-    /// As the API writes it, in small letters.
+    /// Country code as the API reads it, in lower case.
     country: String,
     scope: SignalScope,
 }
@@ -103,7 +103,7 @@ impl ApiSource for EnergyCharts {
         let rows = self.get(&[], now).await?;
         let ahead = || rows.iter().filter(|row| now < row.slot.end());
         let (mut expected, mut notes) = series(ahead().map(|row| (row.slot, row.forecast)), Origin::Forecast);
-        // The slot in progress may be measured in part already, and have no forecast any more.
+        // The current slot may have a preliminary measured value in place of a forecast.
         let measured = ahead().filter(|row| row.forecast.is_none()).map(|row| (row.slot, row.measured));
         let (measured, _) = series(measured, Origin::Estimated);
         expected.overwrite(&measured);
@@ -153,7 +153,7 @@ fn read(body: &Value) -> Result<Vec<Row>, ProviderError> {
     Ok(slots.into_iter().map(|(slot, (measured, forecast))| Row { slot, measured, forecast }).collect())
 }
 
-/// Runs the parsers on a body with any content, which must not panic.
+/// Runs the parser on any bytes, which must not cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

@@ -1,7 +1,7 @@
-//! Day-ahead prices as a second signal, through the same machinery as intensities.
+//! Day-ahead prices from Energy-Charts, a second signal beside the carbon intensity.
 //!
-//! `carbon-apis.md` §6 has the shapes and the traps. Energy-Charts quotes in EUR per MWh everywhere, also where the
-//! zone has another currency; prices below zero are normal.
+//! `carbon-apis.md` §6 describes the API and its pitfalls. All prices are in EUR per MWh, even where the zone has
+//! another currency; negative prices are normal.
 
 #[cfg(test)]
 #[path = "price_tests.rs"]
@@ -27,10 +27,10 @@ use wattune_core::units::{PricePerMwh, Seconds};
 
 const SOURCE: &str = "energy_charts";
 
-/// Tomorrow's prices come once a day, but not always at the same hour.
+/// Time between polls: the next day's prices appear once a day, but not always at the same hour.
 const CADENCE: Seconds = Seconds::new(3600.0);
 
-/// The day-ahead price of a bidding zone.
+/// The source of a bidding zone's day-ahead price.
 #[derive(Debug)]
 pub(in crate::providers) struct EnergyChartsPrice {
     api: Api,
@@ -39,7 +39,7 @@ pub(in crate::providers) struct EnergyChartsPrice {
 impl EnergyChartsPrice {
     pub(in crate::providers) fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let zone = zone(own, shared)?;
-        // The API counts prices and intensities apart.
+        // The API counts requests for prices and for carbon intensities separately.
         let counted_as = format!("price-{}", file_name(SOURCE, &zone));
         let api = Api::about(Place::of(&zone), SOURCE, own.network(), shared, CADENCE, &counted_as);
         Ok(Self { api })
@@ -52,7 +52,7 @@ impl EnergyChartsPrice {
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer<PricePerMwh>, ProviderError> {
-        // Yesterday, today and tomorrow, wherever their midnight is. The window stays the same for an hour.
+        // The span contains yesterday, today and tomorrow in any time zone. It stays the same for an hour.
         let hour = now.timestamp() - i64::from(now.minute() * 60 + now.second());
         let at = |hours: i64| (hour + hours * 3600).to_string();
         let points = self.get(&(at(-24), at(72)), now).await?;
@@ -101,13 +101,13 @@ impl Provider<PricePerMwh> for EnergyChartsPrice {
         .boxed()
     }
 
-    /// An auction's result changes no more.
+    /// Returns zero: the result of an auction is final.
     fn final_after(&self) -> Seconds {
         Seconds::ZERO
     }
 }
 
-/// Returns the bidding zone: the one that is set, else that of the place.
+/// Returns the bidding zone: the configured one, else that of the place.
 fn zone(own: &Settings, shared: &SharedSettings<'_>) -> Result<Zone, SettingsError> {
     if let Some(zone) = &own.bidding_zone {
         return Ok(zone.clone());
@@ -147,7 +147,7 @@ fn one_of(zones: &[&str]) -> String {
 
 type Points = Vec<(Slot, Option<PricePerMwh>)>;
 
-/// Reads a body of `/price`: parallel arrays, in EUR per MWh.
+/// Reads a body of `/price`: parallel arrays of times and prices in EUR per MWh.
 fn read(body: &Value) -> Result<Points, ProviderError> {
     let starts = starts(body)?;
     let prices = numbers(body, "price", starts.len())?;
@@ -159,7 +159,7 @@ fn read(body: &Value) -> Result<Points, ProviderError> {
     Ok(by_starts(starts.into_iter().zip(prices).collect(), Some(QUARTER)))
 }
 
-/// Runs the parser on a body with any content, which must not panic.
+/// Runs the parser on any bytes, which must not cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

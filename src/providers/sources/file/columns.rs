@@ -1,4 +1,4 @@
-//! The meaning of a file's columns.
+//! Recognises the meaning of a file's columns from their names.
 
 use super::error::ParseError;
 use super::settings::Settings;
@@ -7,7 +7,7 @@ use crate::providers::error::shortened;
 use wattune_core::domain::nearest;
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
-/// Names are compared in small letters, without anything but letters and digits.
+/// Names of the time column. Names are compared in lower case, with only their letters and digits.
 const TIME: &[&str] = &[
     "timestamp",
     "timestamputc",
@@ -26,17 +26,17 @@ const ZONE: &[&str] = &["zone", "location", "region", "zonekey"];
 const FORECAST: &[&str] = &["forecast", "forecastgco2perkwh", "forecastgperkwh", "expected", "predicted", "prediction"];
 const ACTUAL: &[&str] = &["actual", "actualgco2perkwh", "actualgperkwh", "hist", "measured", "observed", "outcome"];
 
-/// Every name is compared with all known ones.
+/// Maximum number of columns of a file: every name is compared with all known ones.
 const MOST_COLUMNS: usize = 1000;
 
-/// A column of the file: its place among the names, and its name.
+/// A column of the file: its index among the columns, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) index: usize,
     pub(super) name: String,
 }
 
-/// The columns that were found. At least one of `expected` and `actual` is there.
+/// The recognised columns. At least one of `expected` and `actual` is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Columns {
     pub(super) time: Column,
@@ -45,12 +45,12 @@ pub(super) struct Columns {
     pub(super) zone: Option<Column>,
     pub(super) expected: Option<Column>,
     pub(super) actual: Option<Column>,
-    /// The name of the time column marks its times as UTC.
+    /// True if the name of the time column says that its times are UTC.
     pub(super) named_utc: bool,
 }
 
 impl Columns {
-    /// Finds the columns by the configured names, else by names in use.
+    /// Finds the columns by the configured names, or by known names where none is configured.
     pub(super) fn find<V: FileSignal>(names: &[String], settings: &Settings) -> Result<Self, ParseError> {
         if names.len() > MOST_COLUMNS {
             let what = format!("{} columns; more than {MOST_COLUMNS} are no table of a signal", names.len());
@@ -76,7 +76,8 @@ impl Columns {
     }
 }
 
-/// Takes a lone value column for both forecast and actual values, unless its name means forecast.
+/// Returns the columns of forecast and actual values. A single value column is used for both, unless its name says
+/// that it is a forecast.
 fn values<V: FileSignal>(
     names: &[String],
     settings: &Settings,
@@ -124,8 +125,8 @@ fn missing<V: FileSignal>(what: &str, example: &str, setting: &str, names: &[Str
     }
 }
 
-/// The names that are known or nearly so; the others only by their number: a path that was mistaken for another names a
-/// file whose first line must not be shown.
+/// Lists the names that are known or similar to known ones, and counts the others: if the path is mistaken, the first
+/// line of that file must not be shown.
 fn listed(names: &[String]) -> String {
     let known = [TIME, END, DURATION, ZONE, FORECAST, ACTUAL, GramsPerKwh::VALUE_COLUMNS, PricePerMwh::VALUE_COLUMNS];
     let is_known = |name: &&String| {

@@ -1,11 +1,11 @@
-//! The error of files.
+//! The error of a file's content.
 
-/// A fault in a file: place, and remedy.
+/// A fault in a file's content: its place, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
 pub struct ParseError {
-    /// Row and column.
+    /// Row and column of the fault.
     pub at: String,
-    /// The fault, and the remedy.
+    /// Description of the fault, with the remedy.
     pub what: String,
 }

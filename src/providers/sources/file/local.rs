@@ -1,4 +1,4 @@
-//! The times of a file's rows, where they have no zone of their own.
+//! Times of a file's rows that have no time zone of their own.
 
 use std::collections::HashMap;
 
@@ -7,24 +7,24 @@ use chrono::{DateTime, NaiveDateTime, Utc};
 use super::time_zone::TimeZoneName;
 use crate::providers::client::time::{ReadTime, TimeProblem, in_range, read_time};
 
-/// Gives times without a zone the file's one. Where clocks were put back, an hour is shown twice: the rows' order
-/// determines which of the two is meant.
+/// Converts times without a time zone from the file's zone to UTC. When clocks are put back, an hour occurs twice; the
+/// order of the rows determines which of the two is meant.
 #[derive(Debug)]
 pub(super) struct LocalTimes {
     zone: Option<TimeZoneName>,
-    /// The start of the last row and whether rows go back in time, for each part of the grid.
+    /// For each zone of the grid: the start of the last row, and true if rows go back in time.
     last: HashMap<Option<String>, (DateTime<Utc>, bool)>,
-    /// A time without a zone was read.
+    /// True if a time without a time zone was read.
     pub(super) is_used: bool,
 }
 
 impl LocalTimes {
-    /// Without a zone, times that have none are refused.
+    /// Makes a converter; if `zone` is absent, times without a time zone are refused.
     pub(super) fn new(zone: Option<TimeZoneName>) -> Self {
         Self { zone, last: HashMap::new(), is_used: false }
     }
 
-    /// Returns the start of a row, which follows the last one of the same part of the grid.
+    /// Returns the start of a row, which follows the last row of the same zone of the grid.
     pub(super) fn start(&mut self, text: &str, part: Option<&str>) -> Result<DateTime<Utc>, TimeProblem> {
         let moments = self.moments(text)?;
         let key = part.map(str::to_owned);
@@ -44,7 +44,7 @@ impl LocalTimes {
         Ok(chosen)
     }
 
-    /// Returns the end of a row that starts then.
+    /// Returns the end of a row that begins at `start`.
     pub(super) fn end(&mut self, text: &str, start: DateTime<Utc>) -> Result<DateTime<Utc>, TimeProblem> {
         let moments = self.moments(text)?;
         moments.iter().find(|t| **t > start).or(moments.last()).copied().ok_or(TimeProblem::Skipped)

@@ -1,4 +1,4 @@
-//! Intensities or prices from a file, with its own times or played from now on.
+//! Carbon intensities or prices from a file, at the file's own times or replayed from now on.
 
 mod columns;
 mod error;
@@ -43,14 +43,14 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// Time between reads of the modification time, which cost nothing.
+/// Time between checks of the file's modification time, which cost nothing.
 const CADENCE: Seconds = Seconds::new(300.0);
 
-/// A clock may be wrong by less.
+/// Maximum error of clocks that is tolerated when a file's modification time is compared with its values' times.
 const EARLY: TimeDelta = TimeDelta::minutes(10);
 
-/// Values of so long a time at least are a history, if no setting declares them so: with less there is no daily shape,
-/// and it is rather a forecast that has run out.
+/// Minimum span of values that are used as a history if no setting declares them so: fewer have no daily shape, and are
+/// more likely a forecast that has ended.
 const HISTORY: Seconds = Seconds::new(86_400.0);
 
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
@@ -92,7 +92,7 @@ pub struct FileProvider<V = GramsPerKwh> {
 #[derive(Debug)]
 struct State<V> {
     loaded: Option<Arc<Loaded<V>>>,
-    /// The time at which the file was first played.
+    /// The time at which the replay of the file began.
     anchor: Option<DateTime<Utc>>,
 }
 
@@ -116,14 +116,14 @@ struct Stamp {
 }
 
 impl FileProvider {
-    /// Reads nothing yet.
+    /// Makes the source of carbon intensities. Reads nothing yet.
     pub fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         Self::of(own, shared.zone.cloned(), shared.poll_interval)
     }
 }
 
 impl<V: FileSignal> FileProvider<V> {
-    /// Reads nothing yet. If the file has several zones, `zone` chooses one.
+    /// Makes the source. Reads nothing yet. If the file has several zones, `zone` chooses one.
     pub(in crate::providers) fn of(
         file: &Settings,
         zone: Option<Zone>,
@@ -200,7 +200,7 @@ impl<V: FileSignal> FileProvider<V> {
         Ok(Answer { forecast, notes })
     }
 
-    /// Returns true if the actual values of the last month are of use without a forecast.
+    /// Returns true if the actual values of the last month are enough without a forecast.
     fn is_history(&self, file: &ParsedFile<V>, actual: &TimeSeries<Quoted<V>>) -> bool {
         let is_known = match self.settings.contributes {
             Contribution::Actual => true,
@@ -211,7 +211,8 @@ impl<V: FileSignal> FileProvider<V> {
         known >= HISTORY || is_known && !actual.is_empty()
     }
 
-    /// Returns a note if actual values were written before their time: local times are most likely taken for UTC.
+    /// Returns a note if the file was written before the times of its actual values: its times are most likely local
+    /// ones.
     fn early_actuals(&self, file: &ParsedFile<V>, modified: DateTime<Utc>) -> Option<String> {
         let newest = file.actual.points().last().map(|(slot, _)| slot.start())?;
         let is_early = self.settings.timing == Timing::Absolute && !file.one_for_both && newest > modified + EARLY;
@@ -269,7 +270,7 @@ impl<V: FileSignal> Provider<V> for FileProvider<V> {
         Provenance { unit, responses, ..Provenance::default() }
     }
 
-    /// The file itself is stored.
+    /// Returns false: the file itself is on disk.
     fn keeps_answers(&self) -> bool {
         false
     }
@@ -304,11 +305,11 @@ fn read<V: FileSignal>(
     Ok(Arc::new(Loaded { stamp, digest, file: parse_as(&bytes, settings, zone).map_err(malformed)? }))
 }
 
-/// Runs the parser on a body with any content, which must not panic.
+/// Runs the parser on any bytes, which must not cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any<V: FileSignal>(body: &[u8]) {
     use crate::providers::feed::check_series;
-    // Prices without a zone of time are refused, intensities are taken for UTC.
+    // Prices without a time zone are refused; intensities are read as UTC.
     let settings = Settings { assume_utc: V::UNIT.is_some(), ..Settings::default() };
     if let Ok(parsed) = parse_as::<V>(body, &settings, None) {
         check_series(&parsed.expected);

@@ -1,14 +1,14 @@
-//! Separators of columns and decimal signs of CSV files.
+//! Recognises column separators and decimal signs of CSV files.
 
 use super::columns::Columns;
 use super::settings::Settings;
 use super::signal::FileSignal;
 
-/// Commas, and what programs write where the comma is the decimal sign.
+/// Column separators: commas, and the ones that programs write where the comma is the decimal sign.
 const SEPARATORS: [u8; 3] = [b',', b';', b'\t'];
 
-/// Returns the text of a table without a line that only names the separator ("sep=;"), and the separator: the first
-/// separator by which the first line has the columns that are needed, else the one by which it has the most.
+/// Returns the table without a first line that names the separator ("sep=;"), and the separator: the first one with
+/// which the first line has the required columns, else the one with which it has the most columns.
 pub(super) fn separator<'a, V: FileSignal>(bytes: &'a [u8], settings: &Settings) -> (&'a [u8], u8) {
     if let Some([said, rest @ ..]) = bytes.strip_prefix(b"sep=")
         && let Some(table) = rest.strip_prefix(b"\r\n").or_else(|| rest.strip_prefix(b"\n"))
@@ -20,12 +20,12 @@ pub(super) fn separator<'a, V: FileSignal>(bytes: &'a [u8], settings: &Settings)
         reader.headers().map(|names| names.iter().map(|n| n.trim().to_owned()).collect()).unwrap_or_default()
     };
     let fits = |separator: &u8| Columns::find::<V>(&names(*separator), settings).is_ok();
-    // Of equals, `max_by_key` takes the last.
+    // Of equal numbers, `max_by_key` takes the last.
     let most = || SEPARATORS.into_iter().rev().max_by_key(|separator| names(*separator).len());
     (bytes, SEPARATORS.into_iter().find(fits).or_else(most).unwrap_or(b','))
 }
 
-/// The decimal sign of a file, by the numbers read so far.
+/// The decimal sign of a file, according to the numbers read so far.
 #[derive(Debug)]
 pub(super) struct Numbers {
     may_have_commas: bool,
@@ -34,15 +34,15 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Decimal commas are read where columns are separated by something else.
+    /// Accepts decimal commas if columns are separated by another character.
     pub(super) fn separated_by(separator: u8) -> Self {
         Self { may_have_commas: separator != b',', has_commas: false, has_points: false }
     }
 
-    /// Reads a number.
+    /// Reads a number with either decimal sign, which must be the same throughout the file.
     ///
     /// # Errors
-    /// With an addition to the message that it is none.
+    /// If the text is not a number; the error is an addition to that message, and may be empty.
     pub(super) fn read(&mut self, text: &str) -> Result<f64, &'static str> {
         let (comma, point) = (text.contains(','), text.contains('.'));
         if comma && (point || !self.may_have_commas || text.matches(',').count() > 1) {

@@ -1,4 +1,4 @@
-//! CSV and JSON files of a signal, read without a clock.
+//! Parses CSV and JSON files of a signal, independently of the present time.
 
 use std::collections::BTreeSet;
 
@@ -20,48 +20,48 @@ use crate::providers::error::shortened;
 use wattune_core::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalKind, SignalScope, Slot, TimeSeries, Zone};
 use wattune_core::units::GramsPerKwh;
 
-/// A tree of JSON takes many times the room of its text.
+/// Maximum length of a JSON file: parsed, it takes many times the memory.
 const MAX_JSON_BYTES: usize = 16 << 20;
 
-/// A row takes many times the room of a short line: a million are nine years of five minutes.
+/// Maximum number of rows of a file: a million are nine years of five minutes.
 const MOST_ROWS: usize = 1_000_000;
 
-/// No slot is longer.
+/// Maximum length of a slot.
 const LONGEST_SLOT: TimeDelta = TimeDelta::days(366);
 
-/// The number of problems of a series that are listed one by one.
+/// Number of problems of a series that are listed one by one; the others are counted.
 const PROBLEMS_LISTED: usize = 5;
 
-/// The content of a file, independent of the present time.
+/// Content of a file, independent of the present time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParsedFile<V = GramsPerKwh> {
-    /// The forecast, oldest first; all rows.
+    /// Forecast values of all rows, oldest first.
     pub expected: TimeSeries<Quoted<V>>,
-    /// Actual values, oldest first; all rows, also those that lie ahead of now.
+    /// Actual values of all rows, oldest first, including those in the future.
     pub actual: TimeSeries<Quoted<V>>,
-    /// Forecast and actual values are one column: the file does not determine which of the two was meant.
+    /// True if one column holds both forecast and actual values, and the file does not say which of the two was meant.
     pub one_for_both: bool,
-    /// The part of the grid, if the file or the caller names one.
+    /// Zone of the grid, if the file or the caller names one.
     pub zone: Option<Zone>,
-    /// Average or marginal.
+    /// Kind of the values: average or marginal.
     pub kind: SignalKind,
-    /// Lifecycle or operational.
+    /// Scope of the values: lifecycle or operational.
     pub scope: SignalScope,
-    /// The first row whose slot begins when another's does; the later one counts.
+    /// Error about the first row whose start occurs in an earlier row; the later row counts.
     pub repeated: Option<ParseError>,
-    /// The time at which the forecast was made, if the file names it.
+    /// Time at which the forecast was made, if the file names it.
     pub issued_at: Option<DateTime<Utc>>,
-    /// Gaps, overlaps and disorder.
+    /// Notes about gaps, overlaps and disorder.
     pub notes: Vec<String>,
 }
 
 /// Reads a CSV file with a header line, a JSON array of objects (also under `data`), or a stored [`Forecast`].
 ///
-/// Empty fields and nulls are absent values. If the file has several zones, `zone` chooses among them.
+/// Empty fields and nulls count as absent values. If the file has several zones, `zone` chooses one.
 ///
 /// # Errors
-/// At the first value that is neither absent nor a time or an intensity, with its row and column; if the columns are
-/// not recognised; if there is no value at all.
+/// If the columns are not recognised; if a field is neither empty nor a valid time or value, with its row and column;
+/// if there is no value at all.
 pub fn parse(bytes: &[u8], settings: &Settings, zone: Option<&Zone>) -> Result<ParsedFile, ParseError> {
     parse_as(bytes, settings, zone)
 }
@@ -131,7 +131,7 @@ fn stored_forecast<V: FileSignal>(tree: Value, zone: Option<&Zone>) -> Result<Pa
     })
 }
 
-/// A field of a row as the formats have it.
+/// A field of a row, as CSV or JSON files hold it.
 enum Cell<'a> {
     Absent,
     Text(&'a str),
@@ -166,7 +166,7 @@ impl<'a> Cell<'a> {
 
 #[derive(Clone, Debug)]
 struct Row<V> {
-    /// The line in a CSV file, or the number in a list.
+    /// Line number in a CSV file, or number of the entry in a JSON list.
     place: u64,
     start: DateTime<Utc>,
     end: Option<DateTime<Utc>>,
@@ -175,8 +175,8 @@ struct Row<V> {
     actual: Option<V>,
 }
 
-/// A field as messages repeat it: only what could be a number, a time or a single word. A path that was mistaken for
-/// another names a file whose contents must not be shown.
+/// Returns a field's text for a message, but only if it could be a number, a time or a single word: if the path is
+/// mistaken, the content of that file must not be shown.
 fn shown(text: &str) -> String {
     let is_short = text.chars().count() <= 32;
     let is_figure = text.chars().all(|c| c.is_ascii_digit() || " +-.,:/eETZ".contains(c));
@@ -194,11 +194,11 @@ const ENTRY: &str = "entry";
 #[derive(Debug)]
 struct Rows<V> {
     rows: Vec<Row<V>>,
-    /// The word for the places of rows.
+    /// Word for the places of rows in messages, `line` or `entry`.
     place: &'static str,
-    /// One column holds both forecast and actual values.
+    /// True if one column holds both forecast and actual values.
     one_for_both: bool,
-    /// Times without a zone got the file's.
+    /// True if times without a time zone were read in the file's zone.
     is_local: bool,
     /// Notes about the columns.
     notes: Vec<String>,
@@ -265,7 +265,7 @@ impl<V: FileSignal> Rows<V> {
         let zone = self.choose_zone(zone)?;
         check_values::<V>(self.rows.iter().flat_map(|r| [r.expected, r.actual]).flatten().map(V::number), settings)?;
         if !self.rows.is_sorted_by_key(|row| row.start) {
-            // Newest first is common. Sorting here keeps a long file from being sorted by insertion.
+            // Files with the newest row first are common. Sorting here avoids sorting a long file by insertion.
             notes.push("rows are not in time order; sorted".to_owned());
             self.rows.sort_by_key(|row| row.start);
         }
@@ -291,7 +291,7 @@ impl<V: FileSignal> Rows<V> {
             note_problems(&mut notes, what, &problems);
             series
         };
-        // What a generator made belongs to no real grid, ahead as little as behind.
+        // Generated values belong to no real grid, whether they are forecasts or past values.
         let ahead = if settings.origin == Origin::Synthetic { Origin::Synthetic } else { Origin::Forecast };
         let expected = series("forecast", ahead, |row| row.expected);
         let actual = if self.one_for_both {
@@ -303,7 +303,7 @@ impl<V: FileSignal> Rows<V> {
         Ok(ParsedFile { expected, actual, one_for_both, zone, kind, scope, repeated, issued_at: None, notes })
     }
 
-    /// Keeps the rows of one zone: the wanted one, else the only one.
+    /// Keeps the rows of one zone: the requested one, else the only one.
     fn choose_zone(&mut self, wanted: Option<&Zone>) -> Result<Option<Zone>, ParseError> {
         let zones: BTreeSet<_> = self.rows.iter().filter_map(|row| row.zone.as_deref()).collect();
         let named = zones.iter().take(12).map(|zone| shown_zone(zone)).collect::<Vec<_>>().join(", ");
@@ -315,7 +315,7 @@ impl<V: FileSignal> Rows<V> {
             }
             (Some(wanted), _) => Err(error("the file", &format!("has no rows for {wanted}, but for {named}"))),
             (None, 1) => {
-                // Whoever pasted a key there need not see it in every answer.
+                // A zone that looks like a key, pasted there by mistake, is not used as a name.
                 let only = zones.first().filter(|zone| !is_like_key(zone)).map(|zone| Zone::new(*zone));
                 let right = "zones have 1 to 96 characters, none of them a control character";
                 only.transpose().map_err(|_| error("the file", &format!("has rows for {named}; {right}")))
@@ -325,11 +325,11 @@ impl<V: FileSignal> Rows<V> {
     }
 }
 
-/// The properties of a file that are known while its rows are read.
+/// Properties of a file that are needed while its rows are read.
 struct Reading {
     times: LocalTimes,
     numbers: Numbers,
-    /// From the file's unit to the signal's.
+    /// Factor from the file's unit to the signal's.
     factor: f64,
 }
 
@@ -410,8 +410,8 @@ fn read_row<'a, V: FileSignal>(
     Ok(Row { place, start, end: end.map(|(end, _)| end), zone, expected, actual })
 }
 
-/// One slot per row; rows are in time order. Where a row does not say where it ends, it lasts until the next one
-/// starts, but no longer than usual in this file: a missing row is a gap, not a long slot.
+/// Returns one slot per row; rows are in time order. A row without an end lasts until the next row starts, but no
+/// longer than usual in this file: a missing row is a gap, not a long slot.
 fn slots_of<V>(rows: &[Row<V>], settings: &Settings) -> Vec<Option<Slot>> {
     let mut steps: Vec<_> = rows.windows(2).map(|pair| pair[1].start - pair[0].start).collect();
     steps.retain(|step| *step > TimeDelta::zero());
@@ -432,7 +432,7 @@ fn slots_of<V>(rows: &[Row<V>], settings: &Settings) -> Vec<Option<Slot>> {
     rows.iter().map(slot).collect()
 }
 
-/// A part of the grid as messages repeat it.
+/// Returns the zone of a row for a message.
 fn shown_zone(zone: &str) -> String {
     let is_code = zone.len() <= 32 && zone.chars().all(|c| c.is_ascii_alphanumeric() || "-_ .".contains(c));
     if is_code && !is_like_key(zone) { format!("{zone:?}") } else { shown(zone) }

@@ -1,4 +1,4 @@
-//! Files that are played from now on, with other times than their own.
+//! Replays files: their values are moved to times from now on.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -7,14 +7,14 @@ use super::settings::Settings;
 use super::signal::FileSignal;
 use wattune_core::domain::{Quoted, Slot, TimeSeries};
 
-/// The part of a long file that one answer holds.
+/// Length of the part of a long file that one answer holds, before and after now.
 pub(super) const LOOKBACK: TimeDelta = TimeDelta::days(31);
 pub(super) const AHEAD: TimeDelta = TimeDelta::days(31);
 
-/// Most rows on each side of now, about, where a short file is repeated often: 35 days of 5 min.
+/// Approximate maximum of rows on each side of now when a short file repeats: 35 days of 5 min.
 pub(super) const MOST_ROWS: usize = 10_000;
 
-/// A file placed at another time, once or again and again.
+/// A file whose times are shifted, and which may repeat.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Play {
     shift: TimeDelta,
@@ -36,8 +36,8 @@ impl Play {
         }
     }
 
-    /// Returns the slots of all rounds that lie around `now`. The first round begins with the file's first row; there
-    /// is nothing before it.
+    /// Returns the slots of all rounds near `now`. The first round begins with the file's first row; there is nothing
+    /// before it.
     pub(super) fn around<V: FileSignal>(
         &self,
         series: &TimeSeries<Quoted<V>>,

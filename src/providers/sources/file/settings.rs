@@ -1,4 +1,4 @@
-//! `[carbon.file]` and `[price.file]`
+//! Settings of files: the tables `[carbon.file]` and `[price.file]`.
 
 use std::path::PathBuf;
 
@@ -13,59 +13,59 @@ use crate::providers::error::SettingsError;
 use wattune_core::domain::{Origin, SignalKind, SignalScope, Unit};
 use wattune_core::units::Seconds;
 
-/// Relation of a file's times to the clock.
+/// Relation between the times in a file and the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timing {
-    /// The times in the file are meant.
+    /// The times in the file are used as they are.
     #[default]
     Absolute,
-    /// The file is played from the moment it is first read.
+    /// The file is replayed from the time at which it is first read.
     Replay,
 }
 
-/// `[carbon.file]`
+/// Settings of the tables `[carbon.file]` and `[price.file]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// CSV with a header line, or JSON. Read again when it changes.
+    /// Path of a CSV file with a header line, or of a JSON file. The file is read again when it changes.
     pub path: Option<PathBuf>,
-    /// The times in the file are meant, or played from now on.
+    /// Relation between the times in the file and the clock: used as they are, or replayed from now on.
     pub timing: Timing,
-    /// With `timing = "replay"`: the moment of the file that is placed at now; its first row if absent. Earlier rows
-    /// become the past.
+    /// With `timing = "replay"`: the time in the file that is mapped to now; the file's first row if absent. Earlier
+    /// rows become the past.
     #[serde(deserialize_with = "some_time")]
     pub replay_start: Option<DateTime<Utc>>,
-    /// With `timing = "replay"`: begin again at the end.
+    /// With `timing = "replay"`: true to begin again when the file ends.
     pub repeat: bool,
-    /// The zone of times that do not say theirs; they are refused if it is absent.
+    /// Time zone of times that do not name one; such times are refused if absent.
     pub time_zone: Option<TimeZoneName>,
-    /// The same as `time_zone = "UTC"`.
+    /// True for the same effect as `time_zone = "UTC"`.
     pub assume_utc: bool,
-    /// The unit of the values; gCO2e/kWh, or prices per MWh, if absent.
+    /// Unit of the values; gCO2e/kWh, or prices per MWh, if absent.
     pub unit: Option<FileUnit>,
-    /// Average or marginal; the file does not say.
+    /// Kind of the carbon intensities, average or marginal, which the file does not name.
     pub kind: SignalKind,
-    /// Lifecycle or operational; the file does not say.
+    /// Scope of the carbon intensities, lifecycle or operational, which the file does not name.
     pub scope: SignalScope,
     /// Origin of past values: measured, estimated or synthetic.
     pub origin: Origin,
-    /// Length of a row's slot in seconds, where neither the file nor its neighbours determine it.
+    /// Usual length of a row's slot in seconds, if the file names no ends; the usual distance of rows if absent.
     #[serde(deserialize_with = "interval")]
     pub step_s: Option<Seconds>,
-    /// Column of the slot's start; recognised by its name if absent. The same goes for the columns below.
+    /// Name of the column of the slot's start; recognised automatically if absent, as are the columns below.
     pub time_column: Option<String>,
-    /// Column of the slot's end.
+    /// Name of the column of the slot's end.
     pub end_column: Option<String>,
-    /// Column of the slot's length in minutes.
+    /// Name of the column of the slot's length in minutes.
     pub duration_column: Option<String>,
-    /// Column of the value: the forecast, or the only value there is.
+    /// Name of the column of the forecast, or of the only value.
     pub value_column: Option<String>,
-    /// Column of the actual value.
+    /// Name of the column of the actual value.
     pub actual_column: Option<String>,
-    /// Column of the part of the grid.
+    /// Name of the column of the grid's zone.
     pub zone_column: Option<String>,
-    /// The part of the file that is used.
+    /// The part of the file's values that is used.
     pub contributes: Contribution,
 }
 
@@ -95,10 +95,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Looks for settings that are right one by one but not together, where the file holds values of `V`.
+    /// Checks for settings that are valid singly but contradict each other, for a file of values of type `V`.
     ///
     /// # Errors
-    /// With the first contradiction found; without a path if it `is_chosen`.
+    /// If settings contradict each other, or if the file `is_chosen` as a source and has no path.
     pub(in crate::providers) fn check_for<V: FileSignal>(&self, is_chosen: bool) -> Result<(), SettingsError> {
         let table = V::TABLE;
         if is_chosen && self.path.is_none() {
@@ -135,12 +135,12 @@ pub enum FileUnit {
     PerMwh,
     /// Prices per kWh.
     PerKwh,
-    /// Prices in hundredths per kWh.
+    /// Prices in hundredths of the currency per kWh.
     CentsPerKwh,
 }
 
 impl FileUnit {
-    /// Returns the factor to g/kWh, or to a price per MWh.
+    /// Returns the factor from this unit to g/kWh, or to a price per MWh.
     pub(super) const fn factor(self) -> f64 {
         match self {
             Self::GPerKwh | Self::PerMwh => 1.0,
@@ -150,7 +150,7 @@ impl FileUnit {
         }
     }
 
-    /// Returns the unit of intensities; `None` for prices.
+    /// Returns the unit of carbon intensities; `None` for prices.
     pub(super) const fn of_intensity(self) -> Option<Unit> {
         match self {
             Self::GPerKwh => Some(Unit::GramsPerKwh),

@@ -1,27 +1,28 @@
-//! The signals that files can hold, and what is peculiar to each.
+//! The signals that files can hold, and the properties of each.
 
 use wattune_core::domain::{SignalValue, Unit};
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
 /// A signal that files can hold.
 pub trait FileSignal: SignalValue {
-    /// The table of the settings that describes the file, `[carbon]` or `[price]`.
+    /// Table of the settings that describes the file, `carbon` or `price`.
     const TABLE: &'static str;
-    /// The unit of its values, unless the settings name another one.
+    /// Unit of the values if the settings name none; `None` for prices.
     const UNIT: Option<Unit>;
-    /// The units that the settings can name: the usual one, the one that it is taken for most often, and others.
+    /// Units that the settings can name: first the default, second the one that is most often mistaken for it, then
+    /// others.
     const UNITS: &'static [&'static str];
-    /// A file without a larger value is most likely given in the second unit.
+    /// If no value of a file is larger, the file is most likely in the second unit.
     const SMALL: f64;
-    /// Names of columns of values, in small letters and digits only.
+    /// Known names of value columns, in lower case, with letters and digits only.
     const VALUE_COLUMNS: &'static [&'static str];
-    /// A good name for such a column.
+    /// Example of a name of a value column, for messages.
     const EXAMPLE: &'static str;
-    /// A value's name and range, for messages.
+    /// Name and range of a valid value, for messages.
     const RIGHT: &'static str;
-    /// The same for several.
+    /// Name of several values, for messages.
     const VALUES: &'static str;
-    /// The setting that chooses among several zones of a file.
+    /// Setting that chooses among several zones of a file, for messages.
     const ZONE_SETTING: &'static str;
 }
 

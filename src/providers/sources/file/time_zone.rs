@@ -1,4 +1,4 @@
-//! The zone of a file's times.
+//! The time zone of a file's times.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use tzdb_data::{TZ_NAMES, find_tz, time_zone};
 
 use wattune_core::domain::nearest;
 
-/// The zone of a file's times: a name of the IANA database ("Europe/Berlin", "UTC") or an offset ("+01:00").
+/// Time zone of a file's times: a name of the IANA database ("Europe/Berlin", "UTC") or an offset ("+01:00").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum TimeZoneName {
-    /// With its changes of clocks.
+    /// A named time zone, whose offset to UTC may change.
     Named(NamedZone),
-    /// The same all year.
+    /// An offset to UTC that is the same all year.
     Fixed(FixedOffset),
 }
 
-/// A zone of the IANA database.
+/// A time zone of the IANA database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedZone {
     name: &'static str,
@@ -28,11 +28,11 @@ pub struct NamedZone {
 }
 
 impl TimeZoneName {
-    /// UTC.
+    /// The time zone UTC.
     pub const UTC: Self = Self::Named(NamedZone { name: "UTC", zone: &time_zone::UTC });
 
-    /// Returns the times at which clocks of this zone show `shown`: none where they are put forward, two where they are
-    /// put back.
+    /// Returns the times at which clocks of this time zone show `shown`: none in the hour that is skipped when clocks
+    /// are put forward, two in the hour that is repeated when they are put back.
     pub(super) fn moments(self, shown: NaiveDateTime) -> Vec<DateTime<Utc>> {
         match self {
             Self::Named(named) => moments_in(*named.zone, shown),

@@ -1,4 +1,4 @@
-//! The unit of a file's values: as set, and what contradicts it.
+//! Refuses a file whose column names or values contradict the unit in which it is read.
 
 use super::columns::Columns;
 use super::error::ParseError;
@@ -6,7 +6,7 @@ use super::settings::Settings;
 use super::signal::FileSignal;
 use crate::providers::error::shortened;
 
-/// Returns the unit in the words of a column's name, if that is not the usual one.
+/// Returns the unit that a column's name contains, if that is not the default unit.
 fn named_unit(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
@@ -25,7 +25,7 @@ fn named_unit(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Refuses a column of values whose name has another unit than the one that is read.
+/// Refuses a value column whose name contains another unit than the default, if no unit is set.
 pub(super) fn check_names<V: FileSignal>(columns: &Columns, settings: &Settings) -> Result<(), ParseError> {
     if settings.unit.is_some() {
         return Ok(());
@@ -45,8 +45,8 @@ pub(super) fn check_names<V: FileSignal>(columns: &Columns, settings: &Settings)
     Ok(())
 }
 
-/// Refuses values that are all so small that they were given in another unit. A file of whole numbers alone may be a
-/// test.
+/// Refuses values that are all so small that they are most likely in another unit, if no unit is set. Files of only
+/// whole numbers are accepted, because they may be tests.
 pub(super) fn check_values<V: FileSignal>(
     values: impl Iterator<Item = f64> + Clone,
     settings: &Settings,

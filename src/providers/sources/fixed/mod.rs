@@ -1,4 +1,4 @@
-//! One intensity for all times.
+//! A source of one constant carbon intensity, for grids without another source.
 
 mod settings;
 
@@ -31,18 +31,18 @@ impl Table for Settings {
     }
 }
 
-/// A constant as a source. Plans over it are as good as plans without a forecast can be, and grams are still counted.
+/// A source of one constant carbon intensity. There is no better or worse time to plan for, but emissions are counted.
 #[derive(Debug)]
 pub struct FixedProvider {
     value: GramsPerKwh,
-    /// The number stands in the settings; else it is the fallback.
+    /// True if the settings name the value; false if it is the fallback.
     chosen: bool,
     zone: Zone,
     cadence: Seconds,
 }
 
 impl FixedProvider {
-    /// Takes the intensity from `[carbon.fixed]`, else from `carbon.fallback_g_per_kwh`.
+    /// Makes the source. The carbon intensity is that of `[carbon.fixed]`, else `carbon.fallback_g_per_kwh`.
     pub fn new(own: &Settings, shared: &SharedSettings<'_>) -> Self {
         Self {
             value: own.g_per_kwh.unwrap_or(shared.fallback),
@@ -88,7 +88,7 @@ impl Provider for FixedProvider {
         self.cadence
     }
 
-    /// The settings are what is kept.
+    /// Returns false: the value is in the settings.
     fn keeps_answers(&self) -> bool {
         false
     }

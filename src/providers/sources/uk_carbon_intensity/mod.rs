@@ -1,10 +1,10 @@
-//! The UK Carbon Intensity API (NESO): half-hourly average operational intensity, without a key.
+//! The UK Carbon Intensity API (NESO): average operational carbon intensity by half hour, without a key.
 //!
-//! `carbon-apis.md` §3 has the shapes and the traps. Of the past only `actual` is taken: the archive's `forecast` is
-//! overwritten afterwards, so that it would flatter the measured skill.
+//! `carbon-apis.md` §3 describes the API and its pitfalls. Of past slots, only `actual` is used: the archive overwrites
+//! past values of `forecast`, which would make the measured skill too good.
 //!
 //! A zone is the country ("GB", or coordinates in it), one of its seventeen regions by number ("GB-13", "13"), or the
-//! outward part of a postcode ("BS16"). Coordinates mean the country: actual values exist for the country alone.
+//! outward part of a postcode ("BS16"). Coordinates mean the country, because only the country has actual values.
 
 mod settings;
 #[cfg(test)]
@@ -31,15 +31,15 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 
 const HALF_HOUR: TimeDelta = TimeDelta::minutes(30);
 
-/// Windows of the past may be 14 days long; a slot less is on the safe side.
+/// Longest past span of one request: one slot less than the 14 days that the API allows.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::minutes(14 * 24 * 60 - 30);
 
 const AHEAD_H: f64 = 48.0;
 
-/// Depth to which `data` may hold regions that hold slots.
+/// Maximum depth of nested `data` fields: regions contain slots.
 const DEPTH: u8 = 3;
 
-/// The regions by number, from 1.
+/// Names of the regions in the order of their numbers, from 1.
 const REGIONS: [&str; 17] = [
     "North Scotland",
     "South Scotland",
@@ -91,7 +91,7 @@ impl Table for Settings {
     }
 }
 
-/// The whole country with actual values, or a region or postcode with forecasts only.
+/// The source for the whole country with actual values, or for a region or postcode with forecasts only.
 #[derive(Debug)]
 struct UkCarbonIntensity {
     api: Api,
@@ -106,7 +106,7 @@ enum Area {
 }
 
 impl Area {
-    /// Interprets a zone, or returns the remedy.
+    /// Returns the area that a place means, or advice on how to write one.
     fn of(place: &Place) -> Result<Self, &'static str> {
         const RIGHT: &str = "it covers Great Britain only; write \"GB\", a region like \"GB-13\", the outward part of a \
                              postcode like \"BS16\", or coordinates";
@@ -127,16 +127,16 @@ impl Area {
         }
         match british {
             Some(part) if part.eq_ignore_ascii_case("NIR") => Err(OTHER_GRID),
-            // Others name a part of the country that has no region of its own here, like Orkney's "GB-ORK".
+            // Other codes name a part of the country that has no region of its own in the API, like Orkney's "GB-ORK".
             Some(_) => Ok(Self::Country),
-            // "SE1" is a part of London, too.
+            // "SE1" is both a Swedish bidding zone and a postcode in London.
             None if place.country().is_some_and(|country| country != "SE") => Err(RIGHT),
             None => Postcode::try_from(zone.to_owned()).map(|p| Self::Postcode(p.into())).map_err(|_| RIGHT),
         }
     }
 }
 
-/// Returns true for points of the United Kingdom west of the North Channel.
+/// Returns true for points of the United Kingdom that lie in Northern Ireland, west of the North Channel.
 fn is_northern_ireland(latitude: f64, longitude: f64) -> bool {
     longitude < -5.4 && (54.0..55.25).contains(&latitude)
 }
@@ -152,7 +152,7 @@ impl UkCarbonIntensity {
         };
         let country = Zone::new("GB").ok();
         let part = chosen.as_ref().and_then(|(_, name)| Zone::new(name.clone()).ok());
-        // A region is a zone of its own, whatever the chain as a whole is about.
+        // A configured region or postcode is the source's zone, whatever `carbon.zone` is.
         let zone = part.as_ref().or(own.zone.as_ref()).or(shared.zone).or(country.as_ref());
         let own = Network { zone, ..own.network() };
         let api = Api::new(DESCRIPTOR.name, own, shared, Seconds::from_delta(HALF_HOUR))?;
@@ -178,7 +178,8 @@ impl ApiSource for UkCarbonIntensity {
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
-        // Requested at the full half hour, windows begin one slot early; one minute past they begin with the current one.
+        // From a full half hour on, the API returns one slot too many at the start; from a minute later on, it does
+        // not.
         let from = now.duration_trunc(HALF_HOUR).unwrap_or(now) + TimeDelta::minutes(1);
         let from = from.format("%Y-%m-%dT%H:%MZ");
         let path = match &self.area {
@@ -189,7 +190,7 @@ impl ApiSource for UkCarbonIntensity {
         let mut notes = Vec::new();
         let contributes = self.api.contributes();
         let ahead = match self.get(&path, now).await {
-            // Not needed here, and there may be actual values all the same.
+            // The forecast is not used here, and actual values may exist without it.
             Err(
                 error @ (ProviderError::Empty { .. }
                 | ProviderError::Malformed { .. }
@@ -209,12 +210,12 @@ impl ApiSource for UkCarbonIntensity {
         };
         let forecasts = ahead.iter().chain(&behind).filter(|row| now < row.slot.end());
         let expected = points(forecasts.clone().map(|row| (row.slot, row.forecast)), Origin::Forecast);
-        // NESO calls it actual, but it is an estimate that changes for a day.
+        // NESO calls these values actual, but they are estimates, which change for a day.
         let actuals = behind.iter().chain(&ahead).filter(|row| row.slot.end() <= now);
         let actual = CarbonSeries::from_points(points(actuals.map(|row| (row.slot, row.actual)), Origin::Estimated)).0;
         let (expected, problems) = CarbonSeries::from_points(expected);
         notes.extend(notes_of(&problems));
-        // Unless actual values are all that is wanted, the earlier forecast is better than an answer with none.
+        // Unless only actual values are used, keeping the earlier forecast is better than an answer without one.
         if expected.is_empty() && (actual.is_empty() || contributes != Contribution::Actual) {
             let what =
                 format!("{} slots, none with a forecast for now or later; trying again next half hour", ahead.len());
@@ -228,7 +229,7 @@ impl ApiSource for UkCarbonIntensity {
         Ok(Answer { forecast, notes })
     }
 
-    /// Requests actual values, which exist for the country alone.
+    /// Requests actual values, which only the whole country has.
     async fn actuals(&self, span: Slot, now: DateTime<Utc>) -> Actuals<GramsPerKwh> {
         if self.area != Area::Country {
             return Ok(None);
@@ -237,7 +238,7 @@ impl ApiSource for UkCarbonIntensity {
         let Some(span) = Slot::new(span.start(), end) else { return Ok(None) };
         let written = |t: DateTime<Utc>| t.format("%Y-%m-%dT%H:%MZ");
         let rows = self.get(&format!("/intensity/{}/{}", written(span.start()), written(span.end())), now).await?;
-        // At a full half hour, windows begin one slot early.
+        // From a full half hour on, the API returns one slot too many at the start.
         let inside = rows.iter().filter(|row| span.start() < row.slot.end() && row.slot.end() <= span.end());
         let actual = points(inside.map(|row| (row.slot, row.actual)), Origin::Estimated);
         Ok(Some(CarbonSeries::from_points(actual).0))
@@ -254,7 +255,7 @@ struct Row {
 fn points(values: impl Iterator<Item = (Slot, Option<GramsPerKwh>)>, origin: Origin) -> Vec<(Slot, Intensity)> {
     let mut points: Vec<_> =
         values.filter_map(|(slot, value)| Some((slot, Intensity { value: value?, origin }))).collect();
-    // The two windows share a slot; both say the same, and it is not worth a note.
+    // The two responses share a slot with the same value, which needs no note.
     points.sort_by_key(|(slot, _)| *slot);
     points.dedup_by_key(|(slot, _)| *slot);
     points
@@ -265,12 +266,12 @@ fn read_rows(body: &Value, region: Option<u8>, rows: &mut Vec<Row>) -> Result<()
         let message = error.get("message").and_then(Value::as_str).unwrap_or("no message");
         return Err(ProviderError::Unexpected { status: 200, message: shortened(message) });
     }
-    // With a body of `{}` or without `data` the API means that it knows nothing.
+    // A body of `{}` or without `data` means that the API has no values.
     collect(body.get("data").unwrap_or(&Value::Null), "data", region, DEPTH, rows)
 }
 
-/// Collects the slots of `data`: an array of slots, or one region or an array of regions with slots in a `data` of
-/// their own.
+/// Collects the slots of `data`: an array of slots, or one region or an array of regions with slots in their own `data`
+/// fields.
 fn collect(data: &Value, at: &str, region: Option<u8>, depth: u8, rows: &mut Vec<Row>) -> Result<(), ProviderError> {
     match data {
         Value::Null => Ok(()),
@@ -313,7 +314,7 @@ fn read_row(row: &Value, at: &str) -> Result<Row, ProviderError> {
     Ok(Row { slot, forecast: value("forecast")?, actual: value("actual")? })
 }
 
-/// Runs the parsers on a body with any content, which must not panic.
+/// Runs the parser on any bytes, which must not cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

@@ -1,15 +1,15 @@
-//! `[carbon.uk_carbon_intensity]`
+//! Settings of the UK Carbon Intensity API.
 
 use serde::{Deserialize, Serialize};
 
 use crate::providers::client::{network_settings, number_setting};
 
 network_settings! {
-    /// `[carbon.uk_carbon_intensity]`
+    /// Settings of the table `[carbon.uk_carbon_intensity]`.
     at "https://api.carbonintensity.org.uk", at most 60 an hour;
-    /// One of the seventeen regions; the whole country if absent. Regions have forecasts only.
+    /// One of the seventeen regions by number; the whole country if absent. Regions have forecasts only.
     region: Option<RegionId> = None,
-    /// Outward part of a postcode ("BS16"), in place of a region.
+    /// Outward part of a postcode ("BS16"), instead of a region.
     postcode: Option<Postcode> = None,
 }
 
@@ -24,7 +24,7 @@ number_setting! {
 pub struct Postcode(String);
 
 impl Postcode {
-    /// Returns the text.
+    /// Returns the postcode's text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,9 +1,9 @@
-//! WattTime v3: marginal operational intensity (MOER) in steps of five minutes, with an account.
+//! WattTime v3: marginal operational carbon intensity (MOER) in steps of five minutes, with an account.
 //!
-//! `carbon-apis.md` §2 has the shapes and the traps. The place is one of WattTime's regions ("CAISO_NORTH"), or
-//! coordinates, whose region is asked for once. A country is not a region: `carbon.zone = "DE"` is refused. Some
-//! regions have names like countries ("IE"), so what stands in `[carbon.watttime] zone` is taken for a region's name as
-//! it is.
+//! `carbon-apis.md` §2 describes the API and its pitfalls. The place is one of WattTime's regions ("CAISO_NORTH"), or
+//! coordinates, whose region is requested once. A country is not a region: `carbon.zone = "DE"` is refused. Because
+//! some regions have names like countries ("IE"), the text of `[carbon.watttime] zone` is always read as a region's
+//! name, unless it is coordinates.
 
 mod parse;
 mod session;
@@ -33,19 +33,20 @@ use wattune_core::domain::{
 };
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Forecasts are renewed every five minutes, which is more often than a plan needs.
+/// Time between polls. Forecasts are renewed every five minutes, more often than a plan needs.
 const CADENCE: TimeDelta = TimeDelta::minutes(15);
 
-/// 32 days are allowed; five-minute rows of half of that fit into the longest answer that is read by default.
+/// Longest past span of one request. The API allows 32 days; half of that fits into the default maximum length of an
+/// answer.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::days(14);
 
-/// Both ends of a window are included: one step less, and windows do not overlap.
+/// Length of a step. Both ends of a requested span are included, so spans are one step shorter to avoid overlaps.
 const STEP: TimeDelta = TimeDelta::minutes(5);
 
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "watttime",
     summary: Some("marginal, with an account; CAISO_NORTH is free"),
-    // Last of those with a forecast: its signal is marginal where that of the others is average.
+    // Last of those with a forecast, because its signal is marginal and that of the others is average.
     rank: Some(4),
     countries: &[],
     #[cfg(any(test, feature = "fuzzing"))]
@@ -61,7 +62,7 @@ impl Settings {
 
 impl Table for Settings {
     fn is_set_up(&self, place: Option<&Place>) -> bool {
-        // A country is no region of WattTime's: the chain must not fail for it.
+        // A country is not one of WattTime's regions, and must not make the automatic chain fail.
         let is_region = place.is_some_and(|place| place.is_code() || place.coordinates().is_some());
         (self.zone.is_some() || is_region) && self.has_account()
     }
@@ -90,18 +91,18 @@ impl Table for Settings {
     }
 }
 
-/// One region: its forecast and its actual values.
+/// The source for one region: its forecast and its actual values.
 struct WattTime {
     api: Api,
     settings: Settings,
     session: Session,
-    /// The plan has no history.
+    /// Noted if the account's plan has no history.
     no_history: Denied,
-    /// The date of the forecasts' model.
+    /// Date of the model with which WattTime makes its forecasts.
     model: Mutex<Option<String>>,
 }
 
-/// Without the session, and without the answers that the client remembers: a token may be among them.
+/// Shows neither the session nor the client's remembered responses, which may contain a token.
 impl fmt::Debug for WattTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WattTime").field("place", self.api.place()).finish_non_exhaustive()
@@ -129,7 +130,7 @@ impl WattTime {
         parse::zones(&self.get("/v3/my-access", &[("signal_type", SIGNAL)], now).await?)
     }
 
-    /// Returns the region's name. Borders change, so the one that was found first is kept.
+    /// Returns the region's name. For coordinates, the first region found is stored, because borders change.
     async fn region(&self, now: DateTime<Utc>) -> Result<String, ProviderError> {
         let place = self.api.place();
         let Some((latitude, longitude)) = place.coordinates() else { return Ok(place.zone().to_string()) };
@@ -154,7 +155,7 @@ impl WattTime {
         Ok(region)
     }
 
-    /// Requests the forecast, without slots that have ended.
+    /// Requests the forecast, and drops slots that have ended.
     async fn ahead(&self, region: &str, now: DateTime<Utc>) -> Result<Rows, ProviderError> {
         let hours = u8::from(self.settings.horizon_hours).to_string();
         let query = [("region", region), ("signal_type", SIGNAL), ("horizon_hours", &hours)];
@@ -193,7 +194,7 @@ impl WattTime {
         Ok(actuals.map(|row| (row.slot, Intensity { value: row.value, origin: origin(&row) })).collect())
     }
 
-    /// Requests the actual values of the last 24 hours; none, with a note, if the plan has no history.
+    /// Requests the actual values of the last 24 hours; if the plan has no history, returns none and adds a note.
     async fn last_day(
         &self,
         region: &str,
@@ -207,7 +208,8 @@ impl WattTime {
         self.behind(region, (now - TimeDelta::hours(24), now), now).await
     }
 
-    /// Returns a note if the forecasts' model changed: the level of its values may have, too.
+    /// Returns a note if the model of WattTime's forecasts changed, because the level of the values may have changed
+    /// too.
     fn model_note(&self, model: Option<String>) -> Option<String> {
         let mut known = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let after = model?;
@@ -219,7 +221,7 @@ impl WattTime {
 impl ApiSource for WattTime {
     const UNIT: Unit = Unit::PoundsPerMwh;
 
-    /// History is complete within hours; what is revised later is revised within the next two days.
+    /// Two days: history is complete within hours, and later revisions happen within the next two days.
     const FINAL_AFTER: Seconds = Seconds::new(2.0 * 86_400.0);
 
     fn api(&self) -> &Api {
@@ -237,7 +239,7 @@ impl ApiSource for WattTime {
         let behind = match contributes {
             Contribution::Forecast => Ok(Vec::new()),
             Contribution::Both => self.last_day(&region, now, &mut notes).await,
-            // Without it there is nothing, so the plan is asked each time.
+            // Without actual values there would be no answer, so they are requested even after a refusal.
             Contribution::Actual => self.behind(&region, (now - TimeDelta::hours(24), now), now).await,
         };
         let behind = match (behind, &ahead) {
@@ -281,7 +283,7 @@ impl ApiSource for WattTime {
             return Ok(Some(CarbonSeries::default()));
         }
         let region = self.region(now).await?;
-        // A slot that begins before the span and reaches into it would be left out.
+        // Starts one step early, to include a slot that begins before the span and ends in it.
         match self.behind(&region, (span.start() - STEP, end), now).await {
             Err(error) if not_in_plan(&error) => Ok(None),
             answer => {
@@ -293,7 +295,7 @@ impl ApiSource for WattTime {
     }
 }
 
-/// Runs the parsers on a body with any content, and reads a refusal with it as message; neither must panic.
+/// Runs the parsers on any bytes, and reads a refusal with them as message; neither must cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

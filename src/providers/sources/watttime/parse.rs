@@ -1,4 +1,4 @@
-//! WattTime's bodies (`carbon-apis.md` §2.3), lb/MWh converted to g/kWh.
+//! Parsers of WattTime's responses (`carbon-apis.md` §2.3), which convert lb/MWh to g/kWh.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
@@ -11,24 +11,24 @@ use crate::providers::place::ZoneName;
 use wattune_core::domain::{Slot, Unit};
 use wattune_core::units::GramsPerKwh;
 
-/// The marginal operating emissions rate.
+/// WattTime's name of the signal, the marginal operating emissions rate.
 pub(super) const SIGNAL: &str = "co2_moer";
 
-/// The only unit that is converted.
+/// WattTime's name of the only unit that is converted.
 const UNITS: &str = "lbs_co2_per_mwh";
 
-/// Warnings beyond these are left out.
+/// Maximum number of warnings that are shown.
 const MOST_WARNINGS: usize = 5;
 
-/// Marginal intensities of one region, oldest first.
+/// Marginal carbon intensities of one region, oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rows {
     pub(super) rows: Vec<Row>,
-    /// The time at which a forecast was made, if the body names it.
+    /// Time at which the forecast was made, if the body names it.
     pub(super) generated_at: Option<DateTime<Utc>>,
-    /// The model's date, if the body names it.
+    /// Date of the model of WattTime's forecasts, if the body names it.
     pub(super) model: Option<String>,
-    /// WattTime's warnings, in its words.
+    /// WattTime's warnings, in WattTime's words.
     pub(super) warnings: Vec<String>,
 }
 
@@ -36,14 +36,14 @@ pub(super) struct Rows {
 pub(super) struct Row {
     pub(super) slot: Slot,
     pub(super) value: GramsPerKwh,
-    /// The value is the backup model's.
+    /// True if the value is from WattTime's backup model.
     pub(super) imputed: bool,
 }
 
 /// Reads the body of `/v3/forecast` and `/v3/historical`.
 ///
 /// # Errors
-/// If it is another region's or signal's, in another unit, or not such a body.
+/// If the body is of another region or signal, in another unit, or of another form.
 pub(super) fn rows(body: &Value, region: &str) -> Result<Rows, ProviderError> {
     no_fault(body)?;
     let meta = body.get("meta").unwrap_or(&Value::Null);
@@ -61,7 +61,7 @@ pub(super) fn rows(body: &Value, region: &str) -> Result<Rows, ProviderError> {
     }
     let row = |(slot, value): (Slot, Option<(GramsPerKwh, bool)>)| {
         let (value, imputed) = value?;
-        // The period is what is documented; the spacing of the rows only stands in for it.
+        // The body's period is authoritative; the distance of the rows is used only if it is absent.
         let end = period.map_or(slot.end(), |period| slot.start() + period);
         Some(Row { slot: Slot::new(slot.start(), end)?, value, imputed })
     };
@@ -82,7 +82,7 @@ pub(super) fn region(body: &Value) -> Result<String, ProviderError> {
         .ok_or_else(|| malformed("region", "no region for these coordinates"))
 }
 
-/// Reads the token in the body of `/login`. Nothing of the body is repeated in an error.
+/// Reads the token in the body of `/login`. Errors repeat nothing of the body.
 pub(super) fn token(body: &Value) -> Result<String, ProviderError> {
     let token = body.get("token").and_then(Value::as_str).map(str::trim);
     let token = token.filter(|t| !t.is_empty() && t.chars().all(|c| c.is_ascii_graphic()));

@@ -1,4 +1,4 @@
-//! WattTime's login: a token for half an hour, renewed a little earlier, and never shown.
+//! WattTime's login: a token is valid for half an hour, renewed a little earlier, and never shown.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,13 +12,14 @@ use crate::providers::client::json::malformed;
 use crate::providers::client::{Api, Secret, abridged};
 use crate::providers::error::ProviderError;
 
-/// Tokens hold for 30 minutes by WattTime's clock, which may be ahead of ours.
+/// Age at which a token is renewed. It is valid for 30 minutes by WattTime's clock, which may be ahead of this
+/// machine's.
 const RENEWED_AFTER: TimeDelta = TimeDelta::minutes(25);
 
-/// A token that was renewed less than this ago did not expire.
+/// Time after a renewal within which a refusal is not explained by an expired token.
 const JUST_NOW: TimeDelta = TimeDelta::minutes(1);
 
-/// The token, and when it was last renewed because of a refusal.
+/// The token, and the time of its last renewal because of a refusal.
 #[derive(Default)]
 pub(super) struct Session(Mutex<Kept>);
 
@@ -39,10 +40,10 @@ impl Session {
         (*since..*since + RENEWED_AFTER).contains(&now).then(|| token.clone())
     }
 
-    /// Requests the JSON at `path` with a token. One that is refused is renewed once.
+    /// Requests the JSON document at `path` with a token. A refused token that may have expired is renewed once.
     ///
     /// # Errors
-    /// As [`Api::get`], refusals with their remedy.
+    /// As [`Api::get`]; refusals name the remedy.
     pub(super) async fn get(
         &self,
         api: &Api,
@@ -82,7 +83,7 @@ impl Session {
                 );
                 ProviderError::Refused { status, message, advice }
             }
-            // The beginning of the body would be shown, which may be that of a token.
+            // The error would show the beginning of the body, which may be that of a token.
             ProviderError::Malformed { .. } => {
                 malformed("the answer to /login", "is not JSON; check that base_url is WattTime's address")
             }
@@ -111,7 +112,7 @@ fn authorization(text: &str) -> Result<HeaderMap, ProviderError> {
     Ok(HeaderMap::from_iter([(AUTHORIZATION, value)]))
 }
 
-/// Reads user name and password, anew each time.
+/// Reads user name and password anew.
 fn credentials(account: &Settings) -> Result<(Secret, Secret), ProviderError> {
     let user = Secret::find(&account.username_env, account.username_file.as_deref())?;
     let password = Secret::find(&account.password_env, account.password_file.as_deref())?;
@@ -124,7 +125,7 @@ fn credentials(account: &Settings) -> Result<(Secret, Secret), ProviderError> {
     })
 }
 
-/// Describes where user name and password are read, for messages.
+/// Describes for messages where user name and password are read.
 fn account_from(account: &Settings) -> String {
     let from = |variable: &str, file: Option<&std::path::Path>, setting: &str| match file {
         Some(path) => format!("the file {} (carbon.watttime.{setting})", abridged::path(path)),
@@ -137,7 +138,7 @@ fn account_from(account: &Settings) -> String {
     )
 }
 
-/// An expired token is refused with 401, or with 403 and a page; 403 with a reason is about the plan.
+/// Returns true if a refusal may mean an expired token: status 401, or 403 without a reason that concerns the plan.
 fn may_have_expired(status: u16, message: &str) -> bool {
     status == 401 || !about_plan(message)
 }
@@ -149,7 +150,7 @@ fn about_plan(message: &str) -> bool {
         .any(|word| message.contains(word))
 }
 
-/// Returns true if the account is right, but its plan lacks the route or the region.
+/// Returns true if the account is valid, but its plan lacks the route or the region.
 pub(super) fn not_in_plan(error: &ProviderError) -> bool {
     matches!(error, ProviderError::Refused { status: 403, message, .. } if about_plan(message))
 }
@@ -167,7 +168,7 @@ pub(super) fn with_advice(error: ProviderError) -> ProviderError {
     ProviderError::Refused { status, message, advice: advice.to_owned() }
 }
 
-/// RFC 4648, with padding.
+/// Encodes bytes as base64 (RFC 4648), with padding.
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -1,17 +1,17 @@
-//! Gaussian belief about one number for each batch size.
+//! Gaussian belief about one quantity at each batch size (arm).
 
 use crate::bandit::Generator;
 
-/// Change of a number with log₂ of the batch size: a line with an uncertain slope, plus a random walk.
+/// Change of a quantity with log₂ of the batch size: a line with an uncertain slope, plus a random walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drift {
     pub(super) slope: f64,
     pub(super) slope_deviation: f64,
-    /// Standard deviation of the walk after an octave.
+    /// Standard deviation of the random walk after an octave.
     pub(super) walk: f64,
 }
 
-/// Means and covariances of all arms.
+/// Means and covariances of the quantity at all arms.
 #[derive(Clone, Debug)]
 pub(super) struct Belief {
     mean: Vec<f64>,
@@ -20,7 +20,7 @@ pub(super) struct Belief {
 }
 
 impl Belief {
-    /// Returns a belief of `level` ± `deviation` at the arm `from`, with `drift` away from it.
+    /// Returns a belief of `level` ± `deviation` at the arm `from`, which drifts with the distance from that arm.
     pub(super) fn new(octaves: &[f64], from: usize, level: f64, deviation: f64, drift: Drift) -> Self {
         let n = octaves.len();
         let mut made = Self { mean: vec![level; n], covariance: vec![0.0; n * n] };
@@ -28,7 +28,7 @@ impl Belief {
         made
     }
 
-    /// Adds an unknown shift: ± `deviation` at the arm `from`, with `drift` away from it.
+    /// Adds an unknown shift: 0 ± `deviation` at the arm `from`, which drifts with the distance from that arm.
     pub(super) fn shift_by_unknown(&mut self, octaves: &[f64], from: usize, deviation: f64, drift: Drift) {
         for a in 0..octaves.len() {
             let x = octaves[a] - octaves[from];
@@ -82,8 +82,8 @@ impl Belief {
         self.shift(arm, variance, variance.sqrt() * h, h * (h - z));
     }
 
-    /// Shifts the belief about an observation of `arm` with variance `variance` by `by`, and reduces that variance by
-    /// the fraction `part`; other arms follow by their covariances.
+    /// Shifts the mean of an observation of `arm`, whose variance is `variance`, by `by`, and reduces that variance by
+    /// the fraction `part`; all arms follow by their covariances.
     fn shift(&mut self, arm: usize, variance: f64, by: f64, part: f64) {
         if variance <= 0.0 {
             return;
@@ -97,7 +97,7 @@ impl Belief {
         }
     }
 
-    /// Returns a random draw minus the mean, using the Cholesky factor of the covariances.
+    /// Returns a random draw of all arms minus their means, by the Cholesky factor of the covariances.
     pub(super) fn draw(&self, generator: &mut Generator) -> Vec<f64> {
         let n = self.mean.len();
         let mut factor = self.covariance.clone();
@@ -113,7 +113,7 @@ impl Belief {
     }
 }
 
-/// Returns φ(z)/(1 − Φ(z)) of the normal distribution: the mean of values above z, in standard deviations.
+/// Returns φ(z)/(1 − Φ(z)) of the standard normal distribution: the mean of the values above z.
 ///
 /// Uses the series Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …) below 2, and the continued fraction z + 1/(z + 2/(z + 3/(z
 /// + …))) above.
@@ -134,7 +134,7 @@ pub(super) fn hazard(z: f64) -> f64 {
     density / (0.5 - density * sum)
 }
 
-/// Returns P(x > later | x > earlier) of the normal distribution: (1 − Φ(later))/(1 − Φ(earlier)).
+/// Returns P(x > later | x > earlier) of the standard normal distribution: (1 − Φ(later))/(1 − Φ(earlier)).
 pub(super) fn survival(earlier: f64, later: f64) -> f64 {
     // Below −8, all but 10⁻¹⁵ of the mass lies above, and squares would overflow.
     let (earlier, later) = (earlier.max(-8.0), later.max(-8.0));

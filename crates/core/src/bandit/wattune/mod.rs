@@ -1,43 +1,43 @@
 //! wattune's policy: uses data that Zeus's policy ignores, and therefore spends far less on exploration.
 //!
-//! *Model.* A run costs epochs × cost of an epoch. The cost of an epoch hardly varies, and one epoch reveals it; the number
-//! of epochs is noisy, and changes slowly from one batch size to the next. For each batch size b, with x = log₂ b,
+//! *Model.* A run costs epochs × cost of an epoch. That cost hardly varies, and one epoch shows it; the number of
+//! epochs is noisy, and changes slowly from one batch size to the next. For each batch size b, with x = log₂ b,
 //!
 //! ```text
-//! log epochs(b) = f(x) + ν(b) + noise     f: drifts with slope s ~ N(0.15, 0.12²) per octave, and a walk of 0.07 per octave
-//! log epoch cost(b) = g(x)                g: the same with s ~ N(−0.25, 0.25²) and 0.15; known exactly after an epoch
+//! log epochs(b) = f(x) + ν(b) + noise  f: slope s ~ N(0.15, 0.12²) and a random walk of 0.07 (deviation) per octave
+//! log epoch cost(b) = g(x)             g: the same with s ~ N(−0.25, 0.25²) and 0.15; known exactly after an epoch
 //! ```
 //!
-//! ν is a batch size's own deviation: 0.04, plus the effect of rounding up to whole epochs, 1/√12 of an epoch, which is the
-//! same in each run of a batch size. All batch sizes share the noise: its variance is that among runs of one batch size,
-//! combined with a prior of 0.1² that weighs two runs. All distributions are Gaussian, so that a run informs about its
-//! neighbours by conditioning (`belief.rs`); a stopped run shows that it would have taken longer. The sum f + g is nearly
-//! unimodal wherever f rises faster than g falls.
+//! ν is a batch size's own deviation: 0.04, plus the effect of rounding up to whole epochs, 1/√12 of an epoch, which is
+//! the same in each run of a batch size. All batch sizes share the noise: its variance is that among runs of one batch
+//! size, combined with a prior of 0.1² that weighs two runs. All distributions are Gaussian, so a run informs about its
+//! neighbours by conditioning (`belief.rs`); a stopped run shows that it would have taken longer. The sum f + g is
+//! nearly unimodal wherever f rises faster than g falls.
 //!
-//! *Roughness.* Far from the best batch size f may change by more per octave than the walk of 0.07 allows. A belief that is
-//! too smooth takes such a change for noise and prefers the wrong batch size. The policy therefore also maintains walks of
-//! 2, 4 and 8 times that roughness and uses the likeliest one; each doubling is 20 times less likely a priori.
+//! *Roughness.* Far from the best batch size f may change more than a random walk of 0.07 allows. A belief that is too
+//! smooth takes such a change for noise and prefers the wrong batch size. The policy therefore also computes beliefs
+//! for walks of 2, 4 and 8 times 0.07 and uses the likeliest; each doubling is 20 times less likely a priori.
 //!
-//! *Walk.* The walk explores an octave below the best batch size so far, then an octave above, then the middle between the
-//! best and its nearest tried neighbour, until both neighbours were tried. It goes down first, because a run further down
-//! costs at most the amount that its first epoch predicts.
+//! *Exploration* tries an octave below the best batch size so far, then an octave above, then the middle between the
+//! best and its nearest tried neighbour, until both neighbours were tried. It goes down first, because a run at a lower
+//! batch size costs at most what its first epoch predicts.
 //!
-//! *After the walk* the tried batch sizes and their neighbours are drawn from the belief as in Thompson sampling, with 0.6 of
-//! its deviation, because correlated errors cost less than independent ones. A batch size with a single run is drawn with
-//! 0.85 of it, so that one unlucky run is not decisive. No draw is below one epoch.
+//! *After exploration* the tried batch sizes and their neighbours are drawn from the belief as in Thompson sampling,
+//! with 0.6 of its deviation, because correlated errors cost less than independent ones. A batch size with a single run
+//! is drawn with 0.85 of it, so that one unlucky run does not decide. No draw is below one epoch.
 //!
-//! *Patience.* A run of another batch size than the best is stopped when even an optimistic estimate (1.5 standard
-//! deviations) of its final cost exceeds the best cost, and stopping, which costs the amount spent, is cheaper. The sum of
-//! such losses is limited to 0.65 of a run per batch size other than the default, plus the savings since; the possible loss
-//! of a further epoch is weighted with the probability that it is not the last. When the limit is used up, a tenth of each
-//! run's cost is saved, and pays for an untried batch size once it covers a whole run of the best one: one expensive failure
-//! does not end the search. After a stopped run the best known batch size follows. Without a cost limit (`beta`) no run is
-//! stopped.
+//! *Stopping.* A run at another batch size than the best is stopped when even an optimistic estimate (1.5 standard
+//! deviations) of its final cost exceeds the best cost, and stopping, which loses what was spent, is cheaper. The sum
+//! of such losses is limited to 0.65 of a run per batch size other than the default, plus the savings since; the
+//! possible loss of a further epoch is weighted with the probability that it is not the last. Once the limit is used
+//! up, a tenth of each run's cost is set aside for an untried batch size, which runs when that covers a whole run of
+//! the best one: one expensive failure does not end the search. After a stopped run the best known batch size runs.
+//! Without a cost limit (`beta`) no run is stopped.
 //!
-//! *Change.* After an outlier (`regime.rs`) the same batch size runs again at once. Two consecutive outliers with a higher
-//! cost, or three with a lower cost, which is less urgent, are a change: an unknown function is added to f and g, of any
-//! size, with their prior drift and a mean slope of zero. Relative costs of batch sizes then remain estimates, and the walk
-//! begins again but only visits batch sizes with an estimate below the best.
+//! *Change.* After an outlier (`regime.rs`) the same batch size runs again at once. Two consecutive outliers with a
+//! higher cost, or three with a lower cost, which is less urgent, count as a change: an unknown function of any size is
+//! added to f and g, with their prior drift and a mean slope of zero. Relative costs of batch sizes then remain
+//! estimates, and exploration begins again but only tries batch sizes with an estimate below the best.
 
 mod belief;
 mod regime;
@@ -46,42 +46,42 @@ use self::belief::{Belief, Drift, hazard, survival};
 use self::regime::{NOISE, Observation};
 use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
 
-/// Standard deviation of a regime change, in logarithms.
+/// Prior standard deviation of the shift in log epochs and in log epoch cost at a change.
 const CHANGE: f64 = 1.0;
-/// Drift of log epochs per octave.
+/// Drift of log epochs with the batch size, per octave.
 const EPOCHS: Drift = Drift { slope: 0.15, slope_deviation: 0.12, walk: 0.07 };
-/// Drift of an epoch's log cost per octave.
+/// Drift of an epoch's log cost with the batch size, per octave.
 const EPOCH_COST: Drift = Drift { slope: -0.25, slope_deviation: 0.25, walk: 0.15 };
-/// Standard deviation of a batch size's own deviation in log epochs.
+/// Standard deviation of each batch size's own deviation in log epochs.
 const RESIDUAL: f64 = 0.04;
 /// Prior standard deviation of the first run's log epochs.
 const FIRST: f64 = 0.5;
-/// Width of a step of the walk, in octaves.
+/// Largest step of exploration, in octaves of the batch size.
 const STEP: f64 = 1.0;
-/// Factor of the belief's deviation in draws.
+/// Factor on the belief's deviation in draws.
 const TEMPERATURE: f64 = 0.6;
-/// Factor of the belief's deviation in draws for arms with only one run.
+/// Factor on the belief's deviation in draws for batch sizes with only one run.
 const ONCE: f64 = 0.85;
-/// Number of standard deviations below the mean of an optimistic estimate.
+/// Number of standard deviations by which an optimistic estimate is below the mean.
 const OPTIMISM: f64 = 1.5;
-/// Maximum loss on stopped runs, in runs of the default, per other batch size.
+/// Maximum loss on stopped runs per batch size other than the default, in runs at the default.
 const ALLOWANCE: f64 = 0.65;
-/// Minimum affordable part of the best run's cost: below it a run does not begin.
+/// Minimum allowance for losses, as a fraction of the best run's cost; below it no other tried batch size runs.
 const LEAST: f64 = 0.3;
-/// Fraction of each run's cost saved for batch sizes that were never tried.
+/// Fraction of each run's cost that is set aside for batch sizes that were never tried.
 const PUT_BY: f64 = 0.1;
-/// Multiples of the walk's roughness.
+/// Deviations of the random walk for which beliefs are computed, as multiples of the first.
 const ROUGHER: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
-/// Reduction of the prior log likelihood with each doubling of the roughness.
+/// Reduction of the prior log likelihood with each doubling of that deviation.
 const DOUBLING_PENALTY: f64 = 3.0;
-/// Minimum increase of the allowance for another run of a stopped batch size.
+/// Minimum ratio of the allowance to the most expensive stopped run of a batch size without success to run it again.
 const AGAIN: f64 = 2.0;
 
-/// Belief about log epochs for one roughness.
+/// Belief about log epochs for one deviation of the random walk.
 struct Roughness {
     drift: Drift,
     epochs: Belief,
-    /// Log likelihood of the observations.
+    /// Log likelihood of the observations, including the prior.
     likelihood: f64,
 }
 
@@ -93,7 +93,7 @@ impl Roughness {
         Self { drift, epochs, likelihood: -DOUBLING_PENALTY * rougher.log2() }
     }
 
-    /// Adds an unknown regime change.
+    /// Adds the unknown shift of a change.
     fn change(&mut self, octaves: &[f64], first: &Observation) {
         self.epochs.shift_by_unknown(octaves, first.arm, CHANGE, Drift { slope: 0.0, ..self.drift });
         add_residual_variance(&mut self.epochs, first);
@@ -112,7 +112,7 @@ impl Roughness {
     }
 }
 
-/// Belief about a job at a time.
+/// Belief about a job's batch sizes (arms) after a list of trials.
 struct JobBelief {
     /// Observations since the last change, oldest first.
     seen: Vec<Observation>,
@@ -120,17 +120,17 @@ struct JobBelief {
     epochs: Belief,
     epoch_cost: Belief,
     tried: Vec<bool>,
-    /// Tried arms that cannot reach the target.
+    /// Arms that were tried and cannot reach the target.
     failed: Vec<bool>,
     noise: f64,
-    /// First arm: the default, or the arm of the first run after a change.
+    /// Arm of the first run, or of the first run after a change.
     first: usize,
     changed: bool,
-    /// Arm of an outlier, if a change is not yet certain.
+    /// Arm of the latest result, if that is an outlier and a change is not yet certain.
     doubtful: Option<usize>,
 }
 
-/// Best batch size so far.
+/// Cheapest batch size so far that reached the target, with its expected cost.
 #[derive(Clone, Copy)]
 struct Best {
     arm: usize,
@@ -156,7 +156,7 @@ impl JobBelief {
                 epoch_cost.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCH_COST });
                 last_cost.fill(None);
             }
-            // An epoch's cost is nearly free of noise; if it changed, the newest value counts.
+            // An epoch's cost is nearly free of noise; if it differs from the previous one, the newest value counts.
             let before = last_cost[s.arm].replace(s.log_epoch_cost);
             if before != Some(s.log_epoch_cost) {
                 epoch_cost.add_variance(s.arm, before.map_or(0.0, |before| (s.log_epoch_cost - before).powi(2)));
@@ -172,7 +172,7 @@ impl JobBelief {
         Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first, changed: present > 0, doubtful })
     }
 
-    /// Returns the expected cost of a run.
+    /// Returns the expected cost of a run of an arm, in joules.
     fn cost(&self, arm: usize) -> f64 {
         (self.epochs.mean(arm) + self.epoch_cost.mean(arm) + 0.5 * self.noise).exp()
     }
@@ -184,19 +184,19 @@ impl JobBelief {
         all.min_by(|a, b| a.cost.total_cmp(&b.cost))
     }
 
-    /// Returns the amount that stopped runs may still cost.
+    /// Returns the cost, in joules, that stopped runs may still have in total.
     fn allowance(&self, best: Best) -> f64 {
         let default = self.cost(self.first);
         #[expect(clippy::cast_precision_loss, reason = "a hundred batch sizes at the most")]
         let others = self.tried.len() as f64 - 1.0;
         let gained: f64 = self.seen.iter().filter(|s| s.reached).map(|_| (default - best.cost).max(0.0)).sum();
-        // The first arm counts as no loss: its cost had to be measured.
+        // Stopped runs of the first arm are no loss: its cost had to be measured.
         let lost: f64 = self.seen.iter().filter(|s| !s.reached && s.arm != self.first).map(spent).sum();
         ALLOWANCE * others * default + gained - lost
     }
 
-    /// Returns the maximum loss of a run with this batch size: the allowance for stopped runs, plus the savings if that
-    /// is used up and the batch size was never tried.
+    /// Returns the maximum loss of a run with this batch size: the allowance for stopped runs, plus the cost set aside
+    /// if that allowance is used up and the batch size was never tried.
     fn allowance_of(&self, arm: usize, best: Best) -> f64 {
         let allowance = self.allowance(best);
         if self.tried[arm] || allowance >= LEAST * best.cost {
@@ -205,7 +205,7 @@ impl JobBelief {
         allowance + self.seen.iter().filter(|s| s.reached).map(|_| PUT_BY * best.cost).sum::<f64>()
     }
 
-    /// Returns the next step of the walk from the best arm, if there is one.
+    /// Returns the next arm to explore from the best arm, if there is one.
     fn step(&self, best: usize) -> Option<usize> {
         let down = || {
             let next = best.checked_sub(1).filter(|k| !self.tried[*k])?;
@@ -222,13 +222,13 @@ impl JobBelief {
         down().filter(promising).or_else(|| up().filter(promising))
     }
 
-    /// Returns the last of `outwards` within a step of `from`, or `next`.
+    /// Returns the last arm of `outwards` within [`STEP`] octaves of `from`; `next` if there is none.
     fn octave(&self, outwards: impl Iterator<Item = usize>, from: usize, next: usize) -> usize {
         let near = |k: &usize| (self.octaves[*k] - self.octaves[from]).abs() <= STEP + 1e-9;
         outwards.take_while(near).last().unwrap_or(next)
     }
 
-    /// Returns true if a run with another batch size than the best one is worth beginning.
+    /// Returns true if the allowance suffices for a run with another batch size than the best one.
     fn affordable(&self, arm: usize, best: Best) -> bool {
         let allowance = self.allowance(best);
         let of_arm = || self.seen.iter().filter(|s| s.arm == arm);
@@ -240,7 +240,7 @@ impl JobBelief {
         !(never && survived > 0.0 && allowance < AGAIN * survived)
     }
 
-    /// Returns the cheapest arm in a joint draw, among the tried ones and their neighbours.
+    /// Returns the cheapest arm in one joint draw from the belief, among the tried arms and their neighbours.
     fn draw(&self, generator: &mut Generator) -> usize {
         let n = self.tried.len();
         let (epochs, epoch_cost) = (self.epochs.draw(generator), self.epoch_cost.draw(generator));
@@ -257,7 +257,7 @@ impl JobBelief {
     }
 }
 
-/// Implements [`super::next`].
+/// Chooses the batch size of the next run ([`super::next`]).
 pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<Choice, NoneConverges> {
     let under_way = |batch_size| trials.iter().any(|t| t.is_running() && t.batch_size == batch_size);
     let Some(state) = JobBelief::new(spec, trials) else {
@@ -270,7 +270,7 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     };
     let of_arm = |arm: usize, kind| Choice { batch_size: spec.batch_sizes[arm], kind };
     let Some(best) = state.best() else {
-        // No arm reaches the target: try the nearest untried one.
+        // No arm has reached the target: try the nearest untried one.
         let untried = (0..state.tried.len()).filter(|k| !state.tried[*k]);
         let nearest = untried.min_by_key(|k| k.abs_diff(state.first)).ok_or(NoneConverges)?;
         return Ok(of_arm(nearest, Kind::Exploration));
@@ -296,7 +296,7 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     Ok(of_arm(arm, kind))
 }
 
-/// Implements [`super::patience`].
+/// Returns the number of epochs after which a run is stopped ([`super::patience`]).
 pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost) -> u32 {
     let (most, epoch_cost) = (spec.max_epochs, epoch_cost.get());
     let Some((state, arm)) = JobBelief::new(spec, trials).zip(spec.place(batch_size)) else { return most };
@@ -313,9 +313,9 @@ pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cos
         if arm == best.arm {
             return false;
         }
-        // Epochs are integers: these did not suffice, and one more may.
+        // Epochs are integers: those done did not suffice, and one more may.
         let risked = (spent + epoch_cost) * survival(z_of(done + 0.5), z_of(done + 1.5));
-        // Expected epochs, given that they exceed these.
+        // Distribution of the log epochs, given that they exceed those done.
         let z = z_of(done);
         let h = hazard(z);
         let (mean, variance) = (mean + variance.sqrt() * h, variance * (1.0 - h * (h - z)).max(0.0));

@@ -1,27 +1,27 @@
-//! Detection of changes that invalidate earlier results: other data, another GPU, other code.
+//! Detection of changes that invalidate earlier results, such as other data, another GPU or other code.
 
 use crate::bandit::{Spec, Trial};
 
-/// Number of standard deviations beyond which a result is an outlier.
+/// Number of standard deviations from the mean beyond which a result is an outlier.
 const FAR: f64 = 3.0;
-/// Maximum change of an epoch's log cost without a regime change.
+/// Maximum difference of an epoch's log cost from the previous one that is not an outlier.
 const EPOCH_COST: f64 = 0.1;
 /// Minimum number of results of a batch size for outlier detection.
 const KNOWN: f64 = 4.0;
-/// Prior standard deviation of log epochs, and its weight in runs.
+/// Prior standard deviation of log epochs, and the weight of this prior in runs.
 pub(super) const NOISE: (f64, f64) = (0.1, 2.0);
-/// Minimum standard deviation of log epochs.
+/// Minimum standard deviation of log epochs assumed in outlier detection.
 const LEAST_NOISE: f64 = 0.1;
-/// Number of consecutive outliers that make a change, for higher cost or duration and for lower cost. A cheaper batch
-/// size can be run once more before anything else is tried.
+/// Number of consecutive outliers that count as a change, on the side of higher and of lower costs or epochs. Three for
+/// lower ones, because running a cheaper batch size once more does no harm.
 const DEARER: usize = 2;
 const CHEAPER: usize = 3;
 
-/// Observation made by one run.
+/// Result of one run, as far as beliefs use it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Observation {
     pub(super) arm: usize,
-    /// Logarithm of the epochs.
+    /// Natural logarithm of the completed epochs.
     pub(super) log_epochs: f64,
     pub(super) epochs: f64,
     pub(super) log_epoch_cost: f64,
@@ -47,7 +47,7 @@ impl Observation {
 
 /// Mean and spread of log epochs by batch size (Welford's recurrence).
 pub(super) struct Spread {
-    /// Count, mean and sum of squared deviations.
+    /// Count, mean and sum of squared deviations for each arm (batch size).
     arms: Vec<(f64, f64, f64)>,
 }
 
@@ -83,22 +83,22 @@ impl Spread {
     }
 }
 
-/// Detected changes.
+/// Detected changes of a job.
 pub(super) struct Changes {
-    /// Indices of the changes, oldest first: each is the first of consecutive outliers on the same side.
+    /// Indices of the results that begin a change, oldest first: the first of consecutive outliers on one side.
     pub(super) at: Vec<usize>,
-    /// Batch size of the newest result, if that is an outlier and a change is not yet certain.
+    /// Arm of the newest result, if that is an outlier at its target and a change is not yet certain.
     pub(super) doubtful: Option<usize>,
 }
 
-/// Consecutive outliers.
+/// Consecutive outliers on one side.
 struct Off {
     since: usize,
     dearer: bool,
     results: usize,
 }
 
-/// Detects changes in results, oldest first.
+/// Detects changes in a job's results, which are given oldest first.
 pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
     let mut found = Changes { at: Vec::new(), doubtful: None };
     let (mut spread, mut epoch_cost) = (Spread::new(arms), vec![None; arms]);
@@ -123,9 +123,9 @@ pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
                     learn(&mut spread, &mut epoch_cost, s);
                 }
             }
-            // An arm with few results does not affect consecutive outliers.
+            // A normal result of an arm with few results does not end a series of outliers.
             (None, before) if longer.is_none() => off = before,
-            // Outliers on alternating sides, or a return to normal: the noise is larger than assumed.
+            // Alternating sides or a normal result: the noise is larger than assumed, and outliers are part of it.
             (_, before) => {
                 let noise = before.map(|o| &seen[o.since..at]).unwrap_or_default();
                 noise.iter().filter(|s| s.reached && epoch_cost[s.arm].is_some()).for_each(|s| {

@@ -1,4 +1,4 @@
-//! The configured cap: a constant, weekly windows, spans of time; levels of caps and the kinds of rules.
+//! The cap from the settings: a constant, weekly windows and spans of time; levels of caps and sources of caps.
 
 use chrono::Weekday;
 use serde::{Deserialize, Serialize};
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 use crate::domain::{EventId, InvalidJob, MOST_POWER_PER_NODE, Slot, check_power};
 use crate::units::{Short, Watts};
 
-/// Level of a cap.
+/// Level of a power cap.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// Watts.
+    /// Absolute level in watts.
     Watts(Watts),
     /// Fraction of the baseline, which is the sum of the GPUs' maximum limits: 0.7 is 70 %.
     Share(f64),
 }
 
 impl Level {
-    /// Returns watts for a node with this baseline.
+    /// Returns the level in watts for a node with this baseline, the sum of its GPUs' maximum limits.
     pub fn of(self, baseline: Watts) -> Watts {
         match self {
             Self::Watts(watts) => watts,
@@ -26,13 +26,13 @@ impl Level {
     }
 }
 
-/// Minimum level; no GPU accepts less, so lower ones are mistakes of units.
+/// Minimum level. No GPU accepts less, so a lower number is probably in another unit.
 const LOWEST_LEVEL: Watts = Watts::new(1.0);
 
-/// Level up to which a percentage was probably given as a fraction: 0.6 for 60 %.
+/// Share up to which a percentage was probably given as a fraction: 0.6 for 60 %.
 const LEAST_SHARE: f64 = 0.01;
 
-/// Checks a level given as watts in one field or percent in another.
+/// Checks a level that a request or the settings give in the field `watts`, or in the field `percent`.
 pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<Level, InvalidJob> {
     match level {
         Level::Watts(w) if w < LOWEST_LEVEL => {
@@ -65,49 +65,49 @@ pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> 
     }
 }
 
-/// A weekly window in UTC. It may cross midnight; `days` are those on which it starts.
+/// A weekly window in UTC, which may cross midnight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Days on which it starts; empty means every day.
+    /// Days on which the window starts; empty means every day.
     pub days: Vec<Weekday>,
     /// Start in seconds since midnight, below 86,400.
     pub from: u32,
-    /// End in seconds since midnight. At or before `from` it is on the next day; equal to it, the window lasts a day.
+    /// End in seconds since midnight. At or before `from`, it is on the next day: the window lasts at most 24 hours.
     pub to: u32,
-    /// Cap within it.
+    /// Cap within the window.
     pub level: Level,
 }
 
-/// The cap from the settings.
+/// Power cap from the settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfiguredCap {
     /// Cap at all times.
     pub constant: Option<Level>,
-    /// Weekly caps.
+    /// Caps in windows that repeat every week.
     pub windows: Vec<Window>,
     /// Caps for single spans of time.
     pub spans: Vec<(Slot, Level)>,
 }
 
 impl ConfiguredCap {
-    /// Returns whether there is no cap.
+    /// Returns true if the settings set no cap.
     pub fn is_empty(&self) -> bool {
         self.constant.is_none() && self.windows.is_empty() && self.spans.is_empty()
     }
 }
 
-/// The rule that determines the cap.
+/// Rule that determines the cap at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapSource {
-    /// The constant cap.
+    /// The constant cap of the settings.
     Constant,
-    /// A weekly window.
+    /// A weekly window of the settings.
     Window,
-    /// A configured span of time.
+    /// A span of time in the settings.
     Span,
     /// A demand-response event, including its ramps.
     Event(EventId),
-    /// The limit on returning to full power after an event.
+    /// The rebound limit, which applies after a demand-response event.
     Rebound(EventId),
 }
 

@@ -1,4 +1,4 @@
-//! Demand-response events: periods in which the node must draw less.
+//! Demand-response events: announced periods in which the node must draw less power.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -9,37 +9,37 @@ use crate::domain::{EventId, InvalidJob, Slot};
 use crate::time::later;
 use crate::units::{Seconds, Short, Watts};
 
-/// Limit on returning to full power after an event.
+/// Cap after a demand-response event, so that the node does not return to full power at once.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rebound {
-    /// Maximum level.
+    /// Level of the cap.
     pub level: Level,
-    /// Duration after the event's end.
+    /// Duration of the cap from the event's end on.
     pub lasts: Seconds,
 }
 
 /// A demand-response event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DemandResponse {
-    /// Identifier; repeated announcements with the same id are one event.
+    /// Identifier. Repeated announcements with the same identifier are one event.
     pub id: EventId,
-    /// Period of the target.
+    /// Period in which the target applies.
     pub slot: Slot,
     /// Cap during the period.
     pub target: Level,
-    /// Time before the start at which it is announced; planning ignores it earlier. `None` means at once.
+    /// Time before the start at which the event is announced; planning ignores the event before. `None` means at once.
     pub notice: Option<Seconds>,
     /// Duration of the linear ramp from the baseline to the target before the start, and back after the end.
     pub ramp: Seconds,
-    /// Limit after its end.
+    /// Cap after the event; absent if there is none.
     pub rebound: Option<Rebound>,
 }
 
-/// Maximum duration of each part of an event.
+/// Maximum duration of each part of an event: period, notice, ramp and rebound.
 const LONGEST: Seconds = Seconds::new(31.0 * 86_400.0);
 
 impl DemandResponse {
-    /// Checks what types do not. Field names are those of the API and the settings.
+    /// Checks ranges that the types cannot express. The field names in errors are those of the API and the settings.
     pub fn check(self) -> Result<Self, InvalidJob> {
         let invalid = |field, why: String| Err(InvalidJob { field, why });
         if self.slot.duration() > LONGEST {
@@ -77,18 +77,18 @@ impl DemandResponse {
         Ok(self)
     }
 
-    /// Returns whether it is announced by `now`.
+    /// Returns true if the event is announced at `now`.
     pub fn is_announced(&self, now: DateTime<Utc>) -> bool {
         self.notice.is_none_or(|notice| self.slot.start() - notice.to_delta() <= now)
     }
 
-    /// Returns the end of its ramp and rebound limit.
+    /// Returns the time at which both the ramp back and the rebound cap have ended.
     pub fn ends_at(&self) -> DateTime<Utc> {
         let rebound = self.rebound.map_or(Seconds::ZERO, |r| r.lasts);
         later(self.slot.end(), self.ramp.max(rebound).to_delta())
     }
 
-    /// Returns its rules for a node's cap.
+    /// Returns the rules of the event for a node with this baseline, the sum of its GPUs' maximum limits.
     pub(super) fn rules(&self, baseline: Watts) -> Vec<(CapSource, Rule)> {
         let (start, end) = (self.slot.start(), self.slot.end());
         let target = self.target.of(baseline);

@@ -8,19 +8,19 @@ use crate::units::Watts;
 
 const DAY_S: u32 = 86_400;
 
-/// A constant, weekly or piecewise linear cap.
+/// Cap over time that is constant, weekly or piecewise linear.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Rule {
     Always(Watts),
-    /// Marked days, Monday first, with start and duration in seconds.
+    /// Cap in a window of the marked days, Monday first; start and duration in seconds.
     Weekly {
         days: [bool; 7],
         from: u32,
         lasts: u32,
         cap: Watts,
     },
-    /// Linear between knots in time order. Of two knots at the same time, the second applies from then on. No cap
-    /// before the first and from the last knot on.
+    /// Cap that is linear between knots in time order. Of two knots at the same time, the second applies from then on.
+    /// There is no cap before the first knot and from the last knot on.
     Line(Vec<(DateTime<Utc>, Watts)>),
 }
 
@@ -59,7 +59,7 @@ impl Rule {
         }
     }
 
-    /// Returns the lowest value within a slot.
+    /// Returns the lowest cap within a slot; `None` without a cap.
     pub(super) fn over(&self, slot: &Slot) -> Option<Watts> {
         match self {
             Self::Always(cap) => Some(*cap),
@@ -80,7 +80,7 @@ impl Rule {
         }
     }
 
-    /// Returns the times strictly inside at which it starts, bends or ends.
+    /// Returns the times strictly between `from` and `to` at which the cap starts, changes its slope, or ends.
     pub(super) fn boundaries(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<DateTime<Utc>> {
         let inside = |t: &DateTime<Utc>| from < *t && *t < to;
         match self {
@@ -91,7 +91,7 @@ impl Rule {
         }
     }
 
-    /// Returns the knots of a line.
+    /// Returns the times of a line's knots; none for other rules.
     pub(super) fn knots(&self) -> impl Iterator<Item = DateTime<Utc>> + '_ {
         let knots = match self {
             Self::Line(knots) => knots.as_slice(),
@@ -100,7 +100,7 @@ impl Rule {
         knots.iter().map(|(at, _)| *at)
     }
 
-    /// Returns the windows of all days from the one before `from` to that of `to`.
+    /// Returns the weekly windows that start on the days from the one before `from` to that of `to`.
     fn around(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> impl Iterator<Item = Slot> + '_ {
         let first = from.date_naive().checked_sub_days(Days::new(1)).unwrap_or(from.date_naive());
         let days = first.iter_days().take_while(move |day| *day <= to.date_naive());
@@ -115,7 +115,7 @@ impl Rule {
     }
 }
 
-/// Interpolates between two knots.
+/// Interpolates the cap at `t` linearly between two knots.
 fn between((from, low): (DateTime<Utc>, Watts), (to, high): (DateTime<Utc>, Watts), t: DateTime<Utc>) -> Watts {
     if t <= from || low == high {
         return low;

@@ -1,4 +1,4 @@
-//! The cap of a node over time: the strictest of its rules.
+//! The power cap of a node over time: at each time the strictest of its rules.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -9,18 +9,18 @@ use crate::domain::Slot;
 use crate::time::later;
 use crate::units::Watts;
 
-/// The cap over time as known at one time.
+/// Power cap of a node over time, with the rules and events that are known at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapSchedule {
     rules: Vec<(CapSource, Rule)>,
 }
 
-/// Period of weekly windows.
+/// Period after which weekly windows repeat.
 const WEEK: TimeDelta = TimeDelta::days(7);
 
 impl CapSchedule {
-    /// Creates the schedule for a node with a `baseline`, the sum of its GPUs' maximum limits. Omits events not
-    /// announced by `now` and rules that are over.
+    /// Creates the schedule of a node with a `baseline`, the sum of its GPUs' maximum limits. Omits events that are not
+    /// announced by `now` and rules that have ended.
     pub fn new(standing: &ConfiguredCap, events: &[DemandResponse], baseline: Watts, now: DateTime<Utc>) -> Self {
         let constant = standing.constant.map(|level| (CapSource::Constant, Rule::Always(level.of(baseline))));
         let window = |w: &Window| (CapSource::Window, Rule::weekly(&w.days, w.from, w.to, w.level.of(baseline)));
@@ -35,29 +35,29 @@ impl CapSchedule {
         Self { rules: rules.collect() }
     }
 
-    /// Returns whether there is no cap at any time.
+    /// Returns true if there is no cap at any time.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Returns the cap at a time, if any.
+    /// Returns the cap at a time; `None` without a cap.
     pub fn cap_at(&self, t: DateTime<Utc>) -> Option<Watts> {
         self.binding_at(t).map(|(cap, _)| cap)
     }
 
-    /// Returns the cap at a time and its rule; of equal ones the first.
+    /// Returns the cap at a time and the rule that sets it; of several equal caps, the first rule.
     pub fn binding_at(&self, t: DateTime<Utc>) -> Option<(Watts, &CapSource)> {
         let caps = self.rules.iter().filter_map(|(source, rule)| Some((rule.at(t)?, source)));
         caps.min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// Returns the strictest cap within a slot.
+    /// Returns the strictest cap within a slot; `None` without a cap.
     pub fn over(&self, slot: &Slot) -> Option<Watts> {
         self.rules.iter().filter_map(|(_, rule)| rule.over(slot)).reduce(Watts::min)
     }
 
-    /// Returns the times strictly between `from` and `to` at which a rule starts, bends or ends, in order without
-    /// duplicates. Between two of them the cap is constant or linear. The cost grows with the days of the span.
+    /// Returns the times strictly between `from` and `to` at which a rule starts, changes its slope or ends, in order
+    /// and without duplicates. Between them, each rule is constant or linear. The cost grows with the number of days.
     pub fn boundaries(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<DateTime<Utc>> {
         let mut all: Vec<DateTime<Utc>> = self.rules.iter().flat_map(|(_, rule)| rule.boundaries(from, to)).collect();
         all.sort();
@@ -65,7 +65,7 @@ impl CapSchedule {
         all
     }
 
-    /// Returns the first time after `t` at which the cap jumps, or starts or stops changing; `None` if it stays
+    /// Returns the first time after `t` at which the cap jumps, or begins or ends to change; `None` if the cap stays
     /// constant.
     pub fn next_change(&self, t: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let instant = TimeDelta::milliseconds(1);

@@ -16,18 +16,18 @@ use crate::ledger::apportion::day_of;
 use crate::ledger::entry::{Boundary, Embodied};
 use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
 
-/// A report.
+/// A report: rows of energy and emissions, and the ledger data that they were made from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
-    /// Request.
+    /// Request that the report answers.
     pub request: ReportRequest,
     /// Rows: jobs and other owners first, then idle and unattributed energy.
     pub rows: Vec<Row>,
     /// Sum of the rows.
     pub total: Row,
-    /// Embodied emissions of the newest terms, where declared.
+    /// Embodied emissions of a GPU by the newest settings; absent if they declare none.
     pub embodied: Option<Embodied>,
-    /// Ledger data of the span.
+    /// Ledger data of the span, for the context that reports state.
     pub data: LedgerData,
 }
 
@@ -64,12 +64,12 @@ struct Draft {
     average: Total,
     marginal: Total,
     split: Split,
-    /// Emissions by contract, and the energy without a contract.
+    /// Market-based emissions by the electricity contract, and the energy without a contract.
     market: (GramsCo2e, Millijoules),
     facility: (Joules, GramsCo2e),
     held: Seconds,
     embodied: GramsCo2e,
-    /// Time without declared embodied emissions.
+    /// Time of GPUs for which no embodied emissions were declared.
     undeclared: Seconds,
     jobs: u64,
     ended: u64,
@@ -126,7 +126,8 @@ impl<'a> ReportBuilder<'a> {
         }
     }
 
-    /// Counts a job that ran within the span, or has energy there: recorded shortly after its end, or by a correction.
+    /// Counts a job that ran within the span, or that has energy in it, which may be recorded shortly after the job's
+    /// end or attributed by a correction.
     fn count(&mut self, job: &JobFacts) {
         let span = &self.request.span;
         if !job.ran_within(span) && !self.data.holders.contains(&job.id) {
@@ -143,7 +144,7 @@ impl<'a> ReportBuilder<'a> {
             _ => vec![self.job_key(&job.id)],
         };
         self.total.count(job, span, true);
-        // The distribution of a saving over several GPUs is unknown.
+        // The saving of a job on several GPUs cannot be divided between them.
         let has_saving = self.request.by != Grouping::Device || job.gpus.len() == 1;
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
@@ -162,7 +163,7 @@ impl<'a> ReportBuilder<'a> {
         }
     }
 
-    /// Returns true if some energy of a job's GPUs in its time is unknown.
+    /// Returns true if an unknown amount of energy was used by one of the job's GPUs while the job ran.
     fn has_holes(&self, job: &JobFacts) -> bool {
         let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(self.request.now));
         held.is_some_and(|held| self.data.gaps.iter().any(|gap| gap.is_hole_of(&job.gpus, &held)))
@@ -195,7 +196,7 @@ impl<'a> ReportBuilder<'a> {
             Some(declared) => (share(declared, hold.time), Seconds::ZERO),
             None => (GramsCo2e::ZERO, hold.time),
         };
-        // Other time without energy adds no row, but counts in the total.
+        // Time of other rows that have no energy adds no row, but counts in the total.
         for draft in self.rows.get_mut(&key).into_iter().chain([&mut self.total]) {
             draft.held += hold.time;
             draft.embodied += embodied;
@@ -237,13 +238,13 @@ impl<'a> ReportBuilder<'a> {
     }
 }
 
-/// Returns the energy without a marginal intensity.
+/// Returns the energy without a marginal carbon intensity.
 fn without_marginal(draft: &Draft) -> Millijoules {
     let recorded = draft.average.energy.checked_since(draft.marginal.energy).unwrap_or_default();
     recorded + draft.marginal.unknown
 }
 
-/// Returns the part of a GPU's embodied emissions for a holding time: `TE · TiR / EL`.
+/// Returns the part of a GPU's embodied emissions for a time on it, `TE · TiR / EL` (SCI, ISO/IEC 21031).
 fn share(embodied: &Embodied, held: Seconds) -> GramsCo2e {
     GramsCo2e::new(embodied.per_gpu_g * (held.get() / embodied.life_s))
 }

@@ -1,4 +1,4 @@
-//! Sums of daily totals at the resolution of a report: a year has tens of thousands of totals.
+//! Daily totals, summed while they are read, because a year has tens of thousands of them.
 
 use std::collections::{HashMap, hash_map};
 
@@ -10,24 +10,24 @@ use crate::domain::{DeviceId, JobId};
 use crate::ledger::Total;
 use crate::units::Millijoules;
 
-/// Daily total of one share of a device for one kind of intensity, with names as stored.
+/// Daily total of one share of a device for one kind of carbon intensity, with names as the database stores them.
 #[derive(Clone, Copy, Debug)]
 pub struct DayTotal<'a> {
     /// Start of the day.
     pub day: DateTime<Utc>,
-    /// True for average, false for marginal intensities.
+    /// True for average, false for marginal carbon intensities.
     pub is_average: bool,
-    /// Device.
+    /// Identifier of the device.
     pub device: &'a str,
     /// `job`, `idle` or `unattributed`.
     pub share: &'a str,
-    /// Job; empty for no job or all jobs.
+    /// Identifier of the job; empty for energy without a job, or for all jobs.
     pub job: &'a str,
-    /// Total.
+    /// Energy and emissions.
     pub total: Total,
 }
 
-/// Day, device or kind of device, share and job, each only if the grouping separates them.
+/// Day; device or kind of device; share; job. Day and device are separate only if the grouping separates them.
 type Group<'a> = (Option<DateTime<Utc>>, &'a str, &'a str, &'a str);
 
 /// Sums of daily totals for one grouping.

@@ -1,4 +1,4 @@
-//! Gaps of a report: times without monitoring or with unknown energy, and hours with restated emissions.
+//! Incompleteness of a report: times without monitoring or with unknown energy, and hours with restated emissions.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use crate::ledger::entry::{Lost, Settlement};
 use crate::ledger::hour::TotalsChange;
 use crate::units::{Micrograms, Millijoules};
 
-/// Returns all gaps of a span, oldest first. `rows` are the span's rows across gaps, each with true if it is the sum of
-/// a rolled-up hour; parts of one gap that were split at full hours are joined. `lost` holds the entries about lost
-/// energy, oldest first.
+/// Returns all gaps of a span, oldest first. `rows` are the span's rows of gaps, each with true if the row is the sum
+/// of a rolled-up hour. Parts of one gap that were split at full hours are joined. `lost` holds the entries about
+/// unknown energy, oldest first.
 pub fn gaps(
     rows: impl IntoIterator<Item = (Interval, bool)>,
     lost: impl IntoIterator<Item = Lost>,
     span: &Slot,
 ) -> Vec<Gap> {
-    // A gap has one row per share.
+    // A gap has one row for each owner of its energy.
     let mut periods: BTreeMap<_, (Millijoules, bool)> = BTreeMap::new();
     for (row, is_rolled_up) in rows {
         let period = periods.entry((row.device, row.slot)).or_default();
@@ -37,7 +37,7 @@ pub fn gaps(
             _ => found.push(Gap { device, slot, is_rolled_up, energy: Ok(energy) }),
         }
     }
-    // A daemon that was killed before it recorded a loss detects it again.
+    // A daemon that was killed before it recorded an unknown amount of energy detects it again after its restart.
     let mut unknown = BTreeMap::new();
     for lost in lost {
         if let Some(slot) = Slot::new(lost.from, lost.until).filter(|slot| slot.end() > span.start()) {
@@ -50,11 +50,12 @@ pub fn gaps(
     found
 }
 
-/// Maximum number of restatements in a report; further ones are counted.
+/// Maximum number of restatements that a report lists; further ones are only counted.
 const MAX_LISTED: usize = 500;
 
-/// Returns the emissions of the previous version's energy with this version's intensities. Additional energy is no
-/// restatement, because nothing reported before was wrong. `versions` are all versions of the hour, of all kinds.
+/// Returns the emissions of the previous version's energy with this version's carbon intensities. Energy that was added
+/// does not count as a restatement, because it makes no earlier figure wrong. `versions` are all versions of the hour,
+/// of all kinds.
 pub fn carbon_after(change: &TotalsChange, kind: SignalKind, version: u32, versions: &[Settlement]) -> Micrograms {
     let of = |version: u32| versions.iter().find(|settled| (settled.kind, settled.version) == (kind, version));
     match of(version.saturating_sub(1)).zip(of(version)) {
@@ -63,24 +64,24 @@ pub fn carbon_after(change: &TotalsChange, kind: SignalKind, version: u32, versi
     }
 }
 
-/// Returns true if emissions changed by more than a percentage, or to zero.
+/// Returns true if emissions changed by more than `by_pct` percent, or from above zero to zero.
 pub fn is_restated(before: Micrograms, after: Micrograms, by_pct: f64) -> bool {
     let (before, after) = (before.get(), after.get());
     let is_gone = after == 0 && before > 0;
     is_gone || after.abs_diff(before) as f64 * 100.0 > by_pct * before as f64
 }
 
-/// Restatements of a report, newest hour first.
+/// Restatements of a report, newest hour first, and the number of those that are not listed.
 #[derive(Debug, Default)]
 pub struct Restatements {
-    /// Listed restatements.
+    /// Restatements that the report lists, at most 500.
     pub listed: Vec<Restatement>,
-    /// Number of further ones.
+    /// Number of further restatements.
     pub left_out: u64,
 }
 
 impl Restatements {
-    /// Adds the next restatement, or counts it if enough are listed.
+    /// Adds the next restatement, or only counts it if 500 are listed already.
     pub fn push<E>(&mut self, make: impl FnOnce() -> Result<Restatement, E>) -> Result<(), E> {
         if self.listed.len() < MAX_LISTED {
             self.listed.push(make()?);

@@ -1,4 +1,4 @@
-//! Holding times of GPUs by job, over which embodied emissions are distributed.
+//! Times for which jobs had GPUs; the embodied emissions of the GPUs are divided in proportion to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,19 @@ use crate::domain::{DeviceId, Slot};
 use crate::ledger::apportion::day_of;
 use crate::units::Seconds;
 
-/// Holding time of one GPU within one UTC day.
+/// Time for which one job, or no job, had a GPU within one UTC day.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct HoldingTime<'a> {
     pub(super) device: &'a DeviceId,
-    /// Job that held it; absent if none did.
+    /// Job on the GPU; absent for time without a job.
     pub(super) job: Option<&'a JobFacts>,
     pub(super) day: DateTime<Utc>,
     pub(super) time: Seconds,
 }
 
-/// Returns the holding times of each GPU within `span`, from the GPU's own start in `gpus` on. If several jobs hold a
-/// GPU, the time is divided evenly, so that the sum is the time until the span's end.
+/// Returns the times of jobs on each GPU, and without a job, within `span`, from the GPU's first reading in `gpus` on.
+/// If several jobs are on a GPU, the time is divided evenly, so that the times of a GPU add up to the time until the
+/// span's end.
 pub(super) fn holding_times<'a>(
     jobs: &'a [JobFacts],
     gpus: &'a BTreeMap<DeviceId, DateTime<Utc>>,

@@ -1,4 +1,4 @@
-//! Job data for reports, and savings by newest outcomes that are still valid.
+//! Job data for reports, and the savings of jobs.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,28 @@ use crate::units::{GramsCo2e, Samples};
 /// Job data that reports use.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFacts {
-    /// Id.
+    /// Identifier of the job.
     pub id: JobId,
-    /// Name.
+    /// Name of the job, which recurring runs share.
     pub name: JobName,
-    /// Labels.
+    /// Labels that the user gave to the job.
     pub tags: BTreeMap<String, String>,
-    /// GPUs.
+    /// GPUs that the job trains on.
     pub gpus: Vec<GpuId>,
-    /// Samples completed from registration to the last report; from the first report if the job began from a
-    /// checkpoint.
+    /// Samples completed from registration to the last progress report; counted from the first report if the job began
+    /// from a checkpoint.
     pub samples: Samples,
-    /// Time of registration.
+    /// Time at which the job was registered.
     pub registered_at: DateTime<Utc>,
-    /// Time of its end, if it has ended.
+    /// Time at which the job ended; absent while it runs.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Saving by its newest outcome; absent if unknown.
+    /// Emissions saved, by the newest entry about the job's savings; absent if unknown.
     pub saved: Option<Saved>,
 }
 
 impl JobFacts {
-    /// Returns true if the job ended within a span, whose start is exclusive: adjacent spans do not both contain the
-    /// end.
+    /// Returns true if the job ended within a span, after its start and at its end at the latest, so that an end
+    /// belongs to only one of two adjacent spans.
     pub fn ended_within(&self, span: &Slot) -> bool {
         self.ended_at.is_some_and(|end| span.start() < end && end <= span.end())
     }
@@ -43,17 +43,18 @@ impl JobFacts {
     }
 }
 
-/// Emissions that jobs saved compared with the original limit, as an interval; negative if they emitted more.
+/// Emissions that jobs saved compared with the original limits, with a 95 % confidence interval; negative if they
+/// emitted more.
 ///
-/// For several jobs the means are added, and so are the ends, as if all errors were correlated. That holds for the
-/// sensors' gain errors but not for random errors, so that the interval is conservative.
+/// For several jobs, the means and the ends are added as if all errors were correlated. That is right for the sensors'
+/// gain errors but not for random errors, so the interval is conservative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Saved {
-    /// Lower end.
+    /// Lower end of the interval.
     pub low: GramsCo2e,
-    /// Estimate.
+    /// Estimated saving.
     pub mean: GramsCo2e,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: GramsCo2e,
 }
 
@@ -64,18 +65,18 @@ impl From<ConfidenceInterval> for Saved {
     }
 }
 
-/// Newest outcome of a job.
+/// Newest ledger entry about a job's savings.
 #[derive(Clone, Copy, Debug)]
 pub struct NewestOutcome {
-    /// Number of its entry in the ledger.
+    /// Number of the entry in the ledger.
     pub entry: u64,
-    /// Saving compared with the original limit; absent if unknown.
+    /// Emissions saved compared with the original limits; absent if unknown.
     pub saved: Option<Saved>,
 }
 
 impl NewestOutcome {
-    /// Returns the saving, unless the job's energy was corrected since; `corrected` is the entry of the newest
-    /// correction.
+    /// Returns the saving, unless the job's energy was corrected afterwards; `corrected` is the number of the newest
+    /// correction's entry.
     pub fn saved(self, corrected: Option<u64>) -> Option<Saved> {
         self.saved.filter(|_| corrected.is_none_or(|correction| correction < self.entry))
     }

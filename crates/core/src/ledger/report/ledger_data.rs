@@ -1,4 +1,4 @@
-//! Ledger data of a span that a report is made from.
+//! Ledger data of a span, from which a report is made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,31 +17,31 @@ use crate::units::{Micrograms, Millijoules};
 pub enum Owner {
     /// One job.
     Job(JobId),
-    /// All jobs.
+    /// All jobs together, where the report's rows do not separate them.
     Jobs,
-    /// No owner.
+    /// No owner: no job was registered and no process ran.
     Idle,
-    /// Unknown owner.
+    /// Unknown owner: an unregistered process ran, or the time was not monitored.
     Unattributed,
 }
 
 /// Energy and emissions of one device, or of all devices of its kind, within a span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
-    /// Start of the UTC day, where days are separate.
+    /// Start of the UTC day, in reports that separate days; otherwise any day of the span.
     pub day: DateTime<Utc>,
-    /// Device; any of them where the sum covers all devices of its kind.
+    /// Device; where the sum covers all devices of a kind, any one of them.
     pub device: DeviceId,
-    /// Owner.
+    /// Owner of the energy.
     pub owner: Owner,
-    /// Total with average intensities: the inventory.
+    /// Energy and emissions with average carbon intensities: the inventory.
     pub average: Total,
-    /// Total with marginal intensities: the impact, where a source provides them.
+    /// Energy and emissions with marginal carbon intensities: the impact, where a source provides them.
     pub marginal: Total,
 }
 
 impl Sum {
-    /// Returns the sum of one share of a device in an hour, for one kind of intensity.
+    /// Returns the sum of one share of a device in an hour, for one kind of carbon intensity.
     pub fn of(hour: DateTime<Utc>, device: DeviceId, share: &Share, kind: SignalKind, total: Total) -> Self {
         let owner = match share {
             Share::Job(id) => Owner::Job(id.clone()),
@@ -55,33 +55,33 @@ impl Sum {
 }
 
 impl Settlement {
-    /// Returns the sums of its parts.
+    /// Returns the sum of each part of the settlement.
     pub fn sums(&self) -> impl Iterator<Item = Sum> + '_ {
         self.totals().map(|(part, total)| Sum::of(self.hour, part.device.clone(), &part.share, self.kind, total))
     }
 }
 
-/// Sums of a time with one accounting boundary.
+/// Energy and emissions of a time in which one accounting boundary applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoundaryPeriod {
-    /// Time.
+    /// Time in which the boundary applied.
     pub span: Slot,
-    /// Accounting boundary.
+    /// Accounting boundary: node factor, PUE, contract and embodied emissions.
     pub boundary: Boundary,
-    /// Energy and emissions.
+    /// Energy and emissions by device and owner.
     pub sums: Vec<Sum>,
 }
 
-/// Time without monitoring of a device.
+/// Time in which a device was not monitored, or its energy is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Device.
+    /// Device that was not monitored.
     pub device: DeviceId,
-    /// Time. If the hour was rolled up, the gap lies somewhere within it.
+    /// Time of the gap. If the gap was rolled up, it lies somewhere within this time.
     pub slot: Slot,
-    /// True if all or part of it was rolled up.
+    /// True if all or part of the gap was rolled up to hours.
     pub is_rolled_up: bool,
-    /// Increase of the counter, recorded for this time; or the reason why the energy is unknown and not recorded.
+    /// Energy recorded for the gap from the increase of the device's counter, or the reason why it is unknown.
     pub energy: Result<Millijoules, String>,
 }
 
@@ -93,91 +93,91 @@ impl Gap {
     }
 }
 
-/// Later version of an hour's emissions.
+/// Change of an hour's published emissions by a later version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restatement {
     /// Start of the hour.
     pub hour: DateTime<Utc>,
-    /// Kind of intensity.
+    /// Kind of carbon intensity.
     pub kind: SignalKind,
-    /// New version.
+    /// Number of the later version.
     pub version: u32,
-    /// Time of the new version.
+    /// Time at which the later version was computed.
     pub at: DateTime<Utc>,
-    /// Reason for it.
+    /// Reason for the later version, for people.
     pub reason: String,
-    /// Emissions before.
+    /// Emissions in the previous version.
     pub before: Micrograms,
-    /// Emissions of the same energy afterwards.
+    /// Emissions of the same energy in the later version.
     pub after: Micrograms,
 }
 
-/// Version of the settlements that a report shows.
+/// Versions of the hourly emissions that a report shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// Highest version of any hour; 0 before the first settlement.
+    /// Highest version of any hour; 0 if no emissions were computed yet.
     pub highest: u32,
-    /// Number of settlements of all hours; grows with each new version.
+    /// Number of versions of all hours together; each new version increases it.
     pub settlements: u64,
     /// Number of hours with more than one version.
     pub resettled_hours: u64,
-    /// Time of the last later version.
+    /// Time at which the newest second or later version was computed.
     pub last_restated_at: Option<DateTime<Utc>>,
-    /// Hours whose emissions changed by more than the threshold, newest first.
+    /// Hours whose emissions changed by more than the requested percentage, newest first.
     pub restatements: Vec<Restatement>,
     /// Number of further restatements that are not listed.
     pub restatements_left_out: u64,
 }
 
-/// Correction of intervals in a span to another share.
+/// Correction in which a person attributed intervals of the span to another share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
-    /// Number of its entry in the ledger.
+    /// Number of the correction's entry in the ledger.
     pub entry: u64,
     /// Time of the correction.
     pub at: DateTime<Utc>,
-    /// Author.
+    /// Person who made the correction.
     pub who: String,
-    /// Reason.
+    /// Reason that the person stated.
     pub why: String,
-    /// Previous share.
+    /// Share to which the intervals belonged before.
     pub from: Share,
-    /// New share.
+    /// Share to which the intervals belong now.
     pub to: Share,
     /// Number of corrected intervals that begin in the span.
     pub intervals: u64,
-    /// Their energy.
+    /// Energy of these intervals.
     pub energy: Millijoules,
 }
 
 /// Ledger data of a span, with its context.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LedgerData {
-    /// Sums, separate for each accounting boundary.
+    /// Energy and emissions, separate for each accounting boundary.
     pub periods: Vec<BoundaryPeriod>,
     /// Jobs that overlap the span or have energy in it.
     pub jobs: Vec<JobFacts>,
     /// Jobs that have energy in the span.
     pub holders: BTreeSet<JobId>,
-    /// Balances of the recorded devices.
+    /// Recorded energy of each device compared with the device's counter.
     pub devices: Vec<DeviceBalance>,
-    /// Times without monitoring, oldest first.
+    /// Times without monitoring or with unknown energy, oldest first.
     pub gaps: Vec<Gap>,
-    /// Terms in force, oldest first.
+    /// Settings of the ledger that applied in the span, oldest first.
     pub terms: Vec<Terms>,
-    /// Sources of intensities, with their numbers of hours.
+    /// Sources of carbon intensities, each with the number of hours that used it.
     pub sources: Vec<(String, u64)>,
-    /// True if some of the intensities are synthetic.
+    /// True if some of the carbon intensities are synthetic.
     pub synthetic: bool,
-    /// Time of the first reading of each device; absent if it was never read.
+    /// Time of the first reading of each device; devices that were never read are missing.
     pub first_seen: BTreeMap<DeviceId, DateTime<Utc>>,
-    /// Time from the first to the last hour with energy.
+    /// Time from the start of the first to the end of the last hour with energy; absent without energy.
     pub recorded_span: Option<Slot>,
     /// Number of hours in the span that have energy.
     pub hours_with_energy: u64,
-    /// Energy in `periods` that is in no settlement yet.
+    /// Energy in `periods` for which no emissions are stored yet, so that the report computes them.
     pub unsettled: Millijoules,
-    /// Version of the settlements.
+    /// Versions of the hourly emissions.
     pub version: Version,
     /// Corrections of intervals, oldest first.
     pub corrections: Vec<Correction>,

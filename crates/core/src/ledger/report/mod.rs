@@ -1,8 +1,8 @@
 //! Reports: energy and emissions of a span by job, name, device, label, day or month, with the context that an auditor
 //! needs.
 //!
-//! All energy is in integer millijoules and all emissions are in integer micrograms, so that every grouping adds up to
-//! the same total. Amounts that are scaled by declared factors (facility, contract, embodied) have separate columns.
+//! Energy is in integer millijoules and emissions are in integer micrograms, so that every grouping adds up to the same
+//! total. Amounts that are scaled by factors from the settings (facility, contract, embodied) have separate columns.
 
 mod build;
 mod days;

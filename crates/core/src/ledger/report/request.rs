@@ -11,13 +11,13 @@ use crate::units::Samples;
 /// Request for a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReportRequest {
-    /// Grouping.
+    /// Grouping of the rows.
     pub by: Grouping,
-    /// Time, in whole UTC hours.
+    /// Time that the report covers, in whole UTC hours.
     pub span: Slot,
-    /// Functional unit of SCI; without one there is no score.
+    /// Functional unit of the SCI score; absent if no score is requested.
     pub unit: Option<FunctionalUnit>,
-    /// Minimum change of an hour's emissions, in percent, to be listed as restated.
+    /// Change of an hour's emissions, in percent, above which the report lists the hour as restated.
     pub restated_by_pct: f64,
     /// Current time.
     pub now: DateTime<Utc>,
@@ -31,7 +31,7 @@ pub const MIN_SAMPLES_PER_EPOCH: f64 = 1.0;
 pub enum FunctionalUnit {
     /// A training run, from registration to end.
     Run,
-    /// An epoch of this many samples, or of the job's label `samples_per_epoch` where absent.
+    /// An epoch of this many samples; without a number, of the job's label `samples_per_epoch`.
     Epoch(Option<Samples>),
     /// A million samples.
     MillionSamples,
@@ -53,11 +53,11 @@ impl FunctionalUnit {
 pub enum Grouping {
     /// By training run.
     Job,
-    /// By name: runs of a recurring job share theirs.
+    /// By job name, which the runs of a recurring job share.
     Name,
     /// By GPU, CPU package or memory.
     Device,
-    /// By the value of a label.
+    /// By the value of the label with this key.
     Tag(String),
     /// By UTC day.
     Day,
@@ -66,7 +66,7 @@ pub enum Grouping {
 }
 
 impl Grouping {
-    /// Returns true if rows belong to jobs, so that energy without a job needs separate rows.
+    /// Returns true if rows belong to jobs, so that energy without a job has rows of its own.
     pub const fn is_of_jobs(&self) -> bool {
         matches!(self, Self::Job | Self::Name | Self::Tag(_))
     }

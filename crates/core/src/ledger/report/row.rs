@@ -10,45 +10,45 @@ use crate::ledger::Total;
 use crate::ledger::entry::Finality;
 use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Seconds};
 
-/// Subject of a row, in the order of rows.
+/// Subject of a row. The order of the variants is the order of the rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKey {
-    /// A UTC day or month.
+    /// A UTC day or month, by its start.
     Time(DateTime<Utc>),
-    /// A device.
+    /// A GPU, a CPU package or a memory.
     Device(DeviceId),
-    /// A job.
+    /// One job, by name and identifier.
     Job(JobName, JobId),
-    /// A name.
+    /// All jobs with one name.
     Name(JobName),
-    /// A label's value.
+    /// All jobs with one value of a label.
     Tag(String),
     /// Jobs without the label.
     Untagged,
-    /// Energy without an owner.
+    /// Energy of devices on which no job was registered and no process ran.
     Idle,
-    /// Energy with an unknown owner.
+    /// Energy whose owner is unknown.
     Unattributed,
-    /// All energy.
+    /// Energy of all rows.
     Total,
 }
 
-/// Energy by kind of hardware and by owner.
+/// Energy divided by kind of hardware, and the same energy divided by owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
-    /// GPUs.
+    /// Energy of GPUs.
     pub gpu: Millijoules,
-    /// CPU packages.
+    /// Energy of CPU packages.
     pub cpu: Millijoules,
-    /// Memory.
+    /// Energy of memory.
     pub dram: Millijoules,
-    /// Jobs.
+    /// Energy of jobs.
     pub jobs: Millijoules,
-    /// Idle.
+    /// Energy without an owner.
     pub idle: Millijoules,
-    /// Unattributed.
+    /// Energy whose owner is unknown.
     pub unattributed: Millijoules,
-    /// Simulated devices.
+    /// Part of the energy that simulated devices used.
     pub simulated: Millijoules,
 }
 
@@ -75,36 +75,37 @@ impl Split {
 /// A row of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Subject.
+    /// Subject: for example a job, a day or a device.
     pub key: RowKey,
-    /// Energy and location-based emissions with average intensities.
+    /// Energy, and location-based emissions with average carbon intensities.
     pub total: Total,
-    /// Energy by kind of hardware and by owner.
+    /// Energy divided by kind of hardware and by owner.
     pub split: Split,
-    /// Emissions with marginal intensities, and the energy without one; absent where no marginal intensities were used.
+    /// Emissions with marginal carbon intensities, and the energy without one; absent if no marginal ones were used.
     pub marginal: Option<(Micrograms, Millijoules)>,
-    /// Market-based emissions; absent unless a contract was in force for all of the energy.
+    /// Market-based emissions; absent unless an electricity contract was declared for all of the energy.
     pub market: Option<GramsCo2e>,
     /// Energy times node factor and PUE.
     pub facility_energy: Joules,
     /// Location-based emissions times node factor and PUE.
     pub facility_carbon: GramsCo2e,
-    /// Holding time of GPUs: an hour of two GPUs is two hours; time of shared GPUs is divided evenly.
+    /// Time on GPUs: an hour on two GPUs is two hours. Time on a shared GPU is divided evenly between its jobs.
     pub held: Seconds,
-    /// Embodied emissions of that time by the declarations in force; absent unless declared for all of it.
+    /// Embodied emissions of this time by the settings in force; absent unless they were declared for all of it.
     pub embodied: Option<GramsCo2e>,
-    /// Number of jobs; for a day or month, those that ended then.
+    /// Number of jobs; in a row of a day or month, the number of jobs that ended then.
     pub jobs: u64,
     /// Number of these jobs that ended in the span.
     pub ended: u64,
-    /// Savings of its jobs, and the number of jobs with a known saving. A saving counts where the job ended.
+    /// Emissions saved by the row's jobs, and the number of jobs with a known saving. A saving counts in the span in
+    /// which the job ended.
     pub saved: Option<(Saved, u64)>,
-    /// Grams per functional unit with the number of units, or the reason why there is no score.
+    /// SCI score, or the reason why there is none.
     pub score: Result<Score, String>,
 }
 
 impl Row {
-    /// Returns the energy whose intensities have a finality.
+    /// Returns the energy whose carbon intensity has this finality.
     pub fn in_state(&self, state: Finality) -> Millijoules {
         match state {
             Finality::Forecast => self.total.forecast,
@@ -113,15 +114,16 @@ impl Row {
         }
     }
 
-    /// Returns the energy's interval: ±5 % for energy from monitored counters (gain error of GPU sensors: Yang, Adámek,
-    /// Armour, SC'24), ±10 % for the rest. Gain errors are systematic and therefore added, not averaged.
+    /// Returns the range of the energy: ±5 % for energy from monitored counters (gain error of GPU sensors: Yang,
+    /// Adámek, Armour, SC'24), ±10 % for the rest. Gain errors are systematic and therefore added, not averaged.
     pub fn energy_interval(&self) -> (Joules, Joules) {
         let energy = self.total.energy.to_joules();
         let error = energy * self.uncertainty();
         (energy - error, energy + error)
     }
 
-    /// Returns the emissions' interval due to the energy alone: sources of intensities state no uncertainty.
+    /// Returns the range of the emissions due to the error of the energy alone: sources state no error of carbon
+    /// intensities.
     pub fn carbon_interval(&self) -> (GramsCo2e, GramsCo2e) {
         let carbon = self.total.carbon.to_grams();
         let error = carbon * self.uncertainty();

@@ -1,21 +1,23 @@
-//! SCI (ISO/IEC 21031): `SCI = (E · I + M) / R`, where E is the facility's energy and I is location-based.
+//! SCI score (ISO/IEC 21031): `SCI = (E · I + M) / R`, with the facility's energy E, the location-based carbon
+//! intensity I, embodied emissions M and the number of functional units R.
 
 use super::job::JobFacts;
 use super::request::{FunctionalUnit, MIN_SAMPLES_PER_EPOCH, ReportRequest};
 use crate::units::{GramsCo2e, Millijoules, Samples};
 
-/// SCI: `(E · I + M) / R`.
+/// SCI score of a row: emissions per functional unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// Score.
+    /// Operational and embodied emissions per functional unit.
     pub per_unit: GramsCo2e,
     /// Number of functional units, R.
     pub units: f64,
-    /// Number of jobs: those that began and ended in the span.
+    /// Number of jobs in the score: those that began and ended in the span.
     pub jobs: u64,
 }
 
-/// Terms of a row's score. Only jobs that began and ended in the span count; of others the span holds a part only.
+/// Terms of a row's score. Only jobs that began and ended in the span count, because the span contains only a part of
+/// the energy of others.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ScoreTerms {
     pub(super) carbon: GramsCo2e,
@@ -26,18 +28,18 @@ pub(super) struct ScoreTerms {
     units: f64,
     jobs: u64,
     without_unit: u64,
-    /// Number of these jobs that have unknown energy.
+    /// Number of these jobs whose GPUs used an unknown amount of energy.
     with_holes: u64,
 }
 
-/// Returns true if the span contains all energy of a job.
+/// Returns true if the job began and ended in the span, so that the span contains all of its energy.
 pub(super) fn is_whole(job: &JobFacts, request: &ReportRequest) -> bool {
     let ended = job.ended_at.is_some_and(|end| end <= request.span.end());
     job.registered_at >= request.span.start() && ended
 }
 
 impl ScoreTerms {
-    /// Counts a job's functional units.
+    /// Counts a job and its functional units.
     pub(super) fn count(&mut self, job: &JobFacts, unit: FunctionalUnit, has_holes: bool) {
         self.jobs += 1;
         self.with_holes += u64::from(has_holes);
@@ -82,11 +84,11 @@ impl ScoreTerms {
     }
 }
 
-/// Returns a job's functional units; `None` if it did no work or the unit is undefined.
+/// Returns a job's number of functional units; `None` if the job did no work or its epoch's size is unknown.
 fn units(job: &JobFacts, unit: FunctionalUnit) -> Option<f64> {
     let of = |samples: Samples| (job.samples > Samples::ZERO && samples > Samples::ZERO).then(|| job.samples / samples);
     match unit {
-        // A run without work adds its energy, but no unit.
+        // A run that completed no samples adds its energy, but no unit.
         FunctionalUnit::Run => Some(f64::from(u8::from(job.samples > Samples::ZERO))),
         FunctionalUnit::MillionSamples => of(Samples::new(1e6)),
         FunctionalUnit::Epoch(Some(samples)) => of(samples),

@@ -1,5 +1,5 @@
-//! Parts of a report's span: whole days, the hours at its edges, the times of one accounting boundary each, and the
-//! start of each device's monitoring.
+//! Parts of a report's span: whole days, the rest before and after them, the times with one accounting boundary each,
+//! and the start of each device's monitoring.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::ledger::Interval;
 use crate::ledger::apportion::{day_of, hour_of};
 use crate::ledger::entry::{Boundary, Terms};
 
-/// Returns the whole UTC days of a span.
+/// Returns the time from the first to the last UTC midnight of a span; `None` if the span contains no whole day.
 pub fn whole_days(span: &Slot) -> Option<Slot> {
     Slot::new(day_of(span.start() - TimeDelta::microseconds(1)) + TimeDelta::days(1), day_of(span.end()))
 }
 
-/// Returns the parts of a span outside its whole days.
+/// Returns the parts of a span before and after its whole UTC days.
 pub fn edges(span: &Slot) -> Vec<Slot> {
     match whole_days(span) {
         Some(days) => {
@@ -25,8 +25,8 @@ pub fn edges(span: &Slot) -> Vec<Slot> {
     }
 }
 
-/// Returns the terms in force in a span, oldest first. If the span ends before the first terms, the first terms are
-/// returned.
+/// Returns the settings of the ledger that applied in a span, oldest first. For a span before the first settings, these
+/// are returned.
 pub fn in_force(all: impl IntoIterator<Item = Terms>, span: &Slot) -> Vec<Terms> {
     let mut found: Vec<Terms> = Vec::new();
     for terms in all {
@@ -41,8 +41,8 @@ pub fn in_force(all: impl IntoIterator<Item = Terms>, span: &Slot) -> Vec<Terms>
     found
 }
 
-/// Divides a span at the full hours at which the accounting boundary changes: the hour of a change keeps its earlier
-/// boundary. Energy from before the first terms belongs to their boundary.
+/// Divides a span at the full hours from which the accounting boundary changes: the hour in which the settings change
+/// keeps the earlier boundary. Time before the first settings has their boundary.
 pub fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
     let mut found: Vec<(Slot, Boundary)> = Vec::new();
     let mut from = span.start();
@@ -62,14 +62,14 @@ pub fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
     found
 }
 
-/// Returns the time from which to search for a device's first interval, given its first day with a balance. A block
-/// that is closed after midnight counts for the day before, and may have begun one day earlier.
+/// Returns the time from which to search for a device's first interval, one day before the first day with a balance. A
+/// block that is closed after midnight counts for the day before, and may have begun another day earlier.
 pub fn searched_from(first_day: DateTime<Utc>) -> DateTime<Utc> {
     first_day - TimeDelta::days(1)
 }
 
-/// Returns the start of a device's first interval: the earlier of its first row, `minute`, and its first rolled-up
-/// hour, `hour`. The interval began somewhere in that hour, but not before the ledger's start, `begun`.
+/// Returns the start of a device's first interval: the earlier of the start `minute` of its first row and the start
+/// `hour` of its first rolled-up hour. An interval in a rolled-up hour did not begin before the ledger did, at `begun`.
 pub fn first_of(
     minute: Option<DateTime<Utc>>,
     hour: Option<DateTime<Utc>>,
@@ -79,7 +79,7 @@ pub fn first_of(
     [minute, hour].into_iter().flatten().min()
 }
 
-/// Adds the rows of the open block.
+/// Sets the first time of each device to the start of its first row in the open block, if that is earlier.
 pub fn add_open(first: &mut BTreeMap<DeviceId, DateTime<Utc>>, open: &[Interval]) {
     for row in open {
         let known = first.entry(row.device.clone()).or_insert(row.slot.start());

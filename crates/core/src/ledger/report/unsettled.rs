@@ -1,4 +1,4 @@
-//! Emissions of energy that is in no settlement yet, computed in memory for reports.
+//! Emissions of energy that no settlement (stored emissions of an hour) contains yet, computed in memory for reports.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::ledger::entry::Factor;
 use crate::ledger::settlement::parts;
 use crate::ledger::{Interval, Total};
 
-/// Returns the block after which the closed energy of a due hour is in no settlement; `None` if all of it is in one.
-/// `through_block` is the last block in the hour's settlement.
+/// Returns the number of the block after which the energy of an hour is in no settlement; `None` if a settlement
+/// contains all of it. `why` is the reason why the hour waits; `through_block` is the last block in its settlement.
 pub fn unsettled_after(why: DueReason, through_block: Option<u64>) -> Option<u64> {
     why.is_of_energy().then(|| through_block.unwrap_or_default())
 }
 
-/// Rows that are in no settlement, by hour.
+/// Rows that no settlement contains, by hour.
 #[derive(Clone, Debug, Default)]
 pub struct Unsettled(BTreeMap<DateTime<Utc>, Vec<Interval>>);
 
@@ -32,12 +32,12 @@ impl Unsettled {
         Self(hours)
     }
 
-    /// Returns the starts of its hours, oldest first.
+    /// Returns the starts of the hours with such rows, oldest first.
     pub fn hours(&self) -> impl DoubleEndedIterator<Item = DateTime<Utc>> + '_ {
         self.0.keys().copied()
     }
 
-    /// Returns the time from its first hour to the end of its last one.
+    /// Returns the time from the start of the first to the end of the last such hour.
     pub fn span(&self) -> Option<Slot> {
         let (first, last) = self.hours().next().zip(self.hours().next_back())?;
         Slot::new(first, last + TimeDelta::hours(1))
@@ -45,7 +45,7 @@ impl Unsettled {
 }
 
 impl LedgerData {
-    /// Adds the emissions of unsettled energy, with the intensities of one kind.
+    /// Adds energy and emissions of rows that no settlement contains, with carbon intensities of one kind.
     pub fn add_emissions(&mut self, unsettled: &Unsettled, kind: SignalKind, factors: &[Factor]) {
         self.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
         for (hour, rows) in &unsettled.0 {
@@ -57,7 +57,7 @@ impl LedgerData {
         }
     }
 
-    /// Adds the hours of unsettled energy. `settled` of them have a settlement that contains other energy.
+    /// Adds the hours of rows that no settlement contains. `settled` of these hours have a settlement for other energy.
     pub fn add_hours(&mut self, unsettled: &Unsettled, settled: u64, now: DateTime<Utc>) {
         self.hours_with_energy += (unsettled.0.len() as u64).saturating_sub(settled);
         let present = unsettled.span().and_then(|span| Slot::new(span.start(), span.end().min(now)));

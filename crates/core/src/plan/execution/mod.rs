@@ -1,4 +1,4 @@
-//! Execution of plans: when to keep a plan, and which set point to apply now.
+//! Execution of plans: whether to keep the current plan, and which set point to apply now.
 
 mod keep;
 mod set_point;

@@ -1,4 +1,4 @@
-//! Set points follow the plan with a minimum dwell, unless that would violate a constraint, and an optional maximum ramp.
+//! Choice of the set point to apply: the plan's, after a minimum dwell that yields to time constraints, or a ramp step.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -13,31 +13,31 @@ const STEP: TimeDelta = TimeDelta::minutes(1);
 /// Limits on changes of set points.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwitchingLimits {
-    /// Minimum time at one.
+    /// Minimum time at one set point.
     pub dwell: Seconds,
-    /// Maximum change of a limit per minute, if limited.
+    /// Maximum change of a power limit per minute; `None` if unlimited. Values below 1 W count as 1 W.
     pub ramp_per_min: Option<Watts>,
 }
 
-/// The set point applied to a job, and since when.
+/// The set point applied to a job, with the time since which it applies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppliedSetPoint {
     /// One set point per group of equal GPUs.
     pub setting: Vec<SetPoint>,
-    /// Time of its application.
+    /// Time at which the setting was applied.
     pub since: DateTime<Utc>,
-    /// True if it is an intermediate step to another one.
+    /// True if the setting is an intermediate step of a ramp.
     pub ramping: bool,
     /// Activity requested from the job.
     pub activity: JobActivity,
 }
 
-/// Returns the set point to apply now: the plan's, or the current one if its minimum dwell has not passed, or a step
-/// towards the plan's. `None` if the plan does not cover now; `done` are all samples so far.
+/// Returns the set point to apply now: the plan's, the applied one (`held`) if its minimum dwell has not passed, or a
+/// step of a ramp to the plan's. `None` if the plan does not cover `now`. `done` are the job's samples so far.
 ///
-/// Time constraints take precedence over the dwell: if waiting at a slower set point would violate one, a faster one
-/// applies at once, and a slower one is skipped if staying there for the dwell would. Pauses start and end without
-/// delay.
+/// Time constraints take precedence over the dwell: if waiting at a slower set point would violate a constraint, the
+/// faster one applies at once; a slower set point that would violate a constraint within its dwell is skipped. Pauses
+/// start and end without delay.
 pub fn next_set_point(
     held: Option<&AppliedSetPoint>,
     plan: &Plan,
@@ -80,8 +80,7 @@ pub fn next_set_point(
     Some(AppliedSetPoint { ramping: setting != *wanted, setting, since: now, activity: *activity })
 }
 
-/// Returns whether the time constraint can still be met if the job stays at a throughput until a time and runs at full
-/// speed from then on.
+/// Returns whether the job still ends in time if it stays at `throughput` until `until` and then runs at full speed.
 fn may_wait(
     plan: &Plan,
     done: Samples,

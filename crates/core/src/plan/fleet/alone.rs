@@ -1,11 +1,11 @@
-//! Jobs without binding shared constraints, each solved alone.
+//! Optimum of each job without regard to shared constraints, and the check whether these optima satisfy them.
 
 use super::problem::{FleetJob, FleetProblem};
 use crate::plan::job::{PlanSlot, Point, Problem, solve};
 use crate::units::{GramsCo2e, SamplesPerSecond, Seconds, Watts};
 
-/// Returns one job's optimum alone: seconds at each point, slot after slot, the faster point first. `None` if there is
-/// none, or if the job may pause or has a carbon budget.
+/// Returns one job's optimum without shared constraints: for each slot the points used and the seconds at each, the
+/// faster point first. `None` if there is none, or if the job may pause or has a carbon budget.
 pub(super) fn alone(problem: &FleetProblem, job: &FleetJob) -> Option<Vec<Vec<(usize, Seconds)>>> {
     let may_pause = !job.still.is_empty() || job.points.iter().any(|p| p.throughput == SamplesPerSecond::ZERO);
     if job.carbon_budget.is_some() || may_pause {

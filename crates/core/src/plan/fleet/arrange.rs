@@ -1,9 +1,9 @@
-//! Conversion of averages over slots to limits at every instant.
+//! Conversion of the relaxation's averages over slots to power limits at every instant.
 //!
-//! The relaxation keeps a cap on average only. Here each job first gets, in each slot, one point that needs no more than
-//! its average there, so that limits fit under the cap at every instant. Work that this leaves undone is then placed
-//! where it is cheapest at the relaxation's prices and the cap leaves room; slots are divided in time as needed. At
-//! equal prices the earlier slot comes first, and within a slot the earlier part, so that few slots are divided.
+//! The relaxation keeps a cap only on average over a slot. Here each job first gets, in each slot, one point that needs
+//! no more than its average, so that limits fit under the cap at every instant. Work that this leaves undone is then
+//! placed where it is cheapest at the relaxation's prices and the cap leaves room; slots are divided in time as needed.
+//! At equal prices the earlier slot comes first, and within a slot the earlier part, so that few slots are divided.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,26 +11,26 @@ use std::collections::BinaryHeap;
 use super::interior::{Interior, Prices};
 use super::model::{End, Model, ROUNDING};
 
-/// Difference of costs per second that counts as none, relative to the largest cost.
+/// Difference of costs per second, relative to the largest cost, up to which costs count as equal.
 const SAME: f64 = 1e-6;
-/// Power that counts as rounding, W.
+/// Difference of powers that counts as rounding, W.
 const NO_POWER: f64 = 1e-6;
-/// Codes of a job that has ended, and of one that pauses.
+/// Values in [`Piece::at`] for a job that has ended and for one that pauses.
 const ENDED: u16 = u16::MAX;
 const STILL: u16 = u16::MAX - 1;
 
-/// A part of a slot in which no job changes its limit.
+/// A part of a slot in which no job changes its power limit.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub(super) seconds: f64,
-    /// Power left under the cap, W.
+    /// Difference between the cap and the sum of the jobs' limits, W.
     free: f64,
-    /// Each job's point, or [`ENDED`], or [`STILL`].
+    /// Index of each job's point, or [`ENDED`], or [`STILL`].
     at: Vec<u16>,
 }
 
 impl Piece {
-    /// Returns a job's point, if it runs.
+    /// Returns the index of a job's point; `None` if the job pauses or has ended.
     pub(super) fn point(&self, job: usize) -> Option<usize> {
         (self.at[job] < STILL).then(|| usize::from(self.at[job]))
     }
@@ -41,21 +41,21 @@ impl Piece {
     }
 }
 
-/// Limits at every instant.
+/// Operating points of all jobs at every instant.
 pub(super) struct Arrangement {
     /// Pieces of each slot in time order.
     pub(super) slots: Vec<Vec<Piece>>,
-    /// Samples of each job that were not placed.
+    /// Samples of each job for which no time and power were found.
     pub(super) short: Vec<f64>,
 }
 
-/// A way to do more work in a slot.
+/// A way for a job to do more work in a piece of a slot: at a faster point, or by running longer.
 #[derive(Clone, Copy)]
 struct Offer {
     key: i64,
     piece: usize,
     to: usize,
-    /// Gain in samples per second, and the limit needed for it in watts.
+    /// Gain in throughput, samples/s, and the increase of the limit that it needs, W.
     gain: f64,
     watts: f64,
 }
@@ -65,26 +65,26 @@ struct Arranger<'a> {
     ends: &'a [End],
     prices: &'a Prices,
     slots: Vec<Vec<Piece>>,
-    /// Samples of each job still to be placed.
+    /// Samples of each job that are still undone; negative if the job does too much.
     left: Vec<f64>,
-    /// Jobs that end in each slot.
+    /// Indices of the jobs that end in each slot.
     enders: Vec<Vec<usize>>,
-    /// True if constraints are broken, so that the highest priority goes first.
+    /// True if not all constraints can be met, so that jobs of higher priority are served first.
     by_priority: bool,
-    /// Largest cost of a second, gCO2e.
+    /// Largest cost of a second at any point of any job, gCO2e.
     scale: f64,
 }
 
-/// Order in which undone work is placed.
+/// Order in which undone work is placed in slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum First {
-    /// At the least cost.
+    /// Where the cost is least.
     Cheapest,
-    /// In the slot in which the relaxation does it if there is room; then at the least cost.
+    /// In the slot in which the relaxation does the work, if there is room; the rest where the cost is least.
     SameSlot,
 }
 
-/// Arranges the solution of the relaxation.
+/// Converts the solution of the relaxation to an arrangement.
 pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: First) -> Arrangement {
     let slots = 0..model.seconds.len();
     let highest = model.jobs.iter().flat_map(|job| slots.clone().map(|t| job.max_second_cost(t))).fold(0.0, f64::max);
@@ -118,7 +118,7 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
 }
 
 impl Arranger<'_> {
-    /// Returns a slot in which each job has one point for as long as it runs.
+    /// Returns the pieces of a slot in which each job has one point for as long as it runs.
     fn ground(&self, t: usize, interior: &Interior) -> Vec<Piece> {
         let jobs = self.model.jobs.len();
         let mut at = vec![ENDED; jobs];
@@ -145,7 +145,7 @@ impl Arranger<'_> {
         }
         let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
         self.fit(t, cap, &mut at, &mut over);
-        // A job that ends here at a lower point than on average runs longer.
+        // A job that ends in this slot runs longer if its point is slower than the relaxation's average.
         for job in (0..jobs).filter(|job| t == self.ends[*job].slot && at[*job] < STILL) {
             let rate = self.model.jobs[job].rate[usize::from(at[job])];
             if rate > 0.0 {
@@ -173,7 +173,7 @@ impl Arranger<'_> {
         pieces
     }
 
-    /// Returns the best point up to a limit and a throughput.
+    /// Returns the point of least cost, at the relaxation's prices, up to a power limit and a throughput.
     fn foot(&self, job: usize, t: usize, limit: f64, rate: f64) -> usize {
         let j = &self.model.jobs[job];
         let (most, fastest) = (limit + 1e-5 * j.highest() + NO_POWER, rate + 1e-5 * j.fastest());
@@ -184,7 +184,7 @@ impl Arranger<'_> {
         good.max_by(|a, b| j.rate[*a].total_cmp(&j.rate[*b])).unwrap_or(0)
     }
 
-    /// Lowers the points of jobs until all fit, first of those above their average.
+    /// Lowers points until all limits fit under the cap, first of the jobs that are furthest above their average limit.
     fn fit(&self, t: usize, cap: f64, at: &mut [u16], over: &mut [f64]) {
         let limit = |job: usize, l: u16| self.model.jobs[job].limit[usize::from(l)];
         loop {
@@ -204,14 +204,15 @@ impl Arranger<'_> {
         }
     }
 
-    /// Returns the cost of a second at a point at the prices, without those of time and work.
+    /// Returns the cost of a second at a point, at the relaxation's prices; without the cost of time and the work's
+    /// value.
     fn second(&self, job: usize, t: usize, l: usize) -> f64 {
         let j = &self.model.jobs[job];
         let grams = (self.prices.budget[job] + self.prices.shared[t]) * self.model.carbon[t];
         (j.joule_cost[t] + grams) * j.power[l] + self.prices.cap[t] * j.limit[l]
     }
 
-    /// Returns whether the remaining work counts as done.
+    /// Returns whether all work of a job is placed, up to rounding.
     fn done(&self, job: usize) -> bool {
         self.left[job] <= ROUNDING * self.model.jobs[job].work
     }
@@ -237,11 +238,11 @@ impl Arranger<'_> {
     }
 
     fn buy_back(&mut self) {
-        // Power reserved for other jobs may be left over.
+        // Each round may free power that was reserved for other jobs.
         while self.buy_what_there_is() {}
     }
 
-    /// Returns whether any work was placed.
+    /// Places undone work by least cost, as far as there is room. Returns whether any work was placed.
     fn buy_what_there_is(&mut self) -> bool {
         let mut bought = false;
         let mut queue = BinaryHeap::new();
@@ -264,21 +265,21 @@ impl Arranger<'_> {
         bought
     }
 
-    /// Returns the power of a piece that a job may take: the free power less what unfinished jobs that end in this slot
-    /// need to continue.
+    /// Returns the power of a piece that a job may take: the free power, less what unfinished jobs that end in this
+    /// slot need to run longer.
     fn room(&self, job: usize, t: usize, piece: &Piece) -> f64 {
         let waits = |other: &&usize| **other != job && piece.at[**other] == ENDED && !self.done(**other);
         let kept: f64 = self.enders[t].iter().filter(waits).map(|other| self.model.jobs[*other].lowest()).sum();
         piece.free - kept + NO_POWER
     }
 
-    /// Returns a job's place in the order of placing; the lowest comes first.
+    /// Returns a job's rank in the order of placing work; the lowest comes first.
     fn turn(&self, job: usize) -> i32 {
         if self.by_priority { -self.model.jobs[job].rank } else { 0 }
     }
 
-    /// Returns the cheapest way for a job to do more in a slot. Jobs are compared by the cost above the relaxation's
-    /// price, per second of the job's work.
+    /// Returns the cheapest way for a job to do more work in a slot. `key` compares jobs: the cost above the
+    /// relaxation's price of the job's work, per second at its fastest point.
     fn offer(&self, job: usize, t: usize) -> Option<Offer> {
         let j = &self.model.jobs[job];
         let lambda = self.prices.work[job];
@@ -296,7 +297,7 @@ impl Arranger<'_> {
                 }
                 break;
             };
-            // The same step in a later piece is evaluated when the earlier one has no room.
+            // An equal earlier piece was considered already; this one follows once the earlier one has no room.
             if last == Some((from, p.free)) {
                 continue;
             }
@@ -316,7 +317,7 @@ impl Arranger<'_> {
         Some(Offer { key: above.round() as i64, ..offer })
     }
 
-    /// Adds offers to run longer in the slot in which the job ends.
+    /// Adds the ways to run longer in the slot in which the job ends.
     fn longer(&self, job: usize, t: usize, piece: usize, consider: &mut impl FnMut(f64, Offer)) {
         let j = &self.model.jobs[job];
         let so_far: f64 = self.slots[t][..piece].iter().map(|p| p.seconds).sum();
@@ -333,7 +334,7 @@ impl Arranger<'_> {
         }
     }
 
-    /// Takes as much of an offer as the work needs; returns the work.
+    /// Applies as much of an offer as `work` needs; returns the samples gained.
     fn buy(&mut self, job: usize, t: usize, offer: Offer, work: f64) -> f64 {
         let so_far: f64 = self.slots[t][..offer.piece].iter().map(|p| p.seconds).sum();
         let pieces = &mut self.slots[t];
@@ -357,7 +358,7 @@ impl Arranger<'_> {
         offer.gain * seconds
     }
 
-    /// Ends jobs earlier that have done too much work.
+    /// Ends a job earlier if it does too much work.
     fn trim(&mut self, job: usize) {
         for t in (0..=self.ends[job].slot).rev() {
             for place in (0..self.slots[t].len()).rev() {

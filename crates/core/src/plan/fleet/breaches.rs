@@ -1,4 +1,4 @@
-//! Constraints that schedules break, and by how much.
+//! Detection of the constraints that schedules violate, with the excess over each.
 
 use chrono::TimeDelta;
 
@@ -6,11 +6,11 @@ use super::model::MISSED;
 use super::problem::{Breach, FleetJob, FleetProblem, FleetSchedule};
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
-/// Times and watts that are rounding.
+/// Delay and excess over a cap that count as rounding.
 const NO_TIME: TimeDelta = TimeDelta::milliseconds(1);
 const NO_POWER: Watts = Watts::new(1e-3);
 
-/// Returns the constraints that schedules break.
+/// Returns the constraints that the schedules violate.
 pub(super) fn breaches(problem: &FleetProblem, schedules: &[FleetSchedule]) -> Vec<Breach> {
     let mut found = Vec::new();
     for (job, (j, schedule)) in problem.jobs.iter().zip(schedules).enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn breaches(problem: &FleetProblem, schedules: &[FleetSchedule]) -> V
     found
 }
 
-/// Returns the maximum sum of the limits within a slot, with the resting limits of ended jobs.
+/// Returns the maximum sum of limits within a slot, including the resting limits of ended jobs.
 fn peak(problem: &FleetProblem, schedules: &[FleetSchedule], t: usize) -> Watts {
     let mut events: Vec<(f64, f64)> = Vec::new();
     let mut sum = 0.0;
@@ -72,7 +72,7 @@ fn peak(problem: &FleetProblem, schedules: &[FleetSchedule], t: usize) -> Watts 
             Some(before) => events.push((at, rest - before)),
         }
     }
-    // Times closer than a microsecond are one.
+    // Times within a microsecond count as the same time; decreases come first there.
     events.sort_by(|a, b| (a.0 * 1e6).round().total_cmp(&(b.0 * 1e6).round()).then(a.1.total_cmp(&b.1)));
     let full = problem.slots[t].slot.duration().get() - 1e-6;
     let changes = events.into_iter().take_while(|(at, _)| *at < full);

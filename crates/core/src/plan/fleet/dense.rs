@@ -1,13 +1,13 @@
 //! Cholesky factorisation of a small dense symmetric system.
 
-/// A factor L·Lᵀ of a symmetric matrix that is positive definite but for rounding.
+/// Cholesky factor L of a symmetric matrix L·Lᵀ that is positive definite except for rounding.
 pub(super) struct Cholesky {
     lower: Vec<f64>,
     n: usize,
 }
 
 impl Cholesky {
-    /// Factors the matrix whose lower triangle is given row by row. The unknown of a pivot lost to rounding becomes 0.
+    /// Factors a matrix, given by its lower triangle row by row. An unknown whose pivot is lost to rounding becomes 0.
     pub(super) fn new(mut matrix: Vec<f64>, n: usize) -> Self {
         for i in 0..n {
             let before = matrix[i * n + i];
@@ -28,7 +28,7 @@ impl Cholesky {
         Self { lower: matrix, n }
     }
 
-    /// Solves for a right side in place.
+    /// Solves the system for the right side in `x`, and overwrites `x` with the solution.
     pub(super) fn solve(&self, x: &mut [f64]) {
         let n = self.n;
         for i in 0..n {

@@ -1,47 +1,47 @@
-//! Choice of the slot in which each job ends, and its proof (`planning.md` §2, "Dual form", with prices of shared
-//! constraints).
+//! Choice of the slot in which each job ends, and proof of its optimality (`planning.md` §2, "Dual form", with prices
+//! of shared constraints).
 //!
-//! Slots fill in order, so the slot in which a job ends is a discrete choice. Given prices of caps and budgets, the jobs
-//! are independent; the cheapest end of each at these prices is a better guess or, if none is better, the proof of
-//! optimality.
+//! Slots fill in order, so the slot in which a job ends is a discrete choice. At given prices of caps and budgets, the
+//! jobs are independent. The end that is cheapest at these prices is a better choice for a job; if no job has a cheaper
+//! end, that proves the optimality of the current choice.
 
 use super::interior::Prices;
 use super::model::{End, Model};
 
-/// Bisection steps of the price of a sample.
+/// Number of bisection steps of λ, the price of a sample.
 const HALVINGS: usize = 60;
 
-/// Result of pricing all ends of all jobs.
+/// Result of comparing all possible ends of all jobs at given prices.
 pub(super) struct Priced {
-    /// Cheapest end of each job at these prices; the present one if no other is clearly cheaper.
+    /// Cheapest end of each job at these prices; the current one if no other is clearly cheaper.
     pub(super) ends: Vec<End>,
     /// Lower bound of the cost over all ends, gCO2e.
     pub(super) bound: f64,
-    /// Lower bound of the cost with the present ends, gCO2e.
+    /// Lower bound of the cost with the current ends, gCO2e.
     pub(super) bound_here: f64,
 }
 
-/// One job's costs per second of each point in each slot, at given prices.
+/// One job at given prices of the shared constraints, which make it independent of the others.
 struct Alone<'a> {
     model: &'a Model,
     job: usize,
     prices: &'a Prices,
 }
 
-/// Least cost less the value of the work in all full slots before each slot, at one price of a sample.
+/// For each slot, the least cost of all full slots before it, less the value of their work at one price λ of a sample.
 struct Filled {
     cost: Vec<f64>,
 }
 
 impl Alone<'_> {
-    /// Returns the cost of a second at a point in a slot, without those of time and work.
+    /// Returns the cost of a second at a point in a slot, without the cost of time and the value of work.
     fn second(&self, t: usize, l: usize) -> f64 {
         let job = &self.model.jobs[self.job];
         let grams = (self.prices.budget[self.job] + self.prices.shared[t]) * self.model.carbon[t];
         (job.joule_cost[t] + grams) * job.power[l] + self.prices.cap[t] * job.limit[l]
     }
 
-    /// Returns the cheapest point of a slot at a price per sample: cost less value per second, and throughput.
+    /// Returns the cheapest point of a slot at a price per sample, as cost less value of a second, and throughput.
     fn best(&self, t: usize, lambda: f64) -> (f64, f64) {
         let job = &self.model.jobs[self.job];
         let value = |l: usize| self.second(t, l) - lambda * job.rate[l];
@@ -74,23 +74,24 @@ impl Alone<'_> {
         }
     }
 
-    /// Returns the cost of the last slot less the value of its work, and that work.
+    /// Returns the cost of the slot in which the job ends less the value of the work in it, and that work in samples.
     fn last(&self, end: End, lambda: f64) -> (f64, f64) {
         let (value, rate) = self.best(end.slot, lambda);
         let latest = self.model.latest(self.job);
         let late = if end.late { self.model.lateness } else { 0.0 };
-        // In the slot of the latest end, only the time after it is late.
+        // In the slot of the latest end, only the time after the latest end is late.
         let free = if end.late && end.slot == latest.slot { late * latest.seconds } else { 0.0 };
         let value = value + late;
         if value < 0.0 { (value * end.seconds - free, rate * end.seconds) } else { (-free, 0.0) }
     }
 
-    /// Returns the dual function of ending here: a lower bound of the cost for any λ.
+    /// Returns the dual function of an end: a lower bound of the job's cost with this end, for any λ.
     fn bound(&self, end: End, lambda: f64, filled: &Filled) -> f64 {
         filled.cost[end.slot] + self.last(end, lambda).0 + lambda * self.model.jobs[self.job].work
     }
 
-    /// Returns the largest lower bound of ending here, or any of at least `enough`; infinite if it is impossible.
+    /// Returns the largest lower bound of the job's cost with an end, or any of at least `enough`; infinite if
+    /// infeasible.
     fn value(&self, end: End, start: f64, enough: f64) -> f64 {
         let job = &self.model.jobs[self.job];
         let least: f64 = (0..end.slot).map(|t| self.model.span(self.job, t) * job.slowest(t)).sum();
@@ -107,7 +108,7 @@ impl Alone<'_> {
             (cost + lambda * job.work, work)
         };
         let mut best = f64::NEG_INFINITY;
-        // The bound is concave in λ and rises where too little work is done.
+        // The bound is concave in λ, and rises with λ as long as too little work is done.
         let (mut low, mut high) = (f64::NEG_INFINITY, f64::INFINITY);
         let (mut lambda, mut stride) = (start, start.abs().max(1e-12));
         for _ in 0..HALVINGS {
@@ -132,7 +133,7 @@ impl Alone<'_> {
     }
 }
 
-/// Prices all ends of all jobs: ends in time for jobs that end in time now, later ones for the others.
+/// Compares all ends of all jobs at given prices: ends in time for jobs that now end in time, late ends for the others.
 pub(super) fn price(model: &Model, prices: &Prices, ends: &[End]) -> Priced {
     let mut shared: f64 = prices.budgets.iter().zip(&model.budgets).map(|(price, grams)| price * grams).sum();
     for (t, price) in prices.cap.iter().enumerate() {
@@ -163,7 +164,7 @@ pub(super) fn price(model: &Model, prices: &Prices, ends: &[End]) -> Priced {
     Priced { ends: cheapest, bound, bound_here }
 }
 
-/// Returns all other ends that a job may choose: late ones if it is late.
+/// Returns all other possible ends of a job: late ones if its current end is late, else those in time.
 fn others(model: &Model, job: usize, end: End) -> impl Iterator<Item = End> {
     let latest = model.latest(job);
     let mut all = Vec::new();

@@ -1,8 +1,8 @@
-//! Solvers of the relaxation: the first one, and the one that replaces it where it stops unsolved.
+//! Choice of the solver of the relaxation: one is tried first, and the other replaces it where it fails.
 //!
-//! On 100,000 random fleets with five choices of penalties each, rounding stopped the structured method on 75 of 500,000
-//! relaxations; the linear programme solved all 75 (`stress` in the tests). It took 18 to 940 times as long on the problems
-//! of `benches/relaxation.rs`, and `clarabel` 13 to 66 times: the structured method goes first.
+//! On 100,000 random fleets with five choices of penalties each, rounding stopped the structured method on 75 of
+//! 500,000 relaxations; the linear programme solved all 75 (`stress` in the tests). On `benches/relaxation.rs` it took
+//! 18 to 940 times as long, and `clarabel` 13 to 66 times, so the structured method is the default.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,21 +12,21 @@ use super::model::{End, Model, ROUNDING};
 use super::problem::FleetProblem;
 use super::programme::Programme;
 
-/// Maximum number of variables of a programme: `microlp` takes too long for larger ones, and cannot be stopped.
+/// Maximum number of variables of a linear programme: `microlp` takes too long for larger ones, and cannot be stopped.
 const MOST_VARIABLES: usize = 15_000;
 
-/// Solver of the plans of jobs that share caps or carbon budgets.
+/// Solver for the joint plans of jobs that share power caps or carbon budgets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Solver {
-    /// Structured interior-point method; where it stops unsolved, the linear programme.
+    /// Structured interior-point method; if it fails, the linear programme.
     #[default]
     Structured,
-    /// Linear programme; where it is too large or stops unsolved, the structured interior-point method.
+    /// Linear programme; if it is too large or fails, the structured interior-point method.
     Lp,
 }
 
-/// Solves relaxations.
+/// Settings for solving relaxations.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Relaxer {
     pub(super) solver: Solver,
@@ -39,8 +39,8 @@ impl Relaxer {
         Self { solver, most_iterations: MOST_ITERATIONS }
     }
 
-    /// Solves the relaxation in which each job ends in the given slot. If neither solver does, returns the last iterate of
-    /// the interior-point method.
+    /// Solves the relaxation with the given ends of the jobs. If both solvers fail, returns the last iterate of the
+    /// interior-point method.
     pub(super) fn solve(&self, model: &Model, ends: &[End], aim: Aim, go_on: &dyn Fn() -> bool) -> Interior {
         let structured = || Method::new(model, ends, aim).run(self.most_iterations, go_on);
         let general = || go_on().then(|| Method::new(model, ends, aim).run_programme())?;
@@ -55,13 +55,13 @@ impl Relaxer {
 }
 
 impl Method<'_> {
-    /// Solves the relaxation as a linear programme. `None` if it is too large or fails.
+    /// Solves the relaxation as a linear programme; `None` if the programme is too large or the solver fails.
     fn run_programme(self) -> Option<Interior> {
         let programme = Programme::new(&self);
         (programme.variables() <= MOST_VARIABLES).then(|| self.adopt(&programme))?
     }
 
-    /// Returns the optimum of a programme as an iterate of the method.
+    /// Solves a programme and returns its optimum as a result of the interior-point method; `None` if the solver fails.
     fn adopt(mut self, programme: &Programme) -> Option<Interior> {
         let mut optimum = programme.solve()?;
         let mut used = vec![0.0; programme.rows.len()];
@@ -114,8 +114,8 @@ impl Relaxation {
         Self { model, ends }
     }
 
-    /// Solves it with one solver alone, whatever its size, and returns the optimum in units of [`Self::programme`].
-    /// `None` if the solver stops unsolved.
+    /// Solves the relaxation with one solver alone, whatever its size, and returns the optimum in units of
+    /// [`Self::programme`]. `None` if the solver fails.
     pub fn solve(&self, solver: Solver) -> Option<f64> {
         let method = Method::new(&self.model, &self.ends, Self::AIM);
         let interior = match solver {
@@ -128,7 +128,7 @@ impl Relaxation {
         interior.map(|interior| interior.objective)
     }
 
-    /// Returns the relaxation in a form for other solvers.
+    /// Returns the relaxation as a linear programme for other solvers.
     pub fn programme(&self) -> Programme {
         Programme::new(&Method::new(&self.model, &self.ends, Self::AIM))
     }

@@ -1,59 +1,59 @@
-//! A primal–dual interior-point method for the relaxation in which each slot keeps its cap on average and the slot in
+//! Primal–dual interior-point method for the relaxation in which each slot keeps its cap on average and the slot in
 //! which each job ends is given (predictor and corrector: S. Mehrotra, "On the implementation of a primal–dual interior
 //! point method", SIAM J. Optim. 2, 1992).
 //!
-//! A *block* is one job in one slot; its variables, the parts of the slot's time at each point, add up to 1. Blocks
-//! share few *rows*: a cap per slot, the work of each job, carbon budgets. Any row may be missed at a penalty, so there
-//! is always a strictly feasible solution.
+//! A *block* is one job in one slot; its variables are the shares of the slot's time at each point and add up to 1.
+//! Blocks are coupled by a few *rows*: a cap per slot, the work of each job, carbon budgets. Any row may be missed at a
+//! penalty, so there is always a strictly feasible solution. The *price* of a row is its dual value.
 
 use super::iterate::Method;
 use super::newton::Step;
 use super::rows::Row;
 
-/// Gap relative to the objective, and misses relative to the rows, at which the method stops.
+/// Duality gap, relative to the objective, and miss of the scaled rows at which the method stops.
 const CLOSE: f64 = 1e-9;
-/// Gap up to which an iterate counts as solved if rounding stops the method.
+/// The same gap and miss up to which an iterate counts as solved if rounding keeps the method from converging.
 pub(super) const CLOSE_ENOUGH: f64 = 1e-6;
 /// Maximum number of iterations.
 pub(super) const MOST_ITERATIONS: usize = 100;
-/// Fraction of the way to the boundary that a step takes.
+/// Fraction of the longest possible step that is taken, so that all variables stay positive.
 const SHORT_OF_BOUNDARY: f64 = 0.99;
 
-/// Prices of the rows.
+/// Prices (dual values) of the rows.
 #[derive(Clone, Debug)]
 pub(super) struct Prices {
-    /// λ of each job, in gCO2e per sample.
+    /// Price of each job's work, λ, in gCO2e per sample.
     pub(super) work: Vec<f64>,
     /// Price of each slot's cap in gCO2e per watt-second of limit; not negative.
     pub(super) cap: Vec<f64>,
-    /// Price of each job's carbon budget in grams of cost per gram; not negative.
+    /// Price of each job's own carbon budget in grams of cost per gram of carbon; not negative.
     pub(super) budget: Vec<f64>,
-    /// Price of the shared carbon budget in each slot; not negative.
+    /// Price of each shared carbon budget, and of the one that applies in each slot, in the same unit; not negative.
     pub(super) budgets: Vec<f64>,
     pub(super) shared: Vec<f64>,
 }
 
-/// Result of the method.
+/// Result of the interior-point method.
 pub(super) struct Interior {
-    /// Shares of time of each job, slot after slot, one per point; the last slot has one more for having ended.
+    /// Each job's shares of the slots' time, slot after slot, one per point; at last the share after the job's end.
     pub(super) parts: Vec<Vec<f64>>,
     pub(super) prices: Prices,
-    /// Missing fraction of each job's work.
+    /// Fraction of each job's work that is not done.
     pub(super) missing: Vec<f64>,
-    /// Fraction of each job's work by which even the slowest points do too much before the last slot.
+    /// Fraction of each job's work by which even the slowest points before its last slot do too much.
     pub(super) surplus: Vec<f64>,
-    /// Grams above each job's budget, and above each shared one.
+    /// Excess over each job's carbon budget, and over each shared one, in grams.
     pub(super) over_budget: Vec<f64>,
     pub(super) over_shared: Vec<f64>,
-    /// Objective including penalties, in units of the method's scale.
+    /// Value of the objective including penalties, in units of the method's scale.
     pub(super) objective: f64,
-    /// True if the gap is closed.
+    /// True if the method converged.
     pub(super) solved: bool,
 }
 
 /// Distance of an iterate from the optimum.
 pub(super) struct Measure {
-    /// Σ value × reduced cost, and the number of terms.
+    /// Duality gap, Σ value × reduced cost, and the number of terms in the sum.
     product: f64,
     variables: usize,
     /// Largest miss of a row.
@@ -62,14 +62,14 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// Returns the larger of the gap relative to the objective and the largest miss.
+    /// Returns the larger of the duality gap, relative to the objective, and the largest miss.
     pub(super) fn off(&self) -> f64 {
         (self.product / (1.0 + self.objective.abs())).max(self.infeasible)
     }
 }
 
 impl Method<'_> {
-    /// Returns a start that satisfies the rows of the blocks and the constraints on prices.
+    /// Sets a starting point whose shares add up to 1 in each block and whose reduced costs are positive.
     fn start(&mut self) {
         self.reduce_costs();
         let (mut product, mut count) = (0.0, 0);
@@ -92,7 +92,7 @@ impl Method<'_> {
         self.rows.iter_mut().chain(self.caps.iter_mut().flatten()).for_each(|row| row.centre(mu));
     }
 
-    /// Sets the blocks' reduced costs to those at the rows' prices, up to a constant per block.
+    /// Computes the blocks' reduced costs from the rows' prices, up to a constant per block.
     pub(super) fn reduce_costs(&mut self) {
         let prices = Step {
             cap: self.caps.iter().map(|cap| cap.map_or(0.0, |row| row.dual)).collect(),
@@ -113,10 +113,10 @@ impl Method<'_> {
         }
     }
 
-    /// Iterates until the gap is closed, rounding or the number of iterations stops it, or `go_on` returns false.
+    /// Iterates until the method converges, rounding or the number of iterations stops it, or `go_on` returns false.
     pub(super) fn run(mut self, most_iterations: usize, go_on: &dyn Fn() -> bool) -> Interior {
         self.start();
-        // Rounding makes late steps worse, so the closest iterate counts.
+        // Rounding can make late steps worse, so the iterate closest to the optimum is kept.
         let mut closest = f64::INFINITY;
         let mut kept = None;
         for _ in 0..most_iterations {
@@ -135,13 +135,13 @@ impl Method<'_> {
             }
             closest = closest.min(off);
             let dense = self.assemble();
-            // Predictor: towards the optimum.
+            // The predictor step leads towards the optimum.
             let predictor = self.solve(&dense, |row| row.right);
             self.set_bases(&predictor);
             let (primal, dual, sums) = self.reach(&predictor);
             let after = sums[0] + dual * sums[1] + primal * sums[2] + primal * dual * sums[3];
             let target = (after / product).clamp(0.0, 1.0).powi(3) * product / variables as f64;
-            // Corrector: towards the centre, with the second-order terms of the predictor.
+            // The corrector step also leads towards the centre, and includes the predictor's second-order terms.
             self.correct(&predictor, target);
             let step = self.solve(&dense, Row::corrected);
             self.set_bases(&step);
@@ -192,8 +192,8 @@ impl Method<'_> {
         Measure { product, variables, infeasible, objective }
     }
 
-    /// Returns the maximum step of a predictor in shares and in prices, and the coefficients of Σ value × reduced cost
-    /// after it: constant, by prices, by shares, by both.
+    /// Returns the maximum steps of a predictor in shares and in prices, and the coefficients of the duality gap after
+    /// it: constant, by the step in prices, by that in shares, by the product of both.
     fn reach(&self, step: &Step) -> (f64, f64, [f64; 4]) {
         let (mut primal, mut dual) = (1.0_f64, 1.0_f64);
         let mut sums = [0.0; 4];
@@ -206,7 +206,7 @@ impl Method<'_> {
                 let (g, r, p) = self.model.jobs[j].features(t, last);
                 let (mut high, mut low, mut both, mut turned, mut twice) = (0.0_f64, 0.0_f64, 0.0, 0.0, 0.0);
                 for l in 0..y.len() {
-                    // Relative decrease of the reduced cost; the variable takes the rest.
+                    // `turn` is the relative decrease of the reduced cost; that of the variable is 1 − `turn`.
                     let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
                     let product = y[l] * z[l];
                     high = high.max(turn);
@@ -235,7 +235,7 @@ impl Method<'_> {
         (1.0 / primal, 1.0 / dual, sums)
     }
 
-    /// Prepares the corrector: its additions to each variable, and right sides.
+    /// Prepares the corrector: computes its addition to each variable and the right sides.
     fn correct(&mut self, predictor: &Step, target: f64) {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {
@@ -266,7 +266,7 @@ impl Method<'_> {
         caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.correct(*rise, target)));
     }
 
-    /// Takes a step as far as all variables stay positive.
+    /// Takes as much of a step as keeps all variables positive.
     fn advance(&mut self, step: &Step) {
         let (mut primal, mut dual) = (SHORT_OF_BOUNDARY, SHORT_OF_BOUNDARY);
         for (j, blocks) in self.blocks.iter().enumerate() {
@@ -311,7 +311,7 @@ impl Method<'_> {
         caps.for_each(|(row, rise)| row.iter_mut().for_each(|row| row.advance(*rise, primal, dual)));
     }
 
-    /// Returns the present iterate as the result.
+    /// Returns the current iterate as the result, in physical units.
     pub(super) fn finish(self, objective: f64, solved: bool) -> Interior {
         let work = |j: usize| self.rows[j].dual * self.scale / self.model.jobs[j].work;
         let over = |row: Option<usize>| row.map_or(0.0, |row| self.rows[row].above.value);

@@ -1,55 +1,55 @@
-//! The iterate of the interior-point method: values and prices of all blocks and rows, each scaled to about 1.
+//! State of the interior-point method ([`super::interior`]): values and prices of blocks and rows, scaled to about 1.
 
 use super::model::{End, Job, Model};
 use super::rows::{Blocks, Row};
 
-/// Objective of a relaxation.
+/// Quantity that a relaxation minimises.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Aim {
-    /// Cost, with penalties for missed work and exceeded budgets as multiples of the largest possible cost.
+    /// Cost, with penalties for missed work and exceeded budgets.
     Cost {
-        /// Factor of missed work.
+        /// Factor of the penalty for missed work, as a multiple of the largest possible cost.
         work: f64,
-        /// Factor of exceeded budgets.
+        /// Factor of the penalty for exceeded carbon budgets, as a multiple of the largest possible cost.
         budget: f64,
-        /// True if missed work is weighted by priority, because some must be missed.
+        /// True if the penalty for missed work rises with priority, because some work must be missed.
         ranked: bool,
     },
-    /// Misses at any cost: work by priority, then budgets.
+    /// Misses, whatever the cost: missed work weighted by priority, then exceeded budgets.
     Misses,
 }
 
-/// Factor of missed work, and of exceeded budgets, in the first relaxation of a search.
+/// Penalty factor of missed work and of exceeded budgets in the first relaxation of a search.
 pub(super) const FIRST_FACTOR: f64 = 30.0;
 
-/// Weight of a priority's work relative to the next lower priority.
+/// Weight of a priority's work relative to work of the next lower priority.
 const PRIORITY: f64 = 30.0;
 
-/// State of the method.
+/// State of the interior-point method.
 pub(super) struct Method<'a> {
     pub(super) model: &'a Model,
     pub(super) blocks: Vec<Blocks>,
-    /// Row of each slot's cap; `None` if it cannot bind.
+    /// Row of each slot's cap; `None` if the cap cannot bind.
     pub(super) caps: Vec<Option<Row>>,
-    /// Scale of each cap's row, in watt-seconds.
+    /// Factor that scales each cap's row, per watt-second of limit.
     pub(super) cap_scale: Vec<f64>,
-    /// Rows of each job's work, then of budgets.
+    /// Rows of the jobs' work, one per job, then of the jobs' own carbon budgets, then of the shared ones.
     pub(super) rows: Vec<Row>,
-    /// Row of each job's budget, and its scale in grams.
+    /// Index in `rows` of each job's own carbon budget, and the budget's scale in grams.
     pub(super) budget_row: Vec<Option<usize>>,
     pub(super) budget_scale: Vec<f64>,
-    /// Row of the first shared budget, and the scale of each in grams.
+    /// Index in `rows` of the first shared carbon budget, and the scale of all shared budgets in grams.
     pub(super) first_shared: usize,
     pub(super) shared_scale: f64,
     /// Scale of the objective in grams.
     pub(super) scale: f64,
-    /// Coupling of each capped slot with the other rows, and the pivot of its own.
+    /// For each capped slot, the Newton system's coefficients of its cap with all other rows, and its diagonal element.
     pub(super) coupling: Vec<Vec<f64>>,
     pub(super) pivots: Vec<f64>,
 }
 
 impl<'a> Method<'a> {
-    /// Creates the relaxation in which each job ends in the given slot.
+    /// Creates the relaxation with given ends of the jobs.
     pub(super) fn new(model: &'a Model, ends: &[End], aim: Aim) -> Self {
         let slots = model.seconds.len();
         let total = |j: &Job| (0..slots).map(|t| j.max_second_cost(t) * model.seconds[t]).sum::<f64>();
@@ -116,12 +116,13 @@ impl<'a> Method<'a> {
         }
     }
 
-    /// Returns the row of the shared budget that a slot belongs to.
+    /// Returns the index of the row of the shared carbon budget that a slot belongs to.
     pub(super) fn shared_row(&self, t: usize) -> Option<usize> {
         self.model.budget_of[t].map(|budget| self.first_shared + budget)
     }
 
-    /// Returns the factors from a block's limit, throughput and power to the rows of cap, work, own and shared budget.
+    /// Returns the factors of a block's limit, throughput, power and power in the rows of cap, work, own and shared
+    /// budget.
     pub(super) fn factors(&self, j: usize, t: usize) -> [f64; 4] {
         let span = self.blocks[j].span[t];
         let grams = span * self.model.carbon[t];
@@ -130,7 +131,7 @@ impl<'a> Method<'a> {
     }
 }
 
-/// Returns the cost per sample of raising a job from its slowest to its fastest point in all its slots, gCO2e.
+/// Returns a first guess of λ in gCO2e per sample: the cost of raising a job from its slowest to its fastest point.
 fn usual_price(model: &Model, job: &Job, end: End) -> f64 {
     let last = job.points() - 1;
     let gain = job.rate[last] - job.rate[0];

@@ -1,4 +1,4 @@
-//! Conversion of several jobs' requests into one fleet problem, and of its solution into their plans.
+//! Conversion of several jobs' requests into one fleet problem, and of the problem's solution into the jobs' plans.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::plan::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
 
-/// Minimum saving per kilowatt-hour of cap for the cap to be given as the reason.
+/// Minimum saving per additional kilowatt-hour of cap from which the cap is given as the reason.
 const LEAST_SAVING: GramsPerKwh = GramsPerKwh::new(0.5);
 
 /// One of several jobs that are planned jointly.
@@ -21,17 +21,17 @@ const LEAST_SAVING: GramsPerKwh = GramsPerKwh::new(0.5);
 pub struct Member<'a> {
     /// Planning input of the job.
     pub request: Request<'a>,
-    /// Priority: the lowest yields first if not all constraints can be met. Default zero.
+    /// Priority: if not all constraints can be met, jobs of the lowest priority yield first. Default zero.
     pub priority: i32,
-    /// Power that a cap counts for each point of its profile, in order: the limits in force summed over its GPUs.
-    /// Missing values count as P_max.
+    /// Power that a cap counts at each point of the job's profile, in order: the limits in force, summed over the job's
+    /// GPUs. Missing values count as P_max.
     pub limits: &'a [Watts],
-    /// Power that a cap counts for its GPUs without a plan and after its end, when their limits are lowered to this.
+    /// Power that a cap counts for the job's GPUs without a plan and after its end: the sum of their lowered limits.
     pub at_rest: Watts,
 }
 
 impl Member<'_> {
-    /// Returns the power that a cap counts at a point.
+    /// Returns the power that a cap counts at a point of the profile.
     pub(super) fn limit(&self, point: usize) -> Watts {
         self.limits.get(point).copied().unwrap_or(self.request.max_power)
     }
@@ -40,40 +40,40 @@ impl Member<'_> {
 /// Constraints shared by several jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
-    /// Remaining cap for these jobs' limits, with other GPUs subtracted. Spans without a value are not capped.
+    /// The node's cap less the limits of GPUs of no member, W. Times without a value are not capped.
     pub cap: &'a TimeSeries<Watts>,
-    /// Emissions that all of them may still cause within each span; unlimited elsewhere.
+    /// Emissions that all jobs together may still cause within each time span; unlimited at other times.
     pub carbon_budget: Option<&'a TimeSeries<GramsCo2e>>,
 }
 
 /// A member with work to do.
 struct Active<'a> {
-    /// Index among the members.
+    /// Index of the member among all members.
     place: usize,
     member: &'a Member<'a>,
     planner: Planner<'a>,
     samples: Samples,
     latest_end: Option<DateTime<Utc>>,
-    /// End of its window if its work is unknown.
+    /// End of the planning window if the job's work is unknown.
     cut: Option<DateTime<Utc>>,
-    /// The usable point with the lowest limit.
+    /// Index of the usable point with the lowest limit.
     lowest: usize,
-    /// Times without progress and the activity then.
+    /// Pauses and checkpoints of the job's plan alone: times without progress, with the activity then.
     still: Vec<(Slot, JobActivity)>,
     known_until: DateTime<Utc>,
-    /// The joint slots with its expected intensities.
+    /// The slots of all members, with the carbon intensities of this job's forecast.
     slots: Vec<PlanSlot>,
 }
 
-/// The common problem of several members.
+/// The joint planning problem of several members.
 pub(super) struct Joint<'a> {
     active: Vec<Active<'a>>,
     problem: FleetProblem,
 }
 
 impl<'a> Joint<'a> {
-    /// Creates the problem; `alone` are the members' plans without shared constraints. `None` if no member has work to
-    /// do.
+    /// Creates the problem. `alone` are the members' plans without shared constraints. `None` if no member has work to
+    /// do or the problem is invalid.
     pub(super) fn new(
         members: &'a [Member<'a>],
         alone: &[Result<Plan, Unplannable>],
@@ -93,7 +93,7 @@ impl<'a> Joint<'a> {
             let (slots, known_until) = job.planner.horizon(until).ok()?;
             job.known_until = known_until;
             bounds.extend(slots.iter().map(|s| s.slot.end()));
-            // A slot that extends beyond its end would average a job over more time than it has.
+            // A slot that extends beyond the latest end would average the job's limits over more time than it has.
             bounds.extend(job.latest_end);
             bounds.extend(job.still.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
             own.push(slots);
@@ -120,7 +120,7 @@ impl<'a> Joint<'a> {
         &self.problem
     }
 
-    /// Returns the plans of all members; those without work keep theirs.
+    /// Returns the joint plans of all members. Members without work keep their plan from `alone`.
     pub(super) fn plans(
         &self,
         solution: &FleetSolution,
@@ -143,7 +143,7 @@ impl<'a> Active<'a> {
         let cut = (request.work == Work::Unknown).then_some(window);
         let (samples, latest_end) = match planner.due() {
             Due::Done => return None,
-            // The same work as alone.
+            // As much work as in the job's plan alone.
             Due::NothingNow => (alone.expected.samples, Some(window)),
             Due::Work(due) => (due.samples, due.latest_end.map(|(end, _)| end)),
         };
@@ -155,7 +155,7 @@ impl<'a> Active<'a> {
         Some(Self { place, member, planner, samples, latest_end, cut, lowest, still, known_until, slots: Vec::new() })
     }
 
-    /// Returns its end at the slowest point.
+    /// Returns the time at which the job ends at its slowest point, or its latest end if that is later.
     fn at_leisure(&self) -> DateTime<Utc> {
         let slowest = self.planner.choice.points.iter().map(|p| p.throughput).reduce(|a, b| a.min(b));
         let needed = slowest.map_or(Seconds::ZERO, |rate| self.samples / rate);
@@ -164,7 +164,7 @@ impl<'a> Active<'a> {
             .max(self.latest_end.unwrap_or(self.member.request.now))
     }
 
-    /// Returns its activity in a slot without progress.
+    /// Returns the job's activity in a slot of a pause or a checkpoint; `None` if the job trains.
     fn activity(&self, slot: &Slot) -> Option<JobActivity> {
         self.still.iter().find(|(still, _)| still.contains(slot.start())).map(|(_, activity)| *activity)
     }
@@ -197,14 +197,14 @@ impl<'a> Active<'a> {
         }
     }
 
-    /// Returns its emissions during times without progress in some of the slots.
+    /// Returns the job's emissions during pauses and checkpoints in the slots for which `counts` is true.
     fn idle_carbon(&self, counts: impl Fn(&Slot) -> bool) -> GramsCo2e {
         let slots = self.slots.iter().filter(|s| counts(&s.slot));
         let still = slots.filter_map(|s| Some(self.still_segment(s.slot, self.activity(&s.slot)?, s.intensity)));
         still.map(|segment| segment.energy() * segment.intensity).sum()
     }
 
-    /// Returns a segment without progress at the lowest limit.
+    /// Returns a segment of a pause or a checkpoint, at the lowest limit.
     fn still_segment(&self, slot: Slot, activity: JobActivity, intensity: GramsPerKwh) -> Segment {
         let points = self.planner.choice.points.len();
         let (point, reason) = match activity {
@@ -258,7 +258,7 @@ impl<'a> Active<'a> {
         Slot::new(span.start(), self.cut.map_or(span.end(), |cut| span.end().min(cut)))
     }
 
-    /// Returns the verdict of the joint plan; `own` is that of the job's plan alone.
+    /// Returns the verdict of the joint plan; `own` is the verdict of the job's plan alone.
     fn verdict(&self, plan: &Plan, own: Verdict) -> Verdict {
         let Expected { slowdown, carbon, .. } = plan.expected;
         let slowdown = if plan.segments.is_empty() { 0.0 } else { slowdown };
@@ -274,7 +274,7 @@ impl<'a> Active<'a> {
     }
 }
 
-/// Returns the slots between bounds, skipping bounds too close after the previous one.
+/// Returns the slots between bounds. Bounds less than a second after the previous one are skipped.
 fn between(bounds: &BTreeSet<DateTime<Utc>>, now: DateTime<Utc>, end: DateTime<Utc>) -> Vec<Slot> {
     let mut slots = Vec::new();
     let mut start = now;
@@ -289,7 +289,7 @@ fn between(bounds: &BTreeSet<DateTime<Utc>>, now: DateTime<Utc>, end: DateTime<U
     slots
 }
 
-/// Assigns intensities from another division of time by their means.
+/// Gives slots the time-weighted mean intensities of `known`, which divides time differently.
 fn with_intensities(slots: &[Slot], known: &[PlanSlot]) -> Vec<PlanSlot> {
     let mut from = 0;
     let of = |slot: &Slot| {

@@ -1,10 +1,10 @@
-//! Several jobs under shared caps and carbon budgets (`planning.md` §3), in numbers.
+//! Joint planning of several jobs (the fleet) under shared caps and carbon budgets (`planning.md` §3), in numbers.
 //!
-//! [`solve_fleet`] answers a [`FleetProblem`] in three steps. Jobs that nothing couples are solved each alone. Else the
-//! slot in which each job ends is chosen, and for the choice a structured interior-point method solves the relaxation in
-//! which caps hold on average over a slot; its prices say which ends would be cheaper, or prove that none is. Where that
-//! method stops, or the settings ask for it, a general linear programme solves the relaxation ([`Solver`]). At last the
-//! averages become limits whose sum keeps the cap at every instant.
+//! [`solve_fleet`] solves a [`FleetProblem`] in three steps. Jobs without binding shared constraints are solved one by
+//! one. Else the slot in which each job ends is chosen, and a structured interior-point method solves the relaxation
+//! for this choice, in which caps hold on average over a slot; its prices (multipliers of the constraints) show cheaper
+//! ends, or prove that there are none. Where this method fails, or the settings ask for it, a general linear programme
+//! solves the relaxation ([`Solver`]). At last the averages become limits whose sum keeps the cap at every instant.
 
 mod alone;
 mod arrange;

@@ -1,4 +1,4 @@
-//! The problem in numbers: pruned points, seconds, grams per joule and per second, and where each job may end.
+//! The fleet problem in numbers: pruned points, seconds, grams per joule and per second, and the possible ends of jobs.
 
 use std::collections::BTreeMap;
 
@@ -6,53 +6,53 @@ use super::problem::{FleetJob, FleetPoint, FleetProblem};
 use super::prune::{on_average, undominated};
 use crate::units::{JOULES_PER_KWH, Seconds};
 
-/// Missing fraction of a job's work that counts as rounding.
+/// Relative difference that counts as rounding, such as the missing fraction of a job's work.
 pub(super) const ROUNDING: f64 = 1e-9;
-/// Relative miss of a row that counts as rounding of the interior-point method.
+/// Relative miss of a row (a constraint of the relaxation) that counts as rounding of the interior-point method.
 pub(super) const MISSED: f64 = 1e-7;
 
-/// Points that an average over a slot needs, of those that the slot's cap allows.
+/// Points of a job that an average over a slot can need, among those that the slot's cap allows.
 pub(super) struct Needed {
-    /// Indices among the job's points.
+    /// Indices of these points among the job's points.
     pub(super) points: Vec<usize>,
-    /// Limit, throughput and power of having ended, then of each point.
+    /// Limits, throughputs and powers: first 0 for the time after the job's end, then those of each point.
     limit: Vec<f64>,
     rate: Vec<f64>,
     power: Vec<f64>,
 }
 
-/// One job in numbers.
+/// One job of the fleet problem in numbers.
 pub(super) struct Job {
-    /// Indices of the points in the problem, from the lowest limit up.
+    /// Indices in [`FleetJob::points`] of the undominated points, from the lowest limit up.
     pub(super) places: Vec<usize>,
-    /// Limits above the resting limit, W. Here and below the last entry is 0, for having ended.
+    /// Limit of each point less the resting limit, W. Here and in `rate` and `power` a 0 for the ended job comes last.
     pub(super) limit: Vec<f64>,
-    /// Throughput, samples/s.
+    /// Throughput of each point, samples/s.
     pub(super) rate: Vec<f64>,
-    /// Power, W.
+    /// Power of each point, W.
     pub(super) power: Vec<f64>,
-    /// Cost of a joule in each slot, gCO2e.
+    /// Cost of energy in each slot, gCO2e/J.
     pub(super) joule_cost: Vec<f64>,
-    /// Cost of a second, gCO2e.
+    /// Cost of time, gCO2e/s.
     pub(super) time_cost: f64,
     /// Remaining samples.
     pub(super) work: f64,
-    /// Slot of the latest end and the seconds of it before that; the horizon's last slot without a latest end.
+    /// Slot of the latest end and the seconds of this slot before it; without a latest end, the whole last slot.
     pub(super) latest: (usize, f64),
-    /// Carbon budget, gCO2e.
+    /// The job's own carbon budget, gCO2e.
     pub(super) budget: Option<f64>,
-    /// Rank of the priority, from the lowest.
+    /// Rank of the job's priority among those of all jobs; 0 is the lowest.
     pub(super) rank: i32,
-    /// Slots in which it pauses; empty for none.
+    /// True for each slot in which the job pauses; empty if it never pauses.
     still: Vec<bool>,
     needed: Vec<Needed>,
-    /// Index in `needed` for each slot.
+    /// Index in `needed` of each slot's points.
     needed_in: Vec<usize>,
 }
 
 impl Job {
-    /// Finds the points that an average needs under each cap: a mixture can replace a point only where all its limits are
-    /// allowed.
+    /// Finds the points that an average can need under each cap: a mixture replaces a point only where all limits in it
+    /// are allowed.
     fn find_needed(&mut self, points: &[FleetPoint], caps: &[Option<f64>]) {
         let sorted: Vec<FleetPoint> = self.places.iter().map(|place| points[*place]).collect();
         let mut known: BTreeMap<usize, usize> = BTreeMap::new();
@@ -73,17 +73,17 @@ impl Job {
         }
     }
 
-    /// Returns whether it pauses in a slot.
+    /// Returns whether the job pauses in a slot.
     pub(super) fn stands_still(&self, slot: usize) -> bool {
         self.still.get(slot).is_some_and(|still| *still)
     }
 
-    /// Returns the points that an average over a slot needs.
+    /// Returns the points that an average over a slot can need.
     pub(super) fn needed(&self, slot: usize) -> &Needed {
         &self.needed[self.needed_in[slot]]
     }
 
-    /// Returns their limit, throughput and power, after those of having ended in a slot in which the job may end.
+    /// Returns limit, throughput and power of the slot's needed points, after those of an ended job if the job may end.
     pub(super) fn features(&self, slot: usize, may_end: bool) -> (&[f64], &[f64], &[f64]) {
         let (needed, first) = (self.needed(slot), usize::from(!may_end));
         (&needed.limit[first..], &needed.rate[first..], &needed.power[first..])
@@ -98,12 +98,12 @@ impl Job {
         self.rate.iter().fold(0.0, |a, b| a.max(*b))
     }
 
-    /// Returns the least throughput of the points that a slot's average needs.
+    /// Returns the least throughput of the points that a slot's average can need.
     pub(super) fn slowest(&self, slot: usize) -> f64 {
         self.needed(slot).points.iter().map(|l| self.rate[*l]).fold(f64::INFINITY, f64::min)
     }
 
-    /// Returns the lowest limit above the resting limit, W.
+    /// Returns the lowest limit less the resting limit, W.
     pub(super) fn lowest(&self) -> f64 {
         self.limit[0]
     }
@@ -117,36 +117,36 @@ impl Job {
         self.power.iter().fold(0.0, |a, b| a.max(*b))
     }
 
-    /// Returns the greatest cost of a second in a slot, gCO2e.
+    /// Returns the cost of a second at the greatest power in a slot, gCO2e.
     pub(super) fn max_second_cost(&self, slot: usize) -> f64 {
         self.joule_cost[slot] * self.draw() + self.time_cost
     }
 }
 
-/// End of a job; all slots before are full.
+/// Choice of a job's end. All slots before it are full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct End {
-    /// Slot in which it ends.
+    /// Slot in which the job ends.
     pub(super) slot: usize,
-    /// Usable seconds of that slot.
+    /// Seconds of that slot in which the job may run.
     pub(super) seconds: f64,
-    /// True if it is after the latest end.
+    /// True if these seconds extend beyond the latest end.
     pub(super) late: bool,
 }
 
-/// The problem in numbers.
+/// The fleet problem in numbers.
 pub(super) struct Model {
     /// Duration of each slot, s.
     pub(super) seconds: Vec<f64>,
-    /// Intensity of each slot, gCO2e per joule.
+    /// Carbon intensity of each slot, gCO2e/J.
     pub(super) carbon: Vec<f64>,
-    /// Cap of each slot on the limits above the resting limits, W.
+    /// Cap of each slot less the resting limits of all jobs and the limits of pausing ones, W; `None` if uncapped.
     pub(super) caps: Vec<Option<f64>>,
     pub(super) jobs: Vec<Job>,
-    /// Shared carbon budgets, gCO2e, and the one of each slot.
+    /// Shared carbon budgets, gCO2e, and the index of the budget that each slot belongs to.
     pub(super) budgets: Vec<f64>,
     pub(super) budget_of: Vec<Option<usize>>,
-    /// Penalty for a second of lateness, above any other cost, gCO2e.
+    /// Penalty for a second after the latest end, higher than any other cost, gCO2e.
     pub(super) lateness: f64,
     /// Preferred minimum duration of a part of a slot, s.
     pub(super) shortest: f64,
@@ -180,23 +180,23 @@ impl Model {
         self.seconds.len() - 1
     }
 
-    /// Returns the seconds of a full slot in which a job can work.
+    /// Returns the seconds of a full slot in which a job can train: 0 if the job pauses.
     pub(super) fn span(&self, job: usize, slot: usize) -> f64 {
         if self.jobs[job].stands_still(slot) { 0.0 } else { self.seconds[slot] }
     }
 
-    /// Returns the seconds before an end in which a job can work.
+    /// Returns the seconds before an end in which a job can train.
     pub(super) fn time(&self, job: usize, end: End) -> f64 {
         (0..end.slot).map(|t| self.span(job, t)).sum::<f64>() + end.seconds
     }
 
-    /// Returns a job's latest end.
+    /// Returns the latest end that keeps a job's promises.
     pub(super) fn latest(&self, job: usize) -> End {
         let (slot, seconds) = self.jobs[job].latest;
         End { slot, seconds: seconds.min(self.span(job, slot)), late: false }
     }
 
-    /// Returns an end in a slot, late only if the slot is.
+    /// Returns the end in a given slot; late only if the whole slot is after the latest end.
     pub(super) fn end_in(&self, job: usize, slot: usize) -> End {
         let latest = self.latest(job);
         match slot.cmp(&latest.slot) {
@@ -206,13 +206,13 @@ impl Model {
         }
     }
 
-    /// Returns the end at the end of a slot.
+    /// Returns the end with all seconds of a slot, even those after the latest end.
     pub(super) fn last_end(&self, job: usize, slot: usize) -> End {
         let (latest, seconds) = (self.latest(job), self.span(job, slot));
         End { slot, seconds, late: slot > latest.slot || (slot == latest.slot && seconds > latest.seconds) }
     }
 
-    /// Returns the next later end; `None` at the horizon's.
+    /// Returns the next later end; `None` at the end of the horizon.
     pub(super) fn later(&self, job: usize, end: End) -> Option<End> {
         let latest = self.latest(job);
         let cut = end == latest && latest.seconds < self.span(job, latest.slot);
@@ -222,7 +222,7 @@ impl Model {
         }
     }
 
-    /// Returns the sum of the running jobs' highest limits in a slot, W; a cap above it does not bind.
+    /// Returns the sum of the running jobs' highest limits in a slot, W. A cap above this sum does not bind.
     pub(super) fn most(&self, slot: usize, ends: &[End]) -> f64 {
         self.running(slot, ends).map(|j| j.highest()).sum()
     }
@@ -237,12 +237,12 @@ impl Model {
         self.jobs.iter().zip(ends).filter(runs).map(|(job, _)| job)
     }
 
-    /// Returns the cap that can be kept in a slot: the lowest limits' sum if that is higher.
+    /// Returns the cap of a slot, raised to the sum of the lowest limits where even these exceed it.
     pub(super) fn cap(&self, slot: usize, ends: &[End]) -> Option<f64> {
         self.caps[slot].map(|cap| cap.max(self.least(slot, ends)))
     }
 
-    /// Returns the most work that a job can do by an end without caps.
+    /// Returns the greatest work that a job can do until an end without caps, in samples.
     pub(super) fn max_work(&self, job: usize, end: End) -> f64 {
         self.time(job, end) * self.jobs[job].fastest()
     }

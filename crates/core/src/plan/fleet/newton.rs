@@ -1,19 +1,19 @@
-//! Newton system of the interior-point method. Blocks are eliminated first, which leaves the covariance of each block's
-//! limit, throughput and power; then caps, which no two slots share. A dense system with one row per job and budget
-//! remains.
+//! Newton system of the interior-point method. First the blocks (one job in one slot) are eliminated, which leaves the
+//! covariance of each block's limit, throughput and power; then the caps, since no two slots share one. A dense system
+//! with one row per job and budget remains.
 
 use super::dense::Cholesky;
 use super::iterate::Method;
 use super::rows::Row;
 
-/// Increase of the rows' prices.
+/// Newton step: increase of the prices of the caps and of the other rows.
 pub(super) struct Step {
     pub(super) cap: Vec<f64>,
     pub(super) row: Vec<f64>,
 }
 
 impl Method<'_> {
-    /// Weighs all blocks and factors the system that remains after eliminating blocks and caps.
+    /// Computes the weights of all blocks, and factors the system that remains after eliminating blocks and caps.
     pub(super) fn assemble(&mut self) -> Cholesky {
         let n = self.rows.len();
         let mut dense = vec![0.0; n * n];
@@ -62,8 +62,8 @@ impl Method<'_> {
         Cholesky::new(dense, n)
     }
 
-    /// Updates a block's means, its sum of weights y/z and the predictor's right sides; returns the weighed covariances of
-    /// limit and throughput.
+    /// Updates a block's means, the sum of its weights y/z and the predictor's right sides. Returns the weighted
+    /// covariances of limit with limit, limit with throughput and throughput with throughput.
     fn weigh(&mut self, j: usize, t: usize) -> [f64; 3] {
         let blocks = &mut self.blocks[j];
         let (range, last) = (blocks.range(t), blocks.is_last(t));
@@ -93,7 +93,7 @@ impl Method<'_> {
         [gg, gr, rr]
     }
 
-    /// Returns the weighed covariances of a block's power with limit, throughput and itself.
+    /// Returns the weighted covariances of a block's power with its limit, its throughput and itself.
     fn weigh_power(&self, j: usize, t: usize) -> [f64; 3] {
         let blocks = &self.blocks[j];
         let (range, [mg, mr, mp]) = (blocks.range(t), blocks.mean[t]);
@@ -109,7 +109,7 @@ impl Method<'_> {
         [gp, rp, pp]
     }
 
-    /// Returns the step in prices for the blocks' present right sides and the rows' `right`.
+    /// Returns the step in prices for the current right sides of the blocks and the right sides `right` of the rows.
     pub(super) fn solve(&self, dense: &Cholesky, right: fn(&Row) -> f64) -> Step {
         let mut row: Vec<f64> = self.rows.iter().map(right).collect();
         let mut cap: Vec<f64> = self.caps.iter().map(|cap| cap.as_ref().map_or(0.0, right)).collect();
@@ -134,7 +134,7 @@ impl Method<'_> {
         Step { cap, row }
     }
 
-    /// Returns the decrease of a block's reduced costs per unit of limit, throughput and power.
+    /// Returns by how much a step lowers a block's reduced costs per unit of limit, throughput and power.
     pub(super) fn slopes(&self, step: &Step, j: usize, t: usize) -> [f64; 3] {
         let [fg, fr, fb, fs] = self.factors(j, t);
         let own = self.budget_row[j].map_or(0.0, |row| fb * step.row[row]);
@@ -142,7 +142,7 @@ impl Method<'_> {
         [fg * step.cap[t], fr * step.row[j], own + shared]
     }
 
-    /// Stores the constant parts of a step in the blocks.
+    /// Stores in each block the part of a step's decrease that is the same for all its variables.
     pub(super) fn set_bases(&mut self, step: &Step) {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {

@@ -13,24 +13,24 @@ use crate::plan::request::Unplannable;
 use crate::plan::schedule::Plan;
 use crate::units::{GramsCo2e, Lasting, Seconds, Watts};
 
-/// Excess over a cap that counts as rounding.
+/// Excess over the cap that counts as rounding.
 const NO_POWER: Watts = Watts::new(1e-3);
 
-/// A shared constraint that the plans violate, and by how much.
+/// A shared constraint that the joint plans violate, with the excess over it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SharedViolation {
-    /// Even the lowest limits exceed the cap.
+    /// The sum of limits exceeds the node's cap.
     Cap {
-        /// Maximum excess.
+        /// Maximum excess over the cap.
         by: Watts,
-        /// Total duration.
+        /// Total duration of the excess.
         during: Seconds,
     },
-    /// Emissions exceed the shared budget.
+    /// Emissions of all jobs exceed the node's carbon budget.
     SharedBudget {
-        /// Span of the budget.
+        /// Time span that the budget covers.
         during: Slot,
-        /// Excess.
+        /// Excess over the budget.
         by: GramsCo2e,
     },
 }
@@ -52,27 +52,27 @@ impl fmt::Display for SharedViolation {
     }
 }
 
-/// Jointly made plans of several jobs.
+/// Plans of several jobs that were made together under shared constraints.
 #[derive(Clone, Debug)]
 pub struct JointPlan {
-    /// One plan per member, in their order. A plan's verdict states violations of the job's own constraints.
+    /// One plan per member, in their order. A plan's verdict lists the job's own promises that the plan breaks.
     pub plans: Vec<Result<Plan, Unplannable>>,
-    /// Violated shared constraints.
+    /// Shared constraints that the plans violate.
     pub broken: Vec<SharedViolation>,
-    /// Relative optimality gap; zero at the optimum and where constraints are violated.
+    /// Relative gap between the plans' cost and its lower bound, 0 to 1; zero also if constraints are violated.
     pub gap: f64,
-    /// True if the search finished. Plans meet the cap either way.
+    /// True if the search was not stopped early. Plans meet the cap either way.
     pub finished: bool,
 }
 
-/// Plans jobs jointly so that at each time the limits in force of running jobs and the resting limits of ended ones sum
-/// up to no more than the cap. Where no shared constraint binds, each plan is that of [`plan`]. All `now` are the same
-/// time.
+/// Plans jobs jointly: at each time, the limits in force of running jobs and the resting limits of ended jobs sum up to
+/// no more than the cap. If no shared constraint binds, each plan is that of [`plan`]. The requests of all members must
+/// have the same `now`.
 ///
 /// If not all constraints can be met, carbon budgets yield first, then time constraints, the lowest priority first, and
-/// the cap only if even the lowest limits exceed it. A job pauses when it would alone, at its lowest limit.
+/// the cap only if even the lowest limits exceed it. A job pauses when its plan alone would, at its lowest limit.
 ///
-/// `solver` solves the joint plan; `go_on` is asked from time to time whether to search further.
+/// `solver` solves the joint problem; `go_on` is called from time to time and returns false to stop the search.
 pub fn plan_jointly(
     members: &[Member<'_>],
     shared: &Shared<'_>,
@@ -92,7 +92,7 @@ pub fn plan_jointly(
     JointPlan { broken: broken(members, &plans, shared), plans, gap, finished: solution.finished }
 }
 
-/// Returns the shared constraints that plans violate.
+/// Returns the shared constraints that the plans violate.
 pub(in crate::plan) fn broken(
     members: &[Member<'_>],
     plans: &[Result<Plan, Unplannable>],
@@ -113,7 +113,7 @@ pub(in crate::plan) fn broken(
     broken
 }
 
-/// Returns the maximum excess over a cap and its total duration.
+/// Returns the maximum excess of the plans' limits over a cap, and the total duration of the excess.
 fn above_cap(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], cap: &TimeSeries<Watts>) -> (Watts, Seconds) {
     let Some(now) = members.iter().map(|member| member.request.now).min() else {
         return (Watts::ZERO, Seconds::ZERO);
@@ -124,7 +124,7 @@ fn above_cap(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], cap: &
     moments.sort_unstable();
     moments.dedup();
     moments.retain(|t| *t >= now);
-    // Times are in order, so each plan is traversed once.
+    // `moments` are in time order, so each plan's segments are traversed once.
     let mut next = vec![0; plans.len()];
     let (mut most, mut time) = (Watts::ZERO, Seconds::ZERO);
     for pair in moments.windows(2) {

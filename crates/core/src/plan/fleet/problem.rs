@@ -1,4 +1,4 @@
-//! Planning problem of several jobs and its solution (`planning.md` §3).
+//! Joint planning problem of several jobs, and its solution (`planning.md` §3).
 
 use chrono::{DateTime, Utc};
 
@@ -6,82 +6,82 @@ use crate::domain::{Slot, TimeSeries};
 use crate::plan::job::{InvalidProblem, PlanSlot, SHORTEST, check_horizon};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Power and throughput of a job at one setting, and the limit that a cap counts.
+/// Power and throughput of a job at one setting, with the sum of limits that a cap counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FleetPoint {
-    /// Average power of all its GPUs, p(l).
+    /// Average power of all the job's GPUs, p(l).
     pub power: Watts,
-    /// Throughput, r(l); zero for a pause.
+    /// Throughput of the whole job, r(l); zero for a pause.
     pub throughput: SamplesPerSecond,
-    /// Sum of its GPUs' limits in force.
+    /// Sum of the power limits in force on the job's GPUs.
     pub limit: Watts,
 }
 
-/// One of the jobs.
+/// One job of a fleet problem.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetJob {
     /// Usable points in any order.
     pub points: Vec<FleetPoint>,
-    /// Remaining work.
+    /// Remaining work of the job.
     pub work: Samples,
     /// Earlier of the deadline and the end of the slowdown budget.
     pub latest_end: Option<DateTime<Utc>>,
-    /// Zeus's η.
+    /// Weight of carbon, η, from 0 to 1; 1 − η is the weight of time.
     pub eta: f64,
-    /// c_ref, which weighs time.
+    /// c_ref: carbon intensity that converts the cost of time to grams.
     pub reference_intensity: GramsPerKwh,
-    /// P_max, which weighs time.
+    /// P_max: sum of the maximum usable limits of the job's GPUs, which scales the cost of time.
     pub max_power: Watts,
-    /// Emissions that its remaining work may cause.
+    /// Emissions that the job's remaining work may cause; `None` if unlimited.
     pub carbon_budget: Option<GramsCo2e>,
-    /// Priority: the lowest yields first if not all constraints can be kept.
+    /// Priority: if not all constraints can be kept, jobs of the lowest priority yield first.
     pub priority: i32,
-    /// Power that a cap counts for its GPUs after its end, at most its lowest limit.
+    /// Power that a cap counts for the job's GPUs after its end. Values above the job's lowest limit count as that.
     pub at_rest: Watts,
-    /// Intensity that the objective uses in each slot, if that is not the carbon intensity.
+    /// Intensity that the objective uses in each slot; `None` if it is the carbon intensity.
     pub weighed: Option<Vec<GramsPerKwh>>,
-    /// True for each slot in which it pauses, at its lowest limit and without counted energy; empty for none.
+    /// True for each slot with a pause, at the job's lowest limit and without counted energy; empty if it never pauses.
     pub still: Vec<bool>,
 }
 
 impl FleetJob {
-    /// Returns the index of a pause in [`FleetSchedule::parts`]: after the points.
+    /// Returns the index that stands for a pause in [`FleetSchedule::parts`]: the one after the job's points.
     pub fn standing_still(&self) -> usize {
         self.points.len()
     }
 
-    /// Returns the limit in force at an index of [`FleetSchedule::parts`].
+    /// Returns the sum of limits in force at a point index of [`FleetSchedule::parts`]; the lowest for a pause.
     pub fn limit(&self, place: usize) -> Watts {
         self.points.get(place).map_or(self.lowest(), |point| point.limit)
     }
 
-    /// Returns the lowest limit.
+    /// Returns the lowest sum of limits of any point.
     pub(super) fn lowest(&self) -> Watts {
         self.points.iter().map(|p| p.limit).reduce(Watts::min).unwrap_or_default()
     }
 
-    /// Returns the power that a cap counts for its GPUs after its end.
+    /// Returns the power that a cap counts for the job's GPUs after its end.
     pub(super) fn rest(&self) -> Watts {
         self.at_rest.min(self.lowest())
     }
 }
 
-/// Several jobs over one horizon. Validated on construction.
+/// Joint planning problem of several jobs over one horizon. Validated on construction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetProblem {
     pub(super) slots: Vec<PlanSlot>,
     pub(super) caps: Vec<Option<Watts>>,
     pub(super) jobs: Vec<FleetJob>,
-    /// Emissions that all jobs may cause within each span, in time order.
+    /// Emissions that all jobs together may cause within each time span.
     pub(super) carbon_budgets: TimeSeries<GramsCo2e>,
     /// Preferred minimum duration of a part of a slot.
     pub(super) shortest: Seconds,
 }
 
 impl FleetProblem {
-    /// Poses the problem: `slots` are contiguous and the first begins now; `caps` holds for each slot what the limits
-    /// of these jobs may add up to at any instant; `carbon_budgets` is what all jobs together may emit within each span (a
-    /// slot belongs to the one in which it begins).
+    /// Creates a problem. `slots` are contiguous and the first starts now; `caps` has for each slot the maximum sum of
+    /// these jobs' limits at any instant; `carbon_budgets` is the maximum of all jobs' emissions within each time span
+    /// (a slot belongs to the span in which it starts).
     ///
     /// # Errors
     /// For invalid input. Infeasible problems are valid; the solver reports them.
@@ -117,14 +117,14 @@ impl FleetProblem {
         self.carbon_budgets.points().iter().position(|(span, _)| span.contains(start))
     }
 
-    /// Returns the end of the binding carbon budget in a slot, and whether it is kept.
+    /// Returns the end of the shared carbon budget that binds in a slot, and whether the budget is kept.
     pub(in crate::plan) fn binding_budget(&self, solution: &FleetSolution, t: usize) -> Option<(DateTime<Utc>, bool)> {
         let budget = self.budget_of(t).filter(|_| solution.budget_prices[t] > 1e-6)?;
         let broken = |b: &Breach| matches!(b, Breach::SharedBudget { budget: broken, .. } if *broken == budget);
         Some((self.carbon_budgets.points()[budget].0.end(), !solution.breaches.iter().any(broken)))
     }
 
-    /// Returns the emissions within each shared carbon budget; `grams` are those of all jobs in a slot.
+    /// Returns the emissions within each shared carbon budget; `grams` returns those of all jobs in a slot.
     pub(super) fn within_budgets(&self, grams: impl Fn(usize) -> GramsCo2e) -> Vec<GramsCo2e> {
         let mut sums = vec![GramsCo2e::ZERO; self.carbon_budgets.points().len()];
         for t in 0..self.slots.len() {
@@ -133,7 +133,7 @@ impl FleetProblem {
         sums
     }
 
-    /// Returns the problem with a minimum time at one setting of at least a second.
+    /// Returns the problem with a preferred minimum time at one setting. A dwell below a second counts as a second.
     #[must_use]
     pub fn with_dwell(self, dwell: Seconds) -> Self {
         Self { shortest: dwell.max(SHORTEST), ..self }
@@ -171,80 +171,81 @@ fn check_job(job: &FleetJob) -> Result<(), InvalidProblem> {
     if weighs { Ok(()) } else { Err(InvalidProblem::BadWeights) }
 }
 
-/// Schedule of one job.
+/// Schedule of one job: points over time, with cost and end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSchedule {
-    /// For each used slot, oldest first: the points used (places in [`FleetJob::points`]) in the order in which they
-    /// are in force, and for how long. Every slot but the last is full.
+    /// For each used slot in time order: the points used (indices in [`FleetJob::points`]) in the order in which they
+    /// are in force, and the time at each. All slots but the last are full.
     pub parts: Vec<Vec<(usize, Seconds)>>,
-    /// Objective of `planning.md` §2.
+    /// Value of the objective in `planning.md` §2.
     pub cost: GramsCo2e,
-    /// Σ x·c·p.
+    /// Emissions, Σ x·c·p.
     pub carbon: GramsCo2e,
-    /// Σ x·p.
+    /// Energy, Σ x·p.
     pub energy: Joules,
-    /// End of the job.
+    /// Time at which the job ends.
     pub ends_at: DateTime<Utc>,
 }
 
-/// A broken constraint and its excess.
+/// A violated constraint with the excess over it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Breach {
     /// Even the lowest limits exceed a slot's cap.
     Cap {
-        /// The slot.
+        /// Slot in which the cap is exceeded.
         slot: Slot,
-        /// Excess.
+        /// Greatest excess over the cap within the slot.
         by: Watts,
     },
-    /// A job ends late.
+    /// A job ends after its latest end.
     Late {
         /// Index of the job.
         job: usize,
-        /// Delay.
+        /// Time by which the job is late.
         by: Seconds,
     },
-    /// Work does not fit into the horizon.
+    /// A job's work is not completed within the horizon.
     Unfinished {
         /// Index of the job.
         job: usize,
-        /// Missing work.
+        /// Work that is not done.
         missing: Samples,
     },
     /// A job's carbon budget is exceeded.
     Budget {
         /// Index of the job.
         job: usize,
-        /// Excess.
+        /// Excess over the budget.
         by: GramsCo2e,
     },
     /// A shared carbon budget is exceeded.
     SharedBudget {
-        /// Index of the budget.
+        /// Index among the shared carbon budgets.
         budget: usize,
-        /// Excess.
+        /// Excess over the budget.
         by: GramsCo2e,
     },
 }
 
-/// Schedules of all jobs.
+/// Solution of a fleet problem: schedules of all jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSolution {
-    /// One per job, in their order. Within a slot their parts lie so that limits never add up to more than the cap.
+    /// One schedule per job, in the problem's order. Their limits add up to at most the cap, except for a
+    /// [`Breach::Cap`].
     pub schedules: Vec<FleetSchedule>,
-    /// Cost of all of them.
+    /// Sum of the schedules' costs.
     pub cost: GramsCo2e,
-    /// The optimum where slots keep caps on average only and each job ends in the slot in which it ends here.
-    /// Meaningless where promises clash.
+    /// Cost of the relaxation in which caps hold only on average over a slot and each job ends in the same slot as
+    /// here. Meaningless if constraints are violated.
     pub relaxed: GramsCo2e,
-    /// No plan that keeps all promises costs less. Meaningless where promises clash.
+    /// Lower bound of the cost of any plan that keeps all constraints. Meaningless if constraints are violated.
     pub bound: GramsCo2e,
-    /// The broken constraints.
+    /// The violated constraints.
     pub breaches: Vec<Breach>,
-    /// True if the search finished.
+    /// True if the search was not stopped early.
     pub finished: bool,
-    /// Price of each slot's cap in gCO2e/J; 0 if it does not bind.
+    /// Price of each slot's cap, in gCO2e saved per additional joule; 0 if the cap does not bind.
     pub cap_prices: Vec<f64>,
-    /// Price of each slot's shared carbon budget in gCO2e/g; 0 if none binds.
+    /// Price of each slot's shared carbon budget, in grams of cost per gram of budget; 0 if no budget binds.
     pub budget_prices: Vec<f64>,
 }

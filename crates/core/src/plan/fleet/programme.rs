@@ -1,7 +1,7 @@
-//! The relaxation as a general linear programme, solved with `good_lp` and `microlp`.
+//! The relaxation as a general linear programme, solved with `microlp` through `good_lp`.
 //!
-//! `microlp` reports no prices. They are the optimum of the dual programme, which is solved as well; equal optima prove
-//! both.
+//! `microlp` reports no prices (dual values). They are the optimum of the dual programme, which is solved as well;
+//! equal optima of both prove both optimal.
 
 use std::panic::catch_unwind;
 
@@ -14,48 +14,49 @@ use super::iterate::Method;
 use super::model::ROUNDING;
 use super::rows::Row;
 
-/// Time limit for one programme, in seconds, against cycles of the simplex method.
+/// Time limit for one programme in seconds, because the simplex method may cycle.
 const TIME_LIMIT_S: f64 = 20.0;
 
-/// A linear programme: blocks of variables that add up to 1, and rows that couple them.
+/// A linear programme: blocks of variables that add up to 1 in each block, and rows that couple blocks.
 #[derive(Clone, Debug)]
 pub struct Programme {
-    /// Non-negative variables of each block.
+    /// Coefficients of the non-negative variables in each block.
     pub blocks: Vec<Vec<Column>>,
-    /// Rows that couple blocks.
+    /// Rows that couple the blocks.
     pub rows: Vec<Elastic>,
 }
 
-/// Coefficients of a variable.
+/// Coefficients of one variable.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// Coefficient in the minimised objective.
     pub cost: f64,
-    /// Indices of rows with the coefficients there.
+    /// Indices in [`Programme::rows`], each with the variable's coefficient in that row.
     pub rows: Vec<(usize, f64)>,
 }
 
-/// A row `used + below − above = right` with its own non-negative variables `below` and `above`.
+/// A row `used + below − above = right`: `used` is the sum of the variables times their coefficients, `below` and
+/// `above` are non-negative variables of the row.
 #[derive(Clone, Copy, Debug)]
 pub struct Elastic {
-    /// Right side.
+    /// Right side of the row.
     pub right: f64,
-    /// Cost of a unit below the right side.
+    /// Cost of each unit by which `used` is below the right side.
     pub below: f64,
-    /// Cost of a unit above the right side.
+    /// Cost of each unit by which `used` is above the right side.
     pub above: f64,
 }
 
-/// An optimum of a programme and of its dual.
+/// Optimum of a programme and of its dual.
 pub(super) struct Optimum {
-    /// Variables, block after block.
+    /// Values of the variables, block after block.
     pub(super) parts: Vec<f64>,
-    /// Price of each row.
+    /// Price (dual value) of each row.
     pub(super) prices: Vec<f64>,
 }
 
 impl Programme {
-    /// Creates the relaxation of a method: first its rows, then those of the caps that can bind.
+    /// Creates the programme of a relaxation. Its rows are those of the method, then those of the caps that can bind.
     pub(super) fn new(method: &Method<'_>) -> Self {
         let row = |row: &Row| Elastic { right: row.right, below: row.below.cost, above: row.above.cost };
         let rows = method.rows.iter().chain(method.caps.iter().flatten()).map(row).collect();
@@ -75,12 +76,12 @@ impl Programme {
         Self { blocks: places.map(block).collect(), rows }
     }
 
-    /// Returns the number of variables in blocks.
+    /// Returns the number of variables in all blocks.
     pub fn variables(&self) -> usize {
         self.blocks.iter().map(Vec::len).sum()
     }
 
-    /// Solves the programme and its dual. `None` if `microlp` fails at either.
+    /// Solves the programme and its dual. `None` if a coefficient is not finite or `microlp` fails at either.
     pub(super) fn solve(&self) -> Option<Optimum> {
         let columns = || self.blocks.iter().flatten();
         let figures = columns().flat_map(|c| c.rows.iter().map(|(_, f)| *f).chain([c.cost]));
@@ -88,7 +89,7 @@ impl Programme {
         if finite.into_iter().any(|figure| !figure.is_finite()) {
             return None;
         }
-        // `microlp` asserts that its own figures are finite.
+        // `microlp` panics if its own intermediate values are not finite.
         let solved = catch_unwind(|| {
             let parts = self.primal()?;
             let prices = self.dual(&parts)?;
@@ -129,7 +130,7 @@ impl Programme {
     }
 
     /// Returns the prices of the rows at the optimum with these variables. Few variables bound the value of a block's
-    /// time: those that are used, and those that are cheaper at the prices found without them.
+    /// time: the used ones, and those that are cheaper at the prices computed without them.
     fn dual(&self, parts: &[f64]) -> Result<Vec<f64>, ResolutionError> {
         let mut parts = parts.iter();
         let used = |block: &Vec<Column>| parts.by_ref().take(block.len()).map(|part| *part > ROUNDING).collect();
@@ -151,7 +152,7 @@ impl Programme {
         }
     }
 
-    /// Returns the prices if only some of the variables bound the value of each block's time.
+    /// Returns the prices of the rows if only the variables marked in `bounding` bound the value of their block's time.
     fn prices(&self, bounding: &[Vec<bool>]) -> Result<Vec<f64>, ResolutionError> {
         let mut variables = ProblemVariables::new();
         let mut total = Expression::with_capacity(self.blocks.len() + self.rows.len());
@@ -184,13 +185,13 @@ impl Programme {
 }
 
 impl Column {
-    /// Returns the cost less the value of its effect on the rows.
+    /// Returns the reduced cost: the variable's cost less the value of its coefficients at the prices of the rows.
     fn reduced_cost(&self, prices: &[f64]) -> f64 {
         self.cost - self.rows.iter().map(|(row, factor)| factor * prices[*row]).sum::<f64>()
     }
 }
 
-/// Returns the columns of a block.
+/// Returns the columns of the block of one job in one slot; `cap` is the row of the slot's cap.
 fn columns(method: &Method<'_>, job: usize, t: usize, cap: Option<usize>) -> Vec<Column> {
     let [of_limit, of_rate, of_own, of_shared] = method.factors(job, t);
     let blocks = &method.blocks[job];

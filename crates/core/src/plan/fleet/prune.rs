@@ -2,8 +2,8 @@
 
 use super::problem::FleetPoint;
 
-/// Returns the indices of the points that no single other dominates with at most the power, at most the limit and at
-/// least the throughput, from the lowest limit up. Of equal points the first counts.
+/// Returns the indices of the points that no other point dominates, from the lowest limit up. A point dominates another
+/// if its power and limit are not higher and its throughput is not lower. Among equal points the first is kept.
 pub(super) fn undominated(points: &[FleetPoint]) -> Vec<usize> {
     let mut by_limit: Vec<usize> = (0..points.len()).collect();
     let raw = |i: usize| (points[i].limit.get(), points[i].power.get(), points[i].throughput.get());
@@ -12,7 +12,7 @@ pub(super) fn undominated(points: &[FleetPoint]) -> Vec<usize> {
         ga.total_cmp(&gb).then(pa.total_cmp(&pb)).then(rb.total_cmp(&ra))
     });
     let mut kept: Vec<usize> = Vec::with_capacity(points.len());
-    // A point that is at least as good comes earlier in this order.
+    // A point that dominates another comes earlier in this order.
     for &new in &by_limit {
         let (_, p, r) = raw(new);
         if !kept.iter().any(|&old| raw(old).1 <= p && raw(old).2 >= r) {
@@ -22,17 +22,17 @@ pub(super) fn undominated(points: &[FleetPoint]) -> Vec<usize> {
     kept
 }
 
-/// Returns which of these points, in rising order of limits, no mixture of two others dominates on average.
+/// Returns the indices of the points that no mixture of two others dominates. The points are in rising order of limits.
 pub(super) fn on_average(points: &[FleetPoint]) -> Vec<usize> {
     let all: Vec<(f64, f64, f64)> = points.iter().map(|p| (p.limit.get(), p.power.get(), p.throughput.get())).collect();
-    // Points that only mixtures of two lower limits dominate stay; they do no harm.
+    // A point that only mixtures of two lower limits dominate is kept: it costs time, but does no harm.
     let mixed = |x: usize| all[..x].iter().any(|a| all[x + 1..].iter().any(|b| mixture_dominates(*a, *b, all[x])));
     (0..all.len()).filter(|&x| !mixed(x)).collect()
 }
 
-/// Returns whether some mixture of a and b is no worse than x.
+/// Returns whether some mixture of a and b dominates x.
 fn mixture_dominates(a: (f64, f64, f64), b: (f64, f64, f64), x: (f64, f64, f64)) -> bool {
-    // Shares of b that satisfy each of the three conditions.
+    // Range of b's shares that satisfies the three conditions on limit, power and throughput.
     let (mut least, mut most) = (0.0_f64, 1.0_f64);
     let mut at_most = |from: f64, to: f64, limit: f64| {
         let (rise, room) = (to - from, limit - from);

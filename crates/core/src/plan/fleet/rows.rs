@@ -1,51 +1,52 @@
-//! Parts of the interior-point method's state: rows that blocks share, and the blocks of one job.
+//! Parts of the state of the interior-point method ([`super::interior`]): rows that couple blocks, and blocks of one
+//! job.
 
 use std::ops::Range;
 
 use super::model::{End, Job, Model};
 
-/// A row shared by blocks: `used + below − above = right`.
+/// A row that couples blocks, `used + below − above = right`, where `used` is the blocks' contribution.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) right: f64,
-    /// Amount below the right side.
+    /// Amount by which the blocks are below the right side.
     pub(super) below: Single,
-    /// Amount above the right side.
+    /// Amount by which the blocks are above the right side.
     pub(super) above: Single,
     pub(super) dual: f64,
 }
 
-/// One of a row's own two variables.
+/// One of the two variables of a row's own, for amounts below and above the right side.
 #[derive(Clone, Copy)]
 pub(super) struct Single {
     pub(super) value: f64,
     pub(super) cost: f64,
-    /// Reduced cost.
+    /// Reduced cost of the variable; not negative.
     pub(super) slack: f64,
-    /// Corrector's addition to the value.
+    /// Addition of the corrector to the value.
     pub(super) extra: f64,
 }
 
 impl Row {
-    /// Creates a row in which a unit below the right side costs `below`, and one above it `above`. Its price begins at
-    /// `dual`, between −`above` and `below`.
+    /// Creates a row in which a unit below the right side costs `below`, and a unit above it `above`. The row's price
+    /// starts at `dual`, between −`above` and `below`.
     pub(super) fn new(right: f64, below: f64, above: f64, dual: f64) -> Self {
         let single = |cost: f64, slack: f64| Single { value: 0.0, cost, slack, extra: 0.0 };
         Self { right, below: single(below, below - dual), above: single(above, above + dual), dual }
     }
 
-    /// Returns the sum of value over slack that the row's own variables add to the Newton system.
+    /// Returns the sum of value / slack of the row's own variables, which they add to the Newton system's diagonal.
     pub(super) fn weight(&self) -> f64 {
         self.below.value / self.below.slack + self.above.value / self.above.slack
     }
 
-    /// Sets values such that value × slack is `mu`.
+    /// Sets the values of the row's own variables so that value × slack is `mu`.
     pub(super) fn centre(&mut self, mu: f64) {
         self.below.value = mu / self.below.slack;
         self.above.value = mu / self.above.slack;
     }
 
-    /// Sets the own variables to the miss of the right side at a price.
+    /// Sets the row's own variables to a miss of the right side (positive if below), and the row's price.
     pub(super) fn set_miss(&mut self, missed: f64, price: f64) {
         (self.below.value, self.above.value) = (missed.max(0.0), (-missed).max(0.0));
         self.dual = price.clamp(-self.above.cost, self.below.cost);
@@ -62,12 +63,12 @@ impl Row {
         self.right - self.below.extra + self.above.extra
     }
 
-    /// Returns both variables, each with the relative decrease of its slack if the price rises by `rise`.
+    /// Returns the row's own variables, each with the relative decrease of its slack if the price rises by `rise`.
     pub(super) fn turns(&self, rise: f64) -> [(Single, f64); 2] {
         [(self.below, rise / self.below.slack), (self.above, -rise / self.above.slack)]
     }
 
-    /// Prepares the corrector after a predictor by which the price rises by `rise`.
+    /// Prepares the corrector after a predictor that raises the row's price by `rise`.
     pub(super) fn correct(&mut self, rise: f64, target: f64) {
         for (single, rise) in [(&mut self.below, rise), (&mut self.above, -rise)] {
             let turn = rise / single.slack;
@@ -75,7 +76,7 @@ impl Row {
         }
     }
 
-    /// Takes a part of a step.
+    /// Takes the fraction `primal` of a step in the values and the fraction `dual` of the step in the price.
     pub(super) fn advance(&mut self, rise: f64, primal: f64, dual: f64) {
         for (single, rise) in [(&mut self.below, rise), (&mut self.above, -rise)] {
             let turn = rise / single.slack;
@@ -86,30 +87,31 @@ impl Row {
     }
 }
 
-/// Blocks of one job: for each slot until its end, the shares of the slot's time at each point.
+/// Blocks of one job: for each slot up to its end, the shares of the slot's time at each point.
 #[derive(Clone)]
 pub(super) struct Blocks {
-    /// Index of each block's first variable, and the number of all variables.
+    /// Index of each block's first variable; the last entry is the number of all variables.
     starts: Vec<usize>,
-    /// For each block its usable seconds and the costs of a watt and of the time, in units of the scale.
+    /// Usable seconds of each block, and the costs of a watt and of being active during these, in units of the scale.
     pub(super) span: Vec<f64>,
     pub(super) watt: Vec<f64>,
     pub(super) time: Vec<f64>,
-    /// Shares of time and their reduced costs, block after block: one for each point that an average needs. The first one
-    /// of the last block is for having ended.
+    /// Shares of time and their reduced costs, block after block, one for each point that an average can need. In the
+    /// last block, the share of the time after the job's end comes first.
     pub(super) y: Vec<f64>,
     pub(super) z: Vec<f64>,
-    /// 1/z.
+    /// Inverse of each reduced cost, 1/z.
     pub(super) inverse: Vec<f64>,
-    /// Corrector's addition to each share.
+    /// Addition of the corrector to each share.
     pub(super) extra: Vec<f64>,
-    /// Means of limit, throughput and power, weighed with y/z, and the sum of the weights.
+    /// For each block, the means of limit, throughput and power, weighted with y/z, and the sum of these weights.
     pub(super) mean: Vec<[f64; 3]>,
     pub(super) weight: Vec<f64>,
-    /// Right side of each block's own row, and its elimination's effect on the other rows per unit of factor.
+    /// Right side of each block's own row (sum of shares), and its effect on the other rows per unit of the block's
+    /// factors.
     pub(super) right: Vec<f64>,
     pub(super) taken: Vec<[f64; 3]>,
-    /// Decrease of the reduced costs in a step: `base + slopes·point`.
+    /// Constant part of each block's decrease of reduced costs in a step, which is `base + slopes·point`.
     pub(super) base: Vec<f64>,
 }
 
@@ -118,7 +120,7 @@ impl Blocks {
         let job = &model.jobs[place];
         let count = end.slot + 1;
         let span = |t: usize| if t == end.slot { end.seconds } else { model.span(place, t) };
-        // Time in full slots is constant; in the last one it counts.
+        // The time in full slots is constant, so only that in the last slot has a cost.
         let second = job.time_cost + if end.late { model.lateness } else { 0.0 };
         let mut starts = vec![0];
         for t in 0..count {
@@ -142,18 +144,18 @@ impl Blocks {
         }
     }
 
-    /// Returns the indices of a block's variables.
+    /// Returns the range of a block's variables in `y`, `z`, `inverse` and `extra`.
     pub(super) fn range(&self, t: usize) -> Range<usize> {
         self.starts[t]..self.starts[t + 1]
     }
 
-    /// Returns whether a block is the last.
+    /// Returns whether a block is the one in which the job ends.
     pub(super) fn is_last(&self, t: usize) -> bool {
         t + 1 == self.span.len()
     }
 
-    /// Returns the shares of time of all blocks, one for each of the job's points, and in the last block one more for
-    /// having ended.
+    /// Returns the shares of time of all blocks, one for each of the job's points, and at the end the share of the last
+    /// block's time after the job's end.
     pub(super) fn parts(&self, job: &Job) -> Vec<f64> {
         let points = job.points();
         let mut parts = vec![0.0; self.span.len() * points + 1];

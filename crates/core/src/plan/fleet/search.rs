@@ -1,4 +1,4 @@
-//! Search over the slots in which jobs end.
+//! Search for the best slots in which jobs end, and solution of a fleet problem.
 
 use super::alone::{alone, uncoupled};
 use super::arrange::{Arrangement, First, arrange};
@@ -11,26 +11,26 @@ use super::model::{End, MISSED, Model};
 use super::problem::{FleetProblem, FleetSchedule, FleetSolution};
 use crate::units::{GramsCo2e, Joules, Seconds};
 
-/// Relative cost above the relaxation from which another arrangement is tried.
+/// Relative excess of an arrangement's cost over the relaxation from which another arrangement is tried.
 const WORTH_A_TRY: f64 = 1e-4;
-/// Maximum number of relaxations.
+/// Maximum number of relaxations solved in a search.
 const MOST_ROUNDS: usize = 24;
-/// Factor by which penalties rise for misses that are avoidable, up to the maximum below.
+/// Factor by which penalty factors rise while avoidable misses remain, and the maximum of penalty factors.
 const STIFFER: f64 = 100.0;
 pub(super) const STIFFEST: f64 = 1e6;
 
-/// Plans all jobs at once. Where no shared constraint binds, each job's schedule is its own optimum
-/// ([`crate::plan::solve`]), whatever `solver` is. At every instant the limits in force and the resting limits of ended
-/// jobs add up to no more than the slot's cap, unless even the lowest limits exceed it.
+/// Plans all jobs together. If no shared constraint binds, each job's schedule is its own optimum
+/// ([`crate::plan::solve`]), whatever `solver` is. At every instant, the limits in force and the resting limits of
+/// ended jobs add up to no more than the slot's cap, unless even the lowest limits exceed it.
 ///
-/// If not all constraints can be kept, carbon budgets yield first, then latest ends, those of the lowest priority first,
-/// and caps last; [`FleetSolution::breaches`] lists the excesses. `go_on` is asked before each iteration whether to
-/// continue; if not, the best solution so far is arranged.
+/// If not all constraints can be kept, carbon budgets yield first, then latest ends, those of the lowest priority
+/// first, and caps last; [`FleetSolution::breaches`] lists the excesses. `go_on` is called before each iteration and
+/// returns false to stop the search; then the best solution so far is returned.
 pub fn solve_fleet(problem: &FleetProblem, solver: Solver, go_on: &dyn Fn() -> bool) -> FleetSolution {
     solve_by(problem, Relaxer::new(solver), go_on)
 }
 
-/// [`solve_fleet`] with given means.
+/// Does the same as [`solve_fleet`] with given settings for relaxations.
 pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn() -> bool) -> FleetSolution {
     let own: Option<Vec<_>> = problem.jobs.iter().map(|job| alone(problem, job)).collect();
     if let Some(shares) = own.filter(|shares| uncoupled(problem, shares)) {
@@ -46,7 +46,7 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
     let schedules = written(problem, &model, &found.arrangement);
     let breaches = breaches(problem, &schedules);
     let cost: GramsCo2e = schedules.iter().map(|s| s.cost).sum();
-    // With figures of very different magnitude the relaxation may fail: then zero is the only lower bound.
+    // With values of very different magnitude the relaxation may fail; then zero is the only known lower bound.
     let known = |figure: f64, otherwise: GramsCo2e| GramsCo2e::try_new(figure).unwrap_or(otherwise);
     let priced = |prices: Vec<f64>| prices.into_iter().map(|p| if p.is_finite() { p } else { 0.0 }).collect();
     FleetSolution {
@@ -54,7 +54,7 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
         relaxed: known(found.relaxed, cost),
         bound: known(found.bound, GramsCo2e::ZERO),
         breaches,
-        // A relaxation that rounding kept from converging was not stopped early.
+        // A relaxation may also fail due to rounding; the search counts as finished if `go_on` did not stop it.
         finished: found.finished || go_on(),
         cap_prices: priced(found.interior.prices.cap),
         budget_prices: priced(found.interior.prices.shared),
@@ -62,12 +62,12 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
     }
 }
 
-/// Best result of a search.
+/// Result of trying one choice of ends: its relaxation and arrangement.
 struct SearchResult {
     ends: Vec<End>,
     interior: Interior,
     arrangement: Arrangement,
-    /// Work that was not placed, lateness, and cost.
+    /// Work that was not placed and lateness, in seconds weighted by priority, and cost; the first difference decides.
     score: (f64, f64, f64),
     relaxed: f64,
     bound: f64,
@@ -75,7 +75,7 @@ struct SearchResult {
 }
 
 impl SearchResult {
-    /// Returns whether work was not placed.
+    /// Returns whether some work was not placed.
     fn misses(&self) -> bool {
         self.score.0 > 0.0
     }
@@ -86,7 +86,7 @@ struct Search<'a> {
     model: &'a Model,
     relaxer: Relaxer,
     go_on: &'a dyn Fn() -> bool,
-    /// Number of solved relaxations.
+    /// Number of relaxations solved so far.
     rounds: usize,
     bound: f64,
 }
@@ -109,7 +109,7 @@ impl Search<'_> {
             if best.as_ref().is_none_or(|b| found.score < b.score) {
                 best = Some(found);
             }
-            // If not all work is placed, the end of the horizon has room.
+            // If not all work is placed, ends at the end of the horizon are tried, since these leave the most room.
             if tried.contains(&ends) || self.rounds >= MOST_ROUNDS {
                 match furthest
                     .filter(|furthest| !tried.contains(furthest) && best.as_ref().is_some_and(SearchResult::misses))
@@ -127,7 +127,7 @@ impl Search<'_> {
         best
     }
 
-    /// Solves the relaxation, changing ends if the work needs it.
+    /// Solves the relaxation, and changes ends if the jobs' work does not fit them.
     fn relax(&mut self, ends: &mut Vec<End>) -> Interior {
         let (mut work, mut budget, mut ranked) = (FIRST_FACTOR, FIRST_FACTOR, false);
         loop {
@@ -145,7 +145,7 @@ impl Search<'_> {
             if ranked || !(missing || over) {
                 return interior;
             }
-            // The least possible misses.
+            // Minimising misses shows which of them are unavoidable.
             let least = self.relaxer.solve(self.model, ends, Aim::Misses, self.go_on);
             self.rounds += 1;
             if missing && self.missing(&least) {
@@ -162,7 +162,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the end of each job alone; its latest end if it cannot be solved alone.
+    /// Returns the first choice of ends: that of each job's optimum alone, or the job's latest end if there is none.
     fn first_ends(&self) -> Vec<End> {
         let first = |(j, job)| match alone(self.problem, job) {
             Some(shares) => self.model.end_in(j, shares.len().max(1) - 1),
@@ -171,20 +171,20 @@ impl Search<'_> {
         self.problem.jobs.iter().enumerate().map(first).collect()
     }
 
-    /// Returns whether work is missed.
+    /// Returns whether some job's work is not done in a relaxation.
     fn missing(&self, interior: &Interior) -> bool {
         interior.missing.iter().any(|part| *part > MISSED)
     }
 
-    /// Returns whether a carbon budget is exceeded.
+    /// Returns whether a relaxation exceeds a job's own or a shared carbon budget.
     fn over(&self, interior: &Interior) -> bool {
         let over = |grams: f64, budget: Option<f64>| grams > MISSED * budget.unwrap_or(0.0).abs().max(1e-3);
         interior.over_budget.iter().zip(&self.model.jobs).any(|(grams, job)| over(*grams, job.budget))
             || interior.over_shared.iter().zip(&self.model.budgets).any(|(grams, budget)| over(*grams, Some(*budget)))
     }
 
-    /// Returns ends that fit the work better without being late: later ones for missed work, earlier ones if even the
-    /// slowest points do too much. `None` if the ends fit.
+    /// Returns ends that fit the work better without being late: later ones for jobs with missing work, earlier ones
+    /// for jobs whose slowest points do too much. `None` if the ends fit.
     fn within_promises(&self, ends: &[End], interior: &Interior) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate() {
@@ -204,7 +204,7 @@ impl Search<'_> {
         (moved != ends).then_some(moved)
     }
 
-    /// Returns later ends for jobs with missed work. `None` at the end of the horizon.
+    /// Returns later ends, even after the latest ones, for jobs with missing work; `None` if none can move.
     fn beyond_promises(&self, ends: &[End], least: &Interior) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate().filter(|(j, _)| least.missing[*j] > MISSED) {
@@ -215,7 +215,7 @@ impl Search<'_> {
         (moved != ends).then_some(moved)
     }
 
-    /// Returns an end that is later by about so many seconds, at most the latest end or beyond it if that is passed.
+    /// Returns an end that is later by about `seconds`, and at most at the end of the horizon.
     fn moved_by(&self, job: usize, mut end: End, seconds: f64) -> End {
         let mut left = seconds;
         while left > 0.0
@@ -227,7 +227,7 @@ impl Search<'_> {
         end
     }
 
-    /// Returns the ends with the horizon's end for jobs whose work was not placed.
+    /// Returns the ends, with the end of the horizon for jobs whose work was not placed; `None` if all was placed.
     fn furthest(&self, ends: &[End], arrangement: &Arrangement) -> Option<Vec<End>> {
         let last = self.model.last();
         let short = |j: usize| arrangement.short[j] > MISSED * self.model.jobs[j].work;
@@ -235,7 +235,7 @@ impl Search<'_> {
         (0..ends.len()).any(short).then(|| ends.iter().enumerate().map(end).collect())
     }
 
-    /// Returns later ends for jobs whose work was not placed.
+    /// Returns the ends, with later ones for jobs whose work was not placed; `None` if none can move.
     fn made_longer(&self, ends: &[End], arrangement: &Arrangement) -> Option<Vec<End>> {
         let mut longer = ends.to_vec();
         for (j, end) in longer.iter_mut().enumerate() {
@@ -247,7 +247,8 @@ impl Search<'_> {
         (longer != ends).then_some(longer)
     }
 
-    /// Returns the better of two arrangements.
+    /// Arranges the relaxation's solution; tries a second order of placing work if the first leaves room for
+    /// improvement.
     fn arranged(&self, ends: Vec<End>, interior: Interior, relaxed: f64) -> SearchResult {
         let over: f64 = interior.over_budget.iter().chain(&interior.over_shared).sum();
         let finished = interior.solved;
@@ -266,8 +267,8 @@ impl Search<'_> {
         SearchResult { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
     }
 
-    /// Returns an arrangement's undone work and lateness, both in seconds weighted by priority, and its cost. The first
-    /// difference decides.
+    /// Returns an arrangement's undone work and lateness, both in seconds weighted by priority, and its cost. In
+    /// comparisons the first difference decides.
     fn score(&self, arrangement: &Arrangement) -> (f64, f64, f64) {
         let schedules = written(self.problem, self.model, arrangement);
         let weight = |rank: i32| 100_f64.powi(rank.min(4));
@@ -282,7 +283,7 @@ impl Search<'_> {
     }
 }
 
-/// Returns the schedules of an arrangement.
+/// Returns the jobs' schedules in an arrangement.
 fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> Vec<FleetSchedule> {
     let of_job = |job: usize| {
         let mut slots: Vec<Vec<(usize, Seconds)>> = Vec::new();
@@ -311,7 +312,7 @@ fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> 
     (0..problem.jobs.len()).map(of_job).collect()
 }
 
-/// Returns the schedule of given parts with its cost.
+/// Returns a job's schedule with the given parts, and computes its cost and end.
 fn schedule(problem: &FleetProblem, job: usize, parts: Vec<Vec<(usize, Seconds)>>) -> FleetSchedule {
     let j = &problem.jobs[job];
     let (mut cost, mut carbon, mut energy) = (GramsCo2e::ZERO, GramsCo2e::ZERO, Joules::ZERO);

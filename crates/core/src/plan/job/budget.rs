@@ -1,44 +1,44 @@
-//! Carbon budget: the cheapest plan within it.
+//! Cheapest plan of a job within its carbon budget.
 //!
-//! For a fixed finishing slot, the problem with a budget is a linear programme with one more row. Its multiplier µ, in
-//! grams of the objective per gram of carbon, makes carbon more expensive until the plan fits; the optimum is a mixture
-//! of the plans just below and just above the right µ with the same finishing slot. Bounds select that slot: at any µ ≥
-//! 0, the least cost with carbon at µ, less µ times the budget, is a lower bound of the slot's optimum, and slots whose
-//! bound is above the best plan found need no evaluation.
+//! For a fixed finishing slot (the slot in which the work ends), the problem with a budget is a linear programme with
+//! one more row. Its multiplier µ, in grams of the objective per gram of carbon, makes carbon more expensive until the
+//! plan fits; the optimum is a mixture of the plans just below and just above the right µ with the same finishing slot.
+//! Lower bounds select that slot: for any µ ≥ 0, the slot's least cost with carbon priced at µ, less µ times the
+//! budget, is a lower bound of its optimum, and slots whose bound is above the best plan found need no evaluation.
 
 use super::dual::{Hulls, costs_by_end, solve, solve_ending_in};
 use super::problem::{Infeasible, Problem, Solution};
 use crate::units::{GramsCo2e, Samples, Seconds};
 
-/// Relative excess over the budget that counts as rounding.
+/// Relative excess over the carbon budget that counts as rounding.
 const ROUNDING: f64 = 1e-9;
-/// Bisection steps of µ.
+/// Maximum number of bisection steps of µ.
 const HALVINGS: u32 = 60;
-/// Relative gap to the bound at which a plan counts as optimal.
+/// Relative gap between cost and lower bound up to which a plan counts as optimal.
 const GAP: f64 = 1e-9;
 
-/// A plan within a budget.
+/// A plan within the carbon budget.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::plan) struct Within {
     /// The cheapest plan.
     pub(in crate::plan) solution: Solution,
-    /// About µ: additional cost per gram of carbon; 0 if the budget does not bind.
+    /// Approximation of µ: additional cost per gram of carbon; 0 if the budget does not bind.
     pub(in crate::plan) multiplier: f64,
 }
 
-/// Reason why a budget cannot be met.
+/// Reason why the carbon budget cannot be met.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::plan) enum OverBudget {
-    /// The work cannot be done in time at all.
+    /// Even without the budget, the work cannot be done in time.
     Infeasible(Infeasible),
-    /// Even this plan, which has the least carbon of those that end in time, exceeds it.
+    /// The enclosed plan emits least of all that end in time, and still exceeds the budget.
     By(Solution),
 }
 
-/// Solves the problem with emissions of at most `budget`.
+/// Returns the cheapest plan that emits at most `budget`.
 ///
 /// # Errors
-/// If the work cannot be done in time, or with the plan of least carbon if no plan meets the budget.
+/// If the work cannot be done in time, or no plan meets the budget; then with the plan of least carbon.
 pub(in crate::plan) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Result<Within, OverBudget> {
     let cheapest = solve(problem).map_err(OverBudget::Infeasible)?;
     let limit = budget + GramsCo2e::new(ROUNDING * budget.get().abs());
@@ -51,7 +51,7 @@ pub(in crate::plan) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Res
         return Err(OverBudget::By(problem.evaluate(least.shares)));
     }
     let search = Search { problem, frugal: &frugal, limit };
-    // Near this µ the cheapest plan overall fits, and bounds are tight.
+    // At this µ the cheapest plan over all finishing slots just fits, so the slots' bounds are tight.
     let near = search.halve(0.0, |mu| solve(&problem.with_budget_at(mu)).ok()).1;
     let mut bounds: Vec<(usize, f64)> = costs_by_end(&problem.with_budget_at(near));
     bounds.iter_mut().for_each(|(_, cost)| *cost -= near * limit.get());
@@ -72,13 +72,13 @@ pub(in crate::plan) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Res
 
 struct Search<'a> {
     problem: &'a Problem,
-    /// The problem with carbon as the only objective.
+    /// The problem with carbon, as the budget counts it, as the only objective.
     frugal: &'a Problem,
     limit: GramsCo2e,
 }
 
 impl Search<'_> {
-    /// Returns a tiny interval of µ in which the solutions' carbon crosses the limit.
+    /// Returns a tiny interval of µ, above `from`, in which the carbon of the plans in `solved` crosses the limit.
     fn halve(&self, from: f64, mut solved: impl FnMut(f64) -> Option<Solution>) -> (f64, f64) {
         let mut fits = |mu| solved(mu).is_none_or(|s| s.counted <= self.limit);
         let (mut low, mut high) = (from, 1.0);
@@ -100,7 +100,7 @@ impl Search<'_> {
         (low, high)
     }
 
-    /// Returns the cheapest plan within the budget that ends in a slot; `None` if there is none below `worth`.
+    /// Returns the cheapest plan within the budget that ends in a slot; `None` if no such plan costs less than `worth`.
     fn ending_in(&self, finishing: usize, worth: f64) -> Option<Solution> {
         let priced = |s: Solution| self.problem.evaluate(s.shares);
         let least = priced(solve_ending_in(self.frugal, finishing)?);
@@ -120,7 +120,7 @@ impl Search<'_> {
         Some(self.mixture(&dirty, &clean))
     }
 
-    /// Mixes two plans with as much of the dirtier one as fits.
+    /// Mixes two plans, with the largest share of the `dirty` plan that the budget allows.
     fn mixture(&self, dirty: &Solution, clean: &Solution) -> Solution {
         let span = (dirty.counted - clean.counted).get();
         let share = if span > 0.0 { ((self.limit - clean.counted).get() / span).clamp(0.0, 1.0) } else { 0.0 };
@@ -136,7 +136,7 @@ impl Search<'_> {
         self.problem.evaluate(mixed.collect())
     }
 
-    /// Does the same work in the same time at the two neighbouring hull points, which need no more power.
+    /// Replaces a slot's parts by at most two neighbouring hull points with the same work and time and no more energy.
     fn two_at_most(&self, parts: &[(usize, Seconds)]) -> Vec<(usize, Seconds)> {
         let points = self.problem.points();
         let time: Seconds = parts.iter().map(|part| part.1).sum();

@@ -1,4 +1,4 @@
-//! Constraints that promises put on a job's remaining work: the bound of each, and the excess that counts as rounding.
+//! Bounds that a job's promises put on its remaining work, and the excess over a promise that counts as rounding.
 
 use std::cmp::Reverse;
 
@@ -11,19 +11,19 @@ use crate::plan::request::Request;
 use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh};
 
-/// Upper bound of carbon budgets, above two weeks of global emissions.
+/// Value at which carbon budgets are clamped, above two weeks of global emissions.
 const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
 
-/// Bound of the remaining work.
+/// Bound on the remaining work.
 enum Bound {
-    /// It must end by this time.
+    /// The work must end by this time.
     End(DateTime<Utc>),
-    /// It may emit this much, counted by [`Planner::counted`].
+    /// The work may emit this much, with the intensities of [`Planner::counted`].
     Budget(GramsCo2e),
 }
 
 impl Planner<'_> {
-    /// Returns the bound that a promise sets.
+    /// Returns the bound that a promise puts on the remaining work.
     fn bound(&self, promise: Promise) -> Bound {
         let Request { now, work, progress, window, .. } = *self.request;
         match promise {
@@ -41,7 +41,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the excess over a promise that counts as rounding, in its unit, if the remaining work emits `rest`.
+    /// Returns the excess over a promise that counts as rounding, in its unit; `rest` are the remaining work's
+    /// emissions.
     fn rounding(&self, promise: Promise, rest: GramsCo2e) -> f64 {
         match promise {
             Promise::Deadline(_) => RESOLUTION.get(),
@@ -50,12 +51,12 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns a maximum slowdown less the reserve for the reference's error.
+    /// Returns a maximum slowdown less the reserve for the error of the reference r(l_max).
     pub(super) fn guarded(&self, max_slowdown: f64) -> f64 {
         (max_slowdown - self.request.progress.reserve.max(0.0)).max(0.0)
     }
 
-    /// Returns the time by which the remaining work must be done, with the promise that sets it.
+    /// Returns the earliest time by which a promise requires the work to be done, with that promise.
     pub(in crate::plan) fn latest_end(&self) -> Option<(DateTime<Utc>, Promise)> {
         let ends = self.request.promises().filter_map(|promise| match self.bound(promise) {
             Bound::End(at) => Some((at, promise)),
@@ -64,14 +65,14 @@ impl Planner<'_> {
         ends.max_by_key(|(at, _)| Reverse(*at))
     }
 
-    /// Returns the intensity that a budget counts in a slot.
+    /// Returns the carbon intensity with which a budget counts energy in a slot.
     pub(super) fn counted(&self, promise: Promise, slot: &PlanSlot) -> GramsPerKwh {
         match promise {
             Promise::Deadline(_) | Promise::Slowdown(_) | Promise::CarbonBudget(_) => slot.intensity,
         }
     }
 
-    /// Returns what is left of the budget for the remaining work, with the promise that sets it.
+    /// Returns the part of the carbon budget left for the remaining work, with the promise that sets the budget.
     pub(in crate::plan) fn budget_left(&self) -> Option<(GramsCo2e, Promise)> {
         self.request.promises().find_map(|promise| match self.bound(promise) {
             Bound::Budget(left) => Some((left, promise)),
@@ -79,8 +80,8 @@ impl Planner<'_> {
         })
     }
 
-    /// Returns the promises that are broken if the work ends then, with this slowdown over the job's life, and the
-    /// remaining work emits `rest`.
+    /// Returns the promises that are broken if the work ends at `ends_at` with this slowdown over the job's life and
+    /// the remaining work emits `rest`.
     pub(in crate::plan) fn broken(&self, ends_at: DateTime<Utc>, slowdown: f64, rest: GramsCo2e) -> Vec<Broken> {
         let carbon = Some(self.request.progress.carbon + rest);
         let outcome = Outcome { ends_at: Some(ends_at), slowdown: Some(slowdown), carbon };

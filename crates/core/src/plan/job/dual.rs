@@ -1,35 +1,35 @@
-//! The optimum by marginal costs: hull, one sort, greedy fill (`planning.md` §2, "Dual form").
+//! Solution of a job's problem by marginal costs: hull, one sort, greedy fill (`planning.md` §2, "Dual form").
 //!
-//! For a fixed finishing slot, all slots before it are full and start at the hull's point of least power; the finishing
-//! slot starts empty. From there each further sample is taken where it is cheapest: a *step* leads a slot from one hull
-//! point to the next, at a marginal cost in gCO2e per sample. Marginal costs rise within a slot, so taking the cheapest
-//! steps of all slots until the work is done is optimal; the marginal cost of the last one is the multiplier λ. In a
-//! full slot time is constant, and its steps do not depend on the finishing slot. In the finishing slot speed saves
-//! time, and its steps start at zero power and throughput.
+//! For a fixed finishing slot (the slot in which the work ends), all earlier slots are full and start at the hull's
+//! point of least power; the finishing slot starts empty. From there each further sample is taken where it is cheapest:
+//! a *step* moves a slot from one hull point to the next, at a marginal cost in gCO2e per sample. Marginal costs rise
+//! within a slot, so taking the cheapest steps of all slots until the work is done is optimal; the marginal cost of the
+//! last step is the multiplier λ. In a full slot the time is constant, so its steps do not depend on the finishing
+//! slot. In the finishing slot more speed saves time, and its steps start at zero power and throughput.
 
 use super::problem::{Infeasible, Mode, Problem, Solution};
 use crate::profile::concave_envelope;
 use crate::units::{SamplesPerSecond, Seconds};
 
-/// Relative difference of costs that counts as equal; the earlier end wins.
+/// Relative difference up to which costs count as equal; among equal plans the one that ends first is taken.
 const TIE: f64 = 1e-12;
-/// Fraction of a slot below which a share is rounding.
+/// Fraction of a slot below which a time share counts as rounding.
 const NOTHING: f64 = 1e-12;
 
-/// A step from one point of a slot to the next.
+/// A step of a slot from one hull point to the next faster one.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::plan) struct MarginalStep {
-    /// Point below; `None` is standing still.
+    /// Slower point; `None` in the first step of the finishing slot, which starts without power and throughput.
     pub(in crate::plan) from: Option<usize>,
-    /// Point above.
+    /// Faster point.
     pub(in crate::plan) to: usize,
-    /// Gained throughput, samples/s.
+    /// Increase of throughput, samples/s.
     pub(in crate::plan) gain: f64,
     /// Marginal cost, gCO2e per sample.
     pub(in crate::plan) price: f64,
 }
 
-/// Indices in [`Problem::points`] of the hull of the usable points for each mode, slowest first.
+/// For each mode, the hull of its usable points as indices in [`Problem::points`], slowest first.
 pub(in crate::plan) struct Hulls {
     run: Vec<usize>,
     either: Vec<usize>,
@@ -52,19 +52,19 @@ impl Hulls {
         Self { run, either, pause: [idle], resume: [idle + 1] }
     }
 
-    /// Returns the hull of the working points.
+    /// Returns the hull of the points at which the job trains.
     pub(in crate::plan) fn running(&self) -> &[usize] {
         &self.run
     }
 
-    /// Returns the working point with the least energy per sample; of equals the fastest.
+    /// Returns the training point with the least energy per sample; among equals, the fastest.
     pub(super) fn most_efficient(&self, problem: &Problem) -> usize {
         let energy = |point: usize| problem.points()[point].power.get() / problem.points()[point].throughput.get();
         self.run.iter().copied().fold(self.run[0], |best, p| if energy(p) <= energy(best) { p } else { best })
     }
 
-    /// Returns the two neighbouring hull points with time shares, the faster first, that reach a throughput at least
-    /// power. Beyond the hull's ends, the end point alone.
+    /// Returns the mixture that reaches a throughput with the least power: two neighbouring hull points with their time
+    /// shares, the faster first. Beyond the hull's ends, the end point alone.
     pub(super) fn mix_at(&self, problem: &Problem, throughput: SamplesPerSecond) -> [(usize, f64); 2] {
         let rate = |point: usize| problem.points()[point].throughput;
         let last = self.run.len() - 1;
@@ -86,7 +86,7 @@ impl Hulls {
     }
 }
 
-/// Returns the steps of a full slot from the hull's point of least power, in order of marginal cost.
+/// Returns the steps of a full slot from the hull's point of least power upwards, in order of marginal cost.
 pub(in crate::plan) fn full_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
     hull_steps(problem, hulls.at(problem.mode(slot)), slot)
 }
@@ -102,7 +102,7 @@ fn hull_steps(problem: &Problem, hull: &[usize], slot: usize) -> Vec<MarginalSte
     hull.windows(2).map(step).collect()
 }
 
-/// Returns the steps of the finishing slot: to the point of least cost per sample, then up the hull.
+/// Returns the steps of the finishing slot: from zero to the point of least cost per sample, then up the hull.
 pub(in crate::plan) fn finishing_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
     let hull = hulls.running();
     let price = |point: usize| problem.second_cost(slot, point) / problem.points()[point].throughput.get();
@@ -122,8 +122,8 @@ pub(in crate::plan) fn finishing_slot_steps(problem: &Problem, hulls: &Hulls, sl
     steps
 }
 
-/// Solves the problem. Of equally cheap plans it takes the one that ends first and has its faster parts earlier, so
-/// that planning again later with an unchanged forecast repeats the plan.
+/// Solves the problem. Among equally cheap plans it returns the one that ends first and has its faster parts earlier,
+/// so that planning again later with an unchanged forecast repeats the plan.
 ///
 /// # Errors
 /// If even the fastest point cannot do the work in time.
@@ -140,7 +140,7 @@ pub fn solve(problem: &Problem) -> Result<Solution, Infeasible> {
     Ok(problem.evaluate(market.shares(&best)))
 }
 
-/// Returns the least cost of a plan ending in each slot that allows one, in time order.
+/// Returns each slot in which a plan can end, with the least cost of such a plan, in time order.
 pub(super) fn costs_by_end(problem: &Problem) -> Vec<(usize, f64)> {
     let Ok(work) = problem.reachable_work() else { return Vec::new() };
     let mut costs = Vec::new();
@@ -148,7 +148,7 @@ pub(super) fn costs_by_end(problem: &Problem) -> Vec<(usize, f64)> {
     costs
 }
 
-/// Returns the cheapest plan that ends in a given slot, if any.
+/// Returns the cheapest plan that ends in slot `finishing`; `None` if no plan can end there.
 pub(super) fn solve_ending_in(problem: &Problem, finishing: usize) -> Option<Solution> {
     let work = problem.reachable_work().ok()?.get();
     let hulls = Hulls::of(problem);
@@ -161,7 +161,7 @@ pub(super) fn solve_ending_in(problem: &Problem, finishing: usize) -> Option<Sol
     Some(problem.evaluate(market.shares(&candidate)))
 }
 
-/// Evaluates each slot in which a plan can end.
+/// Calls `evaluate` with the cheapest plan for each slot in which a plan can end.
 fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut evaluate: impl FnMut(Candidate)) -> Market<'a> {
     let mut market = Market::new(problem, hulls);
     for finishing in 0..problem.open_slots().len() {
@@ -169,7 +169,7 @@ fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut evaluate:
             market.fill_slot(finishing - 1);
         }
         if market.base_samples > work {
-            break; // the slots before are more than enough, and so for every later finishing slot
+            break; // the earlier slots alone do too much work, and so they do for every later finishing slot
         }
         if problem.runs(finishing) {
             market.finish_in(finishing, work).into_iter().for_each(&mut evaluate);
@@ -182,25 +182,25 @@ fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut evaluate:
 struct Candidate {
     finishing: usize,
     cost: f64,
-    /// Samples from steps of full slots, above the base.
+    /// Samples from steps of full slots, in addition to those at the points of least power.
     above_base: f64,
     /// Samples from steps of the finishing slot.
     in_last: f64,
 }
 
-/// A step of a full slot over the slot's whole length.
+/// A step of a full slot, taken for the slot's whole duration.
 struct Offer {
     slot: usize,
     price: f64,
     samples: f64,
 }
 
-/// All steps of all full slots in order of marginal cost, of which those of filled slots are active.
+/// All steps of all slots in order of marginal cost; only those of slots marked as full count.
 struct Market<'a> {
     problem: &'a Problem,
     hulls: &'a Hulls,
     offers: Vec<Offer>,
-    /// Indices of the offers of each slot.
+    /// Indices in `offers` of each slot's steps.
     places: Vec<Vec<usize>>,
     counted: PrefixSums,
     base_samples: f64,
@@ -216,7 +216,7 @@ impl<'a> Market<'a> {
             let offer = |step: MarginalStep| Offer { slot, price: step.price, samples: step.gain * seconds };
             offers.extend(full_slot_steps(problem, hulls, slot).into_iter().map(offer));
         }
-        // Stable: at equal costs the earlier slot comes first, and each slot's steps stay in order.
+        // The sort is stable: at equal costs the earlier slot comes first, and each slot's steps stay in order.
         offers.sort_by(|a, b| a.price.total_cmp(&b.price));
         let mut places = vec![Vec::new(); slots.len()];
         for (place, offer) in offers.iter().enumerate() {
@@ -226,7 +226,7 @@ impl<'a> Market<'a> {
         Self { problem, hulls, offers, places, counted, base_samples: 0.0, base_cost: 0.0 }
     }
 
-    /// Marks a slot as full.
+    /// Marks a slot as full, so that its steps count.
     fn fill_slot(&mut self, slot: usize) {
         let seconds = self.problem.slots()[slot].slot.duration().get();
         let slowest = self.hulls.at(self.problem.mode(slot))[0];
@@ -238,7 +238,7 @@ impl<'a> Market<'a> {
         }
     }
 
-    /// Returns the cheapest plan whose full slots are those filled so far; `None` if they and the last do not suffice.
+    /// Returns the cheapest plan of the full slots and `finishing`; `None` if not even their fastest points do `work`.
     fn finish_in(&self, finishing: usize, work: f64) -> Option<Candidate> {
         let usable = self.problem.usable(&self.problem.slots()[finishing]).get();
         let needed = work - self.base_samples;
@@ -263,7 +263,7 @@ impl<'a> Market<'a> {
         })
     }
 
-    /// Takes the cheapest samples of the full slots; returns their number and cost.
+    /// Returns how many of `samples` the full slots can do with their cheapest steps, and the cost of these steps.
     fn take_cheapest(&self, samples: f64) -> (f64, f64) {
         let (place, whole, cost) = self.counted.whole_within(samples);
         match self.offers.get(place) {
@@ -272,7 +272,7 @@ impl<'a> Market<'a> {
         }
     }
 
-    /// Converts a candidate to durations.
+    /// Converts a candidate to the time at each point in each slot.
     fn shares(&self, candidate: &Candidate) -> Vec<Vec<(usize, Seconds)>> {
         let mut taken = vec![0.0; candidate.finishing];
         let mut left = candidate.above_base;
@@ -293,7 +293,7 @@ impl<'a> Market<'a> {
     }
 }
 
-/// Returns the duration at each point after taking samples from the steps of a slot.
+/// Returns the time at each point of a slot after taking `samples` from its steps, starting at point `bottom`.
 fn climb(steps: &[MarginalStep], bottom: Option<usize>, seconds: f64, samples: f64) -> Vec<(usize, Seconds)> {
     if seconds <= 0.0 {
         return Vec::new(); // a slot of less than a microsecond
@@ -303,7 +303,7 @@ fn climb(steps: &[MarginalStep], bottom: Option<usize>, seconds: f64, samples: f
         let part = left / (step.gain * seconds);
         if part < 1.0 - NOTHING {
             let (above, below) = (part * seconds, (1.0 - part) * seconds);
-            // Only the first step from standing still may have an arbitrarily short share.
+            // Only the first step of the finishing slot may have an arbitrarily short share.
             let above = (part > NOTHING || (step.from.is_none() && part > 0.0)).then_some((step.to, above));
             let parts = [above, at.map(|point| (point, below))];
             return parts.into_iter().flatten().map(|(point, seconds)| (point, Seconds::new(seconds))).collect();
@@ -314,9 +314,9 @@ fn climb(steps: &[MarginalStep], bottom: Option<usize>, seconds: f64, samples: f
     at.map(|point| (point, Seconds::new(seconds))).into_iter().collect()
 }
 
-/// Prefix sums of a list whose members are activated one by one (a Fenwick tree), queried once per finishing slot.
+/// Prefix sums of a list whose members are added one by one (a Fenwick tree); queried for each finishing slot.
 struct PrefixSums {
-    /// Samples and cost; entry i (from 1) sums the i & −i members up to i.
+    /// Samples and cost; entry i (counted from 1) sums the last i & −i members up to the i-th.
     sums: Vec<(f64, f64)>,
 }
 
@@ -343,7 +343,7 @@ impl PrefixSums {
         samples
     }
 
-    /// Returns how many members fit completely into `samples`, with their samples and cost.
+    /// Returns how many of the first members fit completely into `samples`, with the sums of their samples and costs.
     fn whole_within(&self, samples: f64) -> (usize, f64, f64) {
         let members = self.sums.len() - 1;
         let (mut place, mut sum, mut cost) = (0, 0.0, 0.0);

@@ -1,4 +1,4 @@
-//! Planning of one job: its problem, the optimum, budgets, pauses, the receding horizon.
+//! Planning of one job: its problem, the optimum, carbon budgets, pauses and the receding horizon.
 
 pub(super) mod budget;
 mod constraints;

@@ -1,5 +1,6 @@
-//! Patterns of runs and pauses: which are allowed, and which is the cheapest for a given marginal cost λ. For a given λ
-//! each slot has one best way to run and one to pause, and dynamic programming over slot boundaries finds the pattern.
+//! Patterns of runs and pauses: the allowed ones, and the cheapest one for a given marginal cost λ per sample. For a
+//! given λ each slot has one best way to run and one to pause, and dynamic programming over slot boundaries finds the
+//! pattern.
 
 use std::ops::Range;
 
@@ -13,27 +14,27 @@ use crate::units::Seconds;
 /// Tolerance for comparing durations, in seconds.
 pub(in crate::plan) const SLACK: f64 = 1e-3;
 
-/// Pauses as ranges of slots in time order, each followed by a checkpoint. A currently paused job has one from the
-/// first slot on, which may be empty.
+/// Pauses of a plan as ranges of slots in time order, each followed by loading a checkpoint. For a job that is paused
+/// now, the first pause starts at the first slot and may be empty.
 pub(super) type Pattern = Vec<Range<usize>>;
 
-/// The slots of a problem, and the rules for pauses among them.
+/// The slots of a problem, and the rules for pauses.
 pub(super) struct Grid<'a> {
     pub(in crate::plan) problem: &'a Problem,
     pub(super) hulls: Hulls,
     pub(in crate::plan) costs: Pausing,
     pub(super) pauses_now: bool,
-    /// Time since the job started running or pausing.
+    /// Seconds since the job's current run or pause began; infinite if unknown.
     pub(in crate::plan) since: f64,
-    /// Start of each open slot and the end of the last, in seconds from now.
+    /// Boundaries of the slots before the latest end, in seconds from now.
     pub(super) bounds: Vec<f64>,
 }
 
-/// The best pattern for some λ.
+/// The cheapest pattern for some λ.
 pub(super) struct PricedPattern {
     pub(super) pattern: Pattern,
     pub(in crate::plan) samples: f64,
-    /// Lower bounds of the cost of plans that end in each slot with pauses at slot boundaries.
+    /// For each slot, a lower bound of the cost of plans that end there and pause at slot boundaries only.
     pub(super) bounds: Vec<f64>,
 }
 
@@ -61,7 +62,7 @@ impl<'a> Grid<'a> {
         self.bounds.len() - 1
     }
 
-    /// Returns the pattern of a job that pauses no more than it must.
+    /// Returns the pattern without further pauses: a current pause ends as soon as its minimum duration allows.
     pub(super) fn no_pause(&self) -> Pattern {
         if !self.pauses_now {
             return Vec::new();
@@ -71,7 +72,7 @@ impl<'a> Grid<'a> {
         Vec::from([Range { start: 0, end: resumes }])
     }
 
-    /// Returns whether runs and pauses have their minimum durations.
+    /// Returns whether all runs and pauses of a pattern have their minimum durations.
     pub(super) fn is_allowed(&self, pattern: &Pattern) -> bool {
         let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
         let mut resumed: Option<usize> = None;
@@ -93,7 +94,8 @@ impl<'a> Grid<'a> {
         })
     }
 
-    /// Splits the horizon's slots by a pattern. The pause `within` starts somewhere in its first slot.
+    /// Splits the horizon's slots by a pattern, with the activity in each piece. The pause `within` may start anywhere
+    /// in its first slot.
     pub(in crate::plan) fn pieces(&self, pattern: &Pattern, within: Option<usize>) -> Vec<(usize, Slot, Mode)> {
         let mut pieces = Vec::with_capacity(self.slots() + 2 * pattern.len());
         let (mut next, mut to_load) = (0, Seconds::ZERO);
@@ -116,8 +118,8 @@ impl<'a> Grid<'a> {
         pieces
     }
 
-    /// Returns the cheapest pattern for a price λ of a sample; `None` if the rules allow none. In a forced slot the job
-    /// runs (`true`) or pauses, unless it has ended. An `end` restricts the search to patterns that end in that slot.
+    /// Returns the cheapest pattern at a price λ per sample; `None` if the rules allow none. In a `forced` slot, the
+    /// job runs (`true`) or pauses (`false`) unless it has ended. An `end` admits only patterns that end in that slot.
     pub(in crate::plan) fn at(
         &self,
         price: f64,
@@ -127,7 +129,7 @@ impl<'a> Grid<'a> {
         let n = self.slots();
         let (bounds, points) = (&self.bounds, self.problem.points());
         let idle = self.problem.idle()?;
-        // Sums over the slots before each boundary: cost of running, samples, cost of pausing.
+        // Sums over the slots before each boundary: cost of running less the samples' value, samples, cost of pausing.
         let (mut run, mut samples, mut pause) = (vec![0.0; n + 1], vec![0.0; n + 1], vec![0.0; n + 1]);
         for slot in 0..n {
             let seconds = bounds[slot + 1] - bounds[slot];
@@ -139,12 +141,12 @@ impl<'a> Grid<'a> {
             pause[slot + 1] = pause[slot] + self.problem.second_cost(slot, idle) * seconds;
         }
         if let Some((slot, runs)) = forced {
-            // Larger than any saving, but small enough not to lose precision.
+            // This cost is larger than any saving, but small enough not to lose precision.
             let prohibitive = 1e3 * (run[n].abs() + pause[n].abs() + price * samples[n]);
             let sums = if runs { &mut pause } else { &mut run };
             sums[slot + 1..].iter_mut().for_each(|sum| *sum += prohibitive);
         }
-        // Additional cost of a checkpoint at a boundary, and the samples it takes.
+        // Additional cost of loading a checkpoint from a boundary on instead of running, and the samples lost.
         let checkpoint = self.costs.checkpoint.get();
         let loading = |at: usize| {
             let (mut left, mut cost, mut lost) = (checkpoint, 0.0, 0.0);
@@ -165,8 +167,8 @@ impl<'a> Grid<'a> {
 
         let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
         let since = self.since;
-        // Least cost up to a boundary when running or paused there, and the boundary at which that began; `None` began
-        // before now.
+        // Least cost up to each boundary if the job runs (or pauses) before it, and the boundary at which that run (or
+        // pause) began; `None` if it began before now.
         let mut ran = vec![(f64::INFINITY, None); n + 1];
         let mut paused = vec![(f64::INFINITY, None); n + 1];
         let mut ends = vec![(f64::INFINITY, 0, None); n + 1];
@@ -201,7 +203,7 @@ impl<'a> Grid<'a> {
                 }
             }
         }
-        // The work ends somewhere between a slot's boundaries.
+        // The work ends between the boundaries of a slot, so the lower cost of its two boundaries is the slot's bound.
         let bounds = ends.windows(2).map(|pair| pair[0].0.min(pair[1].0) + price * self.problem.work().get()).collect();
         let among = end.map_or(&ends[..], |slot| &ends[slot..=slot + 1]);
         let (cost, mut at, mut from) = *among.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -228,7 +230,7 @@ impl<'a> Grid<'a> {
     }
 }
 
-/// The minimum of a sequence over the boundaries at least a duration before another, queried in ascending order.
+/// Running minimum over all boundaries that lie at least a duration before the boundary asked for. Queries must ascend.
 struct DelayedMinimum {
     least: f64,
     next: usize,

@@ -1,12 +1,13 @@
-//! Pausing: when a job that may pause does so.
+//! Plans with pauses: when a job that may pause does so.
 //!
 //! A pause is idle power without work. Without minimum durations and checkpoints it is just one more point for
-//! [`super::solve`]. With them the choice of slots is combinatorial. For a given marginal cost λ, [`super::patterns`]
-//! finds the cheapest pattern of runs and pauses; bisection of λ finds the patterns around the one that does the work.
-//! Each is then solved exactly, with its pauses fixed and with one of them starting within a slot, and the best is
-//! improved by moving and removing pauses. The dynamic programme is a lower bound for any λ, but a weak one over all
-//! ends at once, because an end between two days is no mixture of one before and one after it. So λ is bisected again
-//! for each possible finishing slot whose own bound leaves room for improvement, the most promising first.
+//! [`super::solve`]; with them the choice of paused slots is combinatorial. For a given marginal cost λ per sample,
+//! [`super::patterns`] finds the cheapest pattern of runs and pauses; bisection of λ finds the patterns around the one
+//! that does the work. Each pattern is then solved exactly, with its pauses fixed or with one of them starting within a
+//! slot, and the best is improved by moving and removing pauses. The dynamic programme gives a lower bound of the cost
+//! for any λ, but a weak one over all ends at once, because an end between two days is no mixture of one before and one
+//! after it. So λ is bisected again for each possible finishing slot whose own bound leaves room for improvement, the
+//! lowest bound first.
 
 use std::ops::Range;
 
@@ -18,50 +19,50 @@ use super::problem::{Infeasible, Mode, Problem, Solution};
 use crate::domain::{Activity, Pausing};
 use crate::units::{GramsCo2e, Seconds, Watts};
 
-/// Bisection steps of λ.
+/// Maximum number of bisection steps of λ.
 const HALVINGS: u32 = 50;
-/// Bisection steps of a carbon budget's multiplier.
+/// Number of bisection steps of a carbon budget's multiplier.
 const BUDGET_HALVINGS: u32 = 40;
-/// Relative improvement that counts as rounding.
+/// Relative reduction of the cost that counts as rounding.
 const ROUNDING: f64 = 1e-10;
-/// Maximum number of slots for which each slot's activity is forced in turn.
+/// Maximum number of slots for which `force_slots` runs, which tries each slot running and paused.
 const FEW_SLOTS: usize = 128;
-/// Bisection steps of λ then.
+/// Number of bisection steps of λ for each forced slot.
 const FORCED_HALVINGS: u32 = 12;
-/// Maximum number of slot evaluations over all ends; with many slots there are fewer passes.
+/// Approximate maximum number of slot evaluations over all finishing slots: with many slots, fewer of these are tried.
 const MOST_EVALUATIONS: usize = 2_000_000;
 
-/// Costs of pausing and the job's current state.
+/// Rules for the job's pauses, its current activity, and its carbon budget.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::plan) struct Rules {
     pub(in crate::plan) costs: Pausing,
     pub(in crate::plan) activity: Option<Activity>,
     pub(in crate::plan) now: DateTime<Utc>,
-    /// Power while saving or loading a checkpoint.
+    /// Power of the job while it saves or loads a checkpoint.
     pub(in crate::plan) checkpoint: Watts,
-    /// Maximum emissions of the remaining work.
+    /// Maximum emissions of the remaining work; `None` without a carbon budget.
     pub(in crate::plan) budget: Option<GramsCo2e>,
 }
 
-/// A plan with pauses.
+/// A plan that may contain pauses.
 #[derive(Clone, Debug)]
 pub(in crate::plan) struct Paused {
-    /// The problem over pieces of slots with fixed pauses.
+    /// The problem over pieces of the horizon's slots, with the pauses fixed.
     pub(in crate::plan) problem: Problem,
     pub(in crate::plan) solution: Solution,
-    /// Additional cost per gram of carbon from the budget; 0 if it does not bind.
+    /// Additional cost per gram of carbon due to the carbon budget; 0 if the budget does not bind.
     pub(in crate::plan) multiplier: f64,
-    /// True if the budget is exceeded even by this plan, which then is the one of least carbon.
+    /// True if no plan meets the carbon budget; then this plan is the one of least carbon that was found.
     pub(in crate::plan) over_budget: bool,
 }
 
-/// Returns the cheapest plan found under the rules. Shortens a current pause if the work could not be done in time
-/// otherwise.
+/// Returns the cheapest plan found under the rules. If the work cannot be done in time otherwise, a current pause may
+/// end before its minimum duration.
 ///
 /// # Errors
 /// If the work cannot be done in time even without a further pause.
 pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
-    // Without a feasible plan that never pauses, no pattern is feasible.
+    // If the work cannot be done in time without pauses, it cannot be with pauses.
     problem.reachable_work()?;
     let problem = problem.clone().pausing_at(rules.costs.idle_power, rules.checkpoint);
     let cheapest = solve_free(&problem, rules)?;
@@ -70,11 +71,11 @@ pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result
     if least.solution.counted > limit {
         return Ok(Paused { over_budget: true, ..least });
     }
-    // Carbon jumps between patterns, so the result meets the budget but may not use it up.
+    // Emissions change abruptly between patterns, so the result meets the budget but may not use all of it.
     let (mut low, mut high, mut best) = (0.0, 1.0, least);
     for _ in 0..BUDGET_HALVINGS {
         let middle = 0.5 * (low + high);
-        // Maps 0..1 to a multiplier from 0 to infinity.
+        // Maps values from 0 to 1 to multipliers from 0 to infinity.
         let multiplier = middle / (1.0 - middle);
         match solve_free(&problem.with_budget_at(multiplier), rules) {
             Ok(found) if found.solution.counted <= limit => {
@@ -87,7 +88,7 @@ pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result
     Ok(best)
 }
 
-/// Solves without a budget.
+/// Returns the cheapest plan found without regard to the carbon budget.
 fn solve_free(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
     let Pausing { min_run, min_pause, checkpoint, .. } = rules.costs;
     if [min_run, min_pause, checkpoint] == [Seconds::ZERO; 3] {
@@ -99,7 +100,7 @@ fn solve_free(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
     if let Some(found) = grid.search() {
         return Ok(found);
     }
-    // The time constraint takes precedence over the minimum pause.
+    // No pattern does the work in time: time constraints take precedence, so a current pause may end at once.
     let at_once = Grid { since: f64::INFINITY, ..grid };
     at_once.search().map_or_else(|| Paused::exactly(problem.in_pieces(&at_once.pieces(&at_once.no_pause(), None))), Ok)
 }
@@ -111,16 +112,16 @@ impl Paused {
     }
 }
 
-/// State of the search for a pattern.
+/// State of the search for the best pattern of runs and pauses.
 struct Search {
-    /// Lower bounds of the cost of plans that end in each slot with pauses at slot boundaries.
+    /// For each slot, a lower bound of the cost of plans that end there and pause at slot boundaries only.
     bounds: Vec<f64>,
     tried: Vec<Pattern>,
     best: Option<(Pattern, Paused)>,
 }
 
 impl Search {
-    /// Returns whether a plan that ends in this slot may be better than the best so far.
+    /// Returns whether a plan that ends in `slot` may be cheaper than the best plan so far.
     fn may_end_in(&self, slot: usize) -> bool {
         let beats = |found: &Paused| self.bounds[slot] < found.solution.cost.get() * (1.0 - ROUNDING);
         self.best.as_ref().is_none_or(|(_, found)| beats(found))
@@ -128,7 +129,7 @@ impl Search {
 }
 
 impl Grid<'_> {
-    /// Returns the best pattern found by bisection of λ and local improvement.
+    /// Returns the cheapest plan found by bisection of λ and local improvement; `None` if no pattern is feasible.
     fn search(&self) -> Option<Paused> {
         let mut search = Search { bounds: vec![f64::NEG_INFINITY; self.slots()], tried: Vec::new(), best: None };
         self.improve(&mut search.best, &self.no_pause(), None);
@@ -144,7 +145,7 @@ impl Grid<'_> {
             }
         }
         let (pattern, _) = best.clone()?;
-        // One pause may start within a slot: its first one or the one before.
+        // One of the pauses may start within a slot: within its first slot or the slot before.
         for block in 0..pattern.len() {
             for earlier in [0, 1] {
                 let mut pattern = pattern.clone();
@@ -156,7 +157,7 @@ impl Grid<'_> {
         best.map(|(_, found)| found)
     }
 
-    /// Evaluates the ends that may be better than the best so far.
+    /// Tries the finishing slots that may give a cheaper plan than the best so far.
     fn each_end(&self, search: &mut Search, price: f64) {
         let mut closed = vec![false; self.slots()];
         for _ in 0..MOST_EVALUATIONS / (self.slots() * HALVINGS as usize) {
@@ -168,8 +169,8 @@ impl Grid<'_> {
         }
     }
 
-    /// Bisects λ until the work is done, and returns it. With an `end`, considers only plans that end in that slot, as
-    /// long as they may be better than the best so far.
+    /// Bisects λ to the lowest value at which the work is done, and returns it. With an `end`, considers only plans
+    /// that end in that slot, and only as long as these may be cheaper than the best so far.
     fn halve(&self, search: &mut Search, end: Option<usize>, price: f64) -> f64 {
         let (mut low, mut high) = (0.0, price);
         while !self.evaluate_price(search, end, high) && high < 1e12 && end.is_none_or(|end| search.may_end_in(end)) {
@@ -186,7 +187,7 @@ impl Grid<'_> {
         high
     }
 
-    /// Solves the best pattern at a price if it is new, and raises the bounds. Returns whether it does the work.
+    /// Solves the cheapest pattern at a price λ if it is new, and raises the bounds. Returns whether it does the work.
     fn evaluate_price(&self, search: &mut Search, end: Option<usize>, price: f64) -> bool {
         let Some(priced) = self.at(price, None, end) else { return false };
         search.bounds.iter_mut().zip(&priced.bounds).for_each(|(bound, at)| *bound = bound.max(*at));
@@ -197,7 +198,8 @@ impl Grid<'_> {
         priced.samples >= self.problem.work().get()
     }
 
-    /// Solves a pattern exactly and stores it if it is the best so far. Returns whether it is.
+    /// Solves a pattern exactly; the pause `within` may start anywhere in its first slot. Stores the plan if it is the
+    /// cheapest so far, and returns whether it is.
     fn improve(&self, best: &mut Option<(Pattern, Paused)>, pattern: &Pattern, within: Option<usize>) -> bool {
         if !self.is_allowed(pattern) || (self.pauses_now && within == Some(0)) {
             return false;
@@ -212,7 +214,7 @@ impl Grid<'_> {
         better
     }
 
-    /// Moves the ends of pauses by a slot and removes pauses while that helps.
+    /// Moves starts and ends of pauses by one slot, or removes pauses, as long as the cost falls.
     fn move_pauses(&self, best: &mut Option<(Pattern, Paused)>) {
         for _ in 0..32 {
             let Some((pattern, _)) = best.clone() else { return };
@@ -242,8 +244,8 @@ impl Grid<'_> {
         }
     }
 
-    /// Tries the best pattern with the job forced to run or pause in each slot in turn: with few slots patterns are so
-    /// coarse that the optimum need not be the best at any λ.
+    /// Tries the cheapest patterns with the job forced to run or to pause in each slot in turn: with few slots,
+    /// patterns are so coarse that the optimum need not be the cheapest at any λ.
     fn force_slots(&self, best: &mut Option<(Pattern, Paused)>, price: f64) {
         let mut tried: Vec<Pattern> = Vec::new();
         for forced in (0..self.slots()).flat_map(|slot| [(slot, true), (slot, false)]) {
@@ -261,7 +263,7 @@ impl Grid<'_> {
         }
     }
 
-    /// Returns whether a pause that starts within its first slot has its minimum duration.
+    /// Returns whether a pause that starts within a slot has its minimum duration in a plan.
     fn pauses_long_enough(&self, found: &Paused, pause: &Range<usize>) -> bool {
         let begin = self.problem.slots()[pause.start].slot;
         let place = found.problem.slots().iter().position(|s| s.slot == begin);

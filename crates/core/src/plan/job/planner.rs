@@ -1,4 +1,4 @@
-//! A job's planner: its usable points, the work due, the horizon and the expected result of segments.
+//! Planner of one job: derives its usable points, the work due, the problem to solve, and the plan of given segments.
 
 use chrono::{DateTime, Utc};
 
@@ -13,17 +13,17 @@ use crate::profile::{Curve, HullPoint};
 use crate::time::later;
 use crate::units::{GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Maximum length of a plan, about 3,000 years.
+/// Maximum length of a planning horizon, about 3,000 years.
 const FURTHEST: Seconds = Seconds::new(1e11);
-/// Minimum duration of work; shorter work counts as none.
+/// Work that takes less time than this at the fastest point counts as done.
 const NO_TIME: Seconds = Seconds::new(1e-12);
-/// Maximum number of slots; more are averaged to longer ones first.
+/// Maximum number of slots to plan over; if the forecast has more, they are averaged to longer ones first.
 const MOST_SLOTS: usize = 4096;
 
-/// The usable points of a profile.
+/// The points of a profile that a plan may use: measured, and with all limits allowed by the external cap.
 pub(in crate::plan) struct UsablePoints {
     pub(in crate::plan) points: Vec<Point>,
-    /// Index in the profile of each point.
+    /// Index of each point in the profile.
     pub(in crate::plan) places: Vec<usize>,
 }
 
@@ -47,7 +47,7 @@ impl UsablePoints {
         }
     }
 
-    /// Returns the index of the best point, where `better` compares two.
+    /// Returns the index of the best point; `better(a, b)` is true if `a` is better than `b`.
     pub(in crate::plan) fn best(&self, better: impl Fn(&Point, &Point) -> bool) -> usize {
         (1..self.points.len()).fold(0, |best, i| if better(&self.points[i], &self.points[best]) { i } else { best })
     }
@@ -60,8 +60,8 @@ impl UsablePoints {
         self.best(|a, b| a.power < b.power)
     }
 
-    /// Returns the activity at a point of the problem and its index in the profile. The points after the working ones
-    /// are a pause at the lowest limits, and a checkpoint at the fastest point.
+    /// Returns the activity at a point of the problem, and the point's index in the profile. The first point after the
+    /// training points is a pause at the setting of least power, the second a checkpoint at the fastest point.
     fn activity_at(&self, point: usize) -> (JobActivity, usize) {
         match point.checked_sub(self.points.len()) {
             None => (JobActivity::Training, self.places[point]),
@@ -73,18 +73,18 @@ impl UsablePoints {
 
 /// Work that a plan must do.
 pub(in crate::plan) enum Due {
-    /// None; the work is done.
+    /// No work: the job's work is done.
     Done,
-    /// None for now; unknown work without a binding constraint.
+    /// No work for now: the job's total work is unknown, and no constraint requires a minimum.
     NothingNow,
-    /// Some work.
+    /// The given work.
     Work(DueWork),
 }
 
 pub(in crate::plan) struct DueWork {
     pub(in crate::plan) samples: Samples,
     pub(in crate::plan) latest_end: Option<(DateTime<Utc>, Promise)>,
-    /// Duration at full speed for unknown work, which does not end.
+    /// Length of the window of a job with unknown work; `None` if the work is known.
     pub(super) full_speed: Option<Seconds>,
 }
 
@@ -123,12 +123,12 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the remaining problem and the end of the forecast.
+    /// Returns the problem of the work due and the end of the forecast.
     pub(in crate::plan) fn problem(&self, due: &DueWork) -> Result<(Problem, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
         let slowest = self.choice.points.iter().map(|p| p.throughput).fold(self.reference.throughput, |a, b| a.min(b));
         let at_leisure = later(now, (due.samples / slowest).to_delta());
-        // A job that may pause may use all available time.
+        // A job that may pause can use all time until its latest end.
         let enough = if self.request.objective.pausable.is_some() { DateTime::<Utc>::MAX_UTC } else { at_leisure };
         let until = due.latest_end.map_or(at_leisure, |(end, _)| end.min(enough));
         let (slots, known_until) = self.horizon(until.max(later(now, self.full_speed_time(due).to_delta())))?;
@@ -152,8 +152,8 @@ impl<'a> Planner<'a> {
         due.full_speed.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
     }
 
-    /// Returns the slots from now to `until` and the end of the forecast. The time after it is one slot with the
-    /// forecast's mean, which is equivalent to many equal ones.
+    /// Returns the slots from now to `until`, and the end of the forecast. The time after the forecast is one slot with
+    /// the forecast's mean intensity, which is equivalent to many equal slots.
     pub(in crate::plan) fn horizon(&self, until: DateTime<Utc>) -> Result<(Vec<PlanSlot>, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
         let until = until.clamp(later(now, SHORTEST.to_delta()), later(now, FURTHEST.to_delta()));
@@ -173,7 +173,7 @@ impl<'a> Planner<'a> {
         }
         let known_until = slots.last().map_or(now, |s| s.slot.end());
         if let Some(slot) = Slot::new(known_until, until) {
-            // The mean includes the past: a mean that drifts over time would change earlier plans.
+            // The mean includes past slots: a mean of future slots only would drift, and plans would change with it.
             let intensity = mean(self.request.horizon).unwrap_or(self.request.reference_intensity);
             let intensity = intensity.max(GramsPerKwh::ZERO);
             slots.push(PlanSlot { slot, intensity });
@@ -182,7 +182,7 @@ impl<'a> Planner<'a> {
         Ok((slots, known_until))
     }
 
-    /// Returns the slowdown over the job's life if it does `samples` in `duration` from now.
+    /// Returns the slowdown over the job's life if the job does `samples` in `duration` from now on.
     pub(in crate::plan) fn slowdown(&self, samples: Samples, duration: Seconds) -> f64 {
         let Progress { samples: done, elapsed, .. } = self.request.progress;
         let at_ceiling = (done + samples) / self.reference.throughput;
@@ -201,7 +201,7 @@ impl<'a> Planner<'a> {
         Segment { slot, setting: known.setting.clone(), point: place, activity, power, throughput, intensity, reason }
     }
 
-    /// Creates a plan with its expected result from segments.
+    /// Creates the plan of given segments, with its expected result.
     pub(in crate::plan) fn sum_up(
         &self,
         segments: Vec<Segment>,
@@ -240,7 +240,7 @@ impl<'a> Planner<'a> {
 }
 
 impl DueWork {
-    /// Returns whether the job continues after it.
+    /// Returns whether the job continues after this work, because its total work is unknown.
     pub(in crate::plan) fn endless(&self) -> bool {
         self.full_speed.is_some()
     }

@@ -1,19 +1,19 @@
-//! The planning problem of one job, its solution, and why it may have none (`planning.md` §2).
+//! The planning problem of one job, its solution, and the reasons why it may have none (`planning.md` §2).
 
 use chrono::{DateTime, Utc};
 
 use crate::domain::Slot;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Relative tolerance for missed work, beside [`RESOLUTION`]: times are rounded to the microsecond.
+/// Relative tolerance for work that does not fit, in addition to [`RESOLUTION`]: times are rounded to the microsecond.
 const ROUNDING: f64 = 1e-9;
-/// Time resolution of planning.
+/// Time resolution of planning; shorter times count as rounding.
 pub(in crate::plan) const RESOLUTION: Seconds = Seconds::new(1e-3);
 
-/// A time span of the horizon with its expected intensity.
+/// A time span of the horizon with its expected carbon intensity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanSlot {
-    /// Time span; the first one of a horizon may be cut at the present.
+    /// Time span; the first slot of a horizon may be cut at the present.
     pub slot: Slot,
     /// Expected carbon intensity, c_t.
     pub intensity: GramsPerKwh,
@@ -22,16 +22,16 @@ pub struct PlanSlot {
 /// Power and throughput of the job at one setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Average power of all its GPUs, p(l).
+    /// Average power of all the job's GPUs, p(l).
     pub power: Watts,
-    /// Throughput, r(l), above zero.
+    /// Throughput of the whole job, r(l).
     pub throughput: SamplesPerSecond,
 }
 
-/// Error for invalid input of a problem.
+/// Reason why the input of a planning problem is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidProblem {
-    /// There are no slots.
+    /// The horizon has no slots.
     #[error("the horizon is empty")]
     NoSlots,
     /// A slot does not start where the previous one ends.
@@ -40,66 +40,66 @@ pub enum InvalidProblem {
     /// An intensity is below zero.
     #[error("the intensity of {0} is negative")]
     NegativeIntensity(Slot),
-    /// There are no points.
+    /// There are no points, or none with throughput.
     #[error("no operating point")]
     NoPoints,
     /// A point has no throughput or negative power.
     #[error("operating point {0} has no throughput or negative power")]
     UnusablePoint(usize),
-    /// There is no work.
+    /// The remaining work is not more than 0.
     #[error("{0} of work; it must be more than 0")]
     NoWork(Samples),
     /// η is outside 0..=1, or a factor of the time cost is negative.
     #[error("eta must be within 0 to 1, reference intensity and maximum power not negative")]
     BadWeights,
-    /// Joint planning: caps, weights or pauses are not one per slot, or a weight is negative.
+    /// Joint planning: caps, weighted intensities or pauses are not one per slot, or a weighted intensity is negative.
     #[error("caps, weights of at least 0 and pauses are needed for each slot")]
     NotPerSlot,
-    /// Joint planning: a limit is negative.
+    /// Joint planning: a power limit or a resting limit is negative.
     #[error("a limit is negative")]
     NegativeLimit,
 }
 
-/// Reason why no plan meets the constraints, with figures for running at full speed.
+/// Reason why no plan does the work in time, with figures for running at full speed.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Infeasible {
     /// Even the fastest point is too slow for the latest end.
     #[error("even at full speed {missing:.0} are missing at the latest end, {late_by:.0} of work")]
     NotEnoughTime {
-        /// Work not done by the latest end.
+        /// Work that full speed leaves undone at the latest end.
         missing: Samples,
-        /// Delay of its completion after the latest end.
+        /// Time after the latest end at which full speed completes the work.
         late_by: Seconds,
     },
     /// The horizon ends before the work can be done.
     #[error("even at full speed {missing:.0} are missing at the end of the horizon, {short_by:.0} of work")]
     HorizonTooShort {
-        /// Work that does not fit in.
+        /// Work that full speed leaves undone at the end of the horizon.
         missing: Samples,
-        /// Missing length of the horizon.
+        /// Additional length of horizon that full speed would need.
         short_by: Seconds,
     },
 }
 
-/// Time at each point in each slot, with its cost.
+/// Solution of a planning problem: time at each point in each slot, with the cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
-    /// For each used slot in order: the points used (indices in [`Problem::points`]), faster first, and their
-    /// durations. All slots but the last are full.
+    /// For each used slot in time order: the points used (indices in [`Problem::points`]), faster first, and the time
+    /// at each. All slots but the last are full.
     pub shares: Vec<Vec<(usize, Seconds)>>,
-    /// Objective of `planning.md` §2: η · carbon (or a mixture with price) + (1 − η) · time.
+    /// Value of the objective in `planning.md` §2: η · carbon (or a mixture of carbon and price) + (1 − η) · time.
     pub cost: GramsCo2e,
-    /// Σ x·c·p.
+    /// Emissions, Σ x·c·p.
     pub carbon: GramsCo2e,
-    /// The same with the intensities that a budget counts.
+    /// Emissions as a carbon budget counts them.
     pub counted: GramsCo2e,
-    /// Σ x·p.
+    /// Energy, Σ x·p.
     pub energy: Joules,
     /// Time at which the work is done.
     pub ends_at: DateTime<Utc>,
 }
 
-/// The problem of `planning.md` §2 for one job. Validated on construction.
+/// Planning problem of one job (`planning.md` §2). Validated on construction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     slots: Vec<PlanSlot>,
@@ -112,16 +112,16 @@ pub struct Problem {
     weights: Vec<Weight>,
     /// Allowed activity in each slot.
     modes: Vec<Mode>,
-    /// Number of points with throughput; points after them belong to pauses.
+    /// Number of points with throughput. Points after these belong to pauses and checkpoints.
     working: usize,
 }
 
-/// Cost of energy in a slot, and what a budget counts it as, in g/kWh.
+/// Cost of energy in a slot, in g/kWh.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Weight {
-    /// In the objective: η·c_t unless a price is included.
+    /// Cost in the objective: η·c_t, or η times the mixture of carbon and price.
     cost: f64,
-    /// In a budget: c_t unless it counts another intensity.
+    /// Intensity that a carbon budget counts.
     counted: f64,
 }
 
@@ -140,7 +140,7 @@ pub(in crate::plan) enum Mode {
 
 impl Problem {
     /// Creates a problem. `slots` are contiguous and the first starts now; `points` are all usable settings in any
-    /// order; `work` is the remaining work; `eta` weighs carbon against time, whose cost is scaled by
+    /// order; `work` is the remaining work; `eta` is the weight of carbon against time, whose cost is scaled by
     /// `reference_intensity` (c_ref) and `max_power` (P_max of all GPUs); `latest_end` is the earlier of the deadline
     /// and the end of the slowdown budget.
     ///
@@ -176,7 +176,7 @@ impl Problem {
         Ok(Self { slots, points, work, eta, reference_intensity, max_power, latest_end, weights, modes, working })
     }
 
-    /// Adds two points without throughput: one for pauses, one for checkpoints.
+    /// Adds two points without throughput, given by their power: one for pauses, one for checkpoints.
     #[must_use]
     pub(in crate::plan) fn pausing_at(mut self, idle: Watts, checkpoint: Watts) -> Self {
         let point = |power| Point { power, throughput: SamplesPerSecond::ZERO };
@@ -184,7 +184,7 @@ impl Problem {
         self
     }
 
-    /// Splits the slots into pieces, each given as the index of its slot, its time span and its mode.
+    /// Returns the problem over pieces of slots, each given as the index of its slot, its time span and its mode.
     pub(in crate::plan) fn in_pieces(&self, pieces: &[(usize, Slot, Mode)]) -> Self {
         let piece =
             |(of, slot, _): &(usize, Slot, Mode)| PlanSlot { slot: *slot, intensity: self.slots[*of].intensity };
@@ -196,7 +196,7 @@ impl Problem {
         }
     }
 
-    /// Returns the problem from the second slot on with less work; `None` without further slots or work.
+    /// Returns the problem from the second slot on with the given work; `None` if no slot or no work remains.
     pub(super) fn after_first(&self, work: Samples) -> Option<Self> {
         let left = self.slots.len() > 1 && work > Samples::ZERO;
         left.then(|| Self {
@@ -208,7 +208,7 @@ impl Problem {
         })
     }
 
-    /// Returns the cost of energy in a slot.
+    /// Returns the cost of energy in a slot in the objective, including η.
     pub(in crate::plan) fn weight(&self, slot: usize) -> GramsPerKwh {
         GramsPerKwh::new(self.weights[slot].cost)
     }
@@ -218,12 +218,12 @@ impl Problem {
         self.modes[slot]
     }
 
-    /// Returns the point for pauses if the job may pause.
+    /// Returns the index of the point for pauses; `None` if the job may not pause.
     pub(in crate::plan) fn idle(&self) -> Option<usize> {
         (self.working < self.points.len()).then_some(self.working)
     }
 
-    /// Returns the usable points in a mode.
+    /// Returns the indices of the points that may be used in a mode.
     pub(in crate::plan) fn points_in(&self, mode: Mode) -> std::ops::Range<usize> {
         match mode {
             Mode::Run => 0..self.working,
@@ -233,13 +233,13 @@ impl Problem {
         }
     }
 
-    /// Returns whether work may be done in a slot.
+    /// Returns whether the job may train in a slot.
     pub(in crate::plan) fn runs(&self, slot: usize) -> bool {
         matches!(self.modes[slot], Mode::Run | Mode::Either)
     }
 
-    /// Sets the intensities to minimise, one non-negative value per slot: a mixture of carbon and price. Reported
-    /// carbon still uses the slots' own intensities.
+    /// Sets the intensities of the objective, one per slot: a mixture of carbon and price. Negative values count as 0.
+    /// Reported emissions still use the slots' carbon intensities.
     #[must_use]
     pub fn minimising(mut self, intensities: &[GramsPerKwh]) -> Self {
         debug_assert_eq!(intensities.len(), self.slots.len());
@@ -248,19 +248,19 @@ impl Problem {
         self
     }
 
-    /// Sets the intensities that a budget counts, one per slot.
+    /// Sets the intensities that a carbon budget counts, one per slot.
     pub(super) fn counting(mut self, intensities: impl Iterator<Item = GramsPerKwh>) -> Self {
         self.weights.iter_mut().zip(intensities).for_each(|(w, i)| w.counted = i.get());
         self
     }
 
-    /// Returns the problem with an additional cost of `multiplier` per gram that a budget counts.
+    /// Returns the problem with an additional cost of `multiplier` per gram of carbon that the budget counts.
     pub(super) fn with_budget_at(&self, multiplier: f64) -> Self {
         let priced = |w: &Weight| Weight { cost: w.cost + multiplier * w.counted, ..*w };
         Self { weights: self.weights.iter().map(priced).collect(), ..self.clone() }
     }
 
-    /// Returns the problem with what a budget counts as the only objective.
+    /// Returns the problem whose only objective is the carbon that the budget counts.
     pub(in crate::plan) fn least_counted(&self) -> Self {
         let weights = self.weights.iter().map(|w| Weight { cost: w.counted, ..*w }).collect();
         Self { weights, eta: 1.0, ..self.clone() }
@@ -271,7 +271,7 @@ impl Problem {
         &self.slots
     }
 
-    /// Returns the usable points in input order.
+    /// Returns the points in input order; if the job may pause, followed by those for pauses and checkpoints.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
@@ -286,7 +286,7 @@ impl Problem {
         self.latest_end
     }
 
-    /// Returns the greatest throughput.
+    /// Returns the greatest throughput of any point.
     pub fn fastest(&self) -> SamplesPerSecond {
         self.points.iter().fold(SamplesPerSecond::ZERO, |fastest, p| fastest.max(p.throughput))
     }
@@ -297,7 +297,7 @@ impl Problem {
         &self.slots[..open]
     }
 
-    /// Returns the part of a slot before the latest end; zero after it.
+    /// Returns the part of a slot before the latest end; zero for slots after the latest end.
     pub(in crate::plan) fn usable(&self, slot: &PlanSlot) -> Seconds {
         let until = self.latest_end.map_or(slot.slot.end(), |end| end.min(slot.slot.end()));
         Seconds::from_delta(until - slot.slot.start()).max(Seconds::ZERO)
@@ -313,15 +313,16 @@ impl Problem {
         self.weights[slot].cost / JOULES_PER_KWH
     }
 
-    /// Returns the cost of a second at a point in a slot, in gCO2e/s: the bracket of `planning.md` §2.
+    /// Returns the cost of a second at a point in a slot, in gCO2e/s: the brackets in the objective of `planning.md`
+    /// §2.
     pub(in crate::plan) fn second_cost(&self, slot: usize, point: usize) -> f64 {
         self.joule_cost(slot) * self.points[point].power.get() + self.time_cost()
     }
 
-    /// Returns the work to place: all of it, or what fits if the difference is rounding.
+    /// Returns the work to plan: all remaining work, or the part that fits if the rest is only rounding.
     ///
     /// # Errors
-    /// If even the fastest point cannot do it in the available time.
+    /// If even the fastest point cannot do the work in the available time.
     pub(in crate::plan) fn reachable_work(&self) -> Result<Samples, Infeasible> {
         let fastest = self.fastest();
         let tolerance = (self.work * ROUNDING).max(fastest * RESOLUTION);
@@ -332,7 +333,7 @@ impl Problem {
         }
         if let Some(end) = self.latest_end {
             let late_by = self.work / fastest - (Seconds::from_delta(end - start) - idle);
-            // A smaller delay is rounding unless no time is left at all.
+            // A smaller delay counts as rounding, unless no time is left at all.
             if fastest * late_by > tolerance || available <= Seconds::ZERO {
                 let missing = (fastest * late_by).min(self.work);
                 return Err(Infeasible::NotEnoughTime { missing, late_by });
@@ -345,7 +346,7 @@ impl Problem {
         Ok(self.work.min(fastest * available))
     }
 
-    /// Computes the cost of given time shares.
+    /// Returns the solution with given time shares, the faster part of each slot first, and computes its cost and end.
     pub(in crate::plan) fn evaluate(&self, mut shares: Vec<Vec<(usize, Seconds)>>) -> Solution {
         while shares.last().is_some_and(Vec::is_empty) {
             shares.pop();
@@ -372,7 +373,7 @@ impl Problem {
     }
 }
 
-/// Checks that a horizon is not empty, contiguous and without negative intensities.
+/// Checks that a horizon has slots, is contiguous and has no negative intensity.
 pub(in crate::plan) fn check_horizon(slots: &[PlanSlot]) -> Result<(), InvalidProblem> {
     if slots.is_empty() {
         return Err(InvalidProblem::NoSlots);

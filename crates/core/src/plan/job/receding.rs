@@ -1,5 +1,5 @@
-//! Plans a job's remaining work from its state and a forecast; only the present of a plan is applied (`planning.md`
-//! §4).
+//! Receding horizon: plans a job's remaining work from its state and a forecast. Only the present of a plan is applied
+//! (`planning.md` §4).
 //!
 //! Planning is repeated on each relevant change. The slowdown budget covers the job's whole life, (1+ε)·W/r(l_max) of
 //! active time, so time lost early is recovered later. Because r(l_max) is an estimate, plans use ε less a reserve
@@ -21,15 +21,15 @@ use crate::time::later;
 use crate::units::{GramsPerKwh, Samples, Seconds};
 
 /// Plans the rest of a job, or the next window of a job with unknown work. In a slot with two settings the faster comes
-/// first; each part lasts at least a second unless it is alone.
+/// first; each part lasts at least a second unless it is the only one in its slot.
 ///
 /// If the time constraints cannot be met, the job runs at full speed; if only the carbon budget cannot be met, the plan
-/// of least carbon that meets the others is used. The verdict states the violations. For unknown work, the work of the
-/// window is `window · r(l_max)/(1+ε)` less what the job is ahead; without a maximum slowdown, or ahead by a whole
-/// window, each slot takes argmin (η·c_t·p(l) + (1−η)·c_ref·P_max)/r(l).
+/// of least carbon that meets the time constraints is used. [`Verdict`] lists the broken promises. For unknown work,
+/// the window's work is `window · r(l_max)/(1+ε)` less the samples that the job is ahead; without a maximum slowdown,
+/// or if the job is ahead by a whole window, each slot takes argmin (η·c_t·p(l) + (1−η)·c_ref·P_max)/r(l).
 ///
 /// # Errors
-/// If the input allows no plan.
+/// If the profile has no usable and allowed point, or the horizon or the objective is invalid.
 pub fn plan(request: &Request<'_>) -> Result<Plan, Unplannable> {
     Planner::new(request)?.plan()
 }
@@ -43,7 +43,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the optimum, or the plan with the least violation.
+    /// Returns the optimum; if no plan keeps all promises, the plan of least carbon, or the plan at full speed.
     fn solve(&self, due: &DueWork) -> Result<Plan, Unplannable> {
         let (problem, known_until) = self.problem(due)?;
         let promise = due.latest_end.map(|(_, promise)| promise);
@@ -77,7 +77,7 @@ impl Planner<'_> {
                 let reasons = shares.iter().map(|_| vec![Reason::FullSpeed { promise }]).collect();
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
-                // Segments end with the horizon, the work may not.
+                // Segments end with the horizon, but the work may continue after it.
                 let slowdown = self.slowdown(self.choice.points[fastest].throughput * full_speed, full_speed);
                 plan.expected.slowdown = slowdown;
                 plan.verdict = Verdict::FullSpeed { broken: self.broken(ends_at, slowdown, plan.expected.carbon), why };
@@ -86,7 +86,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Returns the optimum for the objective, with pauses or a budget if it has them.
+    /// Returns the optimum for the job's objective, with its pauses and its carbon budget, if any.
     fn optimum(&self, problem: &Problem, due: &DueWork) -> Result<Optimum, Infeasible> {
         let budget = self.budget_left();
         let left = budget.map(|(left, _)| left);
@@ -124,7 +124,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the optimum with its present slot limited by forecast uncertainty.
+    /// Returns the solution with its present slot changed if the forecast is too uncertain to follow.
     fn limit_by_uncertainty(&self, problem: &Problem, solution: Solution, due: &DueWork) -> Optimum {
         match self.restrained(problem, &solution, due) {
             Some(restrained) => Optimum { restrained: true, ..Optimum::plain(problem.clone(), restrained) },
@@ -132,7 +132,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans each slot of the window at its own optimum.
+    /// Plans each slot of the window at its point of least cost per sample.
     fn cheapest_per_slot(&self) -> Result<Plan, Unplannable> {
         let Request { objective, reference_intensity, max_power, window, .. } = *self.request;
         let (slots, known_until) = self.horizon(later(self.request.now, window.to_delta()))?;
@@ -140,7 +140,7 @@ impl Planner<'_> {
         let cheapest = |(slot, weighed): (&PlanSlot, GramsPerKwh)| {
             let carbon = objective.eta * weighed.get();
             let cost = |p: &Point| (carbon * p.power.get() + time_cost) / p.throughput.get();
-            // Among equal costs, as on a carbon-free grid, the fastest.
+            // Among equal costs, as with zero carbon intensity, the fastest point is best.
             let better =
                 |a: &Point, b: &Point| cost(a) < cost(b) || (cost(a) == cost(b) && a.throughput > b.throughput);
             vec![(self.choice.best(better), slot.slot.duration())]
@@ -151,21 +151,21 @@ impl Planner<'_> {
         Ok(self.finish(&Draft { slots: &slots, shares, reasons }, known_until, Verdict::Optimal))
     }
 
-    /// Returns the reason of a plan for a job with one measured setting.
+    /// Returns the reason of all segments if the job's profile has only one setting; else `None`.
     fn only_measured(&self) -> Option<Reason> {
         let [point] = self.request.profile.points.as_slice() else { return None };
         let limit = point.setting.iter().map(|set| set.limit).max()?;
         Some(Reason::OnlyMeasured { limit, lacks_time: self.request.objective.bounds_time() })
     }
 
-    /// Returns the work done by time shares.
+    /// Returns the samples done in time shares.
     fn samples(&self, shares: &[Vec<(usize, Seconds)>]) -> Samples {
         let points = &self.choice.points;
         let part = |(point, seconds): &(usize, Seconds)| points.get(*point).map(|p| p.throughput * *seconds);
         shares.iter().flatten().filter_map(part).sum()
     }
 
-    /// Removes surplus work at the end that lengthened parts cause.
+    /// Shortens the end by the surplus work that the lengthening of short parts caused.
     fn without_surplus(&self, mut shares: Shares, due: &DueWork) -> Shares {
         if self.request.dwell <= SHORTEST || due.full_speed.is_some() {
             return shares;
@@ -188,7 +188,7 @@ impl Planner<'_> {
         shares
     }
 
-    /// Converts time shares to segments.
+    /// Creates the plan of a draft: converts its time shares to segments.
     fn finish(&self, draft: &Draft<'_>, known_until: DateTime<Utc>, verdict: Verdict) -> Plan {
         let mut segments: Vec<Segment> = Vec::new();
         for ((slot, parts), reasons) in draft.slots.iter().zip(&draft.shares).zip(&draft.reasons) {
@@ -201,7 +201,7 @@ impl Planner<'_> {
     }
 }
 
-/// A plan without times.
+/// A plan before its time shares are converted to segments.
 #[derive(Default)]
 struct Draft<'a> {
     slots: &'a [PlanSlot],
@@ -209,15 +209,15 @@ struct Draft<'a> {
     reasons: Vec<Vec<Reason>>,
 }
 
-/// A solution and the problem it solves, which may include a multiplier for a carbon budget.
+/// A solution with the problem that it solves, in which a binding carbon budget is an additional cost of carbon.
 struct Optimum {
     problem: Problem,
     solution: Solution,
-    /// The budget, if it binds.
+    /// The carbon budget, if it binds.
     promise: Option<Promise>,
-    /// True if even this plan exceeds the budget.
+    /// True if even this plan exceeds the carbon budget.
     over_budget: bool,
-    /// True if uncertainty moved the present slot towards the constant mix.
+    /// True if forecast uncertainty changed the present slot.
     restrained: bool,
 }
 

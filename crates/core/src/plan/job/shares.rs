@@ -1,27 +1,27 @@
-//! Time shares of slots as solvers return them: for each slot the points used, faster first, and their durations.
+//! Time shares as solvers return them: for each slot the points used, the faster first, and the time at each.
 
 use super::problem::{PlanSlot, RESOLUTION};
 use crate::domain::{Profile, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// For each slot the points used and their durations.
+/// For each slot, the indices of the points used and the time at each.
 pub(in crate::plan) type Shares = Vec<Vec<(usize, Seconds)>>;
 
-/// Minimum duration of a part of a slot, whatever dwell is set.
+/// Minimum duration of a part of a slot, even if a shorter dwell is set.
 pub(in crate::plan) const SHORTEST: Seconds = Seconds::new(1.0);
 
-/// Returns the time-weighted mean intensity; `None` without slots.
+/// Returns the time-weighted mean carbon intensity; `None` without slots.
 pub(in crate::plan) fn mean(slots: &[PlanSlot]) -> Option<GramsPerKwh> {
     let time: Seconds = slots.iter().map(|s| s.slot.duration()).sum();
     (time > Seconds::ZERO).then(|| slots.iter().map(|s| s.intensity * (s.slot.duration() / time)).sum())
 }
 
-/// Returns the total time.
+/// Returns the total time of all parts.
 pub(in crate::plan) fn time(shares: &[Vec<(usize, Seconds)>]) -> Seconds {
     shares.iter().flatten().map(|part| part.1).sum()
 }
 
-/// Fills slot after slot with one point for a duration.
+/// Returns the time shares of running at one point for a duration, slot after slot.
 pub(in crate::plan) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Shares {
     let mut left = duration;
     let part = |slot: &PlanSlot| {
@@ -32,7 +32,7 @@ pub(in crate::plan) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize)
     slots.iter().map_while(part).collect()
 }
 
-/// Returns the carbon of a constant power for a duration; time after the slots has their mean intensity.
+/// Returns the emissions of a constant power for a duration. Time after the slots has their mean intensity.
 pub(in crate::plan) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> GramsCo2e {
     let parts = fill(slots, duration, 0);
     let within: GramsCo2e = slots.iter().zip(&parts).map(|(s, part)| power * part[0].1 * s.intensity).sum();
@@ -40,7 +40,7 @@ pub(in crate::plan) fn carbon(slots: &[PlanSlot], power: Watts, duration: Second
     within + power * after * mean(slots).unwrap_or_default()
 }
 
-/// Returns the consecutive time spans of a slot's parts; the last one takes what planning does not resolve.
+/// Returns the consecutive time spans of a slot's parts. A rest below the time resolution goes to the last part.
 pub(in crate::plan) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Option<Slot>> {
     let (mut start, mut used) = (slot.start(), Seconds::ZERO);
     let span = |(_, seconds): &(usize, Seconds)| {
@@ -54,15 +54,15 @@ pub(in crate::plan) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Opt
     parts.iter().map(span).collect()
 }
 
-/// Merges parts of a slot that are too short to switch for: a short slower part becomes fast, a short faster part
-/// becomes as long as the minimum, so that the work stays done. A part that continues in the adjacent slot is not
-/// short, nor is a twelfth of its slot: at most one slot of a plan is shared, and work from a longer rounding could not
-/// be compensated at the end. Parts below the time resolution are dropped.
+/// Removes parts of a slot that are too short to switch for: a short slower part takes the faster point, and a short
+/// faster part is prolonged to the minimum, so that the work is still done. Parts whose point continues in the adjacent
+/// slot may be short, and so may those of a twelfth of their slot: at most one slot of a plan has two points, and
+/// surplus work of a longer change could not be compensated at the end. Parts below the time resolution are dropped.
 pub(super) fn without_short_parts(mut shares: Shares, dwell: Seconds) -> Shares {
     for slot in 0..shares.len() {
         let [(fast, fast_time), (slow, slow_time)] = shares[slot][..] else { continue };
         let both = fast_time + slow_time;
-        // The last slot ends with the work, so there is nothing to compensate.
+        // The last slot ends with the work, so surplus work cannot be compensated after it.
         let shortest = if slot + 1 < shares.len() { dwell.min(both / 12.0).max(SHORTEST) } else { SHORTEST };
         let goes_on = slot.checked_sub(1).and_then(|before| shares[before].last()).is_some_and(|p| p.0 == fast);
         let went_on = shares.get(slot + 1).and_then(|after| after.first()).is_some_and(|p| p.0 == slow);
@@ -83,8 +83,8 @@ pub(super) fn without_short_parts(mut shares: Shares, dwell: Seconds) -> Shares 
     shares
 }
 
-/// Returns the requested dwell, or a tenth of the work's duration at the fastest point if that is shorter, so that
-/// short jobs can still mix set points.
+/// Returns the requested dwell, or a tenth of the time that the work takes at the fastest point if that is shorter, so
+/// that short jobs can still mix set points.
 pub(in crate::plan) fn shortest_dwell(dwell: Seconds, work: Samples, profile: &Profile) -> Seconds {
     let rates = profile.points.iter().map(|p| p.throughput.mean);
     let fastest = rates.fold(SamplesPerSecond::ZERO, |fastest, rate| fastest.max(rate));

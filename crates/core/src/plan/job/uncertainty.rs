@@ -1,19 +1,19 @@
-//! Limits how far a plan follows an uncertain forecast.
+//! Limit on how far a plan follows an uncertain forecast.
 //!
-//! The optimum exploits differences between hours, which have errors. Two rules limit the risk. Both use the standard
-//! error of exactly the energy that is moved between slots ([`ErrorPaths`]), in which errors shared by all hours
-//! cancel.
+//! The optimum exploits differences between hours, which are forecast with errors. Two rules limit the risk. Both use
+//! the standard error of exactly the energy that is moved between slots ([`ErrorPaths`]), in which errors common to all
+//! hours cancel.
 //!
-//! * **Below the most efficient mix, and for pauses, a significant gain is required.** Such slowness costs energy
-//!   besides time and pays only if the work is done at a cleaner time later. The present slot is that slow only if the
-//!   plan's gain exceeds a multiple of its standard error.
-//! * **Not worse than the best constant mix.** The job is compared with its *baseline*: the best constant mix from its
-//!   start on. The sum of its gain over the baseline so far, and its expected gain if it follows the plan up to some
-//!   slot and a constant mix from there on, less a multiple of the standard error, must not be below −[`MOST_LOST`];
-//!   the plan's expected gain over the constant mix may be risked in addition. If no slot satisfies this, the present
-//!   slot is moved towards the constant mix until it does.
+//! * **Slowing down below the most efficient point, or pausing, requires a significant gain.** Such slowness costs
+//!   energy besides time and pays only if the work is done at a cleaner time later. The present slot is that slow only
+//!   if the plan's gain exceeds a multiple of its standard error.
+//! * **A plan may be only little worse than the best constant mix.** The job is compared with its *baseline*: the best
+//!   constant mix of two points from the job's start on. The present slot stays as planned if there is a slot such
+//!   that, with the plan up to that slot and a constant mix from there on, the gain so far plus the expected gain, less
+//!   a multiple of the standard error, is at least −[`MOST_LOST`]; the plan's expected gain over the constant mix may
+//!   be lost in addition. Else the present slot is moved towards the constant mix until the condition holds.
 //!
-//! Only the present slot changes, since only that is applied; the rest is the optimum after it.
+//! Only the present slot is changed, since only its setting is applied; the following slots are the optimum after it.
 //!
 //! [`ErrorPaths`]: crate::forecast::ErrorPaths
 
@@ -25,16 +25,16 @@ use crate::forecast::SlotErrors;
 use crate::plan::request::{PastEmissions, Weighing};
 use crate::units::{GramsCo2e, JOULES_PER_KWH, Samples, SamplesPerSecond, Seconds};
 
-/// Minimum gain, in its standard errors, of slowing down below the most efficient mix and of pausing.
+/// Minimum gain of slowing down below the most efficient point and of pausing, in standard errors of the gain.
 const WORTH: f64 = 0.15;
-/// Maximum excess over the baseline's emissions, relative to the emissions at the ceiling.
+/// Maximum excess over the baseline's emissions, relative to the job's emissions at the maximum usable limit.
 const MOST_LOST: f64 = 0.003;
-/// Safety margin in standard errors.
+/// Multiple of the standard error that the second rule subtracts from a gain.
 const SAFE: f64 = 0.75;
 /// Bisection steps for the fraction by which the present slot follows the plan.
 const HALVINGS: u32 = 6;
 
-/// Model for evaluating the risk of one plan.
+/// Basis for evaluating the risk of one job's plans: problem, hulls and forecast errors.
 struct RiskModel<'a> {
     problem: &'a Problem,
     hulls: Hulls,
@@ -44,18 +44,18 @@ struct RiskModel<'a> {
 /// Energy per slot of the problem in kWh.
 type Energies = Vec<f64>;
 
-/// A job at the best constant mix.
+/// The best constant mix: the mean throughput of two neighbouring hull points that just ends the work in time.
 struct ConstantMix {
     throughput: SamplesPerSecond,
-    /// Energy from now on.
+    /// Energy in each slot from now on, kWh.
     energies: Energies,
 }
 
 impl Planner<'_> {
-    /// Returns the solution with its present slot limited by the forecast's uncertainty; `None` if it need not change.
+    /// Returns the solution with its present slot changed by the two rules; `None` if it need not change.
     ///
-    /// Does not apply to objectives with more than carbon or without known forecast errors. A carbon budget takes
-    /// precedence.
+    /// The rules do not apply if the objective weighs more than carbon or the forecast's errors are unknown. A carbon
+    /// budget takes precedence over the rules.
     pub(super) fn restrained(&self, problem: &Problem, solution: &Solution, due: &DueWork) -> Option<Solution> {
         let model = RiskModel::of(self, problem)?;
         let efficient = model.without_uncertain_slowness(solution);
@@ -65,7 +65,7 @@ impl Planner<'_> {
         budget.is_none_or(|left| restrained.counted <= left).then_some(restrained)
     }
 
-    /// Returns whether the gain of a running job's plan with pauses over one without is significant.
+    /// Returns whether a plan with pauses emits significantly less than one without. True if the errors are unknown.
     pub(super) fn pausing_pays(&self, without: (&Problem, &Solution), with: (&Problem, &Solution)) -> bool {
         let (a, b) = (parts(without.0, without.1), parts(with.0, with.1));
         let slots: Vec<Slot> = a.iter().chain(&b).map(|(slot, _)| *slot).collect();
@@ -78,7 +78,7 @@ impl Planner<'_> {
         self.request.objective.eta >= 1.0 && self.request.weighing() == Weighing::Carbon
     }
 
-    /// Applies the second rule. `None` if the present slot may stay as planned.
+    /// Applies the second rule: returns the changed solution; `None` if the present slot may stay as planned.
     fn limit_expected_loss(&self, model: &RiskModel<'_>, solution: &Solution, due: &DueWork) -> Option<Solution> {
         let Work::TotalSamples(total) = self.request.work else { return None };
         let elapsed = self.request.progress.elapsed;
@@ -93,7 +93,7 @@ impl Planner<'_> {
         let planned = model.energies(solution);
         let gain = model.carbon(&difference(&model.constant(throughput, due.samples, 0), &planned));
         let least = -MOST_LOST * at_ceiling.get() / JOULES_PER_KWH * level - gain.max(0.0);
-        // Outcome of following the plan up to a slot and a constant mix from there on.
+        // Gain over the baseline, less the margin, of following the plan up to a slot and a constant mix from there on.
         let until = |slots: usize| {
             let done: Samples = (0..slots).map(|slot| model.throughput_in(solution, slot) * model.duration(slot)).sum();
             let rest = (due.samples - done).max(Samples::ZERO);
@@ -102,7 +102,7 @@ impl Planner<'_> {
             let against = difference(&baseline.energies, &energies);
             so_far.get() + model.carbon(&against) - SAFE * model.errors.of(&against)
         };
-        // Outcome of following it by a fraction in the present slot and a constant mix after it.
+        // The same for following the plan by a fraction in the present slot only, and a constant mix from there on.
         let throughput_by = |part: f64| throughput + (present - throughput) * part;
         let outcome = |part: f64| {
             let rest = due.samples - throughput_by(part) * model.duration(0);
@@ -125,7 +125,7 @@ impl Planner<'_> {
         model.with_present_at(throughput_by(holds))
     }
 
-    /// Returns the emissions saved against the baseline so far, if known, and the mean intensity over the job's life.
+    /// Returns the emissions saved against the baseline so far (0 if unknown) and the mean intensity of the job's life.
     fn so_far(&self, model: &RiskModel<'_>, baseline: &ConstantMix, elapsed: Seconds) -> (GramsCo2e, f64) {
         let energy: f64 = baseline.energies.iter().sum();
         let ahead = if energy > 0.0 { model.carbon(&baseline.energies) / energy } else { 0.0 };
@@ -146,7 +146,8 @@ impl<'a> RiskModel<'a> {
         Some(Self { problem, hulls: Hulls::of(problem), errors: paths.over(&slots)? })
     }
 
-    /// Applies the first rule. `None` if the present slot is not below the most efficient point, or may be.
+    /// Applies the first rule: returns the changed solution; `None` if the present slot is not slower than the most
+    /// efficient point, or the gain is significant.
     fn without_uncertain_slowness(&self, solution: &Solution) -> Option<Solution> {
         let efficient = self.hulls.most_efficient(self.problem);
         let rate = |point: usize| self.problem.points()[point].throughput;
@@ -159,7 +160,7 @@ impl<'a> RiskModel<'a> {
         doubtful.then_some(instead)
     }
 
-    /// Returns the cheapest plan with this throughput in the present slot; `None` if the work ends there or would be
+    /// Returns the cheapest plan with this throughput in the present slot; `None` if the work ends in this slot or
     /// late.
     fn with_present_at(&self, throughput: SamplesPerSecond) -> Option<Solution> {
         let duration = self.duration(0);
@@ -183,12 +184,12 @@ impl<'a> RiskModel<'a> {
         self.problem.latest_end().map_or(Seconds::new(f64::MAX), left)
     }
 
-    /// Returns the throughput of the best constant mix for `work` from a slot on.
+    /// Returns the throughput of the best constant mix that does `work` from a slot on.
     fn constant_throughput(&self, work: Samples, slot: usize) -> SamplesPerSecond {
         self.clamped_throughput(work / self.time_left(slot.min(self.slots() - 1)).max(Seconds::new(1e-3)))
     }
 
-    /// Clamps a throughput between the most efficient and the fastest point.
+    /// Clamps a throughput to the range from the most efficient to the fastest point.
     fn clamped_throughput(&self, throughput: SamplesPerSecond) -> SamplesPerSecond {
         let slowest = self.problem.points()[self.hulls.most_efficient(self.problem)].throughput;
         throughput.max(slowest).min(self.problem.fastest())
@@ -206,12 +207,12 @@ impl<'a> RiskModel<'a> {
         parts.into_iter().map(|(point, share)| self.problem.points()[point].power.get() * share).sum()
     }
 
-    /// Returns the energy of a whole slot at this throughput.
+    /// Returns the energy of a whole slot at this throughput, in kWh.
     fn energy(&self, throughput: SamplesPerSecond, slot: usize) -> f64 {
         self.power(throughput) * self.duration(slot).get() / JOULES_PER_KWH
     }
 
-    /// Returns the energy per slot of `work` at this throughput, from a slot on.
+    /// Returns the energy in each slot if `work` is done at this throughput from slot `from` on.
     fn constant(&self, throughput: SamplesPerSecond, work: Samples, from: usize) -> Energies {
         let (mut energies, mut left) = (vec![0.0; self.slots()], work / throughput);
         let power = self.power(throughput) / JOULES_PER_KWH;
@@ -230,7 +231,7 @@ impl<'a> RiskModel<'a> {
         energies
     }
 
-    /// Returns the emissions of energies in g.
+    /// Returns the emissions of the energies in all slots, in g.
     fn carbon(&self, energies: &[f64]) -> f64 {
         self.problem.slots().iter().zip(energies).map(|(s, energy)| s.intensity.get() * energy).sum()
     }

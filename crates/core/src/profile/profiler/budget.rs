@@ -1,4 +1,4 @@
-//! The slack budget of profiling: bounds the cost of a measurement in advance and ends it when its share is spent.
+//! Slack budget of profiling: bounds the time cost of a measurement in advance and ends it when its share is spent.
 
 use super::state::MeasurementBudget;
 use super::{Profiler, Stage};
@@ -7,25 +7,26 @@ use crate::profile::steps::Setting;
 use crate::time::Monotonic;
 use crate::units::{Seconds, Watts};
 
-/// Maximum fraction of a job's slack spent on profiling.
+/// Maximum fraction of a job's slack that profiling may spend.
 const LEARNING: f64 = 0.25;
-/// Maximum fraction of the remaining budget spent on one measurement, and on one of a setting that is too slow to be
-/// useful: with throughput concave in power, nothing below a setting slower than the promise pays.
+/// Maximum fraction of the remaining budget spent on one measurement, and on one below a setting that already exceeds
+/// the allowed slowdown: with throughput concave in power, such a setting does not pay.
 const VISIT: f64 = 0.5;
 const CURIOUS_VISIT: f64 = 0.05;
-/// Number of recent reports from which the report interval is estimated.
+/// Number of recent times between reports from which the report interval is estimated.
 const SPACING: usize = 5;
-/// Delay of a report and of setting a limit.
+/// Assumed delay of a report and of setting a limit.
 const LATE: Seconds = Seconds::new(1.0);
-/// Minimum duration of a measurement, however often the job reports.
+/// Minimum duration of a measurement, even if the job reports often.
 const SHORTEST: Seconds = Seconds::new(6.0);
 /// Maximum duration of a measurement as a fraction of the whole job.
 const LONGEST_PART: f64 = 0.05;
-/// Target accuracy of a setting's rate as a fraction of the allowed slowdown.
+/// Target relative standard error of a setting's rate as a fraction of the allowed slowdown.
 const ACCURACY: f64 = 0.1;
 
 impl Profiler {
-    /// Limits the cost of profiling to the slack set by [`Self::allow`]. Until then only the reference is measured.
+    /// Limits the time cost of profiling to the slack that [`Self::allow`] sets. Until then only the reference is
+    /// measured.
     #[must_use]
     pub fn with_slack_budget(mut self) -> Self {
         self.learning.slack = Some(Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, whole: None, part: 0.0 });
@@ -35,7 +36,7 @@ impl Profiler {
         self
     }
 
-    /// Sets the job's slack; `None` if it has no time limit.
+    /// Sets the job's slack; `None` if its objective does not limit time.
     pub fn allow(&mut self, slack: Option<Slack>) {
         let accuracy = |slack: Option<Slack>| slack.map(|slack| (slack.whole, slack.part));
         if accuracy(std::mem::replace(&mut self.learning.slack, slack)) != accuracy(slack) {
@@ -62,7 +63,7 @@ impl Profiler {
         newest.get(newest.len() / 2).copied()
     }
 
-    /// Charges the time since the last call to the current measurement and ends it once its share is spent.
+    /// Charges the time lost since the last call to the current measurement and ends it once its share is spent.
     pub(super) fn charge(&mut self, at: Monotonic, in_force: Option<&Setting>) {
         let since = self.learning.last_observed.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
         let wanted = match self.wanted() {
@@ -91,20 +92,20 @@ impl Profiler {
         }
     }
 
-    /// Returns whether the minimum cost of measuring a setting is within its share.
+    /// Returns true if the minimum time cost of measuring a setting is within its share of the slack.
     pub(super) fn is_affordable(&self, setting: &Setting) -> bool {
         let cost = self.shortest_visit() * (1.0 - self.least_share(setting)).max(0.0);
         self.learning.slack.is_none() || cost < self.may_cost(setting)
     }
 
-    /// Returns the maximum time that measuring a setting may lose.
+    /// Returns the maximum time that the job may lose while a setting is measured.
     fn may_cost(&self, setting: &Setting) -> Seconds {
         let Some(slack) = self.learning.slack else { return Seconds::new(f64::MAX) };
         let left = (slack.allowed * LEARNING - self.learning.time_lost).min(slack.left());
         left.max(Seconds::ZERO) * if self.is_beyond(setting, slack.part) { CURIOUS_VISIT } else { VISIT }
     }
 
-    /// Returns whether the next measured setting above already exceeds the allowed slowdown.
+    /// Returns true if the next measured setting above this one already exceeds the allowed slowdown `part`.
     fn is_beyond(&self, setting: &Setting, part: f64) -> bool {
         let Some(above) = self.nearest_above(setting).filter(|above| above != self.ceiling()) else { return false };
         let (Some(rate), Some(top)) = (self.rate(&above), self.rate(self.ceiling())) else { return false };
@@ -112,13 +113,13 @@ impl Profiler {
         rate / top * (1.0 + error) < 1.0 / (1.0 + part)
     }
 
-    /// Returns the minimum duration of a measurement: settling and two reports.
+    /// Returns the minimum duration of a measurement: settling and two report intervals.
     pub(super) fn shortest_visit(&self) -> Seconds {
         let spacing = self.learning.spacing.iter().copied().reduce(Seconds::min).unwrap_or(Seconds::ZERO);
         self.settings.settle_s + (spacing * 2.0 + LATE).max(SHORTEST)
     }
 
-    /// Returns the maximum duration of a measurement, which is bounded by a fraction of the job's time.
+    /// Returns the maximum duration of a measurement, which is shorter for short jobs but at least `window_s`.
     pub(super) fn longest_measurement(&self) -> Seconds {
         let most = self.settings.max_window_s;
         let part = self.learning.slack.and_then(|slack| slack.whole).map_or(most, |whole| whole * LONGEST_PART);
@@ -137,15 +138,15 @@ impl Profiler {
         self.settings.reference_standard_error.max(0.1 * ACCURACY * part)
     }
 
-    /// Returns the time of the whole job at the reference, if known and slack is limited.
+    /// Returns the duration of the whole job at the reference setting, if known and the job's time is limited.
     pub(super) fn whole(&self) -> Option<Seconds> {
         self.learning.slack?.whole
     }
 
     /// Returns a lower bound of a setting's throughput relative to the reference: the measured rate less its error,
-    /// else proportional to the limit or clock from the next measured setting above. A limit above the peaks of the
-    /// power drawn there does not bind. Throughput is at least proportional to the limit in 1,344 of 1,401 rows of
-    /// recorded traces.
+    /// else that of the next measured setting above, lowered in proportion to limit and clock. A limit above the peaks
+    /// of that setting's power does not bind. Throughput is at least proportional to the limit in 1,344 of 1,401 rows
+    /// of recorded traces.
     fn least_share(&self, setting: &Setting) -> f64 {
         let Some(top) = self.rate(self.ceiling()) else { return 0.0 };
         if let Some(rate) = self.rate(setting) {
@@ -158,7 +159,7 @@ impl Profiler {
         (share * lower).clamp(0.0, 1.0)
     }
 
-    /// Returns the least ratio of a setting's limits to the peak power at a setting above; 0 for another clock.
+    /// Returns the least ratio (up to 1) of a setting's limits to the peak power at `above`; 0 if their clocks differ.
     fn above_draw(&self, setting: &Setting, above: &Setting) -> f64 {
         let Some(stats) = self.stats(above) else { return 0.0 };
         let each = setting.iter().zip(above).zip(stats.power.iter().zip(&self.groups));
@@ -171,7 +172,7 @@ impl Profiler {
         ratio.fold(1.0, f64::min)
     }
 
-    /// Returns the next measured setting with higher limits or clocks.
+    /// Returns the nearest measured setting with higher limits or clocks.
     fn nearest_above(&self, setting: &Setting) -> Option<Setting> {
         let known = self.record.points.iter().filter(|p| self.rate(&p.setting).is_some()).map(|p| &p.setting);
         let above = known.filter(|known| known.len() == setting.len() && ratio(setting, known) < 1.0);
@@ -186,14 +187,14 @@ impl Profiler {
 /// Ratio of peak to mean power of a GPU.
 const PEAKS: f64 = 1.1;
 
-/// Returns the least ratio of two settings' limits or clocks.
+/// Returns the least ratio over all groups of one setting's limits and clocks to another's.
 fn ratio(setting: &Setting, other: &Setting) -> f64 {
     let each = setting.iter().zip(other).map(|(set, other)| {
         let watts = |limit: Watts| limit.get().max(1e-9);
         let limits = watts(set.limit.watts()) / watts(other.limit.watts());
         match (set.clock, other.clock) {
             (Some(clock), Some(above)) => limits * f64::from(clock.megahertz()) / f64::from(above.megahertz()),
-            // The first clock of a sweep is a step below the highest.
+            // The first locked clock of a sweep is one step below the highest clock.
             (Some(_), None) => limits * FIRST_CLOCK,
             (None, Some(_)) => limits / FIRST_CLOCK,
             (None, None) => limits,

@@ -1,4 +1,4 @@
-//! Measurements: readings and reports become chunks, chunks refine points or reveal drift.
+//! Measurements: readings and reports become chunks, which refine points or reveal drift.
 
 use super::state::ActiveMeasurement;
 use super::{GpuSnapshot, Profiler, Report, Settings, Stage};
@@ -11,15 +11,15 @@ use crate::profile::stall_detector::LatestPauses;
 use crate::profile::steps::Setting;
 use crate::units::{Joules, Seconds};
 
-/// Minimum time between two reports that form a chunk: single steps are not independent readings.
+/// Minimum time between the two reports that delimit a chunk: single training steps are not independent samples.
 const CHUNK: Seconds = Seconds::new(1.0);
-/// Maximum time that a gap between reports counts for: it may have been a pause.
+/// Maximum time that a gap between two reports counts for, because the job may have paused in it.
 const LONGEST_STEP: Seconds = Seconds::new(60.0);
-/// Ratio of the time since a sweep to the sweep's duration from which drift starts a new one.
+/// Minimum ratio of the time since a sweep to the sweep's duration for drift to cause a new sweep.
 const DRIFT_PAUSE: f64 = 10.0;
 
 impl Profiler {
-    /// Records a snapshot of the GPUs. Call it at each tick and right before [`Self::report`].
+    /// Records a snapshot of the job's GPUs. Call it at each tick and right before [`Self::report`].
     pub fn observe(&mut self, snapshot: GpuSnapshot) {
         self.charge(snapshot.at, snapshot.setting.as_ref());
         let Some(setting) = snapshot.setting.filter(|_| !snapshot.unusable) else {
@@ -57,7 +57,7 @@ impl Profiler {
         active.energy = Some((snapshot.at, snapshot.energy));
     }
 
-    /// Excludes pauses detected in the power since the last report from the chunk that the next report ends.
+    /// Excludes pauses that the power showed since the last report from the chunk that the next report ends.
     pub fn exclude_pauses(&mut self, newest: LatestPauses) {
         if let Some(active) = &mut self.active {
             let was_low = std::mem::replace(&mut active.ends_low, newest.ends_low);
@@ -107,8 +107,8 @@ impl Profiler {
         let (waited, paused) = (std::mem::take(&mut active.waited), std::mem::take(&mut active.paused));
         let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose, waited };
         let ends_low = std::mem::take(&mut active.ends_low);
-        // If power is low at the end of a chunk and no pause follows, the counter was late and the next chunk contains
-        // the missing energy. Excluding only one of them would bias the power.
+        // If power is low at the end of a chunk and no pause follows, the energy counter was late and the next chunk
+        // contains the missing energy. Excluding only one of the two would bias the power.
         let holds_rest = std::mem::replace(&mut active.began_low, ends_low) && paused.span <= Seconds::ZERO;
         let setting = active.setting.clone();
         let holds_beginning = std::mem::take(&mut active.holds_beginning);
@@ -121,7 +121,7 @@ impl Profiler {
     fn add_chunk(&mut self, setting: &Setting, chunk: Chunk) {
         self.profile.take();
         let closing = self.stage == Stage::Closing && setting == self.ceiling();
-        // Rates below a fifth of the slowest known setting are not training.
+        // A rate below a fifth of the slowest known setting's is not training.
         let slowest = self.record.points.iter().filter_map(|p| p.throughput.rate()).reduce(f64::min);
         let least = 0.2 * slowest.unwrap_or(0.0);
         let known = if closing { self.closing.clone() } else { self.stats(setting).cloned() };
@@ -138,7 +138,7 @@ impl Profiler {
             ChunkVerdict::Pause => {}
             ChunkVerdict::Slow => self.far_below += chunk.span,
         }
-        // A record of an earlier version does not list its GPUs; it must not list only the new ones.
+        // A record of an earlier version does not list its GPUs, and must not list only the new ones.
         if self.record.points.is_empty() || !self.record.gpus.is_empty() {
             let new = self.gpus.iter().filter(|gpu| !self.record.gpus.contains(*gpu));
             let new: Vec<GpuId> = new.cloned().collect();

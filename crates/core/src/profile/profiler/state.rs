@@ -1,4 +1,4 @@
-//! Inputs of a profiler, the cost of its measurements with their budget, and the measurement at the setting in force.
+//! Inputs of a profiler, time cost and budget of its measurements, and the measurement at the setting in force.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,18 @@ use crate::profile::steps::Setting;
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds};
 
-/// State of a job's GPUs at one time.
+/// State of a job's GPUs at one time, as the daemon reads it.
 #[derive(Clone, Debug)]
 pub struct GpuSnapshot {
-    /// Time of the snapshot.
+    /// Time of the snapshot on the daemon's clock.
     pub at: Monotonic,
-    /// The setting in force on all GPUs, read back from them; `None` if there is no single one.
+    /// Setting in force, as read back; `None` if equal GPUs have different set points or a GPU does not respond.
     pub setting: Option<Setting>,
     /// True if measurements must not count now, for example because heat slows a GPU.
     pub unusable: bool,
     /// True if a GPU reports that its power limit lowers its clocks.
     pub capped: bool,
-    /// Cumulative energy per group.
+    /// Cumulative energy of each group's GPUs.
     pub energy: Vec<Joules>,
 }
 
@@ -30,30 +30,30 @@ pub struct GpuSnapshot {
 pub struct Report {
     /// Time of arrival on the daemon's clock.
     pub received: Monotonic,
-    /// Time of writing on the client's clock, if given; it makes measuring windows exact.
+    /// Time of writing on the client's clock, if reported; it makes the durations of measurements exact.
     pub at: Option<Seconds>,
-    /// Cumulative samples.
+    /// Cumulative samples of the job.
     pub samples: Samples,
 }
 
-/// Cost of profiling in this run.
+/// Time that profiling costs in this run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learning {
-    /// The job's slack; `None` if it has no time limit.
+    /// Slack of the job; `None` if its objective does not limit time.
     pub(super) slack: Option<Slack>,
-    /// Time lost by measuring lower settings.
+    /// Time lost by measuring settings below the reference.
     pub(super) time_lost: Seconds,
     pub(super) current: Option<MeasurementBudget>,
-    /// Settings whose budget was spent before they were known well enough.
+    /// Settings whose time budget was spent before their error was small enough.
     pub(super) abandoned: Vec<Setting>,
-    /// True if settings wait for more slack.
+    /// True if unmeasured settings wait for more slack.
     pub(super) deferred: bool,
     pub(super) last_observed: Option<Monotonic>,
-    /// Times between the latest reports.
+    /// Times between the latest progress reports.
     pub(super) spacing: VecDeque<Seconds>,
 }
 
-/// Cost and budget of the current measurement below the reference.
+/// Time cost and maximum cost of the current measurement below the reference.
 #[derive(Clone, Debug)]
 pub(super) struct MeasurementBudget {
     pub(super) setting: Setting,
@@ -61,7 +61,7 @@ pub(super) struct MeasurementBudget {
     pub(super) most: Seconds,
 }
 
-/// The measurement at the setting in force.
+/// Measurement at the setting in force.
 #[derive(Clone, Debug)]
 pub(super) struct ActiveMeasurement {
     pub(super) setting: Setting,
@@ -69,20 +69,21 @@ pub(super) struct ActiveMeasurement {
     pub(super) report: Option<Report>,
     pub(super) energy: Option<(Monotonic, Vec<Joules>)>,
     pub(super) pending: (Seconds, Vec<Joules>),
-    /// True if a power limit lowered clocks since the last chunk.
+    /// True if a GPU reported since the last chunk that its power limit lowers its clocks.
     pub(super) capped: bool,
-    /// True if reports without progress came since the last chunk.
+    /// True if reports without progress arrived since the last chunk.
     pub(super) waited: bool,
-    /// Pauses since the last chunk.
+    /// Time and energy of pauses since the last chunk.
     pub(super) paused: Dip,
-    /// True if a pause seems to begin at the latest report, or at the end of the previous chunk.
+    /// True if power is low as in a pause: at the latest report (`ends_low`), at the previous chunk's end
+    /// (`began_low`).
     pub(super) ends_low: bool,
     pub(super) began_low: bool,
     /// True if the current chunk contains the beginning of a pause that was detected only later.
     pub(super) holds_beginning: bool,
-    /// Chunks measured here without interruption.
+    /// Chunks measured at this setting without interruption.
     pub(super) measurement: Option<Measurement>,
-    /// The profile's point when this measurement began, and the chunks since, for drift detection.
+    /// Profile of this setting when it came into force, and the chunks since then, for drift detection.
     pub(super) baseline: Option<Baseline>,
     pub(super) recent: DriftWindow,
 }

@@ -1,24 +1,24 @@
-//! The order of a profiler's measurements.
+//! Order of a profiler's measurements.
 
 use super::{Profiler, Settings, Stage, describe};
 use crate::domain::{OperatingPoint, PowerLimit, SetPoint};
 use crate::profile::steps::Setting;
 use crate::units::{Seconds, Watts};
 
-/// Duration of a re-measurement.
+/// Duration of a re-measurement in a long job.
 const VISIT: Seconds = Seconds::new(60.0);
-/// Ratio of a job's duration to its longest re-measurement.
+/// Minimum ratio of a job's duration to the duration of a re-measurement.
 const VISIT_PART: f64 = 60.0;
-/// Ratio of power to limit below which a limit does not bind.
+/// Ratio of mean power to limit below which a limit may not bind.
 const LOOSE: f64 = 0.9;
-/// Ratio of limit to mean power above which a limit may not bind.
+/// Ratio of limit to mean power above which a limit may have no effect.
 const ABOVE_DRAW: f64 = 1.05;
-/// Relative differences of throughput and power that count as none.
+/// Relative differences of throughput and power up to which two settings count as equal.
 const SAME_THROUGHPUT: f64 = 0.003;
 const SAME_POWER: f64 = 0.01;
 
 impl Profiler {
-    /// Advances through the stages while the current one is complete.
+    /// Goes on to the next stage as long as the current one is complete.
     pub(super) fn advance(&mut self) {
         loop {
             let next = match self.stage {
@@ -47,7 +47,7 @@ impl Profiler {
     fn after_step(&mut self) -> Option<Stage> {
         let setting = self.wanted()?.clone();
         if !self.is_measured(&setting) && !self.learning.abandoned.contains(&setting) {
-            // Without a usable measurement after 1.5 times the maximum duration, heat is the most likely cause.
+            // A setting without a usable measurement after this time is skipped; heat is the most likely cause.
             let patience = self.longest_measurement().max(self.shortest_visit() * 2.0) * 1.5;
             if self.stage_time < patience || setting == *self.ceiling() {
                 return None;
@@ -80,12 +80,12 @@ impl Profiler {
         Some(if self.is_closed() || nothing_new { Stage::Done } else { Stage::Closing })
     }
 
-    /// Returns whether the setting of a stage is affordable now.
+    /// Returns true if measuring the setting of a stage is affordable now. The ceiling always is.
     fn may_begin(&self, stage: Stage) -> bool {
         self.setting_of(stage).is_some_and(|setting| setting == self.ceiling() || self.is_affordable(setting))
     }
 
-    /// Returns the stage at which a deferred sweep continues, once affordable.
+    /// Returns the stage at which a sweep that waits for more slack continues, once affordable.
     fn resumed(&mut self) -> Option<Stage> {
         if !self.learning.deferred || self.is_closed() {
             return None;
@@ -97,7 +97,7 @@ impl Profiler {
         begins.then_some(stage)
     }
 
-    /// Returns the next setting of the current steps, unless lower ones are of no use.
+    /// Returns the stage of the next setting of the current sweep; `None` if none is left or lower ones are of no use.
     fn next_step(&self, stage: Stage) -> Option<Stage> {
         match stage {
             Stage::Clocks { index } => {
@@ -117,29 +117,29 @@ impl Profiler {
         }
     }
 
-    /// Returns the lowest limit above the job's power if the ceiling does not bind. It is tried first, then those above
-    /// it, since power peaks may reach them. From the first limit without effect on, no higher limit binds.
+    /// Returns the index of the lowest limit above the job's power if the maximum usable limit does not bind. The sweep
+    /// measures it first, then those above, since power peaks may reach them. Above a limit without effect, none binds.
     fn probe(&self) -> Option<usize> {
         let ([steps], true) = (self.limit_steps.as_slice(), self.ceiling_is_loose()) else { return None };
         let draw = *self.ceiling_draws()?.first()?;
         (1..steps.len()).rev().find(|i| steps[*i][0].limit.watts() > draw * ABOVE_DRAW)
     }
 
-    /// Returns whether the sweep from this ceiling is complete.
+    /// Returns true if the sweep from this ceiling is complete.
     pub(super) fn is_closed(&self) -> bool {
         self.record.closed_at.as_ref() == Some(self.ceiling())
     }
 
-    /// Returns whether the ceiling's limit does not bind: the job draws well below it and no GPU reports that the limit
-    /// lowers its clocks. Limits close below it then have no effect, and clocks are the only control.
+    /// Returns true if the maximum usable limit does not bind: the job draws well below it and no GPU reports that the
+    /// limit lowers its clocks. Limits close below have no effect either, so the sweep measures clocks too.
     fn ceiling_is_loose(&self) -> bool {
         let Some((top, draws)) = self.stats(self.ceiling()).zip(self.ceiling_draws()) else { return false };
         let far_below = |(set, draw): (&SetPoint, &Watts)| *draw < set.limit.watts() * LOOSE;
         top.is_loose() && self.ceiling().iter().zip(&draws).all(far_below)
     }
 
-    /// Returns the limits that cannot bind, from above: those at or above a limit measured to have no effect. Only for
-    /// equal GPUs.
+    /// Returns the limits that cannot bind, in descending order: those at or above a limit measured to have no effect.
+    /// Empty for unequal GPUs.
     pub(super) fn loose_limits(&self) -> Vec<PowerLimit> {
         let ([steps], true) = (self.limit_steps.as_slice(), self.ceiling_is_loose()) else { return Vec::new() };
         let limits = &steps[1.min(steps.len())..];
@@ -147,7 +147,7 @@ impl Profiler {
         limits[..unfelt.map_or(0, |last| last + 1)].iter().map(|setting| setting[0].limit).collect()
     }
 
-    /// Returns whether a setting was measured and equals the ceiling.
+    /// Returns true if a measured setting has the throughput and power of the ceiling, within their errors.
     fn changes_nothing(&self, setting: &Setting) -> bool {
         let known = |s| self.stats(s).filter(|s| s.is_loose()).and_then(|_| self.known(s));
         let (Some(top), Some(here), true) = (known(self.ceiling()), known(setting), self.is_measured(setting)) else {
@@ -172,7 +172,7 @@ impl Profiler {
         }
         let Some(stats) = self.stats(setting).filter(|s| s.operating_point().is_some()) else { return false };
         let (seconds, count) = (Seconds::new(stats.throughput.seconds()), stats.throughput.count());
-        // The noise estimate keeps changing; a complete sweep stays complete.
+        // A complete sweep stays complete although the noise estimate keeps changing.
         if self.is_closed() && count >= 2.0 {
             return true;
         }
@@ -181,12 +181,12 @@ impl Profiler {
             || (seconds >= self.longest_measurement() && count >= 2.0)
     }
 
-    /// Returns whether each of the last two settings was worse than the one before.
+    /// Returns true if each of the last two settings was worse than the previous one.
     fn worse_twice(&self, visited: &[Setting]) -> bool {
         matches!(self.known_of(visited).as_slice(), [.., a, b, c] if is_worse(a, b) && is_worse(b, c))
     }
 
-    /// Returns whether the last setting was worse than the one before, which is at or below the expected best limit.
+    /// Returns true if the last setting was worse than the one before, whose limit is at or below the expected best.
     fn worse_as_expected(&self, visited: &[Setting]) -> bool {
         let known = self.known_of(visited);
         let (Some(expected), [.., a, b]) = (self.expected, known.as_slice()) else { return false };
@@ -216,7 +216,7 @@ impl Profiler {
         let ceiling = self.ceiling().clone();
         let opening = self.stats_mut(&ceiling);
         if significant {
-            // The rest of the run will be as warm as the end of the sweep.
+            // The rest of the run is as warm as the end of the sweep, so only the second measurement counts.
             *opening = closing;
         } else {
             opening.merge(&closing);
@@ -229,17 +229,17 @@ impl Profiler {
         Some(Stage::Done)
     }
 
-    /// Returns the duration of a re-measurement: a minute, or a sixtieth of a short job.
+    /// Returns the duration of a re-measurement: a minute, or a sixtieth of a job shorter than an hour.
     fn remeasurement_length(&self) -> Seconds {
         self.whole().map_or(VISIT, |whole| VISIT.min(whole / VISIT_PART))
     }
 
-    /// Returns the setting to re-measure now, if the time budget allows one: the least known among those that a plan
-    /// may use, from the ceiling down to the most efficient. The ceiling counts three times, since its error adds to
-    /// every slowdown. Only re-measurement corrects a point that noise made look bad and that plans therefore avoid.
+    /// Returns the setting to re-measure now, if the time budget allows: the least known of those that a plan may use,
+    /// from the ceiling down to the most efficient. The ceiling's error counts three times, since it adds to every
+    /// slowdown. Only re-measurement corrects a point that looks bad due to noise, since plans avoid such a point.
     fn remeasurement_due(&self) -> Option<Setting> {
         let Settings { standard_error, visit_share, .. } = self.settings;
-        // Re-measurements may at once take as long as the sweep: plans from inaccurate points cost more.
+        // Right after a sweep, re-measurements may take as long as the sweep: plans from inaccurate points cost more.
         let at_once = self.whole().map_or(self.sweep_time, |whole| self.sweep_time.min(whole * visit_share));
         let length = self.remeasurement_length();
         if self.reported * visit_share + at_once - self.remeasured_time < length || length < self.shortest_visit() {
@@ -261,7 +261,7 @@ impl Profiler {
     }
 }
 
-/// Returns whether a setting costs more energy per sample *and* more time than the one before, by more than two
+/// Returns true if a setting costs more energy per sample *and* more time than the previous one, both by more than two
 /// standard errors.
 fn is_worse(before: &OperatingPoint, after: &OperatingPoint) -> bool {
     let (e0, e1) = (before.throughput.relative_error, after.throughput.relative_error);

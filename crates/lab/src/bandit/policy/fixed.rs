@@ -1,11 +1,11 @@
-//! A constant choice: the default batch size at the largest limit, or the best of all, known beforehand.
+//! Constant choices: the default batch size at the largest power limit, and the best choice, known beforehand.
 
 use super::kind::{Chooser, Knobs, Policy, SimulationError};
 use crate::bandit::job::Job;
 use crate::bandit::oracle;
 use crate::bandit::run::Setting;
 
-/// The choice of users who ignore energy.
+/// Policy of users who ignore energy.
 pub(super) const DEFAULT: Policy = Policy {
     name: "default",
     about: "always the default batch size at the largest limit",
@@ -13,7 +13,7 @@ pub(super) const DEFAULT: Policy = Policy {
     first_must_reach: false,
 };
 
-/// The bound.
+/// Bound of all policies: the best choice, known beforehand.
 pub(super) const ORACLE: Policy = Policy {
     name: "oracle",
     about: "the best batch size and limit, known beforehand",

@@ -1,4 +1,4 @@
-//! Every batch size at every limit once, in order, each measured by a whole run; then the cheapest of them.
+//! Tries every batch size at every power limit once, in order, each with a whole run; then uses the cheapest.
 
 use super::kind::{Chooser, Knobs, Policy, SimulationError};
 use crate::bandit::job::Job;
@@ -13,13 +13,13 @@ pub(super) const POLICY: Policy = Policy {
 };
 
 struct Grid {
-    /// The choices not tried yet, the next last.
+    /// Choices that were not tried yet, in reverse order.
     left: Vec<(usize, usize)>,
-    /// The cheapest choice that reached the target.
+    /// Cost of the cheapest run that reached the target, and its choice.
     best: (Cost, (usize, usize)),
 }
 
-/// Starts at the smallest batch size and its largest limit. A batch size that does not reach the target is not tried again.
+/// Starts with the smallest batch size at its largest limit. A batch size that misses the target is not tried again.
 fn start(job: &Job, _: &Knobs, _: u64) -> Result<Box<dyn Chooser>, SimulationError> {
     let all = job.arms.iter().enumerate().flat_map(|(arm, a)| (0..a.levels.len()).map(move |level| (arm, level)));
     let mut left: Vec<_> = all.collect();

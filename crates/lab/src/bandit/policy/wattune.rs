@@ -1,5 +1,5 @@
-//! The daemon's own policy, [`wattune_core::bandit::wattune`], and its search for limits: the first batch size is profiled
-//! at all limits, another only around the limit of its nearest neighbour.
+//! The daemon's own policy, [`wattune_core::bandit::wattune`], with its search for power limits: the first batch size
+//! is profiled at all limits, later ones only around the limit of the nearest profiled batch size.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use crate::bandit::run::{EndedRun, Setting};
 use crate::traces::Epoch;
 use wattune_core::bandit::{self, Choice, Cost, Kind, Outcome, PolicyName, State, Trial};
 
-/// The number of limits on each side of the neighbour's that are profiled; more while the best of them is at the edge.
+/// Number of limits on each side of the neighbour's that are profiled; more if the best limit is the outermost.
 const WINDOW: usize = 2;
 
 pub(super) const POLICY: Policy = Policy {
@@ -26,7 +26,7 @@ fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, Simula
 }
 
 impl Wattune {
-    /// Returns the limit of an arm that was not profiled yet, and the limits profiled for it.
+    /// Returns the best limit of an arm that was not profiled yet, and the range of limits profiled to find it.
     fn search(&self, job: &Job, arm: usize) -> (usize, RangeInclusive<usize>) {
         let trace = &job.arms[arm];
         let last = trace.levels.len() - 1;
@@ -49,7 +49,7 @@ impl Wattune {
         }
     }
 
-    /// Returns the limit of the nearest batch size, on a logarithmic scale, that was profiled.
+    /// Returns the limit of the profiled batch size that is nearest on a logarithmic scale.
     fn neighbour(&self, job: &Job, arm: usize) -> Option<wattune_core::units::Watts> {
         #[expect(clippy::cast_precision_loss, reason = "a batch size")]
         let log = |arm: usize| (job.arms[arm].batch_size as f64).ln();
@@ -62,7 +62,7 @@ impl Wattune {
 
 impl Chooser for Wattune {
     fn choose(&mut self, job: &Job, number: u32, _: bool) -> Setting {
-        // With nothing left to choose from, the best so far.
+        // If there is nothing left to choose from, the best batch size so far is used.
         let choice = self.0.next().unwrap_or_else(|| Choice {
             batch_size: bandit::favourite(&self.0.spec, &self.0.trials),
             kind: Kind::Regular,
@@ -81,7 +81,7 @@ impl Chooser for Wattune {
 
     fn patience(&self, job: &Job, setting: &Setting, epoch: &Epoch) -> u32 {
         let epoch_cost = self.0.epoch_cost(epoch);
-        // The newest is the run itself.
+        // The newest trial is the run itself.
         let others = self.0.trials.split_last().map_or(&[][..], |(_, others)| others);
         bandit::patience(&self.0.spec, others, job.arms[setting.arm].batch_size, epoch_cost)
     }

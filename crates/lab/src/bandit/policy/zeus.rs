@@ -1,6 +1,6 @@
-//! Zeus as its simulator runs it. The batch size comes from [`wattune_core::bandit::zeus`]; the rest are the simulator's
-//! own rules where they differ from the service's: the bound and the limit of a run, the cost of profiling, and runs
-//! without an epoch.
+//! Zeus as its published simulator runs it. The batch size comes from [`wattune_core::bandit::zeus`]. The other rules
+//! are those of the simulator where they differ from the daemon's: the bound and the power limit of a run, the cost of
+//! profiling, and runs without a whole epoch.
 
 use super::kind::{Chooser, Knobs, Learner, Policy, SimulationError};
 use crate::bandit::job::Job;
@@ -8,7 +8,7 @@ use crate::bandit::run::{EndedRun, Setting};
 use crate::traces::Epoch;
 use wattune_core::bandit::{Cost, Kind, Knob, Outcome, PolicyName, Spec, State, Trial};
 
-/// The cost of a run without an epoch, relative to the bound.
+/// Cost of a run without a whole epoch, as a multiple of the bound.
 const WITHOUT_EPOCH: f64 = 100.0;
 
 pub(super) const POLICY: Policy = Policy {
@@ -19,11 +19,11 @@ pub(super) const POLICY: Policy = Policy {
 };
 
 struct Zeus {
-    /// Its trials are the ended runs, in the order of their ends.
+    /// State of the policy, whose trials are the ended runs in the order of their ends.
     learner: Learner,
-    /// The cheapest recurrence so far, and the arm that reached its target.
+    /// Cost of the cheapest recurrence so far, and its arm, which reached the target.
     cheapest: Option<(Cost, usize)>,
-    /// The batch size that pruning waits for.
+    /// Batch size that is explored, whose result pruning waits for.
     exploring: Option<u64>,
 }
 
@@ -31,13 +31,13 @@ fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, Simula
     Ok(Box::new(Zeus { learner: Learner::new(job, knobs, PolicyName::Zeus, seed), cheapest: None, exploring: None }))
 }
 
-/// Limits are compared with the largest of the batch size, not of the GPU.
+/// Returns the cost function for limits, with the largest limit of the batch size as P_max, not that of the GPU.
 fn limit_knob(spec: &Spec, job: &Job, arm: usize) -> Knob {
     Knob { max_power: job.arms[arm].max_limit(), ..spec.knob }
 }
 
-/// The number of epochs that fit under a bound, by the exact remainder: a quotient that rounds up to the next whole
-/// number would make it one more than in the reference.
+/// Returns the number of epochs that fit under a bound. The remainder is exact: a rounded quotient could be one more
+/// than in the published simulator.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
 fn whole_epochs(bound: f64, epoch_cost: f64) -> u32 {
     ((bound - bound % epoch_cost) / epoch_cost).round() as u32
@@ -48,13 +48,13 @@ impl Zeus {
         self.cheapest.map_or(job.default, |(_, arm)| arm)
     }
 
-    /// Returns the most that a run may cost.
+    /// Returns the maximum cost of a run; `None` if runs are not bounded, or none has reached the target yet.
     fn bound(&self) -> Option<Cost> {
         self.learner.spec.beta.zip(self.cheapest).map(|(beta, (cheapest, _))| cheapest * beta)
     }
 
-    /// A run that ended with the batch size that pruning waits for counts as its exploration, also if it was not started
-    /// for that; others only join the history.
+    /// Returns the kind of an ended run. A run with the batch size whose result pruning waits for counts as
+    /// exploration, even if it was not started as one; other runs only join the history.
     fn kind(&mut self, batch_size: u64) -> Kind {
         if self.exploring == Some(batch_size) {
             self.exploring = None;
@@ -72,7 +72,7 @@ impl Chooser for Zeus {
             job.arm_of(choice.batch_size)
         };
         let chosen = if in_flight { None } else { learned(self) };
-        // With nothing left to choose from, the best that reached its target.
+        // If there is nothing left to choose from, the cheapest batch size that reached its target is used.
         let arm = chosen.unwrap_or_else(|| self.best_known(job));
         let first = self.learner.limits[arm].is_none();
         let trace = &job.arms[arm];
