@@ -307,7 +307,8 @@ async fn a_counter_that_stands_still_is_a_problem_and_estimated() {
     // What it does not show of this time is nothing that the daemon has seen.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let case = Case::start_with(driver).await;
-    let problems = case.problem("GPU 0: no energy counter (it stands still while power is drawn)").await;
+    let problems =
+        case.problem("GPU 0: no energy counter (the counter does not increase although power is drawn)").await;
     assert!(!problems.contains("GPU 1"), "{problems}");
     assert_eq!(case.daemon.gpu(0).await["energy_source"], "integrated_power");
     case.driver.set(0, json!({"update_ms": 20}));

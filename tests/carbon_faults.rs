@@ -289,7 +289,7 @@ async fn requests_are_counted_over_restarts_and_a_spent_quota_says_until_when() 
         let until = moment(first, "next_poll_at");
         // The error has the second in which the next request is allowed, the poll may be a moment later.
         let reported = |until: DateTime<Utc>| {
-            format!("6 requests within an hour are used up, more follow after {}", until.format("%H:%M"))
+            format!("6 requests within an hour are used up, the next one is sent after {}", until.format("%H:%M"))
         };
         let reported = [reported(until), reported(until - TimeDelta::seconds(1))];
         assert!(

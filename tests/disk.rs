@@ -125,7 +125,7 @@ async fn a_disk_that_was_full_is_written_to_again_and_what_is_lost_at_the_end_is
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(daemon.stop("TERM").await.success());
     let log = std::fs::read_to_string(state.path().join("log.txt")).expect("a log");
-    assert!(log.contains(" J could not be written: their jobs lose them"), "{log}");
+    assert!(log.contains(" J could not be written and are missing from their jobs"), "{log}");
 }
 
 #[tokio::test]

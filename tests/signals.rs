@@ -180,7 +180,7 @@ async fn a_journal_that_is_no_file_is_refused() {
         for command in [serve, of("restore")] {
             let (code, said) = ends(command).await;
             assert_eq!(code, Some(1), "{said}");
-            let why = if device { "link, which is not followed" } else { "regular file" };
+            let why = if device { "link where wattune needs a regular file" } else { "regular file" };
             assert!(said.contains("found-limits.json") && said.contains(why), "{said}");
         }
         assert_eq!(ends(of("doctor")).await.0, Some(1));

@@ -269,7 +269,7 @@ fn generated(args: &Args, needed: Seconds) -> anyhow::Result<Grid> {
     let (expected, actual) = SyntheticGrid { seed: args.seed }.generate(start, needed + Seconds::new(86_400.0));
     let kind = (SignalKind::Average, SignalScope::Unspecified);
     let provider = TraceProvider::new("synthetic", Zone::new("synthetic")?, kind, expected, actual.clone());
-    Ok((provider, actual, start, format!("a synthetic grid (generated, seed {})", args.seed)))
+    Ok((provider, actual, start, format!("synthetic, generated with seed {}", args.seed)))
 }
 
 fn recorded(args: &Args, path: &std::path::Path, needed: Seconds) -> anyhow::Result<Grid> {
@@ -330,7 +330,7 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
 
 fn table(report: &Report) -> String {
     let mut text = format!(
-        "\nEach job against itself at the largest limit, by the simulator's ground truth ({}).\n\n",
+        "\nEach job compared with the same job at the largest limit, from the simulator's true values; grid: {}.\n\n",
         report.carbon_source
     );
     let width = report.jobs.iter().map(|j| j.name.chars().count()).max().unwrap_or(0).max(3);

@@ -55,7 +55,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     // A directory without a daemon's files stays untouched.
     let lines = if is_a_daemons { restore_journalled(&settings)? } else { Vec::new() };
     if let Err(error) = print(&lines, args.show.format, (!is_a_daemons).then_some(&*state_dir)) {
-        tracing::warn!("cannot write the result ({error:#}); the exit code has it");
+        tracing::warn!("cannot write the result: {error:#}; the exit code reports success or failure");
     }
     Ok(if lines.iter().any(|l| l.outcome == "failed") { Exit::Failed } else { Exit::Done })
 }

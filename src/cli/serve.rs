@@ -67,7 +67,7 @@ fn restore_abandoned(settings: &Settings) {
     }
     match super::restore::restore_journalled(settings) {
         Ok(lines) => lines.iter().for_each(|l| tracing::warn!(gpu.uuid = l.gpu, "GPU {}: {}", l.gpu, l.detail)),
-        Err(error) => tracing::debug!("nothing could be restored either: {error:#}"),
+        Err(error) => tracing::debug!("cannot restore limits of an earlier daemon: {error:#}"),
     }
 }
 

@@ -62,7 +62,10 @@ impl Lock {
             Ok(()) => {}
             Err(TryLockError::Error(source)) => return Err(failed(source)),
             Err(TryLockError::WouldBlock) if was_open && only_others_hold(&file).map_err(failed)? => {
-                tracing::warn!("another user locked {}, which was open to all; recreating it", path.display());
+                tracing::warn!(
+                    "lock file {} was accessible to other users and locked by one; recreating it",
+                    path.display()
+                );
             }
             Err(TryLockError::WouldBlock) => return Err(LockError::Taken(dir())),
         }
@@ -100,7 +103,7 @@ fn prepare(state_dir: &Path) -> Result<(), LockError> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(&real).map_err(make)?;
     let found = fs::symlink_metadata(&real).map_err(make)?;
     let Some(mode) = required_mode(state_dir, &real, &found)? else { return Ok(()) };
-    tracing::info!("closed {} to other users: its mode was {:04o}", state_dir.display(), found.mode() & 0o7777);
+    tracing::info!("removed other users' access to {} (mode was {:04o})", state_dir.display(), found.mode() & 0o7777);
     fs::set_permissions(&real, Permissions::from_mode(mode)).map_err(make)
 }
 

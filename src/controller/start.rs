@@ -190,12 +190,12 @@ impl Controller {
             let id = &job.id;
             match controller.snapshot().make_job(&job).await {
                 Ok(job) => {
-                    tracing::info!(job.id = %id, "job {id} ({}) taken up again; waiting for its next report", job.spec.name);
+                    tracing::info!(job.id = %id, "job {id} ({}) resumed after a restart; waiting for its next report", job.spec.name);
                     let controlled = if job.spec.control { job.spec.gpus.clone() } else { Vec::new() };
                     controller.admit(job).await;
                     controlled.iter().for_each(|gpu| controller.gpus.respect_external_limit(gpu));
                 }
-                Err(error) => tracing::error!(job.id = %id, "job {id} cannot be taken up again: {error}"),
+                Err(error) => tracing::error!(job.id = %id, "job {id} not resumed after a restart: {error}"),
             }
         }
         controller.accounting.recount_jobs(&mut node!(controller)).await;

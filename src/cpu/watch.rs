@@ -265,7 +265,7 @@ impl ZoneState {
     pub fn concerns(&self) -> Vec<String> {
         let jumps = (self.jumps > 0).then(|| {
             format!(
-                "its counter jumped forward by more than any package can use, {} time(s); that energy is recorded as a gap's",
+                "its counter jumped forward by more than any package can use, {} time(s); that energy is recorded as a gap",
                 self.jumps
             )
         });

@@ -244,7 +244,7 @@ impl World {
                         open |= account.savings.is_provisional();
                         self.reported.insert(name.clone(), account.savings);
                     }
-                    Err(error) => tracing::error!(job.id = %id, "no account of a job: {error}"),
+                    Err(error) => tracing::error!(job.id = %id, "cannot read a job's account: {error}"),
                 }
             }
             if !open || self.clock.utc() >= until {

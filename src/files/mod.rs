@@ -29,7 +29,7 @@ const MAX_LINKS: usize = 40;
 pub enum Distrust {
     /// The file or directory belongs to another user, who could replace its content.
     #[error(
-        "{what} {} belongs to user {owner}, who could exchange what is kept there; give it to the daemon's user (chown \
+        "{what} {} belongs to user {owner}, who could replace its content; give it to the daemon's user (chown \
          {us} {}), or choose another place", path.display(), path.display()
     )]
     Owner {
@@ -41,19 +41,19 @@ pub enum Distrust {
     },
     /// Other users can replace the directory's content.
     #[error(
-        "others may write in the directory {} (mode {mode:04o}) and exchange what is kept there; take that from them \
+        "others may write in the directory {} (mode {mode:04o}) and replace its files; take that right from them \
          (chmod go-w {}), or choose another place", path.display(), path.display()
     )]
     Writable { path: PathBuf, mode: u32 },
     /// The path is a symbolic link where none is allowed, a file with several hard links, or a loop of links.
-    #[error("{} is a {kind} link, which is not followed; move it away", path.display())]
+    #[error("{} is a {kind} link where wattune needs a regular file; move it away", path.display())]
     Link {
         path: PathBuf,
         /// "symbolic" or "hard".
         kind: &'static str,
     },
     /// The path is not a regular file, so reading it may never end.
-    #[error("{} is no regular file; move it away", path.display())]
+    #[error("{} is not a regular file (pipe, socket or device); move it away", path.display())]
     NoFile { path: PathBuf },
     /// The system refused to inspect the path.
     #[error("cannot inspect {}: {why}", path.display())]

@@ -75,7 +75,7 @@ impl Problem {
     /// Creates the problem for an answer that was not ready in time.
     pub(super) fn timed_out(timeout: std::time::Duration) -> Self {
         let detail = format!(
-            "the daemon did not answer within {} s; the request may still take effect, so check before you repeat it",
+            "the daemon did not answer within {} s; the request may still take effect, check its effect before repeating it",
             timeout.as_secs_f64()
         );
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)

@@ -38,7 +38,7 @@ pub(super) enum Refusal {
     CrossSite(&'static str),
     /// A page embeds the event stream as an image, a script or a frame.
     #[error(
-        "events are for programs and for wattune's own page: ask with Accept: text/event-stream, by a fetch or an EventSource"
+        "events can be read only by programs and wattune's own page: send Accept: text/event-stream, by a fetch or an EventSource"
     )]
     NoListener,
     /// The body's media type is not JSON.

@@ -217,7 +217,7 @@ impl Connections {
             match accepted {
                 Ok((stream, peer)) => self.serve(stream, service.clone(), seats.admit(peer)),
                 Err(error) => {
-                    tracing::warn!("a connection was lost before it began: {error}");
+                    tracing::warn!("cannot accept a connection: {error}");
                     // The likely cause is the limit on open files, so one connection is closed.
                     seats.evict();
                     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -268,7 +268,7 @@ impl Connections {
     async fn finish(self) {
         self.tracker.close();
         if tokio::time::timeout(SHUTDOWN_LIMIT, self.tracker.wait()).await.is_err() {
-            tracing::warn!("{} request(s) were cut off at shutdown", self.tracker.len());
+            tracing::warn!("{} connection(s) aborted at shutdown", self.tracker.len());
             self.abort.cancel();
             self.tracker.wait().await;
         }

@@ -125,7 +125,7 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
     match tokio::time::timeout(Duration::from_secs(1), UnixStream::connect(path)).await {
         Ok(Ok(_)) | Err(_) => Err(SocketError::Live(path.to_owned())),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            tracing::info!("replacing {path:?}, the socket of a daemon that is gone");
+            tracing::info!("replacing the socket {path:?} of a daemon that no longer runs");
             Ok(())
         }
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -10,7 +10,7 @@ use wattune_core::units::Seconds;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProviderError {
     /// The connection could not be made, or broke.
-    #[error("{host} cannot be reached ({why}); check the network, the name and the proxy. Trying again")]
+    #[error("{host} cannot be reached ({why}); check the network, the host name and the proxy. Trying again")]
     Unreachable {
         /// Host name, with the port if it is not the default one.
         host: String,
@@ -36,14 +36,14 @@ pub enum ProviderError {
     #[error("{what}")]
     NoKey { what: String },
     /// The configured number of requests per hour is used up. No request was made.
-    #[error("{per_hour} requests within an hour are used up, more follow after {}; raise requests_per_hour if the plan \
+    #[error("{per_hour} requests within an hour are used up, the next one is sent after {}; raise requests_per_hour if your plan \
              allows more", until.format("%H:%M:%SZ"))]
     QuotaSpent { per_hour: u32, until: DateTime<Utc> },
     /// The source reports too many requests.
     #[error("asked too often{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
     RateLimited { retry_after: Option<Seconds> },
     /// The source's server failed.
-    #[error("the service failed with status {status} ({message}); nothing to do here. Trying again")]
+    #[error("the service failed with status {status} ({message}); the fault is at the service. Trying again")]
     ServerError {
         /// HTTP status, 500 to 599.
         status: u16,
@@ -125,10 +125,10 @@ pub enum SettingsError {
     #[error("{table}.file.assume_utc is true, and {table}.file.time_zone is \"{zone}\"; remove one of them")]
     TwoZones { table: &'static str, zone: String },
     /// A unit of prices for carbon intensities, or the other way round.
-    #[error("{table}.file.unit is not a unit of what the file holds; write one of {right}")]
+    #[error("{table}.file.unit is not a unit for the values of this file; write one of {right}")]
     Unit { table: &'static str, right: String },
     /// A source that does not serve the configured place.
-    #[error("{source_name} cannot be asked about {place}: {why}")]
+    #[error("{source_name} does not serve {place}: {why}")]
     Place { source_name: &'static str, place: String, why: String },
     /// A source that needs a zone, while none is set.
     #[error(

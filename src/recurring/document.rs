@@ -209,7 +209,7 @@ impl RecurringDocument {
             return Err(InvalidSpec { field: "created_at", why: IMPLAUSIBLE_TIME.into() });
         }
         if !self.generator.is_sound() {
-            let why = "is even, but odd for PCG64; give the generator as exported".into();
+            let why = "is even; PCG64 needs an odd increment, so give the generator as exported".into();
             return Err(InvalidSpec { field: "generator.increment", why });
         }
         let mut runs: Vec<Run> = Vec::with_capacity(self.trials.len());

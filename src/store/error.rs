@@ -18,7 +18,7 @@ pub enum StoreError {
     )]
     Missing { path: String },
     /// The file may not be read.
-    #[error("cannot read the database {path}; do it as the daemon's user or as root")]
+    #[error("no permission to read the database {path}; run this as the daemon's user or as root")]
     Unreadable {
         path: String,
         #[source]

@@ -15,7 +15,7 @@ use wattune_core::units::Seconds;
 
 /// Reason, in the ledger, for lost energy of a GPU whose counter was reset between two readings.
 pub(crate) const RESET_UNWATCHED: &str =
-    "its counter was reset while it was not read: what it had counted since its last reading is not known";
+    "its counter was reset while it was not read: its energy between the last reading and the reset is unknown";
 /// Reason, in the ledger, for lost energy of a GPU without a counter whose power was not read.
 pub(crate) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
 

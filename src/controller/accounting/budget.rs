@@ -87,7 +87,9 @@ impl BudgetSettings {
         let Self { limit_g, per, from, until } = self;
         let Some(limit) = limit_g else {
             let key = per.map(|_| "per").or(from.map(|_| "from")).or(until.map(|_| "until"));
-            return key.map_or(Ok(()), |key| Err(format!("{key} stands without limit_g: say how much may be emitted")));
+            return key.map_or(Ok(()), |key| {
+                Err(format!("{key} is set without limit_g; set limit_g in gCO2e, or remove {key}"))
+            });
         };
         if !LIMIT_RANGE_G.contains(limit) {
             return Err(format!("limit_g = {} must be within 0.001 to 1e12 grams of CO2 equivalent", Short(*limit)));
@@ -96,7 +98,7 @@ impl BudgetSettings {
             (Some(_), None, None) => Ok(()),
             (None, Some(from), Some(until)) if from < until => Ok(()),
             (None, Some(_), Some(until)) => Err(format!("until is {}, not after from", until.format("%FT%TZ"))),
-            _ => Err("limit_g needs its time: give per (\"day\", \"week\" or \"month\"), or from and until".into()),
+            _ => Err("limit_g needs a period: give per (\"day\", \"week\" or \"month\"), or from and until".into()),
         }
     }
 }
@@ -200,11 +202,11 @@ mod tests {
     #[test]
     fn mistakes_are_named_by_key() {
         let table = [
-            ("per = \"day\"", "per stands without limit_g"),
+            ("per = \"day\"", "per is set without limit_g"),
             ("limit_g = 0\nper = \"day\"", "limit_g = 0 must be within 0.001 to 1e12"),
             ("limit_g = 1e300\nper = \"day\"", "limit_g = 1e300 must be"),
-            ("limit_g = 5", "limit_g needs its time"),
-            ("limit_g = 5\nfrom = \"2026-02-01T00:00:00Z\"", "limit_g needs its time"),
+            ("limit_g = 5", "limit_g needs a period"),
+            ("limit_g = 5\nfrom = \"2026-02-01T00:00:00Z\"", "limit_g needs a period"),
             (
                 "limit_g = 5\nfrom = \"2026-02-02T00:00:00Z\"\nuntil = \"2026-02-01T00:00:00Z\"",
                 "until is 2026-02-01T00:00:00Z, not after from",

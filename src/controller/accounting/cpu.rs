@@ -19,7 +19,8 @@ use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
 /// Reason, in the ledger, for lost energy where a zone's counter was reset or another counter is read now.
-const RESET: &str = "its counter was reset, or another one is read now: what it had counted before that since it was read last is not known";
+const RESET: &str =
+    "its counter was reset or another counter is read now: its energy since the last reading is unknown";
 
 impl Accounting {
     /// Fetches the latest readings of the CPUs, and opens the intervals of zones that were read for the first time.
@@ -177,7 +178,7 @@ impl Accounting {
         let Some(handle) = self.cpu.handle.clone() else { return };
         let (id, processes) = (job.clone(), processes.clone());
         if self.off_thread(node, move || handle.follow(&id, &processes)).await.is_none() {
-            tracing::error!(job.id = %job, "the CPU time of job {job} is not counted: /proc does not answer");
+            tracing::error!(job.id = %job, "CPU time of job {job} is not counted: reading /proc timed out");
         }
         self.observe_cpu();
         self.split_zones();
@@ -190,7 +191,7 @@ impl Accounting {
         self.split_zones();
         let id = job.clone();
         if self.off_thread(node, move || handle.unfollow(&id)).await.is_none() {
-            tracing::error!(job.id = %job, "the processes of job {job} are still followed: /proc does not answer");
+            tracing::error!(job.id = %job, "CPU time of the ended job {job} is still counted: reading /proc timed out");
         }
     }
 

@@ -295,8 +295,7 @@ impl Accounting {
         if !unwritten.is_empty() {
             let energy: Millijoules = unwritten.iter().map(|row| row.energy).sum();
             tracing::error!(
-                "{} intervals with {:.3} J could not be written: their jobs lose them, and the next daemon records what counters \
-                 still show of them as a gap",
+                "{} intervals with {:.3} J could not be written and are missing from their jobs' accounts",
                 unwritten.len(),
                 energy.to_joules().get()
             );

@@ -59,7 +59,7 @@ impl Accounting {
     pub(super) fn record_store_fault(&mut self, error: &StoreError) {
         let text = in_full(error);
         if self.store_fault.as_ref() != Some(&text) {
-            tracing::error!("{text}; records are kept in memory until they can be written");
+            tracing::error!("{text}; records are kept in memory until the database can be written");
         }
         self.store_fault = Some(text);
     }

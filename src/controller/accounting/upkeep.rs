@@ -221,7 +221,7 @@ impl Accounting {
             Some(gpu) => match (gpu.manual, &gpu.owner) {
                 (Some(manual), _) => format!("a manual override ({})", manual.by),
                 (None, Some(job)) => format!("the plan of job {job}"),
-                (None, None) => "nobody: the original limit is restored".to_owned(),
+                (None, None) => "wattune: the original limit is restored".to_owned(),
             },
             None => return,
         };

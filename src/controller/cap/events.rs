@@ -128,7 +128,9 @@ impl Cap {
 
     fn refuse_fixed(&self, id: &EventId) -> Result<(), ControlError> {
         if self.fixed.iter().any(|e| e.id == *id) {
-            let why = format!("event {id} stands in the settings ([[cap.events]]); change it there and restart");
+            let why = format!(
+                "event {id} is configured in the settings ([[cap.events]]); change it there and restart the daemon"
+            );
             return Err(ControlError::Conflict(why));
         }
         Ok(())

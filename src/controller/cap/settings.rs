@@ -124,7 +124,7 @@ impl CapSettings {
         self.configured()?;
         let events = self.events()?;
         match (1..events.len()).find(|&i| events[..i].iter().any(|e| e.id == events[i].id)) {
-            Some(twice) => Err(format!("events[{twice}].id {} stands there twice", events[twice].id)),
+            Some(twice) => Err(format!("events[{twice}].id {} is used by an earlier event", events[twice].id)),
             None => Ok(()),
         }
     }
@@ -197,7 +197,7 @@ impl TryFrom<NewEvent> for DemandResponse {
                 return Err(invalid("rebound_s", "is missing: say for how long the rebound limit holds".into()));
             }
             (None, Some(_)) => {
-                let why = "stands alone: say what limits may return to, with rebound_w or rebound_pct".into();
+                let why = "needs a level to return to: set rebound_w or rebound_pct too".into();
                 return Err(invalid("rebound_s", why));
             }
         };
@@ -239,11 +239,12 @@ fn level(
     match (watts.1, percent.1) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) => {
-            let why = format!("and {} stand side by side; give one of them", watts.0);
+            let why = format!("and {} are both given; give only one", watts.0);
             Err(InvalidJob { field: percent.0, why })
         }
         (Some(w), None) => {
-            let finite = Watts::try_new(w).ok_or_else(|| InvalidJob { field: watts.0, why: "is no number".into() })?;
+            let finite =
+                Watts::try_new(w).ok_or_else(|| InvalidJob { field: watts.0, why: "is not a number".into() })?;
             check_level(watts.0, percent.0, Level::Watts(finite)).map(Some)
         }
         (None, Some(p)) => check_level(watts.0, percent.0, Level::Share(p / 100.0)).map(Some),
@@ -255,7 +256,8 @@ fn describe(at: &str, error: &InvalidJob) -> String {
 }
 
 fn weekday(text: &str) -> Result<Weekday, String> {
-    text.parse().map_err(|_| format!("names {text:?}, which is no day; write mon, tue, wed, thu, fri, sat or sun"))
+    text.parse()
+        .map_err(|_| format!("names {text:?}, not a day of the week; write mon, tue, wed, thu, fri, sat or sun"))
 }
 
 /// Parses "HH:MM" or "HH:MM:SS" to seconds since midnight.
@@ -308,9 +310,9 @@ mod tests {
                 "limit_w = 2000000",
                 "limit_w is 2000000, and the GPUs of one node draw at most 50000 watts; in milliwatts: 2000",
             ),
-            ("limit_w = nan", "limit_w is no number"),
+            ("limit_w = nan", "limit_w is not a number"),
             ("limit_pct = nan", "limit_pct is NaN; it must be"),
-            ("limit_w = 5\nlimit_pct = 5", "limit_pct and limit_w stand side by side"),
+            ("limit_w = 5\nlimit_pct = 5", "limit_pct and limit_w are both given"),
             ("limit_pct = 120", "limit_pct is 120; it must be more than 0 and at most 100"),
             ("lead_s = -1", "lead_s = -1 must be within"),
             ("schedule = [{ from = \"1:00\", to = \"2:00\" }]", "schedule[0] has no cap"),

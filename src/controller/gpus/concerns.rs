@@ -44,7 +44,7 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     if let Some((jump, at)) = seen.counter_jump.filter(|(jump, _)| now.since(jump.at) < JUMP_SHOWN) {
         let words = format!(
             "its energy counter gained {:.0} J in {:.1} s at {}, and it can have used {:.0} J at most: not recorded, its power \
-             is integrated instead and marked so",
+             is integrated instead and marked as estimated",
             jump.gained.to_joules().get(),
             jump.span.get(),
             at.utc.format("%FT%TZ"),
@@ -66,11 +66,12 @@ fn unmeasured(gpu: &Gpu, now: Monotonic) -> Option<(Concern, String)> {
     let since = |availability: &crate::gpu::Availability| availability.missing_longer_than(LASTING, now);
     let why =
         |answer: &Result<(), GpuError>, fine: &str| answer.as_ref().err().map_or(fine.into(), ToString::to_string);
-    let counter = why(&can.energy_counter, "it stands still while power is drawn");
+    let counter = why(&can.energy_counter, "the counter does not increase although power is drawn");
     let power = why(&can.power, "no answer");
     match (since(&seen.energy_availability), since(&seen.power_availability)) {
         (Some(_), None) => {
-            let words = format!("no energy counter ({counter}); its energy is integrated from power and marked so");
+            let words =
+                format!("no energy counter ({counter}); its energy is integrated from power and marked as estimated");
             Some((Concern::Energy, words))
         }
         (Some(_), Some(_)) => {

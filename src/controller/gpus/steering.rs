@@ -146,7 +146,9 @@ impl Gpu {
     }
 
     pub(super) fn record_failed_restore(&mut self, original: PowerLimit, why: String) {
-        let words = format!("its original limit of {original} is not back: {why}; it is tried again every few seconds");
+        let words = format!(
+            "its original limit of {original} could not be restored: {why}; it is tried again every few seconds"
+        );
         tracing::error!(gpu.uuid = %self.id(), "GPU {}: {words}", self.id());
         self.remark = Some(words.clone());
         self.restore_problem = Some(words);

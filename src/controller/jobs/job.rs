@@ -372,7 +372,7 @@ fn profiling_reason(stage: Stage, setting: &Setting) -> String {
     let at = at.join(" + ");
     match stage {
         Stage::Closing => format!("re-measuring the maximum usable limit, {at}: slowdown is relative to it"),
-        Stage::Remeasuring => format!("measuring {at} for another minute: it is the point known worst"),
+        Stage::Remeasuring => format!("measuring {at} for another minute: its measurement is the least certain"),
         _ => format!("measuring throughput and power at {at}"),
     }
 }

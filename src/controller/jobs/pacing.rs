@@ -58,7 +58,7 @@ impl Job {
         let (applied, planned) = (words(setting), words(&segment.setting));
         Some(match ramping {
             true => format!("at {applied} on the ramp to {planned}"),
-            false => format!("stays at {applied} for a while, as changes shall be seldom; planned are {planned}"),
+            false => format!("stays at {applied} until its minimum dwell time has passed; the plan has {planned}"),
         })
     }
 

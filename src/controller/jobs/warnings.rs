@@ -8,7 +8,7 @@ use wattune_core::plan::Weighing;
 use wattune_core::time::{Now, later};
 use wattune_core::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds};
 
-const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it gives weight to prices";
+const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it sets price_weight";
 /// Maximum excess over the allowed slowdown that counts as rounding.
 const SLOWDOWN_ROUNDING: f64 = 1e-4;
 

@@ -56,7 +56,7 @@ impl fmt::Display for ReplanReason {
             Self::NewForecast => "new forecast",
             Self::AnotherBasis => "the present intensity has another basis",
             Self::ProfileChanged => "the profile changed",
-            Self::OtherCeilings => "the highest limits that can be measured changed",
+            Self::OtherCeilings => "the node's cap changed the limits that can be measured",
             Self::ClocksLeftAlone => "an external writer locks the clocks",
             Self::OffThePlan => "progress differs from the plan",
             Self::OutOfBandCap => "an out-of-band cap began, changed or lifted",

@@ -239,7 +239,7 @@ impl Search {
         match tokio::time::timeout(patience.to_std(), &mut self.task).await {
             Ok(Ok(solved)) => Some(solved),
             Ok(Err(error)) => {
-                tracing::error!("the planner failed ({error}); current plans stay in force");
+                tracing::error!("planning failed ({error}); current plans stay in force");
                 Some(Solved::default())
             }
             Err(_) => {

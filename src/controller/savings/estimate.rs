@@ -138,9 +138,9 @@ impl Estimate<'_> {
             }
         }
         let is_beside = |index: &usize| mix.parts.iter().all(|(part, _)| part.index != *index);
-        let cpu_emissions = (0..profile.points.len()).filter(is_beside);
+        let unused = (0..profile.points.len()).filter(is_beside);
         let others: Vec<Evidence> =
-            cpu_emissions.filter_map(|index| profiler.evidence(&profile.points[index].setting)).collect();
+            unused.filter_map(|index| profiler.evidence(&profile.points[index].setting)).collect();
         let mixed: Vec<&Evidence> = places.iter().map(|place| &points[*place]).collect();
         let least = min_constant_power(&mixed, &others.iter().collect::<Vec<_>>(), rate);
         (places, least)

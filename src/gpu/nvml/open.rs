@@ -114,7 +114,7 @@ fn search(library: Arc<Library>, opened: BTreeSet<GpuId>) -> Receiver<Box<dyn Gp
     };
     // Without the thread, GPUs that become usable later are used only after the next start of the daemon.
     if let Err(error) = thread::Builder::new().name("gpu-search".into()).spawn(body) {
-        tracing::error!(%error, "cannot search for GPUs that come back");
+        tracing::error!(%error, "cannot start the thread that searches for returning GPUs");
     }
     found
 }

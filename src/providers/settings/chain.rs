@@ -106,7 +106,10 @@ impl<'de> Visitor<'de> for ChainVisitor {
         while let Some(Group(group)) = list.next_element()? {
             for (i, source) in group.iter().enumerate() {
                 if group[..i].contains(source) || groups.iter().flatten().any(|s| s == source) {
-                    return Err(de::Error::custom(format_args!("\"{}\" stands twice in the list", source.name())));
+                    return Err(de::Error::custom(format_args!(
+                        "\"{}\" is in the list twice; remove one",
+                        source.name()
+                    )));
                 }
             }
             if !group.is_empty() {

@@ -58,7 +58,7 @@ fn a_chain_is_a_word_a_name_or_a_list_with_equals() {
     assert_eq!(written, r#"["electricity_maps",["energinet","energy_charts"]]"#);
     for (wrong, part) in [
         ("\"electricitymaps\"", "`electricity_maps`"),
-        ("[\"file\", \"file\"]", "stands twice"),
+        ("[\"file\", \"file\"]", "in the list twice"),
         ("[]", "the list is empty"),
         ("3", "\"auto\", a source's name, or a list of names"),
     ] {

@@ -186,8 +186,8 @@ fn run(row: &Row<'_>) -> Result<Run, StoreError> {
     let ended: Option<i64> = row.get(16)?;
     Ok(Run {
         trial: trial(row)?,
-        energy: Joules::try_new(row.get(7)?).ok_or_else(|| rows::damaged("trial", "energy is no number"))?,
-        time: Seconds::try_new(row.get(8)?).ok_or_else(|| rows::damaged("trial", "time is no number"))?,
+        energy: Joules::try_new(row.get(7)?).ok_or_else(|| rows::damaged("trial", "energy is not a number"))?,
+        time: Seconds::try_new(row.get(8)?).ok_or_else(|| rows::damaged("trial", "time is not a number"))?,
         metric: row.get(9)?,
         first: first.zip(first_cost.map(Cost::new)),
         key: row.get(12)?,

@@ -77,7 +77,7 @@ pub(super) fn is_late(run: &Run, report: &Report, job: Option<&JobId>) -> Result
     let contradiction = if let Some((job, before)) = job.zip(run.job.as_ref()).filter(|(job, before)| job != before) {
         Some(("job_id", format!("is {job} after {before}")))
     } else if let Some((now, was)) = other_metric {
-        Some(("metric", format!("is {now} after as many epochs as {was}")))
+        Some(("metric", format!("is {now}, but was {was} in the previous report after the same number of epochs")))
     } else {
         // In the ledger energy and time become exact only when intervals close, so they may decrease.
         decreased(run, report).filter(|(field, _)| job.is_none() || *field == "epochs")

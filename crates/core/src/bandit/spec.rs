@@ -179,7 +179,10 @@ impl Terms {
         }
         if let Some(gpus) = &self.gpus {
             if gpus.model.is_empty() || gpus.model.chars().count() > 128 {
-                return invalid("gpu_model", "must be a text of 1 to 128 characters, as GET /v1/gpus has it".into());
+                return invalid(
+                    "gpu_model",
+                    "must be a text of 1 to 128 characters, as GET /v1/gpus reports it".into(),
+                );
             }
             if !(1..=1024).contains(&gpus.count) {
                 return invalid("number_of_gpus", format!("is {}; it must be within 1 to 1024", gpus.count));

@@ -106,7 +106,7 @@ impl ProcessSelector {
             (Some(pids), None) => {
                 if pids.is_empty() || pids.len() > Self::MOST_PIDS {
                     let why = format!(
-                        "names {} processes; give 1 to {}, or leave it out; what they start counts by itself",
+                        "names {} processes; give 1 to {}, or leave it out; child processes need not be listed",
                         pids.len(),
                         Self::MOST_PIDS
                     );

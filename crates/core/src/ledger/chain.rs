@@ -49,7 +49,7 @@ impl fmt::Display for Digest {
 
 /// Error: the text is not a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a digest is 64 lower-case hexadecimal digits")]
+#[error("not a digest; expected 64 lower-case hexadecimal digits")]
 pub struct InvalidDigest;
 
 impl FromStr for Digest {

@@ -117,10 +117,10 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     let SavingInput { done, account, series, otherwise } = known;
     let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
     if referred.is_empty() {
-        return Err("nothing was measured at that limit".into());
+        return Err("the job was not measured at the reference's power limit".into());
     }
     if referred.iter().any(|p| p.freedom < LEAST_FREEDOM) {
-        return Err("that limit was measured in too few windows for a confidence interval".into());
+        return Err("the reference's power limit was measured in too few windows for a confidence interval".into());
     }
     if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO {
         return Err("no samples were completed yet".into());
@@ -145,7 +145,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
         let faster = moved(Evidence { throughput: point.throughput * (1.0 + point.throughput_error), ..*point });
         let hungrier = moved(Evidence { power: point.power * (1.0 + point.power_error), ..*point });
         for moved in [faster, hungrier] {
-            let moved = moved.ok_or("the reference is too uncertain for a comparison")?;
+            let moved = moved.ok_or("the measurements at the reference are too uncertain for a comparison")?;
             for (sum, off) in errors.iter_mut().zip(difference(&moved, &found)) {
                 sum.add(off, point.freedom.max(1.0));
             }

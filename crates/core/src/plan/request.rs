@@ -128,10 +128,10 @@ impl Request<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Unplannable {
     /// The job's profile has no usable point.
-    #[error("the profile has no usable point")]
+    #[error("the job's profile has no usable operating point yet")]
     NoUsablePoint,
     /// The external cap is below all profiled limits.
-    #[error("no profiled limit is at or below {0}")]
+    #[error("no profiled power limit is at or below the external cap of {0}")]
     NothingAllowed(PowerLimit),
     /// The horizon or the objective is invalid.
     #[error(transparent)]

@@ -1,11 +1,8 @@
 //! Noise of a job's throughput, pooled over all settings.
 
-use super::stats::{RateStats, Scatter};
+use super::stats::{MOST_CORRELATED, RateStats, Scatter};
 use super::student::{LEAST_FREEDOM, NORMAL, student_rare};
 use crate::units::Seconds;
-
-/// Upper bound of the estimated correlation of successive chunks: a stronger one looks like a changed rate.
-const MOST_CORRELATED: f64 = 0.95;
 
 /// Degrees of freedom from which a variance is known to about a third of its value.
 const ENOUGH_FREEDOM: f64 = 15.0;
@@ -80,7 +77,7 @@ mod tests {
                     rate.add(2.0, 2.0 * (100.0 - 10.0 * n as f64) * noise.sample(&mut rng));
                 }
             }
-            let known = Noise::pooled(rates.iter()).expect("eight degrees of degrees_of_freedom");
+            let known = Noise::pooled(rates.iter()).expect("eight degrees of freedom");
             let error = known.error_after(Seconds::new(6.0)) * student(known.degrees_of_freedom);
             let off = rates[3].rate().expect("measured") / 70.0 - 1.0;
             covered += i32::from(off.abs() <= error);

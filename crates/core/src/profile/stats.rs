@@ -60,7 +60,7 @@ pub(super) struct Scatter {
 }
 
 /// Upper bound of the estimated autocorrelation: a stronger one looks like a changed rate.
-const MOST_CORRELATED: f64 = 0.95;
+pub(super) const MOST_CORRELATED: f64 = 0.95;
 
 impl RateStats {
     /// Adds a chunk of `y` units (samples or joules) in `t` seconds.

@@ -20,7 +20,7 @@ impl Snapshot<'_> {
     /// Returns the view of one GPU.
     pub(crate) fn gpu(&self, which: &GpuRef) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
-        let gpu = self.gpus.get(&id).ok_or_else(|| ControlError::Conflict("the GPU has gone".into()))?;
+        let gpu = self.gpus.get(&id).ok_or_else(|| ControlError::Conflict("the GPU is no longer present".into()))?;
         Ok(self.gpu_view(gpu, &self.grants()))
     }
 

@@ -64,7 +64,7 @@ impl Snapshot<'_> {
         }
         for (id, entry) in self.gpus.journal().entries().filter(|(id, _)| !self.gpus.contains(id)) {
             problems.push(format!(
-                "GPU {id} was set by wattune and is not there now; its limit of {} comes back once it is there again, with \
+                "GPU {id} was set by wattune and is absent now; its original limit of {} is restored once it is present again, by \
                  this daemon or `wattune restore`",
                 entry.original
             ));

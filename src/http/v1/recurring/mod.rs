@@ -81,7 +81,7 @@ impl Wire for RecurringSpec {
         ("policy", "give \"wattune\" or \"zeus\""),
         ("seed", "give a whole number, or leave it out"),
         ("lease_s", "give seconds, from 1 to 604800"),
-        ("gpu_model", "give the model as in GET /v1/gpus has it, or leave it out"),
+        ("gpu_model", "give the GPU model as GET /v1/gpus reports it, or leave it out"),
         ("number_of_gpus", "give a whole number from 1 to 1024"),
     ];
 }

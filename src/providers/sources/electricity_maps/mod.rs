@@ -273,7 +273,7 @@ impl ElectricityMaps {
         let mut rows = parse::past(&body, zone, self.factors())?;
         rows.retain(|(slot, _)| slot.end() <= now);
         if rows.is_empty() {
-            return Err(ProviderError::Empty { what: format!("the history of {zone} holds no value of the past") });
+            return Err(ProviderError::Empty { what: format!("the history of {zone} has no past values") });
         }
         Ok(self.noted(rows))
     }

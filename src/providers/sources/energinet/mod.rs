@@ -137,7 +137,7 @@ impl ApiSource for Energinet {
         let (actual, _) = series(behind.map(|(slot, value)| (slot, Some(value))), Origin::Measured);
         let areas = self.areas.join(" and ");
         if expected.is_empty() && actual.is_empty() {
-            let what = format!("no value of now or later for {areas}; trying again later");
+            let what = format!("no value for the present or later for {areas}; trying again later");
             return Err(ProviderError::Empty { what });
         }
         if expected.is_empty() && !no_forecast {

@@ -177,7 +177,7 @@ async fn places_are_danish() {
         assert_eq!(areas(zone).as_deref(), Ok(expected), "{zone}");
     }
     let error = areas("SE").expect_err("Sweden").to_string();
-    assert!(error.contains("energinet cannot be asked about SE") && error.contains("\"DK1\""), "{error}");
+    assert!(error.contains("energinet does not serve SE") && error.contains("\"DK1\""), "{error}");
 }
 
 proptest! {

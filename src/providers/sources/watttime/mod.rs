@@ -262,7 +262,7 @@ impl ApiSource for WattTime {
         notes.extend(odd);
         let actual = CarbonSeries::from_points(behind).0;
         if expected.is_empty() && actual.is_empty() {
-            return Err(ProviderError::Empty { what: format!("the history of {region} holds no value of the past") });
+            return Err(ProviderError::Empty { what: format!("the history of {region} has no past values") });
         }
         let forecast = Forecast {
             issued_at,

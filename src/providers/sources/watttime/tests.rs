@@ -293,7 +293,7 @@ async fn places_without_a_region_are_reported() {
 async fn a_country_is_not_a_region_unless_written_for_watttime() {
     let country = CarbonSettings { zone: Some(Zone::new("DE").expect("a zone")), ..CarbonSettings::default() };
     let error = source(&country, None).expect_err("a country").to_string();
-    for part in ["watttime cannot be asked about DE", "carbon.watttime.zone", "latitude,longitude", "CAISO_NORTH"] {
+    for part in ["watttime does not serve DE", "carbon.watttime.zone", "latitude,longitude", "CAISO_NORTH"] {
         assert!(error.contains(part), "{error}");
     }
     assert!(source(&CarbonSettings::default(), None).is_err(), "no place at all");

@@ -55,7 +55,7 @@ impl ScoreTerms {
             return Err("no functional unit was declared".into());
         };
         if self.jobs == 0 {
-            return Err("no run began and ended in this time".into());
+            return Err("no run both began and ended within the report's time".into());
         }
         if self.without_unit > 0 {
             return Err(match unit {
@@ -70,7 +70,7 @@ impl ScoreTerms {
             return Err("no run completed any samples".into());
         }
         if self.with_holes > 0 {
-            let why = "some energy of their GPUs is unknown (completeness.gaps)";
+            let why = "their GPUs used an unknown amount of energy (see completeness.gaps)";
             return Err(format!("{} of {} runs: {why}", self.with_holes, self.jobs));
         }
         if self.undeclared {

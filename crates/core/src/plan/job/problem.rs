@@ -32,31 +32,31 @@ pub struct Point {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidProblem {
     /// The horizon has no slots.
-    #[error("the horizon is empty")]
+    #[error("the forecast horizon has no slots; at least one is needed")]
     NoSlots,
     /// A slot does not start where the previous one ends.
-    #[error("the horizon has a gap or an overlap at {0}")]
+    #[error("the horizon has a gap or an overlap at {0}; each slot must start where the previous one ends")]
     NotContiguous(DateTime<Utc>),
     /// An intensity is below zero.
-    #[error("the intensity of {0} is negative")]
+    #[error("the carbon intensity of {0} is negative; it must be at least 0 g/kWh")]
     NegativeIntensity(Slot),
     /// There are no points, or none with throughput.
-    #[error("no operating point")]
+    #[error("there is no operating point with throughput; at least one is needed")]
     NoPoints,
     /// A point has no throughput or negative power.
     #[error("operating point {0} has no throughput or negative power")]
     UnusablePoint(usize),
     /// The remaining work is not more than 0.
-    #[error("{0} of work; it must be more than 0")]
+    #[error("the remaining work is {0}; it must be more than 0")]
     NoWork(Samples),
     /// η is outside 0..=1, or a factor of the time cost is negative.
-    #[error("eta must be within 0 to 1, reference intensity and maximum power not negative")]
+    #[error("eta must be within 0 to 1, and the reference intensity and the maximum power at least 0")]
     BadWeights,
     /// Joint planning: caps, weighted intensities or pauses are not one per slot, or a weighted intensity is negative.
-    #[error("caps, weights of at least 0 and pauses are needed for each slot")]
+    #[error("caps, weighted intensities of at least 0 and pauses must be given for each slot")]
     NotPerSlot,
     /// Joint planning: a power limit or a resting limit is negative.
-    #[error("a limit is negative")]
+    #[error("a power limit or resting limit is negative; it must be at least 0 W")]
     NegativeLimit,
 }
 

@@ -155,7 +155,7 @@ impl Profiler {
         if verdict == ChunkVerdict::Training {
             self.watch_drift(chunk);
         } else if self.far_below >= self.settings.drift_s * 2.0 {
-            self.profile_again("progress stays far below the profile".into());
+            self.profile_again("progress is far below the profile".into());
         }
     }
 
