@@ -187,7 +187,7 @@ fn a_pipe_in_place_of_a_file_is_named() {
         let state = dir.path().join(name);
         fs::create_dir(&state).expect("made");
         assert!(Command::new("mkfifo").arg(state.join(name)).status().expect("runs").success());
-        refused(&state, &[name, "no regular file"]);
+        refused(&state, &[name, "not a regular file"]);
     }
 }
 

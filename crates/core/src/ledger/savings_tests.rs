@@ -257,7 +257,7 @@ fn a_setting_with_unlucky_measurements_lowers_the_mixs_bound() {
 #[test]
 fn unknown_savings_state_the_reason() {
     let work = done(4.0, 90.0, 180.0, 400.0);
-    let why = |done: &CompletedWork, basis: &SavingBasis| saving(&known(done), basis).expect_err("not to be told");
+    let why = |done: &CompletedWork, basis: &SavingBasis| saving(&known(done), basis).expect_err("unknown");
     let sound = against(point(100.0, 200.0, 0.001, 50.0), Vec::new());
     assert!(why(&CompletedWork { samples: Samples::ZERO, ..work }, &sound).contains("no samples were completed"));
     assert!(why(&work, &against(point(100.0, 200.0, 0.001, 2.0), Vec::new())).contains("too few windows"));
@@ -265,7 +265,7 @@ fn unknown_savings_state_the_reason() {
         why(&CompletedWork { started: DateTime::UNIX_EPOCH - TimeDelta::hours(1), ..work }, &sound)
             .contains("intensity")
     );
-    assert!(why(&work, &SavingBasis { epochs: Vec::new(), ..sound.clone() }).contains("nothing was measured"));
+    assert!(why(&work, &SavingBasis { epochs: Vec::new(), ..sound.clone() }).contains("the job was not measured"));
     let shaky = against(point(100.0, 200.0, 0.001, 50.0), vec![point(90.0, 150.0, 0.1, 1.0)]);
     let found = saving(&known(&work), &shaky).expect("the reference is known");
     assert_eq!(found.energy_effect_pct, None, "the mix is not");

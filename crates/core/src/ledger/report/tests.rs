@@ -244,7 +244,7 @@ fn sci_covers_whole_runs_and_states_why_there_is_none() {
         energy: Err("a reset".into()),
     };
     close(&two(vec![hole(1)]).total.score, 54.0);
-    assert!(two(vec![hole(0)]).total.score.clone().expect_err("a hole").contains("energy of their GPUs is unknown"));
+    assert!(two(vec![hole(0)]).total.score.clone().expect_err("a hole").contains("used an unknown amount of energy"));
     let undeclared = with(Some(FunctionalUnit::Epoch(None)), Grouping::Job);
     assert!(undeclared.rows[0].score.clone().expect_err("undeclared").contains("no samples_per_epoch"));
     assert!(with(None, Grouping::Job).total.score.clone().expect_err("none").contains("no functional unit"));
