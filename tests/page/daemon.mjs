@@ -49,7 +49,7 @@ export class Daemon {
     return daemon;
   }
 
-  /** `wattune serve` on simulated boards with these settings, below `folder`. */
+  /** `wattune serve` on simulated GPUs with these settings, below `folder`. */
   static async serve(folder, settings, listen = "127.0.0.1:0") {
     const config = join(folder, "wattune.toml");
     const profile = "[profile]\nstep_w = 50.0\n";

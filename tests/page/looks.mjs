@@ -34,6 +34,10 @@ export const looksRight = async (page, name) => {
     await page.setViewportSize({ width: 1200, height: 900 });
     assert.deepEqual(await violations(page), [], `${name}, ${scheme}`);
   }
+  // A line whose class has no rule in the style sheet has no stroke.
+  const unseen = await page.evaluate(() => [...document.querySelectorAll("svg line")]
+    .filter((line) => getComputedStyle(line).stroke === "none").map((line) => line.outerHTML));
+  assert.deepEqual(unseen, [], `${name}: lines without a stroke`);
   const text = await page.evaluate(() => document.body.innerText);
   assert.doesNotMatch(text, NONSENSE, name);
   assert.deepEqual(page.wrong, [], name);

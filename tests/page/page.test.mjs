@@ -322,7 +322,7 @@ test("a daemon that wants a token is given one, kept for the tab alone", { timeo
   assert.deepEqual(page.wrong, []);
 });
 
-test("what goes wrong with boards and jobs is said in words, and texts of others stay texts", { timeout: 120000 }, async (t) => {
+test("what goes wrong with GPUs and jobs is said in words, and texts of others stay texts", { timeout: 120000 }, async (t) => {
   const folder = await scratch(t);
   const daemon = await Daemon.serve(folder, "[carbon]\nsource = \"fixed\"\n");
   t.after(() => daemon.stop("SIGKILL"));
@@ -362,7 +362,7 @@ test("what goes wrong with boards and jobs is said in words, and texts of others
   assert.equal(paused.facts["Carbon saved"].text, "19.4 % (17.2 to 21.5) of 620 g at the original limit");
   assert.deepEqual(paused.warnings, ["The deadline will be missed by 600 s"]);
   assert.equal(odd.name, hostile);
-  assert.equal(odd.facts["Carbon saved"].text, "unknown (another job shares its board)");
+  assert.equal(odd.facts["Carbon saved"].text, "unknown (another job shares its GPU)");
   assert.equal(booked.facts["Power limit"].text, "none wanted");
   assert.equal(now.tiles["Node's cap"].text, "1,200 W");
   assert.equal(now.tiles["Carbon budget left"].text, "−1.00 kg");

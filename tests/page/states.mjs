@@ -1,14 +1,14 @@
-// States that simulated boards do not get into, made of a real status: what the page says of them must be in words.
+// States that simulated GPUs do not get into, made of a real status: what the page says of them must be in words.
 
 const HOSTILE = '<img src=x onerror=alert(1)> & "quoted"';
 
 /** A status in which everything is the matter, and what else the page asks about it. */
 export const everythingAtOnce = (status) => {
-  const [board] = status.gpus;
-  const gpu = (index, changes) => ({ ...board, index, uuid: `GPU-${index}`, simulated: false, model: "NVIDIA A40", ...changes });
+  const [first] = status.gpus;
+  const gpu = (index, changes) => ({ ...first, index, uuid: `GPU-${index}`, simulated: false, model: "NVIDIA A40", ...changes });
   const gpus = [
     gpu(0, { state: "external", detail: "an external writer set it to 250.000 W", power_limit_requested_w: 250, power_limit_enforced_w: 250, power_limit_wanted_w: null, temperature_c: 61, event_reasons: ["hw_thermal_slowdown", "sw_power_cap"] }),
-    gpu(1, { state: "lost", detail: "the board has gone", power_w: null, power_limit_requested_w: null, power_limit_enforced_w: null, power_limit_min_w: null, power_limit_max_w: null, event_reasons: null }),
+    gpu(1, { state: "lost", detail: "the GPU is gone", power_w: null, power_limit_requested_w: null, power_limit_enforced_w: null, power_limit_min_w: null, power_limit_max_w: null, event_reasons: null }),
     gpu(2, { state: "unresponsive", detail: "a call of the driver hangs", power_w: null }),
     gpu(3, { state: "override", override_until: status.now, power_limit_requested_w: 200, power_limit_enforced_w: 200, power_limit_wanted_w: 180 }),
     gpu(4, { state: "observed", detail: "observing only: no permission" }),
@@ -33,7 +33,7 @@ export const everythingAtOnce = (status) => {
   return {
     status: {
       ...status, simulated: false, gpus, jobs,
-      ledger: { closed_at: now, booked: [], gaps: 2, gap_j: 5000, difference_j: 0, settlements: 9, pending_hours: 1,
+      ledger: { closed_at: now, recorded: [], gaps: 2, gap_j: 5000, difference_j: 0, settlements: 9, pending_hours: 1,
         settled: { forecast_j: 3.6e6, provisional_j: 7.2e6, final_j: 2.52e7, unknown_j: 0, carbon_g: 4200 } },
       price: { zone: "DE-LU", currency: "EUR", price_per_mwh: -3.5 },
       cap: { limit_w: 1200, source: "always", limits_sum_w: 1100, headroom_w: 100, lowest_sum_w: 700, next_change: now, next_limit_w: 900, lead_s: 5 },
@@ -47,7 +47,7 @@ export const everythingAtOnce = (status) => {
     accounts: {
       "job-paused": { energy_j: 5e6, carbon_g: 500, against_max: null, savings: { against_original: {
         carbon_at_reference_g: 620, carbon_reduction_pct: { low: 17.2, mean: 19.4, high: 21.5 }, carbon_reduction_g: { low: 101, mean: 120, high: 139 } } } },
-      "job-hostile": { energy_j: 5e6, carbon_g: 500, against_max: null, savings: { against_original: { unknown: "another job shares its board" } } },
+      "job-hostile": { energy_j: 5e6, carbon_g: 500, against_max: null, savings: { against_original: { unknown: "another job shares its GPU" } } },
       "job-booked": { energy_j: 5e6, carbon_g: 500, against_max: null },
     },
     hostile: HOSTILE,
