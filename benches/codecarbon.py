@@ -125,8 +125,8 @@ def main(wattune, library, python, seconds):
     _, log = ours.child.communicate(timeout=60)
     if ours.child.returncode != 0:
         sys.exit(f"wattune failed: {log}")
-    with sqlite3.connect(state / "wattune.db") as books:
-        (energy,) = books.execute("SELECT SUM(energy_mj) FROM intervals WHERE device LIKE 'GPU-%'").fetchone()
+    with sqlite3.connect(state / "wattune.db") as ledger:
+        (energy,) = ledger.execute("SELECT SUM(energy_mj) FROM intervals WHERE device LIKE 'GPU-%'").fetchone()
     rows["wattune"]["energy"] = energy / 1e3
     truth = counters_j(driver)
 

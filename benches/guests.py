@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What thousands of jobs on one GPU cost that are booked and not controlled: room for the books, and time for reports.
+"""What thousands of jobs on one GPU cost that are recorded and not controlled: room for the ledger, and time for reports.
 
     cargo build --release && benches/guests.py target/release/wattune [--guests 2000] [--settle 8] [--minutes 8.4]
 
@@ -7,7 +7,7 @@ Starts a daemon on simulated GPUs, registers the guests on the first one, each w
 reports four times a second, each time on a new connection. Prints how long the registrations took, the 50th, 99th and
 last percentile of the job's reports in milliseconds once all are there, and what the database grew by, as it would be in
 an hour: from when each guest's profile and first interval are there (--settle, in minutes), over whole turns of the GPU's
-books (an eighth of a second for each guest). Exits with 1 if that is more than 20 MB or the 99th percentile is above 20 ms.
+ledger (an eighth of a second for each guest). Exits with 1 if that is more than 20 MB or the 99th percentile is above 20 ms.
 """
 
 import argparse

@@ -93,7 +93,7 @@ fn points(hour: DateTime<Utc>, minutes: i64, origin: Origin) -> Vec<(Slot, Inten
 }
 
 /// Answers with the most that the files took, or will take by the end of a year.
-async fn book(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
+async fn record(store: &Store, dir: &Path, days: i64) -> anyhow::Result<u64> {
     let ledger = Settings {
         pue: Some(1.2),
         pue_source: Some("annual report".into()),
@@ -333,7 +333,7 @@ async fn main() -> anyhow::Result<()> {
         if !dir.join(FILE_NAME).exists() {
             let begun = clock.monotonic();
             let store = Store::open(&dir).await?;
-            most = book(&store, &dir, days).await?;
+            most = record(&store, &dir, days).await?;
             store.close().await;
             println!("{days} days recorded in {:.0} s", clock.monotonic().since(begun).get());
         }

@@ -128,7 +128,7 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
     let reported = outcome.reported.context("nothing reported")?;
     let mut rows = Vec::new();
     for (name, reported, truth) in [
-        ("against the limit found", reported.against_original, outcome.against_original),
+        ("against the original limit", reported.against_original, outcome.against_original),
         ("against the maximum", reported.against_max, outcome.against_ceiling),
     ] {
         let truth: Comparison = truth.context("the truth is not known")?;
@@ -180,7 +180,7 @@ fn report(rows: &[Row], runs: u64) -> anyhow::Result<()> {
         "figure", "of", "runs", "holds", "mean off", "worst off", "off (rms)", "half width"
     )?;
     let mut failed = false;
-    for what in ["against the limit found", "against the maximum", "energy effect", "timing effect"] {
+    for what in ["against the original limit", "against the maximum", "energy effect", "timing effect"] {
         let all: Vec<&Row> = rows.iter().filter(|r| r.what == what).collect();
         let mut groups = vec![("all".to_owned(), all.clone())];
         for noise in NOISES {

@@ -25,8 +25,8 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Returns the daemon's address. A flag overrides both variables; with variables handled by clap, a socket in the
-    /// environment would override `--listen`.
+    /// Returns the daemon's address. A flag overrides both variables. Clap does not read the variables, because a
+    /// socket in the environment would then override `--listen`.
     fn place(&self) -> anyhow::Result<Place> {
         let variable = |key: &str| std::env::var_os(key).filter(|v| !v.is_empty());
         if let Some(path) = &self.socket {
@@ -113,8 +113,10 @@ fn table(status: &Value) -> String {
     if status["carbon_budget"].is_object() {
         page += &budget_line(&status["carbon_budget"]);
     }
-    page +=
-        &format!("{:<4} {:<28} {:<12} {:>8} {:>15} {:>8}  {}\n", "GPU", "model", "state", "draw", "limit", "found", "");
+    page += &format!(
+        "{:<4} {:<28} {:<12} {:>8} {:>15} {:>8}  {}\n",
+        "GPU", "model", "state", "draw", "limit", "original", ""
+    );
     for gpu in status["gpus"].as_array().into_iter().flatten() {
         page += &format!(
             "{:<4} {:<28} {:<12} {:>8} {:>15} {:>8}  {}\n",

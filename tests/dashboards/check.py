@@ -28,7 +28,7 @@ RULES = DASHBOARDS / "prometheus" / "rules.yml"
 SUBSTITUTES = {"__range": "60s", "__rate_interval": "15s", "__interval": "5s", "__range_s": "60"}
 # What the scene must set off, by node, and what it must not.
 ACTIVE = {
-    ("WattuneForeignLimit", "node"), ("WattuneSignalStale", "ageing"), ("WattuneDown", "gone"),
+    ("WattuneExternalLimit", "node"), ("WattuneSignalStale", "ageing"), ("WattuneDown", "gone"),
     ("WattuneSourceFailing", "node"), ("WattuneProblems", "demo"),
 }
 QUIET = {
