@@ -1,7 +1,7 @@
-//! Time as an argument: the only module that asks the system for the time.
+//! Clocks, which other modules get as an argument: only this module asks the system for the time.
 //!
 //! Two kinds of time are separate. [`Clock::utc`] names times (keys of the ledger, slots of a forecast) and may jump
-//! when the clock is set. [`Clock::monotonic`] measures durations and never runs backwards.
+//! when the system's clock is set. [`Clock::monotonic`] measures durations and never runs backwards.
 
 use std::sync::Mutex;
 

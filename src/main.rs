@@ -7,7 +7,7 @@ use clap::Parser;
 use wattune::cli::{Cli, Exit};
 
 fn main() -> ExitCode {
-    // Wrong use ends here with code 2.
+    // If the command line is wrong, `parse` ends the process with code 2.
     let ended = Cli::parse().run();
     wattune::telemetry::flush();
     match ended {

@@ -224,7 +224,8 @@ mod tests {
         drop(wake);
         let read: Vec<String> = written.iter().take(QUEUE_LEN).collect();
         let all = read.concat();
-        // Its position depends on whether the first line was written before one was dropped.
+        // The position of the line about missing lines depends on whether the first line was written before one was
+        // dropped.
         assert!(all.contains("1\n2\n") && all.contains("log lines are missing here"), "{}", &all[..200]);
     }
 

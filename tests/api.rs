@@ -181,7 +181,7 @@ async fn a_limit_set_by_hand_wins_for_a_while_and_stays_in_its_range() {
     assert_eq!(daemon.gpu(0).await["state"], "override", "it outlives the job");
     daemon.delete("/v1/gpus/0/power-limit").await.expect(200);
     limit_is(280.0).await;
-    let free = eventually("a free board", LONG, async || {
+    let free = eventually("a free GPU", LONG, async || {
         let view = daemon.gpu(0).await;
         (view["power_limit_original_w"].is_null() && view["power_limit_requested_w"] == 280.0).then_some(view)
     })

@@ -51,7 +51,7 @@ fn zeus_is_the_reference_simulator_run_for_run() {
     let mut found: BTreeMap<(String, String, u64), Vec<Value>> = BTreeMap::new();
     for row in rows(&ended.json(), "history") {
         let dataset = row["workload"].as_str().and_then(|w| w.split('/').next()).expect("a workload").to_owned();
-        let gpu = row["gpu"].as_str().expect("a board").to_owned();
+        let gpu = row["gpu"].as_str().expect("a GPU").to_owned();
         found.entry((gpu, dataset, row["seed"].as_u64().expect("a seed"))).or_default().push(row);
     }
     let file = traces().expect("as before").join("zeus-reference/histories_seeds_1_3.csv");

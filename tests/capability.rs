@@ -91,11 +91,16 @@ fn kinds(view: &Value) -> Vec<&str> {
 
 /// Each GPU's energy in the ledger against the last one's, which draws the same and is fine.
 async fn recorded_alike(state: &tempfile::TempDir, gpus: usize) -> LedgerFile {
+    recorded_within(0.02, state, gpus)
+}
+
+/// As [`recorded_alike`], with another relative tolerance.
+fn recorded_within(tolerance: f64, state: &tempfile::TempDir, gpus: usize) -> LedgerFile {
     let ledger = LedgerFile::open(state.path());
     let sound = ledger.total_j(gpus - 1);
     for gpu in 0..gpus {
         let odd = ledger.total_j(gpu);
-        assert!((odd / sound - 1.0).abs() < 0.02, "board {gpu}: {odd} J, {sound} J");
+        assert!((odd / sound - 1.0).abs() < tolerance, "GPU {gpu}: {odd} J, {sound} J");
     }
     ledger
 }
@@ -315,5 +320,7 @@ async fn a_counter_that_stands_still_is_a_problem_and_estimated() {
     case.no_problem().await;
     assert_eq!(case.daemon.gpu(0).await["energy_source"], "counter");
     assert!(case.daemon.stop("TERM").await.success());
-    recorded_alike(&case.state, 2).await;
+    // The energy from before the daemon's start would be a fifth more. GPUs are first read one after another, which on a
+    // busy machine takes some tenths of a second, and only one of the two is recorded by its counter.
+    recorded_within(0.06, &case.state, 2);
 }

@@ -25,7 +25,7 @@ fn sums(driver: &FakeDriver, gpus: usize) -> Vec<(f64, f64)> {
     let mut sums = vec![(0.0, FOUND * gpus as f64)];
     for write in driver.writes().into_iter().filter(|w| w.call == "nvmlDeviceSetPowerManagementLimit" && w.code == 0) {
         let watts = write.argument.parse::<f64>().expect("milliwatts") / 1e3;
-        *limits.get_mut(&write.uuid).expect("a board") = watts;
+        *limits.get_mut(&write.uuid).expect("a GPU") = watts;
         sums.push((write.at, limits.values().sum()));
     }
     sums
@@ -161,7 +161,7 @@ async fn a_killed_daemon_keeps_the_cap_when_it_is_back() {
     // It gets its half once the other one has gone down to its own.
     eventually("what the cap leaves it", LONG, async || {
         let view = daemon.get("/v1/gpus/1").await.expect(200);
-        view["detail"].as_str()?.contains("the node's cap allows 250 W of 280 W").then_some(())
+        view["detail"].as_str()?.contains("the node's cap allows 250 W of the wanted 280 W").then_some(())
     })
     .await;
     sum_is(&driver, 2, "half each", |sum| sum == 500.0).await;

@@ -108,7 +108,7 @@ async fn when_all_sources_are_down_each_poorer_basis_follows_in_its_turn() {
     let constant = rests_on(&daemon, "constant").await;
     assert_eq!(constant["planned_with_g_per_kwh"], 475.0, "{constant:#}");
     assert!(constant["intensity_g_per_kwh"].is_null() && constant["source"].is_null(), "{constant:#}");
-    assert!(constant["notes"].to_string().contains("planning with 475 gCO2e/kWh throughout"), "{constant:#}");
+    assert!(constant["notes"].to_string().contains("all plans use the configured 475 gCO2e/kWh"), "{constant:#}");
 
     case.uk.say(uk(&Weather::steady(210.0)));
     case.uk.open();

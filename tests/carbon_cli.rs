@@ -138,7 +138,7 @@ async fn the_doctor_explains_refusals_in_the_users_words() {
     let plan = doctor(maps, &key, ".", status(401, plan)).await;
     assert!(plan.contains("plan"), "{plan}");
     let often = doctor(maps, &key, ".", status(429, "slow down").insert_header("retry-after", "60")).await;
-    assert!(often.contains("asked too often; the service asks to wait 60 s"), "{often}");
+    assert!(often.contains("the service reports too many requests; the service asks to wait 60 s"), "{often}");
     let login = doctor(watttime, &account, ".", status(403, "<html>403 Forbidden</html>")).await;
     assert!(login.contains("403") && login.contains("password"), "{login}");
     let none = doctor(maps, &[], ".", status(500, "")).await;

@@ -109,15 +109,17 @@ fn faults() -> Vec<Fault> {
         fault("500", "the service failed with status 500 (out of order)", |_| {
             Said::status(500, "{\"message\":\"out of order\"}")
         }),
-        fault("429", "asked too often; the service asks to wait 6 s; raise carbon.poll_interval_s", |_| {
-            Said::status(429, "").with("retry-after", "6")
-        }),
+        fault(
+            "429",
+            "the service reports too many requests; the service asks to wait 6 s; raise carbon.poll_interval_s",
+            |_| Said::status(429, "").with("retry-after", "6"),
+        ),
         fault("truncated JSON", "not JSON (EOF while parsing", |asked| {
             let body = Weather::steady(1.0).maps(asked, "GB").body();
             Said::status(200, &body[..body.len() / 2])
         }),
         fault("broken off", "cannot be reached (", |asked| Said::Half(Weather::steady(1.0).maps(asked, "GB").body())),
-        fault("1 GB", "more than 1048576 bytes; raise the limit (carbon.max_body_bytes)", |_| Said::Endless {
+        fault("1 GB", "more than 1048576 bytes; if that is expected, raise carbon.max_body_bytes", |_| Said::Endless {
             bytes: GIB,
             declared: true,
         }),
@@ -289,7 +291,7 @@ async fn requests_are_counted_over_restarts_and_a_spent_quota_says_until_when() 
         let until = moment(first, "next_poll_at");
         // The error has the second in which the next request is allowed, the poll may be a moment later.
         let reported = |until: DateTime<Utc>| {
-            format!("6 requests within an hour are used up, the next one is sent after {}", until.format("%H:%M"))
+            format!("the limit of 6 requests an hour is reached, the next one is sent after {}", until.format("%H:%M"))
         };
         let reported = [reported(until), reported(until - TimeDelta::seconds(1))];
         assert!(

@@ -194,7 +194,7 @@ async fn energy_goes_to_jobs_by_the_cpu_time_of_their_processes() {
     machine.group("train", 9_000_000, "200");
     let driver = FakeDriver::new(&[json!({}), json!({})]);
     let state = tempfile::tempdir().expect("a directory");
-    // Books are closed when jobs come and go, and not in between.
+    // Intervals are closed when jobs come and go, and not in between.
     let daemon = machine.daemon_closing(&driver, state.path(), 60).await;
     until_read(&daemon, "cpu:package-0", 0.0).await;
     let lease = 3600;

@@ -228,7 +228,7 @@ async fn a_gpu_that_hangs_at_the_end_holds_up_no_other() {
     daemon.hold(&driver, 1, 160.0).await;
     driver.set(0, json!({"slow_ms": 600_000}));
     eventually("silence", LONG, async || (daemon.gpu(0).await["state"] == "unresponsive").then_some(())).await;
-    assert_eq!(daemon.stop("TERM").await.code(), Some(1), "one board is not back");
+    assert_eq!(daemon.stop("TERM").await.code(), Some(1), "one GPU is not back");
     assert_eq!((driver.limit_w(0), driver.limit_w(1)), (Some(150.0), FOUND));
     let left = journal(state.path());
     assert!(left.contains(&FakeDriver::uuid(0)) && !left.contains(&FakeDriver::uuid(1)), "{left}");
@@ -254,7 +254,7 @@ async fn a_daemon_that_cannot_start_gives_back_all_the_same() {
     let daemon = Daemon::start(Daemon::command(&driver, state.path()), state.path()).await;
     daemon.hold(&driver, 0, 150.0).await;
     daemon.kill();
-    // Its ledger are beyond use.
+    // Its ledger is beyond use.
     std::fs::remove_file(state.path().join("wattune.db-wal")).expect("removed");
     std::fs::write(state.path().join("wattune.db"), "this is no database ".repeat(500)).expect("written");
     let said = output_text(&Daemon::command(&driver, state.path()).output().expect("runs"), 1);

@@ -57,10 +57,11 @@ async fn nothing_is_set_that_cannot_be_journalled() {
         (!problems.is_empty()).then_some(problems)
     })
     .await;
-    assert!(problems.contains("no limit is set: cannot write the restore journal"), "{problems}");
+    assert!(problems.contains("power limits cannot be changed: cannot write the restore journal"), "{problems}");
     assert!(problems.contains("found-limits.json") && problems.contains("directory"), "{problems}");
     let gpu = eventually("the rung that is not to be had", LONG, async || {
-        Some(daemon.gpu(0).await).filter(|gpu| gpu["detail"].as_str().is_some_and(|d| d.contains("no limit is set")))
+        Some(daemon.gpu(0).await)
+            .filter(|gpu| gpu["detail"].as_str().is_some_and(|d| d.contains("power limits cannot be changed")))
     })
     .await;
     assert_eq!(gpu["power_limit_requested_w"], 280.0);
@@ -143,7 +144,7 @@ async fn ledger_that_cannot_be_written_for_a_while_lose_nothing() {
         (!problems.is_empty()).then_some(problems)
     })
     .await;
-    assert!(problems.contains("ledger:") && problems.contains("holds the database"), "{problems}");
+    assert!(problems.contains("ledger:") && problems.contains("has locked the database"), "{problems}");
     // GPUs are served all the same.
     daemon.hold(&driver, 0, 150.0).await;
     drop(locked);

@@ -259,31 +259,31 @@ async fn every_joule_of_a_day_is_recorded_once_whatever_happens_to_daemon_and_cl
         let scripted = day.scripted_mj(gpu);
         assert!(
             (truth / scripted - 1.0).abs() < 1e-6,
-            "board {gpu}: {truth} mJ by the library, {scripted} by the script"
+            "GPU {gpu}: {truth} mJ by the library, {scripted} by the script"
         );
         let error = recorded as f64 / truth - 1.0;
         println!(
-            "board {gpu}: {recorded} mJ recorded of {truth:.0} ({error:+.2e}), {gaps} over gaps, {integrated} from power"
+            "GPU {gpu}: {recorded} mJ recorded of {truth:.0} ({error:+.2e}), {gaps} over gaps, {integrated} from power"
         );
-        assert!(error.abs() <= 1e-3, "board {gpu}: {recorded} mJ recorded of {truth}: {error:+.6}");
+        assert!(error.abs() <= 1e-3, "GPU {gpu}: {recorded} mJ recorded of {truth}: {error:+.6}");
         // Exactly: what the counter showed between the first and the last look, and nothing twice.
         let from_closes: i64 = balances
             .iter()
             .filter(|b| b.device.as_str() == FakeDriver::uuid(gpu))
             .map(|b| b.counter_mj.expect("a counter"))
             .sum();
-        assert_eq!(from_closes, counted + gaps, "board {gpu}");
+        assert_eq!(from_closes, counted + gaps, "GPU {gpu}");
         assert!(checkpoint.is_some());
         // Only the reset under the daemon's eyes had to be filled with power.
-        assert_eq!(integrated > 0, gpu == 0, "board {gpu}: {integrated}");
+        assert_eq!(integrated > 0, gpu == 0, "GPU {gpu}: {integrated}");
         // Each time without a daemon is a gap that is listed, with what was used meanwhile; there are no others.
         let mut gap_rows: Vec<_> = rows.iter().filter(|r| r.source == "counter_gap").collect();
         gap_rows.sort_by_key(|r| r.start_us);
-        assert!(gap_rows.len() >= away.len(), "board {gpu}: {gap_rows:#?}");
+        assert!(gap_rows.len() >= away.len(), "GPU {gpu}: {gap_rows:#?}");
         let away_mj: f64 = away.iter().map(|(from, to)| day.scripted_between(gpu, *from, *to)).sum();
         // A kill loses the open interval's minute to the gap, and the reset while away took seconds.
         let most = away_mj + away.len() as f64 * 70.0 * 300_000.0;
-        assert!(gaps as f64 > away_mj - 15.0 * 300_000.0 && (gaps as f64) < most, "board {gpu}: {gaps} of {away_mj}");
+        assert!(gaps as f64 > away_mj - 15.0 * 300_000.0 && (gaps as f64) < most, "GPU {gpu}: {gaps} of {away_mj}");
     }
 }
 

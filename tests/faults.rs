@@ -269,7 +269,7 @@ async fn plans_stay_under_an_out_of_band_cap_until_it_lifts() {
     case.limit(0, 230.0).await;
     let view = case.gpu("the cap", 0, |view| view["out_of_band_cap_w"] == 250.0).await;
     assert_eq!(view["state"], "job");
-    assert!(text(&view, "detail").contains("out-of-band cap holds it at 250 W"), "{view}");
+    assert!(text(&view, "detail").contains("out-of-band cap holds the GPU at 250 W"), "{view}");
     assert_eq!(case.daemon.problems().await, "", "a cap is a state and no problem");
     assert_eq!(case.daemon.phase(&id, "planned").await["phase"], "planned");
     case.driver.set(0, json!({"oob_cap_w": null}));
@@ -378,7 +378,7 @@ async fn a_slow_gpu_slows_nothing_else() {
             case.daemon.get("/v1/status").await.expect(200);
         }
     };
-    tokio::time::timeout(Duration::from_secs(50), answers).await.expect("the API waits for no board");
+    tokio::time::timeout(Duration::from_secs(50), answers).await.expect("the API waits for no GPU");
     case.limit(1, 230.0).await;
     case.driver.set(0, json!({"slow_ms": 0}));
     case.state(0, "job").await;
@@ -475,7 +475,7 @@ async fn persistence_mode_is_turned_on_for_the_time_of_control() {
     case.daemon.hold(&case.driver, 1, 150.0).await;
     let view = case.daemon.gpu(1).await;
     assert!(text(&view, "detail").contains("nvmlDeviceSetPersistenceMode: no permission"), "{view}");
-    assert!(case.daemon.problems().await.contains("GPU 1: persistence mode stays as it is"));
+    assert!(case.daemon.problems().await.contains("GPU 1: persistence mode could not be changed"));
     let driver = case.driver.clone();
     case.stop(&[280.0, 280.0]).await;
     assert_eq!(persistence_writes(&driver, 0), [("1".to_owned(), 0), ("0".to_owned(), 0)]);

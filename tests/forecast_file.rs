@@ -86,7 +86,7 @@ fn the_doctor_says_what_is_wrong_in_a_file() {
         assert!(detail.contains(part) && finding["verdict"] == "limited", "{text:?}: {finding}");
     }
     let odd = [
-        (text(&hours(&[Some(1.0), Some(2.0), None, Some(4.0)])), "nothing given"),
+        (text(&hours(&[Some(1.0), Some(2.0), None, Some(4.0)])), "no value for"),
         (text(&[&rows[..1], &rows[2..]].concat()), "h ahead"),
         (text(&[rows[2].clone(), rows[0].clone(), rows[1].clone()]), "not in time order; sorted"),
         (text(&[rows[0].clone(), rows[1].clone(), format!("{},7", at(1)), rows[2].clone()]), "overlaps"),
@@ -111,7 +111,7 @@ async fn holes_are_filled_and_reported() {
     let carbon = daemon.carbon_where("a signal", |c| c["freshness"] == "fresh").await;
     assert_eq!((&carbon["intensity_g_per_kwh"], &carbon["source"]), (&json!(200.0), &json!("file")));
     let notes = carbon["notes"].to_string();
-    assert!(notes.contains("not in time order") && notes.contains("nothing given"), "{notes}");
+    assert!(notes.contains("not in time order") && notes.contains("no value for"), "{notes}");
     let ahead = daemon.get("/v1/carbon/forecast").await.expect(200);
     let slots: Vec<(f64, &str)> = ahead
         .as_array()
@@ -144,7 +144,7 @@ async fn a_file_comes_changes_and_breaks_while_a_job_runs() {
     assert_eq!((&missing["freshness"], &missing["intensity_g_per_kwh"]), (&json!("none"), &Value::Null));
     assert_eq!((&missing["fallback_g_per_kwh"], &missing["followed"]), (&json!(475.0), &Value::Null));
     assert!(missing["last_error"].as_str().expect("reported").contains("check carbon.file.path"), "{missing}");
-    assert!(missing["notes"].to_string().contains("planning with 475 gCO2e/kWh throughout"), "{missing}");
+    assert!(missing["notes"].to_string().contains("all plans use the configured 475 gCO2e/kWh"), "{missing}");
     assert_eq!(daemon.get("/v1/carbon/forecast").await.expect(200), json!([]));
     let planned = daemon.phase(&id, "planned").await;
     assert_eq!(planned["carbon_g"], Value::Null, "{planned}");

@@ -188,11 +188,11 @@ fn mistakes_in_carbon_files_are_named() {
             "unit = \"lb_per_mwh\"",
         ),
         (hours("time,value", ",", &["369", "412", "400"], local), "", "carbon.file.time_zone"),
-        (hours("time,value", ",", &["369,1", "412,2", "400,3"], utc), "", "are there decimal commas?"),
-        (hours("time;value", ";", &["369,1", "1.234", "400,3"], utc), "", "the other decimal sign"),
+        (hours("time,value", ",", &["369,1", "412,2", "400,3"], utc), "", "if numbers have decimal commas"),
+        (hours("time;value", ";", &["369,1", "1.234", "400,3"], utc), "", "decimal commas and others decimal points"),
         (hours("time;value", ";", &["1.369,1", "412", "400,3"], utc), "", "nothing between thousands"),
         (hours("timestmp,value", ",", &["369"], utc), "", "among \"timestmp\", \"value\""),
-        (hours("time,value", ",", &["369"], "%m/%d/%Y %H:%M"), "", "the day or the month first"),
+        (hours("time,value", ",", &["369"], "%m/%d/%Y %H:%M"), "", "day or month may come first"),
         ("root:$6$hunter2:19000:0:99999:7:::\n".to_owned(), "", "no column for time"),
     ];
     for (text, settings, meant) in &wrong {
@@ -440,7 +440,7 @@ async fn figures_of_simulated_gpus_say_so_everywhere() {
     }
     let account = daemon.delete(&format!("/v1/jobs/{id}")).await.expect(200);
     assert_eq!(account["simulated"], true, "{account}");
-    let report = eventually("energy in the books", LONG, async || {
+    let report = eventually("energy in the ledger", LONG, async || {
         let report = daemon.get("/v1/report").await.expect(200);
         (report["total"]["energy_j"].as_f64()? > 0.0).then_some(report)
     })

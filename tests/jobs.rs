@@ -60,7 +60,7 @@ async fn a_recurring_job_starts_with_its_profile_and_is_planned_even_where_nothi
     daemon.delete(&format!("/v1/jobs/{other}")).await.expect(200);
     assert!(daemon.stop("TERM").await.success());
 
-    // The same with a daemon that only observes: it plans and ledger, and the driver's log stays as it is.
+    // The same with a daemon that only observes: it plans and records, and the driver's log stays as it is.
     let before = driver.writes();
     let daemon = Daemon::start_with(&driver, state.path(), &[&flags[..], &["--observe"]].concat()).await;
     assert_eq!(daemon.get("/v1/status").await.expect(200)["mode"], "observe");

@@ -148,11 +148,11 @@ async fn a_fallback_in_an_outage_takes_no_place_of_what_the_preferred_source_sai
         controller.tick().await;
         assert_eq!(holding(&controller.store(), HOURS).await, before, "alike: {alike}");
         let same = |controller: &Controller| {
-            let shown = controller.jobs()[0].carbon_g.expect("the books know it");
+            let shown = controller.jobs()[0].carbon_g.expect("the ledger has it");
             assert!((shown / figure - 1.0).abs() < 1e-6, "{shown} {figure}, alike: {alike}");
         };
         same(&controller);
-        let account = controller.account_of(&id).await.expect("runs").carbon_g.expect("the books know it");
+        let account = controller.account_of(&id).await.expect("runs").carbon_g.expect("the ledger has it");
         assert!((account / figure - 1.0).abs() < 1e-6, "{account} {figure}, alike: {alike}");
         // Only the fallback answers.
         node.feed.send_replace(says(HOURS, false));

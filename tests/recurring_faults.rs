@@ -27,7 +27,7 @@ async fn a_generator_that_cannot_be_one_is_refused_and_holds_nobody_up_where_it_
     daemon.get("/v1/recurring/b").await.problem(404);
 
     daemon.kill();
-    let db = Connection::open(state.path().join("wattune.db")).expect("the books");
+    let db = Connection::open(state.path().join("wattune.db")).expect("the database");
     let generator = document["generator"].to_string();
     assert_eq!(db.execute("UPDATE recurring_jobs SET generator = ?1", [generator]).expect("written"), 1);
     drop(db);

@@ -13,7 +13,7 @@ use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, wattune};
 const ALL: u64 = KWH + KWH / 10 + 2 * KWH + 7 + KWH / 4 + KWH / 8 + 1 + KWH / 2;
 const SPAN: &str = "from=2026-03-01&to=2026-03-01";
 
-/// A daemon over ledger of four hours; what it ledger itself lies months later.
+/// A daemon over a ledger of four hours; what it records itself lies months later.
 struct Kept {
     daemon: Daemon,
     state: tempfile::TempDir,

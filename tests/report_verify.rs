@@ -10,7 +10,7 @@ use wattune_core::ledger::verify::Verifier;
 use crate::report::{ledger, outcome, report};
 use crate::support::{Ended, wattune};
 
-/// A copy of ledger with something changed by hand.
+/// A copy of a ledger with something changed by hand.
 fn doctored(ledger: &Path, statements: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     std::fs::copy(ledger.join(FILE_NAME), dir.path().join(FILE_NAME)).expect("copied");
@@ -127,7 +127,10 @@ async fn who_kept_a_head_can_tell_that_it_was_cut_off_since() {
     let last = head(dir.path());
     let both = report(dir.path(), &["verify", "--head", &first]);
     assert!(both.done().contains(&format!("is the digest of entry {}:", seq - 1)), "{}", both.done());
-    assert!(both.done().contains("covers the intervals closed until 2026-03-01 03:36:00Z; 1 in the open block"));
+    assert!(
+        both.done()
+            .contains("covers the intervals of all blocks closed until 2026-03-01 03:36:00Z; 1 in the open block")
+    );
     assert!(both.done().contains("The digests do not cover the progress of running"), "{}", both.done());
 
     let tail = "DELETE FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger)";
@@ -155,7 +158,7 @@ async fn a_database_that_is_held_or_none_is_reported_once() {
         report(dir.path(), &[&["correct"], &span[..], &said].concat())
     };
     let held = tokio::task::block_in_place(correct);
-    assert!(held.failed(1).contains("another process holds the database for writing; try again"), "{held:?}");
+    assert!(held.failed(1).contains("another process has locked the database for writing; try again"), "{held:?}");
     assert!(!held.err.contains("code"), "{held:?}");
     drop(db);
     tokio::task::block_in_place(correct).done();

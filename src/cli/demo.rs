@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// The address of the demo daemon's API.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: std::net::SocketAddr,
-    /// Approximate duration in real seconds, longer if the machine needs longer; 0 runs as fast as the machine allows.
+    /// Approximate duration in real seconds, longer if the machine is too slow; 0 runs as fast as the machine allows.
     #[arg(long, value_name = "SECONDS", default_value_t = 45.0, value_parser = seconds)]
     duration: f64,
     /// Duration of the jobs at the largest power limit, in simulated days [default: 2, or 64 hours with a power trace].
@@ -62,28 +62,29 @@ pub(super) struct Args {
     /// values.
     #[arg(long, value_name = "FILE")]
     carbon_trace: Option<PathBuf>,
-    /// Column of the slot's start, if its name is not recognised.
+    /// Column of the start times of slots (spans of time with one value), needed if wattune does not recognise its
+    /// name.
     #[arg(long, value_name = "NAME", requires = "carbon_trace")]
     time_column: Option<String>,
-    /// Column of the forecast, if its name is not recognised.
+    /// Column of the forecast, needed if wattune does not recognise its name.
     #[arg(long, value_name = "NAME", requires = "carbon_trace")]
     value_column: Option<String>,
-    /// Column of the actual values, if its name is not recognised.
+    /// Column of the actual values, needed if wattune does not recognise its name.
     #[arg(long, value_name = "NAME", requires = "carbon_trace")]
     actual_column: Option<String>,
-    /// Start of the jobs within the recorded grid [default: its first slot].
+    /// Start of the jobs within the recorded grid [default: the start of the first actual value].
     #[arg(long, value_name = "TIME", requires = "carbon_trace")]
     start: Option<DateTime<Utc>>,
-    /// Throughput and power at each power limit, measured on a real GPU: a trace file of Zeus.
+    /// Throughput and power at each power limit, measured on a real GPU: a trace file of the Zeus project.
     #[arg(long, value_name = "FILE", requires = "workload")]
     power_trace: Option<PathBuf>,
-    /// Workload of the power trace: dataset/network/batch size.
+    /// Workload to take from the power trace: dataset/network/batch size.
     #[arg(long, value_name = "WORKLOAD", requires = "power_trace")]
     workload: Option<Workload>,
-    /// The optimizer, needed where the power trace has several for the workload.
+    /// The training's optimizer, needed if the power trace has the workload with several optimizers.
     #[arg(long, value_name = "NAME", requires = "power_trace")]
     optimizer: Option<String>,
-    /// Simulate memory-bound jobs: power limits change nothing for them, locked clocks do.
+    /// Simulate memory-bound jobs: they draw less power than most limits allow, so locked clocks save more than limits.
     #[arg(long, conflicts_with = "power_trace")]
     memory_bound: bool,
     /// The output format.
@@ -171,7 +172,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let outcomes = world.outcomes();
     world.end().await;
     cancel.cancel();
-    // The server ends only when its token is cancelled, so the result says nothing new.
+    // The server has ended because its token was cancelled, so its result says nothing new.
     let _ = serving.await;
     if !finished {
         screen.say("interrupted; the simulated GPUs have their original limits back");
@@ -186,7 +187,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.format.print(&report, || table(&report))
 }
 
-/// Runs the world at the speed at which it ends after about `duration` real seconds.
+/// Runs the world to its end, at the speed at which the simulated time `span` takes about `duration` real seconds; with
+/// a `duration` of 0, as fast as possible.
 async fn pace(world: &mut World, screen: &mut Screen, span: Seconds, start: DateTime<Utc>, duration: f64) {
     let real = SystemClock::start();
     let begun = real.monotonic();

@@ -13,7 +13,8 @@ use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 
 type Devices = Vec<Box<dyn GpuDevice>>;
 
-/// Returns the configured GPUs, the problems of unusable ones, and a channel of those that become usable later.
+/// Returns first the configured GPUs that can be used, second notes such as the problems of unusable ones, and third
+/// the GPUs that become usable later (`None` for simulated GPUs).
 pub(super) fn find_devices(
     settings: &Settings,
     clock: &Arc<dyn Clock>,
@@ -34,7 +35,7 @@ fn describe_problems(problems: &[nvml::Problem]) -> Vec<String> {
     problems
 }
 
-/// Returns the configured GPUs, and notes about them, such as GPUs that cannot be used.
+/// Returns first the configured GPUs that can be used, second notes such as the problems of unusable ones.
 fn open_devices(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Devices, Vec<String>)> {
     match settings.gpus.backend {
         Backend::Nvml => {
@@ -78,7 +79,7 @@ fn simulated_gpu(index: u32, settings: &SimulatedSettings, clock: &Arc<dyn Clock
     Box::new(world.device(index, "Demo GPU"))
 }
 
-/// Returns handles of the GPUs for commands that only restore or inspect them, and notes about the GPUs.
+/// Returns the GPUs for commands that only restore or inspect them: first their handles, second notes about the GPUs.
 pub(super) fn handles(settings: &Settings, clock: &Arc<dyn Clock>) -> anyhow::Result<(Vec<GpuHandle>, Vec<String>)> {
     let (devices, problems) = open_devices(settings, clock)?;
     let timeout = settings.control.call_timeout_s;

@@ -21,7 +21,7 @@ use wattune_core::domain::{CapSchedule, DemandResponse, Slot};
 use wattune_core::units::{Seconds, Watts};
 
 /// Checks everything that the daemon needs: configuration, driver, GPUs, permissions, the node's cap and carbon budget,
-/// CPU energy, state directory, carbon signal, address. Changes nothing.
+/// CPU energy, state directory, carbon signal, address. Changes nothing but the stored count of requests to carbon sources.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -138,7 +138,7 @@ fn gpu(handle: &GpuHandle, settings: &Settings) -> Finding {
     }
 }
 
-/// Describes if clocks can be locked, which saves power where the power limit does not bind.
+/// Describes if clocks can be locked, which saves power of jobs that draw less than their power limit.
 fn clocks(can: &Capabilities, settings: &Settings) -> String {
     match (&can.clocks, can.why_no_clocks()) {
         _ if settings.control.clocks == Locking::Off => "clocks are never locked (control.clocks = \"off\")".into(),
@@ -191,7 +191,7 @@ fn processes(node: &mut LinuxNode, settings: &Settings) -> Finding {
     finding(what, Verdict::Good, format!("{} shows {cores} CPUs; {groups}", settings.cpu.proc_root.display()))
 }
 
-/// The time for which caps are checked: longer than a week, after which weekly windows repeat.
+/// The time ahead for which caps are checked: longer than a week, after which weekly windows repeat.
 const AHEAD: TimeDelta = TimeDelta::days(8);
 
 /// Checks the configured cap against the GPUs' lowest limits. A running daemon checks announced events itself.
@@ -218,9 +218,9 @@ fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     let counted = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
     let mut rules: Vec<String> = constant.into_iter().chain(counted).collect();
     if rules.is_empty() {
-        rules.push("none in the future".into());
+        rules.push("the cap has no windows, spans or events ahead".into());
     }
-    // Events count even before their notice time: this check is about their caps, not about when plans may know them.
+    // The caps of all events are checked, so the notice time, before which plans do not know an event, is removed.
     let known: Vec<_> = events.into_iter().map(|event| DemandResponse { notice: None, ..event }).collect();
     let schedule = CapSchedule::new(&standing, &known, baseline, now);
     let far = known.iter().map(|event| event.ends_at()).chain(standing.spans.iter().map(|(span, _)| span.end()));
@@ -252,7 +252,8 @@ fn cap(handles: &[GpuHandle], settings: &Settings) -> Vec<Finding> {
     vec![found]
 }
 
-/// Returns the least power that a GPU needs of the cap: its lowest limit, or its current one if wattune cannot set it.
+/// Returns the least part of the node's cap that a GPU needs: its lowest limit, or its current limit if wattune cannot
+/// set it.
 fn lowest(handle: &GpuHandle) -> Watts {
     let can = handle.capabilities();
     let present = handle.observe().reading.requested.map(|limit| limit.watts());
@@ -269,7 +270,11 @@ fn carbon_budget(settings: &Settings) -> Vec<Finding> {
     let Some(limit) = settings.carbon_budget.limit() else { return Vec::new() };
     let now = SystemClock::start().utc();
     let Some(span) = settings.carbon_budget.span(now) else {
-        return vec![finding(what, Verdict::Limited, "its span is over; configure another one, or remove it")];
+        return vec![finding(
+            what,
+            Verdict::Limited,
+            "the budget's time span is over; configure another one, or remove it",
+        )];
     };
     let detail = format!(
         "{limit} from {} until {}; wattune status shows the rest of the budget and if the plans meet it",
@@ -315,7 +320,7 @@ fn tempfile_in(dir: &std::path::Path) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// Queries each source of the chain once.
+/// Queries each source of the carbon signal once.
 async fn signals(settings: &Settings) -> Vec<Finding> {
     // These requests count towards the same quota as the daemon's own.
     let groups = match providers::build(&settings.carbon, Some(&settings.state_dir())) {

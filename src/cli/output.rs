@@ -37,7 +37,7 @@ impl Format {
     }
 }
 
-/// Fails before any work is done if the file cannot be written. Leaves an existing file unchanged.
+/// Checks, before any work is done, that the output file can be written. Leaves an existing file unchanged.
 pub(super) fn check_writable(output: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = output else { return Ok(()) };
     let check = || {

@@ -67,7 +67,7 @@ fn is_there(path: &Path) -> anyhow::Result<bool> {
     })
 }
 
-/// Prints the outcomes. `strange` is the state directory if it has no daemon's files.
+/// Prints the outcomes. `strange` is the state directory if it has no daemon's files; `None` if it has some.
 fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Result<()> {
     format.print(&lines, || match strange {
         Some(dir) => {
@@ -78,7 +78,7 @@ fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Resu
     })
 }
 
-/// Restores every GPU in the journal. With an empty journal, the driver is not opened.
+/// Restores every GPU whose original limit the journal records. If it records none, the driver is not opened.
 pub(super) fn restore_journalled(settings: &Settings) -> anyhow::Result<Vec<Line>> {
     let state_dir = settings.state_dir();
     if !is_there(&state_dir)? {

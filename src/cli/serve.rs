@@ -26,8 +26,8 @@ use wattune_core::domain::GpuId;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::units::Seconds;
 
-/// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. However it ends, the GPUs'
-/// original limits are restored.
+/// Runs the daemon until SIGTERM, SIGINT or SIGQUIT; SIGHUP and other signals are ignored. However the daemon ends, the
+/// GPUs' original limits are restored.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -62,7 +62,9 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 /// Restores limits that an earlier daemon left behind, because this daemon cannot run.
 fn restore_abandoned(settings: &Settings) {
     if !settings.cap.is_empty() && settings.cap.on_exit == OnExit::Keep {
-        tracing::warn!("GPUs keep their limits because of a cap; `wattune restore` restores them in full");
+        tracing::warn!(
+            "some GPUs may stay below their original limits, so that the node stays under its cap; `wattune restore` restores all"
+        );
         return;
     }
     match super::restore::restore_journalled(settings) {
@@ -71,8 +73,8 @@ fn restore_abandoned(settings: &Settings) {
     }
 }
 
-/// Returns what the ledger records about its own origin: host, settings of the ledger, and a digest of all settings.
-/// The settings contain the locations of secrets, never secrets.
+/// Returns what the ledger records about the daemon that writes it: host, settings of the ledger, and a digest of all
+/// settings. The settings contain the locations of secrets, never secrets.
 fn ledger_terms(settings: &Settings) -> LedgerTerms {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let digest = serde_json::to_string(settings).map(|json| Digest::of(&json)).unwrap_or_default();
@@ -193,7 +195,7 @@ async fn price(
     let options = FeedOptions {
         signal: "price",
         cache_dir: Some(state_dir.to_path_buf()),
-        // Auction prices may jump and are correct nevertheless, so none is quarantined.
+        // Auction prices may jump and are correct nevertheless, so no price is quarantined (held back as an outlier).
         jump_factor: f64::INFINITY,
         fetch_actuals: false,
     };

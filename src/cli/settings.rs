@@ -158,12 +158,12 @@ impl Overrides {
 
 const PREFIX: &str = "WATTUNE_";
 
-/// Variables whose names resemble wattune's but that wattune does not use.
+/// Environment variables that wattune does not use, although their names resemble those that it uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OddVariables {
-    /// Variables that resemble one of wattune's, each with that variable's name.
+    /// Misspelt variables: first the name that is set, second the variable of wattune that was probably meant.
     pub(super) mistyped: Vec<(String, String)>,
-    /// All other unused variables that begin with `WATTUNE_`.
+    /// All other variables that begin with `WATTUNE_`.
     pub(super) unknown: Vec<String>,
 }
 
@@ -196,8 +196,10 @@ impl OddVariables {
         odd
     }
 
+    /// Checks that no variable is misspelt, because the command would otherwise run without the intended setting.
+    ///
     /// # Errors
-    /// The first misspelt variable, since the command would otherwise run without the intended setting.
+    /// The first misspelt variable, with the name that was probably meant.
     pub(super) fn refuse_mistyped(&self) -> anyhow::Result<()> {
         match self.mistyped.first() {
             Some((name, meant)) => anyhow::bail!("{name} is not a variable of wattune; did you mean {meant}?"),

@@ -5,7 +5,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The numbers of signals that tokio has no names for, on Linux on x86, ARM and RISC-V.
+/// The numbers of signals for which tokio has no names, on Linux on x86, ARM and RISC-V.
 mod number {
     pub(super) const TRAP: i32 = 5;
     pub(super) const ABRT: i32 = 6;
@@ -23,7 +23,7 @@ mod number {
     pub(super) const REALTIME: std::ops::RangeInclusive<i32> = 34..=64;
 }
 
-/// Further signals that ask a process to end.
+/// Signals that end the daemon in addition to SIGTERM, SIGINT and SIGQUIT.
 const TERMINATING: [i32; 5] = [number::XCPU, number::PWR, number::ABRT, number::TRAP, number::SYS];
 
 /// Signals that would end or stop the process by default but have no meaning for a daemon.
@@ -40,7 +40,7 @@ pub(super) enum Hangup {
 }
 
 /// Handles signals from now on. The returned future completes with the first signal that ends the process: SIGTERM,
-/// SIGINT, SIGQUIT, those of `TERMINATING`, and SIGHUP if `hangup` says so. Needs a tokio runtime.
+/// SIGINT, SIGQUIT, those of `TERMINATING`, and SIGHUP if `hangup` is [`Hangup::Ends`]. Needs a tokio runtime.
 pub(super) fn stopped(hangup: Hangup) -> impl Future<Output = ()> {
     let ending = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()].into_iter();
     let ending = ending.chain(TERMINATING.map(SignalKind::from_raw));

@@ -78,7 +78,7 @@ impl Lock {
     }
 }
 
-/// Checks if a daemon could use this directory, regardless of its present owner. Changes nothing.
+/// Checks if a daemon could use this directory, regardless of the process that owns it now. Changes nothing.
 pub(super) fn check(state_dir: &Path) -> Result<(), LockError> {
     let distrusted = |source| LockError::Unsafe { dir: state_dir.to_owned(), source };
     let real = files::check_path(state_dir).map_err(distrusted)?;
@@ -91,7 +91,7 @@ pub(super) fn check(state_dir: &Path) -> Result<(), LockError> {
     Ok(())
 }
 
-/// Creates the directory, or removes other users' access if the directory is only for this daemon.
+/// Creates the directory if it is missing. Removes other users' access to it if the directory is only for this daemon.
 fn prepare(state_dir: &Path) -> Result<(), LockError> {
     let dir = || state_dir.to_owned();
     let make = |source| LockError::Make { dir: dir(), source };
@@ -129,7 +129,7 @@ fn required_mode(state_dir: &Path, real: &Path, found: &Metadata) -> Result<Opti
         true if mode & 0o1000 == 0 => Ok(Some(mode & (DIRECTORY_MODE | 0o7000))),
         true => shared("is shared by all users"),
         false if mode & 0o022 != 0 => shared("holds other things"),
-        // Other users can only list names in this directory.
+        // Other users have no write access: they can only list names in this directory.
         false => Ok(None),
     }
 }
@@ -205,7 +205,7 @@ fn only_others_hold(file: &File) -> io::Result<bool> {
     let mut others = false;
     for process in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // If this fails, the process may have ended.
+        // If the owner cannot be read, the process may have ended.
         let Ok(owner) = process.metadata().map(|found| found.uid()) else { continue };
         if pid == std::process::id() {
             continue;

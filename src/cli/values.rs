@@ -4,7 +4,7 @@ use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 
-/// The issue times of a forecast file's values, for a file that has none.
+/// The issue times to assume for the values of a forecast file that does not state them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Issue {
     /// All values of a day were issued at 00:00 UTC of that day.

@@ -115,10 +115,10 @@ pub enum ConfigError {
 }
 
 impl Settings {
-    /// Reads and checks a settings file. `adjust` replaces values by those of flags and the environment.
+    /// Reads and checks a settings file. `adjust` replaces values of the file by those of flags and the environment.
     ///
     /// # Errors
-    /// The first mistake. For one in the file, the message names the file, the line and the allowed values.
+    /// The first mistake. If the mistake is in the file, the message names the file, the line and the allowed values.
     pub fn load(path: &Path, adjust: impl FnOnce(&mut Self)) -> Result<Self, ConfigError> {
         let text = crate::files::regular::read_text(path, MAX_LEN)
             .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
@@ -188,7 +188,8 @@ pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// Adds to a range error the position of the key, or of the list entry, that its message begins with.
+/// Returns the error for a value out of range, with the position in the file of the key or list entry with which the
+/// message begins, if it is found there.
 fn locate(text: &str, path: &Path, section: &'static str, message: String) -> ConfigError {
     let key = format!("{section}.{}", message.split_whitespace().next().unwrap_or_default());
     match DeTable::parse(text).ok().and_then(|table| place(table.get_ref(), &key)) {

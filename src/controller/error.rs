@@ -14,7 +14,7 @@ pub enum ControlError {
         what: &'static str,
         /// Name of the object, as given in the request.
         given: String,
-        /// End of the message, which says which objects exist; empty, or begins with punctuation.
+        /// End of the message, which says which objects exist; it is empty or begins with punctuation.
         hint: String,
     },
     /// The request is invalid.
@@ -30,7 +30,7 @@ pub enum ControlError {
     #[error("{0}")]
     Forbidden(String),
     /// The journal of original limits cannot be written, so no limit may be set. Nothing was changed.
-    #[error("no limit is set: {0}; the original limit could not be restored")]
+    #[error("power limits cannot be changed: {0}; the original limit could not be restored")]
     Journal(String),
     /// The database failed; nothing was changed.
     #[error("the ledger cannot be read or written now: {0}")]

@@ -1,11 +1,12 @@
 //! The loop and all mutable state of a running daemon: observe → account → plan → compare → act.
 //!
-//! [`Controller::tick`] runs on a timer and when the carbon feed changes. It does not depend on what changed, and the
-//! next tick is its retry. Requests arrive through a [`Handle`] and run one at a time, between ticks. A plan is data,
-//! which the controller carries out. Each part of the controller owns its state; `tick` and the requests connect the
-//! parts.
+//! [`Controller::tick`] runs on a timer and when the carbon feed changes. A tick does the same whatever changed, and
+//! retries nothing itself: what fails is tried again by the next tick. Requests arrive through a [`Handle`] and run one
+//! at a time, between ticks. A plan is data, which the controller carries out. Each part of the controller owns its
+//! state; `tick` and the requests connect the parts.
 
-/// Borrows those parts of a controller that accounting and planning work on, as a `Node`.
+/// Borrows the fields of a controller that accounting and planning work on, as a `Node`. Unlike a method, the macro
+/// leaves the controller's other fields free to be borrowed at the same time.
 macro_rules! node {
     ($controller:ident) => {
         $crate::controller::node::Node {
@@ -101,7 +102,7 @@ impl Controller {
     pub async fn tick(&mut self) {
         self.add_arrivals().await;
         self.observe();
-        // Accounting and planning take time, so a falling cap is followed before them.
+        // Accounting and planning take time, so limits that the node's falling cap requires are lowered before them.
         self.act();
         self.update_signal().await;
         self.end_silent_jobs().await;
@@ -157,7 +158,9 @@ impl Controller {
         }
     }
 
-    /// Adds the GPUs that became usable since the last tick, their jobs and their journalled external limits.
+    /// Adds the GPUs that became usable since the last tick, with the jobs registered on them. If such a job controls
+    /// the GPU, also takes over the GPU's external limit (set by another program than wattune) that the journal
+    /// records.
     async fn add_arrivals(&mut self) {
         while let Some(mut gpu) = self.gpus.next_arrival(&self.clock, self.settings.call_timeout_s).await {
             let id = gpu.id().clone();
@@ -204,7 +207,8 @@ impl Controller {
         self.gpus.expire_overrides(now);
     }
 
-    /// Applies the carbon feed's newest responses, and recounts the emissions of the hours and jobs that they change.
+    /// Applies the carbon feed's newest responses, and recounts the emissions of hours and jobs whose carbon
+    /// intensities changed.
     async fn update_signal(&mut self) {
         let now = self.now();
         let update = self.signal.update(&self.store, now).await;
@@ -225,7 +229,8 @@ impl Controller {
         }
     }
 
-    /// Closes the ledger's intervals that are long enough and stores them, with a checkpoint of the open intervals.
+    /// Closes the ledger's energy intervals that have reached their full length and stores them, and stores a
+    /// checkpoint of the intervals that are still open.
     async fn account(&mut self) {
         let is_closed = self.accounting.close_due(&mut node!(self));
         self.write_backlog().await;
@@ -235,7 +240,8 @@ impl Controller {
         self.accounting.checkpoint(&mut node!(self)).await;
     }
 
-    /// Writes the ledger's backlog. Estimates ended jobs again whose energy was read only after their end.
+    /// Writes the ledger's backlog (rows that are not in the database yet). If some energy of an ended job was read
+    /// only after the job's end, estimates the job's savings again.
     async fn write_backlog(&mut self) {
         let late = self.accounting.write_backlog(&mut node!(self)).await;
         for id in late.unwrap_or_default() {
@@ -245,12 +251,13 @@ impl Controller {
             };
             self.accounting.forget_late(&id);
             if let Some(stored) = stored {
-                self.estimate_again(&stored, "energy of its time was read after its end").await;
+                self.estimate_again(&stored, "energy of the job was read after the job's end").await;
             }
         }
     }
 
-    /// Does one step of the ledger's upkeep and updates savings. The next tick tries a failed step again.
+    /// Does one step of the ledger's upkeep (closing blocks, rolling up old rows, computing hourly emissions) and
+    /// updates the savings of running jobs. The next tick tries a failed step again.
     async fn maintain_ledger(&mut self) {
         if self.accounting.store_fault().is_none() {
             let kept = match self.step_ledger().await {
@@ -275,7 +282,7 @@ impl Controller {
         self.accounting.compute_due_hours(&mut node!(self)).await
     }
 
-    /// Updates the savings so far of those jobs whose estimate is due.
+    /// Updates the estimate of the savings so far, for those jobs for which an update is due.
     async fn update_savings(&mut self) -> Result<(), ControlError> {
         let now = self.now().utc;
         let Some(update) = self.savings.begin_update(&self.jobs, now) else { return Ok(()) };
@@ -288,7 +295,8 @@ impl Controller {
         Ok(self.savings.end_update(update, &self.store).await?)
     }
 
-    /// Records in the ledger the references for the savings of jobs first planned, or profiled again.
+    /// Records in the ledger, for each job that was planned for the first time or profiled again, the references
+    /// (operation without wattune) with which the job's savings are computed.
     async fn freeze_references(&mut self) {
         for id in savings::due_references(&self.jobs) {
             let Some(job) = self.jobs.get(&id) else { continue };
@@ -305,7 +313,8 @@ impl Controller {
         }
     }
 
-    /// Estimates the savings of ended jobs again once all carbon intensities of their time are published.
+    /// Estimates the savings of an ended job again once all carbon intensities of the time in which it ran are
+    /// published.
     async fn estimate_awaited(&mut self) -> Result<(), StoreError> {
         for id in self.savings.awaited() {
             let stored = self.store.job(&id).await?;
@@ -315,7 +324,9 @@ impl Controller {
             };
             let snapshot = self.snapshot();
             let Ok(job) = snapshot.make_job(&stored).await else { continue };
-            let outcome = match snapshot.estimate_outcome(&job, &stored, "the intensities of its time have come").await
+            let outcome = match snapshot
+                .estimate_outcome(&job, &stored, "all carbon intensities of the job's time are published")
+                .await
             {
                 Ok(Some(outcome)) if outcome.savings.is_provisional() => continue,
                 Ok(outcome) => outcome,
@@ -330,12 +341,13 @@ impl Controller {
         Ok(())
     }
 
-    /// Estimates ended jobs a last time, with the intensities known now, before their minutes are rolled up to hours.
+    /// Estimates the savings of ended jobs a last time, with the carbon intensities known now, before the ledger merges
+    /// the jobs' rows per minute into rows per hour.
     async fn estimate_before_roll_up(&mut self, ids: Vec<JobId>) -> Result<(), StoreError> {
         for id in ids {
             let Some(stored) = self.store.job(&id).await?.filter(|job| job.ended.is_some()) else { continue };
             if self.snapshot().outcome(&id).await?.is_some() && !self.store.is_rolled_up(&id).await? {
-                self.estimate_again(&stored, "its minutes are rolled up").await;
+                self.estimate_again(&stored, "the job's rows per minute are merged into rows per hour").await;
             }
         }
         Ok(())
@@ -382,7 +394,8 @@ impl Controller {
         }
     }
 
-    /// Sets the highest limits that each job's sweep may measure under the node's cap.
+    /// Sets, for each job, the highest limits that its sweep (profiling run through the power limits) may measure under
+    /// the node's cap.
     fn fit_sweeps(&mut self) {
         for fit in self.snapshot().sweep_fits() {
             if let Some(job) = self.jobs.get_mut(&fit.job) {
@@ -391,7 +404,8 @@ impl Controller {
         }
     }
 
-    /// Plans every job that needs a new plan, and makes all jobs follow their plans. Returns the cap's grants.
+    /// Plans every job that needs a new plan, and makes all jobs follow their plans. Returns the limits that the node's
+    /// cap grants to the GPUs.
     async fn plan(&mut self) -> LimitGrants {
         let now = self.now();
         self.planner.plan(&mut node!(self), self.accounting.budget(), now).await;
@@ -400,7 +414,8 @@ impl Controller {
         self.planner.follow(&ids, &mut node!(self), now)
     }
 
-    /// Plans one job and follows its plan, or does so for all jobs if others are concerned. Returns the cap's grants.
+    /// Updates one job's phase and makes the job follow its plan. If planning is due, does the work of `plan` for all
+    /// jobs instead. Returns the limits that the node's cap grants to the GPUs.
     async fn plan_one(&mut self, id: &JobId) -> LimitGrants {
         let now = self.now();
         match self.planner.update_one(id, &mut node!(self), self.accounting.budget(), now) {
@@ -423,7 +438,7 @@ impl Controller {
             match act {
                 Act::Requested { .. } | Act::Clocks(_) => self.accounting.close_interval_of(&mut node!(self), &id),
                 Act::Yielded(external) => {
-                    let (what, enforced) = ("power limit found changed", Some(external.limit));
+                    let (what, enforced) = ("external power limit", Some(external.limit));
                     let change = Change { what, external: true, before: None, asked: None, enforced };
                     self.accounting.record_control(&mut node!(self), &id, change);
                     self.jobs.replan_all(ReplanReason::GpuTakenOver);

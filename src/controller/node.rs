@@ -29,7 +29,7 @@ impl Node<'_> {
         self.clock.now()
     }
 
-    /// Returns the demand of the GPUs on the node's cap.
+    /// Returns the demand of the GPUs on the node's cap (maximum sum of all power limits).
     pub(super) fn demand(&self, now: Now) -> Demand<'_> {
         Demand { gpus: self.gpus, jobs: self.jobs, settings: self.settings, now }
     }

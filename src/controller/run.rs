@@ -11,14 +11,15 @@ use crate::gpu::restore::Restored;
 use crate::store::StoreError;
 use wattune_core::domain::GpuId;
 
-/// Runs the control loop until `cancel`, then shuts down. Returns the result for each GPU that wattune had set.
+/// Runs the control loop until `cancel` is triggered or every request handle is dropped, then shuts down. Returns the
+/// result of restoring each GPU whose limit wattune had set.
 pub async fn run(
     mut controller: Controller,
     mut requests: Requests,
     cancel: CancellationToken,
 ) -> Vec<(GpuId, Restored)> {
     let mut timer = tokio::time::interval(controller.tick_period().to_std());
-    // Ticks missed by a late one are not made up for.
+    // If a tick takes longer than the period, the ticks missed meanwhile are not made up for.
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut signal = controller.signal();
     let mut feed_alive = true;
@@ -43,8 +44,8 @@ pub async fn run(
     controller.shut_down().await
 }
 
-/// Handles the waiting requests: ticks that take longer than their period, for example because another process locks the
-/// database, must not starve them.
+/// Handles the waiting requests after a tick. Otherwise ticks that take longer than their period, for example because
+/// another process locks the database, would starve requests.
 async fn answer_waiting(controller: &mut Controller, requests: &mut Requests) {
     for _ in 0..QUEUE {
         let Some(asked) = requests.waiting() else { return };
@@ -55,9 +56,9 @@ async fn answer_waiting(controller: &mut Controller, requests: &mut Requests) {
 /// Result of the control loop.
 #[derive(Debug)]
 pub struct Ended {
-    /// Result for each GPU that wattune had set.
+    /// Result of restoring each GPU whose limit wattune had set.
     pub restored: Vec<(GpuId, Restored)>,
-    /// Panic that ended the loop, if there was one.
+    /// Message of the panic that ended the loop; `None` if the loop ended without a panic.
     pub died: Option<String>,
 }
 
@@ -83,17 +84,17 @@ pub async fn supervise(
     let cap = cap.get().filter(|_| keeps);
     let restoring = tokio::task::spawn_blocking(move || restore_within(&mut journal, &handles.all(), timeout, cap));
     let restored = restoring.await.unwrap_or_else(|error| {
-        tracing::error!("restoring panicked too ({error}); run `wattune restore`");
+        tracing::error!("panic while restoring the original limits ({error}); run `wattune restore`");
         Vec::new()
     });
     Ok(Ended { restored, died: Some(died) })
 }
 
 impl Controller {
-    /// Restores limits, then closes the intervals and stores the jobs, which stay registered for the next daemon. Returns
-    /// the result for each GPU that wattune had set.
+    /// Restores the original limits, then closes the ledger's intervals and stores the jobs, which stay registered for
+    /// the next daemon. Returns the result of restoring each GPU whose limit wattune had set.
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
-        // The cap holds beyond the daemon's end, unless the settings say otherwise.
+        // The restored limits have to fit under the node's cap, unless the settings say otherwise.
         let (timeout, cap) = (self.settings.restore_timeout(), self.cap.at_exit(&self.snapshot().demand()));
         let (gpus, restored) = self.gpus.restore(timeout, cap).await;
         self.gpus = gpus;
@@ -110,7 +111,8 @@ impl Controller {
         restored
     }
 
-    /// Closes the ledger's open block, does the next step of its upkeep, and stores the hours that remain due.
+    /// Closes the ledger's open block (the intervals recorded since the last full hour), does the next step of the
+    /// ledger's upkeep, and stores the list of hours whose emissions remain to be computed.
     async fn end_ledger(&mut self) -> Result<(), StoreError> {
         self.accounting.end_block(&mut node!(self)).await?;
         self.step_ledger().await?;

@@ -8,7 +8,7 @@ use wattune_core::units::Seconds;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Locking {
-    /// Clocks may be locked where the power limit does not bind, if the GPU and the daemon's rights permit it.
+    /// Clocks may be locked where the power limit does not bind, if the GPU and the daemon's rights permit locking.
     #[default]
     Auto,
     /// Clocks are never locked.
@@ -41,21 +41,23 @@ impl<'de> Deserialize<'de> for Locking {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// True if the daemon plans and records, but sets nothing.
+    /// True if the daemon plans and records, but sets no power limit and no clock.
     pub observe: bool,
     /// Time between two ticks of the control loop.
     pub tick_s: Seconds,
     /// Maximum length of an interval of the ledger.
     pub interval_s: Seconds,
-    /// Time between two checkpoints of open intervals and last reports. A killed daemon loses at most this and a tick.
+    /// Time between two checkpoints, which store the ledger's open intervals and the jobs' last reports. A killed
+    /// daemon loses at most the records of this time and of one tick.
     pub checkpoint_s: Seconds,
-    /// True to turn persistence mode on where it is off, so that limits outlast the last client; off again afterwards.
+    /// True to turn on the driver's persistence mode where it is off, so that limits stay in force after the GPU's last
+    /// client has exited. wattune turns the mode off again after it has restored the GPU's original limit.
     pub enable_persistence: bool,
     /// Permission to lock clocks where the power limit does not bind.
     pub clocks: Locking,
     /// Rolling window over which jobs of unknown length are planned.
     pub window_s: Seconds,
-    /// Lease of a job that requests none.
+    /// Lease (longest silence before a job counts as dead) of a job that requests none.
     pub default_lease_s: Seconds,
     /// Maximum number of open jobs; further ones are refused until some have ended.
     pub most_jobs: u32,
@@ -65,7 +67,8 @@ pub struct Settings {
     pub call_timeout_s: Seconds,
     /// Time between two readings of energy and power.
     pub sample_s: Seconds,
-    /// Time for which a tick waits for new plans before it continues with the old ones and stops the search.
+    /// Time for which a tick waits for the search for new plans. After this time the tick continues with the old plans
+    /// and asks the search to stop.
     pub solve_limit_s: Seconds,
 }
 
@@ -90,13 +93,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the time-out of each step of restoring a GPU: longer than for other calls, because it is the last
-    /// attempt, and short enough to end before a service manager kills the daemon.
+    /// Returns the time-out of each step of restoring a GPU: three times that of other calls, because the step is the
+    /// last attempt, but 3 to 5 s, so that it ends before a service manager kills the daemon.
     pub(super) fn restore_timeout(&self) -> Seconds {
         (self.call_timeout_s * 3.0).max(Seconds::new(3.0)).min(Seconds::new(5.0))
     }
 
-    /// Checks the values that the types do not; the error names the key and its valid range.
+    /// Checks the value ranges that the types of the fields do not enforce; the error names the key and its valid
+    /// range.
     pub fn check(&self) -> Result<(), String> {
         self.tick_s.check("tick_s", 0.05, 60.0)?;
         self.interval_s.check("interval_s", 1.0, 60.0)?;

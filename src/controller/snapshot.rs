@@ -1,4 +1,4 @@
-//! Read access to the daemon's parts at one time, from which views are built and savings estimated.
+//! Read access to the daemon's parts at one time, from which API answers are built and savings are estimated.
 
 use chrono::{DateTime, Utc};
 
@@ -32,7 +32,7 @@ pub(super) struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// Returns the demand of the GPUs on the node's cap.
+    /// Returns the demand of the GPUs on the node's cap (maximum sum of all power limits).
     pub(super) fn demand(&self) -> Demand<'a> {
         Demand { gpus: self.gpus, jobs: self.jobs, settings: self.settings, now: self.now }
     }

@@ -46,25 +46,26 @@ pub struct Parts<'a> {
     pub cap: CapSettings,
     /// Settings of the carbon budget of all jobs.
     pub carbon_budget: BudgetSettings,
-    /// Terms under which the ledger is kept.
+    /// Conditions under which the ledger is kept: its settings, the host's name and a digest of all settings.
     pub ledger: LedgerTerms,
     /// Opened devices of the GPUs.
     pub devices: Vec<Box<dyn GpuDevice>>,
-    /// Times between readings of the GPUs.
+    /// Times at which the GPUs are read.
     pub sampling: Sampling,
     /// Handle to the CPUs' energy readings; `None` if they are not read.
     pub cpu: Option<CpuHandle>,
-    /// State of the carbon feed.
+    /// Receiver of the state of the carbon feed, which polls the sources of carbon intensity.
     pub signal: watch::Receiver<FeedState>,
-    /// Ranks of the feed's sources by the scores of their forecasts, shared with the feed.
+    /// Ranks of the feed's sources by the skill of their recent forecasts, shared with the feed.
     pub ranks: SharedRanks,
-    /// Day-ahead price; `None` without a source.
+    /// Day-ahead electricity price; `None` if the settings name no source.
     pub price: Option<PriceSignal>,
     /// Problems known before the start, such as GPUs that could not be opened.
     pub problems: Vec<String>,
 }
 
-/// Starts the handle of each device. In observe mode nothing is ever written through them.
+/// Starts a handle for each device, through which the daemon reads and writes the GPU. In observe mode the daemon
+/// writes only to restore what an earlier daemon left changed.
 pub fn open_handles(
     devices: Vec<Box<dyn GpuDevice>>,
     clock: &Arc<dyn Clock>,
@@ -75,7 +76,7 @@ pub fn open_handles(
     devices.into_iter().map(start).collect()
 }
 
-/// Waits until every GPU has responded, at most `patience`, so that the first views have readings.
+/// Waits until every GPU has responded, at most `patience`, so that the API's first answers contain readings.
 fn await_answers(handles: &[GpuHandle], patience: Seconds) {
     let step = Seconds::new(0.01);
     let mut left = patience;
@@ -90,7 +91,8 @@ fn await_answers(handles: &[GpuHandle], patience: Seconds) {
     }
 }
 
-/// Opens the database, and returns it with the node's cap and its announced events.
+/// Opens the database in `state_dir`, and returns it with the node's cap, which includes the demand-response events
+/// that were announced to earlier daemons. Adds a problem for each event that cannot be read.
 async fn read_caps(
     state_dir: &Path,
     settings: CapSettings,
@@ -106,7 +108,8 @@ async fn read_caps(
 }
 
 impl Controller {
-    /// Starts a controller: restores GPUs that an earlier daemon left set, and continues its jobs and ledger.
+    /// Starts a controller: restores the original limits that an earlier daemon left changed, and continues that
+    /// daemon's jobs and ledger.
     ///
     /// # Errors
     /// If the journal or the database is unusable. With an unusable database the original limits are restored first.
@@ -117,15 +120,17 @@ impl Controller {
         let now = parts.clock.utc();
         let caps = read_caps(parts.state_dir, parts.cap, now, &mut parts.problems).await;
         if let Ok((store, _)) = &caps {
-            // A counter below its checkpoint shows that the driver was reloaded since, with its default limits.
+            // An energy counter below its stored checkpoint shows that the driver was reloaded since the checkpoint,
+            // and that the GPU has its default limit.
             for point in store.checkpoints().await.unwrap_or_default() {
                 if let Ok(gpu) = GpuId::new(point.device.to_string()) {
                     journal.update_counter(&gpu, point.counter);
                 }
             }
         }
-        // Under a cap, the ticks lower GPUs first and then restore what fits. Else everything is restored before any
-        // other step that could fail. The journal keeps what cannot be restored now, and every tick tries again.
+        // Under a cap, the ticks first lower GPUs and then restore the original limits that fit. Without a cap, all
+        // original limits are restored here, before any other step that could fail. The journal keeps the limits that
+        // cannot be restored now, and every tick tries again.
         let capped =
             !settings.observe && caps.as_ref().is_ok_and(|(_, caps)| !caps.schedule(Watts::ZERO, now).is_empty());
         let journal = tokio::task::spawn_blocking(move || {
@@ -145,7 +150,7 @@ impl Controller {
         let (open_jobs, unreadable) = store.open_jobs().await?;
         parts.problems.extend(unreadable);
         let gpus = Gpus::new(journal, handles, parts.sampling, parts.problems);
-        // This comes first, because everything below reads the ledger with these intervals.
+        // The earlier daemon's open intervals are recovered first, because everything below reads the ledger with them.
         let recovered_intervals = store.recover_open_intervals().await?;
         let recovered = store.checkpoints().await?;
         let ended_occupancy = ended_since(&store, &recovered).await?;

@@ -11,7 +11,7 @@ use wattune_core::domain::{JobId, Process};
 /// The kernel's record of one process (`/proc/<pid>/stat`). Times are in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// The start time of the process, since the machine's start.
+    /// The time from the machine's start to the start of the process.
     pub(super) start: u64,
     /// The process that started or adopted this one.
     pub(super) parent: u32,
@@ -39,14 +39,15 @@ struct Member {
 #[derive(Debug, Default)]
 pub(super) struct Forest {
     members: BTreeMap<u32, Member>,
-    /// Processes known to belong to no job, which need not be read again.
+    /// Processes that are known to belong to no job, so that they need not be read again.
     unrelated: BTreeSet<u32>,
-    /// The ticks that each job has used since it is followed.
+    /// The ticks of CPU time that each job has used since [`Self::follow`].
     used: BTreeMap<JobId, u64>,
 }
 
 impl Forest {
-    /// Starts to follow the processes `roots` and their descendants for a job. CPU time used before is not counted.
+    /// Starts to count the CPU time of the processes `roots` and their descendants for a job. CPU time used before is
+    /// not counted. `all` are the ids of the machine's processes; `read` reads the record of one of them.
     pub(super) fn follow(&mut self, job: &JobId, roots: &[Process], all: &[u32], read: impl Fn(u32) -> Option<Stat>) {
         self.used.insert(job.clone(), 0);
         for root in roots {
@@ -61,7 +62,8 @@ impl Forest {
         }
     }
 
-    /// Moves all descendants of a job's processes to the job, except processes that another job named itself.
+    /// Moves all descendants of a job's processes from other jobs to this job, except processes that another job named
+    /// itself.
     fn take_over(&mut self, job: &JobId) {
         loop {
             let parent_is_own = |stat: &Stat| self.members.get(&stat.parent).is_some_and(|parent| parent.job == *job);
@@ -101,11 +103,12 @@ impl Forest {
                 false
             }
         });
-        // Ended processes' time that is counted already, by nearest living ancestor: the ancestor's sum may repeat it.
+        // CPU time of ended processes that is counted already, by nearest living ancestor: the ancestor's sum over
+        // waited-for children may contain it again.
         let mut moved: BTreeMap<u32, u64> = BTreeMap::new();
         for (pid, _) in &ended {
             let above = std::iter::successors(Some(*pid), |pid| before.get(pid).map(|stat| stat.parent));
-            // A longer chain would be a loop through a reused process id.
+            // A chain longer than the number of processes would be a loop through a reused process id.
             if let Some(heir) = above.skip(1).take(before.len() + 1).find(|pid| self.members.contains_key(pid)) {
                 *moved.entry(heir).or_default() += before[pid].all();
             }
@@ -123,7 +126,8 @@ impl Forest {
         }
     }
 
-    /// Assigns new descendants of followed processes to their parents' jobs, and returns the CPU time of each.
+    /// Assigns new descendants of followed processes to their parents' jobs. Returns the job and the ticks of CPU time
+    /// of each new descendant.
     fn adopt(&mut self, all: &[u32], read: &impl Fn(u32) -> Option<Stat>) -> Vec<(JobId, u64)> {
         let unknown = all.iter().filter(|pid| !self.members.contains_key(pid) && !self.unrelated.contains(pid));
         let mut fresh: BTreeMap<u32, Stat> = unknown.filter_map(|pid| Some((*pid, read(*pid)?))).collect();
@@ -145,7 +149,7 @@ impl Forest {
         adopted
     }
 
-    /// Returns the ticks that a job's processes used since it is followed.
+    /// Returns the ticks of CPU time that a job's processes have used since [`Self::follow`].
     pub(super) fn used(&self, job: &JobId) -> u64 {
         self.used.get(job).copied().unwrap_or_default()
     }
@@ -165,7 +169,7 @@ mod tests {
         JobId::new(name).expect("an id")
     }
 
-    /// A kernel without a machine.
+    /// A simulated kernel that accounts for the CPU time of processes.
     #[derive(Default)]
     struct Kernel {
         processes: BTreeMap<u32, Stat>,
@@ -246,7 +250,7 @@ mod tests {
         let child = kernel.spawn(root);
         kernel.show(&mut forest);
         kernel.end(root);
-        // Its process id comes back as an unrelated process with CPU time.
+        // The root's process id is reused by an unrelated process that has used CPU time.
         kernel.processes.insert(root, Stat { start: 999, parent: 1, own: 500, waited: 0 });
         kernel.burn(child, 9);
         kernel.show(&mut forest);
@@ -289,7 +293,7 @@ mod tests {
                 let pid = pids[which.index(pids.len())];
                 match what {
                     0 => drop(kernel.spawn(pid)),
-                    // Only processes without children, as in a program that waits for all of its own.
+                    // Only processes without children end, as in a program that waits for all of its children.
                     1 if pid != root && !kernel.processes.values().any(|s| s.parent == pid) => kernel.end(pid),
                     2 => {
                         kernel.show(&mut forest);

@@ -23,9 +23,9 @@ pub struct LinuxNode {
 
 /// The way in which a job's CPU time is measured.
 enum Followed {
-    /// By the sum over its processes in the forest.
+    /// By the sum over the job's processes in the forest, the record of all followed processes.
     Pids,
-    /// By the CPU-time counter of its control group.
+    /// By the CPU-time counter of the job's control group.
     Group(Group),
 }
 
@@ -121,7 +121,7 @@ impl Node for LinuxNode {
             }
             Processes::Cgroup(path) => {
                 let mut group = Group { dir: usage::group_dir(&self.cgroups, path), last: None, used: 0 };
-                // If it fails, the next reading reports the error again.
+                // If the first reading fails, the next one reports the error again.
                 let _ = group.update();
                 Followed::Group(group)
             }

@@ -1,11 +1,11 @@
-//! CPU packages and memory: their energy, and each job's share of the node's CPU time.
+//! CPU packages and memory: their energy, and the part of the node's CPU time that each job uses.
 //!
 //! [`Node`] is the device trait: [`linux::LinuxNode`] reads RAPL through the kernel's powercap files, `/proc` and
 //! control groups; [`simulated::SimulatedNode`] has no hardware and follows simulated GPUs. [`watch::CpuHandle`] reads
 //! a node on its own thread, since kernel files can block, and turns counter values into energy and CPU time.
 //!
 //! The measured zones are CPU packages and their memory. The zones for cores and uncore are parts of packages, and
-//! `psys` contains packages; none of these is counted in addition.
+//! `psys` contains packages: adding any of these would count energy twice.
 
 mod forest;
 pub mod linux;
@@ -88,20 +88,20 @@ pub struct ZoneReading {
 pub struct Zones {
     /// The readings of CPU packages and memory, ordered by kind and name.
     pub readings: Vec<ZoneReading>,
-    /// The reasons why other zones cannot be read, with the remedies.
+    /// The reasons why zones that are not among `readings` cannot be read, with the remedies.
     pub problems: Vec<String>,
 }
 
-/// A reading of CPU time. Counters are in microseconds; only differences have a meaning.
+/// A reading of CPU time. Counters are in microseconds; only differences between two readings have a meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The number of logical CPUs, if known.
     pub cores: Option<u32>,
     /// The CPU time of all processes since the machine started, if known.
     pub busy_us: Option<u64>,
-    /// The CPU time of the processes of each followed job, counted from the time at which the job was followed.
+    /// The CPU time of each followed job's processes, counted from the call of [`Node::follow`] for the job.
     pub jobs: BTreeMap<JobId, JobUsage>,
-    /// The job of each followed process, by process id.
+    /// The job of each process whose CPU time is counted, by process id.
     pub owners: BTreeMap<u32, JobId>,
     /// The time at which the machine started, if known.
     pub booted: Option<DateTime<Utc>>,
@@ -109,14 +109,14 @@ pub struct Usage {
     pub problem: Option<String>,
 }
 
-/// The CPU time of a job's processes, counted from the time at which the job was followed.
+/// The CPU time of a job's processes, counted from the call of [`Node::follow`] for the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobUsage {
     /// CPU time in microseconds.
     pub used_us: u64,
     /// The number of the job's running processes.
     pub running: u32,
-    /// The reason why the CPU time is no longer known.
+    /// The reason why the job's CPU time is no longer known, if so.
     pub problem: Option<String>,
 }
 
@@ -154,7 +154,7 @@ pub trait Node: Send {
     /// Returns the processes or the control group that a job named, after a check that they exist.
     fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob>;
 
-    /// Starts to count a job's CPU time; earlier use by its processes does not count.
+    /// Starts to count a job's CPU time (to follow the job); earlier use by the job's processes does not count.
     fn follow(&mut self, job: &JobId, processes: &Processes);
 
     /// Stops counting a job's CPU time.

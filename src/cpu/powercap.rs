@@ -48,8 +48,8 @@ impl Powercap {
         Self { root, zones: Vec::new(), listed: Vec::new(), searched: None, problems: Vec::new() }
     }
 
-    /// Reads all counters. Searches for zones when the entries of the root directory change, after a zone could not be
-    /// read, and every ten seconds.
+    /// Reads the counters of all known zones. Searches for zones first if the entries of the root directory changed, if
+    /// a zone could not be read last time, or if the last search was ten seconds ago.
     pub(super) fn read(&mut self, now: Monotonic) -> Zones {
         let listed = match names(&self.root) {
             Ok(listed) => listed,
@@ -123,7 +123,7 @@ impl Powercap {
             name if name.starts_with("package") => DeviceKind::Cpu,
             _ => return,
         };
-        // A memory zone is read only together with its package.
+        // A zone inside another one, such as memory, is read only if the outer zone was found.
         if entry.id.rsplit_once(':').is_some_and(|(parent, _)| parent.contains(':') && !named.contains_key(parent)) {
             return;
         }
@@ -138,7 +138,8 @@ impl Powercap {
             return;
         };
         if let Some(first) = self.zones.iter().find(|zone| zone.device == device) {
-            // Another control type may list the same package again; within one control type, it is a problem.
+            // Another control type may list the same package again; two packages of one name within a control type are
+            // a problem.
             let of_type = |path: &Path| path.file_name()?.to_str()?.split(':').next().map(str::to_owned);
             if of_type(&first.path) == of_type(&entry.path) {
                 let (counted, left) = (first.path.display(), entry.path.display());
@@ -207,7 +208,7 @@ fn collect(dir: &Path, depth: usize, found: &mut BTreeMap<String, PathBuf>) {
         if !path.is_dir() {
             continue;
         }
-        // Only zones with energy or a name count: other kinds of powercap (idle injection) only limit.
+        // Only zones with energy or a name count: other kinds of powercap zones (idle injection) can only limit power.
         if is_zone && (path.join("energy_uj").symlink_metadata().is_ok() || path.join("name").exists()) {
             found.entry(id.clone()).or_insert_with(|| path.clone());
         }

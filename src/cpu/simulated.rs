@@ -15,14 +15,14 @@ use wattune_core::units::{Joules, Seconds, Watts};
 pub const FIRST_PID: u32 = 10_000;
 
 const CORES: u32 = 32;
-/// The busy cores per GPU at full load, and the constantly busy cores of all other processes.
+/// The number of busy cores per GPU at full load, and the number that all other processes always keep busy.
 const PER_GPU: f64 = 4.0;
 const OTHERS: f64 = 0.5;
 const PACKAGE_IDLE: Watts = Watts::new(45.0);
 const PACKAGE_PER_CORE: Watts = Watts::new(4.5);
 const DRAM_IDLE: Watts = Watts::new(8.0);
 const DRAM_PER_CORE: Watts = Watts::new(0.8);
-/// The range of a real package's counter, which wraps every hour or two.
+/// The range in microjoules of a real package's counter, which wraps every hour or two.
 const RANGE_UJ: u64 = 262_143_328_850;
 
 /// The simulated node's CPUs.
@@ -46,7 +46,8 @@ impl SimulatedNode {
         Self { clock, gpus, at, package, dram, busy, feeders, jobs: BTreeMap::new() }
     }
 
-    /// Integrates energy and CPU time up to now at the present load; steps are short compared with load changes.
+    /// Integrates energy and CPU time from the last call to now at the present load. This is accurate because calls are
+    /// frequent compared with changes of the load.
     fn advance(&mut self) {
         let now = self.clock.monotonic();
         let span = now.since(self.at);

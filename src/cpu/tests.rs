@@ -1,4 +1,4 @@
-//! Tests on synthetic trees of powercap, `/proc` and control groups.
+//! Tests of the CPU measurement on synthetic trees of powercap, `/proc` and control-group files.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::gpu::thread::Sampling;
 use wattune_core::domain::{CgroupPath, JobId, LimitRange, PowerLimit, ProcessSelector, Processes};
 use wattune_core::units::{Millijoules, SamplesPerSecond, Seconds, Watts};
 
-/// A machine of files.
+/// A machine that consists of such files in a temporary directory.
 struct Machine {
     dir: tempfile::TempDir,
     clock: Arc<ManualClock>,
@@ -45,7 +45,7 @@ impl Machine {
         std::fs::remove_dir_all(self.dir.path().join(path)).expect("removed");
     }
 
-    /// Writes four cores' total busy and idle ticks.
+    /// Writes `/proc/stat` of a machine with four cores, with the total ticks of busy and idle time.
     fn stat(&self, busy: u64, idle: u64) {
         let cores = "cpu0 0\ncpu1 0\ncpu2 0\ncpu3 0";
         self.write("proc/stat", format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n{cores}\nbtime 1700000000"));
@@ -124,7 +124,7 @@ fn the_tree_behind_the_links_and_amd_packages_are_read() {
     machine.zone("amd-rapl/amd-rapl:0/amd-rapl:0:0", "dram", 5_000);
     machine.zone("intel-rapl/intel-rapl:10", "package-10-die-1", 5_000);
     machine.zone("intel-rapl/intel-rapl:9", "package-9-die-0", 5_000);
-    // As in the kernel: links that lead back up, and to zones by another path.
+    // As in the kernel, some links lead back up, and others lead to zones by another path.
     let up = machine.dir.path().join("powercap");
     symlink(&up, up.join("amd-rapl/amd-rapl:0/subsystem")).expect("made");
     symlink(up.join("amd-rapl/amd-rapl:0"), up.join("amd-rapl:0")).expect("made");
@@ -155,7 +155,8 @@ fn wraps_missing_zones_and_garbage_are_handled() {
     machine.remove("powercap/intel-rapl:0");
     let seen = machine.after(1.0, &handle);
     assert!(seen.zones[0].problem.is_some());
-    // Another zone appears while it is missing, and then it is back: its counter's energy is not lost.
+    // Another zone appears while the first one is missing. Then the first one is back, and the energy of its counter is
+    // not lost.
     machine.zone("intel-rapl:1", "package-1", 7);
     let seen = machine.after(30.0, &handle);
     assert!(seen.zones[0].problem.as_deref().is_some_and(|p| p.contains("is missing") || p.contains("beyond")));
@@ -214,7 +215,7 @@ fn jobs_are_followed_by_processes_and_by_group() {
     assert_eq!(seen.time.capacity_us - before.time.capacity_us, 8_000_000);
     let owners: Vec<(u32, &JobId)> = seen.usage.owners.iter().map(|(pid, job)| (*pid, job)).collect();
     assert_eq!(owners, [(100, &a), (101, &a), (200, &b), (201, &b)]);
-    // The group is recreated, and all processes end.
+    // The control group of job b is recreated, and all processes of job a end.
     machine.write("cgroup/train/cpu.stat", "usage_usec 250000");
     machine.remove("proc/100");
     machine.remove("proc/101");
@@ -297,7 +298,7 @@ fn a_simulated_node_follows_its_gpus_and_is_labelled() {
     assert_eq!(handle.source(), CpuSource::Simulated);
     assert!(seen.zones.iter().all(|zone| zone.path.starts_with("simulated:")));
     assert_eq!(zones(&seen), ["cpu:simulated-package-0", "dram:simulated-package-0"]);
-    // It fed the GPU for the last five seconds with four cores.
+    // The job's process fed the GPU with four cores for the last five seconds.
     assert!((20_000_000..=24_000_000).contains(&seen.time.jobs[&job("a")]), "{:?}", seen.time);
     assert!(seen.time.busy_us > seen.time.jobs[&job("a")] && seen.time.capacity_us == 11 * 32_000_000);
 }
@@ -341,8 +342,8 @@ fn a_zone_that_changes_its_counter_reports_it_until_the_first_is_back() {
     assert!(zone.concerns()[0].starts_with("cpu:package-0: it is read from another counter"), "{:?}", zone.concerns());
     machine.zone("intel-rapl-mmio:0", "package-0", 902_000_000_u64);
     assert_eq!(machine.after(1.0, &handle).zones[0].metered.counter, Millijoules::new(3_000));
-    // The first one is back, with one joule that the other did not see: it counts as a gap's, and no energy counts
-    // twice.
+    // The first counter is back, with one joule more than the second one counted: this joule is recorded as energy of a
+    // gap, and no energy is counted twice.
     machine.zone("intel-rapl:0", "package-0", 9_000_000_u64);
     let seen = machine.after(1.0, &handle);
     let zone = &seen.zones[0];

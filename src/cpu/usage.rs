@@ -27,8 +27,8 @@ pub(super) fn node(proc: &Path) -> Result<NodeStat, String> {
     parse_node(&text).ok_or_else(|| format!("{} has no line of CPU times", path.display()))
 }
 
-/// Parses the machine's CPU times. Busy are user (with guests), nice, system, irq and softirq; idle, iowait and time
-/// stolen by other virtual machines are not.
+/// Parses the machine's CPU times. User (with guests), nice, system, irq and softirq count as busy; idle, iowait and
+/// time stolen by other virtual machines do not.
 fn parse_node(text: &str) -> Option<NodeStat> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -96,7 +96,7 @@ pub(super) fn find(proc: &Path, pids: &[u32]) -> Result<Vec<Process>, InvalidJob
 fn ancestors(proc: &Path) -> Vec<u32> {
     let own = std::fs::read_link(proc.join("self")).ok().and_then(|own| own.to_str()?.parse().ok());
     let above = std::iter::successors(own, |pid| Some(process(proc, *pid)?.parent).filter(|parent| *parent > 0));
-    // A longer chain would be a loop through a reused process id.
+    // A chain of more than 64 ancestors would be a loop through a reused process id.
     above.take(64).collect()
 }
 
@@ -162,7 +162,7 @@ pub(super) fn group_processes(dir: &Path) -> Vec<u32> {
 
 fn gather(dir: &Path, depth: usize, found: &mut Vec<u32>) {
     if let Ok(text) = std::fs::read_to_string(dir.join("cgroup.procs")) {
-        // Processes of another namespace are listed as 0.
+        // Processes of another pid namespace are listed as 0.
         found.extend(text.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid: &u32| *pid > 0));
     }
     let Some(entries) = std::fs::read_dir(dir).ok().filter(|_| depth > 0) else { return };

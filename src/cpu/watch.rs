@@ -1,4 +1,4 @@
-//! The thread that reads the node's CPUs and accumulates energy and CPU time that only grow.
+//! The thread that reads the node's CPUs, and accumulates energy and CPU time in totals that only grow.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,11 +25,11 @@ pub struct ZoneState {
     pub at: Option<Now>,
     /// The energy since the daemon's first reading of the zone.
     pub metered: Metered,
-    /// The latest counter value in microjoules, consistent with `metered`.
+    /// The latest counter value in microjoules, up to which `metered` includes the counter's increase.
     pub counter_uj: Option<u64>,
     /// The value in microjoules at which the counter wraps to zero.
     pub range_uj: Option<u64>,
-    /// The mean power between the latest two readings; absent while the zone cannot be read.
+    /// The mean power between the latest two readings; `None` while the zone cannot be read.
     pub power: Option<Watts>,
     /// The number of times that the counter wrapped to zero.
     pub wraps: u32,
@@ -37,20 +37,20 @@ pub struct ZoneState {
     pub resets: u32,
     /// The number of counter increases that exceed the energy that a package can use.
     pub jumps: u32,
-    /// The number of changes to another counter for the same zone.
+    /// The number of times that the zone was read from another of its counters than before.
     pub moves: u32,
-    /// The reason why the zone cannot be read, with the remedy.
+    /// The reason why the zone cannot be read, with the remedy; `None` if it can.
     pub problem: Option<String>,
 }
 
 /// The CPU time since the daemon started, in microseconds. It only grows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimeState {
-    /// The available CPU time: cores × time.
+    /// The available CPU time: number of cores × time.
     pub capacity_us: u64,
     /// The CPU time of all processes.
     pub busy_us: u64,
-    /// The CPU time of each followed job's processes since the job is followed.
+    /// The CPU time of each job's processes since [`CpuHandle::follow`].
     pub jobs: BTreeMap<JobId, u64>,
 }
 
@@ -80,8 +80,8 @@ pub struct CpuHandle {
 }
 
 impl CpuHandle {
-    /// Wraps a node in a handle. With [`Sampling::Every`], a thread reads the node at this interval, or more often if a
-    /// counter could wrap twice within it; the thread ends when the last handle is dropped.
+    /// Wraps a node in a handle. With [`Sampling::Every`], a thread reads the node at the given interval, or more often
+    /// if a counter could wrap twice within it. The thread ends when the last clone of the handle is dropped.
     pub fn start(node: Box<dyn Node>, clock: Arc<dyn Clock>, sampling: Sampling) -> Self {
         let source = node.source();
         let worker = Worker { node, meters: BTreeMap::new(), last: None, observation: Observation::default() };
@@ -103,7 +103,7 @@ impl CpuHandle {
             };
             // Without the thread, the CPUs are never read; the status API reports this.
             if let Err(error) = std::thread::Builder::new().name("cpu".into()).spawn(body) {
-                tracing::error!(%error, "cannot start the thread that reads the CPUs");
+                tracing::error!(%error, "cannot start the thread that reads CPU energy, which is not recorded");
             }
         }
         handle
@@ -133,7 +133,8 @@ impl CpuHandle {
         seen
     }
 
-    /// Returns the processes or the control group that a job named. Blocks: not for async tasks.
+    /// Returns the processes or the control group that a job named, after a check that they exist. Blocks: not for
+    /// async tasks.
     pub fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
         lock(&self.worker).node.resolve(claim)
     }
@@ -155,7 +156,8 @@ impl CpuHandle {
 struct Worker {
     node: Box<dyn Node>,
     meters: BTreeMap<DeviceId, ZoneMeter>,
-    /// The time of the latest reading of CPU time, and the node's counter.
+    /// First the time of the latest reading of CPU time; second the CPU time in microseconds that all processes had
+    /// used by then, if known.
     last: Option<(Monotonic, Option<u64>)>,
     observation: Observation,
 }
@@ -165,7 +167,7 @@ struct ZoneMeter {
     /// The directory of the counter that was read last.
     path: String,
     meter: WrappingCounter,
-    /// The last values of the zone's other counters, by directory.
+    /// The last values of the counters that were read before the present one, by directory.
     marks: BTreeMap<String, CounterPosition>,
 }
 
@@ -188,7 +190,7 @@ impl ZoneMeter {
 }
 
 impl Worker {
-    /// Returns the reading interval: `asked`, or less, so that no counter can wrap twice between two readings.
+    /// Returns the reading interval: `asked`, or a shorter one if a counter could wrap twice within it.
     fn period(&self, asked: Seconds) -> Seconds {
         let ranges = self.observation.zones.iter().filter_map(|zone| zone.range_uj);
         let needed = ranges.map(|range| WrappingCounter::longest_span(range) / 2.0).reduce(Seconds::min);
@@ -261,7 +263,7 @@ impl ZoneState {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 
-    /// Returns warnings about the zone, with a failure to read it first.
+    /// Returns warnings about the zone. If the zone cannot be read, the first one says so.
     pub fn concerns(&self) -> Vec<String> {
         let jumps = (self.jumps > 0).then(|| {
             format!(

@@ -22,7 +22,7 @@ pub struct SyntheticGrid {
 const STEP: TimeDelta = TimeDelta::minutes(30);
 
 impl SyntheticGrid {
-    /// Returns the forecast and the actual values of carbon intensity from `start` on for `span`.
+    /// Returns first the forecast and second the actual values of carbon intensity, from `start` on for `span`.
     pub fn generate(self, start: DateTime<Utc>, span: Seconds) -> (CarbonSeries, CarbonSeries) {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let mut normal = move || -> f64 { StandardNormal.sample(&mut rng) };

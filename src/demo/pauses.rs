@@ -1,4 +1,4 @@
-//! Pauses that a simulated job makes on its own, as for evaluation, checkpoints or input.
+//! Pauses that a simulated job makes on its own, as real jobs do for evaluation, checkpoints or input.
 
 use chrono::{DateTime, Utc};
 use rand::RngExt as _;
@@ -12,11 +12,11 @@ use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds,
 /// The distribution of a simulated job's pauses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pauses {
-    /// The minimum and maximum training time between two pauses, as time at the original limit.
+    /// The training time between two pauses, as time at the original limit: first the minimum, second the maximum.
     pub after: (Seconds, Seconds),
-    /// The minimum and maximum duration of a pause.
+    /// The duration of a pause: first the minimum, second the maximum.
     pub lasting: (Seconds, Seconds),
-    /// Power of each GPU during a pause, unless its power limit is lower.
+    /// The power of each GPU during a pause, unless the GPU's power limit is lower.
     pub power: Watts,
     /// True if the job sends no reports during a pause.
     pub silent: bool,
@@ -25,7 +25,7 @@ pub struct Pauses {
 /// A pause that is running or over.
 #[derive(Clone, Copy, Debug)]
 struct PauseRecord {
-    /// The job's work before the pause.
+    /// The job's total work before the pause.
     after: Samples,
     lasted: Seconds,
 }
@@ -55,7 +55,7 @@ impl Pausing {
         self.rate * between(self.pauses.after, rng)
     }
 
-    /// Returns the total work at which the next pause begins.
+    /// Returns the job's total work at which the next pause begins.
     pub(super) fn next_at(&self) -> Samples {
         self.next_at
     }
@@ -105,13 +105,13 @@ impl Pausing {
         }
     }
 
-    /// Returns the energy that one GPU would have used in all pauses so far at a power limit.
+    /// Returns the energy that one GPU would have used at a power limit in all pauses so far.
     pub(super) fn energy_at(&self, limit: Watts) -> Joules {
         self.pauses.power.min(limit) * self.past.iter().map(|past| past.lasted).sum::<Seconds>()
     }
 
-    /// Returns the emissions of the same work and pauses at a reference with this rate, power and power limit; `None`
-    /// if an intensity is unknown.
+    /// Returns the emissions of the same work and pauses in a reference run that trains for the time `training` with
+    /// throughput `rate` and total power `power`, at the power limit `limit`; `None` if a carbon intensity is unknown.
     pub(super) fn replay(
         &self,
         started: DateTime<Utc>,

@@ -16,9 +16,9 @@ use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds,
 pub struct Training {
     /// The job's name.
     pub name: String,
-    /// The daemon's id of the job while registered.
+    /// The daemon's id of the job while it is registered; `None` before and afterwards.
     pub id: Option<JobId>,
-    /// The daemon's id of the job after the job's end.
+    /// The daemon's id of the job after its end; `None` before.
     pub ended: Option<JobId>,
     /// The job's GPUs.
     pub gpus: Vec<SimulatedGpu>,
@@ -44,19 +44,20 @@ pub struct Truth {
     pub energy: Joules,
     /// The emissions of that energy.
     pub carbon: GramsCo2e,
-    /// The time from the first to the last sample.
+    /// The time from the start of the job to the end of its work.
     pub time: Seconds,
     /// The part of `time` spent in pauses.
     pub paused: Seconds,
     /// The energy drawn in pauses.
     pub paused_energy: Joules,
-    /// The work without the random fluctuations of throughput, as the basis of comparisons with other limits.
+    /// The work without the random fluctuations of throughput, on which comparisons with other limits are based.
     pub work: Samples,
 }
 
 impl Training {
-    /// Creates a job that takes `at_ceiling` at the GPUs' present power limit. Its throughput fluctuates by `noise`
-    /// (relative standard deviation) from one progress reading to the next.
+    /// Creates a job whose work takes the time `at_ceiling` at the GPUs' present power limit, which becomes the job's
+    /// original limit. The job's throughput fluctuates by `noise` (relative standard deviation) from one progress
+    /// reading to the next.
     pub fn new(
         name: String,
         gpus: Vec<SimulatedGpu>,
@@ -148,8 +149,8 @@ impl Training {
         self.done >= self.total
     }
 
-    /// Returns the time until the work is done at the present limits without fluctuations, or until a pause begins or
-    /// ends.
+    /// Returns the time until the work is done or a pause begins or ends, at the present limits and without
+    /// fluctuations.
     pub fn time_left(&self) -> Seconds {
         if let Some(left) = self.pausing.as_ref().and_then(Pausing::left) {
             return left;
@@ -165,13 +166,14 @@ impl Training {
         self.truth
     }
 
-    /// Compares the ground truth with the same work at the largest limit, from the curve instead of estimates, with the
-    /// same fluctuations and pauses.
+    /// Compares the ground truth with the same work at the largest limit, with the same fluctuations and pauses.
+    /// Throughput and power there are those of the job's curve, not estimates. `None` if the job has not started or a
+    /// carbon intensity is unknown.
     pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
         self.against(self.curve.points().last()?.limit, actual)
     }
 
-    /// Compares the ground truth with the same work at the original limit.
+    /// Does the same as [`Self::against_ceiling`] for the original limit.
     pub fn against_original(&self, actual: &CarbonSeries) -> Option<Comparison> {
         self.against(self.original_limit, actual)
     }
@@ -190,12 +192,13 @@ impl Training {
             carbon: self.truth.carbon,
         };
         let reference = (reference.throughput * gpus, reference.power * gpus);
-        // A rate below that of every limit occurs only while the GPUs' draw still follows a change.
+        // A throughput below that of the lowest limit occurs only while the GPUs' draw still follows a change.
         let slowest = curve.hull().first().map(|p| (p.throughput, p.power))?;
         let constant = |rate| curve.power_at(rate).or((rate < slowest.0).then_some(slowest.1));
         let compared = ledger::compare(&done, reference, constant, actual)?;
         let Some(pausing) = &self.pausing else { return Some(compared) };
-        // The pauses follow the same amounts of work at the reference, at whatever time that work is done there.
+        // In the reference run, each pause comes after the same amount of work as in the real run, at the time when the
+        // reference run has done that work.
         let (rate, power) = reference;
         let carbon = pausing.replay(done.started, done.samples / rate, rate, (power, limit), gpus, actual)?;
         let reduction = 100.0 * (1.0 - done.carbon / carbon);

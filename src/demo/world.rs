@@ -29,9 +29,9 @@ use wattune_core::ledger::Comparison;
 use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::units::{Seconds, Watts};
 
-/// Time between two reports of a job while it is profiled, which is also the step.
+/// The longest step, after which each job reports, while a job is profiled (measured at several power limits).
 const FINE: Seconds = Seconds::new(1.0);
-/// Time between two reports otherwise.
+/// The longest step while no job is profiled.
 const COARSE: Seconds = Seconds::new(10.0);
 /// The time limit of a planning run, so long that the outcome never depends on the speed of the machine.
 const SOLVE_LIMIT: Seconds = Seconds::new(86_400.0);
@@ -51,11 +51,11 @@ pub struct SimulatedJob {
     pub gpus: u32,
     /// The job's throughput and power on each GPU.
     pub curve: LoadCurve,
-    /// The job's duration at the largest limit.
+    /// The job's duration at the GPUs' original limit, which is the largest limit unless `original_limit` is set.
     pub at_max: Seconds,
     /// The job's objective.
     pub objective: Objective,
-    /// The default and original limit of the job's GPUs; the largest limit if absent.
+    /// The default and original limit of the job's GPUs; `None` for the largest limit.
     pub original_limit: Option<Watts>,
     /// The job's pauses, if any.
     pub pauses: Option<Pauses>,
@@ -73,13 +73,13 @@ pub struct Scenario {
     pub actual: CarbonSeries,
     /// The simulated time at which the world starts.
     pub start: DateTime<Utc>,
-    /// Relative noise of each power reading and each progress reading.
+    /// The relative standard deviation of each power reading and each progress reading.
     pub noise: f64,
-    /// The seed of that noise.
+    /// The seed of the random deviations of these readings.
     pub seed: u64,
 }
 
-/// The outcome of a job: its simulator ground truth and the savings that the daemon reports.
+/// The outcome of a job: the ground truth, which the simulator knows, and the savings that the daemon reports.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The job's name.
@@ -88,11 +88,13 @@ pub struct Outcome {
     pub objective: Objective,
     /// The job's ground truth.
     pub truth: Truth,
-    /// The comparison with the largest limit; `None` if the job is unfinished or an intensity is unknown.
+    /// The comparison with the same work at the largest limit; `None` if the job is unfinished or a carbon intensity is
+    /// unknown.
     pub against_ceiling: Option<Comparison>,
-    /// The comparison with the original limit; `None` in the same cases.
+    /// The comparison with the same work at the original limit; `None` if the job is unfinished or a carbon intensity
+    /// is unknown.
     pub against_original: Option<Comparison>,
-    /// The savings that the daemon reports, once the job has ended.
+    /// The savings that the daemon reports; `None` until the job has ended.
     pub reported: Option<SavingsView>,
 }
 
@@ -230,8 +232,9 @@ impl World {
         self.answer().await;
     }
 
-    /// Advances without work until the actual carbon intensities of the jobs' time are known, and updates the reported
-    /// savings. Stops after `LONGEST_WAIT`, since a recorded grid may end earlier.
+    /// Advances the clock without work until the actual carbon intensities of the time in which the jobs ran are known,
+    /// and updates the reported savings. Stops after `LONGEST_WAIT`, since a recorded grid may end before it has all of
+    /// them.
     pub async fn settle(&mut self) {
         let until = self.clock.utc() + LONGEST_WAIT;
         let ids: Vec<(String, JobId)> =
@@ -319,8 +322,8 @@ impl World {
     }
 }
 
-/// Returns the physics of a GPU with the curve's power limits, at its default limit. For a job with a curve by clock,
-/// the range of limits extends far above its power.
+/// Returns the physics of a GPU for this job. The range of power limits is that of the job's curve, and the GPU starts
+/// at its default limit. For a job whose curve is given by clock, the range extends far above the job's power.
 fn physics(SimulatedJob { curve, original_limit, .. }: &SimulatedJob, noise: f64, seed: u64) -> Physics {
     let limit = |w: Watts| PowerLimit::from_watts(w);
     let lowest = curve.points().first().map_or(Watts::ZERO, |p| p.limit);

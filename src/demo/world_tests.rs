@@ -1,4 +1,4 @@
-//! The whole loop on recorded input, without sockets.
+//! Tests of the daemon's whole control loop on recorded traces and generated grids, without sockets.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use wattune_core::ledger::verify::Verifier;
 use wattune_core::units::SamplesPerSecond;
 use wattune_lab::traces::{TraceFile, power_profile};
 
-/// The recorded traces; `None` if they are not there.
+/// Returns the directory of the recorded traces; `None` if it does not exist.
 fn traces() -> Option<PathBuf> {
     let traces = PathBuf::from(std::env::var("WATTUNE_TRACES").unwrap_or_else(|_| "../shared/data".into()));
     if !traces.exists() {
@@ -73,7 +73,8 @@ async fn run(scenario: Scenario) -> Outcome {
     outcome
 }
 
-/// Less carbon and more time than at the ceiling, in percent; `None` without traces.
+/// Returns first the carbon reduction and second the time increase of [`resnet_on_miso`] against the largest limit,
+/// both in percent; `None` without traces.
 async fn found(max_slowdown: f64, seed: u64) -> Option<(f64, f64)> {
     let found = resnet_on_miso(max_slowdown, seed).await?.against_ceiling.expect("comparable");
     let sum = found.energy_effect_pct + found.timing_effect_pct;
@@ -81,7 +82,8 @@ async fn found(max_slowdown: f64, seed: u64) -> Option<(f64, f64)> {
     Some((found.carbon_reduction_pct, found.time_increase_pct))
 }
 
-// The clairvoyant bounds are 5.84, 15.03 and 18.88 %; seed 2 once made a useful limit look bad.
+// A clairvoyant plan can save 5.84, 15.03 and 18.88 % of carbon with 1, 3 and 5 % more time. With seed 2, noise once
+// made a useful limit look bad.
 
 #[tokio::test]
 async fn one_percent_of_time_buys_five_of_carbon() {
@@ -95,7 +97,7 @@ async fn three_percent_of_time_buy_fourteen_of_carbon() {
     assert!(carbon >= 14.6 && time <= 3.05, "{carbon} {time}");
 }
 
-/// One job on a synthetic grid that is known for two days.
+/// Returns a scenario with one job, on a synthetic grid whose next two days are known.
 fn on_synthetic_grid(job: SimulatedJob, noise: f64, seed: u64) -> Scenario {
     let start: DateTime<Utc> = "2026-06-01T00:00:00Z".parse().expect("a time");
     let (expected, actual) = SyntheticGrid { seed }.generate(start, Seconds::new(2.0 * 86_400.0));
@@ -112,7 +114,7 @@ fn on_synthetic_grid(job: SimulatedJob, noise: f64, seed: u64) -> Scenario {
     }
 }
 
-/// A job on one GPU with an original limit of 240 W, its default, and a largest limit of 300 W.
+/// Returns a job on one GPU whose original and default limit is 240 W; the largest limit is that of the curve, 300 W.
 fn below_maximum(curve: LoadCurve, hours: f64, max_slowdown: f64) -> SimulatedJob {
     SimulatedJob {
         name: "resnet50".into(),
@@ -145,7 +147,7 @@ async fn reported_savings_are_true_against_both_references() {
             held += i32::from(interval.low <= truth && truth <= interval.high);
         }
     }
-    // One of six at the most may miss what 95 in 100 hold.
+    // A 95 % confidence interval misses the truth in one of 20 cases: at most one of these six may.
     assert!(held >= 5, "{held} of 6");
 }
 
@@ -175,16 +177,17 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     assert!(frozen.forecast.as_ref().is_some_and(|f| f.source == "synthetic"), "{frozen:?}");
     let at_found = frozen.found.measured.known().expect("measured");
     assert_eq!((&frozen.found.limits, &frozen.max.limits), (&vec![watts(240)], &vec![watts(300)]));
-    // The plan was made for what was left, and uses less for it than the maximum would.
+    // The plan covers the work that was left, and uses less energy and carbon for it than the largest limit would.
     let expected = (frozen.max.expected_energy_j.expect("known"), frozen.max.expected_carbon_g.expect("known"));
     assert!(frozen.planned_energy_j < expected.0 && frozen.planned_carbon_g < expected.1, "{frozen:?}");
     assert!(frozen.found.expected_energy_j.expect("known") < expected.0, "{frozen:?}");
     let compared = outcome.savings.against_original.known().expect("estimated");
     assert!(compared.basis.points[0].throughput_error <= at_found.throughput_error, "visits make it better");
     assert!(compared.basis.same_sensors);
-    // What the metrics have: while it ran, of its last minutes before the end; then with all jobs that ended.
+    // The metrics show the saving of the running job (`so_far`, from the last minutes before its end), and later the
+    // saving of all ended jobs.
     let saved = compared.saving.known().expect("estimated").carbon_reduction_g;
-    // Profiling above the limit found costs more than two hours make up for.
+    // The saving may be negative: profiling at limits above the original one costs more than two hours make up for.
     assert!(so_far.low <= so_far.mean && so_far.mean <= so_far.high, "{so_far:?}");
     assert!((so_far.mean - saved.mean).abs() < 0.6 * saved.mean.abs(), "{so_far:?} {saved:?}");
     for _ in 0..20 {
@@ -214,7 +217,7 @@ async fn an_outcome_is_computed_again_once_the_actual_intensities_are_known() {
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(240) };
     let curve = LoadCurve::saturating(&range, Watts::new(295.0), Watts::new(70.0), SamplesPerSecond::new(400.0));
     let mut scenario = on_synthetic_grid(below_maximum(curve, 2.2, 0.03), 0.01, 7);
-    // As of a real grid: values of the time ahead are forecasts.
+    // Labels the values as those of a real grid: forecasts for the time ahead, measurements for the past.
     let (expected, actual) = SyntheticGrid { seed: 7 }.generate(scenario.start, Seconds::new(2.0 * 86_400.0));
     let with = |origin: Origin| move |i: &Intensity| Intensity { origin, ..*i };
     scenario.actual = actual.map(with(Origin::Measured));
@@ -244,7 +247,8 @@ async fn an_outcome_is_computed_again_once_the_actual_intensities_are_known() {
     world.end().await;
 }
 
-/// One job of ten hours on a synthetic grid, by itself on as many GPUs.
+/// Runs one job of ten hours on a synthetic grid, with `gpus` GPUs of its own and no other job, and compares it with
+/// the largest limit.
 async fn memory_bound(curve: LoadCurve, gpus: u32, max_slowdown: f64) -> Comparison {
     let job = SimulatedJob {
         name: "gnn".into(),
@@ -264,12 +268,14 @@ async fn clocks_save_what_the_curve_allows_where_limits_change_nothing() {
     let curve = LoadCurve::memory_bound(ClockLimit::from_megahertz(1740), demand, floor, SamplesPerSecond::new(100.0));
     for (gpus, max_slowdown) in [(1, 0.03), (2, 0.1)] {
         let found = memory_bound(curve.clone(), gpus, max_slowdown).await;
-        // At one clock, slower by exactly so much: energy per sample against that at the highest.
+        // The saving at the constant clock that slows the job by exactly `max_slowdown`: energy per sample against that
+        // at the highest clock, in percent.
         let part = 0.1 / (1.0 + max_slowdown - 0.9);
         let power = floor + (demand - floor) * (part * part);
         let possible = 100.0 * (1.0 - (power / demand) * (1.0 + max_slowdown));
         assert!(found.time_increase_pct <= 100.0 * max_slowdown + 0.05, "{found:?}");
-        // The first tenths of a percent of time save most, and some stay unspent as the reference is not known exactly.
+        // The first tenths of a percent of slowdown save most. Some of the allowed slowdown stays unused, since the
+        // throughput at the largest limit is not known exactly.
         assert!(found.energy_effect_pct + found.timing_effect_pct >= 0.93 * possible, "{possible}: {found:?}");
     }
 }

@@ -70,7 +70,8 @@ pub fn user() -> u32 {
 }
 
 /// Returns true if `owner` may replace the daemon's files: root or the daemon's own user. Inside a container's user
-/// namespace, also true for the overflow user id, as which files of the host's root appear.
+/// namespace, also returns true for the overflow user id, because there it is shown as the owner of files of the host's
+/// root.
 pub fn trusts(owner: u32) -> bool {
     const EVERYBODY: &str = "0 0 4294967295";
     let number = |path| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
@@ -154,8 +155,8 @@ fn check_owner(what: &'static str, path: &Path, found: &Metadata) -> Result<(), 
     Err(Distrust::Owner { what, path: path.to_owned(), owner: found.uid(), us: user() })
 }
 
-/// Checks a file before its use, if it exists: not a link, not a pipe, socket or device, and not another user's. A
-/// directory passes; the caller handles it.
+/// Checks that a file is safe to use: no link, no pipe, socket or device, and not another user's. Returns the file's
+/// metadata, `None` if it does not exist. A directory passes the check; the caller handles it.
 ///
 /// # Errors
 /// If the path is a link, a pipe, a socket or a device, has several hard links, or belongs to another user.
@@ -187,7 +188,8 @@ pub fn is_open(found: &Metadata) -> bool {
     found.mode() & 0o077 != 0
 }
 
-/// Removes the permissions of all other users. Does nothing if the file is not this user's.
+/// Removes the permissions of all other users on a file with the metadata `found`. Does nothing if the file is not this
+/// user's.
 pub fn close(path: &Path, found: &Metadata) -> Result<(), Distrust> {
     if !is_open(found) || found.uid() != user() {
         return Ok(());

@@ -1,14 +1,14 @@
 //! The write-ahead journal of original settings: the settings of a GPU before wattune's first write.
 //!
 //! The journal is one small JSON file, replaced atomically and synced to disk before each write to a GPU. However the
-//! daemon ends, the next daemon or `wattune restore` knows the original limit, the limits that wattune wrote, and if
-//! the machine or its driver restarted since. An entry is removed when the GPU has its settings back, or when an
-//! external writer changed its limit: wattune then leaves the GPU alone. While the GPU's job continues, the journal
-//! keeps the external limit, so that the next daemon leaves the GPU alone, too.
+//! daemon ends, the next daemon or `wattune restore` knows the original limit, the limits that wattune wrote, and
+//! whether the machine or its driver restarted since. An entry is removed when the GPU has its settings back, or when
+//! an external writer changed the GPU's limit: wattune then leaves the GPU alone. While the GPU's job continues, the
+//! journal keeps the external limit, so that the next daemon leaves the GPU alone, too.
 //!
 //! The journal records a GPU's original limit as soon as a job controls the GPU, before any write, and keeps it while
-//! the job is open. After a kill the next daemon can then recognise an external writer's limit, and after a reboot the
-//! driver's default.
+//! the job is open. After a kill, the next daemon can then recognise a limit that an external writer set; after a
+//! reboot, it can recognise the driver's default limit.
 //!
 //! No driver reports a clock lock. So wattune locks clocks only if they were free before, and records the lock in the
 //! journal; restoring the clocks means unlocking them.
@@ -35,7 +35,8 @@ use wattune_core::units::Millijoules;
 /// The name of the journal's file in the state directory.
 pub const FILE_NAME: &str = "found-limits.json";
 
-/// Format versions: 1 without clock locks, which wattune versions without clock support read too; 2 with clock locks.
+/// Format versions of the file: 1 without clock locks, which older versions of wattune, without clock support, can read
+/// too; 2 with clock locks.
 const VERSION: u32 = 1;
 const WITH_CLOCKS: u32 = 2;
 
@@ -82,8 +83,8 @@ struct Document {
     contents: Contents,
 }
 
-/// The journal of one state directory. Each change is on disk before its method returns; if a method fails, the GPU
-/// must not be written to.
+/// The journal of one state directory. Each method that returns a `Result` writes its change to disk before it returns;
+/// if it fails, the GPU must not be written to.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -118,7 +119,7 @@ impl Journal {
         self.contents.entries.iter()
     }
 
-    /// Returns the entry of a GPU.
+    /// Returns the entry of a GPU; `None` if wattune has not written to the GPU.
     pub fn entry(&self, gpu: &GpuId) -> Option<&Entry> {
         self.contents.entries.get(gpu)
     }
@@ -133,7 +134,8 @@ impl Journal {
         self.entry(gpu).map(|e| e.original).or_else(|| Some(self.contents.originals.get(gpu)?.limit))
     }
 
-    /// Returns the entry for restoring a GPU: its own, or else one made from the original limit recorded for its job.
+    /// Returns the entry by which to restore a GPU: the GPU's own entry, or else one made from the original limit that
+    /// was recorded when a job took control of the GPU. `None` without either.
     pub fn restore_entry(&self, gpu: &GpuId) -> Option<Entry> {
         let of_job = || {
             let original = self.contents.originals.get(gpu)?;
@@ -146,8 +148,8 @@ impl Journal {
         self.entry(gpu).cloned().or_else(of_job)
     }
 
-    /// Raises a GPU's recorded energy counter to at least `counter`, a later value known from another record. A smaller
-    /// reading afterwards means that the driver was reloaded.
+    /// Raises a GPU's recorded energy counter, in memory only, to at least `counter`: a later value, known from the
+    /// ledger's checkpoint. If the GPU then reports a smaller value, the driver was reloaded.
     pub fn update_counter(&mut self, gpu: &GpuId, counter: Millijoules) {
         let entry = self.contents.entries.get_mut(gpu).map(|entry| &mut entry.counter);
         let original = self.contents.originals.get_mut(gpu).map(|original| &mut original.counter);
@@ -156,8 +158,9 @@ impl Journal {
         }
     }
 
-    /// Records the original limit of a GPU that a job controls. If it is recorded already and equals `current`, records
-    /// that the GPU has it in this boot, too. The original limit of an entry takes precedence over `current`.
+    /// Records the original limit of a GPU that a job controls: the one that is recorded already, in the GPU's entry or
+    /// for a job, or else `current`. If an original limit was recorded for a job in an earlier boot and the GPU has
+    /// that limit now, records the present boot with it.
     pub fn record_original(
         &mut self,
         gpu: &GpuId,
@@ -166,7 +169,8 @@ impl Journal {
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
         match self.contents.originals.get(gpu) {
-            // The latest boot id with the original limit is kept: another boot id now shows a reboot.
+            // Keeps the latest boot in which the GPU had its original limit: if the present boot is another one, the
+            // machine was rebooted since.
             Some(known) if known.boot_id == self.boot_id || !current.same_as(known.limit) => return Ok(()),
             _ => {}
         }
@@ -180,8 +184,8 @@ impl Journal {
         self.change(|contents| drop(contents.originals.remove(gpu)))
     }
 
-    /// Records that `limit` is about to be written to a GPU that has `current`, and syncs to disk. At the first call,
-    /// `current` becomes the original limit.
+    /// Records that `limit` is about to be written to a GPU that has `current`, and syncs to disk. If no original limit
+    /// is recorded for the GPU yet, `current` becomes its original limit.
     pub fn record_write(
         &mut self,
         gpu: &GpuId,
@@ -191,7 +195,8 @@ impl Journal {
         now: DateTime<Utc>,
     ) -> Result<(), JournalError> {
         let mut entry = self.entry_or_new(gpu, current, now);
-        // wattune's limits are the current one and the next one; failed writes in between had no effect.
+        // wattune may have set the current limit and is about to set the next one; failed writes in between had no
+        // effect.
         let ours = (!current.same_as(entry.original)).then_some(current);
         entry.written = ours.into_iter().chain([limit]).collect();
         entry.move_to_boot(&self.boot_id);
@@ -204,7 +209,7 @@ impl Journal {
     pub fn record_written(&mut self, gpu: &GpuId, shown: PowerLimit) -> Result<(), JournalError> {
         let Some(mut entry) = self.entry(gpu).cloned() else { return Ok(()) };
         let Some(asked) = entry.written.last().copied() else { return Ok(()) };
-        // Some GPUs round limits, and some apply them with a delay.
+        // Some GPUs round limits, and some apply them with a delay: both limits then count as wattune's.
         entry.written = if shown.same_as(asked) { vec![asked] } else { vec![shown, asked] };
         self.put(gpu, entry)
     }
@@ -224,8 +229,8 @@ impl Journal {
         self.put(gpu, entry)
     }
 
-    /// Records that persistence mode is about to be changed from `original` on a GPU whose limit is
-    /// `limit`.
+    /// Records that persistence mode is about to be changed from `original` on a GPU whose limit is `limit`, and syncs
+    /// to disk. An original mode that is recorded already is kept.
     pub fn record_persistence(
         &mut self,
         gpu: &GpuId,
@@ -238,7 +243,8 @@ impl Journal {
         self.put(gpu, entry)
     }
 
-    /// Returns a GPU's entry, or a new one with the recorded original limit, or else with `current` as the original.
+    /// Returns a GPU's entry, or a new one. The original limit of a new entry is the one recorded for the GPU's job, or
+    /// else `current`.
     fn entry_or_new(&self, gpu: &GpuId, current: PowerLimit, now: DateTime<Utc>) -> Entry {
         let original = self.original_limit(gpu).unwrap_or(current);
         self.entry(gpu).cloned().unwrap_or_else(|| self.new_entry(original, now))
@@ -260,7 +266,7 @@ impl Journal {
         }
     }
 
-    /// Removes the recorded clock lock of a GPU whose clocks are free or locked by an external writer.
+    /// Removes the recorded clock lock of a GPU whose clocks are now free, or locked by an external writer.
     pub fn forget_lock(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
         self.change(|contents| {
             let Some(entry) = contents.entries.get_mut(gpu).filter(|e| e.locked.is_some()) else { return };
@@ -271,13 +277,14 @@ impl Journal {
         })
     }
 
-    /// Removes the recorded limits of a GPU that an external writer has set to `theirs`; a clock lock stays recorded.
+    /// Removes the limits recorded for a GPU on which an external writer has set the limit `theirs`. A clock lock stays
+    /// recorded, together with `theirs` as the original limit.
     pub fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) -> Result<(), JournalError> {
         self.change(|contents| contents.yield_limit(gpu, theirs))
     }
 
-    /// Does the same as [`Self::yield_limit`] and records the external limit for the next daemon, since the job
-    /// continues.
+    /// Does the same as [`Self::yield_limit`], and also records the external limit for the next daemon, since the GPU's
+    /// job continues.
     pub fn yield_to_external(&mut self, gpu: &GpuId, external: ExternalLimit) -> Result<(), JournalError> {
         let boot_id = self.boot_id.clone();
         self.change(|contents| {
@@ -286,12 +293,13 @@ impl Journal {
         })
     }
 
-    /// Removes the entry of a restored GPU. The original limit that its job recorded is kept.
+    /// Removes the entry of a restored GPU. The original limit that was recorded for the GPU's job is kept.
     pub fn forget(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
         self.change(|contents| drop(contents.entries.remove(gpu)))
     }
 
-    /// Removes a GPU whose limit an external writer changed, and records the external limit for the next daemon.
+    /// Removes the entry and the original limit of a GPU whose limit an external writer changed, and records the
+    /// external limit for the next daemon.
     pub fn forget_for_external(&mut self, gpu: &GpuId, external: ExternalLimit) -> Result<(), JournalError> {
         let boot_id = self.boot_id.clone();
         self.change(|contents| {
@@ -301,8 +309,9 @@ impl Journal {
         })
     }
 
-    /// Returns the recorded external limit of a GPU, updated to `shown`, the GPU's present limit. After a reboot, the
-    /// driver's `default` limit does not count as external.
+    /// Returns the recorded external limit of a GPU, updated to the GPU's present limit, `shown`, if known. After a
+    /// reboot, the present limit counts as external only if it differs from the driver's `default` limit; otherwise, or
+    /// if one of the two is unknown, returns `None`.
     pub fn external_limit(
         &self,
         gpu: &GpuId,
@@ -317,7 +326,7 @@ impl Journal {
         Some(ExternalLimit { limit: shown.unwrap_or(recorded.limit.limit), ..recorded.limit })
     }
 
-    /// Records or clears the external limit of a GPU.
+    /// Records the external limit of a GPU; `None` removes it.
     pub fn set_external_limit(&mut self, gpu: &GpuId, external: Option<ExternalLimit>) -> Result<(), JournalError> {
         if self.contents.external.get(gpu).map(|recorded| recorded.limit) == external {
             return Ok(());
@@ -344,7 +353,7 @@ impl Journal {
         &self.path
     }
 
-    /// Applies a change: writes the new content to disk, then keeps it in memory.
+    /// Applies a change to the journal's content: writes the new content to disk, then keeps it in memory.
     fn change(&mut self, change: impl FnOnce(&mut Contents)) -> Result<(), JournalError> {
         let mut contents = self.contents.clone();
         change(&mut contents);
@@ -376,7 +385,8 @@ impl Journal {
     }
 }
 
-/// Returns the kernel's id of this boot. If the kernel reports none, "unknown", which counts as the same boot.
+/// Returns the kernel's id of this boot. If the kernel reports none, returns "unknown", so that all such boots count as
+/// the same one.
 pub fn boot_id() -> String {
     let read = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     read.map_or_else(|_| "unknown".into(), |id| id.trim().to_owned())

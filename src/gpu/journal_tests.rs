@@ -192,7 +192,8 @@ fn the_original_limit_outlives_writes_and_the_boot() {
     open("boot-1").record_original(&gpu, w(250), counter, now).expect("written");
     let mut journal = open("boot-1");
     assert_eq!((journal.entries().count(), journal.original_limit(&gpu), journal.is_empty()), (0, Some(w(250)), false));
-    // Nothing was written: any other limit is external, also the default, unless something restarted.
+    // wattune has written nothing: any limit but the original one is external, even the driver's default, unless the
+    // machine or the driver restarted.
     assert_eq!(way(&journal, w(250)), RestoreAction::AlreadyRestored);
     assert_eq!(way(&journal, w(200)), RestoreAction::LeaveExternal(w(200)));
     assert_eq!(way(&journal, w(300)), RestoreAction::LeaveExternal(w(300)));
@@ -200,7 +201,8 @@ fn the_original_limit_outlives_writes_and_the_boot() {
     assert_eq!(way(&open("boot-2"), w(200)), RestoreAction::LeaveExternal(w(200)));
     journal.update_counter(&gpu, Millijoules::new(2_000));
     assert_eq!(way(&journal, w(300)), RestoreAction::Write(w(250)), "its counter was reset");
-    // A later limit is not the original one: neither a default after a reboot nor wattune's own.
+    // A later limit does not become the original one: neither the default after a reboot nor a limit that wattune
+    // wrote.
     let mut journal = open("boot-2");
     journal.record_original(&gpu, w(300), counter, now).expect("nothing to write");
     journal.record_write(&gpu, w(300), w(200), None, now).expect("written");
@@ -208,7 +210,7 @@ fn the_original_limit_outlives_writes_and_the_boot() {
     journal.forget(&gpu).expect("written");
     journal.record_original(&gpu, w(250), counter, now).expect("it is there again");
     assert_eq!(way(&journal, w(300)), RestoreAction::LeaveExternal(w(300)), "the boot is this one now");
-    // An external limit ends it, and so does the job's end.
+    // The recorded original limit is removed when an external writer sets a limit, and when the job ends.
     journal.yield_to_external(&gpu, ExternalLimit { limit: w(200), since: now }).expect("written");
     assert_eq!((journal.restore_entry(&gpu), open("boot-2").is_empty()), (None, true));
     journal.record_original(&gpu, w(200), counter, now).expect("written");
@@ -230,8 +232,8 @@ fn an_external_limit_met_by_a_restore_is_known_to_the_next_daemon() {
 }
 
 proptest::proptest! {
-    /// The next reader recognises the limits that wattune wrote, whatever writes succeeded, failed or were cut off by a
-    /// kill. It replaces those, and no other but a default after a restart.
+    /// The next daemon recognises the limits that wattune wrote, no matter which writes succeeded, failed or were cut
+    /// off by a kill. It replaces these limits and no other one, except the driver's default after a restart.
     #[test]
     fn own_limits_are_distinguished_from_external_ones(
         writes in proptest::collection::vec((100_u32..300, proptest::bool::ANY, proptest::bool::ANY), 1..8),

@@ -38,7 +38,7 @@ pub enum GpuError {
     #[error("{call}: no answer from the driver for {:.1} s", after.get())]
     TimedOut { call: &'static str, after: Seconds },
     /// The power limit changed since the caller read it, so wattune did not overwrite it.
-    #[error("{call}: an external writer set {current} just before, which was not overwritten")]
+    #[error("{call}: an external writer set the limit to {current} just before; wattune did not overwrite it")]
     LimitChanged { call: &'static str, current: PowerLimit },
     /// Any other failure, with the driver's message.
     #[error("{call}: {message}")]
@@ -68,7 +68,8 @@ impl GpuError {
 /// An upper bound of any GPU's power, for GPUs whose power limits are unknown.
 const HIGHEST_POWER: Watts = Watts::new(5000.0);
 
-/// The capabilities of a GPU by its latest answers. Calls that it refused are retried at growing intervals.
+/// The capabilities of a GPU, as the driver's latest answers show them. Calls that the driver refused are retried at
+/// growing intervals.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Capabilities {
     /// The energy counter, or why it is unavailable; the daemon then integrates power.
@@ -79,9 +80,11 @@ pub struct Capabilities {
     pub limit: Result<(), GpuError>,
     /// The range of accepted power limits, or why the power limit cannot be controlled.
     pub limits: Result<LimitRange, GpuError>,
-    /// The range of lockable clocks, or why there is none. The first lock shows if this process may lock them.
+    /// The range of clocks to which the GPU can be locked, or why there is none. The first lock shows whether this
+    /// process has the permission.
     pub clocks: Result<ClockRange, GpuError>,
-    /// Persistence mode, or why it is unavailable.
+    /// Readings of persistence mode (the driver keeps the GPU initialised without clients), or why they are
+    /// unavailable.
     pub persistence: Result<(), GpuError>,
     /// True if MIG is on: the GPU's energy is recorded as a whole, and its power limit is not controlled.
     pub mig: bool,
@@ -105,32 +108,35 @@ impl Capabilities {
         self.limits.as_ref().err().map(ToString::to_string)
     }
 
-    /// Returns an upper bound of the GPU's mean power: its largest or `known` limit, whichever is higher.
+    /// Returns an upper bound of the GPU's mean power: the largest limit that its range allows or the limit `known`
+    /// from a reading, whichever is higher; 5 kW if neither is known.
     pub fn highest_power(&self, known: Option<PowerLimit>) -> Watts {
         let largest = self.limits.as_ref().ok().map(|range| range.max);
         largest.max(known).map_or(HIGHEST_POWER, PowerLimit::watts)
     }
 
-    /// Returns true if the GPU's clock under load can show that `lock` was removed, which it can for a low `lock`.
+    /// Returns true if the GPU's clock under load can show that the clock lock `lock` was removed. It can if the lock
+    /// is more than about 13 % below the highest lockable clock.
     pub fn can_verify_unlock(&self, lock: ClockLimit) -> bool {
         let is_low = |range: &ClockRange| lock.megahertz() * 103 / 100 < range.max().megahertz() * 9 / 10;
         self.clocks.as_ref().is_ok_and(is_low)
     }
 
-    /// Returns the reason why the GPU's clocks cannot be locked, if one is known before the first attempt.
+    /// Returns the reason why the GPU's clocks cannot be locked, if there is one that is known before the first
+    /// attempt.
     pub fn why_no_clocks(&self) -> Option<String> {
         self.why_no_control().or_else(|| self.clocks.as_ref().err().map(ToString::to_string))
     }
 }
 
-/// The extent of a GPU reading.
+/// The extent of a GPU reading: which values are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Energy and power only, which is cheap enough for many reads per second.
     Quick,
-    /// All values, without the calls that the GPU refused recently.
+    /// All values, except those whose calls the GPU refused recently.
     Full,
-    /// All values, including recently refused calls: for writes and restores.
+    /// All values, including those whose calls the GPU refused recently: for writes and restores.
     Retry,
 }
 
@@ -145,7 +151,7 @@ pub struct Reading {
     pub requested: Option<PowerLimit>,
     /// The power limit in force: the lowest of the host's, the GPU's own and any out-of-band limit.
     pub enforced: Option<PowerLimit>,
-    /// The driver's reasons for lowered clocks.
+    /// The driver's reasons why clocks are lowered now.
     pub reasons: Option<EventReasons>,
     /// The core temperature in degrees Celsius.
     pub temperature_c: Option<f64>,

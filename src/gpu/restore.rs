@@ -39,7 +39,8 @@ pub enum Restored {
     Written(PowerLimit, Clocks),
     /// An external writer has set another limit since, which wattune left alone.
     LeftExternal(PowerLimit, Clocks),
-    /// The cap on the node's power allows no higher limit; the journal keeps the entry.
+    /// The cap on the node's power allows no higher limit, so that the original limit is not restored yet; the journal
+    /// keeps the entry.
     HeldByCap {
         /// The limit that the GPU has now.
         limit: PowerLimit,
@@ -83,8 +84,9 @@ const READ_BACK_TIMEOUT: Seconds = Seconds::new(1.0);
 
 const READ_BACK_INTERVAL: Seconds = Seconds::new(0.1);
 
-/// Restores every GPU in the journal, all in parallel, so that a hanging GPU delays no other. Each step (read, clocks,
-/// limit, persistence mode) may take `timeout`. Blocks: not for async tasks.
+/// Restores every GPU in the journal, all in parallel, so that a hanging GPU delays no other. Each step of a restore
+/// (read, clocks, limit, persistence mode) may take `timeout`. Returns the outcome for each GPU. Blocks: not for async
+/// tasks.
 pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Seconds) -> Vec<(GpuId, Restored)> {
     let all: Vec<_> = handles.iter().map(|handle| (handle.clone(), None)).collect();
     let mut outcomes = restore_only(journal, &all, timeout);
@@ -102,7 +104,8 @@ pub fn absent(journal: &Journal, handles: &[GpuHandle]) -> Vec<(GpuId, Restored)
     missing.inspect(|(id, outcome)| tracing::error!(gpu.uuid = %id, "GPU {id}: {outcome}")).collect()
 }
 
-/// Restores these GPUs; one that comes with a limit is raised at most to that limit.
+/// Restores these GPUs. If a GPU comes with a limit, its power limit is raised to at most that limit, because a power
+/// cap allows no more.
 pub fn restore_only(
     journal: &mut Journal,
     gpus: &[(GpuHandle, Option<PowerLimit>)],
@@ -146,12 +149,13 @@ fn record_outcome(journal: &mut Journal, gpu: &GpuHandle, outcome: &Restored) {
             tracing::warn!(gpu.uuid = %id, "GPU {id}: {outcome}");
             // The clocks are unlocked regardless of the cap, so the journal drops their lock.
             if let Err(error) = journal.forget_lock(id) {
-                tracing::error!(gpu.uuid = %id, "GPU {id}: its clocks are unlocked but cannot be removed from the journal: {error}");
+                tracing::error!(gpu.uuid = %id, "GPU {id}: its clocks are unlocked, but the clock lock cannot be removed from the journal: {error}");
             }
             return;
         }
         Restored::AlreadyRestored(..) | Restored::Written(..) => journal.forget(id),
-        // A continuing job's GPU keeps the external limit, which must not count as the original limit later.
+        // If the GPU's job continues, the external limit stays in force. It is recorded as external, so that it does
+        // not count as the original limit later.
         Restored::LeftExternal(limit, _) => match gpu.observe().at {
             Some(at) => journal.forget_for_external(id, ExternalLimit { limit: *limit, since: at.utc }),
             None => journal.forget(id),
@@ -176,7 +180,8 @@ fn record_part(journal: &mut Journal, gpu: &GpuHandle, limit: PowerLimit) -> Res
 
 struct Attempt<'a> {
     entry: Entry,
-    /// True if wattune has written to the GPU; false if its job has only recorded the original limit.
+    /// True if wattune has written to the GPU; false if only the original limit is recorded, since a job took control
+    /// of the GPU.
     is_ours: bool,
     boot_id: &'a str,
     gpu: &'a GpuHandle,
@@ -189,10 +194,10 @@ impl Attempt<'_> {
         Restored::Failed { original: self.entry.original, shown: reading.requested.or(reading.enforced), why }
     }
 
-    /// Restores the GPU, to at most `part` if given. Returns `None` if wattune has written nothing to the GPU and
-    /// nothing needs to be restored.
+    /// Restores the GPU, with a power limit of at most `part` if given. Returns `None` if wattune has written nothing
+    /// to the GPU and nothing needs to be restored.
     fn restore(&self, part: Option<PowerLimit>) -> Option<Restored> {
-        // Reading waits for queued writes, so that no write follows the restore.
+        // The read waits for queued writes, so that none of them follows the restore.
         let seen = match self.gpu.read_and_wait(self.timeout) {
             Ok(seen) => seen,
             Err(error) => return self.is_ours.then(|| self.failed(error.to_string())),
@@ -247,7 +252,8 @@ impl Attempt<'_> {
         }
         let mut waited = Seconds::ZERO;
         loop {
-            // Drivers round a requested clock, so 3 % above the lock counts as unlocked.
+            // Drivers round a requested clock, so only a clock more than 3 % above the lock shows that the lock is
+            // gone.
             match self.gpu.observe().unexplained_clock() {
                 Some(clock) if clock > lock.megahertz() * 103 / 100 => return Ok(Clocks::Unlocked),
                 Some(clock) if waited >= READ_BACK_TIMEOUT.min(self.timeout) => {

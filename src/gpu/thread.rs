@@ -53,7 +53,7 @@ struct Request {
 #[derive(Clone, Copy)]
 enum Task {
     Read,
-    /// A write, with the power limit that it may replace, if restricted to one.
+    /// A write, and the power limit that it may overwrite; `None` if it may overwrite any.
     Write(Write, Option<PowerLimit>),
 }
 
@@ -79,8 +79,9 @@ impl Task {
 const READING: &str = "reading the GPU";
 
 impl GpuHandle {
-    /// Wraps a device in a handle and starts its thread, if any. `full_every` is the interval of full reads; other
-    /// reads fetch energy and power only. A driver call without an answer for `call_timeout` is reported as a fault.
+    /// Wraps a device in a handle and starts the device's thread, unless `sampling` is [`Sampling::OnRequest`].
+    /// `full_every` is the interval of full reads; reads in between fetch energy and power only. A driver call that
+    /// takes longer than `call_timeout` is reported as a fault.
     pub fn start(
         device: Box<dyn GpuDevice>,
         clock: Arc<dyn Clock>,
@@ -118,7 +119,7 @@ impl GpuHandle {
         &self.identity
     }
 
-    /// Returns the GPU's capabilities by its latest answers.
+    /// Returns the GPU's capabilities, as the driver's latest answers show them.
     pub fn capabilities(&self) -> Arc<Capabilities> {
         lock(&self.shared).capabilities.clone()
     }
@@ -142,8 +143,8 @@ impl GpuHandle {
         self.watching.store(on, Ordering::Relaxed);
     }
 
-    /// Continues the ledger of an earlier daemon, which has recorded the next `ahead` of the energy counter's gains
-    /// already ([`Meter::continue_ledger`](wattune_core::ledger::Meter::continue_ledger)).
+    /// Continues the ledger of an earlier daemon. That daemon has already recorded `ahead` of the energy by which the
+    /// GPU's counter will increase next ([`Meter::continue_ledger`](wattune_core::ledger::Meter::continue_ledger)).
     pub fn continue_ledger(&self, ahead: Millijoules) {
         *lock(&self.recorded_ahead) = Some(ahead);
     }
@@ -231,7 +232,7 @@ fn run(
         begin(READING);
         worker.sample(|| clock.now(), false);
         lock(shared).publish(&worker);
-        // Skips samples that are late: the meter accepts any interval.
+        // Skips samples that are late: the energy meter accepts any interval.
         next = next.after(period).max(clock.monotonic());
         loop {
             let wait = next.since(clock.monotonic());
@@ -241,7 +242,7 @@ fn run(
                     let result = task.carry_out(&mut worker, clock);
                     lock(shared).publish(&worker);
                     if let Some(reply) = reply {
-                        // The receiver may have timed out.
+                        // Sending fails if the receiver has stopped waiting.
                         let _ = reply.try_send(result);
                     }
                 }

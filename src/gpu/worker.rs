@@ -13,7 +13,8 @@ use wattune_core::units::{Millijoules, Seconds};
 /// The interval between attempts to reopen a lost GPU.
 const REOPEN_EVERY: Seconds = Seconds::new(2.0);
 
-/// The longest interval between energy readings without a gap. During a gap, another job may have used the GPU.
+/// The longest interval between two energy readings that does not count as a gap. During a gap, another job may have
+/// used the GPU.
 const LONGEST_INTERVAL: Seconds = Seconds::new(1.0);
 
 /// The interval before a retry of a refused process-use call.
@@ -27,7 +28,7 @@ const JUMP_WARNING_INTERVAL: Seconds = Seconds::new(60.0);
 pub enum Write {
     /// Sets the power limit, within the GPU's range.
     PowerLimit(PowerLimit),
-    /// Locks the clocks to at most this clock, one of the lockable ones.
+    /// Limits the clocks to at most this clock, which must be one that the GPU can lock.
     LockClocks(ClockLimit),
     /// Removes any clock lock.
     ResetClocks,
@@ -71,7 +72,8 @@ pub struct EnergyReading {
     pub at: Now,
     /// The energy since the daemon opened the GPU.
     pub metered: Metered,
-    /// The energy counter, consistent with `metered`.
+    /// The latest value of the energy counter, up to which `metered` includes the counter's increase; `None` if the
+    /// counter was never read.
     pub counter: Option<Millijoules>,
 }
 
@@ -85,7 +87,8 @@ pub struct Availability {
 }
 
 impl Availability {
-    /// Records if the value is available now. A new outage starts at `missing_since`; a continuing one keeps its start.
+    /// Records whether the value is available now. A new outage starts at `missing_since`; a continuing one keeps its
+    /// start.
     fn observe(&mut self, is_available: bool, missing_since: Now) {
         self.ever |= is_available;
         self.missing_since = (!is_available).then(|| self.missing_since.unwrap_or(missing_since));
@@ -106,11 +109,12 @@ pub struct Observation {
     pub reading: Reading,
     /// The energy since the daemon opened the GPU.
     pub metered: Metered,
-    /// The time up to which `metered` is known; may lie before `at` if energy and power cannot be read.
+    /// The time up to which `metered` is known, which is earlier than `at` while neither energy nor power can be read.
     pub metered_at: Option<Now>,
-    /// The latest counter value, consistent with `metered`.
+    /// The latest value of the energy counter, up to which `metered` includes the counter's increase; `None` if the
+    /// counter was never read.
     pub counter: Option<Millijoules>,
-    /// The first energy reading after the latest gap.
+    /// The first energy reading after the latest gap (more than a second without energy readings), if there was a gap.
     pub after_gap: Option<EnergyReading>,
     /// The number of counter resets since the daemon opened the GPU.
     pub counter_resets: u32,
@@ -132,12 +136,13 @@ pub struct Observation {
     pub limit_availability: Availability,
     /// The outcome of the latest write.
     pub last_write: Option<WriteOutcome>,
-    /// The GPU's use by process; `None` if not being read, an error if the GPU does not report it.
+    /// The GPU's use by process; `None` while it is not read, an error if the GPU does not report it.
     pub process_use: Option<Result<ProcessWeights, GpuError>>,
 }
 
 impl Observation {
-    /// Returns the clock in MHz if the GPU works and no reported reason lowers the clock.
+    /// Returns the clock in MHz if the GPU works and reports no reason for a lowered clock. A low clock then means a
+    /// clock lock.
     pub fn unexplained_clock(&self) -> Option<u32> {
         let reading = self.reading;
         let working = reading.processes != Some(0) || reading.reasons.is_some();
@@ -145,8 +150,8 @@ impl Observation {
         reading.sm_clock_mhz.filter(|_| self.fault.is_none() && working && free)
     }
 
-    /// Returns how often the GPU or its driver may have restarted, which resets the power limit to the default, since
-    /// the daemon opened the GPU.
+    /// Returns how often, since the daemon opened the GPU, the GPU or its driver may have restarted. A restart sets the
+    /// power limit back to the default.
     pub fn restarts(&self) -> u32 {
         self.counter_resets + self.reopened
     }
@@ -156,7 +161,8 @@ pub(super) struct Worker {
     device: Box<dyn GpuDevice>,
     capabilities: Arc<Capabilities>,
     meter: Meter,
-    /// The duration of the last read that included the energy counter.
+    /// The duration of the last read that included the energy counter: the time of that reading is uncertain by so
+    /// much.
     took: Seconds,
     last_full: Option<Monotonic>,
     last_reopen: Option<Monotonic>,
@@ -165,7 +171,8 @@ pub(super) struct Worker {
     /// True while the use by process is to be read.
     watching: Arc<AtomicBool>,
     processes_at: Option<Monotonic>,
-    /// Energy of the counter's next gains that an earlier daemon recorded already, if its ledger is continued.
+    /// The part of the counter's next increase that an earlier daemon has recorded already; `None` if there is no
+    /// earlier ledger to continue, or once the meter has this value.
     recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
 }
 
@@ -222,8 +229,9 @@ impl Worker {
         &self.observation
     }
 
-    /// Reads the GPU once: with recently refused calls if `full`; otherwise all values if a full read is due, else
-    /// energy and power only. Reads `clock` after the driver's answer, so that the time fits the energy.
+    /// Reads the GPU once, after an attempt to reopen it if it did not answer last time. If `full`, reads all values,
+    /// including recently refused ones. Otherwise reads all values if a full read is due, else energy and power only.
+    /// Reads `clock` after the driver's answer, so that the time fits the energy.
     pub(super) fn sample(&mut self, clock: impl Fn() -> Now, full: bool) {
         let now = clock();
         if self.observation.fault.is_some() && !self.reopen(now, full) {
@@ -274,7 +282,7 @@ impl Worker {
                     self.observation.process_use = None;
                 }
                 let counted = self.observation.process_use.get_or_insert_with(|| Ok(ProcessWeights::new()));
-                // Use before the first reading is not counted.
+                // The use of the GPU before the first reading is not counted.
                 let (Ok(counted), Some(before)) = (counted, before) else { return };
                 let millis = u64::try_from(now.monotonic.since(before).to_std().as_millis()).unwrap_or_default();
                 for process in list {
@@ -282,7 +290,7 @@ impl Worker {
                 }
             }
             Err(error) if error.is_unsupported() => self.observation.process_use = Some(Err(error)),
-            // The next call may succeed; the regular reading detects a lost GPU.
+            // This error may be temporary, so the next call tries again; the regular reading detects a lost GPU.
             Err(_) => {}
         }
     }
@@ -370,8 +378,8 @@ impl Worker {
             let before = seen.counter_jump.replace((jump, now));
             if before.is_none_or(|(_, before)| now.monotonic.since(before.monotonic) > JUMP_WARNING_INTERVAL) {
                 let id = &self.device.identity().id;
-                tracing::warn!(gpu.uuid = %id, "GPU {id}: its energy counter gained {:.0} J in {:.1} s and can have used \
-                    {:.0} J at most: not recorded, its power is integrated instead",
+                tracing::warn!(gpu.uuid = %id, "GPU {id}: its energy counter rose by {:.0} J in {:.1} s, but the GPU can \
+                    have used {:.0} J at most: the rise is ignored, and power is integrated instead",
                     jump.gained.to_joules().get(), jump.span.get(), jump.possible.get());
             }
         }
@@ -381,7 +389,8 @@ impl Worker {
         let seen = &mut self.observation;
         let since = seen.fault.as_ref().map_or(now, |(_, since)| *since);
         seen.fault = Some((error, since));
-        // The state of an unresponsive GPU is unknown. The last counter value is kept, to measure the gap's energy.
+        // The state of an unresponsive GPU is unknown. The last counter value is kept, to measure the energy of the gap
+        // later.
         seen.reading = Reading::default();
         self.last_full = None;
     }
@@ -438,7 +447,7 @@ mod tests {
         let refused = worker.write(Write::PowerLimit(w(200)), Some(w(250)), || clock.now());
         assert_eq!(refused, Err(GpuError::LimitChanged { call: "nvmlDeviceSetPowerManagementLimit", current: w(280) }));
         assert_eq!((gpu.limit(), worker.observation().reading.requested), (w(280), Some(w(280))));
-        // A restore overwrites any limit.
+        // Without an expected limit, as in a restore, any limit is overwritten.
         assert_eq!(worker.write(Write::PowerLimit(w(300)), None, || clock.now()), Ok(()));
         assert_eq!(gpu.limit(), w(300));
     }

@@ -39,13 +39,13 @@ pub(super) struct Problem {
     /// The line of the request's body, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) line: Option<usize>,
-    /// The column in that line, counted from 1.
+    /// The column in line `line` of the request's body, counted from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) column: Option<usize>,
 }
 
 impl Problem {
-    /// Creates a problem whose kind is `status`.
+    /// Creates a problem with this HTTP status and this explanation.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             kind: "about:blank",
@@ -117,7 +117,7 @@ impl From<ControlError> for Problem {
 
 impl From<StoreError> for Problem {
     fn from(cause: StoreError) -> Self {
-        // The cause may contain paths: it is for the operator only.
+        // The cause may contain paths, so only the log has it, for the operator.
         tracing::error!("a request was answered with 503: the database failed: {cause}");
         let detail = "the database cannot be read or written now; the daemon's log has the reason";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)

@@ -27,7 +27,7 @@ pub(super) trait Wire: DeserializeOwned {
     const MAX_BYTES: Option<usize> = None;
 }
 
-/// A JSON request body. The guard checks its media type.
+/// A JSON request body. The guard has checked the media type of the request.
 pub(super) struct Payload<T>(pub T);
 
 impl<T: Wire> FromRequest<Shared> for Payload<T> {
@@ -53,7 +53,7 @@ impl<T: Wire> FromRequest<Shared> for Payload<T> {
     }
 }
 
-/// Reads a JSON body. Refuses invalid JSON with status 400, and JSON of another shape with 422.
+/// Reads a JSON body. Refuses invalid JSON with status 400, and JSON that does not fit the type with 422.
 pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
     if body.iter().all(u8::is_ascii_whitespace) {
         let detail = "the body is empty; give a JSON object, see GET /openapi.json";
@@ -71,7 +71,7 @@ pub(super) fn read<T: Wire>(body: &[u8]) -> Result<T, Problem> {
     Ok(value)
 }
 
-/// A JSON object and nothing else: serde alone would also accept an array of the fields' values.
+/// A JSON object and no other JSON: serde alone would also accept an array of the fields' values.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -121,7 +121,7 @@ fn refuse<T: Wire>(path: &str, error: &serde_json::Error) -> Problem {
     if field.is_empty() { problem } else { problem.of_field(field) }
 }
 
-/// Returns the hint for a field, or else for the nearest enclosing field that has one: `gpus[1]` uses that of `gpus`.
+/// Returns the hint for a field; without one, the hint for the nearest enclosing field: `gpus[1]` uses that of `gpus`.
 fn hint_for(right: &'static [(&'static str, &'static str)], field: &str) -> Option<&'static str> {
     let mut path = field;
     loop {
@@ -202,7 +202,7 @@ pub(super) fn finite<Q>(field: &'static str, quantity: Option<Q>) -> Result<Q, I
     quantity.ok_or_else(|| invalid(field, "is not a finite number"))
 }
 
-/// Returns a list's maximum length as requested, or an error if it is outside 1..=`most`.
+/// Returns the requested maximum length of a list, or an error if the request is outside 1..=`most`.
 pub(super) fn page_length(limit: u32, most: u32) -> Result<u32, InvalidJob> {
     let why = || format!("is {limit}; it must be within 1 to {most}");
     if (1..=most).contains(&limit) { Ok(limit) } else { Err(invalid("limit", why())) }
@@ -213,7 +213,8 @@ pub(super) const fn usually<const N: u32>() -> u32 {
     N
 }
 
-/// A request, and the status, field and text of the problem that it must give.
+/// First a request; then the HTTP status, the field (`None` for none) and a part of the text of the problem that must
+/// follow.
 #[cfg(test)]
 pub(super) type Refused = (&'static str, u16, Option<&'static str>, &'static str);
 

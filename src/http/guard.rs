@@ -131,8 +131,9 @@ pub(super) async fn enforce(State(guard): State<Guard>, request: Request, next: 
     Ok(next.run(request).await)
 }
 
-/// Checks that a request may receive events. An image or a link to the events would hold a connection for as long as it
-/// is shown, so only programs and `fetch` or `EventSource` are accepted.
+/// Checks that a request may receive events. A page that shows the events as an image or a frame, or opens them as a
+/// link, would hold a connection for as long as it is shown, so only programs and `fetch` or `EventSource` are
+/// accepted.
 pub(super) fn check_listener(headers: &HeaderMap) -> Result<(), Refusal> {
     let fetched = headers.get("sec-fetch-dest").is_none_or(|dest| dest.as_bytes().eq_ignore_ascii_case(b"empty"));
     let mut accepted =

@@ -16,11 +16,11 @@ const TIME_LIMIT: Duration = Duration::from_secs(2);
 /// The answer of a successful health check.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct HealthView {
-    /// Always `ok`; a failure has another status and a problem as its body.
+    /// Always `ok`; the answer of a failed check has another HTTP status, and a problem as its body.
     pub status: &'static str,
 }
 
-/// Checks that the control loop answers. If it does not, the daemon should be restarted.
+/// Checks that the control loop answers. If the check fails, the daemon should be restarted.
 #[utoipa::path(
     get, path = "/healthz", tag = "health",
     responses((status = OK, body = HealthView), (status = SERVICE_UNAVAILABLE, response = Problem))
@@ -43,7 +43,7 @@ pub(super) async fn health(state: State<Shared>) -> Answer<HealthView> {
     healthz(state).await
 }
 
-/// Checks that the daemon has started and answers. If it does not, clients should wait.
+/// Checks that the daemon has started and answers. If the check fails, clients should wait.
 #[utoipa::path(
     get, path = "/readyz", tag = "health",
     responses((status = OK, body = HealthView), (status = SERVICE_UNAVAILABLE, response = Problem))

@@ -20,7 +20,8 @@ use crate::controller::view::StatusView;
 
 /// The interval between queries of the status.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The maximum number of jobs, and of problems, in an event; events may go to every client each second.
+/// The maximum number of jobs, and of problems, in an event. Events are limited because each may go to all clients
+/// every second.
 const MAX_LISTED: usize = 50;
 /// The maximum number of connected clients.
 const CLIENTS: usize = 64;
@@ -49,7 +50,7 @@ impl Frame {
     fn of_status(status: StatusView) -> Option<Self> {
         let status = status.at_most(MAX_LISTED);
         let data = text(&status)?;
-        // The time alone is no change, but its minute is, so that clients get the time once a minute.
+        // A new time alone is no change, except once a minute, so that clients get the time once a minute.
         let minute = status.now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(DateTime::<Utc>::UNIX_EPOCH);
         let identity = text(&StatusView { now: minute, ..status })?;
         Some(Self { event: "status", data, identity })
@@ -116,7 +117,8 @@ impl Live {
         Ok(stream::unfold((newest, place), next).take_until(self.stop.clone().cancelled_owned()))
     }
 
-    /// Reserves a place for one more client. The error is the number of clients in total and of this user.
+    /// Reserves a place for one more client. The error holds the numbers of connected clients: first in total, second
+    /// of this user.
     fn place(&self, peer: Peer) -> Result<Place, (usize, usize)> {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = listeners.values().sum();

@@ -24,7 +24,7 @@ use crate::recurring::RecurringView;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Prometheus metrics: OpenMetrics if the client accepts it, otherwise Prometheus's plain text format.
+/// Returns Prometheus metrics: as OpenMetrics if the client accepts it, otherwise in Prometheus's plain text format.
 #[utoipa::path(
     get, path = "/metrics", tag = "health",
     responses(
@@ -52,7 +52,8 @@ pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) ->
     Ok(([(header::CONTENT_TYPE, kind)], text))
 }
 
-/// Returns the metrics as OpenMetrics text. `recurring` is the recurring jobs to show and their total number.
+/// Returns the metrics as OpenMetrics text. `recurring` has first the recurring jobs to show, second the number of all
+/// recurring jobs; `None` leaves out their metrics.
 fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("wattune");
     registry.register_collector(Box::new(families(status, recurring)));

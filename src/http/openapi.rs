@@ -100,9 +100,9 @@ fn operations(document: &mut serde_json::Value) -> impl Iterator<Item = &mut ser
         .flat_map(|o| o.values_mut())
 }
 
-/// Completes an operation's responses: adds descriptions, which OpenAPI 3.1 requires; a problem as the body of each
-/// refusal; and refusals that all operations of a kind share, for unreadable addresses, invalid parameters, and bodies
-/// that are invalid, too large, late or of another media type.
+/// Completes an operation's responses with: descriptions, which OpenAPI 3.1 requires; a problem as the body of each
+/// refusal; and the refusals that all operations with a path, query parameters or a body share, for unreadable
+/// addresses, invalid parameters, and bodies that are invalid, too large, late or of another media type.
 fn describe_responses(operation: &mut serde_json::Value) {
     let summary = operation.get("summary").cloned().unwrap_or_default();
     let parameters = operation.get("parameters").and_then(serde_json::Value::as_array);

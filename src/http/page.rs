@@ -1,5 +1,5 @@
-//! The web page at `/`: one document that contains its style, script and charts. The page only reads this API and
-//! changes nothing. Its sources are in `page/`.
+//! The web page at `/`: one document that contains its style, script and charts. The page only reads the daemon's API
+//! and changes nothing. The sources of the page are in `page/`.
 
 use std::sync::LazyLock;
 
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_document_has_no_external_references() {
-        // Exceptions: the name of an XML vocabulary, and uPlot's origin in its header.
+        // Allowed: the name of the XML vocabulary of SVG, and uPlot's origin in the header of its script.
         let names = ["http://www.w3.org/2000/svg", "https://github.com/leeoniya/uPlot"];
         let text = names.iter().fold(DOCUMENT.clone(), |text, name| text.replace(name, ""));
         for scheme in ["http://", "https://", "ws://", "wss://", "url(", "@import", " src=", "sendBeacon", "import("] {
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_script_only_reads() {
-        // One function sends all requests, and it only reads.
+        // The page's own script sends all requests from one place, and they only read.
         let own = SCRIPT.replace(include_str!("page/uplot/uPlot.iife.min.js"), "");
         assert_eq!(own.matches("fetch(").count(), 1);
         for method in ["POST", "PUT", "DELETE", "PATCH", "XMLHttpRequest", "WebSocket"] {

@@ -16,7 +16,7 @@ use super::places::Peer;
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const TCP: u8 = 6;
-/// The connection states in which the kernel reports an owner: it reports none once no process has the socket.
+/// The TCP states of a socket with an owner: once no process has the socket any more, the kernel reports no owner.
 const ESTABLISHED: u8 = 1;
 const CLOSE_WAIT: u8 = 8;
 
@@ -84,13 +84,13 @@ fn question(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
         }
         bytes.extend(field);
     }
-    // On any network interface, without a cookie.
+    // On any network interface; no cookie, which would name one particular socket.
     bytes.extend([0; 4]);
     bytes.extend([0xff; 8]);
     bytes
 }
 
-/// Returns the socket's owner from an `inet_diag_msg`.
+/// Returns the user id of the socket's owner from an `inet_diag_msg`; `None` if the kernel reports no owner.
 fn owner(answer: &[u8]) -> Option<u32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let is_connected = [ESTABLISHED, CLOSE_WAIT].contains(answer.get(STATE)?);

@@ -1,10 +1,11 @@
 //! Decides which connection is closed when there are too many. Each open connection has a place in a table.
 //!
-//! A new connection always gets a place. If there are too many connections, one is closed: of the user with the most
-//! connections, or of the new connection's user if at the limit per user. Among these, the connection is closed that
-//! has waited longest for its client: for a request, for the rest of one, or for the client to read. Connections that
-//! have answered a request are ranked separately from those that have not, so that neither kind can displace the other.
-//! Connections that are being answered, and those through which a running job reports, are closed last.
+//! A new connection always gets a place. If there are too many connections, one is closed: a connection of the user
+//! with the most connections or, if the new connection's user is at the limit per user, one of that user. Among the
+//! user's connections, the one is closed that has waited longest for its client: for a request, for the rest of a
+//! request, or for the client to read the answer. Connections that have answered a request are ranked separately from
+//! those that have not, so that neither kind can displace the other. Connections that are being answered, and those
+//! through which a running job reports, are closed last.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -36,8 +37,8 @@ pub(super) enum Stage {
     Stalled,
 }
 
-/// The groups from which a connection is closed, in this order, except that [`Pool::Useful`] comes first if it has more
-/// than half of the places that a user may have.
+/// The groups of a user's connections, in the order in which connections are closed, except that [`Pool::Useful`] comes
+/// first if it has more than half of the places that a user may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Pool {
     /// Connections that wait for their client and have answered no request yet.
@@ -86,14 +87,14 @@ impl Place {
         }
     }
 
-    /// Returns the time limit of the connection's stage; `None` without one.
+    /// Returns the time limit of the connection's stage; `None` if the stage has no limit.
     const fn time_limit(&self, limits: &Limits) -> Option<Duration> {
         match (self.stage, self.has_answered) {
             (Stage::Idle, false) => Some(limits.request),
-            // Long enough for the handler to refuse a late body first.
+            // Twice the handler's time limit, so that the handler refuses a late body first.
             (Stage::Receiving, _) => Some(limits.request.saturating_mul(2)),
             (Stage::Idle, true) if !self.reports => Some(limits.idle),
-            // Answering has other limits: of the handler and of each write.
+            // An idle connection of a reporting job has no limit; answers are limited by the handler and by each write.
             _ => None,
         }
     }
@@ -105,7 +106,7 @@ pub(super) struct Places {
     limits: Limits,
     next: Id,
     places: HashMap<Id, Place>,
-    /// The connections by user and pool, in the order in which they wait. No set is empty.
+    /// The connections of each user and pool, those that have waited longest first. No set is empty.
     pools: BTreeMap<(Peer, Pool), BTreeSet<(Instant, Id)>>,
 }
 
@@ -140,7 +141,8 @@ impl Places {
         Some(id)
     }
 
-    /// Records that bytes have arrived. Bytes of a first request do not restart the waiting time.
+    /// Records that bytes have arrived, and restarts the connection's idle time, except during its first request: a client
+    /// that sends that request slowly must not hold its place.
     pub(super) fn receive(&mut self, id: Id, now: Instant) {
         self.enter(id, Stage::Idle, Stage::Receiving, now, |place| place.has_answered);
     }
@@ -150,12 +152,12 @@ impl Places {
         self.change(id, |place| (place.stage, place.since) = (Stage::Receiving, now));
     }
 
-    /// Records that the complete request has arrived, or that its rest is not needed.
+    /// Records that the complete request has arrived, or that the rest of the request is not needed.
     pub(super) fn arrived(&mut self, id: Id, now: Instant) {
         self.enter(id, Stage::Receiving, Stage::Answering, now, |_| true);
     }
 
-    /// Records that the client has stopped (`stalls`) or resumed reading its answer.
+    /// Records that the client has stopped reading its answer (`stalls`), or has resumed reading.
     pub(super) fn stall(&mut self, id: Id, stalls: bool, now: Instant) {
         let (from, to) = if stalls { (Stage::Answering, Stage::Stalled) } else { (Stage::Stalled, Stage::Answering) };
         self.enter(id, from, to, now, |_| true);
@@ -175,7 +177,8 @@ impl Places {
     }
 
     /// Records that a running job has reported through this connection, which is then closed last. At most half of a
-    /// user's places are protected in this way: those that were marked last.
+    /// user's places are protected in this way; if there are more, the one that has waited longest loses its
+    /// protection.
     pub(super) fn reported(&mut self, id: Id) {
         let Some(place) = self.places.get(&id).copied() else { return };
         self.change(id, |place| place.reports = true);
@@ -239,7 +242,7 @@ impl Places {
         self.pools.get(&(peer, pool))?.first().map(|(_, id)| *id)
     }
 
-    /// Returns the user's connection to close next.
+    /// Returns the user's connection to close next; `None` if the user has no connection.
     fn victim(&self, peer: Peer) -> Option<Id> {
         let more_than_half = self.count(peer, Pool::Useful) > self.limits.each / 2;
         let order = match more_than_half {
@@ -303,7 +306,7 @@ mod tests {
             assert_eq!(given_away.is_some(), round >= LIMITS.each, "{round}");
         }
         assert!(own.iter().all(|id| scene.has(*id)));
-        // The user's next connection is the first beyond the total: the attacker has most.
+        // The user's next connection exceeds the total limit; the attacker has the most connections and loses one.
         let (newest, given_away) = scene.admit(USER);
         assert!(given_away.is_some_and(|id| id >= 4) && scene.has(newest) && own.iter().all(|id| scene.has(*id)));
     }
@@ -321,7 +324,8 @@ mod tests {
             let (attacker, _) = scene.admit(USER);
             scene.exchange(attacker);
         }
-        // Connections with an earlier request have half at most: a newcomer has time for its request.
+        // Connections that have answered a request keep at most half of the places, so a new connection has time to
+        // send its first request.
         let (newcomer, _) = scene.admit(USER);
         for _ in 0..LIMITS.each / 2 - 1 {
             scene.admit(USER);
@@ -344,7 +348,7 @@ mod tests {
             scene.exchange(attacker);
         }
         assert!(scene.has(job) && scene.has(events));
-        // A client that does not read its answer waits like any other.
+        // A connection whose client does not read the answer counts as waiting, and can be closed like any other.
         let now = scene.now();
         scene.places.stall(events, true, now);
         for _ in 0..LIMITS.each {

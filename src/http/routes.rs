@@ -63,7 +63,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
 
 pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document(documented().into_openapi()));
 
-/// Returns this description.
+/// Returns this OpenAPI description.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "openapi", tag = "health",
     responses((status = OK, body = serde_json::Value, content_type = "application/json"))
@@ -114,7 +114,8 @@ fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
 }
 
-/// Marks connections through which jobs report: these are closed last, so that leases do not run out.
+/// Marks connections through which jobs or trials report. They are closed last, so that no job counts as dead because
+/// its report was lost.
 async fn mark_reporters(request: Request, next: axum::middleware::Next) -> Response {
     const REPORTS: [&str; 2] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress"];
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);

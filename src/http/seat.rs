@@ -1,5 +1,5 @@
-//! The seat of a connection reports the connection's state to the table of places, and closes the connection if it
-//! loses its place or its client does not read.
+//! The seat of a connection: reports the connection's state to the table of places (`places.rs`), and closes the
+//! connection if it loses its place in the table, or if its client does not read.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -126,7 +126,7 @@ pub(super) struct Seated<S> {
     seat: Seat,
     is_stalled: bool,
     limit: Duration,
-    /// The time limit of the waiting write, if one waits.
+    /// The time limit of the write that waits at present; `None` if no write waits.
     waits: Option<Pin<Box<Sleep>>>,
 }
 
@@ -231,7 +231,7 @@ impl hyper::service::Service<Request<Incoming>> for SeatedService {
     }
 }
 
-/// The end of a body, which is reported to the seat once.
+/// The end of the body of a request or an answer, which is reported to the seat once.
 struct End {
     seat: Seat,
     is_answer: bool,

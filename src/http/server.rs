@@ -88,8 +88,9 @@ impl Server {
         self.unix.as_ref().map(|unix| unix.file.path.as_path())
     }
 
-    /// Serves until `cancel`, then finishes running requests for at most five seconds and removes the socket's file.
-    /// Renews the leases of running trials before the first answer, and ends trials with an expired lease from then on.
+    /// Serves until `cancel` is cancelled, then finishes running requests for at most five seconds and removes the
+    /// socket's file. Before the first answer, renews the leases of running trials (a silent trial counts as lost after
+    /// its lease), because trials could not report while no daemon ran; from then on, ends trials whose lease expires.
     pub async fn serve(self, recurring: Recurring, cancel: CancellationToken) {
         let bound = self.tcp_address();
         recurring.renew().await;
@@ -129,8 +130,8 @@ impl Server {
     }
 }
 
-/// Returns the limits on connections per address. They follow from this process's limit on open files, which is raised
-/// first as far as allowed.
+/// Returns the limits on connections per address, which follow from this process's limit on open files. Raises that
+/// limit first, as far as the system allows.
 fn limits(request: Duration) -> Limits {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = MAX_FILES.min(maximum.unwrap_or(MAX_FILES));
@@ -229,7 +230,7 @@ impl Connections {
     fn serve(&self, stream: impl Stream, service: Router, seat: Seat) {
         let (stop, abort) = (self.stop.clone(), self.abort.clone());
         let mut protocol = http1::Builder::new();
-        // The table of places limits the time within which a request's head must arrive.
+        // The table of places, not the HTTP library, limits the time within which a request's head must arrive.
         protocol.timer(TokioTimer::new()).header_read_timeout(None).max_headers(64).max_buf_size(BUFFER);
         self.tracker.spawn(async move {
             // Before the client's first byte, a connection needs no buffers.

@@ -20,7 +20,7 @@ pub struct Settings {
     pub socket_group: Option<String>,
     /// The maximum size of a request body in bytes.
     pub body_limit_bytes: usize,
-    /// The time limit for receiving a request, and again for answering it.
+    /// The time limit for receiving a request, and likewise for answering it.
     pub request_timeout_s: Seconds,
 }
 

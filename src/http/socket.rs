@@ -48,13 +48,13 @@ pub enum SocketError {
     },
 }
 
-/// A listening Unix socket. Its file is removed when this is dropped.
+/// A listening Unix socket. Dropping the value removes the socket's file.
 pub(super) struct Socket {
     pub(super) listener: UnixListener,
     pub(super) file: SocketFile,
 }
 
-/// The socket's file, and the device and inode number that identify it.
+/// The socket's file, with the device number and the inode number that identify the file.
 pub(super) struct SocketFile {
     pub(super) path: PathBuf,
     inode: (u64, u64),
@@ -62,7 +62,7 @@ pub(super) struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another daemon may have replaced the file by its own.
+        // Another daemon may have replaced the file by a file of its own.
         if fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -197,7 +197,7 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         assert!(path.exists());
         let socket = bind(&path, None).await.map_err(|e| e.to_string()).map(Some).expect("replaced");
-        // A replaced file is not this socket's to remove.
+        // The socket must not remove a file that has replaced its own.
         fs::remove_file(&path).expect("removed");
         fs::write(&path, "notes").expect("written");
         drop(socket);

@@ -22,7 +22,7 @@ struct Daemon {
     address: SocketAddr,
     socket: PathBuf,
     ready: Ready,
-    /// Keeps queries waiting; without it they are refused.
+    /// The controller's end of the queue: queries wait while it exists, and are refused without it.
     requests: Option<Requests>,
     cancel: CancellationToken,
     serving: JoinHandle<()>,
@@ -56,7 +56,7 @@ impl Daemon {
         Self::over(directory, settings).await
     }
 
-    /// Starts one that continues with another's directory.
+    /// Starts a daemon that continues with the directory of an earlier daemon.
     async fn over(directory: tempfile::TempDir, settings: Settings) -> Self {
         let socket = directory.path().join("wattune.sock");
         let settings =
@@ -78,7 +78,7 @@ impl Daemon {
         }
     }
 
-    /// Starts one whose controller is gone.
+    /// Starts a daemon whose controller is gone.
     async fn without_controller() -> Self {
         let mut daemon = Self::start(Settings::default()).await;
         daemon.requests = None;
@@ -193,7 +193,7 @@ async fn all_clients_share_one_query() {
         client.read_until("event: problem\ndata: {").await;
         client.read_until("try again").await;
     }
-    // An equal answer is not sent again, and without clients there is no query.
+    // An answer that equals the previous one is not sent again, and without clients there is no query.
     drop(clients);
     let mut late = Client::connect(&daemon, "").await;
     drop(requests);
@@ -215,7 +215,7 @@ async fn clients_are_limited_and_streams_end_with_the_daemon() {
     assert_eq!((refused.status, refused.detail().contains("clients are connected already")), (503, true));
     assert_eq!(daemon.get("/").await.status, 200);
     clients.pop();
-    // Its place is free as soon as the server sees the disconnect.
+    // The place of the closed client is free as soon as the server sees the disconnect.
     let mut next = Client::connect(&daemon, "").await;
     while !next.received.contains("event: problem") {
         next = Client::connect(&daemon, "").await;
@@ -322,7 +322,7 @@ async fn a_taken_port_is_reported() {
     assert!(refused.contains("is in use") && refused.contains("ss -ltnp"), "{refused}");
 }
 
-/// Otherwise the first request after a restart would end all trials that were silent during the downtime.
+/// Without new leases, the first request after a restart would end all trials that were silent during the downtime.
 #[tokio::test]
 async fn running_trials_get_new_leases_before_the_first_answer() {
     let directory = tempfile::tempdir().expect("directory");

@@ -15,8 +15,9 @@ use wattune_core::units::PricePerMwh;
 /// A chain of price sources: groups in order of preference; the sources of a group are equals.
 pub type PriceChain = Vec<Vec<Arc<dyn Provider<PricePerMwh>>>>;
 
-/// Builds the chain that the settings choose: groups in order of preference; the sources of a group are equals. Reads
-/// no file and makes no request yet. Counts of requests are kept in files in `state_dir`.
+/// Builds the chain of carbon-intensity sources that the settings choose: groups in order of preference; the sources of
+/// a group are equals. Reads no file and makes no request yet. Counts of requests are kept in files in `state_dir`, or
+/// only in memory if it is absent.
 ///
 /// # Errors
 /// If a chosen source lacks a required setting, or settings contradict each other.
@@ -34,8 +35,8 @@ pub fn build(
     groups.iter().map(group).collect()
 }
 
-/// Builds the chain of price sources that the settings choose; empty for none. Reads no file and makes no request yet.
-/// Counts of requests are kept in a file in `state_dir`.
+/// Builds the chain of price sources that the settings choose; empty if they choose no source. Reads no file and makes
+/// no request yet. Counts of requests are kept in a file in `state_dir`, or only in memory if it is absent.
 pub fn build_price(
     price: &PriceSettings,
     carbon: &CarbonSettings,

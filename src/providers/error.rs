@@ -23,7 +23,8 @@ pub enum ProviderError {
         host: String,
         after: Seconds,
     },
-    /// The source refused the key, or the key's access to the data. More frequent requests would not help.
+    /// The source refused the key, or the key's access to the data. The next request follows an hour later, because
+    /// earlier ones would not help.
     #[error("refused with status {status} ({message}); {advice}. Trying hourly")]
     Refused {
         /// HTTP status, 401 or 403.
@@ -36,11 +37,11 @@ pub enum ProviderError {
     #[error("{what}")]
     NoKey { what: String },
     /// The configured number of requests per hour is used up. No request was made.
-    #[error("{per_hour} requests within an hour are used up, the next one is sent after {}; raise requests_per_hour if your plan \
-             allows more", until.format("%H:%M:%SZ"))]
+    #[error("the limit of {per_hour} requests an hour is reached, the next one is sent after {}; raise requests_per_hour if your \
+             subscription allows more", until.format("%H:%M:%SZ"))]
     QuotaSpent { per_hour: u32, until: DateTime<Utc> },
     /// The source reports too many requests.
-    #[error("asked too often{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
+    #[error("the service reports too many requests{}; raise carbon.poll_interval_s if this is usual", wait(*retry_after))]
     RateLimited { retry_after: Option<Seconds> },
     /// The source's server failed.
     #[error("the service failed with status {status} ({message}); the fault is at the service. Trying again")]
@@ -50,7 +51,7 @@ pub enum ProviderError {
         /// Message in the response body, shortened.
         message: String,
     },
-    /// The response is not of the requested kind, such as a redirection or "not found".
+    /// The response is not what was requested: a redirection, "not found", or an error in spite of status 200.
     #[error("answered with status {status} ({message}); check the zone and the address in the settings")]
     Unexpected {
         status: u16,
@@ -58,7 +59,7 @@ pub enum ProviderError {
         message: String,
     },
     /// The response body is longer than allowed; the rest was not read.
-    #[error("more than {limit_bytes} bytes; raise the limit (carbon.max_body_bytes) if this is really the answer")]
+    #[error("the response has more than {limit_bytes} bytes; if that is expected, raise carbon.max_body_bytes")]
     TooLarge { limit_bytes: u64 },
     /// The answer cannot be parsed.
     #[error("{at}: {what}")]
@@ -83,7 +84,8 @@ impl ProviderError {
         Self::Refused { status: 403, message: shortened(&String::from_utf8_lossy(body)), advice: String::new() }
     }
 
-    /// Returns the error with sent secrets removed, which the source's messages may repeat.
+    /// Returns the error without the secrets that were sent (keys, tokens), because the source's message may repeat
+    /// them.
     #[must_use]
     pub(super) fn cleaned(mut self, secrets: &Secrets) -> Self {
         match &mut self {
@@ -93,7 +95,8 @@ impl ProviderError {
             | Self::Unexpected { message: text, .. }
             | Self::Empty { what: text } => *text = secrets.without(text),
             Self::Malformed { what, at } => (*what, *at) = (secrets.without(what), secrets.without(at)),
-            // Text of wattune's own: names of variables and files in it may contain beginnings of secrets.
+            // The text is wattune's own, so only whole secrets are removed: names of variables and files may begin like
+            // a secret.
             Self::NoKey { what: text } => *text = secrets.without_whole(text),
             Self::TimedOut { .. }
             | Self::QuotaSpent { .. }
@@ -124,7 +127,8 @@ pub enum SettingsError {
     /// `assume_utc` together with a `time_zone` other than UTC.
     #[error("{table}.file.assume_utc is true, and {table}.file.time_zone is \"{zone}\"; remove one of them")]
     TwoZones { table: &'static str, zone: String },
-    /// A unit of prices for carbon intensities, or the other way round.
+    /// A file of carbon intensities whose `unit` is one of prices, or a file of prices whose `unit` is one of
+    /// intensities.
     #[error("{table}.file.unit is not a unit for the values of this file; write one of {right}")]
     Unit { table: &'static str, right: String },
     /// A source that does not serve the configured place.

@@ -1,4 +1,4 @@
-//! Sources of the grid's signals, and the feed that polls them.
+//! Sources of the grid's signals (carbon intensity and price), and the feed that polls them.
 //!
 //! A source implements [`Provider`] and turns responses into forecasts, converted to wattune's units and to UTC. The
 //! [`Feed`] polls a chain of sources, keeps values that are still valid when sources fail, chooses the active source,

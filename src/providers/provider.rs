@@ -1,4 +1,4 @@
-//! The interface of a source, and its answers.
+//! The interface that every source of a signal implements, and the answers that a source returns.
 
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
@@ -27,16 +27,17 @@ impl<V> From<Forecast<V>> for Answer<V> {
     }
 }
 
-/// Actual values of a past span; `None` if the source offers no history beyond its answers.
+/// Result of a request for the actual values of a past span; `None` if the source offers no more history than its
+/// [`Answer`]s contain.
 pub type Actuals<V> = Result<Option<TimeSeries<Quoted<V>>>, ProviderError>;
 
-/// Usual age from which a source's actual values are final.
+/// Usual age from which actual values are final: the source no longer revises them.
 pub(super) const FINAL_AFTER: Seconds = Seconds::new(3.0 * 86_400.0);
 
 /// A source of a signal, such as the carbon intensity, for one zone.
 ///
-/// Past slots of an answer's `expected` must hold the forecast as first published, not as revised afterwards: the
-/// source's skill is measured on them.
+/// In the `expected` values of an answer, past slots (spans of time with one value each) must hold the forecast as
+/// first published, not as revised afterwards, because the source's skill is measured on them.
 pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
     /// Returns the source's name in configuration and API ("file").
     fn source(&self) -> &'static str;
@@ -47,8 +48,8 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
     /// Returns the time between polls.
     fn cadence(&self) -> Seconds;
 
-    /// Returns the kind and scope of the source's values if the settings determine them. A stored forecast of another
-    /// kind or scope is dropped.
+    /// Returns first the kind (average or marginal), second the scope (lifecycle or operational) of the source's
+    /// values; `None` if they are not known before an answer. A stored forecast of another kind or scope is dropped.
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         None
     }
@@ -68,7 +69,7 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
         true
     }
 
-    /// Returns the number of requests so far, if the source has a quota.
+    /// Returns the numbers of requests in the last hour and day, with the quota; `None` if the source has no quota.
     fn requests(&self, _now: DateTime<Utc>) -> Option<Requests> {
         None
     }
@@ -79,8 +80,9 @@ pub trait Provider<V: SignalValue = GramsPerKwh>: Send + Sync {
     /// If there is no answer, or no usable one; the message names the remedy.
     fn fetch(&self, now: DateTime<Utc>) -> BoxFuture<'_, Result<Answer<V>, ProviderError>>;
 
-    /// Requests actual values of a past span, which may be long; the source answers with as much as one request covers,
-    /// from the start on. Returns `None` if the source offers no more history than [`Self::fetch`] does.
+    /// Requests actual values of a past span, which may be long; the source returns the first part of the span, as much
+    /// as one request covers. Returns `None` if the source offers no more history than the answers of [`Self::fetch`]
+    /// contain.
     fn fetch_actuals(&self, _span: Slot, _now: DateTime<Utc>) -> BoxFuture<'_, Actuals<V>> {
         std::future::ready(Ok(None)).boxed()
     }

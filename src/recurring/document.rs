@@ -1,4 +1,4 @@
-//! Export format of a recurring job, for backup or transfer to another daemon.
+//! Export format of a recurring job (a training that runs again and again), for backup or transfer to another daemon.
 
 use chrono::{DateTime, Datelike, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,12 +10,12 @@ use wattune_core::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run
 use wattune_core::domain::{JobId, JobName};
 use wattune_core::units::{Joules, Seconds};
 
-/// Highest number that an imported trial may have; later trials continue from the last number.
+/// Highest number that an imported trial may have; the numbers of later trials continue from the last imported number.
 const LAST: u32 = 1_000_000_000;
-/// Upper bound of a trial's energy in joules and of its time in seconds.
+/// Upper bound of a trial's costs and energy in joules, and of its time in seconds.
 const MOST: f64 = Cost::MOST.get();
 
-/// Maximum length of the key of a request for a trial, in characters.
+/// Maximum length in characters of the key that a client sends with its request for a trial.
 pub const LONGEST_KEY: usize = 200;
 
 /// Version of the format that this program writes and reads.
@@ -54,9 +54,11 @@ pub struct TrialDocument {
     pub state: TrialState,
     /// Number of completed epochs.
     pub epochs: u32,
-    /// Cost of the trial so far: eta × energy + (1 − eta) × time × maximum power; more if the target is out of reach.
+    /// Cost of the trial so far: eta × energy + (1 − eta) × time × maximum power; raised if the target counts as out of
+    /// reach.
     pub cost_j: f64,
-    /// Mean cost of an epoch, without the search for the power limit; null before it is known.
+    /// Mean cost of an epoch; null before the first epoch has ended. The epochs up to `first_epochs`, which include the
+    /// search for the power limit, are left out once there are later ones.
     pub epoch_cost_j: Option<f64>,
     /// Energy of the trial's GPUs so far.
     pub energy_j: f64,
@@ -68,13 +70,13 @@ pub struct TrialDocument {
     pub first_epochs: Option<u32>,
     /// Cost at the first report with a completed epoch.
     pub first_cost_j: Option<f64>,
-    /// Key of the request that began the trial.
+    /// Key that the client sent with the request that began the trial; null if it sent none.
     pub key: Option<String>,
-    /// Training run whose ledger account supplies the energy.
+    /// Training run whose account in wattune's ledger supplies the energy; null if the client reports energy itself.
     pub job_id: Option<String>,
     /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,
-    /// Time at which the client's lease ends, unless the client reports before.
+    /// Time at which the trial counts as lost, unless the client reports before.
     pub lease_until: DateTime<Utc>,
     /// Time at which the trial ended; null while the trial runs.
     pub ended_at: Option<DateTime<Utc>>,
@@ -90,7 +92,7 @@ pub enum TrialKind {
     Exploration,
     /// Best known batch size, because another trial explores at the same time.
     Concurrent,
-    /// Chosen by the current estimates of all batch sizes.
+    /// Chosen by the current cost estimates of all batch sizes.
     Regular,
 }
 
@@ -108,7 +110,7 @@ pub enum TrialState {
     Stopped,
     /// The client withdrew the trial; the policy ignores it.
     Withdrawn,
-    /// The trial's lease expired; the policy ignores the trial.
+    /// The client did not report before the trial's lease ended; the policy ignores the trial.
     Lost,
 }
 
@@ -242,7 +244,8 @@ impl RecurringDocument {
 
 const IMPLAUSIBLE_TIME: &str = "is outside the years 1970 to 9999";
 
-/// Returns true if a time can be that of a trial: RFC 3339 has no later years, and no trial is older.
+/// Returns true if a time can be that of a trial, from 1970 to 9999: no trial is older, and RFC 3339 has no later
+/// years.
 fn is_plausible_time(at: &DateTime<Utc>) -> bool {
     (1970..=9999).contains(&at.year())
 }

@@ -1,4 +1,5 @@
-//! Service for recurring jobs: selects the batch size of the next run, across restarts and for any number of clients.
+//! Service for recurring jobs, trainings that run again and again: selects the batch size of each run, called a trial.
+//! It works across restarts of the daemon and for any number of clients.
 //!
 //! Each request is one transaction of the store, and no state is kept in memory: if the daemon dies between two
 //! requests, the next request continues from the last answer. The control loop is not involved.
@@ -21,7 +22,7 @@ pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, Tri
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
 pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView, VerdictView};
 
-/// Time between two searches for trials with an expired lease.
+/// Time between two searches for trials with an expired lease, whose clients were silent too long.
 const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Maximum number of recurring jobs: more would mean that clients create one for each run, by mistake.
@@ -52,7 +53,7 @@ pub enum RecurringError {
 pub struct TrialMessage {
     /// Progress of the trial.
     pub report: Report,
-    /// Training run whose ledger account supplied the energy.
+    /// Training run whose account in wattune's ledger supplied the energy; absent if the client reported energy itself.
     pub job: Option<JobId>,
 }
 
@@ -70,18 +71,18 @@ impl Recurring {
     }
 
     /// Renews the leases of running trials, because clients could not report while the daemon was down. Must run before
-    /// the first request, which would end such trials.
+    /// the first request, which would end trials whose lease expired in that time.
     pub async fn renew(&self) {
         if let Err(error) = self.store.renew_recurring_leases(self.now()).await {
-            tracing::error!(%error, "renewal of trial leases failed");
+            tracing::error!(%error, "cannot renew the leases of running batch-size trials, which may expire");
         }
     }
 
-    /// Ends trials with an expired lease, every 30 s until `cancel`.
+    /// Ends trials with an expired lease, every 30 s until `cancel` is cancelled.
     pub async fn watch(self, cancel: CancellationToken) {
         while cancel.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
             if let Err(error) = self.sweep().await {
-                tracing::error!(%error, "expiry of trial leases failed");
+                tracing::error!(%error, "cannot end batch-size trials whose lease expired");
             }
         }
     }
@@ -95,7 +96,8 @@ impl Recurring {
         Ok(())
     }
 
-    /// Creates a recurring job, or finds an equal existing one. Returns true if it is new.
+    /// Creates a recurring job, or finds the existing one with this name and specification. The second returned value
+    /// is true if the job is new.
     pub async fn put(&self, name: JobName, spec: RecurringSpec) -> Result<(RecurringView, bool), RecurringError> {
         let terms = Terms::try_from(spec)?;
         let wanted = RecurringSpec::from(&terms);
@@ -116,12 +118,13 @@ impl Recurring {
         }
     }
 
-    /// Returns up to `limit` recurring jobs by name, after `after`.
+    /// Returns up to `limit` recurring jobs in order of their names, beginning after the name `after`.
     pub async fn list(&self, after: &str, limit: u32) -> Result<Vec<RecurringEntry>, RecurringError> {
         Ok(self.store.list_recurring(after, limit, self.now()).await?.into_iter().map(RecurringEntry::from).collect())
     }
 
-    /// Returns up to `limit` recurring jobs with the newest trials, newest first, and the total number of jobs.
+    /// Returns first up to `limit` recurring jobs, those with the newest trials, newest first; second the number of all
+    /// recurring jobs.
     pub async fn latest(&self, limit: u32) -> Result<(Vec<RecurringView>, u64), RecurringError> {
         let now = self.now();
         let (mut latest, all) = self.store.latest_recurring(limit).await?;
@@ -161,7 +164,7 @@ impl Recurring {
         self.with_hint(&stored, number).await
     }
 
-    /// Returns the trials on a page, in its order.
+    /// Returns the trials on a page of the list of trials, in the page's order.
     pub async fn trials(&self, name: &JobName, page: Page) -> Result<Vec<TrialView>, RecurringError> {
         let stored = self.present(name, FullRuns { page: Some(page), ..FullRuns::default() }).await?;
         let on_page = page.of(&stored.job.runs).into_iter();
@@ -219,7 +222,7 @@ impl Recurring {
     /// Creates a recurring job from an exported document.
     pub async fn import(&self, name: JobName, document: RecurringDocument) -> Result<RecurringView, RecurringError> {
         let mut stored = document.read(name)?;
-        // No lease is longer than that of a trial that begins now.
+        // Leases are shortened to that of a trial that begins now: the document may hold longer ones.
         let latest = self.now() + stored.job.terms.lease.to_delta();
         let running = stored.job.runs.iter_mut().filter(|run| run.trial.is_running());
         running.for_each(|run| run.lease_until = run.lease_until.min(latest));
@@ -269,8 +272,8 @@ impl Recurring {
         known.ok_or_else(|| RecurringError::NotFound(name.to_string()))
     }
 
-    /// Returns a recurring job with complete data of the running and the selected trials. Trials with an expired lease
-    /// have ended in it, even if the database does not show that yet.
+    /// Returns a recurring job with complete data of the running trials and of those that `full_runs` selects. In the
+    /// returned job, trials with an expired lease have ended, even if the database does not show that yet.
     async fn present(&self, name: &JobName, full_runs: FullRuns) -> Result<StoredRecurring, RecurringError> {
         let mut stored = self.outline(name, full_runs).await?;
         stored.job.expire(self.now());
@@ -287,14 +290,15 @@ impl Recurring {
         Ok(TrialView::of(&stored.job, run, hint))
     }
 
-    /// Returns the power limit in watts with the least cost per sample, if the profile of this batch size is complete.
+    /// Returns the power limit in watts with the least cost per sample, if the profile (measured throughput and power
+    /// by limit) of this batch size is complete.
     async fn hint(&self, name: &JobName, gpus: &GpuSet, batch_size: u64, knob: &Knob) -> Option<f64> {
         let gpus = vec![(gpus.model.clone(), gpus.count)];
         let key = ProfileKey { name: name.clone(), batch_size: Some(batch_size), gpus };
         let record = match self.store.profile(&key).await {
             Ok(record) => record?,
             Err(error) => {
-                tracing::warn!(%name, %error, "power limit hint unavailable");
+                tracing::warn!(%name, %error, "cannot read the profile, so this trial has no suggested power limit");
                 return None;
             }
         };

@@ -59,7 +59,7 @@ pub struct RecurringSpec {
     #[serde(default)]
     #[schema(default = "wattune")]
     pub policy: RecurringPolicy,
-    /// Seed of the random generator, for reproducible choices; random if null.
+    /// Seed of the random generator, for reproducible choices; if null, the daemon draws one.
     #[serde(default)]
     pub seed: Option<u64>,
     /// Time after its last report at which a trial counts as lost. 1 to 604800 s; must exceed the longest epoch.
@@ -120,7 +120,7 @@ const fn one() -> u32 {
 }
 
 impl RecurringSpec {
-    /// Returns the name of one field that differs between the two specifications.
+    /// Returns the name of one field that differs between the two specifications; `None` if they are equal.
     pub fn differs_in(&self, other: &Self) -> Option<String> {
         let fields = |spec: &Self| serde_json::to_value(spec).ok()?.as_object().cloned();
         let (own, others) = (fields(self)?, fields(other)?);
@@ -184,7 +184,8 @@ impl TryFrom<RecurringSpec> for Terms {
 /// Minimum plausible power: any GPU draws more, so that a lower value was probably given in kilowatts.
 const MIN_POWER: Watts = Watts::new(10.0);
 
-/// Checks that the power of `gpus` GPUs, if known, was given in watts.
+/// Checks that the maximum power of a trial is plausible in watts. `gpus` is the trial's number of GPUs, if it is
+/// known.
 fn check_max_power(max_power: Watts, gpus: Option<u32>) -> Result<(), InvalidSpec> {
     let why = if max_power < MIN_POWER {
         let meant = if max_power > Watts::ZERO { "; was it given in kilowatts?" } else { "" };

@@ -30,13 +30,13 @@ pub struct RecurringEntry {
 pub enum RecurringStage {
     /// The policy still explores batch sizes.
     Exploring,
-    /// The policy chooses batch sizes by its estimates, and trials refine these.
+    /// The policy chooses batch sizes by its estimates of their costs, and trials refine the estimates.
     Exploiting,
     /// No batch size has reached the target, and none is left to try.
     NoneConverges,
 }
 
-/// A recurring job.
+/// A recurring job: a training that runs again and again, whose batch size wattune chooses.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RecurringView {
     /// Name of the recurring job.
@@ -53,11 +53,11 @@ pub struct RecurringView {
     pub trials: usize,
     /// Number of running trials.
     pub running: usize,
-    /// Estimate for each batch size, in ascending order of batch sizes.
+    /// Estimated cost for each batch size, in ascending order of batch sizes.
     pub arms: Vec<ArmView>,
 }
 
-/// Estimate for a batch size.
+/// Estimated cost of a trial with one batch size.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ArmView {
     /// Batch size.
@@ -76,10 +76,11 @@ pub struct ArmView {
     pub mean_cost_g: Option<f64>,
 }
 
-/// A trial.
+/// A trial: one run of a recurring job, with a batch size that the policy chose.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct TrialView {
-    /// Number, from 1, in one sequence for all trials of a name: a job that is deleted and created again continues it.
+    /// Number, from 1, in one sequence for all trials of a name: a job that is deleted and created again continues the
+    /// sequence.
     pub number: u32,
     /// Batch size to use.
     pub batch_size: u64,
@@ -87,7 +88,7 @@ pub struct TrialView {
     pub kind: TrialKind,
     /// State of the trial.
     pub state: TrialState,
-    /// Maximum number of epochs by current estimates; absent once the trial has ended.
+    /// Number of epochs after which the trial is stopped, by current estimates; absent once the trial has ended.
     pub max_epochs: Option<u32>,
     /// Best power limit for each of the trial's GPUs at this batch size, measured by earlier runs; absent if unknown.
     pub power_limit_w: Option<f64>,
@@ -97,26 +98,25 @@ pub struct TrialView {
     pub energy_j: f64,
     /// Training time so far.
     pub time_s: f64,
-    /// Cost that counts for the policy: the actual cost, or more if its client reported that the target is out of
-    /// reach.
+    /// Cost that counts for the policy: the actual cost, or more if the target counts as out of reach.
     pub cost_j: f64,
     /// Emissions that `cost_j` amounts to at the reference intensity; only with the objective carbon.
     pub cost_g: Option<f64>,
     /// Metric of the last report.
     pub metric: Option<f64>,
-    /// Key of the request that began the trial.
+    /// Key that the client sent with the request that began the trial.
     pub key: Option<String>,
-    /// Training run whose ledger account supplies the energy.
+    /// Training run whose account in wattune's ledger supplies the energy.
     pub job_id: Option<String>,
     /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,
-    /// Time at which the client's lease ends, unless the client reports before.
+    /// Time at which the trial counts as lost, unless the client reports before.
     pub lease_until: DateTime<Utc>,
     /// Time at which the trial ended; absent while the trial runs.
     pub ended_at: Option<DateTime<Utc>>,
     /// Explanation of the trial's state, in words.
     pub reason: String,
-    /// Likely mistakes in the trial's energy and time, such as a wrong unit, with the most likely intention.
+    /// Likely mistakes in the trial's energy and time, such as a wrong unit, and what the client most likely meant.
     pub warnings: Vec<String>,
 }
 
@@ -129,13 +129,14 @@ pub struct VerdictView {
     pub stop: bool,
     /// True if the trial ended because it reached its target.
     pub reached: bool,
-    /// Maximum number of epochs of the trial.
+    /// Number of epochs after which the trial is stopped, by current estimates; once the trial has ended, its completed
+    /// epochs.
     pub max_epochs: u32,
     /// Explanation of the trial's state, in words.
     pub reason: String,
-    /// Duration of the client's lease, from this response on.
+    /// Time from this response on within which the client must report again; otherwise the trial counts as lost.
     pub lease_s: f64,
-    /// Likely mistakes in the trial's energy and time, such as a wrong unit, with the most likely intention.
+    /// Likely mistakes in the trial's energy and time, such as a wrong unit, and what the client most likely meant.
     pub warnings: Vec<String>,
 }
 

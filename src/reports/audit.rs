@@ -47,9 +47,9 @@ pub struct TermsView {
 pub struct EmbodiedView {
     /// The embodied emissions of one GPU with its part of the node.
     pub per_gpu_g: f64,
-    /// The service life over which these emissions are spread.
+    /// The service life of the hardware, over which the embodied emissions are spread.
     pub life_s: f64,
-    /// The source of both figures.
+    /// The source of the embodied emissions and of the service life.
     pub source: String,
 }
 
@@ -60,7 +60,8 @@ pub struct CompletenessView {
     pub hours: u64,
     /// The number of hours with recorded energy.
     pub hours_with_energy: u64,
-    /// The energy whose emissions are not settled yet, mostly of the current hour; all figures include this energy.
+    /// The energy whose emissions have not been computed (settled) yet, mostly of the current hour; all figures include
+    /// this energy.
     pub unsettled_j: f64,
     /// The comparison of each device's recorded energy with its counter.
     pub devices: Vec<DeviceView>,
@@ -68,8 +69,8 @@ pub struct CompletenessView {
     pub gaps: Vec<GapView>,
 }
 
-/// A device's recorded energy compared with its counter, over the blocks closed in the span: jobs + idle + unattributed
-/// equals counter + integrated + difference, exactly.
+/// A device's recorded energy compared with its counter, over the ledger's blocks (usually an hour each) that were
+/// closed in the span: jobs + idle + unattributed equals counter + integrated + difference, exactly.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct DeviceView {
     /// The id of the device.
@@ -95,9 +96,10 @@ pub struct DeviceView {
 pub struct GapView {
     /// The id of the device.
     pub device: String,
-    /// The start of the gap; the start of the hour if the hour's minutes were rolled up.
+    /// The start of the gap; if the gap's intervals were already summed by hour (rolled up), the start of the first
+    /// hour.
     pub from: DateTime<Utc>,
-    /// The end of the gap; the end of the hour if the hour's minutes were rolled up.
+    /// The end of the gap; if the gap's intervals were already summed by hour (rolled up), the end of the last hour.
     pub to: DateTime<Utc>,
     /// The energy used in the gap; absent if unknown, in which case no figure includes this energy.
     pub energy_j: Option<f64>,
@@ -105,7 +107,8 @@ pub struct GapView {
     pub filled: String,
 }
 
-/// The versions of the hourly settlements in a report. Each settlement computes an hour's emissions anew.
+/// The versions of the hourly settlements in a report. A settlement computes an hour's emissions; each later settlement
+/// of the hour is a new version that replaces the previous one.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VersionView {
     /// The highest version of any hour's settlement; 0 before the first settlement.
@@ -124,7 +127,7 @@ pub struct VersionView {
     pub restatements_left_out: u64,
 }
 
-/// An account of emissions.
+/// An account of emissions, by the kind of carbon intensity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AccountKind {
@@ -153,9 +156,10 @@ pub struct RestatementView {
     pub at: DateTime<Utc>,
     /// The reason for the new settlement.
     pub reason: String,
-    /// The hour's emissions before.
+    /// The hour's emissions by the previous settlement.
     pub before_g: f64,
-    /// The hour's emissions afterwards, for the same energy if the new version has more or less energy.
+    /// The hour's emissions by the new settlement. If that settlement also changed the hour's energy, the emissions of
+    /// the previous energy with the new intensities.
     pub after_g: f64,
 }
 
@@ -172,11 +176,11 @@ pub struct CorrectionView {
     pub why: String,
     /// The previous owner: `job:` with an id, `idle` or `unattributed`.
     pub of: String,
-    /// The new owner, in the same form.
+    /// The new owner: `job:` with an id, `idle` or `unattributed`.
     pub given_to: String,
     /// The number of corrected intervals that begin in the report's span.
     pub intervals: u64,
-    /// The energy of these intervals.
+    /// The energy of the corrected intervals that begin in the report's span.
     pub energy_j: f64,
 }
 
@@ -287,23 +291,23 @@ impl MethodView {
             software: env!("CARGO_PKG_VERSION"),
             energy: "differences of the devices' energy counters in whole millijoules, power integrated where there is no \
                      counter; a GPU's energy belongs to its job, or is shared among its jobs by the rule in the ledger",
-            carbon: "location-based: each interval's energy times the average intensity of its time; marginal intensities make \
-                     a second account that is never netted with it; market-based only by a declared contract's factor",
+            carbon: "location-based: each interval's energy times the average intensity of its time; emissions by marginal intensities are a separate account, never added to or subtracted from the others; market-based only by a declared contract's factor",
             uncertainty: "5 % gain of the counters' sensors, 10 % where energy was integrated or a gap was filled; gain \
                           errors do not average out. The sources give no uncertainty of their intensities",
             boundary,
             embodied,
             savings: "emissions of the same work at the GPUs' original limits, by each job's profile, minus the job's emissions; \
-                      estimated when the job ended, and again before its minutes are rolled up. A job's saving counts at the \
-                      time of its end, and for a GPU only if the job had no other. The means of several jobs are summed, and \
-                      so are the bounds of the intervals, as for fully correlated errors; jobs without an estimate do not count",
+                      estimated when the job ended, and again before the job's rows per minute are merged into rows per \
+                      hour. A job's saving counts at the time of its end, and for a GPU only if the job had no other. The \
+                      means of several jobs are summed, and so are the bounds of the intervals, as for fully correlated \
+                      errors; jobs without an estimate do not count",
             sci: "ISO/IEC 21031: facility emissions with declared embodied ones of jobs that began and ended in the span, per \
                   declared functional unit",
         }
     }
 }
 
-/// Returns a property of the boundary in words, with the times at which it changed in the report's span.
+/// Returns a property of the accounting boundary in words, with the times at which it changed in the report's span.
 fn over_time(report: &Report, of: impl Fn(&Boundary) -> String) -> String {
     let mut texts: Vec<(DateTime<Utc>, String)> = Vec::new();
     for period in &report.data.periods {

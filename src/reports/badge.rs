@@ -25,11 +25,12 @@ fn emissions(row: &ReportRow) -> String {
     row.carbon_g.map_or_else(|| "emissions unknown".to_owned(), |g| format!("{} CO2e", grams(g)))
 }
 
-/// Renders the badge: a label, and beside it a row's energy, emissions, state of the intensities and savings.
+/// Renders the badge: a label, and beside it a row's energy, emissions, the state of the row's intensities, and
+/// savings.
 pub fn badge(row: &ReportRow, view: &ReportView) -> String {
     let state = if view.synthetic { "synthetic grid".to_owned() } else { row.state.to_string() };
     let state = if row.energy_simulated_j > 0.0 { format!("simulated GPUs, {state}") } else { state };
-    // Without savings of all runs, omit the figure: it would look like the saving of all.
+    // A saving that covers only some of the runs is omitted, because it would look like the saving of all runs.
     let saved = row.saved_g.filter(|_| row.saved_of_jobs == row.jobs);
     let saved = saved.map(|g| format!(" · {} saved", grams(g))).unwrap_or_default();
     let (left, right) = ("training", format!("{} · {} ({state}){saved}", energy(row.energy_kwh), emissions(row)));

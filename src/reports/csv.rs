@@ -23,8 +23,9 @@ pub fn csv(view: &ReportView) -> Result<Vec<u8>, csv::Error> {
     writer.into_inner().map_err(|e| e.into_error().into())
 }
 
-/// Prefixes text that a spreadsheet could take for a formula, because clients choose the names. Some spreadsheets skip
-/// spaces and quotes before a formula; some separate cells at semicolons or tabs, whatever the file's separator is.
+/// Prefixes text that a spreadsheet could take for a formula with `'`, because clients choose the names. Some
+/// spreadsheets skip spaces and quotes before a formula; some separate cells at semicolons or tabs, whatever the file's
+/// separator is.
 pub fn no_formula(name: String) -> String {
     let is_formula = |cell: &str| {
         let begins = cell.trim_start_matches(|c: char| c.is_whitespace() || is_invisible(c) || matches!(c, '"' | '\''));

@@ -64,7 +64,7 @@ impl Plot {
         self.lines.push(Line { name: name.to_owned(), points, mark });
     }
 
-    /// Sets the line of the axis at the right.
+    /// Sets the line that belongs to the axis at the right; does nothing without such an axis.
     pub fn line_beside(&mut self, name: &str, points: Vec<(f64, f64)>) {
         if let Some((_, line)) = &mut self.beside {
             *line = Line { name: name.to_owned(), points, mark: Mark::Thin };
@@ -119,7 +119,7 @@ fn axes(x: &Scale, y: &Scale, x_name: &str, y_name: &str) -> String {
     svg + &format!("<text x=\"4\" y=\"{:.1}\">{y_name}</text>\n", TOP - 14.0)
 }
 
-/// Draws a line, with its name in the legend at the top.
+/// Draws a line, with its name in the legend at the top, at position `at`, which is moved on for the next name.
 fn drawn(line: &Line, x: &Scale, y: &Scale, colour: &str, at: &mut f64) -> String {
     let points: Vec<(f64, f64)> = line.points.iter().map(|p| (x.at(p.0), y.at(p.1))).collect();
     let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -151,7 +151,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Creates a scale with round numbers around the values.
+    /// Creates a scale that maps a range with round ends around the values to the positions from `to.0` to `to.1`.
     fn of(values: impl Iterator<Item = f64>, to: (f64, f64)) -> Self {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
         let (low, high) = if low < high {
@@ -178,7 +178,7 @@ impl Scale {
 
 fn shown(value: f64) -> String {
     let rounded = (value * 1e6).round() / 1e6;
-    // Avoids −0.
+    // Adding 0 turns −0 into 0.
     (rounded + 0.0).to_string()
 }
 

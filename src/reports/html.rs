@@ -52,7 +52,7 @@ fn summary(report: &ReportView) -> String {
     pairs(total.figures(report.synthetic, 1, grams).into_iter().chain(others))
 }
 
-/// Plots energy and emissions: over time as lines, other groupings as bars, the largest first.
+/// Plots energy and emissions: as lines over time in groupings by day or month, otherwise as bars, the largest first.
 fn plots(report: &ReportView) -> String {
     let over_time = matches!(report.by.as_str(), "day" | "month");
     if report.rows.is_empty() {
@@ -101,8 +101,8 @@ fn bars(report: &ReportView) -> String {
     format!("<figure>{svg}</svg></figure>\n")
 }
 
-/// Renders a table that may be wider than the window, with a name for keyboard and screen-reader users. Cells are not
-/// escaped.
+/// Renders a table that may be wider than the window, with a name for keyboard and screen-reader users. Does not escape
+/// the cells.
 fn table_of(name: &str, columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let columns: String = columns.iter().map(|column| format!("<th scope=\"col\">{column}")).collect();
     let rows: String = rows.map(|cells| format!("<tr><td>{}</tr>\n", cells.join("<td>"))).collect();

@@ -7,7 +7,7 @@ use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::report::{FunctionalUnit, MIN_SAMPLES_PER_EPOCH};
 use wattune_core::units::{Samples, Short};
 
-/// Default threshold above which a restatement is listed: the change of an hour's emissions in percent.
+/// Default threshold for restatements, in percent: larger changes of an hour's emissions are listed.
 pub const RESTATED_BY_PCT: f64 = 5.0;
 
 fn invalid(field: &'static str, why: impl ToString) -> InvalidJob {
@@ -64,7 +64,7 @@ pub fn span(from: Option<&str>, to: Option<&str>, now: DateTime<Utc>) -> Result<
     Slot::new(start, end).filter(|_| !is_none).ok_or_else(|| invalid("from", why()))
 }
 
-/// Returns the exact span. A date means the start of its day as `from`, and the end of its day as `to`.
+/// Returns the span exactly as given. A date means the start of its day as `from`, and the end of its day as `to`.
 ///
 /// # Errors
 /// If a time is invalid, or the span is empty.
@@ -82,7 +82,7 @@ fn time(field: &'static str, text: &str, is_end: bool) -> Result<DateTime<Utc>, 
             let day = date.and_time(chrono::NaiveTime::MIN).and_utc();
             Some(if is_end { day + TimeDelta::days(1) } else { day })
         }
-        // A leap second belongs to the hour that it ends.
+        // A leap second counts to the hour that it ends.
         Err(_) => DateTime::parse_from_rfc3339(text)
             .ok()
             .map(|t| t.to_utc())

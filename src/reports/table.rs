@@ -101,7 +101,7 @@ fn notes(view: &ReportView) -> Vec<String> {
         notes.push(format!(
             "Completeness: {covered}; {balance}; {} gap(s) with {:.0} J, filled from the counters; {lost}{:.0} J not settled yet.",
             filled.len(),
-            // An empty sum is −0.
+            // The sum of no numbers would be −0, so the fold begins with 0.
             filled.iter().fold(0.0, |sum, j| sum + j),
             whole.unsettled_j
         ));

@@ -38,21 +38,22 @@ pub struct ReportView {
     pub embodied: Option<EmbodiedView>,
     /// The completeness of the recorded energy.
     pub completeness: CompletenessView,
-    /// The versions of the hourly settlements, and the changes of emissions by them.
+    /// The versions of the hourly settlements (computations of an hour's emissions), and the changes of emissions by
+    /// new versions.
     pub version: VersionView,
-    /// The corrections of the owners of intervals in the span, oldest first.
+    /// The corrections that gave intervals in the span to another owner, oldest first.
     pub corrections: Vec<CorrectionView>,
-    /// The sources of carbon intensities, with the number of hours of each.
+    /// The combinations of sources of carbon intensities, each with its number of hours.
     pub sources: Vec<IntensitySourceView>,
     /// True if some intensities come from a generator: such emissions are not those of a real grid.
     pub synthetic: bool,
-    /// True if some energy is that of simulated devices: no hardware used such energy.
+    /// True if some of the energy was used by simulated devices, which means that no hardware used it.
     pub simulated: bool,
     /// The methods and the boundary, in words.
     pub method: MethodView,
 }
 
-/// The kind of subject of a row.
+/// The kind of a row's subject, such as a job or a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RowKind {
@@ -66,15 +67,15 @@ pub enum RowKind {
     Cpu,
     /// The memory of one processor package.
     Dram,
-    /// All jobs with the same value of the label.
+    /// All jobs with the same value of the label by which the report groups.
     Tag,
     /// One UTC day.
     Day,
     /// One calendar month, in UTC.
     Month,
-    /// Jobs without the label.
+    /// Jobs without the label by which the report groups.
     None,
-    /// Idle energy: no job and no other process used the device, or, of a CPU, this part of its capacity.
+    /// Idle energy: no job and no other process used the device. Of a CPU, the energy of its unused capacity.
     Idle,
     /// Energy without a known owner: of processes outside of jobs, or of times without monitoring.
     Unattributed,
@@ -121,7 +122,7 @@ pub struct ReportRow {
     pub method: u16,
     /// The recorded energy of the row.
     pub energy_j: f64,
-    /// The same energy in kilowatt-hours.
+    /// The recorded energy of the row, in kilowatt-hours.
     pub energy_kwh: f64,
     /// The lower bound of the energy, by the sensors' error.
     pub energy_low_kwh: f64,
@@ -139,13 +140,13 @@ pub struct ReportRow {
     pub energy_idle_j: f64,
     /// The part of the energy without a known owner: of processes outside of jobs, or of times without monitoring.
     pub energy_unattributed_j: f64,
-    /// The part of the energy that is that of simulated devices: no hardware used it.
+    /// The part of the energy that was used by simulated devices, which means that no hardware used it.
     pub energy_simulated_j: f64,
     /// The location-based emissions by average intensities, of energy with a known intensity; absent if none is known.
     pub carbon_g: Option<f64>,
-    /// The lower bound of these emissions, by the sensors' error.
+    /// The lower bound of the location-based emissions, by the sensors' error.
     pub carbon_low_g: Option<f64>,
-    /// The upper bound of these emissions, by the sensors' error.
+    /// The upper bound of the location-based emissions, by the sensors' error.
     pub carbon_high_g: Option<f64>,
     /// The mean carbon intensity of the energy with a known intensity.
     pub mean_intensity_g_per_kwh: Option<f64>,
@@ -170,10 +171,10 @@ pub struct ReportRow {
     pub unknown_pct: f64,
     /// The energy that was not measured by a continuously read counter: integrated from power, or filled in for a gap.
     pub estimated_j: f64,
-    /// This energy in percent of the row's energy.
+    /// The energy that was not measured by a continuously read counter, in percent of the row's energy.
     pub estimated_pct: f64,
-    /// The emissions by marginal intensities, if any is known: a separate account for the impact of changes. Never
-    /// subtract it from `carbon_g`.
+    /// The emissions by marginal intensities, absent if none is known: a separate account, for the effect of using more
+    /// or less energy. Never subtract it from `carbon_g`.
     pub marginal_carbon_g: Option<f64>,
     /// The energy without a known marginal intensity.
     pub marginal_unknown_j: Option<f64>,
@@ -185,7 +186,7 @@ pub struct ReportRow {
     pub facility_carbon_g: Option<f64>,
     /// The time for which jobs occupied GPUs, summed over GPUs.
     pub held_s: f64,
-    /// The embodied emissions for that time; absent unless declared for all of the time.
+    /// The embodied emissions of the hardware for the time `held_s`; absent unless declared for all of this time.
     pub embodied_g: Option<f64>,
     /// The number of jobs. In the row of a day or month, the jobs that ended in it; the total also counts jobs that
     /// still run.
@@ -199,13 +200,13 @@ pub struct ReportRow {
     pub saved_g: Option<f64>,
     /// The upper bound of the emissions saved.
     pub saved_high_g: Option<f64>,
-    /// The number of jobs with a known saving, which are those that the figures for savings cover.
+    /// The number of jobs with a known saving; the figures for savings cover only these jobs.
     pub saved_of_jobs: u64,
     /// The SCI (software carbon intensity, ISO/IEC 21031): facility and embodied emissions per functional unit.
     pub sci_g_per_unit: Option<f64>,
-    /// The number of functional units.
+    /// The number of functional units in the score; absent if there is no score.
     pub sci_units: Option<f64>,
-    /// The functional unit, or the reason why there is no score.
+    /// The functional unit and the number of jobs in the score, or the reason why there is no score.
     pub sci_note: String,
 }
 
@@ -293,7 +294,7 @@ fn kwh(energy: Joules) -> f64 {
     energy.get() / JOULES_PER_KWH
 }
 
-/// Returns a row's kind, the name of its subject, and the job's id in a row of one job.
+/// Returns a row's kind, the name of the row's subject, and the job's id (`None` unless the row is of one job).
 fn named(key: &RowKey, by: &str) -> (RowKind, String, Option<String>) {
     match key {
         RowKey::Time(t) if by == "month" => (RowKind::Month, t.format("%Y-%m").to_string(), None),
@@ -316,11 +317,11 @@ fn named(key: &RowKey, by: &str) -> (RowKind, String, Option<String>) {
     }
 }
 
-/// The labels of rows that have no name of their own.
+/// The texts that rows without a name of their own show as their subject.
 const RESERVED: [&str; 4] = ["(none)", "(idle)", "(unattributed)", "total"];
 
 impl ReportRow {
-    /// Returns a note if some of the energy is of simulated devices.
+    /// Returns a note on the part of the energy that simulated devices used; `None` if there is no such energy.
     pub fn simulated(&self) -> Option<String> {
         let part = if self.energy_j > 0.0 { 100.0 * self.energy_simulated_j / self.energy_j } else { 0.0 };
         let energy = if part >= 99.95 { "the energy".to_owned() } else { format!("{part:.1} % of the energy") };

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::StoreError;
 
-/// Number of prepared statements that each connection caches: more than the store has.
+/// Number of prepared statements that each connection caches, which is more than the store uses.
 const STATEMENTS: usize = 128;
 
 type Open = dyn Fn() -> Result<Connection, StoreError> + Send + Sync;
@@ -27,23 +27,24 @@ type Open = dyn Fn() -> Result<Connection, StoreError> + Send + Sync;
 /// Time that a write waits for a lock that another process holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wait {
-    /// A quarter of a second at the first write, and no time at further writes until one succeeds. For callers that
-    /// retry by themselves and must not block others.
+    /// Waits a quarter of a second at the first locked write; later writes do not wait until one of them has succeeded.
+    /// For callers that retry by themselves and must not block others.
     Once,
-    /// At most this duration, at each write.
+    /// Waits at most this duration for the write lock, at each write.
     UpTo(Duration),
 }
 
 const WAIT_STEP: Duration = Duration::from_millis(5);
-/// Number of attempts with [`Wait::Once`].
+/// Number of attempts to get the lock with [`Wait::Once`].
 const WAIT_STEPS: i32 = 50;
 
 thread_local! {
-    /// True if this thread's connection has waited for a lock in vain and has written nothing since.
+    /// True if this thread's connection has waited for a lock in vain and has not written anything since.
     static GAVE_UP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if the connection should retry to obtain a lock, after `attempt` attempts.
+/// Decides, as SQLite's busy handler for [`Wait::Once`], whether to try again to get a lock after `attempt` failed
+/// attempts. Before it returns true, it sleeps for one step.
 fn wait_once(attempt: i32) -> bool {
     let waits = !GAVE_UP.get() && attempt < WAIT_STEPS;
     match waits {
@@ -60,7 +61,7 @@ enum Request {
     Close(oneshot::Sender<()>),
 }
 
-/// A connection that is opened by the first work for it, and again after a failure.
+/// A connection that is opened when work first needs it. If opening fails, the next work tries again.
 struct LazyConnection {
     open: Arc<Open>,
     connection: Option<(Connection, Option<OpenedFile>)>,
@@ -96,7 +97,7 @@ struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// Returns the connection's file; `None` for a database in memory.
+    /// Returns the connection's file; `None` for a database in memory, or if the file's metadata cannot be read.
     fn of(connection: &Connection) -> Option<Self> {
         let path = PathBuf::from(connection.path().filter(|path| !path.is_empty())?);
         let metadata = std::fs::metadata(&path).ok()?;
@@ -109,7 +110,7 @@ impl OpenedFile {
     }
 }
 
-/// Threads with one connection each that process work from a common queue in order.
+/// A pool of threads with one connection each, which process work from a common queue in order.
 #[derive(Clone)]
 pub(super) struct ConnectionPool {
     requests: mpsc::Sender<Request>,
@@ -123,7 +124,8 @@ impl fmt::Debug for ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// Starts `threads` threads with this name (at most 15 bytes). They end when the last handle is dropped.
+    /// Starts `threads` threads with this name (at most 15 bytes), whose connections `open` opens. The threads end when
+    /// the last clone of the pool is dropped.
     pub(super) fn start(
         name: &str,
         threads: usize,
@@ -183,7 +185,7 @@ impl ConnectionPool {
             })
             .collect();
         for closed in closing {
-            // A thread that has ended has no connection.
+            // Fails if the thread has ended, and with it its connection.
             let _ = closed.await;
         }
     }
@@ -191,7 +193,7 @@ impl ConnectionPool {
 
 fn serve(queue: &Mutex<mpsc::Receiver<Request>>, mut connection: LazyConnection) {
     loop {
-        // The lock is held while waiting, not while working.
+        // The queue stays locked while this thread waits for a request, but not while it works.
         let request = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         match request {
             Ok(Request::Work(work)) => {
@@ -222,8 +224,7 @@ pub(super) fn open_to_write(path: &Path, wait: Wait) -> rusqlite::Result<Connect
     if let Wait::Once = wait {
         connection.busy_handler(Some(wait_once))?;
     }
-    // With NORMAL, commits survive the death of the process, but a power failure may lose the last ones. The GPUs'
-    // counters still have their energy.
+    // With NORMAL, commits survive the death of the process, but a power failure may lose the last ones.
     connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON;")?;
     Ok(connection)
 }
@@ -233,7 +234,8 @@ pub(super) fn open_to_read(path: &Path, busy: Duration) -> rusqlite::Result<Conn
     open(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX, busy)
 }
 
-/// Opens a database that no process has open, read-only, without locks and without the files beside it.
+/// Opens a database read-only, without locks and without creating `-wal` and `-shm` files beside it. No process may
+/// have the database open for writing.
 pub(super) fn open_immutable(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     open(Path::new(&immutable_uri(path)), flags, busy)
@@ -246,7 +248,7 @@ fn open(path: &Path, flags: OpenFlags, busy: Duration) -> rusqlite::Result<Conne
     Ok(connection)
 }
 
-/// Returns the URI of a file, with the three reserved characters escaped.
+/// Returns the SQLite URI that opens a file as immutable, with the reserved characters `?`, `#` and `%` escaped.
 fn immutable_uri(path: &Path) -> OsString {
     let mut uri = b"file:".to_vec();
     for byte in path.as_os_str().as_bytes() {
@@ -259,7 +261,7 @@ fn immutable_uri(path: &Path) -> OsString {
     OsString::from_vec(uri)
 }
 
-/// Begins a transaction that will write: a second writer waits before it reads.
+/// Begins a transaction that takes the write lock at once, so that a second writer waits before it reads anything.
 pub(super) fn writing(connection: &mut Connection) -> rusqlite::Result<Transaction<'_>> {
     connection.transaction_with_behavior(TransactionBehavior::Immediate)
 }

@@ -9,7 +9,7 @@ pub const FILE_NAME: &str = "wattune.db";
 /// The embedded database.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// The only connection that writes, except for those for recurring jobs.
+    /// The only connection that writes, apart from those of `recurring`.
     pub(super) write: ConnectionPool,
     /// Connections for short reads.
     pub(super) read: ConnectionPool,
@@ -21,7 +21,8 @@ pub struct Store {
 impl Store {
     /// Waits for all pending work to be written, and closes the file.
     pub async fn close(&self) {
-        // The last connection to close copies the log into the database, so it must be a writing one.
+        // The connection that closes last copies the write-ahead log into the database, so it must be one that can
+        // write.
         self.reports.close().await;
         self.read.close().await;
         self.recurring.close().await;

@@ -9,22 +9,22 @@ pub enum StoreError {
     /// The database cannot be opened or migrated to this version.
     #[error("cannot open the database {path}: {why}")]
     Open { path: String, why: String },
-    /// Another process holds the write lock for longer than the store waits.
-    #[error("another process holds the database for writing; try again in a moment")]
+    /// Another process holds the write lock longer than the store waits for it.
+    #[error("another process has locked the database for writing; try again in a moment")]
     Busy,
-    /// There is no database.
+    /// There is no database file.
     #[error(
         "there is no database at {path}; name the daemon's state directory with --state-dir, or its settings with --config"
     )]
     Missing { path: String },
-    /// The file may not be read.
-    #[error("no permission to read the database {path}; run this as the daemon's user or as root")]
+    /// The database file cannot be read, usually for lack of permission.
+    #[error("cannot read the database {path}; run this as the daemon's user or as root")]
     Unreadable {
         path: String,
         #[source]
         source: std::io::Error,
     },
-    /// The tables have another version.
+    /// The tables belong to another version of wattune.
     #[error("the database {path} was written by {whose} wattune (tables of version {theirs}, not {ours}); {right}")]
     Version {
         path: String,
@@ -46,7 +46,7 @@ pub enum StoreError {
          restart the daemon to begin a new one"
     )]
     Removed { path: String },
-    /// The daemon is stopping.
+    /// The store is closed because the daemon is stopping.
     #[error("the database is closed, since the daemon is stopping")]
     Closed,
     /// A row is not in the format that this program writes.
@@ -60,7 +60,7 @@ impl StoreError {
     }
 }
 
-/// Returns SQLite's message with its extended code, because some messages are ambiguous.
+/// Returns SQLite's message with its extended result code, because some messages are ambiguous.
 fn describe(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqliteFailure(cause, Some(message))
@@ -84,7 +84,7 @@ impl From<rusqlite::Error> for StoreError {
 pub(super) fn unopened(path: &Path, error: rusqlite::Error) -> StoreError {
     let path = path.display().to_string();
     match error.into() {
-        // Do not repeat the path.
+        // SQLite's message ends with the path, which `Open` states already.
         StoreError::Statement(why) => {
             StoreError::Open { why: why.trim_end_matches(&format!(": {path}")).to_owned(), path }
         }

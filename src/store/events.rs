@@ -1,4 +1,5 @@
-//! Demand-response events: stored so that the daemon keeps to their power caps after a restart.
+//! Demand-response events (announced times with a cap on the node's power): stored so that the daemon keeps to the caps
+//! after a restart.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -7,7 +8,7 @@ use super::{Store, StoreError, rows};
 use wattune_core::domain::{DemandResponse, EventId};
 
 impl Store {
-    /// Stores an event in place of its earlier state.
+    /// Stores an event, in place of a stored event with the same id.
     pub async fn save_event(&self, event: &DemandResponse) -> Result<(), StoreError> {
         let sql = "INSERT INTO demand_response (id, event, over_us) VALUES (?1, ?2, ?3) \
                    ON CONFLICT (id) DO UPDATE SET event = ?2, over_us = ?3";
@@ -24,8 +25,8 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the stored events by id, and a problem for each one that is unreadable. Deletes those that ended before
-    /// `since`.
+    /// Deletes the events that ended before `since`. Returns the remaining events, ordered by id, and a problem
+    /// description for each one that is unreadable.
     pub async fn events(&self, since: DateTime<Utc>) -> Result<(Vec<DemandResponse>, Vec<String>), StoreError> {
         let events = move |db: &mut Connection| {
             rows::execute(db, "DELETE FROM demand_response WHERE over_us < ?1", [since.timestamp_micros()])?;

@@ -1,4 +1,4 @@
-//! Jobs: a row for each job, and digests in the ledger of the data that reports read.
+//! Training jobs: one row per job, and ledger entries with digests of the job data that reports use.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -30,52 +30,58 @@ pub struct StoredJob {
 /// Persistent part of a job's progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct StoredProgress {
-    /// Work and time so far.
+    /// Work and time since the job's first progress report.
     pub account: ProgressAccount,
-    /// Last report: cumulative samples, client time, and time of receipt.
+    /// Last progress report; `None` before the first one.
     pub last: Option<LastReport>,
     /// Cumulative samples at the first report.
     pub first_samples: f64,
-    /// Time of receipt of the first report.
+    /// Time at which the first report was received; `None` before it.
     pub started_at: Option<DateTime<Utc>>,
     /// State of the job, running or paused, and since when.
     #[serde(default)]
     pub activity: Option<Activity>,
-    /// True if the job is not controlled and shared a GPU with another job, so that its profile measured both.
+    /// True if the job runs without control of its GPUs and has shared one with another job, so that its profile
+    /// measures both jobs together.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_shared: bool,
-    /// Summary of the job's reports, stored at the job's end.
+    /// Summary of the job's reports, stored when the job ends; `None` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports: Option<ReportSummary>,
 }
 
-/// Summary of a job's reports to one daemon, from which likely mistakes are detected.
+/// Summary of the progress reports that one run of the daemon received from a job. It serves to detect likely mistakes
+/// in the job's reporting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ReportSummary {
     /// Number of reports.
     pub count: u32,
-    /// Time from the first to the last report on the daemon's clock.
+    /// Time in seconds from the first to the last report, on the daemon's clock.
     pub took_s: f64,
-    /// Cumulative samples of the first and last report.
+    /// Cumulative samples: first in the first report, second in the last report.
     pub samples: (f64, f64),
-    /// Client's times of the first and last report.
+    /// Time on the client's clock, in seconds: first of the first report, second of the last one; `None` if a report
+    /// has no time.
     pub at_s: (Option<f64>, Option<f64>),
-    /// Client's last time before and first time after a restart of the client's clock, if there was one.
+    /// Times on the client's clock around a restart of that clock: first the last one before it, second the first one
+    /// after it. `None` if the clock did not restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_clock_s: Option<(f64, f64)>,
 }
 
 impl StoredProgress {
-    /// Maximum ratio of the samples in the first report to those expected by then at the later throughput.
+    /// Maximum plausible ratio of the samples in the first report to the samples that the job would have done between
+    /// registration and that report at its later throughput.
     const EXPLAINED: f64 = 1.25;
 
-    /// Returns the samples completed since registration. The samples in the first report are included if the throughput
-    /// since then explains them; otherwise the run began from a checkpoint, which counts earlier samples too.
+    /// Returns the samples completed since registration. The samples in the first report count if the throughput after
+    /// it explains them. Otherwise the run resumed from a training checkpoint, and the first report contains samples of
+    /// earlier runs, too.
     pub fn samples_since(&self, registered_at: DateTime<Utc>) -> Samples {
         let ProgressAccount { samples, active, stalled, .. } = self.account;
         let first = Samples::new(self.first_samples);
         let until_first = self.started_at.map_or(Seconds::ZERO, |at| Seconds::from_delta(at - registered_at));
-        // Without time between two reports the throughput is unknown.
+        // After a single report the throughput is unknown: `explained` is NaN, and the comparison is false.
         let explained = samples * (until_first.max(Seconds::ZERO) / (active + stalled)) * Self::EXPLAINED;
         if first <= explained { samples + first } else { samples }
     }
@@ -93,13 +99,13 @@ pub struct LastReport {
 }
 
 impl Store {
-    /// Returns the jobs that have not ended, and a problem for each one that is unreadable.
+    /// Returns the jobs that have not ended, and a problem description for each such job whose row is unreadable.
     pub async fn open_jobs(&self) -> Result<(Vec<StoredJob>, Vec<String>), StoreError> {
         let sql = "SELECT * FROM jobs WHERE ended_us IS NULL ORDER BY registered_us";
         self.read.run(move |db| rows::readable(db, sql, [], "job", "register it again", job)).await
     }
 
-    /// Returns the last `limit` jobs that ended, newest first, without unreadable ones.
+    /// Returns the last `limit` jobs that ended, newest first; jobs with unreadable rows are left out.
     pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<StoredJob>, StoreError> {
         let sql = "SELECT * FROM jobs WHERE ended_us IS NOT NULL ORDER BY ended_us DESC LIMIT ?1";
         let advice = "restore the database from a backup if its account is needed";
@@ -107,14 +113,15 @@ impl Store {
         Ok(jobs)
     }
 
-    /// Returns a job, running or ended.
+    /// Returns the job with this id, running or ended; `None` if there is none.
     pub async fn job(&self, id: &JobId) -> Result<Option<StoredJob>, StoreError> {
         let id = id.clone();
         let sql = "SELECT * FROM jobs WHERE id = ?1";
         self.read.run(move |db| rows::optional(db, sql, [id.as_str()], job)).await
     }
 
-    /// Stores a new job, or its current state. Its registration and its end become entries of the ledger.
+    /// Stores a new job, or the current state of a stored job. The registration and the end of a job also become ledger
+    /// entries.
     pub async fn save_job(&self, job: &StoredJob) -> Result<(), StoreError> {
         self.save_jobs(std::slice::from_ref(job)).await
     }
@@ -154,7 +161,8 @@ fn write(tx: &Connection, job: &StoredJob) -> Result<(), StoreError> {
     append_entries(tx, &job.id, !is_known)
 }
 
-/// Appends the end of a job to the ledger, and its registration if it is new.
+/// Appends an entry for the end of a stored job to the ledger, if the job has ended, and before it one for its
+/// registration if `is_new`.
 fn append_entries(tx: &Connection, id: &JobId, is_new: bool) -> Result<(), StoreError> {
     let facts = |row: &Row<'_>| {
         let registered: i64 = row.get("registered_us")?;
@@ -177,7 +185,8 @@ pub(super) fn of_registration(row: &Row<'_>) -> Result<Digest, StoreError> {
     Ok(Digest::of(rows::json(&texts)?))
 }
 
-/// Returns the time of a job's end and the digest of its final progress and reason; `None` if it has not ended.
+/// Returns the time of a job's end in microseconds, and the digest of that time, the final progress and the reason;
+/// `None` if the job has not ended.
 pub(super) fn of_end(row: &Row<'_>) -> Result<Option<(i64, Digest)>, StoreError> {
     let Some(ended) = row.get::<_, Option<i64>>("ended_us")? else { return Ok(None) };
     let reason: Option<String> = row.get("end_reason")?;
@@ -185,7 +194,7 @@ pub(super) fn of_end(row: &Row<'_>) -> Result<Option<(i64, Digest)>, StoreError>
     Ok(Some((ended, Digest::of(rows::json(&texts)?))))
 }
 
-/// Appends entries for jobs that an earlier version stored without entries.
+/// Appends ledger entries for the jobs that an earlier version of wattune stored without such entries.
 pub(super) fn append_old_jobs(db: &mut Connection) -> Result<(), StoreError> {
     let sql = "SELECT EXISTS (SELECT 1 FROM jobs) AND NOT EXISTS (SELECT 1 FROM ledger WHERE kind = 'registered')";
     if !rows::one(db, sql, [], rows::first)? {
@@ -203,7 +212,8 @@ fn job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
     let ended: Option<i64> = row.get("ended_us")?;
     let reason: Option<String> = row.get("end_reason")?;
     let spec: JobSpec = rows::from_json("job", rows::text(row, "spec")?)?;
-    // A lease outside of the range is too long for the clock's arithmetic.
+    // A lease (longest silence before a job counts as dead) above the valid range is too long for the clock's
+    // arithmetic.
     if !JobSpec::LEASE_RANGE_S.contains(&spec.lease.get()) {
         return Err(rows::damaged("job", format!("its lease is {} s", spec.lease.get())));
     }

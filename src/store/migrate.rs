@@ -1,7 +1,8 @@
 //! Versions of the schema. Each migration is a file of SQL that converts the tables from one version to the next.
 //!
-//! The version is in the database header, and changes in the migration's own transaction. Until November 2026 it was in
-//! a table of the library in use then, with a digest of each file; the first open converts it.
+//! The version is stored in the database header, and changes in the migration's own transaction. Until November 2026
+//! the migration library then in use (sqlx) stored it in a table, with a digest of each migration file. Opening such a
+//! database moves the version to the header.
 
 use rusqlite::{Connection, OptionalExtension as _};
 use sha2::{Digest as _, Sha384};
@@ -10,13 +11,15 @@ use super::StoreError;
 use super::connection::writing;
 use super::ledger;
 
-/// Marks the database as wattune's ("watt" in ASCII), so that another application's version is not mistaken for ours.
+/// Application id in the database header ("watt" in ASCII), so that the version in another application's database is
+/// not mistaken for one of wattune.
 const APPLICATION_ID: i64 = 0x7761_7474;
 
-/// Version from which digests cover all rows: a missing one then means that the row was changed.
+/// First version of the tables in which digests cover all rows: from then on, a missing digest means that its row was
+/// changed.
 const COVERED: i64 = 14;
 
-/// Former table of versions.
+/// Table in which the former migration library stored the versions.
 pub(super) const FORMER_TABLE: &str = "_sqlx_migrations";
 
 struct Migration {
@@ -54,7 +57,8 @@ pub(super) const fn latest() -> i64 {
 ///
 /// # Errors
 ///
-/// If it cannot be read. A database of another application has neither a version nor the former table.
+/// If the version cannot be read, as in another application's database, which has neither wattune's header nor the
+/// former table.
 pub(super) fn version(db: &Connection) -> rusqlite::Result<i64> {
     match own_version(db)? {
         Some(version) => Ok(version),
@@ -69,10 +73,10 @@ pub(super) fn version(db: &Connection) -> rusqlite::Result<i64> {
 ///
 /// # Errors
 ///
-/// If it belongs to a newer version, its migrations were not this program's, or a statement fails. Completed steps
-/// remain, and the next start continues from there.
+/// If the tables belong to a newer version of wattune, their earlier migrations were not this program's, or a statement
+/// fails. Completed steps remain, and the next start continues from there.
 pub(super) fn migrate(db: &mut Connection) -> Result<(), StoreError> {
-    // The usual case takes no lock, because another process may be writing.
+    // If there is nothing to migrate, no lock is taken, because another process may be writing.
     while own_version(db)? != Some(latest()) || has_former_table(db)? {
         step(db)?;
     }
@@ -85,7 +89,8 @@ fn step(db: &mut Connection) -> Result<(), StoreError> {
     let own = own_version(&tx)?;
     if has_former_table(&tx)? {
         let version = match own {
-            // A rejected older program leaves an empty table behind.
+            // An older program that rejected this database has created the former table again, empty: the header's
+            // version counts.
             Some(version) => version,
             None => former_version(&tx)?,
         };
@@ -111,7 +116,7 @@ fn step(db: &mut Connection) -> Result<(), StoreError> {
     Ok(tx.commit()?)
 }
 
-/// Returns the version in the header of a database that is marked as wattune's.
+/// Returns the version in the header of a database that is marked as wattune's; `None` without that mark.
 fn own_version(db: &Connection) -> rusqlite::Result<Option<i64>> {
     let pragma = |name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     if pragma("application_id")? == APPLICATION_ID { pragma("user_version").map(Some) } else { Ok(None) }
@@ -126,11 +131,12 @@ fn has_former_table(db: &Connection) -> rusqlite::Result<bool> {
     db.table_exists(None, FORMER_TABLE)
 }
 
-/// Returns the version in the former table after checking that all of its migrations are this program's and complete.
+/// Returns the version in the former table, after checking that each migration listed there is one of this program's
+/// and is complete.
 fn former_version(db: &Connection) -> Result<i64, StoreError> {
     let sql = format!("SELECT version FROM {FORMER_TABLE} WHERE NOT success ORDER BY version LIMIT 1");
     if let Some(version) = db.query_row(&sql, [], |row| row.get::<_, i64>(0)).optional()? {
-        return Err(StoreError::Migrate(format!("migration {version} is partially applied")));
+        return Err(StoreError::Migrate(format!("migration {version} was interrupted before it was complete")));
     }
     let mut applied = db.prepare(&format!("SELECT version, checksum FROM {FORMER_TABLE} ORDER BY version"))?;
     let mut applied = applied.query([])?;
@@ -139,14 +145,14 @@ fn former_version(db: &Connection) -> Result<i64, StoreError> {
         last = row.get(0)?;
         let Some(known) = expected.next().filter(|m| m.version == last) else { return Err(missing(last)) };
         if row.get::<_, Vec<u8>>(1)? != Sha384::digest(known.sql)[..] {
-            return Err(StoreError::Migrate(format!("migration {last} was previously applied but has been modified")));
+            return Err(StoreError::Migrate(format!("migration {last} in the database differs from this version's")));
         }
     }
     Ok(last)
 }
 
 fn missing(version: i64) -> StoreError {
-    StoreError::Migrate(format!("migration {version} was previously applied but is missing in the resolved migrations"))
+    StoreError::Migrate(format!("the database has migration {version}, which this version of wattune does not have"))
 }
 
 #[cfg(test)]

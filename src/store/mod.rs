@@ -1,13 +1,16 @@
 //! Persistent state: SQLite in the state directory. Only this module converts rows to domain types.
 //!
-//! Every method fails with a [`StoreError`] if the database refuses. A write is one transaction: if it fails, none of
-//! it is written.
+//! Every method returns a [`StoreError`] if the database fails. Each write is one transaction: if a write fails, the
+//! database stays as it was.
 //!
-//! Intervals and intensities are append-only. The counter checkpoint of a device changes in the same transaction as the
-//! intervals that it covers, so that a crash neither loses nor duplicates energy.
+//! Intervals of energy and carbon intensities are append-only, except that a correction changes who an interval's
+//! energy belongs to and a roll-up replaces old intervals by hourly sums. A device's checkpoint (the energy-counter
+//! reading up to which energy is recorded) changes in the same transaction as the intervals that it covers, so that a
+//! crash neither loses nor duplicates energy.
 //!
 //! One connection writes and others read concurrently, each on its own thread (`connection.rs`). Requests about
-//! recurring jobs run on the calling thread (`recurring/connection.rs`).
+//! recurring jobs (jobs that run again and again with varying batch sizes) use connections of their own and run on the
+//! calling thread (`recurring/connection.rs`).
 
 mod connection;
 mod database;

@@ -11,7 +11,8 @@ use super::recurring::RecurringConnection;
 use super::{FILE_NAME, Store, StoreError, jobs, migrate};
 use crate::files;
 
-/// Maximum time that reads wait for a lock. Only recovery of the log after a crash takes a lock that excludes readers.
+/// Maximum time that the daemon's reads wait for a lock. Readers are locked out only while SQLite recovers its
+/// write-ahead log after a crash.
 const READ_BUSY: Duration = Duration::from_secs(2);
 
 /// Number of connections for short reads: with two, one slow read does not delay the control loop.
@@ -27,11 +28,13 @@ const LEFT_OPEN: &str = "a daemon left its write-ahead log (-wal) beside it, whi
 impl Store {
     /// Opens the database in `state_dir`, creates it if necessary, and migrates it.
     pub async fn open(state_dir: &Path) -> Result<Self, StoreError> {
-        // The control loop waits for this, and retries at the next tick if the file is locked.
+        // The control loop waits for the database to open. If the file is locked, the loop tries again at its next
+        // tick.
         Self::open_with(state_dir, Wait::Once).await
     }
 
-    /// Opens the database for a single operation that is not retried: waits several seconds for other writers.
+    /// Opens the database for a single operation that the caller does not retry: each write waits up to five seconds
+    /// for other writers.
     pub async fn open_with_wait(state_dir: &Path) -> Result<Self, StoreError> {
         Self::open_with(state_dir, Wait::UpTo(Duration::from_secs(5))).await
     }
@@ -45,7 +48,7 @@ impl Store {
         let to_write = move || open_to_write(&file, wait).map_err(|error| unopened(&file, error));
         let write = ConnectionPool::start("store-write", 1, to_write).map_err(no_thread)?;
         write.run(migrate::migrate).await?;
-        // Entries of the ledger that earlier versions did not write.
+        // Adds the ledger entries of jobs that an earlier version of wattune stored without such entries.
         write.run(jobs::append_old_jobs).await?;
         let file = path.clone();
         let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));
@@ -69,7 +72,8 @@ impl Store {
         }
         let connections = match connect(&file, open_to_read).await {
             Ok(connections) => connections,
-            // Without write permission a closed database can only be opened as immutable; no process has it open.
+            // Without write permission, a closed database can be opened only as immutable. This is safe if there is no
+            // `-wal` file: then no process has the database open.
             Err(_) if !beside(&file, "-wal").exists() => connect(&file, open_immutable).await?,
             Err(StoreError::Open { path, why }) => {
                 return Err(StoreError::Open { path, why: format!("{why}; {LEFT_OPEN}") });
@@ -82,8 +86,9 @@ impl Store {
     }
 }
 
-/// Creates the database file, if it is missing, with access for its owner only; SQLite gives the same mode to the files
-/// beside it. An existing file is not opened: closing it again would release all locks of this process on it.
+/// Creates the database file, if it is missing, with access for its owner only; SQLite gives the same mode to the
+/// `-wal` and `-shm` files beside it. An existing file is not opened, because closing it again would release all locks
+/// that this process holds on it.
 fn make_private(path: &Path) -> std::io::Result<()> {
     match files::check_file(path).map_err(std::io::Error::other)? {
         Some(found) => files::close(path, &found).map_err(std::io::Error::other),
@@ -97,7 +102,8 @@ fn beside(file: &Path, suffix: &str) -> std::path::PathBuf {
     name.into()
 }
 
-/// Returns a pool with one connection that has read the database's first page.
+/// Returns a pool of one connection that has read from the database once, so that an unusable database is an error
+/// here.
 async fn connect(
     file: &Path,
     open: fn(&Path, Duration) -> rusqlite::Result<Connection>,

@@ -1,4 +1,5 @@
-//! Profiles that training runs measured, for later runs with the same key.
+//! Profiles (throughput and power by GPU setting) that training runs measured, stored for later runs with the same key:
+//! job name, batch size and GPU models.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -8,7 +9,7 @@ use wattune_core::domain::ProfileKey;
 use wattune_core::profile::Record;
 
 impl Store {
-    /// Returns the profile that earlier runs with this key measured.
+    /// Returns the profile that earlier runs with this key measured; `None` if there is none.
     pub async fn profile(&self, key: &ProfileKey) -> Result<Option<Record>, StoreError> {
         let key = rows::json(key)?;
         let sql = "SELECT record FROM profiles WHERE key = ?1";
@@ -16,9 +17,10 @@ impl Store {
         self.read.run(move |db| rows::optional(db, sql, [key], record)).await
     }
 
-    /// Returns the profiles of runs with the same name on the same GPUs and other batch sizes.
+    /// Returns the profiles of runs with the same name and GPU models but other batch sizes, each after its batch size.
     pub async fn neighbouring_profiles(&self, key: &ProfileKey) -> Result<Vec<(u64, Record)>, StoreError> {
-        // Keys begin with the name: `;` follows `:`.
+        // Keys are JSON texts that begin with the name and the field `batch_size`. Those of one name lie between
+        // `begin:` and `begin;`, because `;` is the character after `:`.
         let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(&key.name)?);
         let sql = "SELECT key, record FROM profiles WHERE key >= ?1 AND key < ?2";
         let key = key.clone();
@@ -34,7 +36,7 @@ impl Store {
         Ok(self.read.run(found).await?.into_iter().flatten().collect())
     }
 
-    /// Stores a profile for later runs.
+    /// Stores a profile for later runs with this key, in place of the previous one.
     pub async fn save_profile(&self, key: &ProfileKey, record: &Record, now: DateTime<Utc>) -> Result<(), StoreError> {
         let sql = "INSERT INTO profiles (key, record, updated_us) VALUES (?1, ?2, ?3) \
                    ON CONFLICT (key) DO UPDATE SET record = ?2, updated_us = ?3";

@@ -1,9 +1,10 @@
-//! Recurring jobs and their trials. The changes of a request are written in one transaction, including the state of the
-//! generator that chose a trial.
+//! Recurring jobs (jobs that run again and again, each time with a batch size that a policy chooses) and their trials
+//! (the runs). The changes of one request are written in one transaction, including the state of the random generator
+//! that the policy used for its choice.
 //!
-//! Policies need all trials of a job. Therefore this module has its own connection (`connection.rs`), and a request is
-//! processed on one thread. For most trials it reads only the seven columns that policies need: reading all eighteen
-//! takes three times as long.
+//! Policies need all trials of a job, so that requests read many rows. Therefore this module has a connection of its
+//! own (`connection.rs`), and processes each request on one thread. For most trials it reads only the seven columns
+//! that policies need: reading all eighteen takes three times as long.
 
 mod connection;
 mod trials;
@@ -26,7 +27,7 @@ pub enum Created {
     New,
     /// A job with that name exists and is unchanged.
     Exists,
-    /// The maximum number of jobs exists.
+    /// The maximum number of recurring jobs exists already, so that no job was created.
     TooMany,
 }
 
@@ -39,18 +40,18 @@ pub struct ListedRecurring {
     pub created_at: DateTime<Utc>,
     /// Number of trials so far.
     pub trials: u32,
-    /// Number of running trials with an unexpired lease.
+    /// Number of running trials whose lease (longest silence before a trial counts as lost) has not expired.
     pub running: u32,
 }
 
 impl Store {
-    /// Stores a new recurring job with all its trials, unless the name exists or there are `most` other jobs.
+    /// Stores a new recurring job with all its trials, unless its name exists already or there are `most` jobs.
     pub async fn create_recurring(&self, new: &StoredRecurring, most: u32) -> Result<Created, StoreError> {
         let new = new.clone();
         self.recurring.write(move |db| create(db, &new, most)).await
     }
 
-    /// Returns a recurring job with all its trials.
+    /// Returns the recurring job of this name with all its trials; `None` if there is none.
     pub async fn recurring(&self, name: &JobName) -> Result<Option<StoredRecurring>, StoreError> {
         let name = name.clone();
         let read = move |db: &mut Connection| {
@@ -60,7 +61,8 @@ impl Store {
         self.recurring.read(read).await
     }
 
-    /// Returns a recurring job with complete data only for the running and the selected trials.
+    /// Returns the recurring job of this name; `None` if there is none. Only its running trials and those that
+    /// `full_runs` selects are complete; the others contain only the data that policies need.
     pub async fn recurring_outline(
         &self,
         name: &JobName,
@@ -74,7 +76,8 @@ impl Store {
         self.recurring.read(read).await
     }
 
-    /// Returns the recurring job that a training run is a trial of, with all its trials.
+    /// Returns the recurring job of which the training run `run` is a trial, with all its trials; `None` if there is
+    /// none.
     pub async fn recurring_by_run(&self, run: &JobId) -> Result<Option<StoredRecurring>, StoreError> {
         let run = run.clone();
         let sql = "SELECT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job WHERE t.job_id = ?1";
@@ -85,8 +88,8 @@ impl Store {
         }
     }
 
-    /// Changes a recurring job and stores the changes; `None` if there is no job with that name. Ended trials are
-    /// complete only if they are selected.
+    /// Applies `change` to the recurring job of this name and stores what changed. Returns the result of `change` and
+    /// the changed job; `None` if there is no such job. Ended trials are complete only if `full_runs` selects them.
     pub async fn change_recurring<T: Send + 'static>(
         &self,
         name: &JobName,
@@ -117,8 +120,8 @@ impl Store {
         self.recurring.write(changed).await
     }
 
-    /// Deletes a recurring job and its trials. Keeps the last trial's number, from which a new job with the name
-    /// continues. Returns true if the job existed.
+    /// Deletes a recurring job and its trials, but keeps the number of the last trial: a new job with the same name
+    /// continues to count from there. Returns true if the job existed.
     pub async fn delete_recurring(&self, name: &JobName) -> Result<bool, StoreError> {
         let name = name.clone();
         let remember = "INSERT INTO recurring_deleted (name, last) \
@@ -135,8 +138,8 @@ impl Store {
         self.recurring.write(delete).await
     }
 
-    /// Returns up to `limit` recurring jobs by name, after `after`. A trial whose lease expired before `now` is not
-    /// running, even if the database does not show that yet.
+    /// Returns up to `limit` recurring jobs, ordered by name, from the first name that follows `after`. A trial whose
+    /// lease expired before `now` does not count as running, even if the database does not show that yet.
     pub async fn list_recurring(
         &self,
         after: &str,
@@ -163,8 +166,9 @@ impl Store {
         self.recurring.read(list).await
     }
 
-    /// Returns up to `limit` recurring jobs with the newest trials (or creation times, without trials), newest first,
-    /// and the total number of jobs. Ended trials contain only the data that policies need.
+    /// Returns the `limit` recurring jobs whose last trial began most recently, newest first, and the total number of
+    /// recurring jobs. A job without trials is placed by its creation time. Ended trials contain only the data that
+    /// policies need.
     pub async fn latest_recurring(&self, limit: u32) -> Result<(Vec<StoredRecurring>, u64), StoreError> {
         let sql = "SELECT name FROM recurring_jobs j ORDER BY COALESCE((SELECT begun_us FROM recurring_trials t \
                    WHERE t.job = j.id ORDER BY number DESC LIMIT 1), created_us) DESC, name LIMIT ?1";
@@ -194,7 +198,7 @@ impl Store {
         self.recurring.read(list).await
     }
 
-    /// Renews the leases of all running trials from `now` on, because clients could not report while the daemon was
+    /// Starts the leases of all running trials anew at `now`, because clients could not report while the daemon was
     /// down.
     pub async fn renew_recurring_leases(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
         let sql = "UPDATE recurring_trials SET lease_us = MAX(lease_us, ?1 + CAST(1000000 * \
@@ -214,7 +218,7 @@ fn create(db: &mut Connection, new: &StoredRecurring, most: u32) -> Result<Creat
     let columns = params![new.name.as_str(), terms, generator, new.created_at.timestamp_micros()];
     let Some(id) = tx.query_row(sql, columns, |row| row.get(0)).optional()? else { return Ok(Created::Exists) };
     if count >= most {
-        // Roll back.
+        // Returning without a commit rolls back the insertion.
         return Ok(Created::TooMany);
     }
     for run in &new.job.runs {

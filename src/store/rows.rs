@@ -21,8 +21,8 @@ pub(super) fn all<T>(
     db.prepare_cached(sql)?.query_and_then(params, of)?.collect()
 }
 
-/// Returns the rows that `of` can convert, and a problem with advice for each other one, which it logs. The rows have a
-/// column `id`.
+/// Returns the rows that `of` can convert. For each other row, logs and returns a problem description that begins with
+/// `what`, the kind of row, and ends with `advice`. The query must return a column `id`.
 pub(super) fn readable<T>(
     db: &Connection,
     sql: &str,
@@ -49,7 +49,7 @@ pub(super) fn readable<T>(
     Ok((read, problems))
 }
 
-/// Returns the first row that a query finds, converted by `of`.
+/// Returns the first row that a query finds, converted by `of`; `None` if it finds no row.
 pub(super) fn optional<T>(
     db: &Connection,
     sql: &str,
@@ -95,7 +95,7 @@ pub(super) fn from_json<T: DeserializeOwned>(what: &'static str, text: &str) -> 
     serde_json::from_str(text).map_err(|e| damaged(what, e))
 }
 
-/// Returns the name of a unit variant, as serde writes it.
+/// Returns the name of an enum variant without data, as serde writes it.
 pub(super) fn name<T: Serialize>(value: &T) -> Result<String, StoreError> {
     Ok(json(value)?.trim_matches('"').to_owned())
 }
@@ -112,12 +112,12 @@ pub(super) fn from_i64(energy: i64) -> Result<Millijoules, StoreError> {
     unsigned(energy).map(Millijoules::new)
 }
 
-/// Returns a span's start and end as the first two parameters of a query.
+/// Returns the start and the end of a span, in microseconds, as the first two parameters of a query.
 pub(super) fn ends(span: &Slot) -> [i64; 2] {
     [span.start(), span.end()].map(|t| t.timestamp_micros())
 }
 
-/// Returns a column that is never negative.
+/// Returns the number in a column; a negative one is an error.
 pub(super) fn number(row: &Row<'_>, column: impl RowIndex) -> Result<u64, StoreError> {
     unsigned(row.get(column)?)
 }
@@ -178,7 +178,7 @@ pub(super) fn source(row: &Row<'_>) -> Result<EnergySource, StoreError> {
         .ok_or_else(|| damaged("interval", format!("source {name:?}")))
 }
 
-/// Returns an hour's sum as an interval of that hour.
+/// Returns the energy sum of an hour, from a row of the table `rolled_up`, as one interval of that hour.
 pub(super) fn rolled_up(row: &Row<'_>) -> Result<Interval, StoreError> {
     let hour = moment(row.get("hour_us")?)?;
     let job: String = row.get("job_id")?;

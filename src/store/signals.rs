@@ -1,4 +1,5 @@
-//! Grid signals: intensities with their provenance, published forecasts, and finality of actual values.
+//! Carbon signal: carbon intensities with their provenance, forecasts as published, and the time up to which actual
+//! values are final.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +14,11 @@ use wattune_core::ledger::intensities::{self, SourceValues, Value};
 use wattune_core::ledger::sources::SourceKey;
 use wattune_core::units::GramsPerKwh;
 
-/// Retention of published forecasts: the time that models learn from, plus a day.
+/// Retention time of published forecasts: the 36 days that forecast models learn from, plus a day.
 const ISSUED_KEPT: TimeDelta = TimeDelta::days(37);
 
 impl Store {
-    /// Appends intensities with the provenance of `answer`.
+    /// Appends the carbon intensities `points`, with the provenance of the source's response `answer`.
     pub async fn append_intensities(&self, answer: &Forecast, points: &[(Slot, Intensity)]) -> Result<(), StoreError> {
         self.write_intensities(answer, points, false).await
     }
@@ -72,7 +73,8 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Records that a source withdrew its values for slots: they are no longer valid.
+    /// Records that the source of `answer` withdrew the values `points` that it had published, so that they are no
+    /// longer valid.
     pub async fn withdraw_intensities(
         &self,
         answer: &Forecast,
@@ -81,22 +83,23 @@ impl Store {
         self.write_intensities(answer, points, true).await
     }
 
-    /// Returns the best known intensities for a time, from sources of one kind and scope, the preferred one first.
-    /// Actual values precede forecasts of any source; then the preferred source, the most trusted origin and the newest
-    /// value count.
+    /// Returns the best known carbon intensities of a span. All `sources` are of one kind and scope, the preferred one
+    /// first. An actual value of any source outranks all forecasts; among values of equal rank, the preferred source
+    /// decides, then the most trusted origin, then the newest value.
     pub async fn intensities(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, StoreError> {
         let (sources, span) = (sources.to_vec(), *span);
         let read = move |db: &mut Connection| Ok(best(&*db.transaction()?, &sources, &span)?.map(|(_, v)| v.intensity));
         self.read.run(read).await
     }
 
-    /// Returns the best known intensities with their provenance, in whole slots, oldest first.
+    /// Returns the best known carbon intensities of a span, as [`Self::intensities`] does, with provenance and
+    /// finality, oldest first. Slots that extend beyond the span are not cut.
     pub async fn factors(&self, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
         let (sources, span) = (sources.to_vec(), *span);
         self.read.run(move |db| factors(&*db.transaction()?, &sources, &span)).await
     }
 
-    /// Stores a forecast as published, and deletes forecasts older than five weeks.
+    /// Stores a forecast as published, and deletes forecasts that were fetched more than 37 days earlier.
     pub async fn append_issued(&self, issued: &Forecast) -> Result<(), StoreError> {
         let (zone, source) = (issued.zone.clone(), issued.source.clone());
         let (kind, scope) = (issued.kind.as_str(), issued.scope.as_str());
@@ -114,8 +117,8 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Returns the forecasts published since a time, oldest first; only the first of several by the same source within
-    /// an hour.
+    /// Returns the forecasts fetched since a time, in the order of their issue. Of several that were fetched from one
+    /// source within a UTC hour, only the first is returned.
     pub async fn issued_since(&self, since: DateTime<Utc>) -> Result<Vec<Issued>, StoreError> {
         let sql = "SELECT * FROM issued_forecasts WHERE id IN (SELECT MIN(id) FROM issued_forecasts \
                    WHERE retrieved_us >= ?1 GROUP BY zone, source, kind, scope, retrieved_us / 3600000000) \
@@ -123,8 +126,8 @@ impl Store {
         self.read.run(move |db| rows::all(db, sql, [since.timestamp_micros()], issued)).await
     }
 
-    /// Returns the forecasts of a source fetched since a time, oldest first: the newest one, and the first of each six
-    /// hours (counted from 1970-01-01T00:00Z).
+    /// Returns some of the forecasts that were fetched from a source since a time, oldest first: the newest one, and
+    /// the first one of each six hours (from 00:00, 06:00, 12:00 and 18:00 UTC).
     pub async fn issued_of(&self, key: &SourceKey, since: DateTime<Utc>) -> Result<Vec<Issued>, StoreError> {
         let sql = "WITH of AS (SELECT id, retrieved_us FROM issued_forecasts \
                    WHERE retrieved_us >= ?1 AND zone = ?2 AND source = ?3 AND kind = ?4 AND scope = ?5) \
@@ -134,7 +137,8 @@ impl Store {
         self.read.run(move |db| rows::all(db, sql, columns, issued)).await
     }
 
-    /// Returns the newest forecast of a source that was available at a time.
+    /// Returns the newest forecast of a source that had been issued and fetched by the time `at`; `None` if there is
+    /// none.
     pub async fn issued_by(&self, key: &SourceKey, at: DateTime<Utc>) -> Result<Option<Issued>, StoreError> {
         let sql = "SELECT * FROM issued_forecasts WHERE retrieved_us <= ?1 AND issued_us <= ?1 \
                    AND zone = ?2 AND source = ?3 AND kind = ?4 AND scope = ?5 ORDER BY retrieved_us DESC LIMIT 1";
@@ -142,7 +146,7 @@ impl Store {
         self.read.run(move |db| rows::optional(db, sql, columns, issued)).await
     }
 
-    /// Records the time up to which a source's actual values are final.
+    /// Records the time up to which a source's actual values are final. A time before the recorded one changes nothing.
     pub async fn set_final_until(&self, key: &SourceKey, until: DateTime<Utc>) -> Result<(), StoreError> {
         let sql = "INSERT INTO settlements (zone, source, kind, scope, final_us) VALUES (?2, ?3, ?4, ?5, ?1) \
                    ON CONFLICT (zone, source, kind, scope) DO UPDATE SET final_us = MAX(final_us, ?1)";
@@ -150,7 +154,7 @@ impl Store {
         self.write.run(move |db| rows::execute(db, sql, columns).map(drop)).await
     }
 
-    /// Returns the time up to which a source's actual values are final, if any are.
+    /// Returns the time up to which a source's actual values are final; `None` if no value is.
     pub async fn final_until(&self, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
         let key = key.clone();
         self.read.run(move |db| final_until(db, &key)).await
@@ -162,13 +166,13 @@ fn time_and_key(at: DateTime<Utc>, key: &SourceKey) -> (i64, String, String, &'s
     (at.timestamp_micros(), key.zone.to_string(), key.source.clone(), key.kind.as_str(), key.scope.as_str())
 }
 
-/// Returns the best known intensities with their provenance, as [`Store::factors`].
+/// Returns the same as [`Store::factors`].
 pub(super) fn factors(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
     let finals: Vec<_> = sources.iter().map(|key| final_until(db, key)).collect::<Result<_, _>>()?;
     let best = best(db, sources, span)?;
     let provenances = provenances(db, &best)?;
     let factor = |(slot, (place, value)): &(Slot, (usize, Value))| {
-        // A row may apply at several times, with other rows in between.
+        // Cloned, because a row may supply several parts of its slot, with newer values in between.
         let provenance = provenances.get(&value.row).cloned().unwrap_or_default();
         intensities::factor(slot, value, &sources[*place], finals[*place], provenance)
     };
@@ -184,14 +188,15 @@ fn provenances(db: &Connection, of: &TimeSeries<(usize, Value)>) -> Result<BTree
     Ok(found.into_iter().collect())
 }
 
-/// Returns the best known values for a time, with the indices of their sources.
+/// Returns the best known value for each time, with the index of its source in `sources`.
 fn best(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<TimeSeries<(usize, Value)>, StoreError> {
     let values = sources.iter().map(|key| of_source(db, key, span)).collect::<Result<_, _>>()?;
     Ok(intensities::best(values))
 }
 
 fn of_source(db: &Connection, key: &SourceKey, span: &Slot) -> Result<SourceValues, StoreError> {
-    // Select by time and sort afterwards: the plus prevents a scan of all rows in order of their ids.
+    // The plus in `+id` makes SQLite select rows by time and sort them afterwards; without it, SQLite would scan all
+    // rows in the order of their ids.
     let sql = "SELECT id, start_us, end_us, g_per_kwh, origin, issued_us, retrieved_us, withdrawn FROM intensities \
                WHERE end_us > ?1 AND start_us < ?2 AND zone = ?3 AND source = ?4 AND kind = ?5 AND scope = ?6 \
                ORDER BY +id";
@@ -222,8 +227,9 @@ fn final_until(db: &Connection, key: &SourceKey) -> Result<Option<DateTime<Utc>>
     rows::optional(db, sql, columns, |row| rows::moment(row.get(0)?))
 }
 
-/// Consecutive slots of one length: start of the first slot and length in milliseconds, and the values in g/kWh. Two
-/// days of five-minute slots take a few kilobytes in this form.
+/// Consecutive slots of equal length: first the start of the first slot, in milliseconds since 1970; second the length
+/// of a slot in milliseconds; third the value of each slot in g/kWh. Two days of five-minute slots take a few kilobytes
+/// in this form.
 type Run = (i64, i64, Vec<f64>);
 
 fn runs(series: &CarbonSeries) -> Vec<Run> {
@@ -252,7 +258,7 @@ fn issued(row: &Row<'_>) -> Result<Issued, StoreError> {
             let slot = moment(i).zip(moment(i + 1)).and_then(|(from, to)| Slot::new(from, to));
             let value = GramsPerKwh::try_new(value);
             let point = slot.zip(value).map(|(slot, value)| (slot, Intensity { value, origin: Origin::Forecast }));
-            points.push(point.ok_or_else(|| rows::damaged(what, "a point is no slot with a value"))?);
+            points.push(point.ok_or_else(|| rows::damaged(what, "a point has no valid time or no finite value"))?);
         }
     }
     Ok(Issued {

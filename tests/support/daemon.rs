@@ -129,7 +129,7 @@ impl Daemon {
         let mut command = Self::command(driver, state);
         command.args(flags);
         let daemon = Self::start(command, state).await;
-        eventually("a reading of each board", Duration::from_secs(20), async || {
+        eventually("a reading of each GPU", Duration::from_secs(20), async || {
             let gpus = daemon.get("/v1/gpus").await.expect(200);
             gpus.as_array()?.iter().all(|g| !g["power_limit_requested_w"].is_null()).then_some(())
         })

@@ -205,7 +205,7 @@ async fn trial(case: Case, length: Duration, p99_ms: Option<f64>, file: &Path) -
         scene.laws.breach(format!("the daemon panicked: {line}"));
     }
     if let Err(text) = scene.verify() {
-        scene.laws.breach(format!("the books do not verify: {text}"));
+        scene.laws.breach(format!("the ledger does not verify: {text}"));
     }
     if !scene.laws.breaches.is_empty() {
         // For whoever looks into it.

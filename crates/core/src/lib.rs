@@ -8,11 +8,12 @@
 //! * [`domain`]: shared types such as [`domain::PowerLimit`] and [`domain::Forecast`]
 //! * [`forecast`]: gapless planning horizons and forecast skill
 //! * [`profile`]: the just-in-time profiler, the throughput–power curve and its concave hull
-//! * [`plan`]: planning of one job and of several, reasons for the plan, and the decision to keep a plan
+//! * [`plan`]: planning of one job and of several, reasons for a plan's decisions, and the choice whether to keep a
+//!   plan
 //! * [`cap`]: allocation of a node's power cap to its GPUs: limits are lowered before others are raised
-//! * [`bandit`]: the batch size of a recurring job's next run, and the state of its trials
-//! * [`ledger`]: energy meters, closed intervals in millijoules, their hash chain, hourly emissions and their versions,
-//!   the comparison with the maximum usable limit
+//! * [`bandit`]: the batch size of a recurring job's next run, and the state of the trials of batch sizes
+//! * [`ledger`]: energy meters, closed intervals in millijoules, their hash chain, hourly emissions and the versions of
+//!   these, and the comparison of a job with the same work at the maximum usable limit
 
 pub mod bandit;
 pub mod cap;

@@ -1,4 +1,5 @@
-//! Clock readings, which callers pass as arguments: of the monotonic clock, and of both clocks together.
+//! Clock readings, which callers pass as arguments: one of the monotonic clock, or one of the monotonic clock and one
+//! of the wall clock taken together.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::units::Seconds;
 
-/// A reading of a monotonic clock. Only differences are meaningful.
+/// A reading of a monotonic clock. Only differences between readings are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Monotonic(Duration);
 
@@ -38,14 +39,15 @@ pub struct Now {
 }
 
 impl Now {
-    /// Returns both readings at the instant of an earlier monotonic reading, if the wall clock was not set in between.
+    /// Returns the readings of both clocks at the instant of the earlier monotonic reading `earlier`. The wall-clock
+    /// time is right only if the wall clock was not set between `earlier` and this instant.
     #[must_use]
     pub fn back_to(self, earlier: Monotonic) -> Self {
         Self { utc: self.utc - self.monotonic.since(earlier).to_delta(), monotonic: earlier }
     }
 }
 
-/// Returns the time `by` after `t`, or the last representable time if that is later.
+/// Returns the time `by` after `t`, or the last representable time if the sum would be later.
 pub fn later(t: DateTime<Utc>, by: TimeDelta) -> DateTime<Utc> {
     t.checked_add_signed(by).unwrap_or(DateTime::<Utc>::MAX_UTC)
 }

@@ -1,8 +1,8 @@
 //! Physical quantities as types. Only products that exist in physics compile, such as watts × seconds = joules.
 //!
-//! Each type is a transparent `f64` in its own unit. Values are finite: parsing rejects NaN and infinity, and
-//! arithmetic on finite planning quantities stays finite. The ledger uses integers instead: [`Millijoules`] and
-//! [`Micrograms`].
+//! Each type is a transparent `f64` in the unit that its name states. Values are finite: parsing rejects NaN and
+//! infinity, and arithmetic on finite planning quantities stays finite. The ledger uses integers instead:
+//! [`Millijoules`] and [`Micrograms`].
 
 use std::fmt;
 use std::iter::Sum;
@@ -40,13 +40,13 @@ macro_rules! quantity {
                 self.0
             }
 
-            /// Returns the larger of the two.
+            /// Returns the larger of this quantity and `other`.
             #[must_use]
             pub fn max(self, other: Self) -> Self {
                 Self(self.0.max(other.0))
             }
 
-            /// Returns the smaller of the two.
+            /// Returns the smaller of this quantity and `other`.
             #[must_use]
             pub fn min(self, other: Self) -> Self {
                 Self(self.0.min(other.0))
@@ -128,7 +128,7 @@ macro_rules! quantity {
         }
         impl Sum for $name {
             fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
-                // The sum of no floats is -0.0.
+                // The standard library's sum of no floats is -0.0.
                 Self(iter.map(|q| q.0).fold(0.0, f64::add))
             }
         }
@@ -164,7 +164,7 @@ macro_rules! product {
     };
 }
 
-quantity!(/** Power, also of power limits. */ Watts, "W");
+quantity!(/** Power, for example of a GPU or of a power limit. */ Watts, "W");
 quantity!(/** Energy in planning; the ledger uses [`Millijoules`] instead. */ Joules, "J");
 quantity!(/** A duration. Points in time are `chrono::DateTime<Utc>` or [`crate::time::Monotonic`]. */ Seconds, "s");
 quantity!(/** Work of a training job in the unit that the job reports: images, tokens, steps. */ Samples, "samples");
@@ -172,7 +172,7 @@ quantity!(/** Throughput of a training job. */ SamplesPerSecond, "samples/s");
 quantity!(/** Greenhouse gas emissions in grams of CO2 equivalent. */ GramsCo2e, "gCO2e");
 quantity!(/** Carbon intensity of electricity, in gCO2e per kilowatt-hour. */ GramsPerKwh, "gCO2e/kWh");
 quantity!(
-    /** Price of electricity per megawatt-hour, in the currency that the settings name; negative ones are normal. */
+    /** Price of electricity per megawatt-hour, in the currency that the settings name; negative prices are normal. */
     PricePerMwh, "per MWh"
 );
 
@@ -206,7 +206,7 @@ impl Watts {
     }
 }
 
-/// Display of a number as its sender gave it, with an exponent where it would be long.
+/// Display of a number in full, as its sender gave it; with an exponent below 10⁻⁶ and from 10¹⁵ on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Short(pub f64);
 
@@ -218,8 +218,8 @@ impl fmt::Display for Short {
     }
 }
 
-/// Display of a number in a sentence: three significant digits, or all integer digits, with an exponent where it would
-/// be long.
+/// Display of a number in a sentence: at most three decimals below 10, at most one below 100, none above; with an
+/// exponent from 10¹⁵ on, and in words below 0.001.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rounded(pub f64);
 
@@ -242,7 +242,7 @@ impl fmt::Display for Rounded {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Points(pub f64);
 
-/// Percentage points above which [`Points`] shows only that there are more.
+/// Percentage points above which [`Points`] shows no value, only "more than".
 const MOST_POINTS: f64 = 10_000.0;
 
 impl fmt::Display for Points {
@@ -271,14 +271,15 @@ impl fmt::Display for Lasting {
             seconds if seconds.abs() < 2.0 * DAY_S => write!(f, "{:.1} h", seconds / HOUR_S),
             seconds if seconds.abs() < 2.0 * YEAR_S => write!(f, "{:.0} days", seconds / DAY_S),
             seconds if seconds.abs() <= 100.0 * YEAR_S => write!(f, "{:.0} years", seconds / YEAR_S),
-            // Also shown for durations that overflowed.
+            // Durations that overflowed to infinity are shown like this too.
             _ => f.write_str("more than 100 years"),
         }
     }
 }
 
 impl Seconds {
-    /// Checks the range of a setting. The error names the setting's key and the valid range.
+    /// Checks that the value of the setting `key` is between `low` and `high` seconds. The error names key, value and
+    /// range.
     pub fn check(self, key: &str, low: f64, high: f64) -> Result<(), String> {
         match (low..=high).contains(&self.0) {
             true => Ok(()),

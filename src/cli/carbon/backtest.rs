@@ -1,4 +1,4 @@
-//! `wattune carbon backtest`: repeats forecasts of the past from the data known at their time, and scores them.
+//! `wattune carbon backtest`: makes forecasts of the past again, from the data known at the time, and scores them.
 
 use std::path::{Path, PathBuf};
 
@@ -13,21 +13,24 @@ use crate::providers::{FileSettings, file};
 use wattune_core::domain::{CarbonSeries, Issued};
 use wattune_core::forecast::{BacktestRow, ModelPolicy, PublishedForecasts, Score, backtest};
 
-/// Repeats the forecasts of a past span, each from the data known at its time, and scores them.
+/// Makes forecasts for a past span again, each only from the data known at the time of the forecast, and scores them.
 ///
-/// For each horizon H, a forecast is made every H hours from --from on (every 24 hours if H is longer), and all of its
-/// H hours are scored, together and by day ahead. The rows: yesterday (the same time on the last known day), local
-/// (wattune's own forecaster), provider, provider+bias (with its recent bias corrected), and feed (as the daemon would
-/// use). All rows cover the same hours; beyond its end, a provider's forecast repeats its last day.
+/// For each horizon H of --horizon, a forecast of H hours is made every H hours from --from on, or every 24 hours if H
+/// is longer. All H hours of each forecast are scored, together and separately by day ahead. The rows are the
+/// forecasters: yesterday (repeats the last known day), local (wattune's own forecaster), provider (as published),
+/// provider+bias (as published, with the recent bias corrected), and feed (what the daemon would use). All rows cover
+/// the same hours; if a provider's forecast ends earlier, its last day is repeated.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The actual values: CSV or JSON, as for the file source. A forecast column counts as issued continuously.
+    /// The file of actual values: CSV or JSON, as for the file source. Values in a forecast column count as published
+    /// anew before each forecast.
     #[arg(long, value_name = "FILE")]
     actual: PathBuf,
-    /// The published forecasts: CSV or JSON, as for the file source, or CSV with issue_date_utc, horizon_h and a value.
+    /// The file of published forecasts: CSV or JSON, as for the file source, or CSV with the columns issue_date_utc,
+    /// horizon_h and a value.
     #[arg(long, value_name = "FILE")]
     provider_forecast: Option<PathBuf>,
-    /// The issue times of the values in --provider-forecast, if the file has none.
+    /// The issue times to assume for the values in --provider-forecast, if that file does not state them.
     #[arg(long, value_enum, default_value_t = Issue::DayAhead, requires = "provider_forecast")]
     forecast_issue: Issue,
     /// The first time to forecast: a date (00:00 UTC) or a time [default: 24 h after the first value].
@@ -36,7 +39,7 @@ pub(super) struct Args {
     /// The last time to forecast: a date (that whole day) or a time [default: the end of the actual values].
     #[arg(long, value_name = "TIME", value_parser = end)]
     to: Option<DateTime<Utc>>,
-    /// The horizons in hours, all of them scored; several with commas.
+    /// The horizons: the lengths of the forecasts in hours, several with commas. Each horizon is scored on its own.
     #[arg(long, value_name = "HOURS", value_delimiter = ',', default_value = "1,24",
           value_parser = clap::value_parser!(u32).range(1..=168))]
     horizon: Vec<u32>,
@@ -55,7 +58,7 @@ enum Format {
     Csv,
 }
 
-/// Published forecasts, in the form in which the file has them.
+/// Published forecasts, without or with issue times, as the file has them.
 enum Read {
     Series(CarbonSeries),
     Issued(Vec<Issued>),
@@ -71,7 +74,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let actual = parsed.actual;
     let read = match &args.provider_forecast {
         Some(path) => Some(read_forecasts(path, args.forecast_issue)?),
-        // A file with one column of values has no forecasts.
+        // If the file has only one column of values, these are actual values, and there are no forecasts.
         None if same(&parsed.expected, &actual) => None,
         None => Some(Read::Series(parsed.expected)),
     };
@@ -142,7 +145,8 @@ fn shown(value: Option<f64>, digits: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |v| format!("{v:.digits$}"))
 }
 
-/// Returns a row's scores with the day ahead, from 1: first the score over all hours (`None`), then each day's.
+/// Returns a row's scores, each after its day ahead: first the score over all days (`None`), then one score per day,
+/// counted from 1.
 fn scores(row: &BacktestRow) -> impl Iterator<Item = (Option<usize>, &Score)> {
     let by_day = row.by_day.iter().zip(1..).map(|(score, day)| (Some(day), score));
     std::iter::once((None, &row.score)).chain(by_day)

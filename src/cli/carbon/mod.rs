@@ -12,8 +12,8 @@ use super::output::Exit;
 
 /// Shows the carbon signal: the current intensity, the forecast as a chart, the sources and their state.
 ///
-/// Queries the daemon that runs with these settings. Without one, or with --direct, --zone or --carbon-file, queries
-/// the sources themselves.
+/// Queries the daemon that runs with these settings. If no daemon answers, or with --direct, --zone or --carbon-file,
+/// queries the sources themselves.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {

@@ -73,7 +73,8 @@ async fn ask_daemon(settings: &Settings) -> anyhow::Result<Shown> {
     })
 }
 
-/// Returns the daemon's advice on its carbon signal, from the list of problems in its status.
+/// Returns the daemon's advice on its carbon signal, from the list of problems in the daemon's status; `None` if it has
+/// no advice.
 fn advice_in(problems: &Value) -> Option<String> {
     let mut problems = problems.as_array()?.iter().filter_map(Value::as_str);
     problems.find_map(|problem| problem.strip_prefix("carbon signal: ")).map(str::to_owned)
@@ -167,12 +168,12 @@ fn headline(shown: &Shown) -> String {
         line += &format!("{price:.2} {}/MWh now in {}\n", text(&shown.price["currency"]), text(&shown.price["zone"]));
     }
     if let Some(followed) = carbon["followed"].as_f64().filter(|_| carbon["basis"] != "constant") {
-        // A bias of less than half a gram is rounding.
+        // A bias of less than half a gram is not shown: it would be rounded to zero.
         let bias = carbon["bias_g_per_kwh"].as_f64().filter(|b| b.abs() >= 0.5);
         let bias = bias.map_or_else(String::new, |b| format!(", its bias of {b:+.0} g/kWh corrected"));
         line += &format!("Plans use the forecast with a weight of {:.0} %{bias}.\n", 100.0 * followed);
     }
     let by = if shown.asked == "daemon" { "the running daemon" } else { "the sources themselves" };
-    line += &format!("Asked: {by}.\n");
+    line += &format!("Source of these values: {by}.\n");
     line
 }

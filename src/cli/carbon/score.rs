@@ -10,9 +10,9 @@ use crate::config::Settings;
 use crate::controller;
 use crate::store::{FILE_NAME, Store};
 
-/// Scores each source's forecasts of the last two weeks, as published at the time, against the actual values.
+/// Scores each source's forecasts of the last two weeks, as they were published, against the actual values.
 ///
-/// Queries the daemon that runs with these settings; without one, reads its database.
+/// Queries the daemon that runs with these settings; if no daemon answers, reads the daemon's database.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -5,7 +5,7 @@ use crate::cli::settings::ShowFlags;
 use crate::clock::{Clock, SystemClock};
 use crate::providers::{self, SourceZones};
 
-/// Lists the zones of each source, as values of carbon.zone.
+/// Lists the zones of each source, in the form in which the setting carbon.zone accepts them.
 ///
 /// Sources that need a key are queried if the settings have the key; the zones of all other sources are built in.
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,8 @@ use crate::reports::{RESTATED_BY_PCT, ReportRow, ReportView, RowKind, badge, sum
 use wattune_core::domain::JobName;
 use wattune_core::ledger::report::{Grouping, ReportRequest};
 
-/// Writes a small SVG badge and a Markdown summary with energy, emissions, state and method, for model cards.
+/// Writes a small SVG badge and a Markdown summary for model cards: energy, emissions, whether the emissions are
+/// final or provisional, and the method.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub(super) struct Args {
@@ -43,7 +44,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let (store, now) = args.place.open().await?;
     let mut span = args.time.span(now)?;
     if args.time.from.is_none() {
-        // Without --from, all runs count, however old.
+        // Without --from, all runs count, even the oldest ones.
         span = wattune_core::domain::Slot::new(chrono::DateTime::UNIX_EPOCH, span.end()).unwrap_or(span);
     }
     let by = if args.job.is_some() { Grouping::Job } else { Grouping::Name };

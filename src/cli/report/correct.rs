@@ -1,4 +1,4 @@
-//! `wattune report correct`: assigns recorded intervals to another owner by a new entry of the ledger.
+//! `wattune report correct`: assigns recorded intervals of energy to another owner by a new entry of the ledger.
 
 use std::io::Write;
 
@@ -10,17 +10,18 @@ use crate::store::{CorrectionRequest, SettlementInput, Store};
 use wattune_core::domain::{DeviceId, JobId, SignalKind};
 use wattune_core::ledger::Share;
 
-/// Assigns recorded intervals to another owner. The original records stay in the ledger; the correction is a new entry
-/// with its author and reason. The emissions of the hours are then computed again: by a running daemon within a minute,
-/// otherwise at once.
+/// Assigns recorded intervals of energy to another owner. The original records stay in the ledger; the correction is a
+/// new entry with its author and reason. The emissions of the corrected hours are then computed again: by a running
+/// daemon within a minute, otherwise at once.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
-    /// The start: 2026-01-31, or 2026-01-31T12:00:30Z. Intervals that begin earlier do not change.
+    /// The start of the corrected time: 2026-01-31, or 2026-01-31T12:00:30Z. Intervals that begin earlier do not
+    /// change.
     #[arg(long, value_name = "TIME")]
     from: String,
-    /// The end; a date includes that day. Now if absent. Intervals that end later do not change.
+    /// The end of the corrected time; a date includes that day. Now if absent. Intervals that end later do not change.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
     /// Only this device, by GPU UUID or by its name in the report by gpu; all devices if absent.
@@ -70,7 +71,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let store = Store::open_with_wait(&state_dir).await?;
     if lock.is_some() {
-        // Nothing else would close the ledger block that an earlier daemon left open.
+        // No daemon runs that would close the ledger block that an earlier daemon left open.
         store.close_block(now).await?;
     }
     let device = args.device.map(DeviceId::new).transpose()?;
@@ -100,14 +101,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Computes the emissions of the hours that need it, as a daemon does.
+/// Computes the emissions of all hours that are due for it, as a running daemon would.
 async fn settle(store: &Store, now: chrono::DateTime<chrono::Utc>) -> anyhow::Result<()> {
     let marginal = store.latest_sources(SignalKind::Marginal).await?;
     let average = store.latest_sources(SignalKind::Average).await?;
     for (hour, why) in store.due_hours().await? {
-        for (book, sources) in [(SignalKind::Marginal, &marginal), (SignalKind::Average, &average)] {
-            // The last of these two calls removes the hour from the list of due hours.
-            store.settle_hour(hour, &SettlementInput { kind: book, sources, silent: &[], at: now, why }).await?;
+        for (kind, sources) in [(SignalKind::Marginal, &marginal), (SignalKind::Average, &average)] {
+            // The second of these two calls removes the hour from the list of due hours.
+            store.settle_hour(hour, &SettlementInput { kind, sources, silent: &[], at: now, why }).await?;
         }
     }
     Ok(())

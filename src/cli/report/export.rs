@@ -1,4 +1,4 @@
-//! `wattune report export`: writes the ledger as lines that anyone can verify.
+//! `wattune report export`: writes the ledger as JSON lines that can be verified on any machine.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -32,7 +32,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     };
     let written = store.export(|line| writeln!(out, "{line}").map_err(anyhow::Error::from)).await;
     match written.and_then(|_| Ok(out.flush()?)) {
-        // The reader closed the pipe, as `head` does: no error.
+        // If the reader has closed the pipe, as `head` does, that is no error.
         Err(error) if args.output.is_none() && is_broken_pipe(&error) => Ok(()),
         other => other,
     }

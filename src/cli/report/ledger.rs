@@ -19,19 +19,19 @@ pub(super) struct Place {
     pub(super) overrides: Overrides,
 }
 
-/// The span of time. Emissions are computed by the hour, so the span is widened to full UTC hours.
+/// The span of time of a report. Emissions are computed by the hour, so the span is widened to full UTC hours.
 #[derive(Debug, clap::Args)]
 pub(super) struct Time {
-    /// The start: 2026-01-31, or 2026-01-31T12:00:00Z. Thirty days before --to if absent. Rounded down to a full UTC
-    /// hour.
+    /// The start of the span: 2026-01-31, or 2026-01-31T12:00:00Z. Thirty days before --to if absent, and for a badge the
+    /// ledger's start. Rounded down to a full UTC hour.
     #[arg(long, value_name = "TIME")]
     pub(super) from: Option<String>,
-    /// The end; a date includes that day. Now if absent. Rounded up to a full UTC hour.
+    /// The end of the span; a date includes that day. Now if absent. Rounded up to a full UTC hour.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 }
 
-/// Ends the process with exit code 2 and the flag that is wrong, like clap for invalid arguments.
+/// Ends the process with exit code 2 and an error that names the wrong flag, like clap for invalid arguments.
 pub(super) fn wrong(error: InvalidJob) -> anyhow::Error {
     let flag = match error.field {
         "from" => "--from",

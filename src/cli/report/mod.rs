@@ -53,7 +53,7 @@ struct ShowArgs {
     output: Option<PathBuf>,
     #[command(flatten)]
     unit: Unit,
-    /// List hours whose emissions changed by more than this, in percent, when they were computed again.
+    /// List hours whose emissions changed by more than this percentage when they were computed again.
     #[arg(long, value_name = "PERCENT", default_value_t = RESTATED_BY_PCT, value_parser = percent)]
     restated_by: f64,
 }
@@ -63,7 +63,7 @@ struct Unit {
     /// The functional unit of the SCI score (ISO/IEC 21031); without one, no score is computed.
     #[arg(long, value_name = "UNIT", value_parser = one_of(UNITS.into_iter()))]
     functional_unit: Option<String>,
-    /// Samples per epoch; from each job's label samples_per_epoch if absent.
+    /// Samples per epoch, for the functional unit epoch; if absent, each job's label samples_per_epoch gives them.
     #[arg(long, value_name = "SAMPLES")]
     samples_per_epoch: Option<f64>,
 }

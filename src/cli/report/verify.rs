@@ -14,8 +14,8 @@ use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 /// Verifies an exported ledger, or the database, without a daemon: every digest, sum and hourly settlement; for a
 /// database also that all figures in reports follow from the ledger.
 ///
-/// Prints the latest digest, called the head. Keep it: with --head, a later run proves that nothing before it was
-/// changed. If a check fails, prints the first wrong line or row and exits with 1.
+/// Prints the latest digest, called the head. Keep the head: a later run with --head proves that no entry up to this
+/// head has changed since. If a check fails, prints the first wrong line or row and exits with 1.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// A file written by `wattune report export`; the database in the state directory if absent.
@@ -115,7 +115,7 @@ fn summary(what: &str, is_database: bool, found: &VerifiedLedger) -> String {
         None => String::new(),
     };
     text += &match found.closed_at {
-        Some(at) => format!("The head covers the intervals closed until {}", at.format("%F %TZ")),
+        Some(at) => format!("The head covers the intervals of all blocks closed until {}", at.format("%F %TZ")),
         None => "The head covers no intervals yet".to_owned(),
     };
     text += &match found.open {

@@ -1,4 +1,4 @@
-//! `wattune simulate bandit`: recurring jobs × GPUs × policies × seeds.
+//! `wattune simulate bandit`: simulates every combination of recurring job, GPU, policy and seed.
 
 mod page;
 mod write;
@@ -18,31 +18,34 @@ use wattune_lab::traces::{Submission, TraceFile, submissions};
 
 /// Simulates recurring jobs on recorded training runs, under policies that choose batch size and power limit.
 ///
-/// Each run draws its epochs from the traces; a run that does not reach its target is repeated, at most 20 times. A run
-/// costs eta·energy + (1−eta)·(largest limit of the GPU)·time, in joules. Regret is the cost of all runs beyond the
-/// oracle's expected cost, in units of what one run of the oracle is expected to cost.
+/// Each run draws its number of epochs from the traces; a run that does not reach its target is repeated, at most 20
+/// times. A run costs eta·energy + (1−eta)·(largest limit of the GPU)·time, in joules. The oracle is the best batch
+/// size and power limit, known in advance. Regret is the cost of all runs minus the oracle's expected cost, as a
+/// multiple of the oracle's expected cost of one run.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("drift").multiple(true))]
 pub(super) struct Args {
-    /// The number of epochs that training runs needed: Zeus's trace file.
+    /// The number of epochs that each training run needed: a trace file of the Zeus project.
     #[arg(long, value_name = "FILE")]
     train_trace: PathBuf,
-    /// Time and power of an epoch at each power limit of a GPU: a trace file of Zeus; several GPUs with commas.
+    /// Time and power of an epoch at each power limit of a GPU: a trace file of the Zeus project; several files, one
+    /// per GPU, with commas.
     #[arg(long, value_name = "FILE", value_delimiter = ',', required = true)]
     power_trace: Vec<PathBuf>,
     /// The recurring job, as dataset/network; several with commas.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', required = true, value_parser = workload)]
     workload: Vec<(String, String)>,
-    /// The optimizer, if the traces have several; one for all workloads or one for each, like the next three options.
+    /// The training's optimizer, if the traces have several; one for all workloads, or one for each with commas. The
+    /// same holds for --target-metric, --max-epochs and --default-batch-size.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     optimizer: Vec<String>,
-    /// The metric at which a run has reached its target, as in the train trace.
+    /// The value of the metric at which a run has reached its target, as the train trace states it.
     #[arg(long, value_name = "METRIC", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = metric)]
     target_metric: Vec<f64>,
     /// The maximum number of epochs of a run.
     #[arg(long, value_name = "N", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_epochs: Vec<u32>,
-    /// The batch size of the first run; the largest of the power trace, if that is smaller.
+    /// The batch size of the first run; if the power trace has only smaller ones, the largest of them.
     #[arg(long, value_name = "N", value_delimiter = ',', required = true, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
     default_batch_size: Vec<u64>,
     /// The policies; several with commas [default: all].
@@ -57,7 +60,7 @@ pub(super) struct Args {
     /// Stops a run once it costs more than FACTOR times the cheapest run so far; "none" stops none.
     #[arg(long, value_name = "FACTOR", default_value = "2", allow_negative_numbers = true, value_parser = beta)]
     beta: Beta,
-    /// The number of latest runs of a batch size that count, in policy zeus; 0 for all.
+    /// In policy zeus, the number of latest runs of each batch size that its cost estimate uses; 0 for all runs.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     window: u32,
     /// The number of recurrences of a job [default: twice its number of batch sizes times its number of power limits].
@@ -67,7 +70,7 @@ pub(super) struct Args {
     /// (dataset or dataset/network) and optionally runtime_ratio.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["recurrences", "drift_at"])]
     group_trace: Option<PathBuf>,
-    /// The first recurrence at which the changes of the next three options apply.
+    /// The first recurrence for which --drift-train-trace, --drift-power-trace and --drift-target-metric apply.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(2..), requires = "drift")]
     drift_at: Option<u32>,
     /// The train trace from --drift-at on.
@@ -179,7 +182,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     deliver(&bytes, args.output.as_deref())
 }
 
-/// Returns the query for each workload, with its own or the common options.
+/// Returns one query of the traces for each workload, with the options given for that workload or for all.
 fn queries(args: &Args) -> anyhow::Result<Vec<JobQuery>> {
     let count = args.workload.len();
     // Rows identify a job by workload and GPU only, so no workload may appear twice.
@@ -227,7 +230,7 @@ fn power_traces(paths: &[PathBuf]) -> anyhow::Result<Vec<TraceFile>> {
     Ok(files)
 }
 
-/// Returns the cases to simulate: each workload on each GPU.
+/// Returns the cases to simulate: each workload on each GPU, with its recurrences.
 fn cases<'a>(
     args: &Args,
     queries: &[JobQuery],
@@ -261,7 +264,7 @@ fn cases<'a>(
             let recurrences = args.recurrences.unwrap_or(job.recurrences);
             if let Some(at) = args.drift_at.filter(|at| *at > recurrences) {
                 bail!(
-                    "--drift-at is {at}, after the last of {recurrences} recurrences; give less, or more --recurrences"
+                    "--drift-at is {at}, after the last of {recurrences} recurrences; give a smaller --drift-at, or more --recurrences"
                 );
             }
             let recurrences = match &groups {
@@ -276,7 +279,7 @@ fn cases<'a>(
 
 type Groups<'a> = Vec<(String, Vec<&'a Submission>)>;
 
-/// Returns the groups of submissions of each workload, each sorted by start.
+/// Returns, for each workload in the order of `queries`, its groups of submissions by name, each sorted by start.
 fn groups<'a>(args: &Args, queries: &[JobQuery], all: &'a [Submission]) -> anyhow::Result<Vec<Groups<'a>>> {
     let mut found: Vec<Groups<'a>> = vec![Vec::new(); queries.len()];
     for submission in all {

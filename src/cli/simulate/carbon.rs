@@ -20,28 +20,30 @@ use wattune_lab::replay::Job;
 use wattune_lab::study::{CaseResult, Row, Study};
 use wattune_lab::traces::{TraceFile, Workload, power_profile};
 
-/// Replays jobs on recorded intensities under policies, and reports the carbon that each saves and the time it costs.
+/// Replays jobs on recorded intensities under policies, and reports the carbon that each policy saves and the time that
+/// it costs.
 ///
-/// A job's work is what it does at the largest limit of its power trace in --hours. All results are compared with the
-/// largest limit, for the same work from the same start.
+/// A job's work is the number of samples that it processes in --hours at the largest limit of its power trace. Each
+/// result is compared with a run of the same work at the largest limit, from the same start.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Throughput and power at each power limit, measured on a real GPU: a trace file of Zeus.
+    /// Throughput and power at each power limit, measured on a real GPU: a trace file of the Zeus project.
     #[arg(long, value_name = "FILE")]
     power_trace: PathBuf,
     /// Workload of the power trace, as dataset/network/batch size; several with commas, each a job of its own.
     #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', required = true)]
     workload: Vec<Workload>,
-    /// The optimizer, needed where the power trace has several for the workload.
+    /// The training's optimizer, needed if the power trace has the workload with several optimizers.
     #[arg(long, value_name = "NAME")]
     optimizer: Option<String>,
-    /// Actual intensities: CSV or JSON, as for the file source. A forecast column counts as a rolling forecast.
+    /// Actual intensities: CSV or JSON, as for the file source. Values in a forecast column count as known from 72
+    /// hours before their slot (span of time with one value) on.
     #[arg(long, value_name = "FILE")]
     carbon_trace: PathBuf,
-    /// Forecasts: CSV or JSON, as for the file source, or CSV with issue_date_utc, horizon_h and a value.
+    /// Forecasts: CSV or JSON, as for the file source, or CSV with the columns issue_date_utc, horizon_h and a value.
     #[arg(long, value_name = "FILE")]
     forecast_trace: Option<PathBuf>,
-    /// The issue times of the values in --forecast-trace, if the file has none.
+    /// The issue times to assume for the values in --forecast-trace, if that file does not state them.
     #[arg(long, value_enum, default_value_t = Issue::DayAhead, requires = "forecast_trace")]
     forecast_issue: Issue,
     /// The forecasts that policies use.
@@ -66,17 +68,18 @@ pub(super) struct Args {
     /// cover.
     #[arg(long, value_name = "N", conflicts_with = "start", value_parser = clap::value_parser!(u32).range(1..=1000))]
     starts: Option<u32>,
-    /// Seconds at each limit, from the largest down, that zeus, carbon-zeus and wattune spend on measuring the job
-    /// first.
+    /// Seconds for which zeus, carbon-zeus and wattune first measure the job at each limit, from the largest limit
+    /// down.
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = seconds)]
     profiling: f64,
-    /// Relative standard error of the throughputs and powers that policies know of a job: 0.003 is 0.3 %.
+    /// Relative standard error of the measured throughputs and powers that policies use: 0.003 is 0.3 %.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.0, value_parser = error)]
     profile_error: f64,
-    /// Seed of the error of --profile-error; several with commas.
+    /// Seed of the random errors of --profile-error; several with commas.
     #[arg(long, value_name = "SEED", value_delimiter = ',', default_value = "1", requires = "profile_error")]
     seed: Vec<u64>,
-    /// Allow wattune and clairvoyant to pause the job, at the costs of the next four options.
+    /// Allow wattune and clairvoyant to pause the job, at the costs of --idle-power, --min-run, --min-pause and
+    /// --checkpoint.
     #[arg(long)]
     pausable: bool,
     /// Power of a GPU during a pause, in watts.
@@ -88,7 +91,7 @@ pub(super) struct Args {
     /// The minimum duration of a pause.
     #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "pausable", value_parser = seconds)]
     min_pause: f64,
-    /// Time at running power without work that each pause costs for its checkpoint.
+    /// Time that each pause costs for its checkpoint, in which the GPU draws its running power but does no work.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, requires = "pausable", value_parser = seconds)]
     checkpoint: f64,
     /// The output format.
@@ -112,11 +115,11 @@ impl Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Forecast {
-    /// The forecasts published by then, corrected and weighted as in the daemon.
+    /// The forecasts published before each decision, corrected and weighted as in the daemon.
     AsIssued,
     /// The actual values, known in advance.
     Perfect,
-    /// No forecasts, only the past.
+    /// No forecasts, only past actual values.
     None,
 }
 
@@ -151,7 +154,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         let profile = power_profile(&power, workload, args.optimizer.as_deref()).context("power trace")?;
         Ok(Job::new(power.gpu(), workload.clone(), profile, at_max)?)
     };
-    // Separately, a repeated workload is one job; together on a node, it is several.
+    // Without a common node, a repeated workload is simulated once; on a common node, it is several jobs.
     let workloads =
         if args.node_cap.is_some() { args.workload.clone() } else { once(&args.workload, Workload::to_string) };
     check_writable(args.output.as_deref())?;
@@ -185,7 +188,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     deliver(&bytes, args.output.as_deref())
 }
 
-/// Describes rows without results and their remedy, one warning for each policy and job.
+/// Describes the rows that have no results, and the remedy: one warning for each policy and job.
 fn without_figures(results: &[CaseResult]) -> Vec<String> {
     let rows: Vec<_> = results.iter().map(|r| &r.row).filter(|row| row.carbon_reduction_pct.is_none()).collect();
     let key = |row: &Row| (row.policy, row.workload.clone(), row.batch_size);
@@ -206,7 +209,7 @@ fn without_figures(results: &[CaseResult]) -> Vec<String> {
     warnings
 }
 
-/// Returns the chosen policies, or all that can be used.
+/// Returns the policies of `--policy`; without that option, all policies that are possible.
 fn chosen(args: &Args) -> anyhow::Result<Vec<Policy>> {
     let plans = |policy: &Policy| ["wattune", "clairvoyant"].contains(&policy.name);
     let chosen = once(&args.policy, |policy| policy.name);
@@ -231,7 +234,7 @@ fn written(args: &Args, jobs: &[Job], grid: &RecordedGrid, results: &[CaseResult
     })
 }
 
-/// Returns the starts of jobs, after a check that the traces cover the longest job from each.
+/// Returns the starts of jobs, after a check that from each start the traces cover the longest job.
 fn starts(args: &Args, grid: &RecordedGrid, longest: Seconds) -> anyhow::Result<Vec<DateTime<Utc>>> {
     let named = args.carbon_trace.display();
     let (Some(first), Some(last)) = (grid.actual.start(), grid.actual.end()) else { bail!("{named} has no value") };

@@ -10,8 +10,8 @@ use wattune_lab::grid::{PublishedForecasts, RecordedGrid};
 use wattune_lab::traces::TraceFile;
 
 /// Reads a recorded grid. The actual values come from `actual`. The forecasts come from `forecast`, or else from a
-/// separate column of `actual`, which counts as a rolling forecast. A CSV that begins with `issue_date_utc` has each
-/// forecast's day of issue.
+/// separate column of `actual`, which counts as a rolling forecast (published continuously). `issue` gives the issue
+/// times of a `forecast` file that does not state them; a CSV that begins with `issue_date_utc` does.
 pub(super) fn read(actual: &Path, forecast: Option<&Path>, issue: Issue) -> anyhow::Result<RecordedGrid> {
     let TraceFile { path, bytes } = TraceFile::read(actual)?;
     let path = path.display();
@@ -50,15 +50,15 @@ fn published(path: &Path, issue: Issue) -> anyhow::Result<PublishedForecasts> {
 fn parse(path: &Path, bytes: &[u8]) -> anyhow::Result<file::ParsedFile> {
     let context = || path.display().to_string();
     let parsed = file::parse(bytes, &FileSettings::default(), None).with_context(context)?;
-    // The daemon uses the later of two values for a slot; an experiment must not depend on such a guess.
+    // If a slot has two values, the daemon uses the later one; an experiment must not depend on such a guess.
     match parsed.repeated {
         Some(repeated) => Err(repeated).with_context(context),
         None => Ok(parsed),
     }
 }
 
-/// Returns the name of a grid, from its file name up to the first part between underscores that begins with a digit:
-/// `CISO_2021_hourly.csv` gives `CISO`, and `miso_mason_city_2022-10.csv` gives `miso_mason_city`.
+/// Returns the name of a grid: the parts of its file name, separated by underscores, before the first part that begins
+/// with a digit. `CISO_2021_hourly.csv` gives `CISO`, and `miso_mason_city_2022-10.csv` gives `miso_mason_city`.
 fn name(path: &Path) -> String {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let parts: Vec<&str> = stem.split('_').take_while(|part| !part.starts_with(|c: char| c.is_ascii_digit())).collect();
@@ -91,7 +91,7 @@ mod tests {
         };
         let twice = refused(b"time,value\n2021-01-01T00:00Z,1\n2021-01-01T01:00Z,2\n2021-01-01T00:00Z,3\n");
         assert!(
-            twice.ends_with("line 4: 2021-01-01T00:00:00Z is there before, in line 2; keep one of the two"),
+            twice.ends_with("line 4: 2021-01-01T00:00:00Z occurs already in line 2; keep one of the two"),
             "{twice}"
         );
         assert!(refused(&[0x1f, 0x8b, 8, 0]).contains("unpack it first, with gunzip --keep"));

@@ -1,4 +1,5 @@
-//! Renders the rows as a self-contained page with plots: no script, nothing to load, for light and dark display.
+//! Renders the rows of results as a self-contained page with plots: no script, nothing to load, for light and dark
+//! display.
 
 use crate::reports::document::{Mark, Plot, document, escaped};
 use wattune_core::domain::CarbonSeries;
@@ -6,7 +7,8 @@ use wattune_lab::grid::RecordedGrid;
 use wattune_lab::replay::{Action, Job, Leg, Replayed};
 use wattune_lab::study::{CaseResult, Mean, means};
 
-/// Renders the means and, for each job, carbon over time and the power limits with the intensity from the first start.
+/// Renders a table of means and plots for each job: carbon saved against time added, and, for runs from the first
+/// start, power limits and carbon intensity over time.
 pub(super) fn page(jobs: &[Job], grid: &RecordedGrid, found: &[CaseResult]) -> String {
     let rows: Vec<_> = found.iter().map(|f| f.row.clone()).collect();
     let means = means(&rows);
@@ -47,7 +49,8 @@ fn table(means: &[Mean]) -> String {
     text + "</table>\n"
 }
 
-/// Plots carbon over time for a job: each policy's means, and all settings of the first policy with a frontier.
+/// Plots carbon saved against time added for a job: each policy's means and, for the first policy that has a frontier,
+/// the runs on it (no other setting is better in both).
 fn frontier(means: &[Mean], of_job: &[&CaseResult], job: &Job) -> String {
     let same = |m: &&Mean| {
         m.gpu == job.gpu
@@ -85,7 +88,8 @@ fn drawn<'a>(of_job: &[&'a CaseResult]) -> Vec<&'a CaseResult> {
     runs().filter(|f| Some(f.row.policy) == policy).collect()
 }
 
-/// Plots a run's limits over time, those of policy clairvoyant as the bound, and the carbon intensity.
+/// Plots three lines over time: a run's limits, the limits of policy clairvoyant (the best possible run), and the
+/// carbon intensity.
 fn limits(found: &CaseResult, of_job: &[&CaseResult], job: &Job, actual: &CarbonSeries) -> String {
     let Some(replayed) = &found.replayed else { return String::new() };
     let row = &found.row;

@@ -1,4 +1,4 @@
-//! Renders the rows as a table, JSON and CSV.
+//! Renders the rows of results as a table, JSON and CSV.
 
 use serde::Serialize;
 
@@ -60,7 +60,7 @@ pub(super) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// Returns an empty line if a new group begins, otherwise an empty text.
+/// Returns a line feed if `group` differs from the `last` one, otherwise an empty text. Updates `last`.
 fn between<T: PartialEq>(last: &mut Option<T>, group: T) -> &'static str {
     let new = last.as_ref().is_some_and(|last| *last != group);
     *last = Some(group);
@@ -83,7 +83,7 @@ fn line(start: &str, mean: &Mean) -> String {
     let time = mean.time_increase_pct.map_or_else(|| "-".into(), |t| format!("{t:+.2}"));
     let budget = mean.budget_pct.map_or_else(|| "-".into(), |b| format!("{b}"));
     let headroom = mean.captured_headroom.map_or_else(|| "-".into(), |h| format!("{:.1} %", 100.0 * h));
-    // Less carbon is shown as the saving, more time as the cost.
+    // Positive numbers mean less carbon (a saving) in the carbon column, but more time (a cost) in the time column.
     format!(
         "{start:16} {job:42} {grid:16} {budget:>8}  {policy:12} {carbon:>9} {time:>8} {energy:>9} {timing:>8} \
          {headroom:>9}\n"

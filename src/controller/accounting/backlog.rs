@@ -1,4 +1,5 @@
-//! Ledger rows not written yet, and the state that the last daemon left: checkpoints, leases and occupancy of GPUs.
+//! Ledger rows not written yet, and the state that the last daemon left: checkpoints (counter readings up to which
+//! energy is recorded), leases of jobs (longest silences), and the times of jobs on GPUs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,8 @@ pub(crate) const RESET_UNWATCHED: &str =
 /// Reason, in the ledger, for lost energy of a GPU without a counter whose power was not read.
 pub(crate) const NEVER_COUNTED: &str = "it has no energy counter, and its power was not read";
 
-/// Records not written to the database yet, since it may be unavailable for a while, and state of the last daemon.
+/// Records not written to the database yet, since the database may be unavailable for a while, and the state that the
+/// last daemon left.
 #[derive(Default)]
 pub(crate) struct Backlog {
     pub(crate) intervals: Vec<Interval>,
@@ -31,13 +33,14 @@ pub(crate) struct Backlog {
     pub(crate) recorded_until: BTreeMap<DeviceId, DateTime<Utc>>,
     /// Time of the last progress report of each job that was running under the last daemon.
     pub(crate) last_reports: BTreeMap<JobId, DateTime<Utc>>,
-    /// Time without a daemon before this one, if known.
+    /// Time without a daemon before this daemon's start; `None` if it is unknown.
     pub(crate) away: Option<Downtime>,
-    /// Occupancy of GPUs by jobs that ended after the last daemon's checkpoint of the GPU.
+    /// Times of jobs on GPUs, for jobs that ended after the last daemon's checkpoint of the GPU: a part of the energy
+    /// since that checkpoint belongs to these jobs.
     pub(crate) ended_occupancy: Vec<EndedOccupancy>,
-    /// Ended jobs with energy that was written to the ledger only after their end.
+    /// Ended jobs with energy that was written to the ledger only after the job's end.
     pub(crate) late: BTreeSet<JobId>,
-    /// Last checkpoint of the open intervals.
+    /// State of the last checkpoint of the open intervals.
     pub(crate) last_checkpoint: LastCheckpoint,
 }
 
@@ -51,7 +54,7 @@ impl Backlog {
 #[derive(Default)]
 pub(crate) struct LastCheckpoint {
     pub(super) at: Option<Monotonic>,
-    /// Last progress report of each running job in the stored checkpoints.
+    /// Last progress report of each running job, as in the stored checkpoints.
     pub(super) reports: BTreeMap<JobId, LastReport>,
     /// True if the last checkpoint could not be written.
     pub(super) failed: bool,
@@ -60,10 +63,11 @@ pub(crate) struct LastCheckpoint {
 /// Maximum number of ended jobs that the daemon reads when it starts.
 const RECALLED: u32 = 1000;
 
-/// Shortest time on a GPU that counts as occupancy by an ended job: GPUs are read shortly before a job ends.
+/// Shortest time on a GPU since the GPU's checkpoint that counts as occupancy by an ended job. A shorter time is
+/// normal, because GPUs are read shortly before a job ends.
 pub(super) const SHORTEST_SPAN: TimeDelta = TimeDelta::milliseconds(200);
 
-/// Occupancy of GPUs by a job that has ended.
+/// Time that a job spent on its GPUs; the job has ended since.
 pub(crate) struct EndedOccupancy {
     pub(super) gpus: Vec<GpuId>,
     pub(super) span: OccupancySpan,
@@ -72,9 +76,9 @@ pub(crate) struct EndedOccupancy {
 /// Time from the last daemon's last sign of life to the start of this daemon.
 pub(crate) struct Downtime {
     pub(super) seen: LastSeen,
-    /// Length of that time.
+    /// Length of the downtime.
     pub(super) span: Seconds,
-    /// Start of this daemon.
+    /// Start of this daemon, at the end of the downtime.
     pub(super) back: Monotonic,
 }
 
@@ -82,19 +86,21 @@ impl Downtime {
     /// Returns the downtime from the last daemon's last sign of life, `seen`, to now.
     pub(crate) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
         let by_machine = seen.uptime.zip(clock.uptime()).filter(|(then, now)| seen.boot_id == boot_id() && now >= then);
-        // The wall clock may have been set meanwhile.
+        // The uptime of the same boot is preferred, because the wall clock may have been set meanwhile.
         let span = by_machine.map_or_else(|| Seconds::from_delta(clock.utc() - seen.at), |(then, now)| now - then);
         Self { seen, span: span.max(Seconds::ZERO), back: clock.monotonic() }
     }
 
-    /// Returns the time that was left of a job's lease at the last daemon's last sign of life: the whole lease of a job
-    /// that is not listed there, because the job was registered right afterwards.
+    /// Returns the time that was left of a job's lease (longest silence before a job counts as dead) at the last
+    /// daemon's last sign of life. A job without a record in that sign of life was registered right afterwards: its
+    /// whole lease was left.
     pub(super) fn lease_left(&self, job: &Job) -> Seconds {
         self.seen.leases.get(&job.id).copied().unwrap_or(job.spec.lease)
     }
 }
 
-/// Returns the occupancy by jobs that ended after the last daemon's checkpoint of one of their GPUs, from `points`.
+/// Returns the times of ended jobs on their GPUs, for jobs that ended after the last daemon's checkpoint of one of
+/// these GPUs. `points` are the checkpoints.
 pub(crate) async fn ended_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<EndedOccupancy>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     let gone = |job: &StoredJob| {

@@ -9,8 +9,8 @@ use wattune_core::domain::{CarbonSeries, DeviceKind, Slot, TimeSeries};
 use wattune_core::ledger::{self, Interval, Share};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Short};
 
-/// Valid limits in gCO2e. An idle GPU emits the lowest within seconds, so less is a mistake of units; no node emits the
-/// highest.
+/// Valid limits in gCO2e. An idle GPU emits the lower bound within seconds, so a lower limit is a mistake of units; no
+/// node emits the upper bound.
 const LIMIT_RANGE_G: std::ops::RangeInclusive<f64> = 0.001..=1e12;
 
 /// `[carbon_budget]`: limit on the emissions of all jobs per day, week or month, or once.
@@ -61,12 +61,13 @@ impl Period {
 }
 
 impl BudgetSettings {
-    /// Returns the limit for each span, if there is a budget.
+    /// Returns the limit for each span; `None` without a budget.
     pub fn limit(&self) -> Option<GramsCo2e> {
         self.limit_g.and_then(GramsCo2e::try_new)
     }
 
-    /// Returns the budget's span that contains `now`, or the single span if it ends later; `None` after its end.
+    /// Returns the budget's span that contains `now`. A single span is also returned before its start. `None` without a
+    /// budget, or after the end of a single span.
     pub fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.limit()?;
         match (self.per, self.from, self.until) {
@@ -107,7 +108,8 @@ impl BudgetSettings {
 #[derive(Default)]
 pub(crate) struct BudgetAccount {
     pub(super) settings: BudgetSettings,
-    /// Span that is being counted, and the emissions of all jobs within it so far.
+    /// First the span that is being counted, second the emissions of all jobs' GPUs within that span so far; `None`
+    /// without a budget.
     pub(super) counted: Option<(Slot, HourlyEmissions)>,
 }
 
@@ -116,12 +118,12 @@ impl BudgetAccount {
         Self { settings, counted: None }
     }
 
-    /// Returns the budget's span at a time, as [`BudgetSettings::span`].
+    /// Returns the budget's span at `now`, as [`BudgetSettings::span`] does.
     pub(crate) fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.settings.span(now)
     }
 
-    /// Adds the emissions of closed intervals to those of the counted span.
+    /// Adds the emissions of closed intervals to those of the counted span, by the intensities in `series`.
     pub(crate) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         for row in ledger::within(rows, span).iter().filter(|row| counts(row)) {
@@ -140,13 +142,15 @@ impl BudgetAccount {
         self.counted.iter().flat_map(|(_, sum)| sum.hours())
     }
 
-    /// Returns the counted emissions within a span; energy without a known intensity counts with `otherwise`.
+    /// Returns the counted emissions within a span; zero if another span is being counted. Energy without a known
+    /// carbon intensity counts with the mean intensity of the other energy, or with `otherwise` if there is none.
     pub(super) fn emitted(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
         let counted = self.counted.as_ref().filter(|(of, _)| of == span);
         counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.sum().estimate(otherwise))
     }
 
-    /// Returns the rest of the budget for each span up to `until`; an empty series without a budget.
+    /// Returns the rest of the budget for each span from `now` up to `until`; an empty series without a budget. Energy
+    /// without a known carbon intensity counts as in [`Self::emitted`].
     pub(crate) fn left(
         &self,
         now: DateTime<Utc>,
@@ -160,7 +164,8 @@ impl BudgetAccount {
     }
 }
 
-/// Returns whether a row counts towards the budget: only the jobs' GPU energy does, because only that is planned.
+/// Returns whether a row counts towards the budget: only the GPU energy of jobs does, because plans determine only that
+/// energy.
 pub(super) fn counts(row: &Interval) -> bool {
     matches!(row.share, Share::Job(_)) && row.device.kind() == DeviceKind::Gpu
 }

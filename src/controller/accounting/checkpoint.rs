@@ -1,8 +1,10 @@
-//! Checkpoints: open intervals are stored every few seconds, so that a kill of the daemon loses only these seconds.
+//! Checkpoints: open intervals are stored every few seconds, so that a kill of the daemon loses only the last few
+//! seconds.
 //!
-//! An interval is written once it is closed, a minute after it began. Until then a kill would lose it: the energy of a
-//! GPU without a counter for good, and the attribution of the energy of a GPU with a counter. A kill would also lose
-//! the jobs' last reports, from which the next daemon knows which leases had not expired.
+//! An interval is written once it is closed, a minute after it began. Without checkpoints, a kill before that would
+//! lose the interval: for a GPU without a counter the energy, for a GPU with a counter the attribution of the energy to
+//! jobs. A kill would also lose the jobs' last reports, from which the next daemon knows which jobs' leases (longest
+//! silences before a job counts as dead) had not expired.
 
 use chrono::TimeDelta;
 
@@ -19,7 +21,8 @@ use wattune_core::ledger::{AttributionRule, Metered, OpenInterval};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
-/// Minimum number of checkpoints within the shortest lease: for a short lease, seconds of uncertainty matter.
+/// Minimum number of checkpoints within the shortest lease (longest silence before a job counts as dead): with a short
+/// lease, seconds of uncertainty about a job's last report matter.
 const CHECKPOINTS_PER_LEASE: f64 = 4.0;
 
 /// Maximum number of jobs whose progress a checkpoint stores, controlled jobs first. The progress of the other jobs is
@@ -38,13 +41,14 @@ impl Accounting {
         let now = node.now().monotonic;
         let shortest = node.jobs.iter().map(|job| job.spec.lease / CHECKPOINTS_PER_LEASE).reduce(Seconds::min);
         let period = shortest.map_or(node.settings.checkpoint_s, |lease| lease.min(node.settings.checkpoint_s));
-        // Half a tick of tolerance, because ticks are a little early or late.
+        // The checkpoint may be half a tick early, because ticks come a little early or late.
         self.backlog.last_checkpoint.at.is_none_or(|at| now.since(at) + node.settings.tick_s / 2.0 >= period)
     }
 
-    /// Stores a checkpoint.
+    /// Stores a checkpoint now, unless closed intervals still wait to be written.
     pub(crate) async fn checkpoint_now(&mut self, node: &mut Node<'_>) {
-        // The open intervals begin after these unwritten rows: a checkpoint without the rows would leave a gap.
+        // The open intervals begin after the unwritten rows of the backlog: a checkpoint without these rows would leave
+        // a gap.
         if !self.backlog.intervals.is_empty() || !self.backlog.checkpoints.is_empty() {
             return;
         }
@@ -71,7 +75,7 @@ impl Accounting {
         }
     }
 
-    /// Returns the progress of jobs that have reported since the last checkpoint.
+    /// Returns the progress of jobs that have reported since the last checkpoint, at most [`MOST_REPORTS`] of them.
     fn changed_progress(&self, node: &Node<'_>) -> Vec<(JobId, StoredProgress)> {
         let reports = &self.backlog.last_checkpoint.reports;
         let steered = node.jobs.iter().filter(|job| job.spec.control);
@@ -80,18 +84,21 @@ impl Accounting {
         unkept.take(MOST_REPORTS).map(|job| (job.id.clone(), job.progress)).collect()
     }
 
-    /// Returns a GPU's open interval as it would be closed with the newest reading of its energy.
+    /// Returns a GPU's open interval as it would be closed with the newest reading of the GPU's energy; `None` if it
+    /// need not be stored.
     fn open_interval_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenIntervalRecord> {
         let (seen, interval, device) = (&gpu.seen, gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
         let reading = EnergyReading { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
         if reading.counter.is_some() && gpu.has_many_jobs() {
-            // A row per job every few seconds is too much to write, and after a kill the counter still has this energy.
+            // A row per job every few seconds is too much to write, and after a kill the counter still has the
+            // interval's energy.
             return None;
         }
         let rule = self.rule_so_far(node, gpu.id())?;
         let why = if interval.was_unread(reading.metered) { NEVER_COUNTED } else { RESET_UNWATCHED };
         let Some(open) = as_closed(&device, interval, reading.at, reading.metered, &rule, why) else {
-            // Too short to be closed. Without a counter, only this record shows up to when the energy is recorded.
+            // The interval is too short to be closed. For a GPU without a counter, only this empty record shows up to
+            // which time the energy is recorded.
             let nothing = OpenIntervalRecord {
                 device,
                 until: interval.start(),
@@ -107,6 +114,7 @@ impl Accounting {
 }
 
 /// Returns an open interval as it would be closed at `at`, without a checkpoint; `None` if it is too short to close.
+/// `why_lost` is the reason, in the ledger, for energy of the interval that is lost.
 pub(crate) fn as_closed(
     device: &DeviceId,
     interval: &OpenInterval,

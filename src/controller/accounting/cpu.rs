@@ -1,4 +1,4 @@
-//! Intervals of CPU packages and memory, attributed by the CPU time of the jobs' processes.
+//! Intervals of CPU packages and memory (zones), whose energy is attributed by the CPU time of the jobs' processes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,8 @@ use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
-/// Reason, in the ledger, for lost energy where a zone's counter was reset or another counter is read now.
+/// Reason, in the ledger, for lost energy of a zone (CPU package or its memory) whose counter was reset, or that is
+/// read from another counter now.
 const RESET: &str =
     "its counter was reset or another counter is read now: its energy since the last reading is unknown";
 
@@ -63,8 +64,9 @@ impl Accounting {
         }
     }
 
-    /// Returns a zone's energy from the last daemon's checkpoint `last` to now, by its counter, as unattributed rows.
-    /// If the machine was started meanwhile, the energy is unknown: it is recorded as lost, and there are no rows.
+    /// Returns unattributed rows for a zone's energy from the last daemon's checkpoint `last` to now, as the zone's
+    /// counter shows it. If the machine was started meanwhile, or another counter is read now, the energy is unknown:
+    /// it is recorded as lost, and there are no rows.
     fn gap_of(
         &mut self,
         zone: &ZoneState,
@@ -75,10 +77,10 @@ impl Accounting {
         let device = &zone.device;
         if booted.is_some_and(|booted| booted > last.at) {
             tracing::warn!(
-                "the machine was started since {device} was read at {}; what it used meanwhile is not known",
+                "the machine restarted after {device} was last read at {}; the energy used in between is unknown",
                 last.at
             );
-            let why = "the machine was started meanwhile: what its counter had counted before is not known";
+            let why = "the machine restarted: its counter's last value before the restart is unknown";
             self.ledger.record_lost(device, last.at, at.utc, why);
             return Vec::new();
         }
@@ -89,14 +91,16 @@ impl Accounting {
         let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
         let counter = whole(zone.counter_uj.unwrap_or_default());
         let energy = ledger::min_energy_between(last.counter, counter, zone.range_uj, span);
-        // Energy equal to the reading means a reset: after a wrap it would be more.
+        // If the energy equals the reading, the counter was reset: after a wrap the energy would be more than the
+        // reading.
         if counter < last.counter && energy == counter {
             self.ledger.record_lost(device, last.at, at.utc, RESET);
         }
         ledger::gap_intervals(device, last.at, at.utc, energy, &[])
     }
 
-    /// Closes the intervals of zones that `due` accepts, if they are long enough to be measured.
+    /// Closes the intervals of zones that `due` accepts or whose attribution rule changed, if they are long enough to
+    /// be measured.
     pub(crate) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) {
         let seen = self.cpu.seen.clone();
         let devices: Vec<DeviceId> = self.cpu.zones.keys().cloned().collect();
@@ -132,8 +136,8 @@ impl Accounting {
         self.cpu.zones.iter().filter_map(open).collect()
     }
 
-    /// Closes the intervals of all zones, right before the counting of a job's CPU time ends or right after it began.
-    /// If a zone cannot be read now, the zone's energy is attributed later, by the CPU time up to now.
+    /// Closes the intervals of all zones. Called right before the counting of a job's CPU time ends, or right after it
+    /// began. If a zone cannot be read now, the zone's energy is attributed later, by the CPU time up to now.
     fn split_zones(&mut self) {
         self.close_zones(|_| true);
         let seen = self.cpu.seen.clone();
@@ -158,10 +162,10 @@ impl Accounting {
         let field = if matches!(selector, ProcessSelector::Pids(_)) { "pids" } else { "cgroup" };
         let invalid = |why: &str| ControlError::Invalid(InvalidJob { field, why: why.to_owned() });
         let Some(handle) = self.cpu.handle.clone() else {
-            return Err(invalid("cannot be followed: this daemon looks at no processes; leave it out"));
+            return Err(invalid("cannot be used: this daemon does not read processes; leave the field out"));
         };
         let resolved = self.off_thread(node, move || handle.resolve(&selector)).await;
-        let processes = resolved.ok_or_else(|| invalid("cannot be looked up now; ask again"))??;
+        let processes = resolved.ok_or_else(|| invalid("could not be looked up in time; send the request again"))??;
         for job in node.jobs.iter() {
             if let Some(shared) = job.spec.processes.as_ref().and_then(|theirs| processes.shared_with(theirs)) {
                 return Err(ControlError::Conflict(format!(
@@ -173,7 +177,7 @@ impl Accounting {
         Ok(Some(processes))
     }
 
-    /// Begins to count a job's CPU time; energy up to now is attributed without this CPU time.
+    /// Begins to count a job's CPU time. Energy used up to now is attributed without the job's CPU time.
     pub(crate) async fn follow(&mut self, node: &mut Node<'_>, job: &JobId, processes: &Processes) {
         let Some(handle) = self.cpu.handle.clone() else { return };
         let (id, processes) = (job.clone(), processes.clone());
@@ -203,7 +207,8 @@ impl Accounting {
         self.close_zones(|_| true);
     }
 
-    /// Runs blocking work on another thread; returns `None` if that takes longer than a driver call may.
+    /// Runs blocking work on another thread; returns `None` if the work panics, or takes longer than a driver call may
+    /// take.
     async fn off_thread<T: Send + 'static>(
         &self,
         node: &Node<'_>,
@@ -243,7 +248,8 @@ impl Accounting {
         })
     }
 
-    /// Returns the problems of the CPUs, one sentence each. Missing RAPL is no problem; [`Self::cpu_view`] shows that.
+    /// Returns the problems of the CPUs, one sentence each. That the machine has no RAPL energy counters is no problem
+    /// here; [`Self::cpu_view`] shows it.
     pub(crate) fn cpu_problems(&self) -> Vec<String> {
         let seen = &self.cpu.seen;
         let of_all = seen.problems.iter().filter(|_| !seen.zones.is_empty()).chain(&seen.usage.problem);

@@ -1,4 +1,5 @@
-//! Emissions by hour. Hours with new intensities are counted again, so that all figures for a job's emissions agree.
+//! Emissions by hour. When carbon intensities of an hour change, the emissions of that hour are counted again, so that
+//! all figures for a job's emissions agree.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::{self, Emissions, Interval, Share};
 use wattune_core::units::{GramsPerKwh, Millijoules, Seconds};
 
-/// Energy and its emissions, by UTC hour.
+/// Energy and the emissions of that energy, by UTC hour.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HourlyEmissions {
     hours: BTreeMap<DateTime<Utc>, Emissions>,
@@ -54,7 +55,8 @@ impl HourlyEmissions {
         &self.sum
     }
 
-    /// Returns the time-weighted mean carbon intensity over a span, from its hours; `None` if none has an intensity.
+    /// Returns the mean carbon intensity over a span: the mean intensity of each hour's energy, weighted by the hour's
+    /// time within the span. `None` if no hour in the span has an intensity.
     pub(crate) fn mean_intensity_over(&self, span: &Slot) -> Option<GramsPerKwh> {
         let (mut time, mut sum) = (Seconds::ZERO, 0.0);
         for (hour, emissions) in &self.hours {

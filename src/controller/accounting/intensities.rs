@@ -1,4 +1,4 @@
-//! Carbon intensities with which emissions are computed: the best known ones at present.
+//! Carbon intensities from which emissions are computed: the best ones that are known at present.
 
 use crate::controller::error::ControlError;
 use crate::controller::signal::Signal;
@@ -11,7 +11,8 @@ use wattune_core::ledger::{self, Emissions, Interval};
 pub(crate) struct Intensities<'a> {
     signal: &'a Signal,
     store: &'a Store,
-    /// True if the database has all published values; while it cannot be written, only memory has the newest ones.
+    /// True if the database has all published values; false while it cannot be written, when only memory has the newest
+    /// ones.
     is_stored: bool,
 }
 
@@ -20,8 +21,9 @@ impl<'a> Intensities<'a> {
         Self { signal, store, is_stored }
     }
 
-    /// Returns the emissions of rows, and the intensities used: the best known ones. These extend beyond the rows by
-    /// half of the rows' time, since the same work may take longer at the reference that a job is compared with.
+    /// Returns first the emissions of rows, second the carbon intensities used: the best known ones. The intensities
+    /// extend beyond the rows by half of the rows' time, since the same work may take longer at the reference (other
+    /// power limits) that a job is compared with.
     pub(crate) async fn emissions_of(self, rows: &[Interval]) -> Result<(Emissions, CarbonSeries), ControlError> {
         let series = self.over(rows).await?;
         Ok((ledger::emissions(rows, &series), series))
@@ -37,8 +39,9 @@ impl<'a> Intensities<'a> {
         }
     }
 
-    /// Returns the best known intensities for emissions of jobs, from the active sources and from those with which the
-    /// hours of the span were settled, so that a job's emissions equal those in reports.
+    /// Returns the best known intensities for the emissions of jobs, from the ledger's present sources and from the
+    /// sources with which the hours of the span were settled (their emissions computed), so that a job's emissions
+    /// equal those in reports.
     pub(crate) async fn for_jobs(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
         let sources = self.signal.accounting_series().sources();
         let is_marginal = sources.first().is_some_and(|key| key.kind == SignalKind::Marginal);
@@ -50,12 +53,12 @@ impl<'a> Intensities<'a> {
         self.best_of(&self.store.sources_with_earlier(kind, &active, &self.signal.silent(), span).await?, span).await
     }
 
-    /// Returns the best known intensities of the active sources.
+    /// Returns the best known intensities from the ledger's present sources.
     pub(crate) async fn best(self, span: &Slot) -> Result<CarbonSeries, ControlError> {
         self.best_of(self.signal.accounting_series().sources(), span).await
     }
 
-    /// Returns the stored intensities, and those in memory where none are stored: the current slot may not be stored
+    /// Returns the stored intensities and, where none are stored, those in memory: the current slot may not be stored
     /// yet. While the database cannot be written, those in memory take precedence.
     async fn best_of(self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, ControlError> {
         let stored = self.store.intensities(sources, span).await?;

@@ -1,4 +1,5 @@
-//! Intervals of GPUs: closing them, splitting them when holders change, and writing them with their checkpoints.
+//! Intervals of GPUs, which become rows of the ledger: closes them, splits them when a job is added to a GPU or
+//! removed, and writes them with checkpoints (counter readings that they reach).
 
 use std::collections::BTreeSet;
 
@@ -22,14 +23,16 @@ impl Accounting {
         let due = node.settings.interval_s - node.settings.tick_s;
         let boundary = self.signal_boundary(node);
         let is_due = move |interval: &OpenInterval| {
-            // The sooner an interval with several rules is closed, the more exactly the energy of its parts is known.
+            // The sooner an interval with several attribution rules is closed, the more exactly the energy of each
+            // rule's part is known.
             interval.has_rule_changes()
                 || interval.age(now) >= due.max(Seconds::new(0.5))
                 || boundary.is_some_and(|b| interval.start() < b && b <= now.utc)
         };
         // The interval of an unresponsive GPU stays due, but cannot be closed before the GPU answers.
         let closes = |gpu: &Gpu, interval: &OpenInterval| gpu.seen.metered_at.is_some_and(|at| interval.can_close(at));
-        // Each job has a row: with many jobs intervals are longer, but end with the slot of the carbon signal.
+        // An interval has a row per job. On a GPU with many jobs intervals are therefore longer, but end with the
+        // carbon signal's slot.
         let waits = |gpu: &Gpu, interval: &OpenInterval| {
             gpu.is_crowded(now.monotonic) && !boundary.is_some_and(|b| interval.start() < b && b <= now.utc)
         };
@@ -43,12 +46,14 @@ impl Accounting {
         !ids.is_empty()
     }
 
-    /// Returns the start of the carbon signal's current slot: intervals end there, so that each has one intensity.
+    /// Returns the start of the carbon signal's current slot (time step): intervals end there, so that each interval
+    /// has a single carbon intensity. `None` if the signal has no value now.
     fn signal_boundary(&self, node: &Node<'_>) -> Option<DateTime<Utc>> {
         node.signal.accounting_series().series().at(node.now().utc).map(|(slot, _)| slot.start())
     }
 
-    /// Closes a GPU's open interval, if it is long enough to be measured and for the number of jobs on the GPU.
+    /// Closes a GPU's open interval, if it is long enough to be measured and, on a GPU with many jobs, long enough to
+    /// be worth a row per job.
     pub(crate) fn close_interval_of(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let now = node.now().monotonic;
         if !node.gpus.get(id).is_some_and(|gpu| gpu.is_crowded(now)) {
@@ -61,7 +66,8 @@ impl Accounting {
         let Some(gpu) = node.gpus.get(id) else { return };
         let seen = &gpu.seen;
         let newest = seen.metered_at.map(|at| EnergyReading { at, metered: seen.metered, counter: seen.counter });
-        // The energy of an unresponsive time is attributed over that time alone: close at its end, then now.
+        // Energy that was used while the GPU did not respond is divided over that time alone: the interval is closed at
+        // the first reading afterwards, and again at the newest reading.
         let turned = gpu.interval.as_ref().is_some_and(OpenInterval::has_rule_changes);
         for reading in seen.after_gap.filter(|_| turned).into_iter().chain(newest) {
             self.close_interval_at(node, id, reading);
@@ -100,7 +106,7 @@ impl Accounting {
         self.backlog.checkpoints.push(point);
     }
 
-    /// Returns the checkpoint for an interval that ends at `at` with this reading, from which later energy is counted;
+    /// Returns the checkpoint, from which later energy is counted, for an interval that ends at `at` with `reading`;
     /// `None` for a GPU whose counter was never read.
     pub(crate) fn point_of(
         &self,
@@ -112,7 +118,8 @@ impl Accounting {
         let (device, metered) = (DeviceId::from(gpu.id()), reading.metered);
         let recovered = self.backlog.recovered.iter().find(|c| c.device == device);
         match (recovered, gpu.opened) {
-            // The counter has not been read since the last daemon's end: its increase will include this interval.
+            // The counter has not been read since the last daemon's end: its increase up to the next reading will
+            // include this interval.
             (Some(last), Some((_, first))) => {
                 let estimated = last.estimated + metered.since_opened(&first);
                 Some(Checkpoint { estimated, ..last.clone() })
@@ -125,7 +132,7 @@ impl Accounting {
         }
     }
 
-    /// Returns the rule that attributes a GPU's energy up to now, and starts to count the jobs' use of the GPU anew.
+    /// Returns the rule that attributes a GPU's energy up to now, and resets the counts of the jobs' use of the GPU.
     fn rule_of(&mut self, node: &mut Node<'_>, id: &GpuId) -> Option<AttributionRule> {
         let rule = self.rule_so_far(node, id)?;
         let gpu = node.gpus.get_mut(id)?;
@@ -136,7 +143,7 @@ impl Accounting {
 
     /// Returns the rule that attributes a GPU's energy up to now.
     pub(crate) fn rule_so_far(&self, node: &Node<'_>, id: &GpuId) -> Option<AttributionRule> {
-        // The use of the GPU by a job is unknown if its registration names no processes.
+        // A job's use of the GPU is unknown if the job's registration names no processes.
         let is_known = |id: &JobId| node.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
         let gpu = node.gpus.get(id)?;
         let (jobs, unknown_user) = (gpu.counted_holders(), gpu.has_unknown_user());
@@ -163,7 +170,8 @@ impl Accounting {
     fn split_unread(&mut self, node: &mut Node<'_>, id: &GpuId, is_leaving: bool) {
         let now = node.now().monotonic;
         let Some(gpu) = node.gpus.get(id) else { return };
-        // On a GPU that answers, the time since the last reading is too short for a row after a job's final account.
+        // When a job leaves a GPU that answers, the time since the last reading is too short for another row, which
+        // would come after the job's final account.
         let is_due = |interval: &OpenInterval| !is_leaving || interval.is_unread(now, node.settings.sample_s);
         // A GPU without readings has no energy to attribute.
         if gpu.seen.metered_at.is_none() || !gpu.interval.as_ref().is_some_and(is_due) {
@@ -183,8 +191,8 @@ impl Accounting {
         }
     }
 
-    /// Writes the backlog. What could not be written stays for the next tick. Returns the ended jobs with energy that
-    /// was written only now; `None` if there was nothing to write or a write failed.
+    /// Writes the backlog. Records that could not be written stay in it for the next tick. Returns the ended jobs with
+    /// energy that was written only after their end; `None` if there was nothing to write or a write failed.
     pub(crate) async fn write_backlog(&mut self, node: &mut Node<'_>) -> Option<BTreeSet<JobId>> {
         if self.backlog.is_empty() {
             return None;
@@ -227,7 +235,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Removes an ended job from those with late energy, once its savings are estimated with all of its energy.
+    /// Removes an ended job from the jobs with late energy (written only after the job's end), because the savings of
+    /// the job are estimated now with all of its energy.
     pub(crate) fn forget_late(&mut self, id: &JobId) {
         self.backlog.late.remove(id);
     }
@@ -254,7 +263,7 @@ impl Accounting {
         Ok(rows)
     }
 
-    /// Stores changed progress of all jobs at once, and their profiles.
+    /// Stores the changed progress of all jobs in one write, and then the changed profile of each job.
     pub(crate) async fn store_jobs(&mut self, node: &mut Node<'_>) {
         let has_changed = |job: &&Job| job.unsaved || job.saved_progress != Some(job.progress);
         let changed: Vec<StoredJob> = node.jobs.iter().filter(has_changed).map(|job| job.stored(None)).collect();
@@ -274,8 +283,8 @@ impl Accounting {
         }
     }
 
-    /// Stores a job's profile for later runs, if the profile changed. An uncontrolled job that shared a GPU stores
-    /// none: the measured power and throughput are not those of the job alone.
+    /// Stores a job's profile for later runs, if the profile changed. The profile of an uncontrolled job that shared a
+    /// GPU is not stored, because the measured power and throughput are not those of the job alone.
     pub(crate) async fn store_profile(&mut self, node: &mut Node<'_>, id: &JobId) {
         let now = node.now().utc;
         let Some(job) = node.jobs.get_mut(id) else { return };

@@ -1,4 +1,4 @@
-//! State of the ledger's upkeep: work that is due, and totals since the daemon's start.
+//! State of the ledger's upkeep: hours whose emissions are due, entries to write, and totals since the daemon's start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use wattune_core::ledger::entry::{Entry, Lost};
 use wattune_core::ledger::{self, Interval, Total};
 use wattune_core::units::Millijoules;
 
-/// Number of UTC days that the view sums up, today included.
+/// Number of UTC days over which the API sums up energy and savings, today included.
 pub(crate) const SHOWN_DAYS: i64 = 30;
 
 /// Data of the ledger's entry `terms`: the conditions under which the ledger is kept.
@@ -26,7 +26,8 @@ pub struct LedgerTerms {
     pub digest: Digest,
 }
 
-/// Minute of a count of gaps, and the numbers of gaps and of losses that this daemon had found by then.
+/// State at a count of gaps: first the minute of the count; second and third the numbers of gaps (unmonitored times
+/// with known energy) and of losses (times with unknown energy) that this daemon had found by then.
 type Counted = (DateTime<Utc>, u64, u64);
 
 /// State of the ledger's upkeep.
@@ -35,21 +36,24 @@ pub(crate) struct Ledger {
     pub(super) terms: LedgerTerms,
     /// Hour in which the last block was closed.
     pub(super) closed: Option<DateTime<Utc>>,
-    /// Minute of the last check for due hours.
+    /// Minute of the last check for hours whose emissions are due.
     pub(super) checked_minute: Option<DateTime<Utc>>,
-    /// Hours whose emissions are due for computation, and the reasons.
+    /// Hours whose emissions are to be computed, each with a reason; an hour may have several reasons.
     pub(super) pending: BTreeSet<(DateTime<Utc>, DueReason)>,
-    /// Hours whose intensities changed since they were counted for running jobs and the carbon budget.
+    /// Hours whose carbon intensities changed since the hour's emissions were counted for running jobs and the carbon
+    /// budget.
     pub(super) recount: BTreeSet<DateTime<Utc>>,
-    /// True if past hours got new intensities since the last estimate for ended jobs that wait for intensities.
+    /// True if past hours got new carbon intensities since the savings of ended jobs that wait for intensities were
+    /// last estimated.
     pub(super) has_new_values: bool,
-    /// Entries that are not written yet.
+    /// Entries of the ledger that are not written to the database yet, oldest first.
     pub(super) queued: Vec<Entry>,
-    /// Energy recorded since the start, by device, share and source.
+    /// Energy recorded since the daemon's start, by device, share (kind of owner) and source (method of measurement).
     pub(super) recorded: BTreeMap<(DeviceId, &'static str, EnergySource), Millijoules>,
     pub(super) gaps: u64,
     pub(super) lost: u64,
-    /// Gaps of the last 24 hours: state at the count, number with known energy, and number with unknown energy.
+    /// Gaps of the last 24 hours: first the state at the count, second the number of gaps with known energy, third the
+    /// number with unknown energy. `None` before the first count.
     pub(super) of_the_day: Option<(Counted, u64, u64)>,
     pub(super) closed_at: Option<DateTime<Utc>>,
     pub(super) difference_mj: u64,
@@ -58,13 +62,14 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Adds written rows to the totals since the start.
+    /// Adds written rows to the totals since the daemon's start.
     pub(crate) fn count(&mut self, rows: &[Interval]) {
         let mut before: Option<&Interval> = None;
         for row in rows {
             let key = (row.device.clone(), row.share.name(), row.source);
             *self.recorded.entry(key).or_default() += row.energy;
-            // Rows of one gap, which is split at full hours and by share, count once.
+            // A gap is split into several rows at full hours and by share (owner of the energy); these rows count as
+            // one gap.
             let of_gap = |r: &Interval| r.source == EnergySource::CounterGap && r.device == row.device;
             self.gaps += u64::from(of_gap(row) && !before.is_some_and(of_gap));
             before = Some(row);
@@ -85,13 +90,15 @@ impl Ledger {
         Self { terms, ..Self::default() }
     }
 
-    /// Marks the hours of a span as due.
+    /// Marks the emissions of all hours of a span as due.
     pub(crate) fn mark_due(&mut self, span: &Slot, why: DueReason) {
         self.pending.extend(hours_of(span).map(|hour| (hour, why)));
     }
 
-    /// Returns the newest due hour and its reasons. A correction comes first and by itself, since it keeps the hour's
-    /// intensities. New energy replaces new intensities as a reason, since both cause the intensities to be read again.
+    /// Returns the newest hour whose emissions are due, with the reasons, each of which causes a computation. A
+    /// correction comes first and by itself, since it keeps the hour's carbon intensities. If the hour is due for new
+    /// energy and for new intensities, only the reason of new energy is returned, since for either the intensities are
+    /// read again.
     pub(super) fn next_pending(&self) -> Option<(DateTime<Utc>, Vec<DueReason>)> {
         let (hour, _) = *self.pending.last()?;
         let all: Vec<DueReason> = self.pending.range((hour, DueReason::Energy)..).map(|(_, why)| *why).collect();

@@ -30,7 +30,7 @@ use super::signal::Signal;
 use crate::cpu::watch::CpuHandle;
 use crate::store::{Store, StoreError};
 
-/// Owner of the accounting: the ledger, rows not written yet, the CPUs' intervals and the carbon budget.
+/// Owner of the accounting: the ledger's upkeep, rows not written yet, the CPUs' intervals and the carbon budget.
 pub(super) struct Accounting {
     ledger: Ledger,
     backlog: Backlog,
@@ -50,7 +50,7 @@ impl Accounting {
         &self.budget
     }
 
-    /// Returns why the ledger cannot be read or written, if that is so.
+    /// Returns the reason why the ledger cannot be read or written; `None` if it can.
     pub(super) fn store_fault(&self) -> Option<&String> {
         self.store_fault.as_ref()
     }
@@ -64,7 +64,7 @@ impl Accounting {
         self.store_fault = Some(text);
     }
 
-    /// Returns access to the carbon intensities with which emissions are computed.
+    /// Returns access to the carbon intensities from which emissions are computed.
     pub(super) fn intensities<'a>(&self, signal: &'a Signal, store: &'a Store) -> Intensities<'a> {
         Intensities::new(signal, store, self.store_fault.is_none())
     }

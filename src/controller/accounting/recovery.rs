@@ -1,4 +1,5 @@
-//! Recovery after a time without a daemon: the energy that GPUs' counters gained, attributed to the jobs of that time.
+//! Recovery after a time without a daemon: the energy by which GPUs' counters increased is attributed to the jobs that
+//! were on the GPUs then.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -19,16 +20,18 @@ const NOT_KEPT: &str =
 const NOT_BACK: &str = "its counter has not been read since";
 /// Reason, in the ledger, for lost energy of a GPU whose counter gained more than is possible.
 const IMPOSSIBLE: &str = "its counter gained more than the GPU can draw in that time";
-/// Tolerated change of the wall clock between two daemons: an hour, and a little more.
+/// Change of the wall clock between two daemons that is tolerated: an hour, and a little more.
 const CLOCK_CHANGE: Seconds = Seconds::new(3700.0);
-/// Time after which the energy that only a counter shows counts as lost, if an earlier daemon could read that counter.
+/// Time after a GPU's first response for which its counter may stay unreadable. After that, the energy that was used
+/// while no daemon ran counts as lost if only this counter shows it.
 const GIVEN_UP: Seconds = Seconds::new(3600.0);
-/// Longest time without records that is no gap for a GPU without a counter: sensors are no faster.
+/// Longest time between two records of a GPU without a counter in which no energy counts as lost: sensors do not
+/// measure faster.
 const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
 
 impl Accounting {
-    /// Opens intervals of GPUs that answer for the first time. Once a counter is read, its increase since the last
-    /// daemon's checkpoint becomes intervals of its own.
+    /// Opens the interval of each GPU that answers for the first time. Once a GPU's counter is read, the increase of
+    /// the counter since the last daemon's checkpoint is recorded in intervals of its own.
     pub(crate) fn open_intervals(&mut self, node: &mut Node<'_>) {
         let now = node.now();
         let answers = |gpu: &Gpu| gpu.seen.at.is_some() && gpu.seen.fault.is_none();
@@ -39,7 +42,8 @@ impl Accounting {
             let is_known = self.backlog.recovered.iter().any(|c| c.device == device);
             let Some(gpu) = node.gpus.get_mut(&id) else { continue };
             if is_known && gpu.seen.metered_at.is_none() {
-                // Without a first metered value, the interval's energy would be mixed with that of the gap before.
+                // If the interval were opened before the first metered value, it would include energy of the gap before
+                // it.
                 continue;
             }
             gpu.interval = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
@@ -65,8 +69,9 @@ impl Accounting {
         }
     }
 
-    /// Once a GPU's counter is read, records its increase since the last daemon's checkpoint less the energy integrated
-    /// since. If more was integrated than the counter gained, recording resumes once the counter has caught up.
+    /// Once a GPU's counter is read, records the increase of the counter since the last daemon's checkpoint, less the
+    /// energy that was integrated from power since then. If more energy was integrated than the counter gained,
+    /// recording from the counter resumes once the counter has caught up.
     pub(super) fn record_recovered(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let device = DeviceId::from(id);
         let Some(place) = self.backlog.recovered.iter().position(|c| c.device == device) else { return };
@@ -85,14 +90,15 @@ impl Accounting {
         };
         let last = self.backlog.recovered.swap_remove(place);
         let (metered, estimated) = (gpu.seen.metered, last.estimated + gpu.seen.metered.since_opened(&first));
-        // The counter's reading when the interval was opened, or the first one after that.
+        // The counter's reading when the interval was opened, or the counter's first reading after that.
         let shown = metered.reading_before(counter, &first);
         let gained = shown.checked_since(last.counter);
         let away = Seconds::from_delta(now.utc - last.at);
         let highest = gpu.handle.capabilities().highest_power(gpu.seen.reading.requested);
         let possible = ledger::PowerBound { highest, slack: CLOCK_CHANGE }.energy_within(away);
         let used = gained.unwrap_or(shown);
-        // If the wall clock was set back, the length of the time is unknown, and so is the possible energy.
+        // If the wall clock was set back, the time since the checkpoint is unknown, and so is the energy that is
+        // possible in it.
         let is_possible = away < Seconds::ZERO || used.to_joules() <= possible;
         if gained.is_none() || !is_possible {
             let why = if gained.is_none() { RESET_UNWATCHED } else { IMPOSSIBLE };
@@ -103,7 +109,7 @@ impl Accounting {
         gpu.handle.continue_ledger(owed);
         self.backlog.intervals.extend(ledger::gap_intervals(&device, last.at, opened.utc, energy, &spans));
         let moved = ledger::rebased(last.counter, shown, energy);
-        // `point_of` adds the changes by resets that this daemon's meter has seen.
+        // `point_of` adds the changes of the reading by resets that this daemon's meter has seen.
         gpu.rebased_before = last.rebased_mj + moved - first.rebased_mj;
         let (at, rebased_mj) = (interval.start(), last.rebased_mj + moved);
         let holders = gpu.holders();
@@ -111,7 +117,8 @@ impl Accounting {
         self.backlog.checkpoints.push(point);
     }
 
-    /// Keeps the occupancy by a job that ends now, for its GPUs whose counters this daemon has not read yet.
+    /// Keeps the time of a job that ends now on those of its GPUs whose counters this daemon has not read yet: a part
+    /// of the energy that these counters will show belongs to the job.
     pub(crate) fn record_ended(&mut self, node: &mut Node<'_>, job: &Job) {
         let now = node.now().utc;
         for gpu in &job.spec.gpus {
@@ -123,7 +130,7 @@ impl Accounting {
         }
     }
 
-    /// Returns the occupancy of a GPU by jobs from `since`, when an earlier daemon read the GPU, until now.
+    /// Returns the times of jobs on a GPU from `since`, when an earlier daemon last read the GPU, until now.
     pub(crate) fn occupancy_of(&self, node: &Node<'_>, gpu: &GpuId, since: DateTime<Utc>) -> Vec<OccupancySpan> {
         let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(gpu));
         let ended = self
@@ -139,7 +146,8 @@ impl Accounting {
     }
 
     /// Returns the known spans since `since` in which a job was on its GPUs. A job that an earlier daemon registered
-    /// was there without a daemon too if the job's lease lasted until its next report, or still lasts.
+    /// counts as present in the time without a daemon if the job's lease (longest silence) lasted until the job's next
+    /// report, or still lasts.
     fn spans_of(&self, node: &Node<'_>, job: &Job, since: DateTime<Utc>) -> Vec<OccupancySpan> {
         let span = |from, until| OccupancySpan { job: job.id.clone(), from, until };
         let Some(heard) = self.backlog.last_reports.get(&job.id) else { return vec![span(job.registered_at, None)] };

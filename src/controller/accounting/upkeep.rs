@@ -17,15 +17,16 @@ use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::entry::{Control, Entry};
 use wattune_core::units::Millijoules;
 
-/// Maximum number of hours computed in one tick.
+/// Maximum number of hours whose emissions are computed in one tick.
 const COMPUTED_AT_ONCE: usize = 24;
-/// Maximum number of blocks rolled up at once.
+/// Maximum number of blocks (intervals between two closes) whose minutes are rolled up to hours at once.
 const ROLLED_AT_ONCE: u32 = 24;
-/// Maximum age of the hours without final emissions that are due again after a start.
+/// Maximum age of hours without final emissions whose emissions are computed again after a start.
 const RECHECKED: TimeDelta = TimeDelta::days(60);
 
 impl Accounting {
-    /// Records the ledger's terms if they changed, and marks recent hours without final emissions as due.
+    /// Records the ledger's terms (the conditions under which it is kept) if they changed, and marks recent hours
+    /// without final emissions, whose emissions are due again.
     pub(crate) async fn open_ledger(&mut self, store: &Store, now: DateTime<Utc>) -> Result<(), StoreError> {
         let terms = &self.ledger.terms;
         let terms = terms.settings.terms(now, &terms.host, terms.digest);
@@ -61,7 +62,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Counts the gaps and, once a minute, marks due hours and returns whether past hours got new intensities since.
+    /// Counts the ledger's gaps. Once a minute, also marks the hours whose emissions are due, and returns whether past
+    /// hours got new carbon intensities since the last time; otherwise returns false.
     pub(crate) async fn detect_due_hours(&mut self, node: &mut Node<'_>) -> Result<bool, StoreError> {
         let now = node.now().utc;
         let minute = now.duration_trunc(TimeDelta::minutes(1)).unwrap_or(now);
@@ -69,13 +71,13 @@ impl Accounting {
         if self.ledger.checked_minute == Some(minute) {
             return Ok(false);
         }
-        // The current hour waits until it is over: it would have to be computed again.
+        // The current hour is due only once it is over: otherwise its emissions would have to be computed again.
         self.add_due_hours(node, hour_of(now)).await?;
         self.ledger.checked_minute = Some(minute);
         Ok(std::mem::take(&mut self.ledger.has_new_values))
     }
 
-    /// Computes the emissions of some due hours.
+    /// Computes the emissions of due hours, of at most [`COMPUTED_AT_ONCE`] in one call.
     pub(crate) async fn compute_due_hours(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         let before = self.ledger.settlements;
@@ -84,7 +86,8 @@ impl Accounting {
             let Some((hour, reasons)) = self.ledger.next_pending() else { break };
             let silent = node.signal.silent();
             for why in reasons {
-                // Average intensities last: their settlement removes the hour from the due ones.
+                // Emissions by average intensities are computed last: that settlement removes the hour from the due
+                // hours in the database.
                 for (kind, sources) in accounts(node.signal).into_iter().rev() {
                     let settling = SettlementInput { kind, sources: &sources, silent: &silent, at: now, why };
                     self.ledger.settlements += u64::from(node.store.settle_hour(hour, &settling).await?);
@@ -101,7 +104,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Counts the ledger's gaps of the last 24 hours, once a minute and whenever this daemon has found another gap.
+    /// Counts the ledger's gaps (unmonitored times) of the last 24 hours: once a minute, and whenever this daemon has
+    /// found another gap.
     async fn count_gaps(
         &mut self,
         node: &mut Node<'_>,
@@ -128,7 +132,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Closes the open block, whose hours are due afterwards.
+    /// Closes the open block (the intervals since the last close). The emissions of the block's hours are due
+    /// afterwards.
     pub(crate) async fn close_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         let now = node.now().utc;
         let Some(close) = node.store.close_block(now).await? else { return Ok(()) };
@@ -138,7 +143,7 @@ impl Accounting {
         Ok(())
     }
 
-    /// Marks the hours before `end` with new or corrected rows as due.
+    /// Marks the hours before `end` that have new or corrected rows: their emissions are due.
     async fn add_due_hours(&mut self, node: &mut Node<'_>, end: DateTime<Utc>) -> Result<(), StoreError> {
         for (hour, why) in node.store.due_hours().await? {
             if hour < end {
@@ -148,13 +153,14 @@ impl Accounting {
         Ok(())
     }
 
-    /// Closes the open block and marks all hours with new or corrected rows as due, when the daemon stops.
+    /// When the daemon stops: closes the open block, and marks all hours with new or corrected rows, whose emissions
+    /// are due.
     pub(crate) async fn end_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         self.close_block(node).await?;
         self.add_due_hours(node, DateTime::<Utc>::MAX_UTC).await
     }
 
-    /// Stores the remaining due hours for the next start, so that the daemon stops without computing them.
+    /// Stores the hours whose emissions are still due, for the next start: the daemon stops without computing them.
     pub(crate) async fn defer(&self, store: &Store) -> Result<(), StoreError> {
         store.defer(&self.ledger.pending).await
     }
@@ -169,7 +175,7 @@ impl Accounting {
         self.ledger.queued.iter()
     }
 
-    /// Marks the hours with new, withdrawn or final intensities as due.
+    /// Marks the hours whose carbon intensities are new, withdrawn or now final: their emissions are due.
     pub(crate) fn apply_update(&mut self, update: &SignalUpdate, now: DateTime<Utc>) {
         for slot in update.reported.iter().filter(|slot| slot.start() < now) {
             self.ledger.mark_due(slot, DueReason::Intensity);
@@ -214,14 +220,15 @@ impl Accounting {
         }
     }
 
-    /// Records a change of a GPU's power limit: the requester, and the limits before, requested and in force.
+    /// Records a change of a GPU's power limit in the ledger: who requested it, the limit before, the requested limit,
+    /// and the limit in force afterwards.
     pub(crate) fn record_control(&mut self, node: &mut Node<'_>, id: &GpuId, change: Change) {
         let who = match node.gpus.get(id) {
             _ if change.external => "an external writer".to_owned(),
             Some(gpu) => match (gpu.manual, &gpu.owner) {
                 (Some(manual), _) => format!("a manual override ({})", manual.by),
                 (None, Some(job)) => format!("the plan of job {job}"),
-                (None, None) => "wattune: the original limit is restored".to_owned(),
+                (None, None) => "wattune, restoring the original limit".to_owned(),
             },
             None => return,
         };
@@ -247,8 +254,9 @@ pub(crate) struct Change {
     pub(crate) enforced: Option<PowerLimit>,
 }
 
-/// Returns the accounts of emissions and their sources. Energy is in the account by average intensities even without
-/// sources; the account by marginal intensities has sources only if one publishes or has published such intensities.
+/// Returns the kinds of carbon intensity by which emissions are computed, each with its sources: first average, second
+/// marginal. Emissions by average intensities are computed even without sources. The marginal kind has sources only if
+/// a source publishes or has published marginal intensities.
 fn accounts(signal: &Signal) -> Vec<(SignalKind, Vec<SourceKey>)> {
     let state = signal.state();
     let published: Vec<&Forecast> = state.sources.iter().filter_map(|s| s.forecast.as_deref()).collect();

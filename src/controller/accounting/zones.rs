@@ -30,7 +30,7 @@ pub(super) struct OpenZone {
 }
 
 impl OpenZone {
-    /// Returns the CPU time since the interval began or was split last.
+    /// Returns the CPU time from the start or last split of the interval to the time of `now`.
     pub(super) fn time(&self, now: &TimeState) -> CpuTime {
         let before = |job: &JobId| self.time.jobs.get(job).copied().unwrap_or_default();
         CpuTime {
@@ -40,7 +40,8 @@ impl OpenZone {
         }
     }
 
-    /// Returns the checkpoint of an interval that begins at this reading; `None` for a zone without a counter.
+    /// Returns the checkpoint, from which later energy is counted, of an interval that begins at `at` with the reading
+    /// in `zone`; `None` for a zone without a counter.
     pub(super) fn checkpoint(&self, zone: &ZoneState, at: DateTime<Utc>) -> Option<Checkpoint> {
         Some(Checkpoint {
             device: zone.device.clone(),
@@ -59,7 +60,8 @@ impl Processors {
         Self { handle, ..Self::default() }
     }
 
-    /// Returns a zone and the time of its reading, if the newest observation read it. Other zones' intervals stay open.
+    /// Returns the state of a zone (first) and the time of its reading (second). `None` if the newest observation could
+    /// not read the zone, whose interval then stays open.
     pub(super) fn read(&self, device: &DeviceId) -> Option<(&ZoneState, Now)> {
         let zone = self.seen.zones.iter().find(|zone| zone.device == *device)?;
         let at = zone.at.filter(|at| self.seen.at == Some(*at) && zone.problem.is_none())?;

@@ -32,7 +32,7 @@ impl Demand<'_> {
         job.wanted(id, self.now).map(|set| SetPoint { limit: set.limit.min(ceiling), ..set })
     }
 
-    /// Returns the request to the cap of each GPU that has reported a limit.
+    /// Returns, for each GPU that has reported a limit, the GPU's request for a part of the cap.
     pub(crate) fn requests(&self) -> Vec<(GpuId, LimitRequest)> {
         self.gpus.iter().filter_map(|gpu| Some((gpu.id().clone(), self.request(gpu)?))).collect()
     }

@@ -14,8 +14,9 @@ use wattune_core::units::Seconds;
 /// Number of rounds of restoring: once GPUs are lowered to their original limits, others may fit under the cap.
 const ROUNDS: usize = 2;
 
-/// Restores the original limit of every journalled GPU as far as all limits add up to at most `cap`, in milliwatts;
-/// without a cap, in full. The journal keeps the rest. Blocks the calling thread: not for async tasks.
+/// Restores the original limit of every GPU in the journal, but only so far that the limits of all GPUs add up to at
+/// most `cap`, in milliwatts; without a cap, restores all in full. The journal keeps the limits that are not restored.
+/// Blocks the calling thread: not for async tasks.
 pub(crate) fn restore_within(
     journal: &mut Journal,
     handles: &[GpuHandle],
@@ -81,7 +82,8 @@ fn read_all(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
     })
 }
 
-/// Returns a GPU's request to the cap when the daemon ends: its original limit. `None` if its limit is unknown.
+/// Returns a GPU's request for a part of the cap when the daemon ends: its original limit, or the limit in force if
+/// wattune has none to restore. `None` if neither the GPU's limit nor its range is known.
 fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<LimitRequest> {
     let range = handle.capabilities().limits.as_ref().ok().copied();
     let in_force = seen.reading.requested.max(seen.reading.enforced).or(range.map(|r| r.max))?;
@@ -103,7 +105,7 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
     match restore_action(entry, journal.boot_id(), &observed) {
         RestoreAction::LeaveExternal(_) => Some(fixed),
         RestoreAction::AlreadyRestored | RestoreAction::Write(_) => {
-            // At the end no GPU is lowered for another; GPUs only share the power that is free.
+            // When the daemon ends, no GPU is lowered in favour of another; GPUs only share the power that is free.
             let floor = in_force.min(entry.original);
             Some(LimitRequest {
                 wanted: entry.original,

@@ -86,28 +86,31 @@ impl Cap {
         Some(self.configured.constant?.of(baseline))
     }
 
-    /// Returns how long before a fall of the cap limits are lowered: the configured lead, but at least two ticks, one
-    /// driver call and one search for plans, which is how long a lowering may take.
+    /// Returns how long before the cap falls the GPUs' limits are lowered: the configured lead, but at least two ticks,
+    /// one driver call and one search for plans, because lowering a limit may take that long.
     pub(super) fn lead(&self, settings: &Settings) -> Seconds {
         let Settings { tick_s, call_timeout_s, solve_limit_s, .. } = *settings;
         self.settings.lead_s.max(tick_s * 2.0 + call_timeout_s + solve_limit_s.min(LONGEST_SEARCH))
     }
 
-    /// Returns the strictest cap of a schedule from now until a lowering requested now is certain to be in force.
+    /// Returns the strictest cap of a schedule in the time from now until a lower limit requested now is certain to be
+    /// in force; `None` if no cap holds in that time.
     pub(super) fn soon(&self, schedule: &CapSchedule, settings: &Settings, now: DateTime<Utc>) -> Option<Watts> {
         let lead = self.lead(settings).to_delta().max(chrono::TimeDelta::milliseconds(1));
         let cap = schedule.over(&Slot::new(now, now + lead)?)?.to_milliwatts();
         Some(PowerLimit::from_milliwatts(cap).watts())
     }
 
-    /// Returns the strictest cap until a lowering requested now is certain to be in force, in milliwatts.
+    /// Returns, in milliwatts, the strictest cap in the time from now until a lower limit requested now is certain to
+    /// be in force; `None` if no cap holds in that time.
     fn binding(&self, demand: &Demand<'_>) -> Option<u64> {
         let now = demand.now.utc;
         let cap = self.soon(&self.schedule(demand.gpus.largest_limits(), now), demand.settings, now)?;
         Some(u64::from(cap.to_milliwatts()))
     }
 
-    /// Returns the maximum sum of the limits restored when the daemon ends, in milliwatts; `None` to restore in full.
+    /// Returns, in milliwatts, the maximum sum of all GPUs' limits after the original limits are restored at the
+    /// daemon's end; `None` if they are to be restored in full.
     pub(super) fn at_exit(&self, demand: &Demand<'_>) -> Option<u64> {
         self.binding(demand).filter(|_| self.keeps_on_exit())
     }
@@ -117,7 +120,7 @@ impl Cap {
         self.grants_under(self.binding(demand), demand)
     }
 
-    /// Returns the grants, and records the cap for the supervisor, which restores limits if the controller panics.
+    /// Returns the limit that each GPU may have under the cap, and records the cap for the supervisor, which restores limits if the controller panics.
     pub(super) fn enforce(&self, demand: &Demand<'_>) -> LimitGrants {
         let cap = self.binding(demand);
         self.last.set(cap.filter(|_| !demand.settings.observe));
@@ -144,7 +147,8 @@ impl LimitGrants {
         self.0.get(id)
     }
 
-    /// Returns the set point that a GPU may have under the cap; `None` for its original limit.
+    /// Returns the set point that a GPU may have under the cap if it wants `set_point`; `None` stands for the original
+    /// limit in both.
     pub(super) fn permitted(&self, id: &GpuId, set_point: Option<SetPoint>) -> Option<SetPoint> {
         match (self.of(id), set_point) {
             (None, set_point) => set_point,

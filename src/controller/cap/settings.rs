@@ -22,7 +22,7 @@ pub struct CapSettings {
     pub schedule: Vec<ScheduleEntry>,
     /// Demand-response events that are known in advance.
     pub events: Vec<NewEvent>,
-    /// Minimum time before a fall of the cap at which limits are lowered.
+    /// Minimum time by which the GPUs' limits are lowered before the cap falls.
     pub lead_s: Seconds,
     /// Handling of original limits that do not fit under the cap when the daemon ends.
     pub on_exit: OnExit,
@@ -113,12 +113,13 @@ pub struct NewEvent {
 }
 
 impl CapSettings {
-    /// Returns whether the settings have no cap.
+    /// Returns whether the settings contain no cap at all.
     pub fn is_empty(&self) -> bool {
         self.limit_w.is_none() && self.limit_pct.is_none() && self.schedule.is_empty() && self.events.is_empty()
     }
 
-    /// Checks the values that the types do not; the error begins with the key and states what is valid.
+    /// Checks the values that the types of the fields do not restrict; the error begins with the key and states what is
+    /// valid.
     pub fn check(&self) -> Result<(), String> {
         self.lead_s.check("lead_s", 0.0, 300.0)?;
         self.configured()?;

@@ -49,7 +49,7 @@ impl Cap {
         if let Some(cap) = strictest.filter(|cap| *cap < lowest) {
             problems.push(format!(
                 "the node's cap goes down to {cap} within the next days, and the GPUs' limits add up to {lowest} at the \
-                 least; raise it, or remove GPUs"
+                 least; raise the cap, or remove GPUs"
             ));
         }
         let events = self.fixed.iter().chain(self.events.values());

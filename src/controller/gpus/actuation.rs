@@ -11,12 +11,12 @@ use wattune_core::units::Seconds;
 
 /// Time between two attempts to restore an original limit that the driver refuses.
 const RETRY_REFUSED: Seconds = Seconds::new(10.0);
-/// Number of attempts to restore an original limit before that pause applies.
+/// Number of failed attempts in a row to restore an original limit after which `RETRY_REFUSED` applies.
 const IMMEDIATE_RESTORES: u32 = 3;
 
 impl Gpu {
-    /// Does the next step towards `wanted`, or with `None` towards the original limit. Called at each tick; the next
-    /// tick is the retry.
+    /// Does the next step towards `wanted`, or with `None` towards the original limit. Called at each tick, so that a
+    /// failed step is tried again by the next tick.
     ///
     /// # Errors
     /// If the journal cannot be written; then nothing is written to the GPU.
@@ -34,7 +34,7 @@ impl Gpu {
         let wanted = wanted.filter(|_| self.why_no_control().is_none());
         self.compare(wanted.map(|set| set.limit), current, now);
         let Some(set) = wanted else {
-            // Clocks first: if the limit cannot be restored, the clocks do not stay locked for that reason.
+            // The clocks are unlocked first, so that they do not stay locked if the limit cannot be restored.
             return match self.pursue_clocks(None, current, journal, now)? {
                 Act::Nothing => {
                     let done = self.restore(current, journal, now)?;
@@ -65,7 +65,8 @@ impl Gpu {
         self.seen.reading.requested.filter(|_| self.writes.in_flight.is_none() && self.seen.fault.is_none())
     }
 
-    /// Records in the journal that the last write took effect: the limit before it no longer counts as wattune's.
+    /// Records in the journal that wattune's last write took effect, once `current` shows it. The limit that the GPU
+    /// had before the write then no longer counts as wattune's.
     fn confirm(&mut self, current: PowerLimit, journal: &mut Journal) -> Result<(), JournalError> {
         if self.writes.is_unconfirmed && self.shows_written(current) {
             journal.record_written(&self.id().clone(), current)?;
@@ -74,12 +75,13 @@ impl Gpu {
         Ok(())
     }
 
-    /// Returns whether a limit is the one that the GPU reported after the last write, which it may have rounded.
+    /// Returns whether `current` is the limit that the GPU reported after wattune's last write; the GPU may have
+    /// rounded the written limit.
     fn shows_written(&self, current: PowerLimit) -> bool {
         self.writes.limit.and_then(|written| written.shown).is_some_and(|shown| shown.same_as(current))
     }
 
-    /// Records the original limit in the journal while a job controls the GPU.
+    /// Records the GPU's original limit in the journal, if a job controls the GPU and wattune may set its limit.
     pub(super) fn journal_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let is_free_to_set = self.owner.is_some() && !self.is_writing() && self.why_no_control().is_none();
         match self.seen.reading.requested.filter(|_| is_free_to_set) {
@@ -88,13 +90,15 @@ impl Gpu {
         }
     }
 
-    /// Takes from the journal the external limit that an earlier daemon found on the GPU, which is left alone.
+    /// Takes from the journal the external limit (set by another program than wattune) that an earlier daemon found on
+    /// the GPU. This limit is left alone.
     pub(super) fn respect_external_limit(&mut self, journal: &Journal) {
         let default = self.range().map(|range| range.default);
         self.external = journal.external_limit(self.id(), self.seen.reading.requested, default);
     }
 
-    /// Yields if an external writer has set the present limit: records that in the journal, and returns the limit.
+    /// Yields to an external writer if one has set the present limit: records the limit in the journal as external, and
+    /// returns it. `None` if wattune need not yield.
     fn yielded(
         &mut self,
         current: PowerLimit,
@@ -107,8 +111,8 @@ impl Gpu {
         }
     }
 
-    /// Detects an external limit: any limit other than wattune's last one, except the default limit after a restart.
-    /// Also follows a known external limit that its writer changes again.
+    /// Detects an external limit: any limit other than wattune's last one, except the driver's default limit after a
+    /// restart of the GPU or its driver. Also updates a known external limit that an external writer has changed again.
     fn detect_external_limit(&mut self, current: PowerLimit, now: Now) -> Option<ExternalLimit> {
         if let Some(external) = self.external.as_mut().filter(|external| !external.limit.same_as(current)) {
             *external = ExternalLimit { limit: current, since: now.utc };
@@ -193,7 +197,8 @@ impl Gpu {
         Ok(Act::Requested { from: current, to: limit })
     }
 
-    /// Restores the original limit, then persistence mode, and removes the journal's entry last.
+    /// Does the next step of restoring the GPU: first the original limit, then persistence mode; the journal's entry is
+    /// removed last.
     fn restore(&mut self, current: PowerLimit, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         let id = self.id().clone();
         let Some(mut entry) = journal.restore_entry(&id) else {
@@ -202,7 +207,7 @@ impl Gpu {
         };
         let is_ours = journal.entry(&id).is_some();
         if is_ours && self.shows_written(current) {
-            // A limit that the GPU made of wattune's last write is wattune's, even before the journal records it.
+            // The limit to which the GPU rounded wattune's last write is wattune's, even before the journal records it.
             entry.written.push(current);
         }
         match journal::restore_action(&entry, journal.boot_id(), &self.observed_limit(current)) {
@@ -215,7 +220,7 @@ impl Gpu {
                     self.request_write(Write::Persistence(on), now);
                     Ok(Act::Nothing)
                 }
-                // The entry stays until the clocks are unlocked.
+                // The journal's entry stays until the clocks are unlocked.
                 _ if entry.holds_lock(journal.boot_id()) => Ok(Act::Nothing),
                 _ => {
                     journal.forget(&id)?;

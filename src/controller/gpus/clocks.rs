@@ -1,8 +1,8 @@
 //! Clock control of one GPU: permission to lock its clocks, locking and unlocking.
 //!
 //! No driver reports locked clocks, so wattune's last lock counts as in force unless the clock under load contradicts
-//! it. For the same reason an earlier lock could not be restored: clocks are locked only on GPUs that were observed to
-//! run freely, and restoring means unlocking them.
+//! the lock. For the same reason wattune could not restore a lock that another program set before. So wattune locks
+//! clocks only on GPUs that it has observed to run with free clocks, and restores such a GPU by unlocking its clocks.
 
 use super::control_state::{ABOVE, Act, FREE, LockedClock, PERSISTENT, Unlocking};
 use super::gpu::Gpu;
@@ -52,14 +52,13 @@ impl Gpu {
                 if since.is_some_and(|since| at.since(since) > LASTING) {
                     self.clocks.off = Some(format!(
                         "its clocks were locked to {} and run at {clock} MHz: the driver accepts the lock and does not keep it; \
-                         they are left alone until its next job",
+                         wattune does not lock this GPU's clocks until its next job",
                         held.clock
                     ));
                 }
                 if is_taken {
                     let why = format!(
-                        "an external writer has set its clocks: it runs at {clock} MHz where wattune had locked {}; they are \
-                         left alone until its next job",
+                        "an external writer has set its clocks: it runs at {clock} MHz where wattune had locked {}; wattune does not lock this GPU's clocks until its next job",
                         held.clock
                     );
                     self.clocks.held = None;
@@ -126,8 +125,8 @@ impl Gpu {
         self.clocks.held.map(|h| h.clock)
     }
 
-    /// Returns the lock in force, judged by the observed clock: not a lock without effect, but also a lock whose
-    /// removal had no effect.
+    /// Returns the clock lock in force, judged by the observed clock. A lock that had no effect does not count as in
+    /// force; a lock whose removal had no effect does. `None` if no lock is in force.
     pub(crate) fn clock_in_force(&self) -> Option<ClockLimit> {
         match self.clocks.held {
             Some(held) => Some(held.clock).filter(|_| held.shown || !held.is_above),
@@ -153,7 +152,8 @@ impl Gpu {
         self.handle.capabilities().why_no_clocks().or_else(|| self.clocks.off.clone())
     }
 
-    /// Does the next step towards the lock `wanted`, or with `None` to no lock. `limit` is the power limit in force.
+    /// Does the next step towards the clock lock `wanted`, or with `None` towards unlocked clocks. `limit` is the power
+    /// limit in force.
     pub(crate) fn pursue_clocks(
         &mut self,
         wanted: Option<ClockLimit>,
@@ -205,7 +205,8 @@ impl Gpu {
         }
     }
 
-    /// Returns whether the clocks are free, judged by the clock under load. If not, records why they are left alone.
+    /// Returns whether the GPU's clocks are unlocked, judged by the clock under load. If they seem to be locked by
+    /// another program, records why wattune leaves the clocks alone.
     fn runs_freely(&mut self, now: Now) -> bool {
         let capabilities = self.handle.capabilities();
         let Ok(range) = &capabilities.clocks else { return false };
@@ -242,7 +243,7 @@ impl Gpu {
         capabilities.clocks.as_ref().ok().filter(|_| wanted).cloned()
     }
 
-    /// Returns why the clocks are left alone, because of the settings or the GPU; `None` if they may be locked.
+    /// Returns the reason, in the settings or the GPU, why wattune leaves the clocks alone; `None` if it may lock them.
     pub(crate) fn why_clocks_left_alone(&self, locking: Locking) -> Option<String> {
         let off = (locking == Locking::Off).then(|| "switched off (control.clocks = \"off\")".to_owned());
         off.or_else(|| self.why_no_clocks())

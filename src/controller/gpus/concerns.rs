@@ -24,7 +24,7 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     if let Some((error, since)) = &seen.fault {
         concerns.push((Concern::Answer, format!("{error} (since {})", since.utc.format("%FT%TZ"))));
     }
-    // Both give the same reason for a GPU that does not respond; it is listed once.
+    // For a GPU that does not respond, `why_no_control` gives the same reason as the fault above; it is listed once.
     let uncontrolled = gpu.why_no_control().filter(|why| !concerns.iter().any(|(_, known)| known == why));
     concerns.extend(uncontrolled.map(|why| (Concern::Limit, why)));
     concerns.extend(gpu.restore_problem.clone().map(|why| (Concern::Limit, why)));
@@ -55,7 +55,7 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     concerns.extend(gpu.clocks.off.clone().map(|why| (Concern::Clocks, why)));
     concerns.extend(gpu.describe_clock_deviation().map(|why| (Concern::Clocks, why)));
     if let Some(error) = &gpu.persistence_denied {
-        concerns.push((Concern::Persistence, format!("persistence mode stays as it is: {error}")));
+        concerns.push((Concern::Persistence, format!("persistence mode could not be changed: {error}")));
     }
     concerns
 }

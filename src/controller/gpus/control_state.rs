@@ -9,15 +9,16 @@ use wattune_core::domain::{ClockLimit, PowerLimit};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// Minimum ratio to the highest clock at which a GPU with free clocks runs under load without a reported reason. GPUs
-/// that never reach their nominal highest clock count as locked and keep their clocks, which is the milder mistake.
+/// Minimum ratio of the clock under load to the highest clock at which a GPU's clocks count as unlocked, while the GPU
+/// reports no reason for a lower clock. A GPU that never reaches its nominal highest clock counts as locked, so wattune
+/// leaves its clocks alone, which is the milder mistake.
 pub(super) const FREE: f64 = 0.9;
 /// Ratio of the clock to the lock above which the lock is not in force; a smaller excess is the driver's rounding.
 pub(super) const ABOVE: f64 = 1.03;
-/// Time for which the clock must contradict the assumed state before the contradiction counts.
+/// Time for which the clock must contradict the assumed state (locked or unlocked) before the contradiction counts.
 pub(super) const PERSISTENT: Seconds = Seconds::new(5.0);
 
-/// A manual override and its expiry.
+/// A manual override of a GPU's power limit, and the override's expiry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Override {
     pub(crate) limit: PowerLimit,
@@ -87,7 +88,8 @@ pub(super) struct Writes {
 #[derive(Clone, Debug)]
 pub(crate) struct LimitDeviation {
     pub(super) since: Now,
-    /// Number of ticks that found the deviation: with a fast simulated clock much time passes between two ticks.
+    /// Number of ticks that found the deviation. Its duration alone is not enough, because with a fast simulated clock
+    /// much time passes between two ticks.
     pub(super) ticks: u32,
     pub(super) wanted: PowerLimit,
     pub(super) shown: PowerLimit,
@@ -118,8 +120,8 @@ pub(crate) struct Clocks {
     pub(super) failing: Option<Monotonic>,
     /// Reason why wattune leaves the GPU's clocks alone.
     pub(super) off: Option<String>,
-    /// Highest clock observed under load while no reported reason and no lock of wattune's lowered it, and the time of
-    /// the first such reading.
+    /// First the highest clock, in MHz, observed under load while neither a reported reason nor a lock of wattune's
+    /// lowered the clock; second the time of the first such reading.
     pub(super) free: Option<(u32, Monotonic)>,
 }
 
@@ -129,7 +131,7 @@ pub(super) struct LockedClock {
     pub(super) clock: ClockLimit,
     /// True once the GPU has run at a clock that agrees with the lock.
     pub(super) shown: bool,
-    /// True if the last clock that no reported reason lowered was above the lock.
+    /// True if the clock was above the lock when it was last read without a reported reason for a lower clock.
     pub(super) is_above: bool,
     /// Time since which the GPU's clock disagrees with the lock.
     pub(super) deviating_since: Option<Monotonic>,
@@ -137,21 +139,23 @@ pub(super) struct LockedClock {
     pub(super) restarts: u32,
 }
 
-/// Unlocking that the driver accepted. No driver reports locked clocks, so the clock under load has to confirm it.
+/// Unlocking of clocks that the driver accepted. No driver reports locked clocks, so the clock under load has to
+/// confirm that they are unlocked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unlocking {
     pub(super) lock: ClockLimit,
     /// Time since which the clock has neither confirmed nor contradicted the unlocking.
     pub(super) unjudged_since: Monotonic,
-    /// Clock at or below the lock without a reported reason, and the time since which the GPU has run there.
+    /// First a clock, in MHz, at or below the lock although the GPU reports no reason for a low clock; second the time
+    /// since which the GPU has run at such clocks. `None` while it does not.
     pub(super) still: Option<(u32, Monotonic)>,
-    /// True if the clock has stayed there for long: the driver ignores the unlocking.
+    /// True if the clock has stayed at or below the lock for so long that the driver must have ignored the unlocking.
     pub(super) is_ignored: bool,
 }
 
 impl Unlocking {
-    /// Compares the lock with a clock that no reported reason lowers; `None` if there is none, as on an idle GPU.
-    /// Returns whether the lock counts as removed.
+    /// Compares the lock with the GPU's clock in MHz; `clock` is `None` if the GPU is idle or reports a reason for a
+    /// low clock. Returns whether the lock counts as removed.
     pub(super) fn is_done(&mut self, clock: Option<u32>, at: Monotonic) -> bool {
         match clock {
             Some(clock) if f64::from(clock) > f64::from(self.lock.megahertz()) * ABOVE => true,
@@ -171,7 +175,8 @@ impl Unlocking {
 }
 
 impl LockedClock {
-    /// Compares the lock with a clock that no reported reason lowers. Returns whether an external writer replaced it.
+    /// Compares the lock with the GPU's clock in MHz, while the GPU reports no reason for a low clock. Returns whether
+    /// an external writer has replaced the lock.
     pub(super) fn compare(&mut self, clock: u32, at: Monotonic) -> bool {
         let (clock, lock) = (f64::from(clock), f64::from(self.clock.megahertz()));
         self.is_above = clock > lock * ABOVE;

@@ -17,18 +17,18 @@ use wattune_core::time::{Monotonic, Now};
 pub(crate) struct Gpu {
     pub(crate) handle: GpuHandle,
     pub(crate) seen: Observation,
-    /// Job that controls the GPU.
+    /// Job that controls the GPU's limit; `None` if no job does.
     pub(crate) owner: Option<JobId>,
     /// Jobs that use the GPU without controlling it.
     pub(crate) guests: Vec<JobId>,
-    /// Jobs added since the ledger's interval was last split, if it was too early to split it again for them.
+    /// Jobs that were added since the GPU's ledger interval was last split, when it was too early to split it again.
     pub(crate) newcomers: BTreeSet<JobId>,
     pub(crate) manual: Option<Override>,
     /// Limit of an external writer, which wattune leaves alone.
     pub(crate) external: Option<ExternalLimit>,
     /// Number of external limits found since the daemon started.
     pub(crate) yields: u32,
-    /// Reason why the last attempt to restore the original limit failed; `None` once one succeeds.
+    /// Reason why the last attempt to restore the original limit failed; `None` once an attempt succeeds.
     pub(crate) restore_problem: Option<String>,
     /// Number of failed attempts to restore the original limit since the daemon started.
     pub(crate) restore_failures: u32,
@@ -41,11 +41,13 @@ pub(crate) struct Gpu {
     pub(crate) persistence_denied: Option<GpuError>,
     /// Open interval of the ledger; `None` before the GPU's first response.
     pub(crate) interval: Option<OpenInterval>,
-    /// Time and meter reading when this daemon opened its first interval.
+    /// Time and reading of the energy meter when this daemon opened its first ledger interval for the GPU.
     pub(crate) opened: Option<(Now, Metered)>,
-    /// True if the energy before that was recorded as lost because the counter was not readable for too long.
+    /// True if the ledger records the energy before `opened` as lost, because the energy counter could not be read for
+    /// too long.
     pub(crate) is_given_up: bool,
-    /// Change of the counter's reading by resets before this daemon's meter began, in millijoules.
+    /// Change of the energy counter's reading, before this daemon's meter began, that is not recorded as energy (such
+    /// as the fall at a reset), in millijoules.
     pub(crate) rebased_before: i64,
     /// Last action on the GPU, described for people.
     pub(crate) remark: Option<String>,
@@ -54,7 +56,8 @@ pub(crate) struct Gpu {
     pub(crate) sharing: Sharing,
     pub(super) deviation: Option<LimitDeviation>,
     pub(super) writes: Writes,
-    /// Out-of-band cap that was below the requested limit when last visible.
+    /// Out-of-band cap (power limit set from outside the host) when it was last visible, which it is only while it is
+    /// below the requested limit.
     pub(super) cap: Option<PowerLimit>,
     /// Last reported limit.
     pub(super) last_shown: Option<PowerLimit>,
@@ -153,7 +156,7 @@ impl Gpu {
         self.handle.capabilities().limits.as_ref().ok().copied()
     }
 
-    /// Returns the limit in force before wattune's first write; the present one if wattune has written none.
+    /// Returns the limit in force before wattune's first write; the present limit if wattune has written none.
     pub(crate) fn original_limit(&self, journal: &Journal) -> Option<PowerLimit> {
         journal.original_limit(self.id()).or(self.seen.reading.requested)
     }
@@ -163,7 +166,8 @@ impl Gpu {
         Some(self.range()?.ceiling(self.original_limit(journal)?))
     }
 
-    /// Returns the out-of-band cap that was stricter than the requested limit when it was last visible.
+    /// Returns the out-of-band cap (power limit set from outside the host) that was below the requested limit when it
+    /// was last visible; `None` if no such cap is known.
     pub(crate) fn out_of_band_cap(&self) -> Option<PowerLimit> {
         self.cap
     }
@@ -174,7 +178,7 @@ impl Gpu {
     }
 
     /// Returns an upper bound of the limit now: the largest of the last reported limit, a limit being written and, for
-    /// a lost GPU, the default that it may return with. `None` if the GPU never reported a limit.
+    /// a lost GPU, the default limit with which the GPU may return. `None` if the GPU never reported a limit.
     pub(crate) fn in_force(&self) -> Option<PowerLimit> {
         let known = self.shown().or(self.last_shown)?;
         let coming = match self.writes.in_flight {
@@ -186,13 +190,14 @@ impl Gpu {
         [Some(known), coming, back].into_iter().flatten().max()
     }
 
-    /// Returns whether the GPU may stay above the requested limit: the last write failed, or it shows a higher limit.
+    /// Returns whether the GPU may stay above the requested limit: the last write failed, or the GPU reports a higher
+    /// limit than was written.
     pub(crate) fn is_unyielding(&self) -> bool {
         let written = self.writes.limit.zip(self.seen.reading.requested);
         self.writes.error.is_some() || written.is_some_and(|(written, shown)| shown > written.requested)
     }
 
-    /// Reads the GPU's use by each process while several jobs hold the GPU; `owners` are the jobs of processes.
+    /// Reads how much each process uses the GPU, while several jobs hold the GPU. `owners` maps process ids to jobs.
     pub(crate) fn observe_sharing(&mut self, owners: &BTreeMap<u32, JobId>) {
         let shared = self.holder_count() > 1;
         self.handle.watch_processes(shared);

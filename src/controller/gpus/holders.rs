@@ -62,8 +62,8 @@ impl Gpu {
         self.holder_count() > FEW_JOBS
     }
 
-    /// Returns whether the GPU's interval is not split now for an added or removed job. Each split writes a row per
-    /// job, so that many jobs would otherwise cost the square of their number.
+    /// Returns whether the GPU has so many jobs that its ledger interval is not split now for an added or removed job.
+    /// Each split writes a row per job, so that adding many jobs would otherwise write the square of their number.
     pub(crate) fn is_crowded(&self, at: Monotonic) -> bool {
         let jobs = self.holder_count() - self.newcomers.len();
         let Some(interval) = self.interval.as_ref().filter(|_| jobs > FEW_JOBS) else { return false };

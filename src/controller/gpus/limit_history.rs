@@ -10,9 +10,9 @@ use wattune_core::units::{Millijoules, Seconds, Watts};
 
 /// Length of the history.
 const KEPT: TimeDelta = TimeDelta::hours(24);
-/// Maximum length of a span, and so of the time over which its power is averaged.
+/// Maximum length of a span (time in which the limit stays the same), over which the GPU's power is averaged.
 const LONGEST: TimeDelta = TimeDelta::minutes(5);
-/// Maximum time between two observations of one span; a longer time leaves a hole.
+/// Maximum time between two observations of one span; a longer time leaves a hole in the history.
 const UNSEEN: TimeDelta = TimeDelta::minutes(2);
 /// Maximum number of spans, however often the limit changes: five times as many as a day without changes has.
 const MOST: usize = 1440;
@@ -42,12 +42,13 @@ struct Span {
 #[derive(Debug, Default)]
 pub(crate) struct LimitHistory {
     spans: VecDeque<Span>,
-    /// Meter reading at the last observation.
+    /// Reading of the GPU's energy meter at the last observation; `None` if the GPU was not metered then.
     metered: Option<Millijoules>,
 }
 
 impl LimitHistory {
-    /// Records an observation, whose state counts for the time since the previous one.
+    /// Records an observation; its state counts for the time since the previous observation. `metered` is the reading
+    /// of the GPU's energy meter.
     pub(super) fn record(&mut self, now: DateTime<Utc>, state: LimitState, metered: Option<Millijoules>) {
         // After the clock was set back, spans of the repeated time are dropped.
         while self.spans.back().is_some_and(|last| last.start >= now) {

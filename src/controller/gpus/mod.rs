@@ -35,7 +35,7 @@ use wattune_core::domain::{GpuId, PowerLimit, SetPoint};
 use wattune_core::time::Now;
 use wattune_core::units::{Seconds, Watts};
 
-/// Time between two full readings of a GPU.
+/// Time between two full readings of a GPU; the readings in between fetch energy and power only.
 pub(super) const FULL_READING: Seconds = Seconds::new(1.0);
 
 /// Wanted state of a GPU.
@@ -50,7 +50,7 @@ pub(super) struct Target {
 /// Name of a GPU in requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GpuRef {
-    /// Index at this boot.
+    /// Index that the driver has given to the GPU at this boot.
     Index(u32),
     /// UUID or PCI bus id.
     Id(String),
@@ -72,11 +72,12 @@ impl std::fmt::Display for GpuRef {
     }
 }
 
-/// GPUs that could not be used at the daemon's start, as they become usable.
+/// GPUs that could not be used at the daemon's start: the devices of those that become usable later, and the problems
+/// of the others.
 pub struct Arrivals {
-    /// Devices of the GPUs that have become usable.
+    /// Receiver of the devices of GPUs that become usable.
     pub devices: Receiver<Box<dyn GpuDevice>>,
-    /// Problem of each GPU that the driver counts, by index; dropped once the GPU becomes usable.
+    /// Problem of each unusable GPU that the driver counts, by the GPU's index; removed once the GPU becomes usable.
     pub problems: BTreeMap<u32, String>,
 }
 
@@ -108,7 +109,8 @@ pub(super) struct Gpus {
 }
 
 impl Gpus {
-    /// Returns the owner of these GPUs. The caller has restored the limits of an earlier daemon as far as possible.
+    /// Creates the owner of these GPUs. The caller has already restored, as far as possible, the original limits that
+    /// an earlier daemon left changed.
     pub(super) fn new(journal: Journal, handles: Vec<GpuHandle>, sampling: Sampling, problems: Vec<String>) -> Self {
         let all_handles = Handles::default();
         handles.iter().for_each(|handle| all_handles.add(handle.clone()));
@@ -165,7 +167,7 @@ impl Gpus {
         self.handles.clone()
     }
 
-    /// Returns the limit in force before wattune's first write; the present one if wattune has written none.
+    /// Returns the limit in force before wattune's first write; the present limit if wattune has written none.
     pub(super) fn original_limit(&self, id: &GpuId) -> Option<PowerLimit> {
         self.get(id)?.original_limit(&self.journal)
     }
@@ -229,7 +231,7 @@ impl Gpus {
         self.iter_mut().filter_map(|gpu| Some((gpu.id().clone(), gpu.writes.finished.take()?))).collect()
     }
 
-    /// Removes expired overrides.
+    /// Removes the manual overrides that have expired.
     pub(super) fn expire_overrides(&mut self, now: Now) {
         for gpu in self.iter_mut() {
             gpu.manual.take_if(|manual| manual.until < now.monotonic);
@@ -268,7 +270,7 @@ impl Gpus {
         if let Some(fault) = &fault
             && self.journal_fault.as_ref() != Some(fault)
         {
-            tracing::error!("no limit is set: {fault}");
+            tracing::error!("power limits cannot be changed: {fault}");
         }
         self.journal_fault = fault;
         done
@@ -282,7 +284,8 @@ impl Gpus {
         }
     }
 
-    /// Takes from the journal the external limit that an earlier daemon found on a GPU whose job continues.
+    /// Takes from the journal the external limit (set by another program than wattune) that an earlier daemon found on
+    /// a GPU whose job continues.
     pub(super) fn respect_external_limit(&mut self, id: &GpuId) {
         if let Some(gpu) = self.all.get_mut(id) {
             gpu.respect_external_limit(&self.journal);
@@ -294,7 +297,8 @@ impl Gpus {
         self.arrivals = Some(arrivals);
     }
 
-    /// Returns a GPU that has become usable, without jobs; waits briefly for its first response.
+    /// Returns a GPU that has become usable, without its jobs; `None` if there is none. Waits briefly for the GPU's
+    /// first response.
     pub(super) async fn next_arrival(&mut self, clock: &Arc<dyn Clock>, call_timeout: Seconds) -> Option<Gpu> {
         let device = self.next_unknown()?;
         let handle = GpuHandle::start(device, clock.clone(), self.sampling, FULL_READING, call_timeout);
@@ -340,8 +344,8 @@ impl Gpus {
         tracing::info!(gpu.uuid = %id, "GPU {index} ({id}) is usable again");
     }
 
-    /// Restores the original limit of every GPU that wattune has set, as far as `cap` (in milliwatts) allows, and reads
-    /// all of them once more. Returns the result for each.
+    /// Restores the original limit of every GPU whose limit wattune has set, as far as `cap` (in milliwatts) allows,
+    /// and reads all GPUs once more. Returns the GPUs, and the result of restoring each.
     pub(super) async fn restore(mut self, timeout: Seconds, cap: Option<u64>) -> (Self, Vec<(GpuId, Restored)>) {
         let (handles, mut journal) = (self.handles.all(), self.journal);
         let restored = tokio::task::spawn_blocking(move || {

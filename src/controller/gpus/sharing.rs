@@ -8,7 +8,7 @@ use wattune_core::ledger::GpuUsage;
 /// Use of a GPU by each job since the GPU's last interval was closed.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// Last reported use of each process.
+    /// Last reported use by each process, cumulative; only the proportions of uses have a meaning.
     last: BTreeMap<u32, u64>,
     /// Last known job of each process; the process may have ended since.
     owners: BTreeMap<u32, JobId>,
@@ -17,7 +17,7 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// Adds the increase of each process's use. `seen` is the use of each process since the GPU is watched.
+    /// Adds the increase of each process's use. `seen` maps process ids to cumulative use, `owners` to jobs.
     pub(crate) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
         for (pid, used) in seen {
             let before = self.last.insert(*pid, *used).unwrap_or_default();
@@ -34,14 +34,15 @@ impl Sharing {
         self.owners.retain(|pid, _| seen.contains_key(pid));
     }
 
-    /// Returns the use by each holder and clears it. The use by jobs that no longer hold the GPU counts as others'.
+    /// Returns the use by each holder so far and clears it. Use by a job that no longer holds the GPU counts as use by
+    /// others.
     pub(crate) fn take(&mut self, holders: &[JobId]) -> GpuUsage {
         let used = self.so_far(holders);
         (self.jobs, self.others) = (BTreeMap::new(), 0);
         used
     }
 
-    /// Returns the use by each holder so far. The use by jobs that no longer hold the GPU counts as others'.
+    /// Returns the use by each holder so far. Use by a job that no longer holds the GPU counts as use by others.
     pub(crate) fn so_far(&self, holders: &[JobId]) -> GpuUsage {
         let mut used = GpuUsage { others: self.others, ..GpuUsage::default() };
         for (job, weight) in &self.jobs {

@@ -9,18 +9,19 @@ use wattune_core::domain::PowerLimit;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
 
-/// Duration from which a state counts as a problem.
+/// Duration from which an unwanted state counts as a problem.
 pub(crate) const LASTING: Seconds = Seconds::new(10.0);
-/// Drivers round limits: one within this, or within this part, of the wanted limit counts as rounded.
+/// Maximum difference between the reported and the wanted limit that counts as the driver's rounding; the fraction
+/// `ROUNDED_PART` of the wanted limit counts as rounding too, where it is larger.
 const ROUNDED: Watts = Watts::new(3.0);
 const ROUNDED_PART: f64 = 0.02;
 /// Pause before a limit that did not take effect is written again, as a fraction of the time since it deviated.
 const PART: f64 = 0.25;
-/// Maximum length of that pause.
+/// Maximum pause before a limit that did not take effect is written again.
 const LONGEST: Seconds = Seconds::new(10.0);
 /// Minimum pause before a write that was not permitted, or not supported, is tried again.
 const DENIED_SHORTEST: Seconds = Seconds::new(10.0);
-/// Maximum pause before such a write is tried again.
+/// Maximum pause before a write that was not permitted, or not supported, is tried again.
 const DENIED_LONGEST: Seconds = Seconds::new(300.0);
 
 /// Returns whether the reported limit is `wanted`, up to a driver's rounding.
@@ -49,7 +50,7 @@ impl Gpu {
         if let Some((error, since)) = &self.seen.fault {
             return Some(format!("{error} (since {})", since.utc.format("%FT%TZ")));
         }
-        // A short absence is no problem: writes wait until the limit is read again.
+        // If the reported limit is absent for a short time, that is no problem: writes wait until it is read again.
         let missing =
             self.seen.at.and_then(|at| self.seen.limit_availability.missing_longer_than(LASTING, at.monotonic));
         missing.map(|since| {
@@ -65,8 +66,8 @@ impl Gpu {
         })
     }
 
-    /// Detects an out-of-band cap. Such a cap is visible only while a higher limit is requested; otherwise the last one
-    /// is assumed to hold.
+    /// Detects an out-of-band cap (power limit set from outside the host). Such a cap is visible only while a higher
+    /// limit is requested; at other times the cap that was visible last is assumed to hold.
     pub(crate) fn detect_cap(&mut self) {
         let reading = &self.seen.reading;
         let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
@@ -116,7 +117,8 @@ impl Gpu {
         ))
     }
 
-    /// Tests whether limits may be written again, by writing the present one.
+    /// If writing limits was denied, tests from time to time whether it is permitted again, by writing the present
+    /// limit.
     pub(super) fn probe_denial(&mut self, current: PowerLimit, now: Now) {
         if self.denied.is_none() {
             self.denied_since = None;

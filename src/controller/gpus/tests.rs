@@ -1,4 +1,4 @@
-//! Finding, steering and giving back, on simulated GPUs.
+//! Tests of finding GPUs, setting their limits and restoring them, on simulated GPUs.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ struct Room {
 }
 
 impl Room {
-    /// With so many GPUs, found at 280 W.
+    /// Creates `count` simulated GPUs whose original limit is 280 W.
     fn of(count: u32) -> Self {
         let clock = Arc::new(ManualClock::at(DateTime::UNIX_EPOCH));
         let state = tempfile::tempdir().expect("a directory");
@@ -35,7 +35,8 @@ impl Room {
         Self { clock, state, gpus }
     }
 
-    /// A second later everything is brought nearer to these limits.
+    /// Advances the clock by a second, and does one step towards the limit `wanted`, in watts, on each GPU; `None`
+    /// stands for the original limit.
     fn act(&mut self, wanted: Option<u32>) -> Vec<(GpuId, Act)> {
         self.clock.advance(Seconds::new(1.0));
         self.gpus.observe();

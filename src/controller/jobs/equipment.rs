@@ -20,7 +20,8 @@ impl Snapshot<'_> {
         Ok(Job::new(id, spec, groups, profiling, progress, registered_at, self.now))
     }
 
-    /// Returns a job's GPUs in groups and its prior profile; `None` while one of them is absent or reports no limits.
+    /// Returns a job's GPUs in groups of one model each, and the profile known from earlier runs; `None` while one of
+    /// the GPUs is absent or reports no limits.
     pub(crate) async fn equipment(&self, spec: &JobSpec) -> Result<Option<(Vec<Group>, PriorProfile)>, ControlError> {
         let Some(groups) = self.group(spec) else { return Ok(None) };
         let known = self.prior_profile(spec, &groups).await?;
@@ -38,7 +39,8 @@ impl Snapshot<'_> {
             found => found?.unwrap_or_default(),
         };
         let expected = match spec.batch_size {
-            // Under a cap, limits below the most efficient one may be needed too.
+            // An expected most efficient limit makes the sweep end sooner. Under a cap none is given, because lower
+            // limits may be needed too.
             Some(batch_size)
                 if record.closed_at.is_none()
                     && self.cap.schedule(self.gpus.largest_limits(), self.now.utc).is_empty() =>
@@ -52,8 +54,8 @@ impl Snapshot<'_> {
         Ok(PriorProfile { record, expected })
     }
 
-    /// Returns a job's GPUs in groups by GPU model. A group gets one limit, so its ceiling is the lowest of its GPUs'.
-    /// `None` if one of them is absent or has no limit to set.
+    /// Returns a job's GPUs in groups by GPU model. All GPUs of a group get the same limit, so the group's ceiling is
+    /// the lowest maximum usable limit among them. `None` if one of the job's GPUs is absent or has no limit to set.
     fn group(&self, spec: &JobSpec) -> Option<Vec<Group>> {
         let mut groups: Vec<Group> = Vec::new();
         for id in &spec.gpus {

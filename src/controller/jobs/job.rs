@@ -77,7 +77,7 @@ pub(crate) enum SweepCeiling {
     Full,
     /// The sweep waits until the cap leaves enough power.
     Waiting {
-        /// Time from which there is enough power, if it is known.
+        /// Time from which there is enough power; `None` if it is unknown.
         until: Option<DateTime<Utc>>,
         /// Sum of the limits to be measured, over the job's GPUs.
         wanted: Watts,
@@ -136,26 +136,30 @@ pub(crate) struct Job {
     pub(crate) plan: Option<Plan>,
     /// Reason why there is no plan although the profile is complete.
     pub(crate) unplannable: Option<String>,
-    /// Failures of the job's planning because of a bug, and the time of the next attempt.
+    /// Recent panics of the planner on this job, and the time of the next attempt; `None` if the last attempt ended
+    /// without a panic.
     pub(in crate::controller) setback: Option<Setback>,
-    /// Out-of-band cap under which the plan was made.
+    /// Lowest out-of-band cap (power limit set from outside the host) on the job's GPUs when the plan was made; `None`
+    /// if no such cap was known.
     pub(crate) planned_under: Option<PowerLimit>,
     /// Reason why a new plan is due; `None` if none is.
     pub(crate) replan: Option<ReplanReason>,
-    /// Number of the profiler's restarts when the references for savings were last recorded.
+    /// Number of restarts of the profiler when the ledger last recorded the references with which the job's savings are
+    /// computed; `None` before the first record.
     pub(crate) frozen: Option<u32>,
     pub(crate) phase: Phase,
     /// Reason for the phase, in one sentence.
     pub(crate) reason: String,
-    /// Energy of the job's GPUs up to the last closed interval, and its emissions by the intensities known now.
+    /// Energy of the job's GPUs up to the last closed interval, and the emissions of this energy by the carbon
+    /// intensities known now.
     pub(crate) emissions: HourlyEmissions,
-    /// Energy and emissions of CPU packages and memory; promises count those of GPUs alone.
+    /// Energy and emissions of CPU packages and memory. Promises, such as a carbon budget, do not count them.
     pub(crate) cpu_emissions: HourlyEmissions,
     /// Energy of GPUs, CPU packages and memory, by kind of device.
     pub(crate) energy_by_kind: BTreeMap<DeviceKind, Millijoules>,
-    /// Savings so far against the original limit, by the last estimate.
+    /// Last estimate of the savings so far, compared with running at the original limit; `None` without an estimate.
     pub(crate) saved: Option<Saved>,
-    /// Set point of the plan that is applied, and since when.
+    /// Set point that is applied from the plan, and the time since which it applies; `None` if no plan is followed.
     pub(crate) applied: Option<AppliedSetPoint>,
     pub(crate) idling: Idling,
     /// Detector of the job's own pauses, such as evaluation and checkpoints.
@@ -240,7 +244,7 @@ impl Job {
         now.monotonic > self.lease_until
     }
 
-    /// Returns the time until the lease ends without a further report.
+    /// Returns the time until the job's lease (longest silence before the job counts as dead) ends if no report comes.
     pub(crate) fn lease_left(&self, now: Now) -> Seconds {
         self.lease_until.since(now.monotonic)
     }
@@ -274,8 +278,9 @@ impl Job {
         Some((total - Samples::new(done)).max(Samples::ZERO))
     }
 
-    /// Returns the samples done and the time that planning counts for them: their time at the reference throughput,
-    /// plus the time lost to lower limits. Extrapolates from the last report at the throughput of the setting in force.
+    /// Returns first the samples done by now, and second the time that planning counts for these samples: the time that
+    /// they take at the reference throughput, plus the time lost to lower limits. Extrapolates from the last report, at
+    /// the throughput of the setting in force.
     pub(crate) fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
         let since = self.last_report_at.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
@@ -304,7 +309,8 @@ impl Job {
         setting.get(group).copied()
     }
 
-    /// Sets the job's phase and its reason. `hindrance` is the reason why its GPUs cannot be controlled, if any.
+    /// Sets the job's phase and the reason for it. `hindrance` is the reason why the job's GPUs cannot be controlled,
+    /// if there is one.
     pub(crate) fn choose_phase(&mut self, hindrance: Option<String>) {
         let finished = self.remaining().is_some_and(|left| left <= Samples::ZERO);
         let (phase, reason) = match (&hindrance, &self.profiler) {
@@ -323,7 +329,8 @@ impl Job {
         self.reason = reason;
     }
 
-    /// Returns the set point of the profiler or the plan that a GPU of a group shows rounded; else the shown one.
+    /// Returns the set point that the profiler or the plan wants for a group of GPUs and that a GPU of the group
+    /// reports rounded, as `shown`; if there is none, returns `shown`.
     pub(crate) fn nearest_known(&self, group: usize, shown: SetPoint) -> SetPoint {
         let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|s| s.get(group)).copied();
         let held = self.applied.iter().filter_map(|h| h.setting.get(group).copied());
@@ -357,7 +364,8 @@ impl Job {
 pub(crate) struct PriorProfile {
     /// Measurements of earlier runs.
     pub(crate) record: Record,
-    /// Most efficient limit with the nearest other batch size that was measured; the sweep expects it here too.
+    /// Most efficient limit at the nearest other batch size that was measured, which the sweep expects to be the most
+    /// efficient here too; `None` if nothing is expected.
     pub(crate) expected: Option<PowerLimit>,
 }
 

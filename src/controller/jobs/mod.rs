@@ -22,7 +22,8 @@ use wattune_core::domain::JobId;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
-/// Maximum number of jobs without control that one tick ends because their leases have expired.
+/// Maximum number of jobs, among those whose limits wattune does not control, that one tick ends because their leases
+/// (longest silence before a job counts as dead) have expired.
 const GUESTS_ENDED_AT_ONCE: usize = 16;
 
 /// Owner of the jobs that have not ended.
@@ -72,9 +73,10 @@ impl Jobs {
         self.by_id.remove(id)
     }
 
-    /// Marks the guests of a GPU as sharing the GPU, once it has several holders. Call it whenever a holder is added.
+    /// Marks the guests of a GPU (jobs that use it without controlling it) as sharing the GPU, once it has several
+    /// holders (guests and the controlling job). Call this function whenever a holder is added.
     pub(super) fn detect_sharing(&mut self, gpu: &Gpu) {
-        // With more holders, all but the newest are marked already.
+        // With more than two holders, all guests but the newest are marked already.
         let unmarked = match gpu.holder_count() {
             0 | 1 => return,
             2 => 0,
@@ -87,15 +89,16 @@ impl Jobs {
         }
     }
 
-    /// Marks every job to be planned again, for this reason unless it has another one.
+    /// Marks every job to be planned again for the reason `why`; a job that is already marked keeps its reason.
     pub(super) fn replan_all(&mut self, why: ReplanReason) {
         for job in self.iter_mut() {
             job.replan.get_or_insert(why);
         }
     }
 
-    /// Returns the jobs to end now because they have not reported within their leases. Call it every `period`: time
-    /// beyond that since the last call extends every lease, because reports of that time are still waiting.
+    /// Returns the jobs to end now because they have not reported within their leases (longest silence before a job
+    /// counts as dead). Expects a call every `period`. If a call is late by more than `period`, extends every lease by
+    /// the delay, because reports that arrived meanwhile are still waiting.
     pub(super) fn silent(&mut self, now: Now, period: Seconds) -> Vec<JobId> {
         let missed = now.monotonic.since(self.leases_checked) - period;
         self.leases_checked = now.monotonic;
@@ -175,9 +178,9 @@ mod tests {
 
     #[test]
     fn time_in_which_nobody_checked_extends_leases() {
-        // 19 s are missed beside the period of 1 s: the lease ends at 129 s.
+        // The call at 121 s is 19 s late, so the lease is extended from 110 s to 129 s.
         assert_eq!(silent_at(&mut jobs(), &[101.0, 121.0, 123.0, 125.0, 127.0, 129.0, 131.0]), [0, 0, 0, 0, 0, 0, 1]);
-        // A check that is hardly late misses nothing.
+        // A call that is late by no more than the period extends no lease.
         assert_eq!(silent_at(&mut jobs(), &[102.0, 104.0, 106.0, 108.0, 110.0, 112.0]), [0, 0, 0, 0, 0, 1]);
     }
 }

@@ -7,7 +7,8 @@ use wattune_core::plan::{AppliedSetPoint, JobActivity, SwitchingLimits, next_set
 use wattune_core::time::Now;
 
 impl Job {
-    /// Applies the plan's present segment, as fast as `pace` allows.
+    /// Applies the set point and the activity of the plan's current segment, within the limits `pace` on how often and
+    /// how fast set points change.
     pub(crate) fn follow_plan(&mut self, now: Now, pace: &SwitchingLimits) {
         if self.phase == Phase::Waiting {
             return; // it has not reported
@@ -24,7 +25,7 @@ impl Job {
         };
         let kind = std::mem::discriminant::<Activity>;
         let before = self.progress.activity.as_ref().map(kind);
-        // The activity of a job that never paused is not recorded: it runs since its start.
+        // No activity is recorded for a job that never paused: such a job has been running since its start.
         let began = before.is_none() && present != JobActivity::Paused;
         if self.spec.objective.pausable.is_some() && !began && before != Some(kind(&activity)) {
             self.progress.activity = Some(activity);
@@ -57,12 +58,13 @@ impl Job {
         };
         let (applied, planned) = (words(setting), words(&segment.setting));
         Some(match ramping {
-            true => format!("at {applied} on the ramp to {planned}"),
+            true => format!("ramping to {planned}: {applied} now"),
             false => format!("stays at {applied} until its minimum dwell time has passed; the plan has {planned}"),
         })
     }
 
-    /// Records that the planner failed on the job: its GPUs return to their original limits, and its planning waits.
+    /// Records that the planner failed on the job: the job's GPUs return to their original limits, and the job is not
+    /// planned again for a while.
     pub(crate) fn fail_planning(&mut self, why: String, now: Now) {
         let setback = Setback::after(self.setback.as_ref(), why, now);
         tracing::error!(job.id = %self.id, times = setback.times, "job {}: {}", self.id, setback.describe());
@@ -71,7 +73,7 @@ impl Job {
         self.setback = Some(setback);
     }
 
-    /// Returns whether the job's planning waits because it failed recently.
+    /// Returns whether the job is not to be planned now because its planning failed recently.
     pub(crate) fn rests_from_planning(&self, now: Now) -> bool {
         self.setback.as_ref().is_some_and(|setback| now.monotonic < setback.until)
     }

@@ -13,7 +13,7 @@ use wattune_core::profile::{GpuSnapshot, Profiler, Report};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Joules, Lasting, Samples, Seconds, Short};
 
-/// Maximum time on the client's clock: no monotonic clock runs for centuries, so more is not in seconds.
+/// Maximum time on the client's clock: no monotonic clock runs for centuries, so a larger value is not in seconds.
 const LATEST_AT: Seconds = Seconds::new(1e10);
 
 /// Minimum decrease of the client's time that counts as a new clock; a smaller one means reports out of order.
@@ -48,8 +48,8 @@ impl Job {
         }
     }
 
-    /// Returns the set point in force on each group of the job's GPUs, if all GPUs of a group agree, and the reported
-    /// reasons for lowered clocks.
+    /// Returns first the set point in force on each group of the job's GPUs, and second the reasons for lowered clocks
+    /// that the GPUs report. The first is `None` if a GPU reports no limit, or if the GPUs of a group differ.
     fn in_force(&self, gpus: &Gpus) -> (Option<Setting>, EventReasons) {
         let mut reasons = EventReasons::default();
         let mut setting = Setting::with_capacity(self.groups.len());
@@ -69,13 +69,13 @@ impl Job {
                 }
             }
             let Some(set) = agreed else { return (None, reasons) };
-            // Some GPUs round limits; the profile contains the requested one.
+            // Some GPUs round the limit that they report; the profile contains the limit as it was requested.
             setting.push(self.nearest_known(setting.len(), set));
         }
         (Some(setting), reasons)
     }
 
-    /// Records a progress report and renews the lease.
+    /// Records a progress report and renews the job's lease (longest silence before the job counts as dead).
     ///
     /// # Errors
     /// If the report is invalid or contradicts the previous one; then nothing but the lease changes.
@@ -164,8 +164,9 @@ impl Job {
         self.idling.count(at, is_idle);
     }
 
-    /// Accounts for the time between two reports. Time in which the plan has the job do no work is no pause of its own:
-    /// this time counts towards the slowdown, and so does work done in it.
+    /// Accounts for the time `span` between two reports and the work `done` in this time. Where the plan has the job do
+    /// no work, the time is not taken for one of the job's own pauses: the time and the work done in it count towards
+    /// the slowdown.
     pub(crate) fn account_for(&mut self, span: Seconds, done: Samples) {
         self.idling.since_report = Seconds::ZERO;
         let known = self.profiler.as_ref().map(Profiler::setting_estimates).unwrap_or_default();
@@ -177,8 +178,8 @@ impl Job {
     }
 }
 
-/// Returns the energy of a group's GPUs up to `now`. GPUs were read some milliseconds earlier; the energy since then is
-/// estimated from their power, or short measurements would be wrong by that much.
+/// Returns the energy of a group's GPUs up to `now`. The GPUs were read some milliseconds before `now`; the energy
+/// since the reading is estimated from their power, because without it short measurements would be wrong.
 fn group_energy(members: &[GpuId], gpus: &Gpus, now: Now) -> Joules {
     let energy = |gpu: &Gpu| {
         let since = gpu.seen.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();

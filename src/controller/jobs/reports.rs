@@ -5,36 +5,39 @@ use wattune_core::domain::{JobSpec, Work};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Lasting, Samples, Seconds, Short};
 
-/// Minimum number of reports before most mistakes are stated.
+/// Minimum number of reports before a mistake is stated, for most kinds of mistakes.
 const FEW: u32 = 5;
-/// Minimum time from the first to the last report before most mistakes are stated.
+/// Minimum time from the first to the last report before a mistake is stated, for most kinds of mistakes.
 const SHORT: Seconds = Seconds::new(2.0);
-/// Minimum of that time for statements about throughput and the client's clock.
+/// Minimum time from the first to the last report for statements about throughput and the client's clock.
 const LONGER: Seconds = Seconds::new(5.0);
 /// Time after the first report by which a job has finished loading and compiling.
 const LATEST_BEGIN: Seconds = Seconds::new(60.0);
 /// Maximum factor by which the client's clock may run faster or slower than the daemon's.
 const CLOCKS_DIFFER: f64 = 20.0;
-/// Maximum ratio of reported to total samples that a filled last batch explains.
+/// Maximum ratio of reported to total samples that is no mistake: a last batch filled up to its full size explains it.
 const BEYOND: f64 = 1.1;
 /// Longest plausible duration of a training.
 const LONGEST: Seconds = Seconds::new(5.0 * 365.25 * 86_400.0);
-/// Ratio of lease to report interval from which a long lease was probably given in milliseconds.
+/// Ratio of a job's lease (longest silence before the job counts as dead) to the time between its reports, from which a
+/// long lease was probably given in milliseconds.
 const LEASE_SPACINGS: f64 = 5000.0;
 const LONG_LEASE: Seconds = Seconds::new(10_000.0);
 /// Unix times from 2001 to 2096, in seconds.
 const UNIX_S: std::ops::Range<f64> = 1e9..4e9;
 
-/// Advance of the client's clock that is accepted however little time has passed, once two reports show its pace.
+/// Advance of the client's clock from one report to the next that is accepted however little time has passed on the
+/// daemon's clock, once two reports show how fast the client's clock runs.
 const PLAUSIBLE: Seconds = Seconds::new(60.0);
-/// Accepted advance before two reports show the pace: a clock in milliseconds is accepted and warned of.
+/// Advance that is accepted before two reports show how fast the client's clock runs: it is so large that a clock in
+/// milliseconds causes a warning and not an error.
 const PLAUSIBLE_AT_FIRST: Seconds = Seconds::new(1e6);
 
 /// First or last report of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ReceivedReport {
     samples: Samples,
-    /// Time on the client's clock.
+    /// Time of the report on the client's clock; `None` if the report contains none.
     at: Option<Seconds>,
 }
 
@@ -47,7 +50,7 @@ pub(crate) struct ReceivedReports {
 }
 
 impl ReceivedReports {
-    /// Returns the stored summary of an ended job's reports, or an empty one.
+    /// Returns the reports of an ended job, from their stored summary; `None` stands for no reports.
     pub(crate) fn of(summary: Option<ReportSummary>) -> Self {
         Self { summary: summary.unwrap_or_default(), began: None }
     }
@@ -57,7 +60,7 @@ impl ReceivedReports {
         self.summary
     }
 
-    /// Adds a report to the summary.
+    /// Adds a report to the summary: `at` is its time on the client's clock, `received` its time on the daemon's.
     pub(crate) fn note(&mut self, samples: Samples, at: Option<Seconds>, received: Monotonic) {
         let (samples, at) = (samples.get(), at.map(Seconds::get));
         let summary = &mut self.summary;
@@ -70,7 +73,7 @@ impl ReceivedReports {
         summary.count = summary.count.saturating_add(1);
     }
 
-    /// Starts a new summary because the client's clock has restarted.
+    /// Starts a new summary because the client's clock has restarted: its time fell from `before` to `at`.
     pub(crate) fn restart_clock(&mut self, before: Seconds, at: Seconds) {
         let new_clock_s = self.summary.new_clock_s.or(Some((before.get(), at.get())));
         *self = Self::of(Some(ReportSummary { new_clock_s, ..ReportSummary::default() }));
@@ -117,7 +120,7 @@ impl ReceivedReports {
         let constant = last.samples <= first.samples;
         let none = (constant && first.samples <= Samples::ZERO && took >= LATEST_BEGIN).then(|| {
             format!(
-                "all {} reports of {:.0} s say 0 samples: samples is the cumulative count of this run; is it counted?",
+                "all {} reports of {:.0} s say 0 samples: samples is the cumulative count of this run; does the job count its samples?",
                 count,
                 took.get()
             )
@@ -149,7 +152,7 @@ impl ReceivedReports {
     }
 }
 
-/// Returns the likely mistake of a client's clock that does not count seconds, if there is one.
+/// Describes the likely mistake that the client's clock does not count seconds; `None` if it seems to count them.
 fn clock(first: ReceivedReport, last: ReceivedReport, took: Seconds) -> Option<String> {
     let passed = last.at? - first.at?;
     let pace = passed / took;
@@ -165,7 +168,7 @@ fn clock(first: ReceivedReport, last: ReceivedReport, took: Seconds) -> Option<S
     ))
 }
 
-/// Returns the likely mistake of work that would not end within years, if there is one.
+/// Describes the likely mistake that the work would take years at the reported throughput; `None` if it would not.
 fn endless(first: ReceivedReport, last: ReceivedReport, took: Seconds, total: Option<Samples>) -> Option<String> {
     let (done, left) = (last.samples - first.samples, total? - last.samples);
     if done <= Samples::ZERO {
@@ -182,7 +185,7 @@ fn endless(first: ReceivedReport, last: ReceivedReport, took: Seconds, total: Op
 }
 
 /// Returns a question that names the unit in which a client's time was probably given, where `expected` seconds were
-/// expected.
+/// expected; empty if no unit explains the difference.
 pub(super) fn unit_hint(at: Seconds, expected: Seconds) -> &'static str {
     match (at.get(), at / expected) {
         (at, _) if UNIX_S.contains(&at) => "; is this Unix time?",
@@ -218,7 +221,8 @@ mod tests {
         }
     }
 
-    /// Doubts after a report a second; samples and the client's clock as functions of the second.
+    /// Returns the likely mistakes after one report per second. `samples` and `at` map the second to the reported count
+    /// and to the time on the client's clock.
     fn likely_mistakes(spec: &JobSpec, seconds: u32, samples: fn(f64) -> f64, at: Option<fn(f64) -> f64>) -> String {
         let mut seen = ReceivedReports::default();
         let start = Monotonic::default();
@@ -266,7 +270,7 @@ mod tests {
                 "{total}: {likely_mistakes}"
             );
         }
-        // Who loads and compiles has done nothing for a while.
-        assert!(likely_mistakes(&usual, 90, |_| 0.0, None).contains("is it counted?"));
+        // A job that loads and compiles reports zero samples for a while.
+        assert!(likely_mistakes(&usual, 90, |_| 0.0, None).contains("does the job count its samples?"));
     }
 }

@@ -28,8 +28,7 @@ impl Setback {
         let Self { times, why, .. } = self;
         let tries = if *times == 1 { "once".to_owned() } else { format!("{times} times in a row") };
         format!(
-            "planning failed {tries} because of a bug in wattune ({why}); its GPUs keep their original limits, and planning is \
-             tried again within the hour"
+            "planning failed {tries} because of a bug in wattune ({why}); the job's GPUs have their original limits, and wattune plans the job again within an hour"
         )
     }
 }

@@ -1,4 +1,4 @@
-//! Time that a job has lost to lower limits, and time that its promises allow it to lose.
+//! Time that a job has lost to lower limits, and time that its promises (deadline, maximum slowdown) allow it to lose.
 
 use super::job::Job;
 use wattune_core::domain::{OperatingPoint, Promise, Work};
@@ -6,18 +6,19 @@ use wattune_core::profile::{Slack, reserve};
 use wattune_core::time::Now;
 use wattune_core::units::{Samples, SamplesPerSecond, Seconds};
 
-/// Minimum number of reports over a job's life: with fewer, its own pauses cannot be distinguished from slowness in time,
-/// and it is not slowed.
+/// Minimum number of reports that a job must send over its life to be slowed down. With fewer reports, wattune would
+/// notice too late whether the job pauses by itself or is slow.
 const FEWEST_REPORTS: f64 = 40.0;
-/// Time between two reports assumed before the second one.
+/// Time between two reports that is assumed until a job has sent two.
 const ASSUMED_SPACING: Seconds = Seconds::new(30.0);
-/// Number of standard errors by which a lower setting must be faster than the highest to show that the highest was
-/// measured too slow.
+/// Number of standard errors by which the measured throughput of a lower setting must exceed that of the highest
+/// setting to show that the highest setting was measured too slow.
 const FASTER: f64 = 2.0;
 
 impl Job {
-    /// Returns the throughput at the reference setting, r(l_max), once it was measured. It is at least the throughput
-    /// that lower settings certainly have, because none of them is faster.
+    /// Returns r(l_max), the throughput at the reference setting (maximum usable limits); `None` until it was measured.
+    /// If a lower setting was measured as faster by more than `FASTER` standard errors, returns its throughput less
+    /// these standard errors, because in truth no lower setting is faster.
     pub(in crate::controller) fn reference(&self) -> Option<SamplesPerSecond> {
         let profile = self.profile();
         let least = |p: &OperatingPoint| p.throughput.mean * (1.0 - FASTER * p.throughput.relative_error).max(0.0);
@@ -25,15 +26,15 @@ impl Job {
         (rate > SamplesPerSecond::ZERO).then_some(rate)
     }
 
-    /// Returns the slowdown so far against the maximum usable limit: 0.03 is 3 %. `None` unless it is known within 0.3
-    /// percentage points.
+    /// Returns the slowdown so far against the maximum usable limit: 0.03 is 3 %. `None` unless the slowdown is known
+    /// to within 0.3 percentage points.
     pub(in crate::controller) fn slowdown(&self) -> Option<f64> {
         let error = self.profile().ceiling()?.throughput.relative_error;
         self.progress.account.known_slowdown(self.reference()?, error)
     }
 
-    /// Returns the time of all work since registration at the reference throughput, and true; if the total work is
-    /// unknown, the time of the work done, and false.
+    /// Returns first the time that all work from the first report on takes at the reference throughput, and second
+    /// true. If the total work is unknown, returns the time that the work done so far takes, and false.
     fn whole(&self, reference: SamplesPerSecond) -> (Seconds, bool) {
         match self.spec.work {
             Work::TotalSamples(total) => {
@@ -43,8 +44,9 @@ impl Job {
         }
     }
 
-    /// Returns the fraction of its time that plans leave unspent because the reference throughput has an error: 1 if
-    /// its reports are too few or its pauses cannot be distinguished from training.
+    /// Returns the fraction of the job's time that plans leave unspent because the reference throughput has an error.
+    /// Returns 1 if the job's reports are too few, or if too much of its time may be either training or pauses; 0 until
+    /// the reference is measured.
     pub(in crate::controller) fn reserve(&self) -> f64 {
         let Some((reference, profiler)) = self.reference().zip(self.profiler.as_ref()) else { return 0.0 };
         let (whole, is_known) = self.whole(reference);
@@ -56,7 +58,8 @@ impl Job {
         reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), whole)
     }
 
-    /// Returns the time that the job may lose to lower limits, and has lost; `None` without promises about time.
+    /// Returns the time that the job may lose to lower limits and the time that it has lost to them; `None` without a
+    /// promise about time (deadline or maximum slowdown).
     pub(in crate::controller) fn slack(&self, now: Now) -> Option<Slack> {
         let objective = &self.spec.objective;
         if !objective.bounds_time() {
@@ -79,7 +82,8 @@ impl Job {
         Some(Slack { allowed, lost, whole: is_known.then_some(whole), part })
     }
 
-    /// Passes the slack to the profiler, which spends it on measurements.
+    /// Passes the job's slack (time that it may still lose) to the profiler, whose measurements at lower limits cost
+    /// time.
     pub(in crate::controller) fn allow_learning(&mut self, now: Now) {
         let slack = self.slack(now);
         if let Some(profiler) = &mut self.profiler {
@@ -87,19 +91,21 @@ impl Job {
         }
     }
 
-    /// Returns the slowdown over the job's life if no more time is lost to lower limits; `None` for unknown work.
+    /// Returns the slowdown over the job's life if no more time is lost to lower limits from now on; `None` if the
+    /// total work or the reference throughput is unknown.
     pub(super) fn least_slowdown(&self) -> Option<f64> {
         let reference = self.reference()?;
         let (whole, is_known) = self.whole(reference);
         self.slowdown_over(whole).filter(|_| is_known)
     }
 
-    /// Returns the slowdown over all work done; `None` if wattune did not control the job.
+    /// Returns the slowdown over all work done; `None` if wattune did not control the job or measured no reference.
     pub(super) fn final_slowdown(&self) -> Option<f64> {
         self.slowdown_over(self.progress.account.samples / self.reference()?).filter(|_| self.spec.control)
     }
 
-    /// Returns the time lost to lower limits as a fraction of `time` at the reference throughput.
+    /// Returns the time that the job has lost to lower limits, as a fraction of `time`, which is the time that some
+    /// work takes at the reference throughput.
     fn slowdown_over(&self, time: Seconds) -> Option<f64> {
         let lost = self.progress.account.lost().time(self.reference()?);
         (time > Seconds::ZERO).then(|| lost / time)

@@ -1,8 +1,9 @@
-//! Ceilings of jobs' sweeps, the highest limits that they measure, under the node's cap.
+//! The ceilings of each job's sweep under the node's cap. A sweep is a profiling run through the power limits; its
+//! ceilings are the highest limits that it measures, one per group of equal GPUs.
 //!
-//! A constant cap lowers a job's ceiling for good. A temporary cap lowers it only if it leaves too little power for
-//! long: then the job is measured and planned up to a lower ceiling, and the other limits are measured once there is
-//! enough power. If the cap lifts soon, the sweep waits, and claims no power meanwhile.
+//! A constant cap lowers the ceilings for good. A temporary cap lowers them only if it leaves too little power for
+//! long: then the job is measured and planned up to lower ceilings, and the higher limits are measured once there is
+//! enough power. If there will be enough power soon, the sweep waits instead, and claims no power meanwhile.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -17,10 +18,10 @@ use wattune_core::units::Watts;
 
 /// Maximum time for which a sweep waits for power.
 const PATIENCE: TimeDelta = TimeDelta::hours(1);
-/// Minimum time with enough power for which a measurement is worth beginning.
+/// Minimum time for which there must be enough power to make the beginning of a measurement worthwhile.
 const WORTHWHILE: TimeDelta = TimeDelta::minutes(15);
 
-/// Ceilings of a job's sweep now, and the cap's effect on them.
+/// Ceilings of a job's sweep (highest limits that it measures) now, and the effect of the node's cap on them.
 pub(crate) struct SweepFit {
     pub(crate) job: JobId,
     ceilings: Vec<PowerLimit>,
@@ -28,14 +29,15 @@ pub(crate) struct SweepFit {
 }
 
 impl Snapshot<'_> {
-    /// Lowers the ceilings of a job's GPUs to the most that a constant cap leaves them with all other GPUs at their
-    /// lowest limits: higher limits can neither be measured nor used.
+    /// Lowers the ceilings (maximum usable limits) of a job's GPUs to what a constant cap leaves for these GPUs while
+    /// all other GPUs are at their lowest limits. Higher limits could neither be measured nor used.
     pub(crate) fn lower_to_constant_cap(&self, groups: &mut [Group]) {
         let Some(cap) = self.cap.constant(self.gpus.largest_limits()) else { return };
         lower(groups, cap - self.others(groups, |_| false), None);
     }
 
-    /// Returns the ceilings of a job's sweep and the cap's effect; `None` if they stay as they are.
+    /// Returns the ceilings of the sweep and the cap's effect for each controlled job that has a profiler; an empty
+    /// list in observe mode.
     pub(crate) fn sweep_fits(&self) -> Vec<SweepFit> {
         if self.settings.observe {
             return Vec::new();
@@ -48,7 +50,7 @@ impl Snapshot<'_> {
         self.jobs.iter().filter(|job| job.spec.control).filter_map(fit).collect()
     }
 
-    /// Returns the ceilings of a job's sweep and the cap's effect; `None` where they stay as they are.
+    /// Returns the ceilings of a job's sweep and the effect of the cap; `None` if the job has no profiler.
     fn ceilings_of(&self, job: &Job, schedule: &CapSchedule) -> Option<(Vec<PowerLimit>, SweepCeiling)> {
         let profiler = job.profiler.as_ref()?;
         let lowered = job.groups.iter().zip(&job.full_ceilings).any(|(g, full)| g.range.ceiling < *full);
@@ -57,7 +59,8 @@ impl Snapshot<'_> {
         }
         let mut groups = job.groups.clone();
         groups.iter_mut().zip(&job.full_ceilings).for_each(|(g, full)| g.range.ceiling = *full);
-        // A complete or lowered sweep is raised only if there is enough power now and for long enough.
+        // The ceilings of a complete or lowered sweep are raised only if there is enough power from now on for long
+        // enough.
         let cap = match profiler.is_complete() || lowered {
             true => schedule.over(&Slot::new(self.now.utc, self.now.utc + WORTHWHILE)?),
             false => most_ahead(schedule, self.now.utc),
@@ -94,7 +97,8 @@ impl Snapshot<'_> {
         Some((ceilings, sweep_ceiling))
     }
 
-    /// Returns the lowest possible sum of all other GPUs' limits; an override for which `held` is true keeps its limit.
+    /// Returns the lowest possible sum of the limits of all GPUs that are not in `groups`. A GPU with a manual override
+    /// counts with the override's limit if `held` returns true for the GPU.
     fn others(&self, groups: &[Group], held: impl Fn(&Gpu) -> bool) -> Watts {
         let demand = self.demand();
         let is_mine = |gpu: &&Gpu| groups.iter().any(|g| g.members.contains(gpu.id()));
@@ -107,8 +111,9 @@ impl Snapshot<'_> {
     }
 }
 
-/// Lowers ceilings to fit into `room`, each by the same fraction of its range. With `step`, each is lowered by whole
-/// power-limit steps, so that measurements there are of use later.
+/// Lowers the groups' ceilings so that their sum fits into `room`, each by the same fraction of its range. With `step`
+/// (the distance between measured limits), lowers each by whole steps, so that a later full sweep can use the
+/// measurements.
 fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
     let lowest: Watts = groups.iter().map(|g| g.range.min.watts() * g.gpu_count()).sum();
     let above: Watts = groups.iter().map(|g| (g.range.ceiling.watts() - g.range.min.watts()) * g.gpu_count()).sum();
@@ -128,7 +133,8 @@ fn lower(groups: &mut [Group], room: Watts, step: Option<Watts>) {
     }
 }
 
-/// Returns the highest cap over a `WORTHWHILE` time that begins within `PATIENCE`; `None` if such a time has no cap.
+/// Returns the highest power that the cap allows throughout some time of length `WORTHWHILE` that begins within
+/// `PATIENCE` from now; `None` if there is no cap throughout such a time.
 fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
     let mut starts = schedule.boundaries(now, now + PATIENCE);
     starts.insert(0, now);
@@ -136,7 +142,8 @@ fn most_ahead(schedule: &CapSchedule, now: DateTime<Utc>) -> Option<Watts> {
     caps.reduce(|most, cap| Some(most?.max(cap?))).flatten()
 }
 
-/// Returns the time within `PATIENCE` at which the cap next allows `wanted` for a `WORTHWHILE` time, if any.
+/// Returns the first change of the cap within `PATIENCE` from which on the cap allows `wanted` for at least
+/// `WORTHWHILE`; `None` if there is none.
 fn room_again(schedule: &CapSchedule, now: DateTime<Utc>, wanted: Watts) -> Option<DateTime<Utc>> {
     let allows = |at: &DateTime<Utc>| {
         Slot::new(*at, *at + WORTHWHILE).is_some_and(|slot| schedule.over(&slot).is_none_or(|cap| cap >= wanted))
@@ -150,13 +157,13 @@ impl Job {
         if self.groups.iter().map(|g| g.range.ceiling).ne(fit.ceilings.iter().copied()) {
             let words: Vec<String> = fit.ceilings.iter().map(ToString::to_string).collect();
             let (id, to) = (&self.id, words.join(" + "));
-            tracing::info!(job.id = %id, "job {id}: measured up to {to} from now on, as the node's cap allows");
+            tracing::info!(job.id = %id, "job {id}: profiling measures limits up to {to} from now on, because of the node's cap");
             self.change_ceilings(&fit.ceilings, settings.clone());
         }
         self.sweep_ceiling = fit.sweep_ceiling;
     }
 
-    /// Continues the sweep up to other ceilings, with the same measurements.
+    /// Continues the sweep with other ceilings (highest limits to measure, one per group) and keeps its measurements.
     fn change_ceilings(&mut self, ceilings: &[PowerLimit], settings: ProfileSettings) {
         let known = |p: &Profiler| PriorProfile { record: p.record().clone(), expected: p.expected_limit() };
         let Some(known) = self.profiler.as_ref().map(known) else { return };

@@ -1,4 +1,5 @@
-//! Warnings about a job: promises that cannot be kept, and obstacles to its measurement and planning.
+//! Warnings about a job: promises (constraints that the user set, such as a deadline) that cannot be kept, and
+//! obstacles to the job's measurement and planning.
 
 use chrono::{DateTime, Utc};
 
@@ -9,7 +10,7 @@ use wattune_core::time::{Now, later};
 use wattune_core::units::{GramsCo2e, Samples, SamplesPerSecond, Seconds};
 
 const NO_PRICES: &str = "no price is known: its plan follows carbon alone although it sets price_weight";
-/// Maximum excess over the allowed slowdown that counts as rounding.
+/// Maximum excess over the allowed slowdown that counts as rounding, as a fraction: 1e-4 is 0.01 percentage points.
 const SLOWDOWN_ROUNDING: f64 = 1e-4;
 
 impl Job {
@@ -27,7 +28,7 @@ impl Job {
         warnings
     }
 
-    /// Returns likely mistakes in the job's reports, also after its end.
+    /// Returns likely mistakes in the job's progress reports, for running and for ended jobs.
     pub(in crate::controller) fn likely_mistakes(&self) -> Vec<String> {
         self.received_reports.likely_mistakes(&self.spec)
     }
@@ -37,13 +38,15 @@ impl Job {
         self.broken(matches!(self.phase, Phase::Planned | Phase::Paused), now).len()
     }
 
-    /// Returns the promises that the job broke if it ended at that time with these emissions, in one sentence each.
+    /// Returns the promises that the job broke, in one sentence each, given that it ended at `ended_at` with the
+    /// emissions `carbon`.
     pub(in crate::controller) fn broken_at_end(&self, ended_at: DateTime<Utc>, carbon: GramsCo2e) -> Vec<String> {
         let outcome = Outcome { ends_at: Some(ended_at), slowdown: self.final_slowdown(), carbon: Some(carbon) };
         self.judge(&outcome).iter().map(|broken| broken.describe(Circumstance::Ended)).collect()
     }
 
-    /// Returns the promises that cannot be kept: by the job's plan if `is_followed`, else by any plan.
+    /// Returns the promises that cannot be kept (by the job's plan if `is_followed`, else by any plan), each with the
+    /// circumstance that explains why.
     fn broken(&self, is_followed: bool, now: Now) -> Vec<(Broken, Circumstance)> {
         let inevitable = self.judge(&self.best_outcome(now)).into_iter().map(|b| (b, Circumstance::Inevitable));
         let Some(plan) = self.plan.as_ref().filter(|_| is_followed) else { return inevitable.collect() };
@@ -61,7 +64,8 @@ impl Job {
         Broken::among(self.spec.objective.promises(), outcome, rounding)
     }
 
-    /// Returns the best possible outcome, as far as it is known without a plan.
+    /// Returns the job's best possible outcome (earliest end, lowest slowdown, emissions so far), as far as it is known
+    /// without a plan.
     fn best_outcome(&self, now: Now) -> Outcome {
         let fastest = self.profile().points.iter().map(|p| p.throughput.mean).reduce(SamplesPerSecond::max);
         let fastest = fastest.filter(|rate| *rate > SamplesPerSecond::ZERO);

@@ -48,7 +48,7 @@ impl Job {
 pub(super) struct CapReduction {
     limit: PowerLimit,
     wanted: PowerLimit,
-    /// Node's cap in force now; absent if the cap begins soon.
+    /// Node's cap in force now; `None` if no cap is in force yet but one begins soon.
     cap: Option<Watts>,
     source: Option<String>,
 }
@@ -64,7 +64,8 @@ impl fmt::Display for CapReduction {
 }
 
 impl CapReduction {
-    /// Returns the reduction to the lowest limit among the job's GPUs that the cap reduces, if there is one.
+    /// Returns the reduction to the lowest limit, among those of the job's GPUs whose limits the cap reduces; `None` if
+    /// the cap reduces none of them.
     pub(super) fn of(job: &Job, grants: &LimitGrants, demand: &Demand<'_>, cap: &Cap) -> Option<Self> {
         let cut = job.spec.gpus.iter().filter_map(|gpu| {
             let (request, grant) = grants.of(gpu)?;

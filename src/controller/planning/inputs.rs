@@ -31,7 +31,7 @@ struct Outlook {
     dwell: Seconds,
 }
 
-/// Returns the input of these jobs' plans, and clears their reasons to be planned again.
+/// Returns the planner's input for each of these jobs, and clears the jobs' reasons to be planned again.
 pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings, now: Now) -> Vec<PlanInput> {
     let window = node.settings.window_s;
     let ends = ids.iter().filter_map(|id| node.jobs.get(id)).map(|job| horizon_end(job, window, now));
@@ -51,7 +51,8 @@ pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings
 }
 
 impl Job {
-    /// Returns the job's mean intensity and emissions so far, without its own pauses, which limits do not affect.
+    /// Returns the job's mean carbon intensity and its emissions so far. The emissions are without those of the job's
+    /// own pauses, which power limits do not affect.
     fn past(&self, now: Now, reference: GramsPerKwh) -> Option<PastEmissions> {
         let span = Slot::new(self.progress.started_at?, now.utc)?;
         let intensity = self.emissions.mean_intensity_over(&span)?;
@@ -99,7 +100,8 @@ impl Job {
         }
     }
 
-    /// Returns the lowest cap on the job's GPUs that is set out of band, not by the host.
+    /// Returns the lowest out-of-band cap (power limit set from outside the host) on the job's GPUs; `None` if no such
+    /// cap is known.
     pub(super) fn out_of_band_cap(&self, gpus: &Gpus) -> Option<PowerLimit> {
         self.spec.gpus.iter().filter_map(|id| gpus.get(id)?.out_of_band_cap()).min()
     }
@@ -111,7 +113,7 @@ fn sum_of_ranges(job: &Job, gpus: &Gpus, bound: impl Fn(LimitRange) -> PowerLimi
     ranges.map(|range| bound(range).watts()).sum()
 }
 
-/// Returns the reason why wattune does not control a job's GPUs; `None` if it may.
+/// Returns the reason why wattune does not control a job's GPUs; `None` if it controls them.
 pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<String> {
     if settings.observe {
         return Some("this daemon observes only: it plans and records, and sets no limits".into());
@@ -122,7 +124,7 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<S
         );
     }
     job.spec.gpus.iter().find_map(|id| {
-        let Some(gpu) = gpus.get(id) else { return Some(format!("GPU {id} is not there")) };
+        let Some(gpu) = gpus.get(id) else { return Some(format!("GPU {id} is absent")) };
         if gpu.manual.is_some() {
             return Some(format!("GPU {} has a manual override", gpu.handle.identity().index));
         }
@@ -131,7 +133,8 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<S
     })
 }
 
-/// Returns the end of the planning horizon that a job needs: the longest time that the job may take from now.
+/// Returns the end of the planning horizon that a job needs: now plus the longest time that the job may still take, but
+/// at least an hour and at most `FURTHEST`.
 fn horizon_end(job: &Job, window: Seconds, now: Now) -> DateTime<Utc> {
     let slowest = job.profile().points.iter().map(|p| p.throughput.mean).reduce(|a, b| a.min(b));
     let needed = match (job.remaining(), slowest) {
@@ -145,7 +148,8 @@ fn horizon_end(job: &Job, window: Seconds, now: Now) -> DateTime<Utc> {
     now.utc + needed.to_delta().max(until_deadline).clamp(TimeDelta::hours(1), FURTHEST)
 }
 
-/// Returns the outlook up to `until`: the forecast as far as it has skill, with gaps filled, extended by the model.
+/// Returns the planning input up to `until` that is the same for all jobs. Its intensities are those of the forecast,
+/// moved closer to their mean the less skill the forecast has, with gaps filled, and extended by the model.
 fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: DateTime<Utc>) -> Outlook {
     let policy = HorizonPolicy { fallback: signal.fallback(), ..HorizonPolicy::default() };
     let nothing = CarbonSeries::default();

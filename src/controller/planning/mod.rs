@@ -27,7 +27,7 @@ pub(super) struct Planner {
     settings: PlanSettings,
     /// The search in progress.
     search: Option<Search>,
-    /// Shared budget for which plans were made last.
+    /// Cap and carbon budget for which plans were made last, with the jobs that share them; `None` if there are none.
     share: Option<SharedBudget>,
     /// Shared constraints that the plans in force break, in one sentence each.
     broken: Vec<String>,
@@ -44,7 +44,7 @@ impl Planner {
     }
 
     /// Updates the phase of each job and plans every job that has a reason to be planned. A search that takes longer
-    /// than the settings allow is asked to stop; current plans stay in force until it has.
+    /// than the settings allow is asked to stop; current plans stay in force until the search has ended.
     pub(super) async fn plan(&mut self, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) {
         if self.search.as_ref().is_some_and(Search::is_finished) {
             self.await_plans(node, budget, Seconds::ZERO).await;
@@ -68,7 +68,8 @@ impl Planner {
         }
     }
 
-    /// Updates one job's phase. Returns whether planning is due now: one job's report seldom affects other jobs' plans.
+    /// Updates one job's phase after its report. Returns whether planning is due now; usually it is not, because a
+    /// report seldom affects plans.
     pub(super) fn update_one(&mut self, id: &JobId, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) -> bool {
         self.update_phase(id, node, now);
         let is_finished = self.search.as_ref().is_some_and(Search::is_finished);
@@ -77,7 +78,8 @@ impl Planner {
             || self.share != SharedBudget::of(&node.demand(now), node.cap, budget)
     }
 
-    /// Sets each job's current set point by its plan, with a sentence that explains it. Returns the cap's grants.
+    /// Sets each job's current set point by its plan, with a sentence that explains the set point. Returns the limits
+    /// that the node's cap grants to the GPUs.
     pub(super) fn follow(&self, ids: &[JobId], node: &mut Node<'_>, now: Now) -> LimitGrants {
         for id in ids {
             let limits = self.switching_limits(id);
@@ -131,7 +133,8 @@ impl Planner {
     fn update_phase(&self, id: &JobId, node: &mut Node<'_>, now: Now) {
         let Some(job) = node.jobs.get_mut(id) else { return };
         if job.slot_ended(now) {
-            // A cap may have lifted unseen below a lower limit: plan each slot without it, and again if it still holds.
+            // An out-of-band cap is visible only below the requested limit, so it may have lifted unseen. Each slot is
+            // first planned without the cap, and planned again if the cap then shows that it still holds.
             for gpu in &job.spec.gpus {
                 if let Some(gpu) = node.gpus.get_mut(gpu) {
                     gpu.expire_cap();
@@ -151,7 +154,8 @@ impl Planner {
         };
         let now = node.now();
         self.took = Some(now.monotonic.since(search.since));
-        // A late result may be for another cap than the current one; then drop it: the jobs are planned again.
+        // A late result may be for another cap than the current one. Such a result is dropped: its jobs are planned
+        // again.
         let is_stale =
             patience <= Seconds::ZERO && search.share != SharedBudget::of(&node.demand(now), node.cap, budget);
         let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
@@ -160,7 +164,7 @@ impl Planner {
             self.broken = broken.iter().map(ToString::to_string).collect();
         }
         for (id, outcome) in solved.plans {
-            // Jobs that are being profiled again by now are planned afterwards.
+            // A job that is being profiled again by now adopts no plan; it is planned after profiling.
             let Some(job) = node.jobs.get_mut(&id).filter(|j| j.is_profiled()) else { continue };
             match outcome {
                 Err(NoPlan::Panicked(why)) => job.fail_planning(why, now),
@@ -216,7 +220,8 @@ impl Planner {
         batch
     }
 
-    /// Returns the limits on how often and how fast a job's set points change. Jobs under a cap change as planned.
+    /// Returns the limits on how often and how fast a job's set points change. Jobs that share a cap have no minimum
+    /// time at a set point: their set points change when the joint plan says so.
     fn switching_limits(&self, id: &JobId) -> SwitchingLimits {
         let shares = self.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
         let dwell = if shares { Seconds::ZERO } else { self.settings.dwell_s };

@@ -9,15 +9,18 @@ use wattune_core::units::{Samples, Seconds};
 
 /// Difference between completed and planned work, as a fraction of the planned work, that is a reason to plan again.
 const DEVIATION: f64 = 0.01;
-/// Minimum age of a plan, or fraction of a short job's time, before deviations count: earlier ones are noise.
+/// Minimum age of a plan before deviations from the plan count, because earlier deviations are noise. For a short job,
+/// the age is lower: the fraction `DEVIATION_PART` of the job's whole time.
 const DEVIATION_SPAN: Seconds = Seconds::new(60.0);
 const DEVIATION_PART: f64 = 0.02;
-/// Minimum lag to plan again, as a fraction of the time that the job may still lose, and of all of the job's time.
+/// Minimum lag behind the plan that is a reason to plan again: the fraction `LAG` of the time that the job may still
+/// lose, or the fraction `LEAST_LAG` of the job's whole time, whichever is longer.
 const LAG: f64 = 0.05;
 const LEAST_LAG: f64 = 0.0002;
 
 impl Job {
-    /// Records a reason to plan again, if there is one.
+    /// Records a reason to plan the job again, if there is one. `allowed` is the lowest out-of-band cap (power limit
+    /// set from outside the host) on the job's GPUs.
     pub(super) fn detect_reasons(&mut self, now: Now, allowed: Option<PowerLimit>) {
         let Some(plan) = &self.plan else {
             self.replan.get_or_insert(ReplanReason::NoPlan);
@@ -39,7 +42,8 @@ impl Job {
         }
     }
 
-    /// Returns whether the work `missing` of the `planned` work in the time `since` the plan requires a new plan.
+    /// Returns whether the job is so far off its plan that it needs a new one. Of the work `planned` for the time
+    /// `since` the plan was made, the work `missing` is not done.
     fn is_off(&self, missing: Samples, planned: Samples, since: Seconds, now: Now) -> bool {
         let (Some(reference), Some(slack)) = (self.reference(), self.slack(now)) else {
             return since > DEVIATION_SPAN && missing.abs() > planned * DEVIATION;
@@ -49,7 +53,7 @@ impl Job {
         since > DEVIATION_SPAN.min(whole * DEVIATION_PART) && (missing.abs() > planned * DEVIATION || is_late)
     }
 
-    /// Returns whether the slot in which the plan was made has ended.
+    /// Returns whether the slot (time step of the plan) in which the plan was made has ended.
     pub(super) fn slot_ended(&self, now: Now) -> bool {
         let end_at = |plan: &Plan, at| plan.segment_at(at).map(|s| s.slot.end());
         self.plan.as_ref().is_some_and(|plan| end_at(plan, now.utc) != end_at(plan, plan.made_at))

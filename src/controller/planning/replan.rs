@@ -17,7 +17,7 @@ pub enum ReplanReason {
     AnotherBasis,
     /// The job's profile changed.
     ProfileChanged,
-    /// The highest limits up to which the job can be measured changed, because the node's cap leaves more or less.
+    /// The node's cap leaves the job more or less power, so that the highest limits at which it can be measured differ.
     OtherCeilings,
     /// An external writer locks the GPUs' clocks, so that wattune may not.
     ClocksLeftAlone,
@@ -25,7 +25,7 @@ pub enum ReplanReason {
     OffThePlan,
     /// An out-of-band cap on one of the job's GPUs began, changed or lifted.
     OutOfBandCap,
-    /// The power or carbon changed that the node's cap or carbon budget leaves for the job.
+    /// The node's cap leaves the job more or less power, or the carbon budget leaves it more or less emissions.
     OtherShare,
     /// A GPU became usable again.
     GpuReturned,
@@ -40,8 +40,8 @@ pub enum ReplanReason {
 }
 
 impl ReplanReason {
-    /// Returns whether the current plan stays in force unless a new one is better by more than a threshold. If the
-    /// profile is new, the current plan is first evaluated with it.
+    /// Returns whether, for this reason, the current plan stays in force unless the new plan is better by more than a
+    /// threshold. If the profile changed, the current plan is first evaluated with the new profile.
     pub fn is_routine(self) -> bool {
         matches!(self, Self::NewSlot | Self::NewForecast | Self::ProfileChanged | Self::WithOthers)
     }
@@ -54,13 +54,13 @@ impl fmt::Display for ReplanReason {
             Self::NoPlan => "no plan yet",
             Self::NewSlot => "new slot",
             Self::NewForecast => "new forecast",
-            Self::AnotherBasis => "the present intensity has another basis",
+            Self::AnotherBasis => "the current carbon intensity comes from another kind of source",
             Self::ProfileChanged => "the profile changed",
             Self::OtherCeilings => "the node's cap changed the limits that can be measured",
             Self::ClocksLeftAlone => "an external writer locks the clocks",
             Self::OffThePlan => "progress differs from the plan",
             Self::OutOfBandCap => "an out-of-band cap began, changed or lifted",
-            Self::OtherShare => "the node's cap or carbon budget leaves more or less",
+            Self::OtherShare => "the node's cap or carbon budget leaves the job more or less",
             Self::GpuReturned => "a GPU became usable again",
             Self::GpuTakenOver => "an external writer set a GPU's limit",
             Self::SetByHand => "a manual override began",

@@ -38,7 +38,8 @@ pub(super) struct PlanInput {
     pub(super) window: Seconds,
     pub(super) allowed: Option<PowerLimit>,
     pub(super) priority: i32,
-    /// Current plan, which stays in force unless a new one costs less by the fraction `better_by`.
+    /// Current plan, which stays in force unless a new one costs less by the fraction `better_by`; `None` if the new
+    /// plan applies in any case.
     pub(super) before: Option<Plan>,
     pub(super) better_by: f64,
     /// Sum of the GPUs' power limits at each point of the profile, which counts against the node's cap.
@@ -90,7 +91,7 @@ pub(super) struct PlanBatch {
     pub(super) joint: Vec<PlanInput>,
     /// Power that the node's cap leaves for the limits of the jobs in `joint`, over time.
     pub(super) cap: TimeSeries<Watts>,
-    /// Emissions that the carbon budget leaves for the jobs in `joint`, for each of its spans.
+    /// Emissions that the carbon budget leaves for the jobs in `joint`, for each of the budget's spans of time.
     pub(super) carbon_budget: TimeSeries<GramsCo2e>,
     /// Solver for joint planning.
     pub(super) solver: Solver,
@@ -101,14 +102,14 @@ impl PlanBatch {
         self.alone.is_empty() && self.joint.is_empty()
     }
 
-    /// Makes the plans, which may take long: joint planning searches as long as `go_on` returns true.
+    /// Makes the plans. This may take long: joint planning searches until it is finished or `go_on` returns false.
     fn solve(self, go_on: &dyn Fn() -> bool) -> Solved {
         let joint = |jobs: &[&PlanInput], shared: &Shared<'_>| joint_plan(jobs, shared, self.solver, go_on);
         self.solve_by(&Planning { alone: &PlanInput::plan, joint: &joint })
     }
 
-    /// Makes the plans with the functions `planning`. A job whose planning panics gets no plan; the others are planned
-    /// without it.
+    /// Makes the plans with the functions `planning`. A job whose planning panics gets no plan; the other jobs are
+    /// planned without that job.
     fn solve_by(&self, planning: &Planning<'_>) -> Solved {
         let mut plans: BTreeMap<JobId, _> = self.alone.iter().map(|job| (job.id.clone(), planning.plan(job))).collect();
         let mut left: Vec<&PlanInput> = self.joint.iter().collect();
@@ -131,7 +132,8 @@ impl PlanBatch {
                 return Solved { plans, broken: None, apart: Some(why) };
             }
             for job in left.extract_if(.., |job| culprits.contains(&job.id)) {
-                // Until the next planning, reserve the job's highest limits; then the limits in force count.
+                // The job's highest limits are reserved until the next planning, which counts its limits in force
+                // instead.
                 let most = job.limits.iter().copied().fold(job.at_rest, Watts::max);
                 let less = |(slot, cap): &(Slot, Watts)| (*slot, (*cap - most).max(Watts::ZERO));
                 cap = TimeSeries::from_points(cap.points().iter().map(less).collect()).0;
@@ -145,7 +147,7 @@ impl PlanBatch {
 /// Functions that make plans: one for a single job, one for several jobs that share a cap or a carbon budget.
 struct Planning<'a> {
     alone: &'a dyn Fn(&PlanInput) -> Result<Plan, Unplannable>,
-    /// `None` if the current plans are to stay.
+    /// Returns `None` if the current plans are to stay in force.
     joint: &'a dyn Fn(&[&PlanInput], &Shared<'_>) -> Option<JointPlan>,
 }
 
@@ -173,7 +175,8 @@ impl Planning<'_> {
     }
 }
 
-/// Plans jobs jointly; `None` (keep the current plans) if the search was stopped early and each job has a plan.
+/// Plans jobs jointly. Returns `None`, which means to keep the current plans, if the search was stopped early and each
+/// job has a current plan.
 fn joint_plan(jobs: &[&PlanInput], shared: &Shared<'_>, solver: Solver, go_on: &dyn Fn() -> bool) -> Option<JointPlan> {
     let members: Vec<Member<'_>> = jobs.iter().map(|job| job.member()).collect();
     let made = plan_jointly(&members, shared, solver, go_on);
@@ -185,7 +188,8 @@ fn joint_plan(jobs: &[&PlanInput], shared: &Shared<'_>, solver: Solver, go_on: &
     Some(keep_jointly_if_nearly_as_good(&before, made, &members, shared, better_by))
 }
 
-/// Runs planning, which leaves no inconsistent state behind if it panics; returns the panic's message.
+/// Runs `work` and turns a panic into an error with the panic's message. The work is planning, which leaves no
+/// inconsistent state behind if it panics.
 fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -206,7 +210,8 @@ pub(super) enum NoPlan {
 #[derive(Default)]
 pub(super) struct Solved {
     pub(super) plans: BTreeMap<JobId, Result<Plan, NoPlan>>,
-    /// Shared constraints that the new plans break; `None` if the current plans stay in force.
+    /// Shared constraints (cap or carbon budget) that the new joint plans break; `None` if there are no new joint
+    /// plans.
     pub(super) broken: Option<Vec<SharedViolation>>,
     /// Reason why joint planning failed and each job was planned alone.
     pub(super) apart: Option<String>,
@@ -217,7 +222,8 @@ pub(super) struct Search {
     task: JoinHandle<Solved>,
     stop: Arc<AtomicBool>,
     pub(super) since: Monotonic,
-    /// Shared budget for which the search was started.
+    /// Cap and carbon budget for which the search was started, with the jobs that share them; `None` if there were
+    /// none.
     pub(super) share: Option<SharedBudget>,
 }
 
@@ -231,7 +237,7 @@ impl Search {
     }
 
     /// Returns the plans if the search ends within `patience`. Otherwise returns `None` and asks the search to stop
-    /// with the best plans found so far; with no patience, it only returns `None`.
+    /// with the best plans found so far; if `patience` is zero, does not ask the search to stop.
     pub(super) async fn outcome(&mut self, patience: Seconds) -> Option<Solved> {
         if patience <= Seconds::ZERO && !self.is_finished() {
             return None;

@@ -12,7 +12,7 @@ fn id(name: &str) -> JobId {
     JobId::new(name).expect("an id")
 }
 
-/// A job on a GPU of 300 or 200 W.
+/// Returns the planner's input for a job with two operating points, at power limits of 300 W and 200 W.
 fn input(name: &str) -> PlanInput {
     let point = |(watts, rate): (f64, f64)| OperatingPoint {
         setting: vec![PowerLimit::from_watts(Watts::new(watts)).into()],
@@ -61,7 +61,7 @@ fn panics(job: &PlanInput) -> Result<Plan, Unplannable> {
     job.plan()
 }
 
-/// The jobs with a plan, and those whose planning panicked.
+/// Returns first the jobs with a plan, and second the jobs whose planning panicked.
 fn outcomes(solved: &Solved) -> (Vec<&str>, Vec<&str>) {
     let of = |panicked: bool| {
         let is = move |made: &Result<Plan, NoPlan>| match made {
@@ -92,11 +92,11 @@ fn a_job_that_spoils_joint_planning_is_left_out_with_what_its_gpus_may_draw() {
     let planning = Planning { alone: &panics, joint: &joint };
     let solved = batch(&[], &["a", "bad", "c"], 800.0).solve_by(&planning);
     assert_eq!(outcomes(&solved), (vec!["a", "c"], vec!["bad"]));
-    // 500 W are left for two: one at 300 W at the most.
+    // 500 W are left for two jobs, so at most one of them can have 300 W.
     let at = |name: &str| solved.plans[&id(name)].as_ref().expect("a plan").segments[0].setting[0].limit.watts();
     assert!(at("a") + at("c") <= Watts::new(500.0), "{} and {}", at("a"), at("c"));
 
-    // A job may also panic only beside others.
+    // The planning of a job may also panic only if other jobs are planned with it.
     let joint = |jobs: &[&PlanInput], shared: &Shared<'_>| {
         let spoilt = jobs.iter().any(|job| job.id.as_str() == "c");
         assert!(!spoilt, "attempt to divide by zero");

@@ -11,20 +11,22 @@ use wattune_core::cap::{LimitPriority, LimitRequest};
 use wattune_core::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
 use wattune_core::units::{Seconds, Watts};
 
-/// Assumed rest of a profiling sweep: GPUs count with the limit being measured, afterwards with their lowest limit.
+/// Assumed time until a profiling sweep ends. Until then its GPUs count against the cap with the limit that is being
+/// measured, and afterwards with their lowest limit.
 const SWEEPING: TimeDelta = TimeDelta::minutes(15);
 /// Time after the jobs' end for which the cap is considered: longer than the period of weekly time windows.
 const BEYOND: TimeDelta = TimeDelta::days(8);
 
-/// Cap and carbon budget, the jobs that share them, and the limits reserved for other GPUs. A change causes new plans.
+/// Cap and carbon budget, the jobs that share them, and the limits reserved for other GPUs. A change in any of these
+/// causes new plans.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SharedBudget {
     schedule: CapSchedule,
-    /// Current span of the carbon budget.
+    /// Current span of time of the carbon budget; `None` without a budget for the current time.
     budget: Option<Slot>,
     /// Jobs that are planned jointly.
     pub(super) members: Vec<JobId>,
-    /// Limits with which GPUs that belong to no member count against the cap.
+    /// Limits with which GPUs that belong to no job in `members` count against the cap.
     others: BTreeMap<GpuId, Counted>,
     lead: Seconds,
 }
@@ -33,14 +35,15 @@ pub(super) struct SharedBudget {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Counted {
     Always(PowerLimit),
-    /// Limit while the GPU's job is profiled, and limit afterwards.
+    /// First the limit while the GPU's job is profiled, second the limit afterwards.
     Sweeping(PowerLimit, PowerLimit),
-    /// End of a manual override, its limit, and the limit afterwards.
+    /// First the end of a manual override, second the override's limit, third the limit after that end.
     Until(DateTime<Utc>, PowerLimit, PowerLimit),
 }
 
 impl Counted {
-    /// Returns the limit for a GPU's request; `until` is the end of its manual override.
+    /// Returns the limit, over time, with which the GPU that makes `request` counts against the cap; `until` is the end
+    /// of the GPU's manual override, if it has one.
     fn of(request: &LimitRequest, until: Option<DateTime<Utc>>) -> Self {
         match request.priority {
             LimitPriority::Fixed => Self::Always(request.in_force),
@@ -102,7 +105,7 @@ impl SharedBudget {
     }
 
     /// Returns the power left for the members' limits from `now` to well beyond `until`; empty without a cap. Where the
-    /// cap falls, this power falls earlier by the lead time with which limits are lowered.
+    /// cap falls, the returned power falls earlier by `lead`, the time by which limits are lowered in advance.
     pub(super) fn left(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> TimeSeries<Watts> {
         let (until, lead) = (until.max(now + TimeDelta::hours(1)), self.lead.to_delta());
         let mut cuts: Vec<DateTime<Utc>> = self.schedule.boundaries(now, until + lead);
@@ -123,7 +126,8 @@ impl SharedBudget {
     }
 }
 
-/// Returns whether a job takes part in joint planning: its limits follow a plan, which has to fit under the cap.
+/// Returns whether a job takes part in joint planning: the job's limits follow a plan, so they have to fit under the
+/// cap.
 fn is_member(job: &Job, observes: bool) -> bool {
     let follows = !matches!(job.phase, Phase::Waiting | Phase::Profiling | Phase::Observing);
     job.is_profiled() && (follows || (observes && job.spec.control))

@@ -1,4 +1,4 @@
-//! A job's energy and emissions up to now.
+//! Requests for a job's energy and emissions up to now.
 
 use crate::controller::view::{AccountView, JobView};
 use crate::controller::{ControlError, Controller};
@@ -6,12 +6,12 @@ use wattune_core::domain::JobId;
 use wattune_core::units::Joules;
 
 impl Controller {
-    /// Returns the energy and emissions of a job, running or ended, with the best intensities known now.
+    /// Returns the energy and emissions of a job, running or ended, with the best carbon intensities known now.
     ///
     /// # Errors
     /// If there is no such job, or the database cannot be read.
     pub async fn account_of(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
-        // The account of a running job includes energy up to now, so its intervals are closed first.
+        // The account of a running job includes energy up to now, so the open intervals of its GPUs are closed first.
         for gpu in self.jobs.get(id).map(|job| job.spec.gpus.clone()).unwrap_or_default() {
             self.accounting.close_interval_of(&mut node!(self), &gpu);
         }
@@ -21,7 +21,8 @@ impl Controller {
         self.snapshot().account_of(id).await
     }
 
-    /// Returns a job and the energy of its GPUs up to now. Closes its intervals and stores them with its progress.
+    /// Returns first a job, second the energy of the job's GPUs up to now. If the job runs, closes its GPUs' open
+    /// intervals, and stores these intervals and the job's progress.
     pub async fn metered(&mut self, id: &JobId) -> Result<(JobView, Joules), ControlError> {
         if let Some(job) = self.jobs.get(id) {
             for gpu in job.spec.gpus.clone() {

@@ -1,4 +1,4 @@
-//! Announcing and withdrawing demand-response events.
+//! Requests to announce and withdraw demand-response events (temporary caps on the sum of all GPUs' limits).
 
 use crate::controller::cap::{Announced, EventView};
 use crate::controller::requests::Caller;
@@ -6,10 +6,11 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::{DemandResponse, EventId};
 
 impl Controller {
-    /// Adds a demand-response event, or replaces the one with the same id. It survives restarts of the daemon.
+    /// Adds a demand-response event, or replaces the event with the same id. The event survives restarts of the daemon.
     ///
     /// # Errors
-    /// If its target has ended, the settings have an event with that id, or it cannot be stored; then nothing changes.
+    /// If the event's end has passed, if the settings have an event with the same id, if there are too many events, or
+    /// if the event cannot be stored; then nothing changes.
     pub async fn announce(&mut self, event: DemandResponse, by: Caller) -> Result<Announced, ControlError> {
         let now = self.now().utc;
         let (id, slot) = (event.id.clone(), event.slot);
@@ -22,7 +23,7 @@ impl Controller {
     /// Removes a demand-response event, even while it is active, and returns it.
     ///
     /// # Errors
-    /// If no event has that id, if the event is one of the settings, or if the store fails.
+    /// If no event has that id, if the event is configured in the settings, or if the database cannot be written.
     pub async fn withdraw(&mut self, id: &EventId, by: Caller) -> Result<EventView, ControlError> {
         let now = self.now().utc;
         let withdrawn = self.cap.withdraw(id, &self.store, now).await?;

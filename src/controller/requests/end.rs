@@ -1,11 +1,12 @@
-//! Ending a job.
+//! Requests to end a job, and the end of jobs that no longer report.
 
 use crate::controller::view::AccountView;
 use crate::controller::{ControlError, Controller};
 use wattune_core::domain::JobId;
 
 impl Controller {
-    /// Ends a job: restores its GPUs' limits, closes its intervals and returns its account.
+    /// Ends a job: restores the original limits of its GPUs, closes the ledger's intervals of the job, and returns its
+    /// account.
     pub async fn end(&mut self, id: &JobId) -> Result<AccountView, ControlError> {
         if !self.jobs.contains(id) {
             return Err(self.snapshot().no_such_job(id).await);
@@ -40,7 +41,7 @@ impl Controller {
         self.accounting.record_ended(&mut node!(self), &job);
         let ended = job.stored(Some((self.now().utc, reason.to_owned())));
         self.write_backlog().await;
-        // The estimate below includes the energy written now, so that no second one is due.
+        // The estimate of savings below includes the energy written now, so that no second estimate is due.
         self.accounting.forget_late(id);
         let how = reason.strip_prefix("ended").map_or_else(|| format!(": {reason}"), str::to_owned);
         tracing::info!(job.id = %id, "job {id} ({}) ended{how}", job.spec.name);

@@ -1,4 +1,4 @@
-//! Manual overrides of a GPU's limit, and their release.
+//! Requests to override a GPU's limit manually, and to release the override.
 
 use std::time::Duration;
 
@@ -10,15 +10,17 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::{GpuId, InvalidJob, PowerLimit};
 use wattune_core::units::{Seconds, Short, Watts};
 
-/// Valid durations of overrides.
+/// Valid durations of overrides, in seconds: up to a week.
 const OVERRIDE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=7.0 * 86_400.0;
 
 impl Controller {
-    /// Overrides a GPU's limit for `ttl`; the override takes precedence over the GPU's job.
+    /// Overrides a GPU's limit for the duration `ttl`. The override takes precedence over the plan of the job on the
+    /// GPU.
     ///
     /// # Errors
-    /// In observe mode, on GPUs that cannot be set, and for limits outside the range from the GPU's minimum to its maximum
-    /// usable limit.
+    /// In observe mode, for GPUs whose limit cannot be set, for a `ttl` out of range, and for limits outside the range
+    /// from the GPU's minimum to its maximum usable limit; or if the journal cannot be written or the driver refuses
+    /// the limit.
     pub async fn set_override(
         &mut self,
         which: &GpuRef,
@@ -41,7 +43,7 @@ impl Controller {
             return Err(ControlError::not_found("GPU", which, String::new()));
         };
         gpu.denied = None;
-        // An override takes the GPU back from an external writer.
+        // An override ends the external writer's precedence on the GPU.
         let external = gpu.external.take();
         let asked = match allowed(gpu, ceiling, limit) {
             Ok(asked) => asked,
@@ -56,7 +58,7 @@ impl Controller {
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: manual override of {asked} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
         self.plan().await;
-        // While an earlier write is in flight, the result of this one would be unknown.
+        // While an earlier write is in flight, the result of the override's write would be unknown.
         self.await_write(&id).await;
         self.act();
         if let Some(gpu) = self.gpus.get_mut(&id)
@@ -95,7 +97,7 @@ impl Controller {
         self.snapshot().gpu(which)
     }
 
-    /// Waits shortly for the write in flight, so that the response states its result.
+    /// Waits shortly for the write in flight to a GPU, so that the response to the request states the write's result.
     async fn await_write(&mut self, id: &GpuId) {
         for _ in 0..30 {
             let Some(gpu) = self.gpus.get_mut(id) else { return };
@@ -108,7 +110,8 @@ impl Controller {
     }
 }
 
-/// Returns the limit, if the GPU may be set to it.
+/// Returns `limit` if the GPU may be set to it, else the error. `ceiling` is the GPU's maximum usable limit, `None` if
+/// it is unknown.
 fn allowed(gpu: &Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Result<PowerLimit, ControlError> {
     if let Some(why) = gpu.why_no_control() {
         return Err(ControlError::Forbidden(why));

@@ -1,4 +1,4 @@
-//! Requests to the controller, one file each, with their callers.
+//! Requests to the controller, one file for each kind of request, and the caller of a request.
 
 mod account;
 mod demand_response;
@@ -12,7 +12,7 @@ pub use register::NewJob;
 
 use std::fmt;
 
-/// Caller of a request, for the ledger and the log.
+/// Caller of a request, as the ledger and the log state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caller {
     /// A user of this machine; users are not distinguished.

@@ -1,4 +1,4 @@
-//! A job's progress report.
+//! Progress reports of jobs.
 
 use crate::controller::jobs::ProgressReport;
 use crate::controller::view::ProgressView;
@@ -12,7 +12,7 @@ impl Controller {
     /// If there is no such job, or the report is invalid or contradicts the previous one.
     pub async fn progress(&mut self, id: &JobId, report: ProgressReport) -> Result<ProgressView, ControlError> {
         let Some(job) = self.jobs.get_mut(id) else { return Err(self.snapshot().no_such_job(id).await) };
-        // GPUs are read now, so that the energy covers the same time as the report.
+        // The GPUs are read now, so that their energy covers the same time as the report.
         self.gpus.refresh(&job.spec.gpus);
         let now = self.clock.now();
         job.observe(&self.gpus, now);
@@ -38,8 +38,9 @@ impl Controller {
         self.snapshot().progress_view(id, &grants).ok_or_else(|| ControlError::not_found("job", id, String::new()))
     }
 
-    /// Stores a job's progress: the first report, and each that a response relied on. The next report continues from
-    /// there, even after a restart of the daemon, so that the energy in between is not lost.
+    /// Stores a job's progress. This is done at once for the first report, and for a report whose figures a response
+    /// has stated: the next report then continues from there, even after a restart of the daemon, so that the energy in
+    /// between is not lost.
     pub(super) async fn store_progress(&mut self, id: &JobId) {
         let Some(job) = self.jobs.get(id) else { return };
         let saved = self.store.save_job(&job.stored(None)).await;

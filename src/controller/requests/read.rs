@@ -25,7 +25,7 @@ impl Controller {
         self.snapshot().gpu(which)
     }
 
-    /// Returns a GPU's limits and power over the last day, as far as this daemon ran.
+    /// Returns a GPU's limits and power over the last day, but not from before this daemon's start.
     pub fn gpu_history(&self, which: &GpuRef) -> Result<Vec<LimitSpanView>, ControlError> {
         let id = self.gpus.resolve(which)?;
         Ok(self.gpus.get(&id).map(|gpu| gpu.history.view()).unwrap_or_default())
@@ -37,7 +37,7 @@ impl Controller {
         snapshot.jobs(&snapshot.grants())
     }
 
-    /// Returns the jobs that ended last, newest first.
+    /// Returns the `limit` jobs that ended last, newest first.
     pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<JobView>, ControlError> {
         Ok(self.store.ended_jobs(limit).await?.iter().map(JobView::of_ended).collect())
     }
@@ -47,12 +47,12 @@ impl Controller {
         self.snapshot().job(id).await
     }
 
-    /// Returns a running job's plan, with its reasons.
+    /// Returns a running job's plan, with the reasons for its limits.
     pub fn plan_of(&self, id: &JobId) -> Result<PlanView, ControlError> {
         self.snapshot().plan_of(id)
     }
 
-    /// Returns a job's profile, running or ended.
+    /// Returns the profile of a job, running or ended.
     pub async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
         self.snapshot().profile_of(id).await
     }
@@ -67,7 +67,7 @@ impl Controller {
         self.snapshot().carbon_forecast()
     }
 
-    /// Returns the carbon intensities of the last `hours`.
+    /// Returns the carbon intensities of the last `hours` hours.
     ///
     /// # Errors
     /// If the database cannot be read, or `hours` is not positive or exceeds a year.
@@ -75,17 +75,19 @@ impl Controller {
         self.snapshot().carbon_history(hours).await
     }
 
-    /// Returns the day-ahead price; `None` unless the settings name a source.
+    /// Returns the day-ahead electricity price; `None` unless the settings name a source of prices.
     pub fn price_now(&self) -> Option<PriceView> {
         self.snapshot().price_now()
     }
 
-    /// Returns the node's cap; `None` if no cap holds now and none is known for later.
+    /// Returns the node's cap (maximum sum of all GPUs' limits); `None` if no cap holds now and none is known for
+    /// later.
     pub fn cap_view(&self) -> Option<CapView> {
         self.cap.view(&self.snapshot().demand())
     }
 
-    /// Returns all demand-response events in order of start: those of the settings, and those announced and kept.
+    /// Returns all demand-response events in order of start: those of the settings, and those announced by requests,
+    /// which are kept for a while after their end.
     pub fn events(&self) -> Vec<EventView> {
         self.cap.events(self.now().utc)
     }

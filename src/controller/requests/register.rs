@@ -1,4 +1,4 @@
-//! Registering a job.
+//! Requests to register a job.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct NewJob {
     pub batch_size: Option<u64>,
     /// Total work, in samples, or unknown.
     pub work: Work,
-    /// Objective of the job and its promises, such as a maximum slowdown.
+    /// Objective of the job, and the promises (constraints that the user sets) such as a maximum slowdown.
     pub objective: Objective,
     /// Lease, the longest silence before the job counts as dead; the daemon's default if absent.
     pub lease: Option<Seconds>,
@@ -39,8 +39,9 @@ impl Controller {
     /// Registers a job, which controls its GPUs from now on unless `control` is false.
     ///
     /// # Errors
-    /// If a GPU does not exist or another job controls it, if [`JobSpec::check`] refuses the job, or if as many jobs
-    /// are open as the settings allow. Then nothing changes.
+    /// If a GPU does not exist, if another job controls one of the GPUs that this job is to control, if
+    /// [`JobSpec::check`] refuses the job, if the job's processes are not found or its price weight has no source of
+    /// prices, or if as many jobs are registered as the settings allow. Then nothing changes.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let spec = JobSpec {
@@ -115,7 +116,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Adds a job to its GPUs and to the open jobs, and follows its processes.
+    /// Adds a job to its GPUs and to the jobs that have not ended, and begins to count the CPU time of its processes.
     pub(crate) async fn admit(&mut self, job: Job) {
         let (id, gpus, processes) = (job.id.clone(), job.spec.gpus.clone(), job.spec.processes.clone());
         for gpu in &gpus {

@@ -1,4 +1,4 @@
-//! A job's savings, estimated from its ledger rows and its profile.
+//! Estimates of a job's savings, from the job's rows in the ledger and its profile.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,11 @@ use wattune_core::ledger::{self, CompletedWork, Emissions, Interval};
 use wattune_core::profile::{Curve, Evidence};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
-/// Allowed overlap with other jobs' intervals at a job's start and end: a little more than the time between readings.
+/// Time at a job's start and end in which rows of other jobs on its GPUs are accepted: a little more than the time
+/// between readings.
 const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
 
-/// Minimum number of hours that a usable forecast score covers.
+/// Minimum number of hours that a forecast score must cover to be used.
 const LEAST_SCORED_H: f64 = 24.0;
 
 /// Ratio of the standard deviation to the mean absolute error of normal errors: √(π/2).
@@ -41,13 +42,15 @@ pub(crate) struct Estimate<'a> {
 }
 
 impl Estimate<'_> {
-    /// Returns the job's savings by its completed work `known`; the reason where no honest estimate exists.
+    /// Returns the job's savings, computed from its completed work `known`. Where no honest estimate exists, the saving
+    /// is the reason why.
     pub(crate) async fn savings(&self, known: Result<SavingInput, String>) -> Result<Savings, ControlError> {
         let id = &self.stored.id;
         let written = self.snapshot.outcome(id).await?;
         if let Some(outcome) = written.filter(|_| self.stored.ended.is_some()) {
             let savings = outcome.savings;
-            // Hours are too coarse for a job's first and last minutes: keep the earlier estimate from minutes.
+            // Once the job's minutes are rolled up, hours are too coarse for its first and last minutes: keep the
+            // earlier estimate.
             if self.snapshot.store.is_rolled_up(id).await? {
                 return Ok(savings);
             }
@@ -58,7 +61,7 @@ impl Estimate<'_> {
             return Ok(Savings {
                 against_original: again(savings.against_original),
                 against_max: again(savings.against_max),
-                // The result of the trial is often known only after its job has ended.
+                // The result of a batch size's trial is often known only after the job of that trial has ended.
                 batch_size_effect: self.batch_size_effect().await?.map(Into::into),
             });
         }
@@ -66,7 +69,7 @@ impl Estimate<'_> {
         let against = |which| -> OrUnknown<ReferenceComparison> {
             let compared = self.references(&frozen, which);
             let compared = compared.map(|compared| compared.with(&known));
-            // If the completed work is unknown, its reason takes precedence.
+            // If the completed work is unknown too, the reason for that takes precedence.
             compared.map_err(|why| known.as_ref().err().cloned().unwrap_or(why)).into()
         };
         Ok(Savings {
@@ -76,7 +79,8 @@ impl Estimate<'_> {
         })
     }
 
-    /// Returns the reference that a job is compared with, without the comparison.
+    /// Returns the references that a job is compared with, in a comparison whose saving is not estimated yet; or why
+    /// there is none. `frozen` are the job's references as recorded in the ledger, oldest first.
     fn references(&self, frozen: &[Counterfactual], which: ReferenceKind) -> Result<ReferenceComparison, String> {
         if !self.stored.spec.control {
             return Err(NOT_CONTROLLED.into());
@@ -84,7 +88,7 @@ impl Estimate<'_> {
         let Some((newest, earlier)) = frozen.split_last() else {
             return Err(match self.stored.ended {
                 None => "its first plan is not made yet".into(),
-                Some(_) => "it ended before it was planned, or before savings were kept in the ledger".into(),
+                Some(_) => "it ended before its first plan, or its version of wattune did not record savings".into(),
             });
         };
         let known = |f: &Counterfactual| match &which.of(f).measured {
@@ -95,7 +99,7 @@ impl Estimate<'_> {
         let mut points: Vec<Evidence> = earlier.iter().map(known).collect::<Result<_, _>>()?;
         let mut as_frozen = points.clone();
         as_frozen.push(known(newest)?);
-        // The newest reference may have been measured more accurately since it was frozen.
+        // The newest reference may have been measured more accurately since it was recorded (frozen).
         points.push(evidence_at(self.job, &limits)?);
         let start = |(point, f): (usize, &Counterfactual)| match point {
             0 => ReferencePeriod { from: Samples::ZERO, point },
@@ -113,8 +117,9 @@ impl Estimate<'_> {
         Ok(ReferenceComparison { limits, basis, frozen: as_frozen, saving, as_frozen_pct: None })
     }
 
-    /// Returns the settings of the best constant mix with the job's throughput, and a lower bound of the mix's power.
-    /// Settings are indices into `points`, to which their measurements are added; none if a setting is not measured.
+    /// Returns the best constant mix of settings (each for a fixed part of the time) with the job's throughput: first
+    /// the settings, second a lower bound of the mix's power. Settings are indices into `points`, to which this
+    /// function adds their measurements; empty if a setting of the mix is not measured.
     fn mix(&self, limits: &[PowerLimit], points: &mut Vec<Evidence>) -> (Vec<usize>, Option<Watts>) {
         let (account, profile) = (self.stored.progress.account, self.job.profile());
         let (Some(profiler), Some(curve)) = (&self.job.profiler, Curve::from_profile(profile)) else {
@@ -146,7 +151,8 @@ impl Estimate<'_> {
         (places, least)
     }
 
-    /// Returns the job's work between its first and last report and the grid's intensities, or why they are unknown.
+    /// Returns the job's work between its first and last report, with the grid's carbon intensities; or the reason why
+    /// the work is unknown.
     pub(crate) async fn completed_work(&self) -> Result<Result<SavingInput, String>, StoreError> {
         let stored = self.stored;
         if !stored.spec.control {
@@ -159,8 +165,7 @@ impl Estimate<'_> {
         if let Some(inner) = Slot::new(span.start() + TOUCH, span.end() - TOUCH) {
             for gpu in &stored.spec.gpus {
                 if self.snapshot.store.was_shared(gpu, &stored.id, &inner).await? {
-                    let why =
-                        "another job or an unregistered process was on its GPUs: their energy is attributed by a rule";
+                    let why = "another job or an unregistered process used its GPUs: the job's part of their energy is only estimated";
                     return Ok(Err(why.into()));
                 }
             }
@@ -169,7 +174,7 @@ impl Estimate<'_> {
         let hole =
             gaps.into_iter().filter(|gap| gap.is_hole_of(&stored.spec.gpus, &span)).find_map(|gap| gap.energy.err());
         if let Some(why) = hole {
-            return Ok(Err(format!("a part of its GPUs' energy in its time is in no row of the ledger: {why}")));
+            return Ok(Err(format!("a part of its GPUs' energy is missing in the ledger: {why}")));
         }
         let otherwise = self.if_more();
         let known = |done: CompletedWork| -> Result<SavingInput, String> {
@@ -180,7 +185,8 @@ impl Estimate<'_> {
         Ok(self.done_by(&span, self.series).and_then(known))
     }
 
-    /// Returns the intensities with those that are not actual values larger by their standard error; `None` if all are.
+    /// Returns the carbon intensities, with each one that is not an actual value increased by its standard error;
+    /// `None` if all are actual values.
     fn if_more(&self) -> Option<CarbonSeries> {
         let series = self.series;
         if series.points().iter().all(|(_, i)| i.origin.is_actual()) {
@@ -194,7 +200,8 @@ impl Estimate<'_> {
         Some(series.map(larger))
     }
 
-    /// Returns the relative standard error of the preferred source's forecasts an hour ahead, if enough are scored.
+    /// Returns the relative standard error of the preferred source's forecasts an hour ahead; `None` if too few of
+    /// these forecasts are scored.
     fn usual_error(&self) -> Option<f64> {
         let source = &self.snapshot.signal.accounting_series().sources().first()?.source;
         let score =
@@ -203,7 +210,8 @@ impl Estimate<'_> {
         Some(absolute / 100.0 * DEVIATION_PER_ABSOLUTE)
     }
 
-    /// Returns the effect of a trial's batch size, or why it is unknown; `None` if the job is no recurring job's trial.
+    /// Returns the effect of a trial's batch size, or why the effect is unknown; `None` if the job is not a trial of a
+    /// recurring job.
     async fn batch_size_effect(&self) -> Result<Option<Result<BatchEffect, String>>, StoreError> {
         let Some(recurring) = self.snapshot.store.recurring_by_run(&self.stored.id).await? else { return Ok(None) };
         let runs = &recurring.job.runs;
@@ -230,7 +238,7 @@ impl Estimate<'_> {
             same_sensors &= job.is_some_and(|j| j.spec.gpus.iter().collect::<BTreeSet<_>>() == gpus);
         }
         let Some(intensity) = self.emissions.mean_intensity().filter(|_| self.emissions.unknown <= Joules::ZERO) else {
-            return Ok(Some(Err("an intensity is unknown for part of the time".into())));
+            return Ok(Some(Err("the carbon intensity is unknown for a part of the job's time".into())));
         };
         Ok(Some(batch_effect(&energies, own.energy, intensity, same_sensors)))
     }
@@ -243,13 +251,14 @@ impl Estimate<'_> {
         let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
         let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
         let recorded = ledger::emissions(&rows, series);
-        // The rows may be a little shorter or longer than the reported time; a larger difference is a gap.
+        // The rows may cover a little less or more than the reported time. If they cover much less, the ledger has a
+        // gap.
         let reported = account.time() * (self.stored.spec.gpus.len() as f64) / covered;
         if !(reported.is_finite() && reported < 1.1) {
             return Err("the ledger does not cover the time between its first report and its last".into());
         }
         if recorded.unknown > Joules::ZERO {
-            return Err("an intensity is unknown for part of the time".into());
+            return Err("the carbon intensity is unknown for a part of the job's time".into());
         }
         Ok(CompletedWork {
             started: span.start(),
@@ -263,7 +272,7 @@ impl Estimate<'_> {
     }
 }
 
-/// Returns the relative standard deviation of intensities, an upper bound of any useful forecast's error.
+/// Returns the relative standard deviation of intensities: the error of any useful forecast is less.
 fn spread(series: &CarbonSeries) -> f64 {
     let (mut time, mut sum, mut squares) = (0.0, 0.0, 0.0);
     for (slot, intensity) in series.points() {

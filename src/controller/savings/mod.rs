@@ -1,4 +1,5 @@
-//! Owns the estimates of savings: of running jobs so far, and of ended jobs, of which some wait for actual intensities.
+//! Owns the estimates of savings: of running jobs so far, and of ended jobs. Some ended jobs wait for actual carbon
+//! intensities, which replace forecasts in their estimates.
 
 mod estimate;
 mod outcome;
@@ -19,7 +20,8 @@ use wattune_core::domain::{JobId, Slot};
 use wattune_core::ledger::apportion::hour_of;
 use wattune_core::ledger::savings_entries::Outcome;
 
-/// Time after a job's end for which its estimate waits for actual intensities; sources seldom publish them later.
+/// Time after a job's end for which the estimate of its savings waits for actual carbon intensities; sources seldom
+/// publish actual values later.
 const AWAITED: TimeDelta = TimeDelta::days(14);
 /// Maximum number of ended jobs that the daemon reads when it starts.
 const RECALLED: u32 = 1000;
@@ -29,11 +31,11 @@ const RECALLED: u32 = 1000;
 pub(super) struct SavingsTracker {
     /// Minute of the last update.
     updated: Option<DateTime<Utc>>,
-    /// Jobs that ran at that update.
+    /// Jobs that ran at the last update.
     running: Vec<JobId>,
-    /// Ended jobs whose estimate waits for actual intensities of their time.
+    /// Ended jobs whose estimate waits for actual carbon intensities of the job's time.
     awaited: BTreeSet<JobId>,
-    /// Savings of jobs that ended in the last 30 days.
+    /// Savings of the jobs that ended in the last 30 days; `None` before they are first summed up.
     ended: Option<SavedView>,
 }
 
@@ -61,7 +63,8 @@ impl SavingsTracker {
         Some(SavingsUpdate { jobs: due, running: jobs.ids(), is_new_hour, now })
     }
 
-    /// Ends an update: once an hour, and whenever other jobs run, sums up the jobs that ended in the last 30 days.
+    /// Ends an update. Sums up the savings of the jobs that ended in the last 30 days: once an hour, and whenever a job
+    /// has begun or ended since the last update.
     pub(super) async fn end_update(&mut self, update: SavingsUpdate, store: &Store) -> Result<(), StoreError> {
         let has_changed = self.running != update.running;
         self.running = update.running;
@@ -78,12 +81,13 @@ impl SavingsTracker {
         Ok(())
     }
 
-    /// Returns the savings of jobs that ended in the last 30 days.
+    /// Returns the savings of the jobs that ended in the last 30 days; `None` before they are first summed up.
     pub(super) fn view(&self) -> Option<SavedView> {
         self.ended.clone()
     }
 
-    /// Adds an ended job to those that wait for actual intensities, if its outcome is provisional.
+    /// Adds an ended job to those that wait for actual carbon intensities, if its outcome depends on values that are
+    /// not actual ones.
     pub(super) fn add_outcome(&mut self, outcome: &Outcome) {
         if outcome.savings.is_provisional() {
             self.awaited.insert(outcome.job.clone());
@@ -101,7 +105,8 @@ impl SavingsTracker {
     }
 }
 
-/// Returns whether a job has ended and its estimate may still wait for actual intensities: within [`AWAITED`].
+/// Returns whether a job ended at most [`AWAITED`] before `now`, so that its estimate may still wait for actual
+/// intensities.
 pub(super) fn may_wait(job: &StoredJob, now: DateTime<Utc>) -> bool {
     job.ended.as_ref().is_some_and(|(at, _)| *at >= now - AWAITED)
 }

@@ -11,7 +11,7 @@ use wattune_core::ledger::report::Saved;
 use wattune_core::ledger::savings_entries::{Counterfactual, Outcome, Savings};
 
 impl Snapshot<'_> {
-    /// Returns a running job's savings so far against its original limits, if there is an honest estimate.
+    /// Returns a running job's savings so far compared with its original limits; `None` without an honest estimate.
     pub(crate) async fn saved_so_far(&self, id: &JobId) -> Result<Option<Saved>, ControlError> {
         let Some(job) = self.jobs.get(id).filter(|job| job.frozen.is_some()) else { return Ok(None) };
         let savings = self.savings_of(job, &job.stored(None)).await?;
@@ -19,7 +19,8 @@ impl Snapshot<'_> {
         Ok(saving.map(|saving| saving.carbon_reduction_g.into()))
     }
 
-    /// Returns the outcome of an ended job; `None` if the job has no reference, or if its savings have not changed.
+    /// Returns the outcome of an ended job, with the reason `why` it is estimated now; `None` if the job has no
+    /// reference to be compared with, or if its savings are the same as in its last outcome.
     pub(crate) async fn estimate_outcome(
         &self,
         job: &Job,
@@ -27,7 +28,7 @@ impl Snapshot<'_> {
         why: &str,
     ) -> Result<Option<Outcome>, ControlError> {
         let earlier = self.outcome(&stored.id).await?;
-        // A job that was never planned has no reference.
+        // A job that was never planned has no reference to be compared with.
         if self.counterfactuals(&stored.id).await?.is_empty() {
             return Ok(None);
         }
@@ -55,7 +56,8 @@ impl Snapshot<'_> {
         estimate.savings(estimate.completed_work().await?).await
     }
 
-    /// Returns a job's references as they were frozen, oldest first, from the ledger and from queued entries.
+    /// Returns a job's references as they were recorded (frozen), oldest first, from the ledger and from entries that
+    /// wait to be written.
     pub(super) async fn counterfactuals(&self, id: &JobId) -> Result<Vec<Counterfactual>, StoreError> {
         let written = self.store.entries_of("counterfactual", id).await?;
         let is_one = |entry: Entry| match entry {
@@ -65,7 +67,7 @@ impl Snapshot<'_> {
         Ok(written.into_iter().chain(self.accounting.queued_entries().cloned()).filter_map(is_one).collect())
     }
 
-    /// Returns a job's newest outcome, from the ledger and from queued entries.
+    /// Returns a job's newest outcome, from the ledger or from entries that wait to be written.
     pub(crate) async fn outcome(&self, id: &JobId) -> Result<Option<Outcome>, StoreError> {
         let written = self.store.entries_of("outcome", id).await?;
         let is_one = |entry: Entry| match entry {

@@ -1,5 +1,5 @@
-//! A job's references: the power limits that the job is compared with, frozen at its first plan and after each new
-//! profile.
+//! References of a job: the power limits with which the job is compared. They are recorded (frozen) in the ledger at
+//! the job's first plan, and again after each new profile.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use wattune_core::profile::Evidence;
 use wattune_core::profile::steps::Setting;
 use wattune_core::units::{GramsCo2e, Joules, Seconds};
 
-/// One of a job's two references: the original limits of its GPUs, or their largest limits.
+/// Kind of a job's reference: the original limits of the job's GPUs, or the largest limits that these GPUs accept.
 #[derive(Clone, Copy)]
 pub(super) enum ReferenceKind {
     Original,
@@ -30,7 +30,8 @@ impl ReferenceKind {
     }
 }
 
-/// Returns the planned jobs without frozen references, and those that were profiled anew since they were frozen.
+/// Returns the planned jobs whose references are not recorded (frozen) yet, or that were profiled anew since their
+/// references were recorded.
 pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
     let is_due = |job: &&Job| {
         let restarts = job.profiler.as_ref().map(|p| p.restarts());
@@ -40,7 +41,8 @@ pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
 }
 
 impl Snapshot<'_> {
-    /// Returns the ledger's entry for a job's references; `None` if an entry by an earlier daemon is still valid.
+    /// Returns the ledger's entry for a job's references; `None` if an entry by an earlier daemon is still valid, or if
+    /// the job has no plan.
     pub(crate) async fn freeze(&self, job: &Job) -> Result<Option<Entry>, StoreError> {
         let Some(plan) = &job.plan else { return Ok(None) };
         let earlier = self.counterfactuals(&job.id).await?;
@@ -82,7 +84,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns the power limit of each group of the job's GPUs at a reference, or why there is none.
+    /// Returns the power limit of each group of the job's GPUs at a reference, or the reason why a limit is missing.
     fn reference_limits(&self, job: &Job, which: ReferenceKind) -> Result<Vec<PowerLimit>, String> {
         let of = |id: &GpuId| {
             let gpu = self.gpus.get(id)?;
@@ -107,7 +109,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Returns the profile's measurement with the job's groups of GPUs at these limits, or why there is none.
+/// Returns the profile's measurement with the job's groups of GPUs at `limits`, or the reason why there is none.
 pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, String> {
     let words: Vec<String> = limits.iter().map(ToString::to_string).collect();
     let words = words.join(" + ");
@@ -121,7 +123,7 @@ pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, 
         ));
     }
     let profiler = job.profiler.as_ref().ok_or("its GPUs have no power limit to set")?;
-    // GPUs may report a rounded limit.
+    // GPUs may report a rounded limit, so limits are compared with a tolerance.
     let is_there = |setting: &Setting| {
         let alike = |(set, limit): (&SetPoint, &PowerLimit)| set.same_as((*limit).into());
         setting.len() == limits.len() && setting.iter().zip(limits).all(alike)
@@ -132,8 +134,9 @@ pub(super) fn evidence_at(job: &Job, limits: &[PowerLimit]) -> Result<Evidence, 
     evidence.ok_or_else(|| format!("the profile has no measurement at {words}"))
 }
 
-/// Returns the energy of a plan's work at a reference, and its emissions by the plan's intensities; `None` if the work
-/// would take longer there than the plan.
+/// Returns first the energy that a plan's work would use at a reference, second the emissions of that energy by the
+/// plan's carbon intensities. The emissions are `None` if the work would take longer at the reference than the plan
+/// lasts.
 fn expected(plan: &Plan, at: &Evidence) -> (Joules, Option<GramsCo2e>) {
     let time = plan.expected.samples / at.throughput;
     (at.power * time, expected_carbon(plan, at, time))

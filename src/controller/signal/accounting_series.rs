@@ -1,4 +1,4 @@
-//! Series of carbon intensities that the ledger uses, and its changes by a source's new response.
+//! Series of carbon intensities that the ledger uses, and the changes that a source's new response makes to the series.
 
 use std::sync::Arc;
 
@@ -9,15 +9,17 @@ use crate::store::SourceKey;
 use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot, is_same_quantity};
 use wattune_core::units::GramsPerKwh;
 
-/// Series of carbon intensities that the ledger uses. Its sources are all those with the kind and scope of the first
-/// source that has responded. During an outage, when a source of another kind is active, emissions keep their meaning.
+/// Series of carbon intensities that the ledger uses, merged from all sources that publish the same quantity (kind and
+/// scope) as the most preferred source that has responded. So emissions keep their meaning during an outage, when a
+/// source of another quantity is active.
 #[derive(Default)]
 pub(crate) struct AccountingSeries {
     /// Sources of the series, the preferred one first.
     sources: Vec<SourceKey>,
     /// Values in memory.
     series: CarbonSeries,
-    /// Values of the model for slots without a source, computed while these slots were current.
+    /// Values that the forecast model computed for slots (time steps) that no source covers, each while the slot was
+    /// current.
     modelled: CarbonSeries,
     leading: Option<Arc<Forecast>>,
 }
@@ -33,8 +35,8 @@ impl AccountingSeries {
         &self.series
     }
 
-    /// Updates the series from the sources' newest responses. Returns the slots with changed values; `None` if the
-    /// sources themselves changed.
+    /// Updates the series from the sources' newest responses. Returns the slots with changed values; `None` if the set
+    /// or the order of the series' sources changed.
     pub(super) fn update(&mut self, state: &FeedState) -> Option<Vec<Slot>> {
         let published: Vec<&Arc<Forecast>> = state.sources.iter().filter_map(|s| s.forecast.as_ref()).collect();
         let Some(leading) = published.first() else { return Some(Vec::new()) };
@@ -60,8 +62,8 @@ impl AccountingSeries {
         (!is_other).then(|| update.into_iter().map(|(slot, _)| slot).collect())
     }
 
-    /// Fills a slot that no source covers. Returns the point to store, and the response of the source to store it
-    /// under; `None` before the first response.
+    /// Fills a slot that no source covers with `value`. Returns what to store: first a response, under whose source
+    /// the point is stored, second the point (slot and intensity). Returns `None` before any source has responded.
     pub(super) fn fill(&mut self, slot: Slot, value: GramsPerKwh) -> Option<(Arc<Forecast>, (Slot, Intensity))> {
         let leading = self.leading.clone()?;
         let point = (slot, Intensity { value, origin: Origin::Fallback });
@@ -77,9 +79,9 @@ pub(crate) fn same_signal(a: &SourceKey, b: &SourceKey) -> bool {
     a == b || is_same_quantity((a.kind, a.scope), (b.kind, b.scope))
 }
 
-/// Returns the actual values of `before` that a response covers but no longer contains. A response without any actual
-/// values withdraws none, unless the response is a file with forecasts for their time: then the file's values were
-/// deleted.
+/// Returns the actual values of `before` that the response `answer` covers but no longer contains. A response without
+/// any actual values withdraws none, unless the response is a file that has forecasts for the time of the values: then
+/// the values were deleted from the file.
 pub(super) fn withdrawn(before: &CarbonSeries, answer: &Forecast) -> Vec<(Slot, Intensity)> {
     if !answer.actual.is_empty() {
         return missing(before, &answer.actual);
@@ -88,7 +90,8 @@ pub(super) fn withdrawn(before: &CarbonSeries, answer: &Forecast) -> Vec<(Slot, 
     before.points().iter().filter(|(slot, _)| answer.is_of_file() && is_blank(slot)).copied().collect()
 }
 
-/// Returns the points of `before` that `now` lacks, from the start of `now` on: it does not cover older times.
+/// Returns the points of `before` that `now` lacks. Points before the start of `now` do not count, because `now` does
+/// not cover their time.
 fn missing(before: &CarbonSeries, now: &CarbonSeries) -> Vec<(Slot, Intensity)> {
     let Some(start) = now.start() else { return Vec::new() };
     let missing = |(slot, _): &&(Slot, Intensity)| slot.start() >= start && now.overlapping(slot).is_empty();

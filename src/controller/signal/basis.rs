@@ -86,23 +86,23 @@ impl SignalBasis {
         Self { level, source, value: present.intensity, slot: present.slot, since: now, looked_at: None }
     }
 
-    /// Returns whether an update is due.
+    /// Returns whether an update of the basis is due.
     pub(super) fn is_due(&self, now: Now) -> bool {
         self.looked_at.is_none_or(|at| now.monotonic.since(at) >= UPDATE_PERIOD)
     }
 
-    /// Makes an update due at once.
+    /// Makes an update of the basis due at once.
     pub(super) fn expire(&mut self) {
         self.looked_at = None;
     }
 
-    /// Replaces the basis. Returns whether its kind or source changed.
+    /// Replaces the basis. Returns whether the new basis has another level or another source than the old one.
     pub(super) fn replace(&mut self, basis: Self, now: Now) -> bool {
         let changed = (self.level, self.source) != (basis.level, basis.source);
         let since = if changed { now.utc } else { self.since };
         if changed && (self.level != basis.level || basis.level != BasisLevel::Constant) {
             let (from, to, source) = (self.level.as_str(), basis.level.as_str(), basis.source);
-            tracing::info!(from, to, source, "carbon signal changed");
+            tracing::info!(from, to, source, "the current carbon intensity comes from another kind of source");
         }
         *self = Self { since, looked_at: Some(now.monotonic), ..basis };
         changed

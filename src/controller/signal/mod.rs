@@ -58,7 +58,7 @@ pub(super) struct Signal {
 }
 
 impl Signal {
-    /// Returns the owner of a signal without values before the first [`Self::update`].
+    /// Creates the owner of the signal, which has no values until the first [`Self::update`].
     pub(super) fn new(
         mut feed: watch::Receiver<FeedState>,
         price: Option<PriceSignal>,
@@ -142,8 +142,8 @@ impl Signal {
         self.model = Model::fit(&newest.expected, &issues, &newest.actual, now, &ModelPolicy::default());
     }
 
-    /// Updates the basis, which changes with time because forecasts end and actual values age. If no source covers the
-    /// current slot, the accounting series gets the model's value.
+    /// Updates the basis of the current intensity, which changes with time because forecasts end and actual values age.
+    /// If no source covers the current slot, adds the model's value for the slot to the ledger's series.
     async fn update_basis(&mut self, store: &Store, now: Now, update: &mut SignalUpdate) {
         for stored in &mut self.stored {
             if let Err(error) = stored.store_begun(now.utc, store).await {
@@ -190,7 +190,7 @@ impl Signal {
         self.basis
     }
 
-    /// Returns the series that the ledger uses.
+    /// Returns the series of carbon intensities that the ledger uses.
     pub(super) fn accounting_series(&self) -> &AccountingSeries {
         &self.accounting_series
     }
@@ -210,12 +210,13 @@ impl Signal {
         self.fallback
     }
 
-    /// Returns the price, if the settings name a source.
+    /// Returns the electricity price; `None` if the settings name no source.
     pub(super) fn price(&self) -> Option<&PriceSignal> {
         self.price.as_ref()
     }
 
-    /// Returns the names of the configured sources before the first one that has responded since the daemon's start.
+    /// Returns the names of the configured sources that precede, in order of preference, the first source that has
+    /// responded since the daemon's start.
     pub(super) fn silent(&self) -> Vec<String> {
         let state = self.state();
         state.sources.iter().take_while(|s| s.forecast.is_none()).map(|s| s.source.to_owned()).collect()

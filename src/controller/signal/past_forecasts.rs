@@ -1,4 +1,4 @@
-//! Past forecasts for the current slot and for the latest slot with an actual value.
+//! Past forecasts for the current slot (time step of the carbon signal) and for the latest slot with an actual value.
 
 use chrono::{DateTime, Utc};
 
@@ -68,7 +68,8 @@ impl PastForecasts {
     }
 }
 
-/// Returns the forecasts for a slot, for each horizon from the newest forecast available that long before its start.
+/// Returns, for each horizon of h hours in `HORIZONS_H`, the value that the newest forecast available h hours before
+/// the slot's start had for the slot. Omits horizons for which no such forecast is stored.
 async fn lookup(source: &SourceKey, slot: &Slot, store: &Store) -> Result<Vec<PastForecastView>, StoreError> {
     let mut forecasts = Vec::new();
     for horizon_h in HORIZONS_H {

@@ -15,7 +15,7 @@ use wattune_core::units::Seconds;
 /// Time between two computations of the scores.
 const SCORE: Seconds = Seconds::new(3600.0);
 
-/// Period of past forecasts that are scored.
+/// Maximum age of the past forecasts that are scored.
 const SCORED: TimeDelta = TimeDelta::days(14);
 
 /// Horizons of scored forecasts, in hours.
@@ -36,7 +36,7 @@ impl Scores {
         Self { newest: Vec::new(), scored_at: None, ranks }
     }
 
-    /// Scores the sources, if that is due.
+    /// Scores the sources' recent forecasts and ranks the sources by them, if the last scores are older than `SCORE`.
     pub(super) async fn update(&mut self, store: &Store, state: &FeedState, now: Now) -> Result<(), StoreError> {
         if self.scored_at.is_some_and(|at| now.monotonic.since(at) < SCORE) {
             return Ok(());
@@ -53,7 +53,8 @@ impl Scores {
     }
 }
 
-/// Returns a forecast whose time of issue is the time from which it could be used: not before its retrieval.
+/// Returns the forecast with its time of issue moved to its time of retrieval if that is later, because only from then
+/// on could the daemon use the forecast.
 pub(super) fn at_hand(issued: Issued) -> Issued {
     Issued { issued_at: issued.issued_at.max(issued.retrieved_at), ..issued }
 }

@@ -13,11 +13,14 @@ use wattune_core::domain::{CarbonSeries, Forecast, Intensity, Origin, Slot};
 /// Changes of the carbon signal since the last tick that affect the ledger, the jobs and the plans.
 #[derive(Debug, Default)]
 pub(crate) struct SignalUpdate {
-    /// Slots with new or withdrawn values: their hours are settled again, and counted again for running jobs.
+    /// Slots with new or withdrawn actual values. The emissions of their hours are computed again, both in the ledger
+    /// and for running jobs.
     pub(crate) reported: Vec<Slot>,
-    /// Slots whose value in the accounting series has changed: their hours are counted again for running jobs.
+    /// Slots whose value in the ledger's series (`AccountingSeries`) has changed. The emissions of their hours are
+    /// computed again for running jobs.
     pub(crate) revised: Vec<Slot>,
-    /// True if the accounting series has other sources than before: all hours are counted again for running jobs.
+    /// True if the ledger's series has other sources than before. The emissions of all hours are then computed again
+    /// for running jobs.
     pub(crate) is_other_series: bool,
     /// Hours whose values a source has declared final.
     pub(crate) finalised: Vec<Slot>,
@@ -25,17 +28,17 @@ pub(crate) struct SignalUpdate {
     pub(crate) is_first: bool,
     /// Reason to plan every job again, if there is one.
     pub(crate) replan: Option<ReplanReason>,
-    /// Failed reads and writes.
+    /// Failed reads and writes of the store.
     pub(crate) faults: Vec<StoreError>,
 }
 
-/// Newest stored responses of one source.
+/// Newest response of one source that was stored, with the times up to which values were stored.
 #[derive(Default)]
 pub(super) struct StoredResponses {
     forecast: Option<Arc<Forecast>>,
     issued: Option<Arc<Forecast>>,
     final_until: Option<DateTime<Utc>>,
-    /// Time up to which forecasts of begun slots are stored.
+    /// Time up to which the forecast value of each slot that has begun is stored.
     begun_until: Option<DateTime<Utc>>,
 }
 
@@ -99,15 +102,15 @@ impl StoredResponses {
         Ok(())
     }
 
-    /// Stores the forecast of slots as they begin, since an actual value may never be published. Later slots are in the
-    /// forecasts as issued.
+    /// Stores the forecast value of each slot once the slot has begun, since an actual value may never be published.
+    /// Values for later slots are stored only within the forecasts as issued.
     pub(super) async fn store_begun(&mut self, now: DateTime<Utc>, store: &Store) -> Result<(), StoreError> {
         let Some(forecast) = &self.forecast else { return Ok(()) };
         let points = forecast.expected.points();
         let from = self.begun_until.map_or(0, |until| points.partition_point(|(slot, _)| slot.start() <= until));
         let to = points.partition_point(|(slot, _)| slot.start() <= now);
         let mut begun = points.get(from..to).unwrap_or_default().to_vec();
-        // For a generated grid, the forecast would replace the slot's stored actual value.
+        // For a generated (synthetic) grid, storing the forecast would replace the slot's actual value in the store.
         let is_known = |slot: &Slot| forecast.actual.at(slot.start()).is_some();
         begun.retain(|(slot, i)| !is_known(slot) || (self.begun_until.is_some() && i.origin != Origin::Synthetic));
         if self.begun_until.is_none() {
@@ -121,7 +124,8 @@ impl StoredResponses {
     }
 }
 
-/// Returns the points that the store does not have: an earlier daemon may have stored those of a cached response.
+/// Returns the points that the store does not have. An earlier daemon may have stored the other points already, if the
+/// response comes from the cache.
 async fn not_stored(
     newest: &Forecast,
     points: Vec<(Slot, Intensity)>,

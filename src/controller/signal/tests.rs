@@ -1,4 +1,4 @@
-//! What new answers of the feed are update of, and what they are not.
+//! Tests of the changes (`SignalUpdate`) that new responses of the carbon feed cause.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::sync::watch;
@@ -39,7 +39,7 @@ fn said(expected: f64, came: CarbonSeries) -> Arc<Forecast> {
     })
 }
 
-/// A feed with one source that says this.
+/// Returns the state of a feed with one source, whose newest response is `forecast`.
 fn feed(forecast: &Arc<Forecast>) -> FeedState {
     let source = SourceState::starting(
         &FixedProvider::new(&Default::default(), &CarbonSettings::default().shared(None)),
@@ -75,7 +75,7 @@ async fn an_answer_is_news_once() {
         "{update:?}"
     );
 
-    // An hour has come, and nothing else is expected.
+    // The actual value of one hour is published, and the forecast stays the same.
     let mut later = came.clone();
     later.overwrite(&hours(0, 1, 410.0, Origin::Measured));
     publish.send_replace(feed(&said(400.0, later)));
@@ -94,7 +94,7 @@ async fn what_is_taken_back_is_reported_and_what_is_final_is_said_once() {
     let store = Store::open(dir.path()).await.expect("opens");
     let (publish, mut signal) = owner(feed(&said(400.0, hours(-24, 0, 300.0, Origin::Measured))));
     signal.update(&store, now(0)).await;
-    // The source does not say any more what came in an hour of which it spoke.
+    // The source withdraws an actual value: its new response covers the hour but has no value for it.
     let mut kept = hours(-24, -6, 300.0, Origin::Measured);
     kept.overwrite(&hours(-5, 0, 300.0, Origin::Measured));
     publish.send_replace(feed(&said(400.0, kept.clone())));

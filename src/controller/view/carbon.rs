@@ -9,30 +9,31 @@ use crate::controller::signal::BasisLevel;
 use crate::providers::Contribution;
 use wattune_core::forecast::Score;
 
-/// Carbon signal now.
+/// State of the carbon signal now: the grid's carbon intensity, and the sources that publish it.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CarbonView {
     /// Grid zone of the active source.
     pub zone: Option<String>,
-    /// Active source: the best one of the chain with a response.
+    /// Name of the active source: the best source of the configured chain that has responded.
     pub source: Option<String>,
-    /// Kind of the active source's carbon intensity.
+    /// Kind of the active source's carbon intensity: average or marginal.
     pub kind: Option<IntensityKind>,
     /// Emissions that the active source's carbon intensity includes.
     pub scope: Option<IntensityScope>,
-    /// Carbon intensity of the present slot; absent while only the configured constant is known.
+    /// Carbon intensity of the present slot (time step of the forecast); absent while only the configured constant is
+    /// known.
     pub intensity_g_per_kwh: Option<f64>,
     /// Origin of `intensity_g_per_kwh`.
     pub origin: Option<IntensityOrigin>,
-    /// Basis of `planned_with_g_per_kwh`.
+    /// Basis of `planned_with_g_per_kwh`: a source, the local forecaster, a daily profile or the configured constant.
     pub basis: BasisLevel,
-    /// Time since which that basis and the active source are the same.
+    /// Time since which neither `basis` nor the active source has changed.
     pub basis_since: DateTime<Utc>,
     /// Carbon intensity used for planning now, before it is weighted by the forecast's skill.
     pub planned_with_g_per_kwh: f64,
     /// Freshness of the active source.
     pub freshness: SignalFreshness,
-    /// Time since which the active source is stale; absent if it is not.
+    /// Time since which the active source is stale; absent if it is not stale.
     pub stale_since: Option<DateTime<Utc>>,
     /// Time of the active source's last good response.
     pub fetched_at: Option<DateTime<Utc>>,
@@ -40,17 +41,18 @@ pub struct CarbonView {
     pub next_poll_at: Option<DateTime<Utc>>,
     /// Error of the last request to the active source; absent after a success.
     pub last_error: Option<String>,
-    /// Weight of the forecast in planning, by its measured skill: 0 none, 1 full.
+    /// Factor that planning applies to the forecast's deviations from its mean, from the measured skill of past
+    /// forecasts: 0 ignores the forecast, 1 uses it in full.
     pub followed: Option<f64>,
-    /// Mean of forecast minus actual value, for which planning corrects the forecast.
+    /// Mean of forecast minus actual value in the past; planning corrects the forecast for this error.
     pub bias_g_per_kwh: Option<f64>,
     /// Configured carbon intensity for planning where the signal has no value.
     pub fallback_g_per_kwh: f64,
-    /// Forecasts of the active source for the present slot, an hour and a day before it began.
+    /// Past forecasts of the active source for the present slot: those known an hour and a day before the slot began.
     pub past_forecasts: Vec<PastForecastView>,
-    /// Latest slot for which the active source has published an actual value.
+    /// Latest slot for which the active source has published an actual value, with that value; absent without one.
     pub outcome: Option<OutcomeView>,
-    /// Irregularities of the data, and how they are handled.
+    /// Irregularities of the signal's data, and how wattune handles them.
     pub notes: Vec<String>,
     /// Sources of the signal, in the order of the chain.
     pub sources: Vec<SourceView>,
@@ -63,7 +65,7 @@ pub struct CarbonView {
 pub struct PastForecastView {
     /// Horizon: the forecast was known at least this long before the slot began.
     pub horizon_h: f64,
-    /// Carbon intensity in the newest forecast that was known then.
+    /// Carbon intensity in the newest forecast that was known `horizon_h` before the slot began.
     pub intensity_g_per_kwh: f64,
 }
 
@@ -91,17 +93,17 @@ pub struct SourceView {
     pub rank: usize,
     /// True if this is the active source.
     pub followed: bool,
-    /// Part of the source's responses that is used.
+    /// Part of the source's responses that is used: forecast, actual values or both.
     pub contributes: Contribution,
     /// Grid zone as named in the settings.
     pub zone: Option<String>,
     /// Kind of the source's carbon intensities; absent before its first response.
     pub kind: Option<IntensityKind>,
-    /// Emissions that these carbon intensities include; absent before the first response.
+    /// Emissions that the source's carbon intensities include; absent before the source's first response.
     pub scope: Option<IntensityScope>,
     /// Freshness of the source.
     pub freshness: SignalFreshness,
-    /// Time since which the source is stale; absent if it is not.
+    /// Time since which the source is stale; absent if it is not stale.
     pub stale_since: Option<DateTime<Utc>>,
     /// Time of the source's last good response.
     pub fetched_at: Option<DateTime<Utc>>,
@@ -121,21 +123,22 @@ pub struct SourceView {
     pub consecutive_failures: u32,
     /// Time since which requests fail; absent after a success.
     pub failing_since: Option<DateTime<Utc>>,
-    /// State of requests to the source: as usual, or rare after repeated failures.
+    /// State of the circuit breaker: requests are made as usual, or rarely after repeated failures.
     pub circuit: Circuit,
-    /// Number of requests to the source within the last hour; absent where they are not counted.
+    /// Number of requests to the source within the last hour; absent if requests are not counted.
     pub requests_last_hour: Option<u32>,
-    /// Number of requests to the source within the last 24 hours.
+    /// Number of requests to the source within the last 24 hours; absent if requests are not counted.
     pub requests_last_day: Option<u32>,
-    /// Maximum number of requests to the source within an hour.
+    /// Maximum number of requests to the source within an hour; absent if requests are not counted.
     pub requests_allowed_per_hour: Option<u32>,
-    /// Description of the values that are quarantined because they jumped; absent if none are.
+    /// Description of quarantined values, which are not used until later responses confirm them, because they lie far
+    /// outside the known range; absent if there are none.
     pub quarantined: Option<String>,
     /// Irregularities of the source's last response.
     pub notes: Vec<String>,
 }
 
-/// Carbon intensity of one slot.
+/// Carbon intensity of one slot (time step).
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct IntensityView {
     /// Start of the slot.
@@ -146,13 +149,13 @@ pub struct IntensityView {
     pub intensity_g_per_kwh: f64,
     /// Origin of the carbon intensity.
     pub origin: IntensityOrigin,
-    /// Lower bound of the 80 % prediction interval, for slots to come.
+    /// Lower bound of the 80 % prediction interval; absent for past slots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub low_g_per_kwh: Option<f64>,
-    /// Upper bound of the 80 % prediction interval, for slots to come.
+    /// Upper bound of the 80 % prediction interval; absent for past slots.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high_g_per_kwh: Option<f64>,
-    /// Finality of the carbon intensity, for past slots.
+    /// Finality of the carbon intensity; absent for slots to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Finality>,
 }
@@ -172,7 +175,8 @@ pub struct ScoreView {
     pub bias_g_per_kwh: Option<f64>,
     /// Spearman's rank correlation of forecast and actual values within each day, averaged over days.
     pub rank_correlation: Option<f64>,
-    /// Saving in the 6 hours of each day that the forecast calls cleanest, as a fraction of that in the truly cleanest.
+    /// Saving of work in the 6 hours of each day with the lowest forecast, compared with work all day, as a fraction of
+    /// the saving in the 6 hours with the lowest actual values: 1 if the forecast finds the cleanest hours.
     pub caught_gain: Option<f64>,
     /// Number of hours that the scores cover.
     pub hours: f64,
@@ -197,27 +201,27 @@ impl ScoreView {
 /// Day-ahead electricity price.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PriceView {
-    /// Source of the prices; absent before its first response.
+    /// Source of the prices; absent before the source's first response.
     pub source: Option<String>,
     /// Bidding zone of the prices.
     pub zone: Option<String>,
     /// Currency of the prices: three letters (ISO 4217).
     pub currency: String,
-    /// Price of the present slot; negative prices are normal.
+    /// Price of the present slot, in `currency`; negative prices are normal.
     pub price_per_mwh: Option<f64>,
     /// Freshness of the prices.
     pub freshness: SignalFreshness,
-    /// Time of the last good response.
+    /// Time of the source's last good response.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// Error of the last request; absent after a success.
+    /// Error of the last request for prices; absent after a success.
     pub last_error: Option<String>,
-    /// Irregularities of the last response.
+    /// Irregularities of the source's last response.
     pub notes: Vec<String>,
     /// Prices from the present slot on.
     pub slots: Vec<PriceSlotView>,
 }
 
-/// Price of one slot.
+/// Electricity price of one slot (time step of the price data).
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PriceSlotView {
     /// Start of the slot.
@@ -228,13 +232,13 @@ pub struct PriceSlotView {
     pub price_per_mwh: f64,
 }
 
-/// Price of the present slot.
+/// Electricity price of the present slot (time step of the price data).
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PresentPrice {
     /// Bidding zone of the price.
     pub zone: String,
     /// Currency of the price: three letters (ISO 4217).
     pub currency: String,
-    /// Price of the present slot; negative prices are normal.
+    /// Price of the present slot, in `currency`; negative prices are normal.
     pub price_per_mwh: f64,
 }

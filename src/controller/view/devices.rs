@@ -26,17 +26,17 @@ pub struct GpuView {
     pub problems: Vec<Concern>,
     /// Problems and restrictions of the GPU, in one sentence each.
     pub detail: Option<String>,
-    /// Id of the job that controls the GPU.
+    /// Id of the job that controls the GPU; absent if no job does.
     pub owner: Option<String>,
     /// Ids of the jobs that use the GPU without controlling it.
     pub observed_jobs: Vec<String>,
-    /// Power limit that the driver reports as requested, by any writer.
+    /// Power limit that the driver reports as requested, by wattune or another program.
     pub power_limit_requested_w: Option<f64>,
-    /// Power limit in force.
+    /// Power limit that the driver reports as enforced.
     pub power_limit_enforced_w: Option<f64>,
     /// Power limit that wattune wants now; absent if it wants none.
     pub power_limit_wanted_w: Option<f64>,
-    /// Original limit: in force before wattune's first write; absent if there is nothing to restore.
+    /// Original limit: the limit in force before wattune's first write. Absent if wattune has nothing to restore.
     pub power_limit_original_w: Option<f64>,
     /// Default power limit of the GPU.
     pub power_limit_default_w: Option<f64>,
@@ -44,25 +44,28 @@ pub struct GpuView {
     pub power_limit_min_w: Option<f64>,
     /// Highest power limit that the GPU accepts.
     pub power_limit_max_w: Option<f64>,
-    /// Clock to which wattune has locked the GPU; absent without such a lock. No driver reports other locks.
+    /// Clock to which wattune has locked the GPU; absent if wattune has not locked it. Locks by other programs are
+    /// unknown, because no driver reports them.
     pub clock_limit_mhz: Option<u32>,
-    /// Clock to which wattune wants to lock the GPU now.
+    /// Clock to which wattune wants to lock the GPU now; absent if it wants no lock.
     pub clock_limit_wanted_mhz: Option<u32>,
     /// Lowest clock to which the GPU can be locked.
     pub clock_limit_min_mhz: Option<u32>,
-    /// Highest clock to which the GPU can be locked, which is its highest clock.
+    /// Highest clock to which the GPU can be locked: the highest clock of the GPU.
     pub clock_limit_max_mhz: Option<u32>,
-    /// Reason why wattune leaves the GPU's clocks alone; absent where it may lock them.
+    /// Reason why wattune does not lock the GPU's clocks; absent if wattune may lock them.
     pub clocks_left_alone: Option<String>,
-    /// Number of times since the daemon started that wattune yielded to an external writer's limit.
+    /// Number of times since the daemon's start that another program set the GPU's limit, and wattune left that limit
+    /// in force.
     pub external_limits: u32,
     /// True if the last attempt to restore the original limit failed.
     pub restore_failed: bool,
     /// Number of failed attempts to restore the original limit since the daemon started.
     pub restore_failures: u32,
-    /// Out-of-band cap that holds the GPU below the requested limit.
+    /// Power cap that was set out of band, not by the host, and that holds the GPU below the requested limit; absent
+    /// without such a cap.
     pub out_of_band_cap_w: Option<f64>,
-    /// End of the manual override; absent without one.
+    /// Time at which the manual override of the GPU's limit ends; absent without an override.
     pub override_until: Option<DateTime<Utc>>,
     /// Present power of the GPU.
     pub power_w: Option<f64>,
@@ -72,17 +75,18 @@ pub struct GpuView {
     pub energy_source: EnergyMethod,
     /// Number of resets of the GPU's energy counter since the daemon started.
     pub counter_resets: u32,
-    /// Ratio of counted energy to integrated power over the last ten seconds; if far from 1, one of the two is wrong.
+    /// Ratio of the energy that the GPU's counter shows to the energy integrated from power, over the last ten seconds;
+    /// if the ratio is far from 1, the counter or the power is wrong.
     pub counter_over_power: Option<f64>,
     /// Temperature of the GPU core.
     pub temperature_c: Option<f64>,
     /// Clock of the GPU's multiprocessors.
     pub sm_clock_mhz: Option<u32>,
-    /// Reasons for which the GPU lowers its clocks; absent where it does not report them.
+    /// Reasons for which the GPU lowers its clocks now; absent if the GPU reports no such reasons.
     pub event_reasons: Option<Vec<&'static str>>,
-    /// True if persistence mode is on; absent where it is not reported.
+    /// True if the driver's persistence mode is on; absent if the driver does not report the mode.
     pub persistence: Option<bool>,
-    /// Version of the driver.
+    /// Version of the GPU's driver.
     pub driver: String,
 }
 
@@ -93,32 +97,32 @@ pub struct LimitSpanView {
     pub start: DateTime<Utc>,
     /// End of the span.
     pub end: DateTime<Utc>,
-    /// Power limit in force; absent where the GPU did not report it.
+    /// Power limit in force; absent if the GPU did not report it.
     pub power_limit_enforced_w: Option<f64>,
-    /// Power limit that wattune wanted; absent where it wanted none.
+    /// Power limit that wattune wanted; absent if wattune wanted none.
     pub power_limit_wanted_w: Option<f64>,
-    /// Mean power over the span; absent where it is unknown.
+    /// Mean power over the span; absent if it is unknown.
     pub power_w: Option<f64>,
-    /// Id of the job that controlled the GPU.
+    /// Id of the job that controlled the GPU; absent if no job did.
     pub job_id: Option<String>,
 }
 
-/// CPU packages of the node and their memory.
+/// State of the node's CPU packages and their memory.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CpuView {
-    /// Source of their energy readings.
+    /// Source of the energy readings.
     pub source: CpuSource,
     /// True if the readings are simulated.
     pub simulated: bool,
     /// Number of logical CPUs of the node; absent where unknown.
     pub cores: Option<u32>,
-    /// CPU packages and their memory, present or earlier; empty where there are none.
+    /// CPU packages and their memory that are or once were present; empty if there never were any.
     pub zones: Vec<CpuZoneView>,
-    /// Problems of reading zones or CPU time, with their remedies.
+    /// Problems of reading zones (CPU packages or their memory) or CPU time, with their remedies.
     pub problems: Vec<String>,
 }
 
-/// Energy of a CPU package or of its memory, which are called zones.
+/// Energy of a zone: a CPU package, or the memory of a package.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CpuZoneView {
     /// Name of the zone in the ledger: `cpu:package-0`, `dram:package-0`.
@@ -133,15 +137,18 @@ pub struct CpuZoneView {
     pub power_w: Option<f64>,
     /// Energy of the zone since the daemon started; absent before the first reading.
     pub energy_j: Option<f64>,
-    /// Part of `energy_j` from unmonitored times, or in which the counter may have wrapped more than once.
+    /// Part of `energy_j` that is less certain: from times in which the zone was not monitored, in which its counter
+    /// may have wrapped more than once, or in which the counter was reset or jumped.
     pub energy_in_gaps_j: f64,
-    /// Number of wraps of the zone's counter since the daemon started.
+    /// Number of times since the daemon's start that the zone's counter wrapped around to zero.
     pub counter_turns: u32,
     /// Number of resets of the zone's counter since the daemon started.
     pub counter_resets: u32,
-    /// Number of counter increases beyond what any package can use; their energy counts as in gaps.
+    /// Number of increases of the counter by more than any package can use; the energy of these increases is part of
+    /// `energy_in_gaps_j`.
     pub counter_jumps: u32,
-    /// Number of changes to another counter; the energy in between is unknown.
+    /// Number of times that the zone was read from another counter than before. The energy used at such a change is
+    /// unknown until the earlier counter is back.
     pub counter_changes: u32,
     /// Problem of reading the zone now, with its remedy; absent if there is none.
     pub problem: Option<String>,

@@ -22,92 +22,101 @@ pub struct JobView {
     pub gpus: Vec<String>,
     /// Number of samples per training step.
     pub batch_size: Option<u64>,
-    /// Total work in samples; absent if it is unknown.
+    /// Total work of the job in samples; absent if it is unknown.
     pub total_samples: Option<f64>,
-    /// Cumulative count of samples in the last report.
+    /// Cumulative count of samples in the job's last progress report; absent before the first report.
     pub samples: Option<f64>,
-    /// Objective of the job and its promises.
+    /// Objective of the job (the weights of carbon, time and price) and its promises (constraints that the user set,
+    /// such as a deadline).
     pub objective: ObjectiveView,
     /// True if wattune may set the limits of the job's GPUs.
     pub control: bool,
-    /// Priority under the node's cap: the job with the lowest is lowered first.
+    /// Priority under the node's cap (maximum sum of all GPUs' power limits): the limits of the job with the lowest
+    /// priority are lowered first.
     pub priority: i32,
     /// Labels given at registration.
     pub tags: BTreeMap<String, String>,
-    /// Processes of the job; absent if it named none.
+    /// Processes of the job, whose CPU energy counts too; absent if the job named none at registration.
     pub processes: Option<ProcessesView>,
-    /// Lease: longest time without a report before the job is ended.
+    /// Lease: longest time without a progress report before the daemon ends the job.
     pub lease_s: f64,
-    /// Time until the lease ends without a further report; absent once the job has ended.
+    /// Time after which the daemon ends the job unless the job reports before; absent once the job has ended.
     pub lease_left_s: Option<f64>,
-    /// Phase of the job; absent once it has ended.
+    /// Phase of the job, such as profiling or paused; absent once the job has ended.
     pub phase: Option<Phase>,
-    /// Reason for the phase or, once the job has ended, for its end, in one sentence.
+    /// Reason for the phase or, once the job has ended, reason for the end, in one sentence.
     pub reason: String,
-    /// Power limit wanted now on the job's first GPU.
+    /// Power limit that wattune wants now on the job's first GPU; absent if it wants none.
     pub power_limit_w: Option<f64>,
-    /// Power limits wanted now on the job's GPUs, in the order of `gpus`.
+    /// Power limit that wattune wants now on each of the job's GPUs, in the order of `gpus`; `null` where it wants
+    /// none.
     pub power_limits_w: Vec<Option<f64>>,
-    /// Clock to which the job's first GPU is to be locked now; absent without a lock.
+    /// Clock to which the job's first GPU is to be locked now; absent if its clocks are not to be locked.
     pub clock_limit_mhz: Option<u32>,
-    /// Slowdown so far against the maximum usable limit, with the job's own pauses on both sides: 0.012 is 1.2 %.
+    /// Slowdown so far: time lost to lower power limits, as a fraction of the time that the same work and the job's own
+    /// pauses take at the maximum usable limit; 0.012 is 1.2 %. Absent unless it is known within 0.3 percentage points.
     pub slowdown: Option<f64>,
-    /// Time spent training, without the job's own pauses.
+    /// Time spent training and in pauses that the plan requested, without the pauses that the job makes itself.
     pub active_s: f64,
-    /// Time in the job's own pauses: evaluation, checkpoints, input.
+    /// Time in pauses that the job makes itself: for evaluation, checkpoints or input.
     pub stalled_s: f64,
-    /// Energy recorded for the job so far, including CPU packages and memory if it named its processes; absent once it
-    /// has ended (see its account, `…/emissions`).
+    /// Energy recorded for the job so far: of its GPUs and, if the job named its processes, of CPU packages and memory.
+    /// Absent once the job has ended; its account (`…/emissions`) then has the energy.
     pub energy_j: Option<f64>,
-    /// Emissions recorded for the job so far; absent while no carbon intensity is known, and once it has ended.
+    /// Emissions recorded for the job so far; absent while no carbon intensity is known, and once the job has ended.
     pub carbon_g: Option<f64>,
-    /// Energy of the job by kind of device, in joules: `gpu`, `cpu`, `dram`; empty once it has ended.
+    /// Energy of the job by kind of device, in joules: `gpu`, `cpu`, `dram`; empty once the job has ended.
     pub energy_by_device_j: BTreeMap<String, f64>,
-    /// Emissions saved so far against the original limit, in grams, as of the last full hour or, in the job's first
-    /// hour, the last minute; absent while unknown, and once it has ended.
+    /// Emissions saved so far compared with the original limits (in force before wattune's first write), in grams, with
+    /// a 95 % confidence interval. Updated every minute in the job's first hour, then every hour. Absent while unknown,
+    /// and once the job has ended.
     pub saved_g: Option<IntervalView>,
     /// Time of registration.
     pub registered_at: DateTime<Utc>,
-    /// Time of the first report.
+    /// Time of the job's first progress report; absent before that.
     pub started_at: Option<DateTime<Utc>>,
-    /// Expected end of the job by its plan.
+    /// Time at which the job ends by the plan in force; absent without a plan.
     pub expected_end: Option<DateTime<Utc>>,
-    /// Time at which the plan in force was made; absent without one.
+    /// Time at which the plan in force was made; absent without a plan.
     pub plan_made_at: Option<DateTime<Utc>>,
-    /// Emissions from `plan_made_at` on that the plan in force expects.
+    /// Emissions from `plan_made_at` to the job's end that the plan in force expects.
     pub planned_carbon_g: Option<f64>,
-    /// Emissions of the same work from `plan_made_at` on at the maximum usable limit.
+    /// Emissions that the same work would cause at the maximum usable limit, from `plan_made_at` to its end.
     pub planned_carbon_at_max_g: Option<f64>,
     /// Time at which the job is to resume; absent unless it is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
-    /// Time of the job's end.
+    /// Time of the job's end; absent while the job runs.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Reason for the job's end.
+    /// Reason for the job's end; absent while the job runs.
     pub end_reason: Option<String>,
-    /// Number of promises that cannot be kept, by the plan in force, or that an ended job broke.
+    /// Number of promises (constraints that the user set, such as a deadline) that cannot be kept or, once the job has
+    /// ended, that were broken.
     pub broken_promises: usize,
-    /// Promises that cannot be kept, and by how much; and problems of the job's GPUs and measurements.
+    /// Warnings, in one sentence each: promises that cannot be kept, and by how much; obstacles to the profile;
+    /// problems of the job's GPUs; likely mistakes in the job's reports. Of an ended job: the promises that it broke,
+    /// and the likely mistakes.
     pub warnings: Vec<String>,
 }
 
-/// Objective of a job and its promises.
+/// Objective of a job (the weights of carbon, time and price) and its promises (constraints that the user set, such as
+/// a deadline).
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct ObjectiveView {
     /// Weight of carbon against time: 1 is carbon alone, 0 is time alone.
     pub eta: f64,
-    /// Maximum allowed slowdown: 0.03 is 3 %.
+    /// Promise: maximum slowdown against the maximum usable limit; 0.03 is 3 %. Absent without this promise.
     pub max_slowdown: Option<f64>,
-    /// Time by which the job is to end.
+    /// Promise: time by which the job is to end; absent without this promise.
     pub deadline: Option<DateTime<Utc>>,
-    /// Maximum emissions of all work of the job.
+    /// Promise: maximum emissions of all of the job's work; absent without this promise.
     pub carbon_budget_g: Option<f64>,
-    /// Weight of the electricity price in place of carbon; 0 is carbon alone.
+    /// Weight of the electricity price against carbon: 0 is carbon alone, 1 is the price alone.
     pub price_weight: f64,
     /// Costs of pausing; absent where the job may not be paused.
     pub pausable: Option<PausingView>,
 }
 
-/// Costs of pausing a job, and minimum durations.
+/// Costs of pausing a job, and minimum durations of its pauses and of the training between them.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct PausingView {
     /// Power of all GPUs of the job while it pauses.
@@ -116,7 +125,8 @@ pub struct PausingView {
     pub min_run_s: f64,
     /// Minimum duration of a pause.
     pub min_pause_s: f64,
-    /// Time at running power without work that each pause costs, for its checkpoint.
+    /// Time that each pause costs for saving and loading a checkpoint: the job draws its training power and does no
+    /// work.
     pub checkpoint_s: f64,
 }
 
@@ -127,19 +137,21 @@ pub struct ProgressView {
     pub phase: Phase,
     /// Reason for the phase, in one sentence.
     pub reason: String,
-    /// Power limit wanted now on the job's first GPU.
+    /// Power limit that wattune wants now on the job's first GPU; absent if it wants none.
     pub power_limit_w: Option<f64>,
-    /// Clock to which the job's first GPU is to be locked now; absent without a lock.
+    /// Clock to which the job's first GPU is to be locked now; absent if its clocks are not to be locked.
     pub clock_limit_mhz: Option<u32>,
     /// Time at which the job is to resume; absent unless it is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
-    /// Slowdown so far against the maximum usable limit: 0.012 is 1.2 %.
+    /// Slowdown so far against the maximum usable limit: 0.012 is 1.2 %. Absent unless it is known within 0.3
+    /// percentage points.
     pub slowdown: Option<f64>,
-    /// Expected end of the job by its plan.
+    /// Time at which the job ends by the plan in force; absent without a plan.
     pub expected_end: Option<DateTime<Utc>>,
-    /// Duration of the lease, which this report has renewed.
+    /// Duration of the lease, the longest time without a report; the report has renewed the lease.
     pub lease_s: f64,
-    /// Promises that cannot be kept, and by how much.
+    /// Warnings, in one sentence each: promises that cannot be kept, and by how much; obstacles to the profile;
+    /// problems of the job's GPUs; likely mistakes in the job's reports.
     pub warnings: Vec<String>,
 }
 
@@ -148,28 +160,30 @@ pub struct ProgressView {
 pub struct PlanView {
     /// Id of the job.
     pub job_id: String,
-    /// Time at which the plan was made; absent without one.
+    /// Time at which the plan was made; absent if the job has no plan.
     pub made_at: Option<DateTime<Utc>>,
-    /// Reason for the job's phase; if the plan outlasts the forecast, also the time from which its mean is used.
+    /// Reason for the job's phase. If the plan outlasts the carbon forecast, also the time from which the plan uses the
+    /// forecast's mean.
     pub note: String,
-    /// True if it is applied; false if it is only shown (observe mode).
+    /// True if the job follows the plan; false if the plan is only shown, as in observe mode.
     pub applied: bool,
-    /// Expected end of the work.
+    /// Expected end of the job's work.
     pub expected_end: Option<DateTime<Utc>>,
-    /// Expected emissions from `made_at` on.
+    /// Expected emissions from `made_at` to the end of the work.
     pub expected_carbon_g: Option<f64>,
-    /// Expected emissions of the same work from `made_at` on at the maximum usable limit.
+    /// Emissions that the same work would cause at the maximum usable limit, from `made_at` to its end.
     pub expected_carbon_at_max_g: Option<f64>,
-    /// Expected energy from `made_at` on.
+    /// Expected energy from `made_at` to the end of the work.
     pub expected_energy_j: Option<f64>,
-    /// Expected slowdown over the job's life: 0.03 is 3 %.
+    /// Expected slowdown against the maximum usable limit, over the job's whole life: 0.03 is 3 %.
     pub expected_slowdown: Option<f64>,
-    /// Fraction of the remaining cost that the newest plan would have saved; it was not adopted because the fraction is
-    /// below `plan.better_by`. Absent if this plan is the newest.
+    /// Fraction of the remaining cost that a newer plan would have saved. The newer plan was not adopted, because this
+    /// fraction is at most `plan.better_by`. Absent if no newer plan was rejected.
     pub forgone_saving: Option<f64>,
-    /// Promises that cannot be kept, and by how much.
+    /// Warnings, in one sentence each: promises that cannot be kept, and by how much; obstacles to the profile;
+    /// problems of the job's GPUs; likely mistakes in the job's reports.
     pub warnings: Vec<String>,
-    /// Limits over time, in time order without gaps.
+    /// Spans in which the limits stay the same, in time order without gaps; empty without a plan.
     pub segments: Vec<SegmentView>,
 }
 
@@ -184,7 +198,7 @@ pub struct SegmentView {
     pub power_limits_w: Vec<f64>,
     /// Clock to which the job's GPUs are locked; absent without a lock.
     pub clock_limit_mhz: Option<u32>,
-    /// Activity of the job.
+    /// Activity of the job in the span: training, paused or resuming.
     pub activity: SegmentActivity,
     /// Expected power of all GPUs of the job.
     pub power_w: f64,
@@ -192,42 +206,44 @@ pub struct SegmentView {
     pub samples_per_s: f64,
     /// Carbon intensity that the plan assumes for the span.
     pub intensity_g_per_kwh: f64,
-    /// Reason for this limit, in one sentence.
+    /// Reason for the limits in this span, in one sentence.
     pub reason: String,
-    /// Marginal costs of this limit; absent where something else decided, such as a cap or the only limit measured.
+    /// Marginal costs that determined the limits; absent where something else determined them, such as a cap, or the
+    /// fact that only one limit is measured.
     pub marginal_costs: Option<MarginalCostsView>,
 }
 
-/// Marginal costs of a segment's limit, in gCO2e per sample, with the job's weight of price included. The limit is the best
-/// one if `slower ≤ plan ≤ faster`.
+/// Marginal costs of work at a segment's limit, in gCO2e per sample; the electricity price counts by the job's
+/// `price_weight`. The limit is the best one if `slower ≤ plan ≤ faster`.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct MarginalCostsView {
-    /// Emissions avoided per sample forgone at the next slower limit; absent at the slowest.
+    /// Emissions avoided per sample forgone at the next slower limit; absent at the slowest limit.
     pub slower: Option<f64>,
-    /// Emissions added per sample gained at the next faster limit; absent at the fastest.
+    /// Emissions added per sample gained at the next faster limit; absent at the fastest limit.
     pub faster: Option<f64>,
     /// Highest marginal cost that the plan accepts in any segment.
     pub plan: f64,
 }
 
-/// Profile of a job.
+/// Profile of a job: throughput and power that were measured at several power limits.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ProfileView {
     /// Id of the job.
     pub job_id: String,
-    /// True if the sweep is complete.
+    /// True if the sweep, the profiling run through the power limits, is complete.
     pub complete: bool,
-    /// Power limits to be measured next, one per group of equal GPUs.
+    /// Power limits to be measured next, one per group of equal GPUs; absent if no measurement is planned.
     pub measuring_w: Option<Vec<f64>>,
     /// Locked clock to be measured next; absent if clocks are not locked for that measurement.
     pub measuring_mhz: Option<u32>,
-    /// Relative change of throughput at the maximum usable limit during the sweep, caused by warming up.
+    /// Relative change of the throughput at the maximum usable limit from start to end of the sweep, because the GPUs
+    /// warmed up; absent if it is not measured yet.
     pub thermal_trend: Option<f64>,
-    /// Operating points; the first is at the maximum usable limit, to which the slowdown refers.
+    /// Operating points. The first is at the maximum usable limit, with which slowdowns are compared.
     pub points: Vec<PointView>,
 }
 
-/// One operating point of a profile.
+/// Operating point of a profile: throughput and power of the job at one setting of its GPUs.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PointView {
     /// Power limits of the point, one per group of equal GPUs.
@@ -253,40 +269,44 @@ pub struct AccountView {
     pub job_id: String,
     /// Name of the job.
     pub name: String,
-    /// True if the job trained on simulated GPUs: then nothing below was measured on hardware.
+    /// True if the job trained on simulated GPUs: then no figure of the account was measured on hardware.
     pub simulated: bool,
-    /// Cumulative count of samples in the last report.
+    /// Cumulative count of samples in the job's last progress report; absent before the first report.
     pub samples: Option<f64>,
-    /// Time spent training, without the job's own pauses.
+    /// Time spent training and in pauses that the plan requested, without the pauses that the job makes itself.
     pub time_s: f64,
-    /// Time in the job's own pauses (evaluation, checkpoints, input), which all comparisons have on both sides.
+    /// Time in pauses that the job makes itself (for evaluation, checkpoints or input). In all comparisons the job and
+    /// its reference have the same pauses.
     pub stalled_s: f64,
-    /// Energy of the job's GPUs in these pauses, as far as known; part of `energy_j`.
+    /// Energy of the job's GPUs in the pauses of `stalled_s`, as far as it is known; part of `energy_j`.
     pub stalled_energy_j: f64,
-    /// Energy of the job's GPUs while it held them, and its share of CPU packages and memory if it named its processes,
-    /// up to the last closed interval.
+    /// Energy recorded for the job up to the end of the ledger's last closed interval: of its GPUs while the job was
+    /// registered on them and, if the job named its processes, of its share of CPU packages and memory.
     pub energy_j: f64,
     /// Energy of the job by kind of device, in joules: `gpu`, `cpu`, `dram`.
     pub energy_by_device_j: BTreeMap<String, f64>,
-    /// Emissions of the energy whose carbon intensity is known.
+    /// Emissions of the energy whose carbon intensity is known; absent if none is known.
     pub carbon_g: Option<f64>,
-    /// Energy by the origin of its carbon intensity.
+    /// Energy with a known carbon intensity, by the origin of the intensity, such as `measured`.
     pub energy_by_origin_j: BTreeMap<String, f64>,
     /// Energy without a known carbon intensity.
     pub energy_without_intensity_j: f64,
-    /// Energy that was integrated from power or recorded for an unmonitored time.
+    /// Part of the energy that was integrated from power, or recorded for a time in which the device was not monitored.
     pub energy_estimated_j: f64,
-    /// Relative uncertainty of the energy: 5 % gain error of the sensors, 10 % where it was estimated.
+    /// Relative uncertainty of the energy: 0.05 (gain error of the sensors), and 0.1 for the part in
+    /// `energy_estimated_j`.
     pub energy_uncertainty: f64,
-    /// Promises that were not kept or, while the job runs, cannot be kept, and by how much; and likely report mistakes.
+    /// Warnings, in one sentence each: promises that were broken or, while the job runs, cannot be kept, and by how
+    /// much; likely mistakes in the job's reports; while the job runs, also obstacles to the profile and problems of
+    /// its GPUs.
     pub warnings: Vec<String>,
     /// Comparison with the same work at the maximum usable limit; absent where no honest estimate exists.
     pub against_max: Option<ComparisonView>,
-    /// Savings, with 95 % confidence intervals.
+    /// Savings compared with the original limits and with the maximum limits, with 95 % confidence intervals.
     pub savings: SavingsView,
-    /// Time of the job's end.
+    /// Time of the job's end; absent while the job runs.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Reason for the job's end.
+    /// Reason for the job's end; absent while the job runs.
     pub end_reason: Option<String>,
 }
 
@@ -303,9 +323,11 @@ pub struct ComparisonView {
     pub carbon_reduction_pct: f64,
     /// Increase of time, in percent of that at the maximum usable limit.
     pub time_increase_pct: f64,
-    /// Part of the carbon reduction that the best constant mix of limits with the same time would have had, in percent.
+    /// Part of the carbon reduction that the best constant mix of limits (each for a fixed part of the time) would have
+    /// had in the same time, in percent of the emissions at the maximum usable limit.
     pub energy_effect_pct: f64,
-    /// Part of the carbon reduction added by following the grid, in percent.
+    /// Rest of the carbon reduction, due to following the grid's carbon intensity, in percent of the emissions at the
+    /// maximum usable limit.
     pub timing_effect_pct: f64,
 }
 
@@ -326,13 +348,14 @@ impl From<wattune_core::ledger::Comparison> for ComparisonView {
 /// Processes of a job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ProcessesView {
-    /// Process ids that the job named; child processes count too.
+    /// Process ids that the job named, whose child processes count too; absent if the job named a control group.
     pub pids: Option<Vec<u32>>,
-    /// Control group that the job named.
+    /// Control group that the job named; absent if the job named process ids.
     pub cgroup: Option<String>,
-    /// Number of the job's processes that run now; absent where they are not observed.
+    /// Number of the job's processes that run now; absent if the processes are not observed.
     pub running: Option<u32>,
-    /// CPU time of the processes since the job was registered, or continued by a new daemon.
+    /// CPU time of the processes since the job's registration or, for a job that is older than this daemon, since the
+    /// daemon's start; absent if the processes are not observed.
     pub cpu_time_s: Option<f64>,
     /// Reason why the CPU time cannot be counted now; absent if it can.
     pub problem: Option<String>,

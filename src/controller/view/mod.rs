@@ -1,6 +1,6 @@
 //! Views of the controller's state: plain data for the HTTP API, the command line and the metrics.
 //!
-//! Field names carry the unit. Absent values are absent (`null`), never zero.
+//! The name of a field ends in its unit. An unknown value is absent (`null`), never zero.
 
 mod build;
 mod carbon;
@@ -30,7 +30,7 @@ pub use status::{
     BudgetView, CapView, LedgerView, PlanningView, RecordedView, SavedView, SettledView, StatusView, StorageView,
 };
 
-/// Returns the serialized name of a unit variant.
+/// Returns the name that an enum's variant without fields has in JSON; `None` for a value that is no string in JSON.
 pub(super) fn spelled<T: serde::Serialize>(value: &T) -> Option<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(text)) => Some(text),

@@ -9,16 +9,19 @@ use wattune_core::ledger::report::Saved;
 use wattune_core::ledger::savings::BatchEffect;
 use wattune_core::ledger::savings_entries::{OrUnknown, ReferenceComparison, Savings};
 
-/// Savings of a job. The 95 % confidence interval of each figure comes from the errors of the job's profile.
+/// Savings of a job compared with references: the same work at other power limits. Each figure has a 95 % confidence
+/// interval, which comes from the measurement errors of the job's profile.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SavingsView {
-    /// Comparison with the same work at the original limits of the job's GPUs.
+    /// Comparison with the same work at the original limits of the job's GPUs, in force before wattune's first write.
     pub against_original: SavingView,
-    /// Comparison with the same work at the maximum limits of the job's GPUs.
+    /// Comparison with the same work at the highest limits that the job's GPUs accept.
     pub against_max: SavingView,
-    /// Comparison with runs of the recurring job with its default batch size; absent where the job is no trial of one.
+    /// Comparison with runs at the default batch size; absent unless the job is a run of a recurring job whose batch
+    /// size wattune chooses.
     pub batch_size_effect: Option<BatchEffectView>,
-    /// Relative gain error of the GPUs' power sensors; it cancels in percentages and is part of the intervals in grams.
+    /// Relative gain error of the GPUs' power sensors. The error cancels in percentages, and the intervals in grams
+    /// include it.
     pub sensor_gain: f64,
 }
 
@@ -40,7 +43,7 @@ pub struct UnknownView {
     pub unknown: String,
 }
 
-/// Comparison of a job with a reference, or the reason why it is unknown.
+/// Comparison of a job with a reference (the same work at other power limits), or the reason why it is unknown.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum SavingView {
@@ -50,35 +53,40 @@ pub enum SavingView {
     Unknown(UnknownView),
 }
 
-/// Comparison of a job with a reference. Percentages are of the reference's figures.
+/// Figures of a job compared with a reference, the same work at other power limits. Percentages are relative to the
+/// reference.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct SavingFigures {
     /// Power limit of the reference, for each group of equal GPUs.
     pub power_limits_w: Vec<f64>,
-    /// Emissions of the job's work at the reference.
+    /// Emissions that the job's work would cause at the reference.
     pub carbon_at_reference_g: f64,
-    /// Energy of the job's work at the reference.
+    /// Energy that the job's work would use at the reference.
     pub energy_at_reference_j: f64,
-    /// Time of the job's work at the reference, including the job's own pauses.
+    /// Time that the job's work would take at the reference, including the job's own pauses.
     pub time_at_reference_s: f64,
     /// Reduction of emissions, in percent of those at the reference.
     pub carbon_reduction_pct: IntervalView,
     /// Reduction of emissions against the reference.
     pub carbon_reduction_g: IntervalView,
-    /// Increase of time, in percent of that at the reference.
+    /// Increase of time, in percent of the time at the reference.
     pub time_increase_pct: IntervalView,
-    /// Part of the reduction that the best constant mix of limits with the same time would have had, in percent. Absent
-    /// where that mix was not measured, or changed during the job.
+    /// Part of the reduction that the best constant mix of limits (each for a fixed part of the time) would have had in
+    /// the same time, in percent of the emissions at the reference. Absent if a limit of the mix was not measured, or
+    /// if the reference changed during the job.
     pub energy_effect_pct: Option<IntervalView>,
-    /// Part of the reduction added by following the grid, in percent.
+    /// Rest of the reduction, due to following the grid's carbon intensity, in percent of the emissions at the
+    /// reference; absent if `energy_effect_pct` is.
     pub timing_effect_pct: Option<IntervalView>,
-    /// True while some carbon intensities are missing: the intervals include the usual error of their substitutes.
+    /// True while some carbon intensities have no actual value yet. Forecasts or values made by wattune take their
+    /// place, and the confidence intervals include the usual error of these substitutes.
     pub provisional: bool,
-    /// Reduction of emissions, in percent, by the measurements known when the reference was recorded.
+    /// Reduction of emissions in percent, computed with the measurements of the reference that were known when the
+    /// reference was recorded; absent if it cannot be computed.
     pub carbon_reduction_as_frozen_pct: Option<f64>,
 }
 
-/// Effect of a run's batch size, or the reason why it is unknown.
+/// Effect of a run's batch size on energy and emissions, or the reason why the effect is unknown.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum BatchEffectView {
@@ -88,21 +96,21 @@ pub enum BatchEffectView {
     Unknown(UnknownView),
 }
 
-/// Comparison of a run with runs of the same recurring job with its default batch size.
+/// Comparison of a run of a recurring job with earlier runs at the job's default batch size.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct BatchFigures {
-    /// Number of runs with the default batch size.
+    /// Number of earlier runs with the default batch size.
     pub default_runs: u32,
-    /// Reduction of energy against the mean of those runs.
+    /// Reduction of energy compared with the mean energy of the runs with the default batch size.
     pub energy_reduction_j: IntervalView,
-    /// Reduction of emissions against that mean, both at this run's mean carbon intensity.
+    /// Reduction of emissions: `energy_reduction_j` at this run's mean carbon intensity.
     pub carbon_reduction_g: IntervalView,
-    /// Reduction of energy, in percent of that mean.
+    /// Reduction of energy, in percent of the mean energy of the runs with the default batch size.
     pub energy_reduction_pct: IntervalView,
 }
 
 impl SavingsView {
-    /// Returns whether a comparison rests on substitutes for missing carbon intensities.
+    /// Returns whether at least one comparison uses substitutes for carbon intensities without an actual value.
     pub fn is_provisional(&self) -> bool {
         let open = |it: &SavingView| matches!(it, SavingView::Known(reported) if reported.provisional);
         open(&self.against_original) || open(&self.against_max)

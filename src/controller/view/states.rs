@@ -1,4 +1,5 @@
-//! States that the API shows: each is an enum in JSON, in the OpenAPI document and in the labels of metrics.
+//! States that the API shows: enums whose variants have the same names in JSON, in the OpenAPI document and in the
+//! labels of metrics.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -31,7 +32,8 @@ macro_rules! states {
     };
 }
 
-/// Defines an enum of states with the variants of another module's enum, which has no API names.
+/// Defines an enum of states with the variants of another module's enum, and the conversion from that enum, which has
+/// no names for the API.
 macro_rules! states_of {
     ($(#[$doc:meta])* $name:ident of $source:ident { $($(#[$of:meta])* $state:ident = $text:literal),+ $(,)? }) => {
         states! { $(#[$doc])* $name { $($(#[$of])* $state = $text),+ } }
@@ -57,9 +59,9 @@ states! {
 }
 
 states! {
-    /// State of a GPU's limit: determined by nothing (`free`: the original limit), a `job`'s plan, a manual `override`
-    /// or an `external` writer. wattune cannot set the limit while the GPU is `observed` (not permitted), `lost` (no
-    /// response) or `unresponsive` (a call to the driver has not returned).
+    /// State of a GPU's limit. The limit is determined by nothing (`free`: the GPU has its original limit), a `job`'s
+    /// plan, a manual `override` or an `external` writer. wattune cannot set the limit while the GPU is `observed` (not
+    /// permitted), `lost` (no response) or `unresponsive` (a call to the driver has not returned).
     GpuState {
         /// Nothing determines the limit: the GPU has its original limit.
         Free = "free",
@@ -117,29 +119,32 @@ states! {
 }
 
 states! {
-    /// State of requests to a source: as usual (`closed`), or rare after repeated failures (`open`).
+    /// State of the circuit breaker for a source: requests are made as usual (`closed`), or rarely after repeated
+    /// failures (`open`).
     Circuit {
         /// Requests are made as usual.
         Closed = "closed",
-        /// Requests are rare.
+        /// Requests are rare after repeated failures.
         Open = "open",
     }
 }
 
 states! {
-    /// Finality of a past intensity: `forecast` if nothing else is known, `provisional` if it may change, or `final`.
+    /// Finality of a past carbon intensity: `forecast` if its source has published no actual value, `provisional` if
+    /// the source may still change the actual value, `final` if not.
     Finality {
-        /// Nothing but a forecast is known.
+        /// The value is a forecast, or made by wattune.
         Forecast = "forecast",
-        /// The value may change.
+        /// The value is an actual one, and the source may still change it.
         Provisional = "provisional",
-        /// The value will not change.
+        /// The value is an actual one, and the source declared it final.
         Final = "final",
     }
 }
 
 states_of! {
-    /// Freshness of a source: `fresh`, `stale` if its last response is too old, `none` if no response covers now.
+    /// Freshness of a source: `fresh`, `stale` if its last response is too old, `none` if no response covers the
+    /// present.
     SignalFreshness of Freshness {
         /// The source's values are current.
         Fresh = "fresh",
@@ -189,17 +194,17 @@ states_of! {
 }
 
 states_of! {
-    /// Origin of a carbon intensity: published afterwards from measurements (`measured`, `estimated` if they were incomplete),
-    /// published before its time (`forecast`), made by wattune where the source has no value (`fallback`), or generated for
-    /// no real grid (`synthetic`).
+    /// Origin of a carbon intensity: published after the time that it is for, from measurements (`measured`, or
+    /// `estimated` if the measurements were incomplete); published before that time (`forecast`); made by wattune where
+    /// the source has no value (`fallback`); or generated for no real grid (`synthetic`).
     IntensityOrigin of Origin {
-        /// Published afterwards, from measurements.
+        /// Published after the time that the value is for, from measurements.
         Measured = "measured",
-        /// Published afterwards, from incomplete measurements.
+        /// Published after the time that the value is for, from incomplete measurements.
         Estimated = "estimated",
-        /// Published before its time.
+        /// Published before the time that the value is for.
         Forecast = "forecast",
-        /// Made by wattune, as the source has no value.
+        /// Made by wattune, because the source has no value.
         Fallback = "fallback",
         /// Generated, for no real grid.
         Synthetic = "synthetic",

@@ -1,4 +1,4 @@
-//! View of the whole daemon: planning, storage, cap, carbon budget and ledger beside its GPUs and jobs.
+//! Views of the whole daemon, and of its planning, storage, cap, carbon budget and ledger.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -22,11 +22,11 @@ pub struct StatusView {
     pub now: DateTime<Utc>,
     /// Carbon signal now.
     pub carbon: CarbonView,
-    /// Day-ahead price of the present slot, with its currency; absent without a source or a value.
+    /// Day-ahead electricity price now, with its currency; absent without a source of prices or a price for now.
     pub price: Option<PresentPrice>,
-    /// Node's cap; absent if no cap holds now and none is known for later.
+    /// Node's cap, the maximum sum of all GPUs' power limits; absent if no cap holds now and none is known for later.
     pub cap: Option<CapView>,
-    /// Carbon budget of all jobs; absent without one, or once it is over.
+    /// Carbon budget of all jobs together; absent if none is configured, or once the budget's time is over.
     pub carbon_budget: Option<BudgetView>,
     /// State of planning.
     pub planning: PlanningView,
@@ -34,22 +34,24 @@ pub struct StatusView {
     pub storage: StorageView,
     /// State of the ledger.
     pub ledger: LedgerView,
-    /// GPUs and their owners.
+    /// GPUs, in order of their index.
     pub gpus: Vec<GpuView>,
-    /// CPU packages and memory; absent where the daemon does not read them.
+    /// CPU packages and memory; absent if the daemon does not read them.
     pub cpu: Option<CpuView>,
-    /// Jobs that have not ended, oldest first. Events have at most 50 of them: those that control GPUs, then the newest.
+    /// Jobs that have not ended, oldest first. An event of `GET /v1/events` has at most 50 jobs: preferably those that
+    /// control GPUs, then the newest.
     pub jobs: Vec<JobView>,
     /// Number of jobs left out of `jobs`.
     pub jobs_left_out: usize,
-    /// Problems, in one sentence each. Events have at most 50 of them.
+    /// Problems, in one sentence each. An event of `GET /v1/events` has at most 50 problems.
     pub problems: Vec<String>,
     /// Number of problems left out of `problems`.
     pub problems_left_out: usize,
 }
 
 impl StatusView {
-    /// Returns at most `most` jobs that have not ended, oldest first: those that control GPUs, then the newest.
+    /// Returns at most `most` jobs that have not ended, oldest first. Chooses jobs that control GPUs first, then the
+    /// newest jobs.
     pub fn foremost_jobs(&self, most: usize) -> Vec<&JobView> {
         let mut places: Vec<usize> =
             (0..self.jobs.len()).filter(|place| self.jobs[*place].ended_at.is_none()).collect();
@@ -59,7 +61,7 @@ impl StatusView {
         places.into_iter().map(|place| &self.jobs[place]).collect()
     }
 
-    /// Keeps at most `most` jobs and problems, and counts the rest.
+    /// Keeps at most `most` jobs and `most` problems, and counts those left out.
     #[must_use]
     pub fn at_most(mut self, most: usize) -> Self {
         if self.jobs.len() > most {
@@ -73,27 +75,29 @@ impl StatusView {
     }
 }
 
-/// State of planning.
+/// State of the search for plans.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct PlanningView {
-    /// Duration of the last search for plans.
+    /// Duration of the last search for plans; absent before the first search.
     pub last_search_s: Option<f64>,
-    /// Time since the present search began, if it takes longer than usual; the previous plans stay in force meanwhile.
+    /// Time since the search in progress began; absent unless a search takes longer than usual. The previous plans stay
+    /// in force until the search ends.
     pub late_s: Option<f64>,
 }
 
-/// State of storage.
+/// State of storage: failures to write, and records that are not written yet.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct StorageView {
-    /// Reason why the ledger cannot be written now; records are kept in memory meanwhile.
+    /// Reason why the ledger cannot be written now, so that records are kept in memory; absent if it can be written.
     pub fault: Option<String>,
-    /// Reason why the journal of original limits cannot be written now; no limit is set meanwhile.
+    /// Reason why the journal of original limits cannot be written now, so that no limit is set; absent if it can be
+    /// written.
     pub journal_fault: Option<String>,
-    /// Number of closed intervals that are not written yet.
+    /// Number of closed intervals (rows of the ledger) that are not written to the database yet.
     pub unwritten_intervals: usize,
 }
 
-/// Carbon budget of the node: limit on the emissions of all of its jobs within a span.
+/// Carbon budget of the node: limit on the emissions of all jobs' GPUs within a span of time.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct BudgetView {
     /// Start of the span.
@@ -102,68 +106,79 @@ pub struct BudgetView {
     pub until: DateTime<Utc>,
     /// Maximum emissions within the span.
     pub limit_g: f64,
-    /// Recorded emissions of all jobs within the span.
+    /// Emissions of all jobs' GPUs that are recorded so far within the span.
     pub emissions_g: f64,
-    /// Rest of the budget; negative where it is exceeded.
+    /// Rest of the budget: `limit_g` less `emissions_g`; negative if the budget is exceeded.
     pub left_g: f64,
-    /// Recorded emissions plus those that the present plans expect until the span ends; jobs without a plan add none.
+    /// `emissions_g` plus the emissions that the present plans expect until the span ends; jobs without a plan add
+    /// none.
     pub expected_g: f64,
 }
 
-/// Node's cap now.
+/// State of the node's cap, the maximum sum of all GPUs' power limits.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct CapView {
-    /// Maximum sum of the limits of all GPUs now; absent without a cap now.
+    /// Maximum sum of the limits of all GPUs now; absent if no cap holds now.
     pub limit_w: Option<f64>,
-    /// Rule that sets the present cap, in words: for example a weekly window or a demand-response event.
+    /// Rule that sets the present cap, in words: for example a weekly window or a demand-response event. Absent if no
+    /// cap holds now.
     pub source: Option<String>,
-    /// Sum of the limits of all GPUs, writes in flight included.
+    /// Sum of the limits of all GPUs; while the write of a higher limit is in flight, the higher limit counts.
     pub limits_sum_w: f64,
-    /// Power left under the cap; negative where the cap is exceeded.
+    /// Power left under the cap: `limit_w` less `limits_sum_w`; negative if the cap is exceeded, absent if no cap holds
+    /// now.
     pub headroom_w: Option<f64>,
-    /// Lowest possible sum: controllable GPUs at their lowest limits, others as they are.
+    /// Lowest possible sum of the limits: GPUs that wattune may control count with their lowest limits, others with
+    /// their present limits.
     pub lowest_sum_w: f64,
-    /// Time of the cap's next change.
+    /// Time of the cap's next change; absent if no change is known.
     pub next_change: Option<DateTime<Utc>>,
-    /// Strictest cap between that change and the one after it; absent if there is no cap then.
+    /// Strictest cap from `next_change` to the change after it; absent if no cap holds in that time.
     pub next_limit_w: Option<f64>,
-    /// Time before a fall of the cap at which limits are lowered.
+    /// Length of time before a fall of the cap at which wattune begins to lower limits.
     pub lead_s: f64,
 }
 
 /// State of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct LedgerView {
-    /// Time up to which the ledger's blocks are closed against the devices' counters; absent before the first close.
+    /// Time at which this daemon last closed a block of the ledger (the intervals of about an hour) and compared its
+    /// energy with the devices' counters; absent before the first close.
     pub closed_at: Option<DateTime<Utc>>,
-    /// Energy recorded since the daemon's start.
+    /// Energy recorded since the daemon's start, by device, owner and method of measurement.
     pub recorded: Vec<RecordedView>,
     /// Number of gaps since the daemon's start: unmonitored times whose energy a counter showed afterwards.
     pub gaps: u64,
-    /// Energy of these gaps.
+    /// Energy of the gaps since the daemon's start.
     pub gap_j: f64,
-    /// Number of gaps since the daemon's start with unknown energy, because the counter was reset meanwhile.
+    /// Number of times since the daemon's start for which a device's energy is unknown, for example because its counter
+    /// was reset while it was not monitored.
     pub unknown_gaps: u64,
-    /// Number of gaps in the ledger's last 24 hours, of all daemons; absent before the first count.
+    /// Number of gaps with known energy in the ledger's last 24 hours, including those before this daemon's start;
+    /// absent before the first count.
     pub gaps_last_day: Option<u64>,
-    /// Number of these gaps with unknown energy.
+    /// Number of times with unknown energy in the ledger's last 24 hours, including those before this daemon's start;
+    /// absent before the first count.
     pub unknown_gaps_last_day: Option<u64>,
-    /// Difference between ledger and counters in blocks closed since the daemon's start; zero unless the ledger is wrong.
+    /// Absolute difference between the recorded energy and the increase of the devices' counters, summed over the
+    /// blocks that were closed since the daemon's start; zero unless the ledger is wrong.
     pub difference_j: f64,
-    /// Number of hourly emissions computed since the daemon's start, all versions.
+    /// Number of settlements since the daemon's start: computed emissions of an hour, or a later version that replaces
+    /// them.
     pub settlements: u64,
     /// Number of hours whose emissions are still to be computed.
     pub pending_hours: u64,
-    /// Energy of the last 30 days by the finality of its carbon intensity; absent before the first computation.
+    /// Energy of the last 30 days by the finality of its carbon intensity; absent until the daemon has settled an hour.
     pub settled: Option<SettledView>,
     /// Savings of jobs that ended in the last 30 days; absent before the first estimate.
     pub saved: Option<SavedView>,
 }
 
-/// Savings of several jobs.
+/// Savings of the jobs that ended in the last 30 days, summed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct SavedView {
-    /// Emissions saved against the original limits, by jobs with a known estimate; absent without one.
+    /// Emissions saved compared with the original limits, summed over the jobs with a known estimate; absent if no job
+    /// has one.
     pub saved_g: Option<IntervalView>,
     /// Number of jobs with a known estimate.
     pub known_jobs: u64,
@@ -171,14 +186,15 @@ pub struct SavedView {
     pub jobs: u64,
 }
 
-/// Energy recorded for one device, by the kind of its owner and the method of measurement.
+/// Energy recorded for one device, one kind of owner and one method of measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct RecordedView {
     /// Device: a GPU's UUID, or a CPU package or its memory, such as `cpu:package-0`.
     pub device: String,
     /// Owner of the energy: `job`, `idle` or `unattributed`.
     pub share: String,
-    /// Method of measurement: `counter`, `integrated_power` or `counter_gap`.
+    /// Method of measurement: `counter`, `integrated_power`, or `counter_gap` for an unmonitored time whose energy a
+    /// counter showed afterwards.
     pub source: String,
     /// Energy recorded since the daemon's start.
     pub energy_j: f64,

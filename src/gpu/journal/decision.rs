@@ -11,7 +11,7 @@ pub enum RestoreAction {
     AlreadyRestored,
     /// Writes this original limit.
     Write(PowerLimit),
-    /// Leaves this limit alone, which an external writer has set since.
+    /// Leaves this limit alone, which an external writer has set since wattune's last write.
     LeaveExternal(PowerLimit),
 }
 
@@ -20,18 +20,19 @@ pub enum RestoreAction {
 pub struct ObservedLimit {
     /// The power limit that the GPU has now.
     pub current: PowerLimit,
-    /// The driver's default power limit.
+    /// The driver's default power limit, if known.
     pub default: Option<PowerLimit>,
-    /// The value of the energy counter now.
+    /// The value of the energy counter now, if known.
     pub counter: Option<Millijoules>,
     /// True if this process has seen the GPU or its driver restart since wattune's last write.
     pub restarted: bool,
 }
 
-/// Decides how to restore a GPU, from its journal entry and its readings.
+/// Decides how to restore a GPU's power limit, from the GPU's journal entry and its readings. `boot_id` is the id of
+/// the present boot.
 ///
-/// Replaces a limit that wattune wrote. Also replaces the driver's default after a reboot or a driver reload, since no
-/// external writer set it. Any other limit is an external writer's and is left alone.
+/// A limit that wattune wrote is replaced by the original limit. So is the driver's default limit after a reboot or a
+/// driver reload, because no external writer set it. Any other limit is an external writer's and is left alone.
 pub fn restore_action(entry: &Entry, boot_id: &str, gpu: &ObservedLimit) -> RestoreAction {
     let current = gpu.current;
     if current.same_as(entry.original) {

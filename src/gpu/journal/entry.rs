@@ -11,7 +11,7 @@ use wattune_core::units::Millijoules;
 /// The original settings of a GPU, and wattune's writes since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The original limit.
+    /// The original limit: the power limit in force before wattune's first write.
     #[serde(rename = "found_mw")]
     pub original: PowerLimit,
     /// The original persistence mode, if wattune changed it.
@@ -21,26 +21,28 @@ pub struct Entry {
     /// died between the journal entry and the write.
     #[serde(rename = "written_mw")]
     pub written: Vec<PowerLimit>,
-    /// The clock that wattune locked or was about to lock; the clocks were free before.
+    /// The clock to which wattune locked the GPU or was about to lock it; the clocks were free before. `None` without a
+    /// lock.
     #[serde(rename = "locked_mhz", default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<ClockLimit>,
     /// The time at which the original limit was read.
     #[serde(rename = "found_at")]
     pub observed_at: DateTime<Utc>,
-    /// The id of the boot of the last write.
+    /// The id of the machine's boot in which wattune last wrote to the GPU.
     pub boot_id: String,
-    /// The energy counter at the last write. A smaller value later means that the driver was reloaded.
+    /// The energy counter at wattune's last write, if known. A smaller value later means that the driver was reloaded.
     #[serde(rename = "counter_mj")]
     pub counter: Option<Millijoules>,
 }
 
 impl Entry {
-    /// Returns true if the clocks are still locked by wattune. A reboot removes locks, so a lock after it is external.
+    /// Returns true if wattune locked the clocks in the present boot. A reboot removes locks, so that a lock found in a
+    /// later boot is an external writer's.
     pub fn holds_lock(&self, boot_id: &str) -> bool {
         self.locked.is_some() && self.boot_id == boot_id
     }
 
-    /// Moves the entry to this boot, and drops a clock lock of an earlier boot.
+    /// Sets the entry's boot to the present one, `boot_id`, and drops a clock lock of an earlier boot.
     pub(super) fn move_to_boot(&mut self, boot_id: &str) {
         if self.boot_id != boot_id {
             self.locked = None;
@@ -74,7 +76,7 @@ pub(super) struct Original {
     pub(super) limit: PowerLimit,
     #[serde(rename = "found_at")]
     pub(super) observed_at: DateTime<Utc>,
-    /// The latest boot in which the GPU had this limit.
+    /// The id of the latest boot in which the GPU had this limit.
     pub(super) boot_id: String,
     #[serde(rename = "counter_mj")]
     pub(super) counter: Option<Millijoules>,
@@ -91,7 +93,8 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// Removes the recorded limits of a GPU that an external writer has set to `theirs`; a clock lock stays recorded.
+    /// Removes the limits recorded for a GPU on which an external writer has set the limit `theirs`. A clock lock stays
+    /// recorded, together with `theirs` as the original limit.
     pub(super) fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) {
         self.originals.remove(gpu);
         let Some(entry) = self.entries.get_mut(gpu) else { return };

@@ -22,7 +22,7 @@ use wattune_core::domain::{ClockLimit, EventReasons, GpuId, GpuIdentity, PowerLi
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Millijoules, Watts};
 
-/// The number of attempts to read a name, and the pause between them.
+/// The number of attempts to read a name of the GPU, and the pause between two attempts.
 const NAME_TRIES: u32 = 10;
 const NAME_AGAIN: Duration = Duration::from_millis(200);
 
@@ -68,8 +68,8 @@ impl GpuDevice for NvmlDevice {
             let requested = query.ask(call::LIMIT, |d| d.power_management_limit().map(limit))?;
             (reading.requested, can.limit) = split(requested);
             reading.enforced = query.ask(call::ENFORCED_LIMIT, |d| d.enforced_power_limit().map(limit))?.ok();
-            // The wrapper calls throttle reasons and temperature by their old NVML names only. CUDA 14 drops these
-            // names; both values are then absent until the wrapper is updated.
+            // The wrapper (crate `nvml-wrapper`) reads throttle reasons and temperature only by their old NVML names.
+            // CUDA 14 drops these names; both values are then absent until the wrapper is updated.
             reading.reasons = query
                 .ask(call::REASONS, |d| d.current_throttle_reasons().map(|r| EventReasons::from_bits(r.bits())))?
                 .ok();
@@ -83,7 +83,7 @@ impl GpuDevice for NvmlDevice {
             self.properties.renew(&mut query)?;
             (can.mig, can.virtualised, can.limits, can.clocks) = self.properties.capabilities();
         }
-        // Energy is read last: the caller reads the clock as soon as this returns, and the time must fit the energy.
+        // Energy is read last: the caller reads the clock as soon as `read` returns, and that time must fit the energy.
         let power = match query.ask(call::FIELDS, newest_power)? {
             Ok(power) => Ok(power),
             Err(_) => query.ask(call::POWER, default_power)?,
@@ -121,7 +121,7 @@ impl GpuDevice for NvmlDevice {
     }
 
     fn lock_clocks(&mut self, highest: ClockLimit) -> Result<(), GpuError> {
-        // The lock starts at the lowest clock, so that the GPU can idle.
+        // The locked range starts at the lowest clock, so that the GPU can idle.
         let min_clock_mhz = match &self.capabilities.clocks {
             Ok(range) => range.min().megahertz(),
             Err(error) => return Err(error.clone()),
@@ -136,8 +136,8 @@ impl GpuDevice for NvmlDevice {
 
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError> {
         self.device.set_persistent(on).map_err(|error| gpu_error(call::SET_PERSISTENCE, error))?;
-        // On GPUs with coherent memory, turning persistence mode off invalidates every handle. If no new handle is
-        // found either, the next read fails.
+        // On GPUs with coherent memory, turning persistence mode off invalidates every handle. If the lookup of a new
+        // handle fails too, the next read fails.
         if !on && let Ok(device) = self.library.find(&self.identity.id) {
             self.device = device;
         }
@@ -172,8 +172,8 @@ fn identify(device: &Device<'_>, index: u32) -> Result<GpuIdentity, GpuError> {
     Ok(GpuIdentity { id, index, pci_bus_id, model, simulated: false })
 }
 
-/// Reads a name. It is shown to people and identifies stored profiles of the GPU model; wattune can use a GPU without a
-/// name, so the number of attempts is limited.
+/// Reads a name of the GPU; "unknown" if several attempts fail. Names are shown to people and stored profiles are found
+/// by the model's name, but wattune can use a GPU without a name, so the number of attempts is limited.
 fn read_name(call: &'static str, get: impl Fn() -> Result<String, NvmlError>) -> Result<String, GpuError> {
     for _ in 0..NAME_TRIES {
         if let Ok(name) = unless_gone(call, get())? {
@@ -208,9 +208,9 @@ fn probe(device: &Device<'_>, properties: &StaticProperties) -> Result<Capabilit
 /// The alternative, `nvmlDeviceGetPowerUsage`, is a one-second average on Ampere (except GA100) and newer GPUs, and the
 /// newest sample on older ones.
 ///
-/// Both are the GPU's own draw: the wrapper leaves the scope of field values at 0. On GH200 and GB200 the draw of the
-/// whole module (scope 1, with CPU and memory) is therefore unavailable. On GH200 the newest sample was nevertheless
-/// observed to include the CPU's draw (arXiv 2312.02741).
+/// Both values are the GPU's own draw, because the wrapper leaves the scope of field values at 0. The draw of a whole
+/// GH200 or GB200 module with CPU and memory (scope 1) is therefore unavailable. On GH200 the newest sample was
+/// nevertheless observed to include the CPU's draw (arXiv 2312.02741).
 fn newest_power(device: &Device<'_>) -> Result<Watts, NvmlError> {
     let mut samples = device.field_values_for(&[FieldId(NVML_FI_DEV_POWER_INSTANT)])?;
     let sample = samples.pop().ok_or(NvmlError::NoData)??;

@@ -4,12 +4,13 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::gpu::GpuError;
 
-/// NVML's code for a call that newer drivers no longer support; the wrapper does not know it.
+/// NVML's code for a call that newer drivers no longer support; the wrapper (crate `nvml-wrapper`) does not know it.
 const DEPRECATED: u32 = 26;
 /// NVML's code for a GPU that is no longer present; the wrapper does not know it.
 const GPU_NOT_FOUND: u32 = 28;
-/// The first of NVML's error codes that the wrapper does not know. The wrapper reports unknown codes as unexpected enum
-/// variants; genuine unexpected variants of the calls made here are all smaller.
+/// The first of NVML's error codes that the wrapper does not know. The wrapper reports an unknown error code as an
+/// unexpected enum variant with that number. For the calls made here, numbers of truly unexpected enum variants are all
+/// smaller.
 const FIRST_UNKNOWN_CODE: u32 = 23;
 
 /// Converts the error of `call`.
@@ -30,7 +31,7 @@ pub(super) fn gpu_error(call: &'static str, error: NvmlError) -> GpuError {
     }
 }
 
-/// Converts the error of a lookup by UUID: a GPU that is not found is lost.
+/// Converts the error of a lookup by UUID: a GPU that the driver does not find counts as lost.
 pub(super) fn lookup_error(call: &'static str, error: NvmlError) -> GpuError {
     match error {
         // Drivers return different codes for an unknown UUID.
@@ -39,13 +40,14 @@ pub(super) fn lookup_error(call: &'static str, error: NvmlError) -> GpuError {
     }
 }
 
-/// Returns true if the handle is invalid, so that the GPU has to be looked up again.
+/// Returns true if this error means that the GPU's handle is invalid, so that the GPU has to be looked up again.
 pub(super) fn is_gone(error: &NvmlError) -> bool {
     is_stale(error)
         || matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::UnexpectedVariant(GPU_NOT_FOUND))
 }
 
-/// Returns true if the driver was unloaded or replaced, so that the library has to be opened again.
+/// Returns true if this error means that the driver was unloaded or replaced, so that the library has to be opened
+/// again.
 pub(super) fn is_stale(error: &NvmlError) -> bool {
     matches!(error, NvmlError::Uninitialized | NvmlError::DriverNotLoaded | NvmlError::LibRmVersionMismatch)
 }
@@ -116,7 +118,7 @@ mod tests {
             let gone = is_gone(&refusal);
             let mapped = gpu_error(CALL, refusal);
             assert_eq!(mapped, meaning);
-            // A lost GPU is looked up again, and so is one whose driver went away.
+            // A lost GPU is looked up again, and so is a GPU whose driver was unloaded.
             assert!(gone || !matches!(mapped, GpuError::Lost { .. }), "{mapped}");
         }
     }

@@ -14,7 +14,7 @@ use crate::files::regular;
 use crate::gpu::GpuError;
 use wattune_core::domain::GpuId;
 
-/// The default file names of the library: the name that drivers install, then that of development packages.
+/// The default file names of the library: first the name that drivers install, then the name in development packages.
 const DEFAULT_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
 /// Settings for access to the NVIDIA driver.
@@ -49,8 +49,8 @@ pub enum OpenError {
     DriverNotLoaded { path: PathBuf },
     /// The permission to read the library or the driver's device files is missing.
     #[error(
-        "no permission to use the NVIDIA driver through {}: {message}; this user must be able to read it, \
-         /dev/nvidiactl and /dev/nvidia0, 1, …", path.display()
+        "no permission to use the NVIDIA driver through {}: {message}; this user must be able to read it, and to read \
+         and write /dev/nvidiactl and /dev/nvidia0, 1, …", path.display()
     )]
     NoPermission { path: PathBuf, message: String },
     /// The library and the running kernel module have different versions.
@@ -66,8 +66,8 @@ pub enum OpenError {
 
 /// The opened library of the driver.
 ///
-/// The wrapper's handles borrow the opened library and GPU threads live until the process ends, so the library is
-/// leaked, once per process. After a driver reload it is opened once more, which leaks a few kilobytes. The end of the
+/// The library is leaked once per process, because the wrapper's handles borrow it and GPU threads live until the
+/// process ends. After a driver reload it is opened and leaked once more, which takes a few kilobytes. The end of the
 /// process closes it.
 ///
 /// An open library preserves the GPUs' state in the driver, and prevents unloading the driver and resetting a GPU.
@@ -85,7 +85,7 @@ impl Library {
         };
         let mut tried = Vec::new();
         for path in names {
-            // Refuses a pipe, which would block until someone writes to it.
+            // Refuses a file such as a pipe, on which opening would block until another process writes to it.
             if let Err(error) = regular::open(&path)
                 && error.kind() == ErrorKind::InvalidInput
             {
@@ -105,7 +105,8 @@ impl Library {
         Err(OpenError::NoDriver { tried })
     }
 
-    /// Returns the number of GPUs that the driver reports, if any. Reopens the library after a driver reload.
+    /// Returns the number of GPUs that the driver reports; `None` if the driver does not answer. Reopens the library
+    /// after a driver reload.
     pub(super) fn count(&self) -> Option<u32> {
         let nvml = self.nvml();
         let count = match nvml.device_count() {
@@ -125,7 +126,7 @@ impl Library {
         self.nvml().device_count().map_err(|error| open_error(&self.path, "nvmlDeviceGetCount_v2", error))
     }
 
-    /// Returns the id of the GPU at this index, if the driver reports one.
+    /// Returns the id of the GPU at this index; `None` if the driver reports no GPU or no id there.
     pub(super) fn id_at(&self, index: u32) -> Option<GpuId> {
         let device = self.nvml().device_by_index(index).ok()?;
         GpuId::new(device.uuid().ok()?).ok()
@@ -148,8 +149,8 @@ impl Library {
         found.map_err(|error| lookup_error("nvmlDeviceGetHandleByUUID", error))
     }
 
-    /// Opens the library again to replace `stale`, unless another GPU's thread has replaced it. A new library is leaked
-    /// only if it `works`, since GPUs retry every few seconds.
+    /// Opens the library again in place of `stale`, unless another GPU's thread has already done so. The new library is
+    /// kept, and thus leaked, only if `works` succeeds with it, because GPUs retry every few seconds.
     fn renew(
         &self,
         stale: &'static Nvml,

@@ -5,7 +5,7 @@
 //! intervals, since drivers report some as unsupported temporarily; calls that fail for another reason are retried at
 //! the next read.
 //!
-//! Linux only, because persistence mode and virtualisation mode are.
+//! Linux only, because NVML has persistence mode and virtualisation mode only there.
 
 mod call;
 mod device;

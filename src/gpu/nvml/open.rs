@@ -62,7 +62,7 @@ fn open_now(library: &Arc<Library>) -> Result<OpenedGpus, OpenError> {
     let (sender, opened) = mpsc::channel();
     for index in 0..count {
         let (library, sender) = (library.clone(), sender.clone());
-        // The receiver may have timed out. A GPU whose thread cannot start counts as hanging.
+        // Sending fails if the receiver has stopped waiting. A GPU whose thread cannot start counts as hanging.
         let open = move || drop(sender.send((index, NvmlDevice::open(library, index))));
         drop(thread::Builder::new().name(format!("open{index}")).spawn(open));
     }
@@ -95,7 +95,8 @@ struct Search {
 struct SearchState {
     /// The ids of the open GPUs.
     opened: BTreeSet<GpuId>,
-    /// The indices that a thread is opening now: such a call may hang forever, so it is not made twice.
+    /// The indices whose GPUs threads are opening now. Opening may hang forever, so no second thread tries the same
+    /// index.
     opening: BTreeSet<u32>,
     /// True once the receiver is dropped.
     is_over: bool,
@@ -114,7 +115,7 @@ fn search(library: Arc<Library>, opened: BTreeSet<GpuId>) -> Receiver<Box<dyn Gp
     };
     // Without the thread, GPUs that become usable later are used only after the next start of the daemon.
     if let Err(error) = thread::Builder::new().name("gpu-search".into()).spawn(body) {
-        tracing::error!(%error, "cannot start the thread that searches for returning GPUs");
+        tracing::error!(%error, "cannot start the thread that looks for lost GPUs; one that returns is used only after a restart of the daemon");
     }
     found
 }
@@ -124,7 +125,7 @@ impl Search {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tries to open each index on a thread of its own, since a hanging GPU must not delay the others.
+    /// Tries to open the GPU at each index on a thread of its own, since a hanging GPU must not delay the others.
     fn open_new(search: &Arc<Self>) {
         let Some(count) = search.library.count() else { return };
         if usize::try_from(count).is_ok_and(|count| count <= search.state().opened.len()) {

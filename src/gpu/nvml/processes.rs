@@ -7,14 +7,14 @@ use crate::gpu::ProcessUse;
 /// One of the driver's samples of a process's use of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
-    /// The time in microseconds of the driver's clock.
+    /// The time of the sample in microseconds, by the driver's clock.
     pub(super) at: u64,
     pub(super) pid: u32,
     pub(super) percent: u32,
 }
 
-/// Returns each process's mean over its samples newer than `seen`, and the time of the newest sample. Skips empty list
-/// entries and shares above 100 %, both of which drivers return.
+/// Returns first the mean use of each process over its samples that are newer than `seen`, and second the time of the
+/// newest sample. Skips empty list entries and uses above 100 %, both of which drivers return.
 pub(super) fn since(seen: u64, samples: impl Iterator<Item = Sample>) -> (Vec<ProcessUse>, u64) {
     let mut newest = seen;
     let mut sums: BTreeMap<u32, (u32, u32)> = BTreeMap::new();

@@ -8,7 +8,7 @@ use super::query::{Answer, Query, unless_gone};
 use crate::gpu::GpuError;
 use wattune_core::domain::{ClockLimit, ClockRange, LimitRange, PowerLimit};
 
-/// Properties that do not change while a GPU is open. Those that could not be read are read again later.
+/// Properties that do not change while a GPU is open. A property that could not be read is read again later.
 pub(super) struct StaticProperties {
     mig: Answer<bool>,
     virtualised: Answer<bool>,
@@ -28,7 +28,7 @@ impl StaticProperties {
         })
     }
 
-    /// Reads those missing properties again whose retry is due.
+    /// Reads the missing properties again, each once its retry is due.
     pub(super) fn renew(&mut self, query: &mut Query<'_>) -> Result<(), GpuError> {
         query.renew(&mut self.mig, is_mig)?;
         query.renew(&mut self.virtualised, is_virtual)?;
@@ -37,14 +37,15 @@ impl StaticProperties {
         query.renew(&mut self.clocks, lockable_clocks)
     }
 
-    /// Returns the capabilities: MIG on, virtual GPU, range of power limits, range of lockable clocks.
+    /// Returns four capabilities: whether MIG is on, whether the GPU is virtual, the range of power limits, and the
+    /// range of lockable clocks.
     pub(super) fn capabilities(&self) -> (bool, bool, Answer<LimitRange>, Answer<ClockRange>) {
         (self.mig == Ok(true), self.virtualised == Ok(true), self.limits(), self.clocks.clone())
     }
 
     /// Returns the range of power limits that wattune may set.
     fn limits(&self) -> Answer<LimitRange> {
-        // If a mode is unknown, wattune does not control the limit.
+        // If it is unknown whether MIG is on or the GPU is virtual, wattune does not control the limit.
         known_mode(self.mig.clone())
             .and(known_mode(self.virtualised.clone()))
             .and_then(|_| limit_range(self.constraints.clone(), self.default.clone()))
@@ -68,8 +69,9 @@ fn default_limit(device: &Device<'_>) -> Result<Answer<u32>, GpuError> {
     unless_gone(call::DEFAULT_LIMIT, device.power_management_limit_default())
 }
 
-/// Reads the graphics clocks for the highest memory clock, at which compute GPUs run. A GPU that lists no clocks
-/// accepts any clock up to its highest; the driver rounds it.
+/// Reads the graphics clocks that the GPU supports at its highest memory clock, at which compute GPUs run. If the GPU
+/// lists no clocks, uses steps of 15 MHz up to its highest clock: such a GPU accepts any clock, and the driver rounds
+/// it.
 fn lockable_clocks(device: &Device<'_>) -> Result<Answer<ClockRange>, GpuError> {
     let memory = unless_gone(call::MEMORY_CLOCKS, device.supported_memory_clocks())?;
     let listed = match memory.map(|clocks| clocks.into_iter().max()) {

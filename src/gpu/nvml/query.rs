@@ -11,7 +11,7 @@ use wattune_core::time::Monotonic;
 /// The value that a call returned, or the reason why the GPU has none.
 pub(super) type Answer<T> = Result<T, GpuError>;
 
-/// Returns the value or the reason why there is none. The outer error means that the GPU is gone.
+/// Returns the value, or the reason why `call` gave none. The outer error means that the GPU is gone.
 pub(super) fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Answer<T>, GpuError> {
     match result {
         Ok(value) => Ok(Ok(value)),
@@ -20,7 +20,7 @@ pub(super) fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -
     }
 }
 
-/// The driver calls of one reading: each value fails separately, unless the GPU is gone.
+/// The driver calls of one reading. If a call fails, only its own value is missing, unless the GPU is gone.
 pub(super) struct Query<'a> {
     device: &'a Device<'static>,
     refusals: &'a mut Refusals,
@@ -60,7 +60,7 @@ impl<'a> Query<'a> {
         Ok(answer)
     }
 
-    /// Reads a missing property again if its retry is due.
+    /// Reads a property again if it is missing and its retry is due.
     pub(super) fn renew<T>(
         &mut self,
         known: &mut Answer<T>,
@@ -71,7 +71,8 @@ impl<'a> Query<'a> {
             return Ok(());
         }
         *known = get(self.device)?;
-        // A property that was missing at the start may stay missing, for any reason: every failure delays the retry.
+        // Here every failure delays the retry, not only an unsupported call as in `ask`: a property that was missing at
+        // the start may stay missing for any reason.
         if let Err(error) = &*known {
             self.refusals.record(error.clone(), self.now);
         }

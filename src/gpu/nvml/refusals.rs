@@ -1,7 +1,8 @@
-//! Unsupported calls and the times of their retries.
+//! Unsupported calls, and the times at which they are retried.
 //!
-//! A busy driver may report a call as unsupported temporarily; a GPU that lacks a call lacks it permanently. So every
-//! refused call is retried, at intervals that grow with the time since the first refusal.
+//! A busy driver may report a call as unsupported although it is only temporarily so; a GPU that lacks a call lacks it
+//! permanently. The answers look the same, so every refused call is retried, at intervals that grow with the time since
+//! its first refusal.
 
 use crate::gpu::GpuError;
 use wattune_core::time::Monotonic;
@@ -55,8 +56,8 @@ mod tests {
         Monotonic::default().after(Seconds::new(seconds))
     }
 
-    /// Returns the times at which a call that is refused from the start is made, if it is tried ten times a second up
-    /// to `end` seconds.
+    /// Returns the times in seconds at which a call is made that the driver always refuses, if the caller tries ten
+    /// times a second until `end`.
     fn asked(end: u32) -> Vec<f64> {
         let (mut refusals, mut asked) = (Refusals::default(), Vec::new());
         for tenth in 0..end * 10 {

@@ -29,12 +29,13 @@ pub struct ClockPoint {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadCurve {
     points: Vec<CurvePoint>,
-    /// The same by clock, from the lowest clock up; empty if the job does not respond to clock locks.
+    /// The job's throughput and power by clock, from the lowest clock up; empty if the job does not respond to clock
+    /// locks.
     clocks: Vec<ClockPoint>,
 }
 
 impl LoadCurve {
-    /// Returns the curve of a job on one GPU with this profile; `None` without points.
+    /// Returns the curve of a job on one GPU, from a profile measured on one GPU; `None` if the profile has no points.
     pub fn from_profile(profile: &Profile) -> Option<Self> {
         let point = |p: &OperatingPoint| {
             let limit = p.setting.first()?.limit.watts();
@@ -43,7 +44,7 @@ impl LoadCurve {
         Self::new(profile.points.iter().rev().filter_map(point).collect())
     }
 
-    /// Returns the exact profile of a job that trains on this number of GPUs with this curve.
+    /// Returns the exact profile of a job that trains on this number of GPUs, each of which follows this curve.
     pub fn profile(&self, gpus: f64) -> Profile {
         let point = |p: &CurvePoint| OperatingPoint {
             setting: vec![PowerLimit::from_watts(p.limit).into()],
@@ -60,8 +61,8 @@ impl LoadCurve {
         (!points.is_empty()).then_some(Self { points, clocks: Vec::new() })
     }
 
-    /// Creates the curve of a compute-bound job: throughput saturates as `1 − e^(−k·share)` with the share of dynamic
-    /// power that the power limit allows, roughly as measured curves do.
+    /// Creates the curve of a compute-bound job. Its throughput saturates as `1 − e^(−4·share)`, roughly as measured
+    /// curves do; `share` is the part of the job's power above `floor` that the power limit allows.
     ///
     /// `demand` is the job's power without a limit; `floor` is the power that the GPU needs before it computes at all.
     pub fn saturating(range: &LimitRange, demand: Watts, floor: Watts, peak: SamplesPerSecond) -> Self {
@@ -76,18 +77,18 @@ impl LoadCurve {
         Self { points: points.collect(), clocks: Vec::new() }
     }
 
-    /// Creates the curve of a job from its throughput and power at each clock. Power must rise with the clock. A power
-    /// limit allows the highest clock whose draw is within it; a limit above all draws changes nothing, as for
-    /// memory-bound work. `None` without points.
+    /// Creates the curve of a job from its throughput and power at each clock; `None` without points. Power must rise
+    /// with the clock. A power limit allows the highest clock whose draw does not exceed it; a limit above all draws
+    /// changes nothing, as for memory-bound work.
     pub fn over_clocks(mut clocks: Vec<ClockPoint>) -> Option<Self> {
         clocks.sort_by_key(|p| p.clock);
         let points = clocks.iter().map(Self::affordable).collect();
         (!clocks.is_empty()).then_some(Self { points, clocks })
     }
 
-    /// Creates the curve of a job that at `highest` waits for memory nine tenths of its time: lower clocks hardly slow
-    /// it, and power limits above `demand` change nothing. `floor` of the draw does not depend on the clock; the rest
-    /// falls with the clock's square.
+    /// Creates the curve of a job that waits for memory nine tenths of its time when the GPU runs at the clock
+    /// `highest`: lower clocks hardly slow the job, and power limits above `demand`, its draw at that clock, change
+    /// nothing. The part `floor` of the draw does not depend on the clock; the rest falls with the clock's square.
     pub fn memory_bound(highest: ClockLimit, demand: Watts, floor: Watts, peak: SamplesPerSecond) -> Self {
         let point = |i: u32| {
             let clock = ClockLimit::from_megahertz(highest.megahertz() * i / 40);
@@ -105,7 +106,8 @@ impl LoadCurve {
         CurvePoint { limit: point.power, throughput: point.throughput, power: point.power }
     }
 
-    /// Returns the job's clocks in steps of 15 MHz, as GPUs have them; `None` for a curve by power limit only.
+    /// Returns the clocks from the highest to the lowest point of the curve in steps of 15 MHz, as GPUs have them;
+    /// `None` for a curve by power limit only.
     pub fn clocks(&self) -> Option<ClockRange> {
         let (low, high) = (self.clocks.first()?.clock.megahertz(), self.clocks.last()?.clock.megahertz());
         ClockRange::new((low..=high).rev().step_by(15).map(ClockLimit::from_megahertz).collect())
@@ -126,8 +128,8 @@ impl LoadCurve {
         }
     }
 
-    /// Returns throughput and power at a power limit with the clocks locked to `lock`. A lock has no effect on a curve
-    /// by power limit only.
+    /// Returns throughput and power at a power limit with the clocks locked to `lock`. A lock does not affect a curve
+    /// that is given by power limit only.
     pub fn at_lock(&self, limit: Watts, lock: Option<ClockLimit>) -> CurvePoint {
         let unlocked = self.at(limit);
         let (Some(lock), false) = (lock, self.clocks.is_empty()) else { return unlocked };

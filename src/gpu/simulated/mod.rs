@@ -1,9 +1,9 @@
 //! A simulated GPU with known physics and no hardware, labelled `simulated` in every view.
 //!
-//! A running job draws the power that its curve gives at the power limit; an idle GPU draws its idle power. After each
-//! change, draw and throughput approach their new values exponentially. For a job with a curve by clock, a power limit
-//! works by lowering the clock, and so does a clock lock. The energy counter integrates the true draw exactly. Power
-//! readings carry relative white noise; the counter, as on real GPUs, does not.
+//! A running job draws the power that its load curve gives at the power limit; an idle GPU draws its idle power. After
+//! each change, draw and throughput approach their new values exponentially. For a job whose curve is given by clock, a
+//! power limit and a clock lock both act by lowering the clock. The energy counter integrates the true draw exactly.
+//! Power readings carry relative white noise; the counter, as on real GPUs, does not.
 
 mod load;
 
@@ -109,7 +109,7 @@ impl SimulatedGpu {
         Self { clock, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Makes the GPU's clocks lockable to these steps. Call it before [`Self::device`].
+    /// Lets the daemon lock the GPU's clocks to each of these steps. Call it before [`Self::device`].
     #[must_use]
     pub fn with_clocks(self, clocks: ClockRange) -> Self {
         self.lock().clocks = Ok(clocks);
@@ -142,7 +142,8 @@ impl SimulatedGpu {
         self.lock().work
     }
 
-    /// Returns the GPU's load, 0 to 1: its power above idle, relative to the largest limit above idle.
+    /// Returns the GPU's load from 0 to 1: its power above idle power, as a fraction of the largest power limit above
+    /// idle power.
     pub fn load(&self) -> f64 {
         let state = self.lock();
         let most = state.physics.range.max.watts() - state.physics.idle;

@@ -61,7 +61,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     }
 }
 
-/// Adds past forecasts, for the current slot and for the latest slot with an actual value.
+/// Adds the past forecasts for two slots (time steps): the current one, and the latest one with an actual value.
 fn past_forecasts(carbon: &CarbonView, families: &mut Families) {
     let mut add = |name, help, views: &[PastForecastView]| {
         let family = families.gauge(name, "gco2e_per_kwh", help);

@@ -77,8 +77,11 @@ pub(super) fn describe(gpus: &[GpuView], families: &mut Families) {
         let known = GpuState::ALL.iter().map(|state| state.as_str());
         states.states(&labels(gpu), "state", known, |state| gpu.state.as_str() == state);
     }
-    let problems =
-        families.gauge("gpu_problem", "", "1 while this keeps wattune from measuring or controlling the GPU");
+    let problems = families.gauge(
+        "gpu_problem",
+        "",
+        "1 while the problem in the label kind keeps wattune from measuring or controlling the GPU",
+    );
     for gpu in gpus {
         problems.states(&labels(gpu), "kind", Concern::ALL.iter().map(|kind| kind.as_str()), |kind| {
             gpu.problems.iter().any(|problem| problem.as_str() == kind)

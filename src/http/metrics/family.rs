@@ -8,7 +8,8 @@ use prometheus_client::registry::Unit;
 
 pub(super) type Labels = Vec<(String, String)>;
 
-/// A metric of each item in a list: its name, unit and help, and the function that returns an item's value.
+/// A metric with one series per item of a list: name, unit, help, and the function that returns an item's value, `None`
+/// for no series.
 pub(super) type Metric<I> = (&'static str, &'static str, &'static str, fn(&I) -> Option<f64>);
 
 /// Returns 1 for true and 0 for false.
@@ -36,17 +37,17 @@ pub(super) struct Family {
 }
 
 impl Families {
-    /// Adds a gauge. The unit, if not empty, becomes the end of the name.
+    /// Adds a gauge. The unit, if not empty, is appended to the metric's name.
     pub(super) fn gauge(&mut self, name: &'static str, unit: &'static str, help: &'static str) -> &mut Family {
         self.family(name, unit, help, MetricType::Gauge)
     }
 
-    /// Adds a counter; its name ends with the unit and `_total`.
+    /// Adds a counter. The unit, if not empty, and `_total` are appended to the metric's name.
     pub(super) fn counter(&mut self, name: &'static str, unit: &'static str, help: &'static str) -> &mut Family {
         self.family(name, unit, help, MetricType::Counter)
     }
 
-    /// Adds an info metric, which has labels and no value; its name ends with `_info`.
+    /// Adds an info metric, which has labels and no value. `_info` is appended to the metric's name.
     pub(super) fn info(&mut self, name: &'static str, help: &'static str) -> &mut Family {
         self.family(name, "", help, MetricType::Info)
     }
@@ -89,7 +90,7 @@ impl Family {
         }
     }
 
-    /// Adds one series, or none if the value is absent.
+    /// Adds one series; none if the value is absent or not finite.
     pub(super) fn add<'k>(
         &mut self,
         labels: impl IntoIterator<Item = (&'k str, String)>,
@@ -106,7 +107,8 @@ impl Family {
         self.add(labels, 1.0)
     }
 
-    /// Adds one series per known state: 1 for those that are `present`, 0 for the others.
+    /// Adds one series for each state in `known`, labelled with the state under `key`: 1 for states for which `present`
+    /// is true, 0 for the others.
     pub(super) fn states<'k>(
         &mut self,
         labels: &[(&'k str, String)],

@@ -27,9 +27,12 @@ const GAUGES: [(&str, &str, &str, Value); 12] = [
     ("job_max_slowdown", "ratio", "Slowdown that the job allows", |_, j| j.objective.max_slowdown),
     ("job_lease", "seconds", "The job's lease", |_, j| Some(j.lease_s)),
     ("job_lease_left", "seconds", "Time until the lease expires without a further report", |_, j| j.lease_left_s),
-    ("job_expected_end_time", "seconds", "End of the job that the plan expects, since the Unix epoch", |_, j| {
-        j.expected_end.map(unix_time)
-    }),
+    (
+        "job_expected_end_time",
+        "seconds",
+        "Expected end of the job by its plan, in seconds since the Unix epoch",
+        |_, j| j.expected_end.map(unix_time),
+    ),
     ("job_plan_age", "seconds", "Age of the plan in force", |s, j| {
         j.plan_made_at.map(|at| Seconds::from_delta(s.now - at).max(Seconds::ZERO).get())
     }),
@@ -56,8 +59,8 @@ const GAUGES: [(&str, &str, &str, Value); 12] = [
     }),
 ];
 
-/// Returns true if the job's plan is in force, or would be in observe mode. The plan of a job whose GPU is lost or has
-/// an external limit is not in force.
+/// Returns true if the metrics show the job's plan: because the plan is in force, or because the daemon runs in observe
+/// mode, which only plans. The plan of a job whose GPU is lost or has an external limit is not in force.
 fn is_shown(status: &StatusView, job: &JobView) -> bool {
     status.mode == Mode::Observe || matches!(job.phase, Some(Phase::Planned | Phase::Paused))
 }
@@ -66,13 +69,13 @@ const COUNTERS: [(&str, &str, &str, Value); 4] = [
     ("job_energy", "joules", "Recorded energy of the job", |_, j| j.energy_j),
     ("job_samples", "", "Samples reported by the job", |_, j| j.samples),
     ("job_active", "seconds", "Time the job spent training", |_, j| Some(j.active_s)),
-    ("job_stalled", "seconds", "Time without progress for the job's own reasons", |_, j| Some(j.stalled_s)),
+    ("job_stalled", "seconds", "Time without progress that wattune did not cause", |_, j| Some(j.stalled_s)),
 ];
 
-/// The maximum number of jobs with series: first those that control GPUs, then the newest.
+/// The maximum number of jobs with series: first jobs whose GPUs wattune controls, then the newest jobs.
 const SHOWN: usize = 100;
 
-/// The maximum number of tag keys that become labels: the keys that most jobs have.
+/// The maximum number of tag keys that become labels: the most frequent ones.
 const TAG_KEYS: usize = 16;
 
 pub(super) fn describe(status: &StatusView, families: &mut Families) {
@@ -142,7 +145,7 @@ fn tag_keys<'a>(jobs: &[&'a JobView]) -> (BTreeSet<&'a str>, usize) {
     let mut keys: Vec<(&str, usize)> = found.into_iter().collect();
     keys.sort_by_key(|(_, jobs)| std::cmp::Reverse(*jobs));
     let all = keys.len();
-    // If several keys become the same label, only the most frequent one is used.
+    // If several keys become the same label, only the most frequent of them is used.
     let mut labels = BTreeSet::new();
     keys.retain(|(key, _)| labels.insert(label(key)));
     keys.truncate(TAG_KEYS);

@@ -18,7 +18,9 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     }
     let help = "Gaps in a device's readings since the daemon started whose energy is known from its counter";
     families.counter("ledger_gaps", "", help).add([], ledger.gaps as f64);
-    families.counter("ledger_gap", "joules", "Energy of those gaps").add([], ledger.gap_j);
+    families
+        .counter("ledger_gap", "joules", "Energy of the gaps in readings since the daemon started")
+        .add([], ledger.gap_j);
     let help = "Gaps in a device's readings since the daemon started whose energy is unknown: the counter was reset, or there is none";
     families.counter("ledger_unknown_gaps", "", help).add([], ledger.unknown_gaps as f64);
     let help = "Gaps of the last 24 hours in the ledger, by known or unknown energy";
@@ -28,7 +30,8 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
     }
     let help = "Difference between ledger and counters in the blocks closed since the daemon started; always 0 unless there is an error";
     families.gauge("ledger_difference", "joules", help).add([], ledger.difference_j);
-    let help = "End of the last block closed against the counters since the Unix epoch";
+    let help =
+        "Time at which a ledger block was last closed and compared with the counters, in seconds since the Unix epoch";
     families.gauge("ledger_closed_time", "seconds", help).add([], ledger.closed_at.map(unix_time));
     families
         .counter("ledger_settlements", "", "Hourly settlements since the daemon started, in all versions")
@@ -63,7 +66,7 @@ pub(super) fn describe(status: &StatusView, families: &mut Families) {
         .add([], settled.carbon_g);
 }
 
-/// Returns an estimate's mean and the bounds of its interval, each with its name.
+/// Returns an estimate's lower bound, mean and upper bound, each after the name that the series' label `bound` has.
 pub(super) fn bounds(estimate: Option<&IntervalView>) -> impl Iterator<Item = (&'static str, f64)> {
     estimate.into_iter().flat_map(|of| [("low", of.low), ("mean", of.mean), ("high", of.high)])
 }

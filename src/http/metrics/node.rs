@@ -1,4 +1,4 @@
-//! Metrics of the daemon, the cap on the node's power and planning under it, CPU packages and memory.
+//! Metrics of the daemon, of the cap on the node's power and planning under this cap, and of CPU packages and memory.
 
 use super::family::{Families, Metric, flag, unix_time};
 use crate::controller::view::{CpuZoneView, Mode, StatusView};

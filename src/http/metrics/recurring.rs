@@ -3,10 +3,10 @@
 use super::family::{Families, Metric, flag};
 use crate::recurring::{ArmView, RecurringStage, RecurringView};
 
-/// The maximum number of recurring jobs with series: those with the latest trials.
+/// The maximum number of recurring jobs with series: the jobs with the latest trials (runs).
 pub(super) const SHOWN: u32 = 50;
 
-/// The maximum number of batch sizes with series over all recurring jobs; each has up to six series.
+/// The maximum number of batch sizes with series, over all recurring jobs; each batch size has up to six series.
 const ARMS_SHOWN: usize = 400;
 
 const STAGES: [(RecurringStage, &str); 3] = [
@@ -28,9 +28,12 @@ const ARM_GAUGES: [Metric<ArmView>; 6] = [
         |a| a.mean_cost_j,
     ),
     ("recurring_cost_deviation", "joules", "Standard deviation of the expected cost", |a| a.deviation_j),
-    ("recurring_mean_carbon", "gco2e", "Expected cost at the reference intensity, with the objective carbon", |a| {
-        a.mean_cost_g
-    }),
+    (
+        "recurring_mean_carbon",
+        "gco2e",
+        "Expected emissions of a trial at the reference intensity, for recurring jobs with the objective carbon",
+        |a| a.mean_cost_g,
+    ),
     ("recurring_pulls", "", "Trials with this batch size that have a result", |a| Some(a.runs as f64)),
     ("recurring_reached", "", "Trials with this batch size that reached their target", |a| Some(a.reached as f64)),
     ("recurring_favourite", "", "1 for the batch size with the lowest expected cost", |a| Some(flag(a.favourite))),

@@ -349,13 +349,14 @@ fn series_of_jobs_and_tags_are_bounded() {
     for line in ["jobs 700.0", "jobs_left_out 600.0", "jobs_tag_keys_left_out 85.0"] {
         assert!(text.contains(&format!("\nwattune_{line}\n")), "{line}");
     }
-    // Jobs that control a GPU come first, then the newest; and the tag that all of them have.
+    // Jobs whose GPUs wattune controls are shown first, then the newest jobs. The tag that all jobs have becomes a
+    // label.
     let shown = |id: &str| text.contains(&format!("wattune_job_info{{job_id=\"{id}\""));
     assert_eq!(["j-3", "j-4", "j-600", "j-601", "j-699"].map(shown), [true, false, false, true, true]);
     assert_eq!(text.matches("tag_team=\"vision\"").count(), 100);
     assert_eq!(text.matches("=\"odd\"").count(), 15);
 
-    // Of two keys that become one label, the one that more jobs have is shown, and the other is counted.
+    // If two keys become the same label, the more frequent key is shown, and the other one is counted as left out.
     let clash = |number: usize| {
         let key = if number == 0 { "a-b" } else { "a_b" };
         JobView { job_id: format!("j-{number}"), tags: [(key.to_owned(), format!("of {key}"))].into(), ..job() }
@@ -374,7 +375,8 @@ fn the_metrics_of_a_busy_daemon() {
     insta::assert_snapshot!(encode(&status(), Some((&[recurring()], 3))).expect("text"));
 }
 
-/// The documentation's reference is generated from the snapshot.
+/// The documentation's reference of metrics is generated from the snapshot of this daemon, so each metric must be in
+/// it.
 #[test]
 fn the_busy_daemon_shows_every_metric() {
     assert_eq!(families(&status(), Some((&[recurring()], 3))).without_series(), [""; 0]);

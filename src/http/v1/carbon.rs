@@ -11,7 +11,7 @@ use crate::http::extract::{Params, invalid};
 use crate::http::shared::Shared;
 use wattune_core::units::Short;
 
-/// The length of a history of carbon intensities.
+/// The length of the requested history of carbon intensities.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -35,7 +35,8 @@ pub(in crate::http) async fn now(State(shared): State<Shared>) -> Answer<CarbonV
     shared.ask(|controller| Box::pin(async move { controller.carbon_now() })).await.map(Json)
 }
 
-/// Returns the carbon-intensity forecast that plans use, slot by slot from now on; empty while there is no signal.
+/// Returns the carbon-intensity forecast that plans use, one value per slot (time step) from now on; empty while there
+/// is no signal.
 #[utoipa::path(
     get, path = "/v1/carbon/forecast", operation_id = "get_carbon_forecast", tag = "carbon",
     responses((status = OK, body = Vec<IntensityView>))
@@ -44,7 +45,7 @@ pub(in crate::http) async fn forecast(State(shared): State<Shared>) -> Answer<Ve
     shared.ask(|controller| Box::pin(async move { controller.carbon_forecast() })).await.map(Json)
 }
 
-/// Returns past carbon intensities, slot by slot up to now, oldest first.
+/// Returns past carbon intensities, one value per slot (time step) up to now, oldest first.
 #[utoipa::path(
     get, path = "/v1/carbon/history", operation_id = "get_carbon_history", tag = "carbon", params(HistoryQuery),
     responses((status = OK, body = Vec<IntensityView>))
@@ -61,7 +62,7 @@ pub(in crate::http) async fn history(
     Ok(Json(answer.await??))
 }
 
-/// Returns the day-ahead electricity price, now and ahead; null if no price source is configured.
+/// Returns the day-ahead electricity price, for now and the time ahead; null if no price source is configured.
 #[utoipa::path(
     get, path = "/v1/price", operation_id = "get_price", tag = "carbon",
     responses((status = OK, body = Option<PriceView>))

@@ -13,7 +13,7 @@ use crate::http::extract::{FromPath, Named, Payload, Wire};
 use crate::http::shared::Shared;
 use wattune_core::domain::{DemandResponse, EventId};
 
-/// The path of a demand-response event.
+/// The parameters in the URL path of a demand-response event.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(in crate::http) struct EventPath {
@@ -44,7 +44,8 @@ impl Wire for NewEvent {
     ];
 }
 
-/// Lists all demand-response events by start: configured and announced ones, and those that ended less than a week ago.
+/// Lists all demand-response events by start, both configured and announced ones, except those that ended more than a
+/// week ago.
 #[utoipa::path(
     get, path = "/v1/demand-response", operation_id = "list_demand_response", tag = "demand response",
     responses((status = OK, body = Vec<EventView>))
@@ -53,13 +54,14 @@ pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<Ev
     shared.ask(|controller| Box::pin(async move { controller.events() })).await.map(Json)
 }
 
-/// Announces an event, or replaces the one with the same id. The event survives restarts; limits follow at once.
+/// Announces an event, or replaces the event with the same id. The event survives restarts of the daemon, and the power
+/// limits follow it at once.
 #[utoipa::path(
     post, path = "/v1/demand-response", operation_id = "announce_demand_response", tag = "demand response",
     request_body = NewEvent,
     responses(
         (status = CREATED, body = EventView, headers(("location" = String, description = "The address at which to withdraw it"))),
-        (status = OK, body = EventView, description = "The event replaced one with the same id"),
+        (status = OK, body = EventView, description = "The event has replaced an earlier event with the same id"),
         (status = CONFLICT, description = "The configuration has an event with that id, or there are too many events")
     )
 )]

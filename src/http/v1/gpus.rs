@@ -13,7 +13,7 @@ use crate::http::shared::Shared;
 use wattune_core::domain::InvalidJob;
 use wattune_core::units::{Seconds, Short, Watts};
 
-/// The path of a GPU.
+/// The parameters in the URL path of a GPU.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(in crate::http) struct GpuPath {
@@ -36,7 +36,7 @@ impl FromPath for GpuRef {
 pub(in crate::http) struct SetPowerLimit {
     /// The power limit to set, from the GPU's minimum up to its maximum usable limit.
     power_limit_w: f64,
-    /// The time until the override expires, unless it is renewed or released before. 1 to 604800 s.
+    /// The time until the override expires, unless the override is renewed or released before. 1 to 604800 s.
     #[schema(minimum = 1, maximum = 604_800)]
     ttl_s: f64,
 }
@@ -49,7 +49,8 @@ impl Wire for SetPowerLimit {
 }
 
 impl SetPowerLimit {
-    /// Returns the power limit and its time to live, or an error if a value is invalid for every GPU.
+    /// Returns the power limit and its time to live. The error is a value that no GPU allows; the requested GPU's own
+    /// range is checked later.
     fn checked(self) -> Result<(Watts, Seconds), InvalidJob> {
         let limit = finite("power_limit_w", Watts::try_new(self.power_limit_w))?;
         let ttl = finite("ttl_s", Seconds::try_new(self.ttl_s))?;
@@ -83,7 +84,8 @@ pub(in crate::http) async fn show(State(shared): State<Shared>, Named(which): Na
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu(&which) })).await??))
 }
 
-/// Returns a GPU's power limits and draw of the last 24 hours, oldest first, without times when no daemon was running.
+/// Returns a GPU's power limits and power draw of the last 24 hours, oldest first, without times when no daemon was
+/// running.
 #[utoipa::path(
     get, path = "/v1/gpus/{id}/history", operation_id = "get_gpu_history", tag = "gpus", params(GpuPath),
     responses((status = OK, body = Vec<LimitSpanView>), (status = NOT_FOUND, response = Problem))

@@ -42,18 +42,23 @@ pub(in crate::http) struct ReportQuery {
     #[serde(default = "by_job")]
     #[param(default = "job")]
     by: String,
-    /// The start: RFC 3339, or a date. Thirty days before `to` if absent. Rounded down to a full UTC hour.
+    /// The start of the span: a time in RFC 3339, or a date. Thirty days before `to` if absent. Rounded down to a full
+    /// UTC hour.
     from: Option<String>,
-    /// The end: RFC 3339, or a date, which includes that day. Now if absent. Rounded up to a full UTC hour.
+    /// The end of the span: a time in RFC 3339, or a date, whose day is included. Now if absent. Rounded up to a full
+    /// UTC hour.
     to: Option<String>,
     /// The format of the report.
     #[serde(default)]
     format: ReportFormat,
-    /// The functional unit of the SCI score (ISO/IEC 21031): `run`, `epoch` or `1e6-samples`.
+    /// The functional unit of the SCI score (software carbon intensity, ISO/IEC 21031): `run`, `epoch` or
+    /// `1e6-samples`. No score is computed if absent.
     functional_unit: Option<String>,
-    /// Samples per epoch; taken from each job's label `samples_per_epoch` if absent.
+    /// The number of samples per epoch, for the functional unit `epoch`; if absent, each job's label
+    /// `samples_per_epoch` gives the number.
     samples_per_epoch: Option<f64>,
-    /// The change of an hour's emissions above which the hour is listed as restated.
+    /// The change of an hour's emissions, in percent, above which the hour is listed as restated (changed by a later
+    /// computation); 5 if absent.
     restated_by_pct: Option<f64>,
 }
 
@@ -62,7 +67,7 @@ fn by_job() -> String {
 }
 
 impl ReportQuery {
-    /// Converts the query. The error is the first invalid parameter.
+    /// Converts the query to a request for a report. The error is the first invalid parameter.
     fn checked(self, now: DateTime<Utc>) -> Result<ReportRequest, InvalidJob> {
         let by: Grouping = self.by.parse().map_err(|e: InvalidGrouping| invalid("by", e.to_string()))?;
         let span = span(self.from.as_deref(), self.to.as_deref(), now)?;
@@ -81,11 +86,14 @@ impl ReportQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct LedgerQuery {
-    /// The start: RFC 3339, or a date. The day before `to` if absent. Rounded down to a full UTC hour.
+    /// The start of the span: a time in RFC 3339, or a date. The day before `to` if absent. Rounded down to a full UTC
+    /// hour.
     from: Option<String>,
-    /// The end: RFC 3339, or a date, which includes that day. Now if absent. Rounded up to a full UTC hour.
+    /// The end of the span: a time in RFC 3339, or a date, whose day is included. Now if absent. Rounded up to a full
+    /// UTC hour.
     to: Option<String>,
-    /// Only intervals after this interval number: the `next_after` of the previous page.
+    /// The number of the last interval of the previous page, which that page gives as `next_after`. The first page if
+    /// absent.
     #[serde(default, deserialize_with = "optional_whole_number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     after: Option<u64>,
@@ -96,7 +104,8 @@ pub(in crate::http) struct LedgerQuery {
 }
 
 impl LedgerQuery {
-    /// Returns the span, the number of the interval before the page, and the page's maximum length.
+    /// Returns the time span, the number of the last interval before the page (`None` for the first page), and the
+    /// maximum number of intervals on the page.
     fn checked(self, now: DateTime<Utc>) -> Result<(Slot, Option<u64>, u32), InvalidJob> {
         let mut found = span(self.from.as_deref(), self.to.as_deref(), now)?;
         if self.from.is_none() {
@@ -113,7 +122,7 @@ impl LedgerQuery {
     }
 }
 
-/// A page of the ledger of a span of time.
+/// One page of the ledger's content in a span of time.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LedgerPageView {
     /// The start of the span, a full UTC hour.
@@ -124,14 +133,15 @@ pub(in crate::http) struct LedgerPageView {
     intervals: Vec<LedgerRow>,
     /// The value of `after` for the next page; null on the last page.
     next_after: Option<u64>,
-    /// Hourly sums of intervals that are no longer stored individually; only on the first page.
+    /// Hourly sums of old intervals, which are no longer stored individually; only on the first page.
     rolled_up: Vec<RolledUpRow>,
-    /// The hourly settlements of the span's hours in all versions, and the corrections made within the span, as stored
-    /// in the ledger; only on the first page.
+    /// The ledger's entries in the span: all versions of each hour's settlement (computation of the hour's emissions),
+    /// corrections of owners, and losses of energy; only on the first page.
     entries: Vec<LedgerEntry>,
 }
 
-/// The owner of recorded energy: a job, an idle GPU, or none that can be determined.
+/// The owner of recorded energy: a job, `idle` (no job and no other process used the device), or `unattributed` (the
+/// owner is unknown).
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum EnergyOwner {
@@ -150,7 +160,8 @@ impl From<&Share> for EnergyOwner {
     }
 }
 
-/// The source of recorded energy: an energy counter, integrated power, or a counter's increase over a gap in readings.
+/// The source of an energy value: an energy counter, integrated power, or a counter's increase over a gap in the
+/// readings.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum MeasuredBy {
@@ -174,19 +185,21 @@ impl From<EnergySource> for MeasuredBy {
 pub(in crate::http) struct LedgerRow {
     /// The interval's number in the ledger.
     row: u64,
-    /// The number of the block that the interval belongs to.
+    /// The number of the interval's block; a block has the intervals that are closed together, usually those of an
+    /// hour.
     block: u64,
-    /// SHA-256 hash over the block's chain up to this interval.
+    /// SHA-256 digest of the block's hash chain up to and including this interval.
     hash: String,
     /// The id of the measured device.
     device: String,
-    /// The owner of the energy, corrections included.
+    /// The present owner of the energy, after all corrections.
     share: EnergyOwner,
     /// The id of the owning job, if the owner is a job.
     job_id: Option<String>,
-    /// The owner as first recorded, if a correction changed it.
+    /// The owner before any correction; null if no correction has changed the owner.
     recorded_share: Option<EnergyOwner>,
-    /// The id of the owning job as first recorded, if that was a job.
+    /// The id of the job that owned the energy before any correction; null if no correction has changed the owner, or
+    /// if the owner was not a job.
     recorded_job_id: Option<String>,
     /// The start of the interval.
     start: DateTime<Utc>,
@@ -217,12 +230,12 @@ pub(in crate::http) struct RolledUpRow {
     source: MeasuredBy,
 }
 
-/// An entry of the ledger's chain, such as an hourly settlement or a correction.
+/// An entry of the ledger's hash chain, such as a settlement of an hour or a correction.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LedgerEntry {
     /// The number of the entry in the chain.
     seq: u64,
-    /// SHA-256 hash over the chain up to this entry.
+    /// SHA-256 digest of the chain up to and including this entry.
     hash: String,
     /// The entry as it is stored.
     #[schema(value_type = Object)]
@@ -237,7 +250,7 @@ fn job_of(share: &Share) -> Option<String> {
 }
 
 impl LedgerPageView {
-    /// Converts a page of the ledger.
+    /// Converts a page of the ledger in `span` to the form in which the API returns it.
     fn of(page: LedgerPage, span: &Slot) -> Self {
         let row = |r: crate::store::LedgerRow| LedgerRow {
             row: r.row,
@@ -283,7 +296,7 @@ async fn store(shared: &Shared) -> Result<(Store, DateTime<Utc>), Problem> {
     shared.ask(|controller| Box::pin(async move { (controller.store(), controller.now().utc) })).await
 }
 
-/// Returns energy and emissions in a span of time by job, name, GPU, label, day or month.
+/// Returns energy and emissions in a span of time, grouped by job, name, GPU, label, day or month.
 #[utoipa::path(
     get, path = "/v1/report", operation_id = "get_report", tag = "ledger", params(ReportQuery),
     responses(
@@ -315,8 +328,9 @@ pub(in crate::http) async fn report(
     Ok(response)
 }
 
-/// Returns the ledger of a span of at most seven days: its intervals with their current owners, page by page. The first
-/// page also has the hourly settlements of the span in all versions, and the corrections made within it.
+/// Returns the ledger of a span of at most seven days, page by page: intervals of energy with their present owners. The
+/// first page also has hourly sums of old intervals, all versions of each hour's settlement (computation of the hour's
+/// emissions), corrections of owners, and losses of energy.
 #[utoipa::path(
     get, path = "/v1/ledger", operation_id = "get_ledger", tag = "ledger", params(LedgerQuery),
     responses((status = OK, body = LedgerPageView))

@@ -16,7 +16,7 @@ use crate::http::guard::check_listener;
 use crate::http::seat::Seat;
 use crate::http::shared::Shared;
 
-/// Returns mode, carbon signal, GPUs and their owners, open jobs, and current problems.
+/// Returns the daemon's mode, the carbon signal, the GPUs and their owners, the open jobs, and current problems.
 #[utoipa::path(
     get, path = "/v1/status", operation_id = "get_status", tag = "status",
     responses((status = OK, body = StatusView))
@@ -25,14 +25,15 @@ pub(in crate::http) async fn status(State(shared): State<Shared>) -> Answer<Stat
     shared.status().await.map(Json)
 }
 
-/// The interval of comments in a stream without events. A client that receives nothing for longer has lost its
-/// connection to the daemon.
+/// The interval of comments (lines without content) in a stream that has no events to send. A client that receives
+/// nothing for longer than this has lost its connection to the daemon.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// Streams server-sent events. `status` has the answer of `GET /v1/status`, limited to 50 jobs and problems; it is sent
-/// at once and after each change, at most once a second. `problem` is sent while the status is not available. At most
-/// 32 clients per user and 64 in total can be connected. Events have no ids: nothing is repeated after a reconnect. A
-/// client that reads nothing for 30 s while there is something to send is disconnected.
+/// Streams server-sent events. The event `status` has the answer of `GET /v1/status`, limited to 50 jobs and 50
+/// problems; it is sent at once and after each change, at most once a second. The event `problem` is sent while the
+/// status is not available. At most 32 clients per user and 64 in total can be connected. Events have no ids: nothing
+/// is repeated after a reconnect. A client that reads nothing for 30 s while there is something to send is
+/// disconnected.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "get_events", tag = "status",
     responses(

@@ -47,7 +47,7 @@ pub(in crate::providers) fn path(path: &Path) -> String {
     format!("{} (this looks like no path; write the path of a file that holds the key)", start(&shown))
 }
 
-/// Returns true if the code of a zone looks like a key.
+/// Returns true if a text that should be the code of a zone looks like a key, pasted there by mistake.
 pub(in crate::providers) fn is_like_key(code: &str) -> bool {
     let is_code =
         |word: &str| word.len() <= LONGEST_CODE && word.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit());

@@ -36,7 +36,7 @@ impl Api {
     /// Makes the connection without a request. The place is the source's own `zone` setting, else `carbon.zone`.
     ///
     /// # Errors
-    /// If no place is set, or if the text looks like coordinates but is not valid as such.
+    /// If no place is set, or if the place's text looks like coordinates but is no valid `latitude,longitude`.
     pub(in crate::providers) fn new(
         source: &'static str,
         own: Network<'_>,
@@ -125,7 +125,8 @@ impl Api {
         self.http.skew_note()
     }
 
-    /// Makes a forecast of these values, issued now: few sources publish when they made theirs.
+    /// Makes a forecast of these values, with now as the time of issue, because few sources publish when they made a
+    /// forecast.
     pub(in crate::providers) fn forecast<V: SignalValue>(
         &self,
         (kind, scope): (SignalKind, SignalScope),
@@ -178,7 +179,8 @@ impl Api {
     }
 }
 
-/// Time of the last refusal of a route or option, which is not requested for a day after: plans rarely change.
+/// Time at which a route or option of an API was last refused. The route or option is then not requested for a day,
+/// because users' plans at a source rarely change.
 #[derive(Debug, Default)]
 pub(in crate::providers) struct Denied(Mutex<Option<DateTime<Utc>>>);
 
@@ -209,15 +211,15 @@ pub(in crate::providers) trait ApiSource: Send + Sync {
     /// Returns the source's connection.
     fn api(&self) -> &Api;
 
-    /// Returns the kind and scope of the source's values if the settings determine them.
+    /// Returns first the kind, second the scope of the source's values; `None` if they are not known before an answer.
     fn meaning(&self) -> Option<(SignalKind, SignalScope)> {
         None
     }
 
-    /// Requests a forecast, as [`Provider::fetch`].
+    /// Requests a forecast, as [`Provider::fetch`] does.
     fn answer(&self, now: DateTime<Utc>) -> impl Future<Output = Result<Answer, ProviderError>> + Send;
 
-    /// Requests actual values, as [`Provider::fetch_actuals`].
+    /// Requests actual values, as [`Provider::fetch_actuals`] does.
     fn actuals(&self, span: Slot, now: DateTime<Utc>) -> impl Future<Output = Actuals<GramsPerKwh>> + Send;
 }
 

@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Maximum difference by which a stored forecast may lie in the future and still be accepted: clocks may be off.
+/// Maximum time after now at which a stored forecast may have been fetched and still be accepted: clocks may be off.
 const SKEW: TimeDelta = TimeDelta::minutes(15);
 
 #[derive(Clone, Debug)]
@@ -43,14 +43,15 @@ struct Storing<'a, V> {
 pub(in crate::providers) enum CacheProblem {
     #[error("cannot be read or written ({0}); check the directory's permissions")]
     Io(#[from] io::Error),
-    #[error("is not a stored forecast ({0}); ignored, and written anew with the next answer")]
+    #[error("is not a stored forecast ({0}); it is ignored, and replaced after the next response")]
     Corrupt(String),
 }
 
 impl Cache {
-    /// Names the file in `directory` for a source's forecasts of a signal, "carbon" or "price".
+    /// Returns the cache for a source's forecasts of a signal ("carbon" or "price"): a file in `directory`, not opened
+    /// yet.
     pub(in crate::providers) fn new(directory: &Path, signal: &str, source: &'static str, zone: Zone) -> Self {
-        // Zones that differ in special characters only share a file; `load` compares the zone.
+        // Zones whose names differ only in special characters share a file, so `load` compares the zone.
         Self { path: directory.join(format!("{signal}-{}.json", file_name(source, &zone))), source, zone }
     }
 
@@ -58,7 +59,8 @@ impl Cache {
         &self.path
     }
 
-    /// Reads the stored forecast; `None` if there is none of this source and zone, or if it lies too far ahead. Blocks.
+    /// Reads the stored forecast; `None` if there is none of this source and zone, or if it was fetched too far in the
+    /// future. Blocks the thread.
     pub(in crate::providers) fn load<V: SignalValue>(
         &self,
         now: DateTime<Utc>,
@@ -75,7 +77,7 @@ impl Cache {
         Ok(ours.then_some(forecast))
     }
 
-    /// Replaces the stored forecast atomically. Blocks.
+    /// Replaces the stored forecast atomically. Blocks the thread.
     pub(in crate::providers) fn store<V: SignalValue>(&self, forecast: &Forecast<V>) -> Result<(), CacheProblem> {
         if let Some(directory) = self.path.parent() {
             std::fs::create_dir_all(directory)?;
@@ -89,14 +91,14 @@ impl Cache {
     }
 }
 
-/// Reads the content of a file of this version.
+/// Reads the content of a file whose format version is [`VERSION`].
 pub(in crate::providers) fn read<V: SignalValue>(bytes: &[u8]) -> Result<Forecast<V>, CacheProblem> {
     let stored: Stored<V> = serde_json::from_slice(bytes).map_err(|e| CacheProblem::Corrupt(e.to_string()))?;
     if stored.version != VERSION {
         return Err(CacheProblem::Corrupt(format!("version {}, expected {VERSION}", stored.version)));
     }
     if !well_formed(&stored.forecast) {
-        return Err(CacheProblem::Corrupt("slots out of order, or values that are no intensities".to_owned()));
+        return Err(CacheProblem::Corrupt("slots out of order, or values out of range".to_owned()));
     }
     Ok(stored.forecast)
 }

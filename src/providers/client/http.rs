@@ -27,7 +27,7 @@ const MAX_ERROR_BYTES: u64 = 64 << 10;
 /// Maximum number of responses that are remembered for conditional requests; the oldest is dropped.
 const REMEMBERED: usize = 4;
 
-/// Maximum number of digests that are kept until they are taken; the oldest is dropped.
+/// Maximum number of digests of bodies that are kept until [`Http::take_digests`] takes them; the oldest is dropped.
 const MOST_DIGESTS: usize = 16;
 
 /// Maximum number of redirects followed per request; only redirects to the same origin are followed.
@@ -58,13 +58,14 @@ struct Remembered {
     skew: Option<TimeDelta>,
 }
 
-/// A response with its validator (`ETag` or modification time), by which the server recognises an unchanged one.
+/// A response with its validator (`ETag` or modification time), by which the server recognises at the next request that
+/// the response has not changed.
 #[derive(Debug)]
 struct Known {
     url: Url,
     validator: (HeaderName, HeaderValue),
     digest: Digest,
-    /// The body as JSON text: parsed, it may take a hundred times the memory.
+    /// The body as JSON text, because a parsed body may take a hundred times the memory.
     body: Arc<str>,
 }
 
@@ -183,7 +184,7 @@ impl Http {
         }
     }
 
-    /// Stores and returns the secrets that are sent with a request.
+    /// Stores the secrets that are sent with a request, so that no message shows them, and returns them.
     fn learn(&self, headers: &HeaderMap) -> Secrets {
         let sent = Secrets::default();
         let own = headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -235,7 +236,7 @@ impl Http {
         self.remembered().skew = theirs.map(|t| t.to_utc() - now);
     }
 
-    /// Returns a note if this machine's clock and the source's differ: slots would then be applied at the wrong time.
+    /// Returns a note if this machine's clock and the source's differ: values would then be applied at the wrong time.
     pub(in crate::providers) fn skew_note(&self) -> Option<String> {
         let skew = self.remembered().skew.filter(|s| s.abs() > SKEW)?;
         let side = if skew > TimeDelta::zero() { "behind" } else { "ahead of" };

@@ -7,7 +7,8 @@ use super::time::parse_time;
 use crate::providers::error::{ProviderError, shortened};
 use wattune_core::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalValue, Slot, TimeSeries};
 
-/// Maximum number of points in a response; 72 h in five-minute steps are 864. More are a mistake or an attack.
+/// Maximum number of points in a response; 72 h in five-minute steps are 864. A response with more points is a mistake
+/// or an attack.
 pub(in crate::providers) const MOST_POINTS: usize = 20_000;
 
 /// Returns an error about the place `at` in a body.
@@ -94,17 +95,18 @@ pub(in crate::providers) fn array<'a>(field: Option<&'a Value>, at: &str) -> Res
     let field = field.unwrap_or(&Value::Null);
     let array = field.as_array().ok_or_else(|| unexpected(at, "an array", field))?;
     if array.len() > MOST_POINTS {
-        return Err(malformed(at, format!("{} entries; more than {MOST_POINTS} are no forecast", array.len())));
+        return Err(malformed(at, format!("{} entries; at most {MOST_POINTS} are accepted", array.len())));
     }
     Ok(array)
 }
 
-/// Minimum difference that replaces the most common one as the step; shorter ones come from inexact starts.
+/// Minimum difference between starts that may replace the most common difference as the step; shorter differences come
+/// from inexact starts.
 const SHORTEST_STEP: TimeDelta = TimeDelta::minutes(5);
 
-/// Returns slots for points that have only a start. Each slot lasts the usual difference between neighbours (`step` if
-/// there is one point only), but at most until the next start. Points need not be in order; of two with the same start
-/// the later one counts.
+/// Returns slots for points that have only a start. Each slot lasts the usual difference between neighbouring starts
+/// (`step` if there is only one point), but at most until the next start. Points need not be in order; of two points
+/// with the same start, the later one in `points` counts.
 pub(in crate::providers) fn by_starts<T>(
     mut points: Vec<(DateTime<Utc>, T)>,
     step: Option<TimeDelta>,
@@ -123,8 +125,9 @@ pub(in crate::providers) fn by_starts<T>(
     points.into_iter().zip(starts).filter_map(|((start, value), next)| Some((slot(start, next)?, value))).collect()
 }
 
-/// Returns the most common difference, or the median of equally common ones. If shorter differences divide it, returns
-/// the shortest of those: the most common difference then spans gaps.
+/// Returns the most common difference, or the median of equally common ones. If shorter differences divide the most
+/// common one evenly, returns the shortest of them: points are missing then, and the most common difference spans the
+/// gaps.
 fn usual(mut differences: Vec<TimeDelta>) -> Option<TimeDelta> {
     differences.sort_unstable();
     let groups: Vec<&[TimeDelta]> = differences.chunk_by(|a, b| a == b).collect();
@@ -149,12 +152,12 @@ pub(in crate::providers) fn series<V: SignalValue>(
 pub(in crate::providers) fn notes(problems: &[SeriesProblem]) -> Vec<String> {
     let mut notes: Vec<String> = problems.iter().take(5).map(ToString::to_string).collect();
     if problems.len() > 5 {
-        notes.push(format!("and {} more of the kind", problems.len() - 5));
+        notes.push(format!("and {} more problems", problems.len() - 5));
     }
     notes
 }
 
-/// Returns a note if the forecast ends more than 1.5 h earlier than requested.
+/// Returns a note if the forecast ends more than 1.5 h before the requested horizon, `requested_h` hours after now.
 pub(in crate::providers) fn note_short<V: SignalValue>(
     forecast: &Forecast<V>,
     now: DateTime<Utc>,
@@ -207,7 +210,7 @@ mod tests {
     }
 }
 
-/// Bodies as broken connections, careless servers and attackers make them, for tests of all parsers.
+/// Damaged bodies for tests of all parsers, such as broken connections, careless servers and attackers make them.
 #[cfg(test)]
 pub(in crate::providers) mod damage {
     use proptest::prelude::*;
@@ -216,17 +219,17 @@ pub(in crate::providers) mod damage {
     /// A change to a body.
     #[derive(Clone, Debug)]
     pub(crate) enum Damage {
-        /// A byte is replaced.
+        /// The byte at the index is replaced.
         Byte(prop::sample::Index, u8),
-        /// The end is missing.
+        /// The part from the index on is missing.
         Cut(prop::sample::Index),
-        /// The n-th value of the tree is replaced.
+        /// The value at the index among all values of the JSON tree is replaced.
         Value(prop::sample::Index, Value),
-        /// The body is something else.
+        /// The body is replaced by other bytes.
         Other(Vec<u8>),
     }
 
-    /// Any damage.
+    /// Generates any kind of damage.
     pub(crate) fn any() -> impl Strategy<Value = Damage> {
         prop_oneof![
             (proptest::prelude::any::<prop::sample::Index>(), proptest::prelude::any::<u8>())
@@ -255,7 +258,7 @@ pub(in crate::providers) mod damage {
     }
 
     impl Damage {
-        /// The body after it.
+        /// Returns the body with the damage.
         pub(crate) fn done_to(&self, body: &str) -> Vec<u8> {
             let mut bytes = body.as_bytes().to_vec();
             match self {

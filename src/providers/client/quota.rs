@@ -1,4 +1,5 @@
-//! Counts of requests to a source, kept across restarts, because the source's own quota continues across them too.
+//! Counts of requests to a source. They are kept across restarts of the daemon, because the source's own quota does not
+//! begin anew with a restart.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -17,10 +18,10 @@ const DAY: TimeDelta = TimeDelta::days(1);
 /// Maximum number of request times that are kept, more than the highest quota (36 000 per hour).
 const MOST: usize = 100_000;
 
-/// Maximum length that is read of a stored file, more than wattune writes.
+/// Maximum number of bytes that are read of a stored file; files that wattune writes are shorter.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// The number of requests to a source.
+/// Numbers of recent requests to a source, and the source's quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Requests {
     /// Number of requests within the last hour.
@@ -65,7 +66,8 @@ impl Kept {
 }
 
 impl Usage {
-    /// Loads the counts of an earlier run from a file in `directory`; a file that cannot be read counts as empty.
+    /// Loads the counts of an earlier run from a file in `directory`; a file that cannot be read counts as empty. If
+    /// `directory` is absent, counts are kept in memory only. `name` is a part of the file's name.
     pub(in crate::providers) fn load(directory: Option<&Path>, name: &str, per_hour: u32) -> Arc<Self> {
         let path = directory.map(|d| d.join(format!("requests-{name}.json")));
         let read = |path: &PathBuf| {
@@ -85,7 +87,7 @@ impl Usage {
     /// Counts a request that is about to be made, and stores the count.
     ///
     /// # Errors
-    /// If the request would exceed the quota; it must not be made then.
+    /// If the request would exceed the quota; then it must not be made.
     pub(in crate::providers) fn take(&self, now: DateTime<Utc>) -> Result<(), ProviderError> {
         let mut kept = self.kept();
         let (present, day_ago) = (now.timestamp(), (now - DAY).timestamp());
@@ -115,7 +117,7 @@ impl Usage {
         Requests { last_hour: count(now - HOUR), last_day: count(now - DAY), allowed_per_hour: self.per_hour }
     }
 
-    /// Returns the zone that was stored for a place.
+    /// Returns the zone that was stored for a place; `None` if none was, or if that of another place is stored now.
     pub(in crate::providers) fn pinned(&self, place: &str) -> Option<String> {
         self.kept().pinned.as_ref().filter(|p| p.place == place).map(|p| p.zone.clone())
     }
@@ -128,7 +130,8 @@ impl Usage {
         self.store(&copy);
     }
 
-    /// Writes the counts to disk. If that fails, they last until the next restart. The daemon creates the directory.
+    /// Writes the counts to disk. If that fails, they are lost at the next restart. The directory must exist: the
+    /// daemon creates it.
     fn store(&self, kept: &Kept) {
         let Some(path) = &self.path else { return };
         let write = || -> std::io::Result<()> {

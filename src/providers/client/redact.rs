@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// Minimum number of characters that are hidden: shorter texts, and shorter beginnings of secrets, occur in many words.
+/// Minimum length of a text that is hidden, in characters: shorter secrets, and shorter beginnings of secrets, occur in
+/// many ordinary words.
 const SHORTEST: usize = 6;
 
 /// Maximum number of texts that are kept as secrets; the oldest are dropped, because tokens are renewed.
@@ -24,9 +25,9 @@ struct Known {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// A key or token: its beginning alone is hidden too.
+    /// A key or token: a text that holds only its beginning is hidden too.
     Key,
-    /// Several words: the beginning alone, which may be an ordinary word, is hidden only where the text was cut off.
+    /// Several words: their beginning alone, which may be an ordinary word, is hidden only where the text was cut off.
     Phrase,
     /// A user name: hidden in external texts only; its beginning alone, only where the text was cut off.
     Name,
@@ -48,7 +49,8 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Adds the secrets in a header value: the whole value, the key after the scheme, and user and password of "Basic".
+    /// Adds the secrets in a header value: the whole value, the key after the scheme ("Bearer"), and user name and
+    /// password for the scheme "Basic".
     pub(in crate::providers) fn learn(&self, value: &str) {
         let value = value.trim();
         let Some((scheme, rest)) = value.split_once(char::is_whitespace) else { return self.add(value, Kind::Key) };
@@ -93,7 +95,8 @@ impl Secrets {
         self.replaced(text, true)
     }
 
-    /// Returns a text in which only whole secrets are replaced, because parts of them may be ordinary words there.
+    /// Returns a text in which only whole secrets are replaced, because beginnings of secrets may be ordinary words
+    /// there.
     pub(in crate::providers) fn without_whole(&self, text: &str) -> String {
         self.replaced(text, false)
     }
@@ -120,7 +123,8 @@ impl Secrets {
 }
 
 impl Known {
-    /// Returns the number of characters to hide at the start of `text`; `cut` if beginnings of secrets are hidden too.
+    /// Returns the number of characters to hide at the start of `text`; `cut` is true if beginnings of secrets are
+    /// hidden too.
     fn hides(&self, text: &[char], cut: bool) -> usize {
         let same = self.text.iter().zip(text).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
         if same == self.text.len() {

@@ -11,7 +11,7 @@ use super::abridged;
 use wattune_core::domain::Zone;
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Settings of `[carbon]` that apply to every source, and the directory in which its requests are counted.
+/// Settings of `[carbon]` that apply to every source, and the directory in which the numbers of requests are stored.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedSettings<'a> {
     /// Value of `carbon.zone`.
@@ -26,7 +26,7 @@ pub struct SharedSettings<'a> {
     pub timeout: Seconds,
     /// Value of `carbon.max_body_bytes`.
     pub max_body_bytes: u64,
-    /// The daemon's state directory; requests are not counted on disk if absent.
+    /// The daemon's state directory; if absent, the numbers of requests are not stored on disk.
     pub state_dir: Option<&'a Path>,
 }
 
@@ -43,7 +43,8 @@ pub(in crate::providers) struct Network<'a> {
     pub(in crate::providers) requests_per_hour: u32,
 }
 
-/// Defines the settings table of a source with a network API: its own settings, and those of all such tables.
+/// Defines the settings table of a source with a network API: the source's own settings, and those that all such tables
+/// have in common.
 macro_rules! network_settings {
     (
         $(#[$doc:meta])* at $url:expr, at most $requests:literal an hour;

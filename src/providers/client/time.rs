@@ -11,11 +11,11 @@ pub(in crate::providers) enum TimeProblem {
     )]
     NoZone,
     #[error(
-        "was never shown by a clock of carbon.file.time_zone: clocks are put forward then; is that the zone of the \
+        "does not exist in carbon.file.time_zone, because clocks are put forward then; is that the zone of the \
              file's times?"
     )]
     Skipped,
-    #[error("may have the day or the month first; write 2026-03-01T12:30:00Z")]
+    #[error("is ambiguous, day or month may come first; write 2026-03-01T12:30:00Z")]
     DayOrMonth,
     #[error("is not a time; write RFC 3339 in UTC (2026-03-01T12:30:00Z) or unix seconds")]
     NotATime,

@@ -6,14 +6,15 @@ use super::source_state::SourceState;
 use crate::providers::provider::{Actuals, Provider};
 use wattune_core::domain::{SignalValue, Slot, TimeSeries};
 
-/// Span of actual values that is fetched if fewer are known: the local forecaster learns from them.
+/// Span up to now whose actual values are fetched if they are not known, because the local forecaster learns from them.
 const HISTORY: TimeDelta = TimeDelta::days(28);
 
 /// Maximum number of requests per fetch of actual values: the spans that some sources return are short.
 const MOST_WINDOWS: usize = 12;
 
-/// Returns the start of the span whose actual values are fetched: the first value that is not final, or the first gap
-/// of a day or more (the daemon did not run then), at most four weeks ago; four weeks ago if fewer values are known.
+/// Returns the start of the span up to now whose actual values are fetched. It is the time up to which values are final
+/// or, if earlier, the start of a gap of a day or more (in which the daemon did not run), but at most four weeks ago.
+/// If no values older than 26 days are known, it is four weeks ago.
 pub(super) fn fetch_actuals_from<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> DateTime<Utc> {
     let history = now - HISTORY;
     let Some(actual) = state.forecast.as_ref().map(|f| &f.actual) else { return history };

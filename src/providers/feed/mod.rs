@@ -1,4 +1,5 @@
-//! Polls the sources of a chain, each at its own interval, and publishes the known values.
+//! Polls the sources of a chain (sources in order of preference), each at its own interval, and publishes the known
+//! values.
 
 mod actuals;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -39,7 +40,8 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 /// Longest wait between two reads of the wall clock, which may be set meanwhile.
 const LONGEST_NAP: Seconds = Seconds::new(60.0);
 
-/// Time between fetches of past actual values, beside those in each answer: sources often revise them late.
+/// Time between fetches of past actual values, which are requested in addition to those in each answer, because sources
+/// often revise values late.
 const ACTUALS_EVERY: TimeDelta = TimeDelta::hours(6);
 
 /// Options of a [`Feed`].
@@ -49,7 +51,8 @@ pub struct FeedOptions {
     pub signal: &'static str,
     /// Directory in which answers are stored for the next start; they are not stored if absent.
     pub cache_dir: Option<PathBuf>,
-    /// Factor by which a value must lie outside the known range to be quarantined.
+    /// Factor by which a value must lie outside the known range to be quarantined (not used until later answers confirm
+    /// it).
     pub jump_factor: f64,
     /// True if past actual values are fetched again until they are final.
     pub fetch_actuals: bool,
@@ -77,8 +80,9 @@ struct Member<V: SignalValue> {
     cache_broken: bool,
     /// True while a request to the source is under way.
     busy: bool,
-    /// Due time of the next poll on the monotonic clock, in addition to that on the wall clock: a wall clock that is
-    /// set back by a day must not keep the feed silent for a day.
+    /// Due time of the next poll on the monotonic clock. The poll takes place at this time or at the due time on the
+    /// wall clock, whichever comes first: a wall clock that is set back by a day must not keep the feed silent for a
+    /// day.
     due: Monotonic,
     actuals_due_at: DateTime<Utc>,
 }
@@ -112,7 +116,8 @@ enum Outcome<V: SignalValue> {
 }
 
 impl<V: SignalValue> Feed<V> {
-    /// Makes a feed from the forecasts that an earlier run stored. Nothing is polled yet.
+    /// Makes a feed of sources, grouped in order of preference, with the forecasts that an earlier run stored. Polls
+    /// nothing yet.
     pub async fn start(groups: Vec<Vec<Arc<dyn Provider<V>>>>, options: FeedOptions, now: Now) -> Self {
         let (mut members, mut states) = (Vec::new(), Vec::new());
         for (group, providers) in groups.into_iter().enumerate() {
@@ -126,7 +131,7 @@ impl<V: SignalValue> Feed<V> {
                 let meant = |f: &Forecast<V>| provider.meaning().is_none_or(|meaning| meaning == (f.kind, f.scope));
                 let stored = stored.filter(meant);
                 states.push(SourceState::starting(provider.as_ref(), group, stored, now.utc));
-                // Shortly after the first poll, whose answer has most of the actual values.
+                // Actual values are due shortly after the first poll, whose answer contains most of them.
                 let actuals_due_at = now.utc + TimeDelta::seconds(20);
                 members.push(Member {
                     provider,
@@ -213,7 +218,8 @@ impl<V: SignalValue> Feed<V> {
                 });
                 after
             }
-            // The source offers no actual values beyond its answers; the old ones among those become final.
+            // The source offers no actual values beyond its answers; the old values among those in its answers become
+            // final.
             Ok(_) => before.with_actuals(&Default::default(), now.utc, self.options.jump_factor),
             Err(error) => {
                 tracing::debug!(source = before.source, "actual values cannot be fetched again: {error}");
@@ -284,7 +290,7 @@ impl<V: SignalValue> Feed<V> {
         }
     }
 
-    /// Starts the request that is due for a source, if any.
+    /// Starts the request that is due for a source, if one is due.
     fn ask(&mut self, index: usize, now: Now, requests: &mut JoinSet<(usize, Outcome<V>)>) {
         let member = &mut self.members[index];
         if member.busy {
@@ -354,13 +360,15 @@ impl<V: SignalValue> Member<V> {
     }
 }
 
-/// Returns the error for a source that panicked. It is polled again as after any other error; others are not affected.
+/// Returns the error for a source that panicked. The source is polled again as after any other error; other sources are
+/// not affected.
 fn died() -> ProviderError {
-    let what = "this version's reader of the source failed on it; the log says where. Please report it".to_owned();
+    let what = "wattune's parser for this source crashed; please report it with the log".to_owned();
     ProviderError::Malformed { what, at: "the answer".to_owned() }
 }
 
-/// Refuses an answer without a usable value: a forecast must cover now or a later time.
+/// Refuses an answer without a usable value of the kind that `contributes` selects: any actual value, or a forecast
+/// that reaches beyond now.
 fn usable<V: SignalValue>(
     answer: Answer<V>,
     contributes: Contribution,
@@ -376,7 +384,7 @@ fn usable<V: SignalValue>(
     if usable {
         return Ok(answer);
     }
-    let what = format!("nothing of what carbon.{}.contributes asks for", forecast.source);
+    let what = format!("no value of the kind that carbon.{}.contributes selects", forecast.source);
     Err(ProviderError::Empty { what })
 }
 

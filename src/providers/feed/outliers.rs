@@ -16,16 +16,16 @@ const BELIEVED: u32 = 3;
 /// Relative difference up to which two outliers count as the same.
 const SAME: f64 = 0.25;
 
-/// Minimum bound of the known range in g/kWh (or price per MWh) for comparisons: ratios to small values mean little.
+/// Smallest value in g/kWh (or price per MWh) to which other values are compared: ratios to smaller values mean little.
 const FLOOR: f64 = 50.0;
 
-/// Minimum number of values from which an answer's own range is used.
+/// Minimum number of values in an answer from which a range is derived for comparison.
 const OWN_YARDSTICK: usize = 8;
 
-/// Minimum span of actual values from which their own range is used.
+/// Minimum span of an answer's actual values from which a range is derived for comparison.
 const DAY: TimeDelta = TimeDelta::hours(24);
 
-/// Maximum age of known values that count towards the known range.
+/// Maximum age of values that count towards the known range.
 const WINDOW: TimeDelta = TimeDelta::days(28);
 
 /// Quarantined values of the newest answer.
@@ -39,7 +39,7 @@ pub struct Quarantined<V> {
     pub slot: Slot,
     /// The first quarantined value.
     pub value: V,
-    /// Lowest and highest known value.
+    /// The known range: first its lowest, second its highest value.
     pub known: (f64, f64),
     /// Factor by which a value must lie outside the known range to be quarantined.
     pub factor: f64,
@@ -65,9 +65,10 @@ impl<V: SignalValue> fmt::Display for Quarantined<V> {
     }
 }
 
-/// Removes outliers from `newest` and returns them; `None` if there are none, or if the source has repeated them
-/// often enough. `before` holds the outliers of the previous answer, which are repeated if `newest` has about the same
-/// value in the same slot. A forecast of only zeros is an outlier too, unless the known range reaches near zero.
+/// Removes outliers from `newest` and returns them; `None` if there are none, or if [`BELIEVED`] consecutive answers
+/// have contained them. `old` holds the known values, and `before` the outliers of the previous answer, which are
+/// repeated if `newest` has about the same value in the same slot. A forecast of only zeros is an outlier too, unless
+/// the known range reaches near zero.
 pub(super) fn quarantine<V: SignalValue>(
     old: Option<&Forecast<V>>,
     newest: &mut Forecast<V>,
@@ -96,7 +97,7 @@ pub(super) fn quarantine<V: SignalValue>(
     };
     newest.expected = keep(&newest.expected);
     newest.actual = keep(&newest.actual);
-    // The slot that was quarantined first is compared again, as long as it has not ended.
+    // The next answer is compared in the slot that was quarantined first, as long as that slot has not ended.
     let (slot, value) =
         again.map_or((slot, value), |b| if b.slot.end() > now { (b.slot, b.value) } else { (slot, value) });
     let since = again.map_or(now, |b| b.since);
@@ -104,7 +105,8 @@ pub(super) fn quarantine<V: SignalValue>(
 }
 
 /// Removes outliers from past actual values, and returns their number. A long history may have a wider range than the
-/// known values: if its middle half lies near the known range, its own range (without the outer 5 %) is added to it.
+/// known values: if the middle half of the history lies near the known range, that range is extended to the range of
+/// the history without its lowest and highest 5 %.
 pub(super) fn quarantine_past<V: SignalValue>(
     known: &Forecast<V>,
     actuals: &mut TimeSeries<Quoted<V>>,
@@ -142,8 +144,9 @@ impl Range {
 }
 
 impl<V: SignalValue> Quarantined<V> {
-    /// Returns true if an answer repeats the quarantined value: about the same value in the same slot or, if the answer
-    /// no longer covers that slot, as its first outlier.
+    /// Returns true if an answer repeats the quarantined value: it has about the same value in the same slot. If the
+    /// answer has no value there, its first outlier (`slot`, `value`) is compared instead, unless that lies in an
+    /// earlier slot.
     fn is_repeated_by(&self, newest: &Forecast<V>, slot: Slot, value: V) -> bool {
         let at = self.slot.start();
         let repeated = newest.expected.at(at).or_else(|| newest.actual.at(at)).map(|(_, v)| v.value);

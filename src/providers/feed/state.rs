@@ -9,13 +9,14 @@ use super::source_state::{Freshness, SourceState};
 use wattune_core::domain::{Forecast, SignalValue, TimeSeries, is_same_quantity};
 use wattune_core::units::GramsPerKwh;
 
-/// Difference in recent skill by which an equal source must exceed the active source to replace it.
+/// Difference by which the recent skill of another source in the same group must exceed that of the active source to
+/// replace the active source.
 const BETTER_BY: f64 = 0.05;
 
-/// Recent skill by source name: the fraction of the saving with perfect foresight that the source's forecast achieves.
+/// Recent skill by source name: the fraction that the source's forecast achieves of the saving with perfect foresight.
 pub type Ranks = BTreeMap<&'static str, f64>;
 
-/// The state of a feed: its sources, and the active source's forecast.
+/// The state of a feed: its sources, and the forecast of the active source (the one whose values are used).
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeedState<V: SignalValue = GramsPerKwh> {
     /// The sources, in the order of the chain.
@@ -24,7 +25,8 @@ pub struct FeedState<V: SignalValue = GramsPerKwh> {
     pub active: Option<usize>,
     /// Time at which the active source became active.
     pub active_since: DateTime<Utc>,
-    /// The active source's forecast. Actual values that it lacks are those of other sources of the same kind and scope.
+    /// The active source's forecast. Actual values that this source lacks are taken from other sources of the same kind
+    /// and scope.
     pub forecast: Option<Arc<Forecast<V>>>,
 }
 
@@ -56,7 +58,8 @@ impl<V: SignalValue> FeedState<V> {
     /// Returns the state with the active source chosen again for `now`.
     ///
     /// In the order of the chain: the first source whose forecast is fresh and covers now; else the first whose
-    /// forecast covers now; else the source whose values reach furthest. Equals are ordered by recent skill.
+    /// forecast covers now; else the source whose values reach furthest. Within a group of the chain, sources are
+    /// ordered by recent skill.
     #[must_use]
     pub fn chosen(mut self, ranks: &Ranks, now: DateTime<Utc>) -> Self {
         let order = self.order(ranks);
@@ -66,7 +69,8 @@ impl<V: SignalValue> FeedState<V> {
             let forecast = self.sources[*i].forecast.as_ref()?;
             forecast.actual.end().max(forecast.expected.end())
         };
-        // If several end at the same time, the first in the chain counts: `max_by_key` would take the last.
+        // If several forecasts end at the same time, the first source in the order counts: `max_by_key` takes the last,
+        // so the order is reversed.
         let latest = || order.iter().rev().filter(|i| last_word(i).is_some()).max_by_key(|i| last_word(i));
         let choice = order.iter().find(fresh).or_else(|| order.iter().find(covers)).or_else(latest).copied();
         if choice != self.active {
@@ -92,8 +96,8 @@ impl<V: SignalValue> FeedState<V> {
         order
     }
 
-    /// Returns the active source's forecast. Actual values that it lacks are taken from other sources of the same
-    /// quantity: kind and scope must be specified and equal.
+    /// Returns the active source's forecast. Actual values that this source lacks are taken from other sources of the
+    /// same quantity, whose kind and scope must be specified and equal.
     fn joined(&self) -> Option<Arc<Forecast<V>>> {
         let active = self.source()?.forecast.as_ref()?;
         let mut actuals = TimeSeries::default();

@@ -34,7 +34,7 @@ fn answer(source: &str, now: DateTime<Utc>, value: f64) -> Answer {
     forecast.into()
 }
 
-/// Answers with the values it is given, and fails where it is given none and when it has no more.
+/// A source that answers with the given values in turn. It fails for each `None`, and after the last value.
 struct Scripted {
     name: &'static str,
     values: Mutex<VecDeque<Option<f64>>>,
@@ -71,7 +71,7 @@ impl Provider for Scripted {
     }
 }
 
-/// A feed of groups of sources, with its answers kept in `directory`.
+/// Makes a feed of groups of sources, whose answers are stored in `directory`.
 async fn feed(groups: &[&[Arc<Scripted>]], directory: Option<&Path>, at: DateTime<Utc>) -> Feed {
     let options = FeedOptions { cache_dir: directory.map(Path::to_path_buf), ..FeedOptions::default() };
     let group = |g: &&[Arc<Scripted>]| g.iter().map(|s| Arc::clone(s) as Arc<dyn Provider>).collect();
@@ -86,7 +86,7 @@ fn moment(utc: DateTime<Utc>) -> Now {
     Now { utc, monotonic: Monotonic::default().after(Seconds::from_delta(utc - start()).max(Seconds::ZERO)) }
 }
 
-/// Polls the first source, whatever is due.
+/// Polls the first source, even if it is not due.
 async fn poll(feed: &mut Feed, at: DateTime<Utc>) -> FeedState {
     let answer = feed.members[0].provider.fetch(at).await;
     feed.take(0, answer, moment(at)).await;
@@ -185,7 +185,7 @@ async fn a_clock_set_back_does_not_silence_the_feed() {
     .await;
     handle.state.wait_for(|s| s.sources[0].fetched_at.is_some()).await.expect("polls");
     clock.jump(TimeDelta::days(-1));
-    // The nap of the first round is real time; after it the manual clock says that enough has passed.
+    // The feed sleeps in real time. When it wakes, the manual clock is past the monotonic due time of the next poll.
     clock.advance(Seconds::new(2.0));
     let polled = handle.state.wait_for(|s| s.sources[0].fetched_at.is_some_and(|t| t < start()));
     tokio::time::timeout(Duration::from_secs(10), polled).await.expect("polls again").expect("still there");

@@ -11,7 +11,8 @@ pub use super::sources::FuzzTarget;
 use super::sources::Source;
 use wattune_core::units::{GramsPerKwh, PricePerMwh};
 
-/// Returns all targets, sorted by name: the sources' parsers, the readers of stored files, and the reader of refusals.
+/// Returns all targets, sorted by name: the sources' parsers, the readers of stored files, and the reader of refusals
+/// (error responses).
 pub fn targets() -> Vec<FuzzTarget> {
     let mut targets = vec![
         FuzzTarget { name: "refusal", parse: |body| http::read_any(body, now()) },

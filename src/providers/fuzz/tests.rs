@@ -1,11 +1,11 @@
-//! Mutated bodies for all parsers: few of those that the example `fuzz_parsers` tries many of.
+//! Runs all parsers on a small number of mutated bodies; the example `fuzz_parsers` tries many more.
 
 #[path = "../../../tests/fuzz/bodies.rs"]
 mod bodies;
 
 use super::targets;
 
-/// Returns the corpus of all targets.
+/// Returns the bodies in the corpus of all targets.
 fn seeds() -> Vec<bodies::Seed> {
     bodies::seeds(&targets().iter().map(|target| target.name).collect::<Vec<_>>())
 }
@@ -26,7 +26,8 @@ fn every_target_takes_the_bodies_of_every_other() {
     }
 }
 
-/// `tests/fuzz/seeds.sh` numbers the folders of the corpus by name, the guided run numbers the targets.
+/// The two orders must agree: `tests/fuzz/seeds.sh` numbers the corpus's folders by name, and the guided fuzz run
+/// numbers the targets.
 #[test]
 fn folders_of_the_corpus_are_the_targets() {
     let corpus = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fuzz/corpus")).expect("a corpus");

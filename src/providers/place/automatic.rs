@@ -1,13 +1,15 @@
-//! The automatic chain (`source = "auto"`): sources for which the settings hold a file, an address, a key or an
-//! account, and sources that need none.
+//! The automatic chain (`source = "auto"`), an ordered list of sources: those for which the settings hold a file, an
+//! address, a key or an account, and those that need none of these.
 
 use super::Place;
 use crate::providers::error::SettingsError;
 use crate::providers::settings::{CarbonSettings, Chain};
 use crate::providers::sources::Source;
 
-/// Returns the chain for the settings' zone: sources that are set up, or need no key there, grouped by rank; within a
-/// group, sources that serve fewer countries come first. If there is no such source, the chain is the constant alone.
+/// Returns the chain for the zone in the settings: groups of sources with equal rank, lowest rank first. The chain
+/// holds the sources that the settings set up and those that serve the zone's country without a key. Within a group,
+/// sources that serve fewer countries come first. If no source qualifies, the chain holds only [`Source::Fixed`], a
+/// constant.
 pub(in crate::providers) fn automatic_chain(settings: &CarbonSettings) -> Vec<Vec<Source>> {
     let (place, shared) = (settings.zone.as_ref().map(Place::of), settings.shared(None));
     let country = place.as_ref().and_then(Place::country);
@@ -15,7 +17,7 @@ pub(in crate::providers) fn automatic_chain(settings: &CarbonSettings) -> Vec<Ve
     for source in Source::ALL.iter().copied() {
         let table = settings.table(source);
         let is_keyless = country.as_deref().is_some_and(|country| is_keyless(source, country));
-        // A source may refuse a place although it serves the place's country code (Northern Ireland).
+        // A source may refuse a place although it serves the country: Northern Ireland is in GB, but in another grid.
         let refuses = || matches!(table.build(&shared), Err(SettingsError::Place { .. }));
         if (is_keyless || table.is_set_up(place.as_ref())) && !refuses() {
             ready.extend(source.descriptor().rank.map(|rank| (rank, source)));
@@ -33,8 +35,8 @@ fn is_keyless(source: Source, country: &str) -> bool {
     source.descriptor().countries.contains(&country)
 }
 
-/// Returns advice for the user on how to get a forecast for the settings' zone; `None` if the settings choose a source,
-/// or a constant on purpose.
+/// Returns advice for the user on how to get a forecast for the zone in the settings. Returns `None` if the settings
+/// list sources, if the automatic chain has a source, or if the settings choose a constant (`carbon.fixed.g_per_kwh`).
 pub fn advice(settings: &CarbonSettings) -> Option<String> {
     let alone = match &settings.source {
         Chain::Auto => automatic_chain(settings) == [[Source::Fixed]],
@@ -112,7 +114,8 @@ mod tests {
         automatic_chain(&toml::from_str(text).expect(text))
     }
 
-    /// No test sets variables: the tables name some that do not exist.
+    /// Settings that name environment variables which do not exist, so that no key in the environment of the tests
+    /// counts.
     const NO_KEYS: &str =
         "[electricity_maps]\nkey_env = \"WATTUNE_NONE\"\n[watttime]\nusername_env = \"WATTUNE_NONE\"\n";
 

@@ -1,4 +1,4 @@
-//! Countries and bidding zones by the names that users write.
+//! Countries and bidding zones (areas with one electricity price) by the names that users write.
 
 /// A country, which users may write by its name or its three-letter code.
 struct Country {
@@ -6,7 +6,7 @@ struct Country {
     alpha3: &'static str,
     /// English name of the country.
     name: &'static str,
-    /// The country's bidding zone at Energy-Charts; absent if it has several or none.
+    /// The country's bidding zone at Energy-Charts; absent if the country has several or none.
     bidding_zone: Option<&'static str>,
 }
 
@@ -66,7 +66,7 @@ const COUNTRIES: [Country; 44] = [
     country("ZA", "ZAF", "South Africa", None),
 ];
 
-/// Other names of countries, in lower case, with their alpha-2 codes.
+/// Other names of countries: first a name in lower case, second the country's alpha-2 code.
 const OTHER_NAMES: [(&str, &str); 10] = [
     ("united kingdom", "GB"),
     ("britain", "GB"),
@@ -80,7 +80,7 @@ const OTHER_NAMES: [(&str, &str); 10] = [
     ("macedonia", "MK"),
 ];
 
-/// Bidding zones that are not a single country, by their names at Energy-Charts.
+/// Bidding zones that are a part of a country or span several countries, by their names at Energy-Charts.
 pub(in crate::providers) const BIDDING_ZONES: [&str; 22] = [
     "DE-LU",
     "DK1",
@@ -106,24 +106,26 @@ pub(in crate::providers) const BIDDING_ZONES: [&str; 22] = [
     "SE4",
 ];
 
-/// Returns a country's alpha-2 code for its alpha-3 code, in capitals.
+/// Returns the alpha-2 code of the country with this alpha-3 code, both in capitals; `None` if the country is unknown.
 pub(super) fn with_alpha3(alpha3: &str) -> Option<&'static str> {
     COUNTRIES.iter().find(|c| c.alpha3 == alpha3).map(|c| c.alpha2)
 }
 
-/// Returns a country's alpha-2 code for its English name.
+/// Returns the alpha-2 code of the country with this English name in any letter case; `None` if the name is unknown.
 pub(super) fn named(name: &str) -> Option<&'static str> {
     let country = COUNTRIES.iter().find(|c| c.name.eq_ignore_ascii_case(name)).map(|c| c.alpha2);
     country
         .or_else(|| OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, alpha2)| *alpha2))
 }
 
-/// Returns the English name of a country (alpha-2), and its bidding zone if it has a single known one.
+/// Returns first the English name of a country, second its bidding zone if it has exactly one known zone; `None` if the
+/// country's alpha-2 code is unknown.
 pub(in crate::providers) fn name_and_bidding_zone(alpha2: &str) -> Option<(&'static str, Option<&'static str>)> {
     COUNTRIES.iter().find(|c| c.alpha2 == alpha2).map(|c| (c.name, c.bidding_zone))
 }
 
-/// Returns the bidding zone that a code names, with or without the country before it ("SE3", "SE-SE3").
+/// Returns the entry of [`BIDDING_ZONES`] that a code names in any letter case, with or without the country in front
+/// ("SE3" or "SE-SE3").
 pub(in crate::providers) fn bidding_zone_named(code: &str) -> Option<&'static str> {
     let known = |code: &str| BIDDING_ZONES.iter().copied().find(|zone| zone.eq_ignore_ascii_case(code));
     known(code).or_else(|| known(code.split_once('-')?.1))

@@ -1,4 +1,5 @@
-//! A zone alone is enough for a forecast in Germany, Great Britain and Denmark: no key, no source, no other setting.
+//! Tests that `carbon.zone` alone is enough for a forecast in Germany, Great Britain and Denmark: no key, no source and
+//! no other setting is needed.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
@@ -11,7 +12,8 @@ fn now() -> DateTime<Utc> {
     DateTime::parse_from_rfc3339("2026-03-01T12:10:00Z").expect("a time").to_utc()
 }
 
-/// All three sources, with two days ahead in each one's form.
+/// Starts a server that answers like the three sources without a key, each in its own format, with a forecast of two
+/// days.
 async fn world() -> MockServer {
     let server = MockServer::start().await;
     let start = now() - TimeDelta::minutes(10);
@@ -54,7 +56,7 @@ async fn a_zone_alone_gives_a_forecast() {
         ("55.68,12.57", &["energinet", "energy_charts"], 50.0),
     ] {
         let mut settings: CarbonSettings = toml::from_str(&format!("zone = \"{zone}\"")).expect(zone);
-        // Nobody's keys of the machine that runs the tests.
+        // Keys in the environment of the machine that runs the tests must not count.
         settings.electricity_maps.key_env = "WATTUNE_NONE".to_owned();
         settings.watttime.username_env = "WATTUNE_NONE".to_owned();
         settings.energy_charts.base_url = base_url.clone();

@@ -1,5 +1,5 @@
-//! Places, and the choice of sources by place. A place is written in one of three forms: an ISO country,
-//! `latitude,longitude`, or a source's own code.
+//! Places whose electricity grid supplies the machine, and the choice of sources for a place. Users write a place in
+//! one of three forms: a country (ISO code or English name), `latitude,longitude`, or a source's own code.
 
 mod automatic;
 mod countries;
@@ -36,7 +36,7 @@ impl ZoneName {
     }
 }
 
-/// The place whose grid is followed, as the settings write it.
+/// The place whose electricity grid supplies the machine, as the settings write it.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::providers) struct Place {
     zone: Zone,
@@ -63,7 +63,7 @@ const COORDINATES: &str = "coordinates are latitude,longitude in degrees, like 5
 const GREAT_BELT_LONGITUDE: f64 = 10.98;
 
 impl Place {
-    /// Recognises in which of the three forms a zone is written.
+    /// Recognises whether a zone is written as a country, as coordinates, or as a source's own code.
     pub(in crate::providers) fn of(zone: &Zone) -> Self {
         Self { zone: zone.clone(), form: form_of(zone.as_str()) }
     }
@@ -85,7 +85,7 @@ impl Place {
         self.form == Form::Code
     }
 
-    /// Returns the country, ISO 3166-1 alpha-2 in capitals, as far as it is known without a request: for coordinates,
+    /// Returns the country, ISO 3166-1 alpha-2 in capitals, if it can be determined without a request: for coordinates,
     /// from the countries' borders; for codes, from the part before the first hyphen ("SE-SE3") or from the bidding
     /// zone ("SE3").
     pub(in crate::providers) fn country(&self) -> Option<String> {
@@ -106,7 +106,7 @@ impl Place {
         }
     }
 
-    /// Returns advice if the place looks like coordinates but is not valid as such.
+    /// Returns advice if the place looks like coordinates but is no valid `latitude,longitude`; otherwise `None`.
     pub(in crate::providers) fn misread(&self) -> Option<&'static str> {
         let text = self.zone.as_str();
         let number = |c: char| c.is_ascii_digit() || c.is_whitespace() || "+-.,;°NSEWnsew".contains(c);
@@ -115,13 +115,15 @@ impl Place {
         (self.is_code() && like).then_some(COORDINATES)
     }
 
-    /// Returns the place with latitude and longitude swapped, and the country there.
+    /// Returns first the coordinates with latitude and longitude swapped, as text, second the country at the swapped
+    /// point; `None` if the place is not written as coordinates, or if no country is there.
     fn swapped(&self) -> Option<(String, String)> {
         let (latitude, longitude) = self.coordinates()?;
         Some((format!("{longitude},{latitude}"), country_at(longitude, latitude)?))
     }
 
-    /// Returns the Danish price area ("DK1") that the place lies in.
+    /// Returns the Danish price area ("DK1" or "DK2") that the place lies in; `None` outside Denmark and for Denmark as
+    /// a whole.
     pub(in crate::providers) fn price_area(&self) -> Option<&'static str> {
         match self.form {
             Form::Coordinates { latitude, longitude } => {
@@ -136,7 +138,7 @@ impl Place {
         }
     }
 
-    /// Returns the error of a source that does not serve this place.
+    /// Returns the error for a source that does not serve this place; `why` is the reason, with the remedy.
     pub(in crate::providers) fn refused(&self, source_name: &'static str, why: impl Into<String>) -> SettingsError {
         SettingsError::Place { source_name, place: self.zone.to_string(), why: why.into() }
     }
@@ -183,7 +185,8 @@ fn country_in(boundaries: &CountryBoundaries, latitude: f64, longitude: f64) -> 
     ids.into_iter().find(|id| id.len() == 2).map(str::to_owned)
 }
 
-/// Reads country borders from OpenStreetMap (ODbL), © OpenStreetMap contributors. Needed at start only.
+/// Reads the built-in borders of countries, data from OpenStreetMap (ODbL), © OpenStreetMap contributors. They are not
+/// kept in memory, because they are needed only around the start of the daemon.
 fn boundaries() -> Option<CountryBoundaries> {
     CountryBoundaries::from_reader(BOUNDARIES_ODBL_180X90).ok()
 }

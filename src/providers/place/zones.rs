@@ -18,16 +18,16 @@ pub struct SourceZones {
     pub source: &'static str,
     /// Kind of the source's values, and whether they need a key or an account.
     pub what: &'static str,
-    /// The zones, if they are known.
+    /// The zones; empty if they are not known.
     pub zones: Vec<ZoneName>,
     /// Reason why the zones are not known, with the remedy; absent if they are known.
     pub problem: Option<String>,
 }
 
-/// Lists the zones of all sources, those without a key first. Sources with a key or an own address are asked over the
-/// network, as far as the settings allow.
+/// Lists the zones of all sources, those without a key first. Sources that need a key, an account or an address are
+/// asked over the network if the settings hold what the request needs.
 pub async fn zones(settings: &CarbonSettings, state_dir: Option<&Path>, now: DateTime<Utc>) -> Vec<SourceZones> {
-    // Any zone will do to request a list of zones.
+    // A source that sends a request must be built with a zone, but its list of zones does not depend on that zone.
     let any = Zone::new("CAISO_NORTH").ok();
     let shared = SharedSettings { zone: any.as_ref(), ..settings.shared(state_dir) };
     let mut sources = Source::ALL.to_vec();

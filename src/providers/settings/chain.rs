@@ -1,4 +1,4 @@
-//! `carbon.source`: the sources that are used, in order.
+//! `carbon.source`: the sources that are used, in order of preference.
 
 use std::fmt;
 
@@ -8,12 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::providers::sources::Source;
 
-/// The order in which sources are used. Written as `"auto"`, as one name, or as a list of names. The names of an inner
-/// list are equals, of which the one with the best recent forecasts is used first.
+/// The order in which sources are used. Users write it as `"auto"`, as one name, or as a list of names. The list may
+/// contain inner lists: the sources of an inner list are equals, of which the one with the best recent forecasts is
+/// used first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Chain {
     /// Chosen automatically: the sources for which the settings hold a file, an address, a key or an account, and those
-    /// that need none for the zone.
+    /// that need none of these for the zone.
     #[default]
     Auto,
     /// The listed sources, group by group; the sources of a group are equals.
@@ -57,7 +58,7 @@ fn named<E: de::Error>(name: &str) -> Result<Source, E> {
     Source::ALL.iter().copied().find(|s| s.name() == name).ok_or_else(|| E::unknown_variant(name, Source::CHOICES))
 }
 
-/// An element of the list: a name, or an inner list of equals.
+/// An element of the list in `carbon.source`: a name, or an inner list of equals.
 struct Group(Vec<Source>);
 
 struct GroupVisitor;

@@ -27,13 +27,14 @@ macro_rules! carbon_settings {
         pub struct CarbonSettings {
             /// The sources that are used, in order of preference.
             pub source: Chain,
-            /// Place whose grid is followed: an ISO country, `latitude,longitude`, or a source's own code; the source's
-            /// default if absent.
+            /// Place whose grid supplies the machine: a country, `latitude,longitude`, or a source's own code. If
+            /// absent, the source's default applies; using a source without a default is an error then.
             pub zone: Option<Zone>,
             /// Carbon intensity that is assumed where none is known, in gCO2e/kWh.
             #[serde(deserialize_with = "intensity")]
             pub fallback_g_per_kwh: GramsPerKwh,
-            /// Factor by which a value must lie above (or below) the range of the last four weeks to be quarantined.
+            /// Factor by which a value must lie above (or below) the range of the last four weeks to be quarantined: it
+            /// is not used until later answers confirm it.
             #[serde(deserialize_with = "jump_factor")]
             pub jump_factor: f64,
             /// Time between polls, in seconds; the source's own interval if absent.

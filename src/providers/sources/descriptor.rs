@@ -16,11 +16,12 @@ use crate::providers::provider::Provider;
 pub(in crate::providers) struct Descriptor {
     /// Name of the source in configuration and API, which is also the name of its folder.
     pub(in crate::providers) name: &'static str,
-    /// Kind of the source's values, and whether they need a key, for the list of zones; absent for sources without
-    /// zones.
+    /// Text for the list of zones: the kind of the source's values, and whether they need a key; absent for sources
+    /// without zones.
     pub(in crate::providers) summary: Option<&'static str>,
-    /// Rank in the automatic choice, lowest first; sources of the same rank are equals: 0 a file, 1 the user's own
-    /// address, 2 a key, 3 no key, 4 a marginal signal. Absent if the source is never chosen automatically.
+    /// Rank in the automatic choice, lowest first; sources of the same rank are equals. 0: a file. 1: a service at the
+    /// user's own address. 2: needs a key. 3: needs no key. 4: publishes marginal intensities. Absent if the source is
+    /// never chosen automatically.
     pub(in crate::providers) rank: Option<u8>,
     /// Countries that the source serves without a key, ISO 3166-1 alpha-2.
     pub(in crate::providers) countries: &'static [&'static str],
@@ -47,8 +48,8 @@ pub(in crate::providers) trait Table {
     /// If a setting is missing, or the source does not serve the place.
     fn build(&self, shared: &SharedSettings<'_>) -> Result<Arc<dyn Provider>, SettingsError>;
 
-    /// Checks for settings that are valid singly but contradict each other; `is_listed` if `carbon.source` names the
-    /// source.
+    /// Checks for settings that are valid singly but contradict each other; `is_listed` is true if `carbon.source`
+    /// names the source.
     fn check(&self, _is_listed: bool) -> Result<(), SettingsError> {
         Ok(())
     }
@@ -58,8 +59,8 @@ pub(in crate::providers) trait Table {
         false
     }
 
-    /// Lists the zones that the source serves, with a request to the source where that is needed. `shared.zone` is a
-    /// place that any source accepts.
+    /// Lists the zones that the source serves, with a request to the source where that is needed. `shared.zone` is any
+    /// zone: sources that send the request must be built with one, but the list does not depend on it.
     fn zones<'a>(
         &'a self,
         _shared: SharedSettings<'a>,

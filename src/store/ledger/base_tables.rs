@@ -1,5 +1,5 @@
-//! Verification of what reported figures depend on besides the derived tables: the schema, each device's checkpoint and
-//! the jobs.
+//! Verification of what the figures in reports depend on besides the derived tables: the schema, each device's
+//! checkpoint (counter reading up to which energy is recorded) and the jobs.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use wattune_core::domain::{EnergySource, JobId};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::verify::Inconsistency;
 
-/// Statements that create the parts of the schema, by kind, name and table.
+/// SQL statements that create the tables, indexes, triggers and views, by kind, name and table.
 type Schema = BTreeMap<(String, String, String), String>;
 
 /// Reason why a verification stopped: an inconsistency, or a failure of the database.
@@ -33,7 +33,7 @@ pub(super) fn inconsistency(table: &str, key: &str, why: impl Into<String>) -> V
     VerifyError::Inconsistency(Inconsistency { place: format!("table {table}, row of {key}"), why: why.into() })
 }
 
-/// Checks the database's integrity: an index without some rows would hide them from queries.
+/// Checks the integrity of the database file, because rows that are missing from an index would be hidden from queries.
 pub(super) fn check_pages(tx: &Connection) -> Result<(), VerifyError> {
     let found: String = rows::one(tx, "PRAGMA integrity_check(1)", [], rows::first)?;
     match found.as_str() {
@@ -75,8 +75,8 @@ pub(super) fn compare_schema(tx: &Connection) -> Result<(), VerifyError> {
 }
 
 fn schema(db: &Connection) -> Result<Schema, StoreError> {
-    // Statistics may be gathered by any tool and change no result. Nor does the former table of versions, which the
-    // next start drops.
+    // Leaves out SQLite's statistics, which any tool may gather, and the former table of versions, which the next start
+    // drops: neither changes the result of a query.
     let sql = format!(
         "SELECT type, name, tbl_name, COALESCE(sql, '') FROM sqlite_schema WHERE name NOT LIKE 'sqlite_stat%' \
          AND NOT (tbl_name = '{}' AND type IN ('table', 'index'))",
@@ -89,8 +89,8 @@ fn schema(db: &Connection) -> Result<Schema, StoreError> {
     Ok(rows::all(db, &sql, [], part)?.into_iter().collect())
 }
 
-/// Checks that no row since the last close is missing, that each device's checkpoint is unchanged, and that its
-/// counter's increase since the last close equals the recorded energy.
+/// Checks that no row since the last close is missing, that each device's checkpoint is unchanged, and that the
+/// increase of each device's energy counter since the last close equals the energy recorded from it.
 pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), VerifyError> {
     let of_record = |why: String| inconsistency("open_block", "the open block", why);
     let open = OpenBlock::stored(tx)?.map_err(|why| of_record(why.to_owned()))?;
@@ -120,7 +120,8 @@ pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Checks that exactly the registered jobs exist, unchanged since their registration and end.
+/// Checks that the jobs in the database are those that the ledger has, unchanged since their registration and end.
+/// `registered` and `ended` hold the digests that the ledger has of each job's registration and end.
 pub(super) fn compare_jobs(
     tx: &Connection,
     mut registered: BTreeMap<JobId, Digest>,

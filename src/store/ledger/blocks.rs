@@ -1,4 +1,5 @@
-//! Recording of intervals and checkpoints, and the close of a block of them with each device's balance.
+//! Recording of intervals and checkpoints, and the close of a block of intervals with a balance for each device: the
+//! recorded energy against the increase of its energy counter.
 
 use std::collections::BTreeSet;
 
@@ -19,14 +20,15 @@ use wattune_core::ledger::entry::{Balance, Close, Entry, Row};
 use wattune_core::units::Millijoules;
 
 impl Store {
-    /// Appends closed intervals and moves the checkpoints that they reach, in one transaction.
+    /// Appends closed intervals, and moves the checkpoints to the counter readings up to which these intervals contain
+    /// the energy, in one transaction.
     pub async fn append(&self, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
         let (intervals, checkpoints) = (intervals.to_vec(), checkpoints.to_vec());
         self.write.run(move |db| append(db, &intervals, &checkpoints)).await
     }
 
-    /// Closes the open block: stores its sums, each device's balance, and the end of its intervals' chain. Returns
-    /// `None` and writes nothing if it has no intervals.
+    /// Closes the open block: stores its sums, the balance of each device, and the last digest in the chain of its
+    /// intervals. Returns `None` and writes nothing if the block has no intervals.
     pub async fn close_block(&self, at: DateTime<Utc>) -> Result<Option<Close>, StoreError> {
         self.write.run(move |db| close_block(db, at)).await
     }
@@ -74,7 +76,7 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     let balances = balances(&cells, &gained);
     for off in balances.iter().filter(|b| b.difference_mj != 0) {
         tracing::error!(
-            device = %off.device, block, difference_mj = off.difference_mj, "the ledger differs from the counter"
+            device = %off.device, block, difference_mj = off.difference_mj, "recorded energy of the closed block differs from the energy counter's increase"
         );
     }
     store_balances(&tx, block, at, &balances)?;
@@ -90,7 +92,7 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     Ok(Some(close))
 }
 
-/// Stores a block's balances, and adds them to their day's, which reports read.
+/// Stores the balances of a block, and adds them to the sums of the block's day, which reports read.
 fn store_balances(tx: &Connection, block: i64, at: DateTime<Utc>, balances: &[Balance]) -> Result<(), StoreError> {
     let (day, at) = (day_of_close(at).timestamp_micros(), at.timestamp_micros());
     for balance in balances {
@@ -112,8 +114,9 @@ fn store_balances(tx: &Connection, block: i64, at: DateTime<Utc>, balances: &[Ba
     Ok(())
 }
 
-/// Returns a balance's columns: the counter's increase; the energy of jobs, idle, unattributed and integrated; the
-/// number of unequal blocks; the difference.
+/// Returns the columns of a balance, energies in millijoules: the counter's increase; the energy of jobs, idle,
+/// unattributed, and integrated from power; the number of blocks whose recorded energy differs from the counter; the
+/// difference.
 fn figures(sum: &DeviceBalance) -> Result<[Option<i64>; 7], StoreError> {
     let mj = |energy: Millijoules| rows::to_i64(energy).map(Some);
     let unequal = rows::signed(sum.unequal_blocks)?;

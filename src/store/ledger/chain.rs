@@ -1,4 +1,5 @@
-//! The chain of entries and intervals: numbers, digests, and the open block at its end.
+//! The chains of entries and of intervals, in which each digest covers all before it: numbers, digests, and the block
+//! that is open at the end.
 
 use rusqlite::{Connection, Row as TableRow, ToSql, params};
 
@@ -25,7 +26,7 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Returns the newest entry of a kind.
+    /// Returns the newest entry of a kind; `None` if there is none.
     pub async fn newest_entry(&self, kind: &str) -> Result<Option<Entry>, StoreError> {
         let sql = "SELECT seq, line FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger WHERE kind = ?1)";
         let kind = kind.to_owned();
@@ -41,7 +42,7 @@ impl Store {
     }
 }
 
-/// Returns the number of closed blocks; each has balances.
+/// Returns the number of closed blocks: the highest block number in `balances`, which has rows for each closed block.
 pub(super) fn closed_blocks(tx: &Connection) -> Result<i64, StoreError> {
     let last: Option<i64> = rows::one(tx, "SELECT MAX(block) FROM balances", [], rows::first)?;
     Ok(last.unwrap_or_default())
@@ -71,13 +72,14 @@ pub(super) fn digest(row: &TableRow<'_>) -> Result<Digest, StoreError> {
     Digest::from_bytes(bytes).ok_or_else(|| rows::damaged("ledger", "a digest is not 32 bytes"))
 }
 
-/// Returns a share's columns in the tables that store an empty text without a job.
+/// Returns the two columns of a share (who the energy belongs to: a job, idle or unattributed) in those tables that
+/// store an empty text if there is no job: first the share's name, second the job's id.
 pub(super) fn share_key(share: &Share) -> (&'static str, &str) {
     let (name, job) = rows::share_columns(share);
     (name, job.unwrap_or_default())
 }
 
-/// Adds digests to the rows of earlier versions.
+/// Adds digests to the rows of intervals that an earlier version of wattune stored without them.
 pub(super) fn chain_old_rows(tx: &Connection) -> Result<(), StoreError> {
     let sql = format!("SELECT id, {INTERVAL} FROM intervals WHERE hash IS NULL ORDER BY id");
     let of_row = |row: &TableRow<'_>| Ok::<_, StoreError>((row.get("id")?, rows::interval(row)?));

@@ -1,5 +1,6 @@
-//! Changes to the open block and to checkpoints that wattune did not make: detected by comparison with their record,
-//! and set aside when the daemon starts.
+//! Changes that wattune did not make to checkpoints (counter readings up to which energy is recorded) and to the open
+//! block (the rows since the last close). They are detected by comparison with the record of the open block, and set
+//! aside when the daemon starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +18,17 @@ use wattune_core::domain::DeviceId;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, Lost, Row};
 
-/// Reason, in the ledger, for lost energy where rows of the open block are not as wattune wrote them.
-const CHANGED_ROWS: &str = "the database was changed: intervals since the last close were edited or deleted, so that what is \
-                            recorded of this time is not what was measured";
-/// Reason, in the ledger, for lost energy where the record of the open block is not as wattune wrote it.
-const CHANGED_RECORD: &str = "the database was changed: the record of the open block was edited or deleted, so that intervals \
-                              and checkpoints since the last close may be missing";
+/// Reason that the ledger gives for unknown energy if rows of the open block are not as wattune wrote them.
+const CHANGED_ROWS: &str = "the database was changed by another program: intervals since the last close were edited or \
+                            deleted, so that what is recorded of this time is not what was measured";
+/// Reason that the ledger gives for unknown energy if the record of the open block is not as wattune wrote it.
+const CHANGED_RECORD: &str = "the database was changed by another program: the record of the open block was edited or \
+                              deleted, so that intervals and checkpoints since the last close may be missing";
 
-/// First version of the tables in which a checkpoint's digest covers all columns.
+/// First version of the tables in which a checkpoint's digest covers all of its columns.
 const ALL_COLUMNS: i64 = 13;
 
-/// Returns the devices whose checkpoints are not as wattune wrote them, with the reason.
+/// Returns the devices whose checkpoints are not as wattune wrote them, each with what is wrong.
 pub(super) fn changed_checkpoints(
     open: &OpenBlock,
     tx: &Connection,
@@ -39,7 +40,7 @@ pub(super) fn changed_checkpoints(
     while let Some(row) = found.next()? {
         let device: String = row.get("device")?;
         let stored = row.get_ref("hash")?.as_blob_or_null().ok().flatten().map(Digest::from_bytes);
-        // A column of another type was not written by this program.
+        // The digest cannot be computed if a column has another type; this program never writes such a column.
         let why = match (stored, digest_of_row(row).ok(), open.checkpoints.get(&device)) {
             (None, ..) => "has no digest: it was changed",
             (Some(stored), of_row, _) if stored.is_none() || stored != of_row => {
@@ -49,7 +50,7 @@ pub(super) fn changed_checkpoints(
                 changed.remove(&device);
                 continue;
             }
-            (_, _, Some(_)) => "is not the last one that was written",
+            (_, _, Some(_)) => "differs from the last checkpoint that wattune wrote",
             (_, _, None) => "was never written by wattune",
         };
         changed.insert(device, why);
@@ -57,7 +58,7 @@ pub(super) fn changed_checkpoints(
     Ok(changed)
 }
 
-/// Returns the reason if the rows of the open block are not as wattune wrote them.
+/// Returns what is wrong if the rows of the open block are not as wattune wrote them; `None` if they are.
 pub(super) fn changed_rows(open: &OpenBlock, tx: &Connection) -> Result<Option<String>, StoreError> {
     let (mut tail, mut last) = (last_close(tx)?, None);
     let mut statement = tx.prepare_cached(&as_recorded())?;
@@ -83,7 +84,7 @@ pub(super) fn changed_rows(open: &OpenBlock, tx: &Connection) -> Result<Option<S
     Ok(Some(format!("block {} {end}, but rows up to {} were written: some are missing", open.block, open.rows)))
 }
 
-/// Adds the digests and the record that tables of an earlier version lack.
+/// Adds the digests and the record of the open block, which tables of the earlier version `version` lack.
 pub(in crate::store) fn cover_old_rows(tx: &Connection, version: i64) -> Result<(), StoreError> {
     chain_old_rows(tx)?;
     if version < ALL_COLUMNS {
@@ -115,27 +116,28 @@ impl Changes {
         self.record.is_none() && self.checkpoints.is_empty() && self.rows.is_none()
     }
 
-    /// Deletes changed checkpoints, and records in the ledger the times whose energy is unknown. Rows and the end of
-    /// their chain stay as they are, so that verification continues to report the change.
+    /// Deletes changed checkpoints, and records in the ledger the times whose energy is therefore unknown. Changed rows
+    /// and the recorded end of their chain stay as they are, so that verification continues to report the change.
     fn set_aside(mut self, tx: &Connection, now: DateTime<Utc>) -> Result<(), StoreError> {
         for (device, why) in &self.checkpoints {
             tracing::error!(
-                "the database was changed: the checkpoint of {device} {why}; its energy until now is unknown"
+                "the database was changed by another program: the checkpoint of {device} {why}; its energy until now is unknown"
             );
             let sql = "SELECT end_us FROM intervals WHERE device = ?1 ORDER BY id DESC LIMIT 1";
             let until = rows::optional(tx, sql, [device], rows::first)?;
-            let why =
-                format!("the database was changed: its checkpoint {why}; what its counter gained since is unknown");
+            let why = format!(
+                "the database was changed by another program: its checkpoint {why}; what its counter gained since is unknown"
+            );
             append_lost(tx, device, until, now, &why)?;
-            // The stored open interval continues from the deleted checkpoint.
+            // The stored open interval is deleted too, because it continues from the changed checkpoint.
             rows::execute(tx, "DELETE FROM open_books WHERE device = ?1", [device])?;
             rows::execute(tx, "DELETE FROM checkpoints WHERE device = ?1", [device])?;
         }
         if let Some(why) = self.record {
-            tracing::error!("the database was changed: the record of the open block {why}");
+            tracing::error!("the database was changed by another program: the record of the open block {why}");
         }
         if let Some(why) = &self.rows {
-            tracing::error!("the database was changed: {why}");
+            tracing::error!("the database was changed by another program: {why}");
         }
         let sql = "SELECT DISTINCT device FROM intervals WHERE block = ?1 UNION SELECT device FROM checkpoints \
                    UNION SELECT device FROM balances";
@@ -155,7 +157,8 @@ impl Changes {
     }
 }
 
-/// Appends a time of unknown energy to the ledger, unless an earlier start did.
+/// Appends a time in which a device's energy is unknown to the ledger, unless an earlier start of the daemon appended
+/// the same one.
 fn append_lost(
     tx: &Connection,
     device: &str,
@@ -164,7 +167,7 @@ fn append_lost(
     why: &str,
 ) -> Result<(), StoreError> {
     let Ok(device) = DeviceId::new(device) else { return Ok(()) };
-    // Record the loss even if the wall clock was set back meanwhile.
+    // If the wall clock was set back past `from`, the loss is recorded with a length of one second.
     let from = from.and_then(|us| rows::moment(us).ok()).filter(|from| *from < now);
     let from = from.unwrap_or(now - TimeDelta::seconds(1));
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'lost' AND about_us = ?1";
@@ -176,10 +179,11 @@ fn append_lost(
 }
 
 impl Store {
-    /// Compares the rows and checkpoints since the last close with their record, and sets aside what was changed while
-    /// no daemon ran. A start does this before it continues from them.
+    /// Compares the rows and checkpoints since the last close with the record of the open block, and sets aside what
+    /// was changed while no daemon ran. At a start, the daemon calls this before it continues from these rows and
+    /// checkpoints.
     pub async fn set_changes_aside(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
-        // The usual case takes no lock, because another process may be writing.
+        // If nothing was changed, no lock is taken, because another process may be writing.
         if self.write.run(|db| Ok::<_, StoreError>(Changes::of(&*db.transaction()?)?.is_empty())).await? {
             return Ok(());
         }

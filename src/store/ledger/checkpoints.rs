@@ -22,12 +22,13 @@ pub struct Checkpoint {
     pub at: DateTime<Utc>,
     /// Name of the counter, for a device that can be read from several; `None` if there is only one or it is unknown.
     pub read_from: Option<String>,
-    /// Jobs on the device at that time.
+    /// Jobs that used the device at that time.
     pub holders: Vec<JobId>,
-    /// Total change of the reading, in millijoules, that is not recorded as energy, such as that by resets.
+    /// Sum of all changes of the reading, in millijoules, that were not recorded as energy, such as those by resets of
+    /// the counter.
     pub rebased_mj: i64,
-    /// Part of the counter's future increase that is recorded already: integrated from power while the counter was
-    /// absent.
+    /// Part of the counter's next increase that is recorded already: the energy integrated from power while the counter
+    /// was absent.
     pub estimated: Millijoules,
 }
 
@@ -39,7 +40,8 @@ impl Store {
     }
 }
 
-/// Stores the checkpoint that the rows of the open block reach.
+/// Stores the checkpoint up to which the rows of the open block contain a device's energy, and its digest in the record
+/// of the open block.
 pub(super) fn store_checkpoint(tx: &Connection, point: &Checkpoint, open: &mut OpenBlock) -> Result<(), StoreError> {
     let (counter, holders) = (rows::to_i64(point.counter)?, rows::json(&point.holders)?);
     let at = point.at.timestamp_micros();
@@ -47,14 +49,15 @@ pub(super) fn store_checkpoint(tx: &Connection, point: &Checkpoint, open: &mut O
     let (rebased, estimated) = (point.rebased_mj, rows::to_i64(point.estimated)?);
     let recorded = match open.checkpoints.contains_key(device) {
         true => 0,
-        // The block's rows of a new device precede this reading, so the device's base must precede those rows.
+        // If the device is new, its rows in the open block are of the time before this reading: its base (the reading
+        // at the start of the block) is lower by their energy.
         false => {
             let sql = "SELECT COALESCE(SUM(energy_mj), 0) FROM intervals \
                        WHERE block = ?1 AND device = ?2 AND source <> 'integrated_power'";
             rows::one(tx, sql, params![open.block, device], rows::first)?
         }
     };
-    // For a known device, the base in the database does not change.
+    // For a known device, the statement below leaves the base in the database unchanged.
     let base = Counter::with_recorded(counter, rebased, recorded).base;
     let hash = checkpoint_digest(&(device, counter, at, &holders, rebased, read_from, estimated))?;
     let sql = "INSERT INTO checkpoints \
@@ -84,8 +87,8 @@ pub(super) fn counter(row: &Row<'_>) -> Result<Counter, StoreError> {
     Ok(Counter { reading: row.get("counter_mj")?, rebased: row.get("rebased_mj")?, base: row.get("base_mj")? })
 }
 
-/// Columns that the digest of a checkpoint covers: device, counter, time, holders, change by resets, name of the
-/// counter, and part of its future increase that is recorded already.
+/// Columns that the digest of a checkpoint covers: device, counter reading, time, holders, change that is not recorded
+/// as energy, name of the counter, and part of the counter's next increase that is recorded already.
 type Columns<'a> = (&'a str, i64, i64, &'a str, i64, Option<&'a str>, i64);
 
 fn checkpoint_digest(columns: &Columns<'_>) -> Result<Digest, StoreError> {
@@ -105,7 +108,7 @@ pub(super) fn digest_of_row(row: &Row<'_>) -> Result<Digest, StoreError> {
     ))
 }
 
-/// Adds digests to checkpoints of an earlier version.
+/// Adds digests to checkpoints that an earlier version of wattune stored without them.
 pub(super) fn digest_old_checkpoints(db: &Connection) -> Result<(), StoreError> {
     let of_device = |row: &Row<'_>| Ok::<(String, Digest), StoreError>((row.get("device")?, digest_of_row(row)?));
     for (device, hash) in rows::all(db, "SELECT * FROM checkpoints WHERE hash IS NULL", [], of_device)? {

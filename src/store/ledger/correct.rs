@@ -1,4 +1,5 @@
-//! Corrections: a new entry attributes closed intervals to another share; the recorded share remains visible.
+//! Corrections: a new entry attributes closed intervals to another share (who the energy belongs to: a job, idle or
+//! unattributed). The recorded share remains visible.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +21,7 @@ use wattune_core::units::Millijoules;
 /// Request for a correction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CorrectionRequest {
-    /// Device whose intervals are corrected; all devices if absent.
+    /// Device whose intervals are corrected; `None` for all devices.
     pub device: Option<DeviceId>,
     /// Time within which the intervals lie.
     pub span: Slot,
@@ -47,7 +48,7 @@ pub struct CorrectionResult {
     pub energy: Millijoules,
     /// Devices of the corrected intervals.
     pub devices: BTreeSet<DeviceId>,
-    /// Hours whose emissions are due again.
+    /// Hours whose emissions have to be computed again.
     pub hours: Vec<DateTime<Utc>>,
 }
 
@@ -58,12 +59,12 @@ pub enum CorrectionError {
     /// Both shares are equal.
     #[error("nothing would change: both shares are the same")]
     Same,
-    /// No interval matches.
+    /// No interval matches the request.
     #[error(
-        "no closed interval of that share lies within {0}; intervals of the current hour can be corrected once it has ended"
+        "no recorded interval of the energy to be corrected lies within {0}; the current hour can be corrected after it has ended"
     )]
     Nothing(Slot),
-    /// Intervals were rolled up.
+    /// Some of the intervals were rolled up (summed) to hours, so that they cannot be corrected.
     #[error(
         "intervals of {hour} and other hours were rolled up, and sums cannot be corrected. Correct \
          intervals within ledger.keep_intervals_days, or choose a later --from"
@@ -87,7 +88,7 @@ impl From<rusqlite::Error> for CorrectionError {
 }
 
 impl Store {
-    /// Attributes closed intervals to another share. The emissions of their hours are due again afterwards.
+    /// Attributes closed intervals to another share, and marks their hours so that the emissions are computed again.
     pub async fn correct(&self, request: &CorrectionRequest) -> Result<CorrectionResult, CorrectionError> {
         if request.from == request.to {
             return Err(CorrectionError::Same);
@@ -175,7 +176,7 @@ pub(super) fn corrections_within(tx: &Connection, span: &Slot) -> Result<Vec<rep
                SUM(corrected.value ->> '$.energy_mj') AS energy_mj \
                FROM ledger, json_each(line, '$.rows') AS corrected WHERE kind = 'correction' \
                AND corrected.value ->> '$.hour' >= ?1 AND corrected.value ->> '$.hour' < ?2 GROUP BY seq ORDER BY seq";
-    // Full hours have one format, and sort as text.
+    // Times of full hours always have this format in the entries, and sort as text.
     let hour = |t: DateTime<Utc>| t.format("%FT%TZ").to_string();
     let correction = |row: &Row<'_>| {
         let Entry::Correction(made) = rows::from_json("ledger", rows::text(row, "line")?)? else { return Ok(None) };

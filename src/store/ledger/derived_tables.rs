@@ -1,5 +1,5 @@
-//! Verification of derived tables: reports read tables with sums and states that no digest covers. All of them are
-//! recomputed from the chain here and compared row by row.
+//! Verification of derived tables: the sums and states that reports read and that no digest covers. This module
+//! computes these tables again from the chain of the ledger, and compares them row by row.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ const DAY_TOTALS: Table = Table {
     name: "day_totals",
     key: &["day_us", "book", "device", "share", "job_id"],
     values: &["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"],
-    // Corrections leave rows of zeros.
+    // Leaves out rows of zeros, which remain after a correction has moved all energy to another share.
     only: "energy_mj <> 0 OR estimated_mj <> 0 OR forecast_mj <> 0 OR provisional_mj <> 0 OR final_mj <> 0 \
            OR unknown_mj <> 0 OR carbon_ug <> 0",
 };
@@ -75,7 +75,8 @@ const ROLLED_UP: Table = Table {
     only: "energy_mj <> 0",
 };
 
-/// Rows whose share differs from the one that their digest covers.
+/// Intervals whose share (who the energy belongs to) a correction changed: it differs from the recorded one, which the
+/// digest covers.
 const CORRECTED: Table = Table {
     name: "intervals",
     key: &["id"],
@@ -83,17 +84,17 @@ const CORRECTED: Table = Table {
     only: "booked_share IS NOT NULL OR booked_job IS NOT NULL",
 };
 
-/// Rows as text: the values of the other columns by the values of the key columns.
+/// Rows as texts: the values of the key columns, each with the values of the other columns.
 type Rows = BTreeMap<Vec<String>, Vec<String>>;
 
 impl Store {
     /// Verifies the ledger with `verifier`, which must be new, and compares the tables that reports read with the
-    /// ledger, all in one read transaction.
+    /// ledger, all in one read transaction. Returns the verified ledger, or the first inconsistency as the inner error.
     pub async fn verify(&self, verifier: Verifier) -> Result<Result<VerifiedLedger, Inconsistency>, StoreError> {
         match self.reports.run(move |db| go_through(&*db.transaction()?, verifier)).await {
             Ok(verified) => Ok(Ok(verified)),
             Err(VerifyError::Inconsistency(inconsistency)) => Ok(Err(inconsistency)),
-            // An unreadable digest or interval is an inconsistency, as a wrong one.
+            // An unreadable digest or interval is an inconsistency, just like a wrong one.
             Err(VerifyError::Store(StoreError::Damaged { what, why })) => {
                 Ok(Err(Inconsistency { place: what.to_owned(), why }))
             }
@@ -179,7 +180,8 @@ fn compare_derived(tx: &Connection, derived: Derived) -> Result<(), VerifyError>
     compare_jobs(tx, derived.registered, derived.ended)
 }
 
-/// Returns the daily sums over the newest settlements, once those are known to be correct.
+/// Returns the daily sums over the settlements that the table `settled` names; that table must have been verified
+/// before.
 fn day_totals(tx: &Connection) -> Result<Rows, StoreError> {
     let mut sums: BTreeMap<Vec<String>, [i128; 7]> = BTreeMap::new();
     let mut statement = tx.prepare_cached("SELECT seq, line FROM settled JOIN ledger USING (seq)")?;
@@ -196,7 +198,8 @@ fn day_totals(tx: &Connection) -> Result<Rows, StoreError> {
     Ok(sums.into_iter().map(|(key, sum)| (key, sum.map(|figure| figure.to_string()).to_vec())).collect())
 }
 
-/// Reports the first row that differs.
+/// Compares the rows of a table with the expected ones. Fails with the first row that differs, is missing or is not
+/// expected.
 fn compare(tx: &Connection, table: &Table, mut expected: Rows) -> Result<(), VerifyError> {
     let columns: Vec<&str> = table.key.iter().chain(table.values).copied().collect();
     let texts: Vec<String> = columns.iter().map(|name| format!("COALESCE(CAST({name} AS TEXT), '')")).collect();
@@ -209,7 +212,7 @@ fn compare(tx: &Connection, table: &Table, mut expected: Rows) -> Result<(), Ver
         let texts: Vec<String> = (0..columns.len()).map(|place| row.get(place)).collect::<Result<_, _>>()?;
         let (key, values) = texts.split_at(table.key.len());
         let Some(right) = expected.remove(key) else {
-            let why = format!("exists with {}, but does not follow from the ledger", shown(table.values, values));
+            let why = format!("exists with {}, but the ledger has no such row", shown(table.values, values));
             return inconsistency(key, why);
         };
         if let Some(place) = (0..values.len()).find(|place| values[*place] != right[*place]) {
@@ -225,7 +228,7 @@ fn compare(tx: &Connection, table: &Table, mut expected: Rows) -> Result<(), Ver
     }
 }
 
-/// Formats columns with their values, and times in readable form too.
+/// Formats columns with their values; times in microseconds are followed by a readable form.
 fn shown(names: &[&str], values: &[String]) -> String {
     let one = |(name, value): (&&str, &String)| {
         let time = value.parse().ok().filter(|_| name.ends_with("_us")).and_then(DateTime::from_timestamp_micros);
@@ -242,7 +245,7 @@ fn micros(t: DateTime<Utc>) -> String {
     t.timestamp_micros().to_string()
 }
 
-/// Returns an empty text for an absent number.
+/// Returns a number as text; an empty text for `None`.
 fn text_of(number: Option<i64>) -> String {
     number.map(|number| number.to_string()).unwrap_or_default()
 }

@@ -10,18 +10,19 @@ use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::Row;
 use wattune_core::ledger::verify::{entry_line, last_line, row_line};
 
-/// Approximate size in bytes of the texts that the connection's thread sends to the caller.
+/// Approximate size in bytes of each text, of many lines, that the connection's thread sends to the caller.
 const BATCH: usize = 1 << 16;
-/// Number of texts that are read ahead of the caller.
+/// Number of such texts that are read ahead of the caller.
 const BATCHES_AHEAD: usize = 4;
 
 impl Store {
-    /// Passes the whole ledger to `take`, as lines without line breaks, as of one moment.
+    /// Passes the whole ledger to `take`, one line per call and without the line break. All lines are read in one
+    /// transaction, so that they show the ledger at one moment.
     pub async fn export<E: From<StoreError>>(&self, mut take: impl FnMut(&str) -> Result<(), E>) -> Result<(), E> {
         let (sender, mut batches) = mpsc::channel::<String>(BATCHES_AHEAD);
         let reading = self.reports.run(move |db| {
             let mut batch = String::with_capacity(2 * BATCH);
-            // If the caller stops early, `export` returns the caller's error instead of this one.
+            // Fails only if `take` failed before; `export` then returns the error of `take` instead of this one.
             let send = |batch: &mut String| sender.blocking_send(std::mem::take(batch)).map_err(|_| StoreError::Closed);
             all_lines(&*db.transaction()?, |line| {
                 batch.push_str(line);
@@ -58,7 +59,7 @@ pub(super) fn all_lines<E: From<StoreError>>(
         if rows::text(row, 1)? == "close" {
             let last = rows_of(tx, block, &mut take)?;
             block += 1;
-            // Rows of a rolled-up block count as well.
+            // The rows of a rolled-up block are deleted, but their numbers are still counted.
             rows = match last {
                 Some((last, _)) => last,
                 None => rows + rows::from_json::<Rows>("ledger", &line)?.rows,
@@ -74,13 +75,14 @@ pub(super) fn all_lines<E: From<StoreError>>(
     take(&last_line(entries, head, rows, tail))
 }
 
-/// Part of a close that the export needs.
+/// Part of a `close` entry that the export needs: the number of rows in the block.
 #[derive(serde::Deserialize)]
 struct Rows {
     rows: u64,
 }
 
-/// Returns the query for the rows of a block before corrections, which their digests cover.
+/// Returns the query for the rows of a block with the shares that they had before any correction, as their digests
+/// cover them.
 pub(super) fn as_recorded() -> String {
     format!(
         "SELECT id, hash, {} FROM intervals WHERE block = ?1 ORDER BY id",
@@ -91,7 +93,8 @@ pub(super) fn as_recorded() -> String {
     )
 }
 
-/// Passes the rows of a block to `take`, as recorded. Returns the last one's number and digest.
+/// Passes the rows of a block to `take`, with the shares that they had before any correction. Returns the number and
+/// the digest of the last row; `None` without rows.
 fn rows_of<E: From<StoreError>>(
     tx: &Connection,
     block: i64,

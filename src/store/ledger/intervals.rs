@@ -1,4 +1,5 @@
-//! Recorded intervals, as read by the daemon. Hours of rolled-up minutes are intervals of an hour.
+//! Queries for recorded intervals. Old intervals, which were rolled up (summed) to hours, are returned as intervals of
+//! an hour.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::{Connection, params};
@@ -9,8 +10,8 @@ use wattune_core::domain::{DeviceId, GpuId, JobId, Slot};
 use wattune_core::ledger::Interval;
 
 impl Store {
-    /// Returns the end of a device's last interval; `None` if it has none in the last week of the ledger. This scans
-    /// the minutes of all devices.
+    /// Returns the end of a device's last interval; `None` if the device has none in the last week of the ledger. The
+    /// query scans the intervals of all devices.
     pub async fn recorded_until(&self, device: &DeviceId) -> Result<Option<DateTime<Utc>>, StoreError> {
         let sql = "SELECT end_us FROM intervals WHERE device = $1 AND start_us > \
                    (SELECT MAX(start_us) FROM intervals) - 604800000000 ORDER BY start_us DESC LIMIT 1";
@@ -18,7 +19,7 @@ impl Store {
         self.read.run(move |db| rows::optional(db, sql, [device.as_str()], |row| rows::moment(row.get(0)?))).await
     }
 
-    /// Returns a job's intervals, oldest first; rolled-up hours are intervals of an hour.
+    /// Returns the intervals of a job, oldest first; rolled-up hours are returned as intervals of an hour.
     pub async fn intervals_of(&self, job: &JobId) -> Result<Vec<Interval>, StoreError> {
         let job = job.clone();
         let read = move |db: &mut Connection| {
@@ -32,7 +33,8 @@ impl Store {
         self.read.run(read).await
     }
 
-    /// Returns the intervals of all jobs that overlap a span, oldest first.
+    /// Returns the intervals that belong to any job and overlap a span: first rolled-up hours, then single intervals,
+    /// each oldest first.
     pub async fn intervals_of_jobs(&self, span: &Slot) -> Result<Vec<Interval>, StoreError> {
         let (start, end) = (span.start().timestamp_micros(), span.end().timestamp_micros());
         let read = move |db: &mut Connection| {
@@ -50,7 +52,7 @@ impl Store {
         self.read.run(read).await
     }
 
-    /// Returns the intervals of all jobs that begin within the hour at `hour`.
+    /// Returns the intervals that belong to any job and begin within the hour that starts at `hour`.
     pub async fn job_rows_of(&self, hour: DateTime<Utc>) -> Result<Vec<Interval>, StoreError> {
         let (start, end) = (hour.timestamp_micros(), (hour + TimeDelta::hours(1)).timestamp_micros());
         let read = move |db: &mut Connection| {
@@ -67,16 +69,16 @@ impl Store {
         self.read.run(read).await
     }
 
-    /// Returns true if some of a job's minutes were rolled up to hours.
+    /// Returns true if some of a job's intervals were rolled up to hours.
     pub async fn is_rolled_up(&self, job: &JobId) -> Result<bool, StoreError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM rolled_up WHERE job_id = ?1)";
         let job = job.clone();
         self.read.run(move |db| rows::one(db, sql, [job.as_str()], rows::first)).await
     }
 
-    /// Returns true if some of a GPU's energy in a span did not belong to this job.
+    /// Returns true if some of the energy that a GPU used in a span does not belong to this job.
     pub async fn was_shared(&self, gpu: &GpuId, job: &JobId, span: &Slot) -> Result<bool, StoreError> {
-        // No interval is longer than an hour.
+        // No interval is longer than an hour, so that earlier ones need not be searched.
         let earliest = span.start() - TimeDelta::hours(1);
         let sql = "SELECT EXISTS (SELECT 1 FROM intervals WHERE device = ?1 AND job_id IS NOT ?2 AND start_us < ?3 \
                    AND end_us > ?4 AND start_us >= ?5)";

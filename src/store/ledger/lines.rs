@@ -1,5 +1,5 @@
-//! Storage of entries' lines: settlements and closes, which are nearly all of the ledger, as zlib streams (RFC 1950),
-//! the others as text. Digests and exports use the lines themselves.
+//! Storage of the lines (JSON) of ledger entries. Lines of settlements and closes, which make up nearly all of the
+//! ledger, are stored as zlib streams (RFC 1950), other lines as text. Digests and exports use the uncompressed lines.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use rusqlite::Row;
 use crate::store::{StoreError, rows};
 use wattune_core::ledger::entry::Entry;
 
-/// Upper bound of a line's size: a longer result means damage.
+/// Upper bound of a line's size in bytes: if decompression gives more, the stored line is damaged.
 const LONGEST: usize = 1 << 28;
 
-/// Compression level: higher ones hardly reduce the size of such lines.
+/// Compression level of zlib: higher ones hardly reduce the size of such lines.
 const LEVEL: u8 = 6;
 
 /// Value of the column `line`.
@@ -32,19 +32,20 @@ impl StoredLine {
     }
 }
 
-/// Returns the line in a row's columns `seq` and `line`.
+/// Returns the uncompressed line of a row with the columns `seq` and `line`.
 pub(super) fn line<'a>(row: &'a Row<'_>) -> Result<Cow<'a, str>, StoreError> {
     let seq: i64 = row.get("seq")?;
     let damaged = |why: String| rows::damaged("ledger", format!("entry {seq}: {why}"));
     text(row.get_ref("line")?.as_bytes().map_err(|e| damaged(e.to_string()))?).map_err(damaged)
 }
 
-/// Returns the entry in a row's columns `seq` and `line`.
+/// Returns the entry of a row with the columns `seq` and `line`.
 pub(super) fn entry(row: &Row<'_>) -> Result<Entry, StoreError> {
     rows::from_json("ledger", &line(row)?)
 }
 
-/// Returns a stored line. JSON begins with a brace, zlib streams begin with 0x78.
+/// Returns the text of a stored line, decompressed if necessary. Uncompressed lines are JSON and begin with a brace;
+/// zlib streams begin with the byte 0x78.
 fn text(stored: &[u8]) -> Result<Cow<'_, str>, String> {
     if stored.first() == Some(&b'{') {
         return std::str::from_utf8(stored).map(Cow::Borrowed).map_err(|e| e.to_string());

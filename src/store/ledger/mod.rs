@@ -1,6 +1,7 @@
-//! Tables of the ledger. A row is a closed interval; the rows of about an hour form a block. An entry is any other
-//! record, such as a settlement: a version of an hour's emissions. Rows and entries are appended with their digests,
-//! and derived tables are updated in the same transaction.
+//! Tables of the energy ledger. A row is a closed interval of energy; the rows of about an hour form a block. An entry
+//! is any other record, such as a settlement: the emissions of an hour, which a later version may replace. Rows and
+//! entries are appended with their digests, and derived tables (sums and states that reports read) are updated in the
+//! same transaction.
 
 mod base_tables;
 mod blocks;

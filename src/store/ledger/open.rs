@@ -1,7 +1,8 @@
-//! Open intervals as they would be closed now, stored for the next start in case this daemon is killed.
+//! Open intervals of energy as they would be closed now, stored for the next start in case this daemon is killed.
 //!
-//! Rows of the ledger are written once, so that an open interval cannot be one of them. It is stored separately and
-//! deleted in the transaction that records the interval: after a kill exactly one of the two exists.
+//! Rows of the ledger are written once, so that an interval that still grows cannot be one of them. An open interval is
+//! stored in a table of its own, and deleted in the transaction that appends its rows to the ledger: after a kill,
+//! either the open interval exists or its rows, never both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,18 +17,19 @@ use wattune_core::ledger::Interval;
 use wattune_core::ledger::entry::{Entry, Lost};
 use wattune_core::units::Seconds;
 
-/// An open interval as it would be closed at the time of its storage.
+/// An open interval as it would be closed at the time when it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpenIntervalRecord {
-    /// Device that the interval is of.
+    /// Device whose energy the interval contains.
     pub device: DeviceId,
     /// Time up to which the energy of the interval is known.
     pub until: DateTime<Utc>,
     /// Rows that closing the interval would append to the ledger.
     pub intervals: Vec<Interval>,
-    /// Checkpoint with the counter reading that these rows reach, for a device with a counter.
+    /// Reading of the device's energy counter up to which these rows contain the energy; `None` for a device without a
+    /// counter.
     pub checkpoint: Option<Checkpoint>,
-    /// Time with unknown energy, if there is one.
+    /// Time in which the device's energy is unknown, if there is one.
     pub lost: Option<Lost>,
 }
 
@@ -38,23 +40,25 @@ pub struct LastSeen {
     pub at: DateTime<Utc>,
     /// Id of the machine's boot, which changes when the machine restarts.
     pub boot_id: String,
-    /// Uptime of the machine, if known: the wall clock may be set before the next start.
+    /// Uptime of the machine at that time, if known: it shows how long the daemon was away even if the wall clock is
+    /// set meanwhile.
     pub uptime: Option<Seconds>,
-    /// Remaining time of each open job's lease.
+    /// Remaining time of each open job's lease (longest silence before a job counts as dead).
     pub leases: BTreeMap<JobId, Seconds>,
 }
 
 /// State that the last daemon left.
 #[derive(Debug, Default)]
 pub struct RecoveredState {
-    /// Last sign of life of the last daemon.
+    /// Last sign of life of the last daemon; `None` if it left none that is readable.
     pub last_seen: Option<LastSeen>,
-    /// Time up to which the energy of each device with an open interval is known.
+    /// Time up to which the energy of a device is known, for each device with an open interval.
     pub known_until: BTreeMap<DeviceId, DateTime<Utc>>,
 }
 
 impl Store {
-    /// Stores open intervals, with the progress of jobs that have reported, in place of the previous ones.
+    /// Stores open intervals, the daemon's sign of life, and the progress of jobs that have reported, all in place of
+    /// what was stored before.
     pub async fn store_open_intervals(
         &self,
         open: &[OpenIntervalRecord],
@@ -84,8 +88,8 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Records the intervals that the last daemon left open, and returns its last sign of life. Unreadable intervals
-    /// are omitted: the counters still have their energy.
+    /// Appends the intervals that the last daemon left open to the ledger, and returns the state that it left.
+    /// Unreadable intervals are omitted: the next readings of the energy counters include their energy.
     ///
     /// # Errors
     ///
@@ -100,7 +104,7 @@ impl Store {
         let (mut intervals, mut checkpoints) = (Vec::new(), Vec::new());
         for line in &found {
             let Some(interval) = readable::<OpenIntervalRecord>("open interval", line) else { continue };
-            // Record the loss before the checkpoint moves: afterwards it cannot be detected again.
+            // Record the unknown energy before the checkpoint moves: afterwards it cannot be detected again.
             if let Some(lost) = interval.lost {
                 self.append_entry(&Entry::Lost(lost)).await?;
             }
@@ -120,10 +124,11 @@ impl Store {
 
 fn readable<T: serde::de::DeserializeOwned>(what: &str, line: &str) -> Option<T> {
     let read = serde_json::from_str(line);
-    read.inspect_err(|error| tracing::error!(what, %error, "unreadable state of the last daemon was ignored")).ok()
+    read.inspect_err(|error| tracing::error!(what, %error, "ignoring unreadable state that the previous daemon stored"))
+        .ok()
 }
 
-/// Deletes stored open intervals that are recorded now.
+/// Deletes the stored open interval of each device whose intervals or checkpoint are recorded in the ledger now.
 pub(super) fn drop_open(tx: &Connection, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
     let devices = intervals.iter().map(|row| &row.device).chain(checkpoints.iter().map(|point| &point.device));
     for device in devices.collect::<BTreeSet<_>>() {

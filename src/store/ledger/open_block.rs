@@ -1,7 +1,9 @@
-//! Record of the open block: its last row, and the digest of each device's checkpoint, under a digest of its own.
+//! Record of the open block (the ledger's rows since the last close): the number and digest of the last row, and the
+//! digest of each device's checkpoint. The record has a digest of its own.
 //!
-//! A chain does not show that its end was cut off, and a deleted checkpoint leaves nothing behind. The record changes
-//! in the transaction that appends rows, and every start compares it with the rows before it appends further ones.
+//! The digests of rows do not show that the last rows were deleted, and a deleted checkpoint leaves no trace. The
+//! record shows both. It changes in the transaction that appends rows, and at every start the daemon compares the rows
+//! with it before it appends further ones.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +28,7 @@ pub(super) struct OpenBlock {
 }
 
 impl OpenBlock {
-    /// Returns the record.
+    /// Returns the stored record.
     ///
     /// # Errors
     /// If the record was changed or deleted, or if the database fails.
@@ -34,7 +36,7 @@ impl OpenBlock {
         Self::stored(tx)?.map_err(|why| rows::damaged("record of the open block", why))
     }
 
-    /// Returns the record, or why it is not as wattune wrote it.
+    /// Returns the stored record, or the reason why it is not as wattune wrote it.
     pub(super) fn stored(tx: &Connection) -> Result<Result<Self, &'static str>, StoreError> {
         let of_row = |row: &TableRow<'_>| {
             let (line, hash) = (row.get_ref("line")?.as_str(), row.get_ref("hash")?.as_blob());
@@ -61,7 +63,7 @@ impl OpenBlock {
     /// Returns a record made from the rows and checkpoints that the database has now.
     pub(super) fn of_rows(tx: &Connection) -> Result<Self, StoreError> {
         let block = closed_blocks(tx)? + 1;
-        // Numbers continue even if all minutes were rolled up.
+        // If all intervals were rolled up, the entries about roll-ups show how many row numbers are used.
         let sql = "SELECT COALESCE((SELECT MAX(id) FROM intervals), \
                    (SELECT SUM(json_extract(line, '$.rows')) FROM ledger WHERE kind = 'roll_up'), 0)";
         let last = rows::one(tx, sql, [], rows::first)?;
@@ -78,9 +80,10 @@ impl OpenBlock {
     }
 }
 
-/// Returns the digest of the newest `close` entry of the ledger; of an empty one, [`Digest::GENESIS`].
+/// Returns the digest of the ledger's newest `close` entry; [`Digest::GENESIS`] if there is none.
 pub(super) fn last_close(tx: &Connection) -> Result<Digest, StoreError> {
-    // Search backwards from the newest entry: the last close is an hour old. The index would scan all closes.
+    // The plus makes SQLite search backwards from the newest entry: the last close is about an hour old. With the index
+    // on kinds it would scan all closes.
     let sql = "SELECT hash FROM ledger WHERE +kind = 'close' ORDER BY seq DESC LIMIT 1";
     Ok(rows::optional(tx, sql, [], digest)?.unwrap_or(Digest::GENESIS))
 }

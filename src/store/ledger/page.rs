@@ -12,13 +12,14 @@ use wattune_core::ledger::{Interval, Share};
 /// A page of the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LedgerPage {
-    /// Intervals, in the order of recording.
+    /// Intervals, in the order in which they were recorded.
     pub rows: Vec<LedgerRow>,
-    /// Number of the last interval, if more follow.
+    /// Number of the last interval on this page, if more intervals follow; the next page begins after it.
     pub next_after: Option<u64>,
-    /// Rolled-up hours as intervals of an hour; on the first page only.
+    /// Hours to which old intervals were rolled up (summed), each as an interval of one hour; on the first page only.
     pub rolled_up: Vec<Interval>,
-    /// Settlements, corrections and losses within the span, with number and digest; on the first page only.
+    /// Entries about settlements, corrections and unknown energy within the span: number, digest and content of each;
+    /// on the first page only.
     pub entries: Vec<(u64, Digest, serde_json::Value)>,
 }
 
@@ -38,8 +39,8 @@ pub struct LedgerRow {
 }
 
 impl Store {
-    /// Returns up to `limit` intervals that begin in a span, after the one with number `after`; without `after` also
-    /// the ledger's entries within the span.
+    /// Returns up to `limit` intervals that begin in a span, after the one with the number `after`. Without `after`,
+    /// also returns the rolled-up hours and the entries within the span.
     pub async fn ledger_page(&self, span: &Slot, after: Option<u64>, limit: u32) -> Result<LedgerPage, StoreError> {
         let span = *span;
         self.reports.run(move |db| page(&*db.transaction()?, &span, after, limit)).await

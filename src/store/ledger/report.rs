@@ -1,7 +1,7 @@
-//! Data of a report, read in one transaction: for a span of a year within a fraction of a second.
+//! Data of a report, read in one transaction. Even for a span of a year, reading takes a fraction of a second.
 //!
-//! The database sums its rows and returns them as one text each: thousands of single rows would take several times as
-//! long.
+//! The database sums rows and returns each list as one text, because reading thousands of single rows would take
+//! several times as long.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 
@@ -49,13 +49,14 @@ impl Store {
         self.reports.run(move |db| jobs(&*db.transaction()?, &span, &BTreeSet::new())).await
     }
 
-    /// Returns the gaps of a span, oldest first, and times with unknown energy.
+    /// Returns the gaps of a span, oldest first: times in which a device was not monitored or its energy is unknown.
     pub async fn gaps(&self, span: &Slot) -> Result<Vec<Gap>, StoreError> {
         let span = *span;
         self.read.run(move |db| gaps(&*db.transaction()?, &span)).await
     }
 
-    /// Returns the sources of the newest settlement of a kind; before the first one, those of the newest value.
+    /// Returns the sources that the newest settlement for a kind of carbon intensity used; before the first settlement,
+    /// the source of the newest stored value.
     pub async fn latest_sources(&self, kind: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
         self.reports.run(move |db| latest_sources(&*db.transaction()?, kind)).await
     }
@@ -102,7 +103,8 @@ fn ledger_data(tx: &Connection, request: &ReportRequest) -> Result<LedgerData, S
     Ok(data)
 }
 
-/// Computes the emissions of unsettled energy in memory.
+/// Computes the emissions of `open`, the energy that no settlement contains yet, and adds them to `data` without
+/// storing them.
 fn add_unsettled(
     tx: &Connection,
     data: &mut LedgerData,
@@ -132,7 +134,7 @@ fn latest_sources(tx: &Connection, kind: SignalKind) -> Result<Vec<SourceKey>, S
         return Ok(keys_of(kind, &newest.factors));
     }
     for accepted in kinds_of(kind) {
-        // Limit the search to two days: without values of that kind it would scan all values.
+        // Limits the search to the last two days: if there is no value of that kind, the query would scan all values.
         let sql = "SELECT source, zone, scope FROM intensities WHERE kind = ?1 AND end_us > \
                    (SELECT MAX(end_us) FROM intensities) - 172800000000 ORDER BY +id DESC LIMIT 1";
         let key = |row: &Row<'_>| {
@@ -150,14 +152,15 @@ fn latest_sources(tx: &Connection, kind: SignalKind) -> Result<Vec<SourceKey>, S
     Ok(Vec::new())
 }
 
-/// Returns the terms in force in a span, oldest first.
+/// Returns the terms (settings of the ledger) that applied in a span, oldest first.
 fn terms(tx: &Connection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
     let sql = "SELECT seq, line FROM ledger WHERE kind = 'terms' ORDER BY seq";
     let of_entry = |entry| if let Entry::Terms(terms) = entry { Some(terms) } else { None };
     Ok(in_force(rows::all(tx, sql, [], lines::entry)?.into_iter().filter_map(of_entry), span))
 }
 
-/// Returns the time from the first to the last settled hour of a span, and the number of settled hours.
+/// Returns the time from the first to the last settled hour of a span (`None` without such an hour), and the number of
+/// settled hours.
 fn settled_hours(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError> {
     let sql = "SELECT MIN(hour_us), MAX(hour_us), COUNT(*) FROM settled \
                WHERE book = 'average' AND hour_us >= ?1 AND hour_us < ?2";
@@ -203,7 +206,8 @@ struct SpecPart {
     tags: BTreeMap<String, String>,
 }
 
-/// Query that returns jobs, with their newest outcomes, as one text.
+/// Beginning of a query that returns jobs, with their newest outcomes (the savings of ended jobs), as one text. The
+/// condition for the jobs follows.
 const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
     || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"outcome\":' \
     || COALESCE((SELECT '{\"entry\":' || seq || ',\"saved\":' \
@@ -211,8 +215,8 @@ const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' ||
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
     AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
 
-/// Returns the jobs that overlap a span, and `holders`: jobs that ran at another time, but have energy in the span that
-/// was recorded shortly after their end or by a correction.
+/// Returns the jobs that ran in a span, and those of `holders` that did not: their energy in the span was recorded
+/// shortly after their end or by a correction.
 fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<JobFacts>, StoreError> {
     let corrected = newest_corrections(tx)?;
     let facts = |row: &Row<'_>| facts(row, &corrected);
@@ -238,7 +242,8 @@ fn jobs(tx: &Connection, span: &Slot, holders: &BTreeSet<JobId>) -> Result<Vec<J
     Ok(jobs)
 }
 
-/// Returns the jobs that have energy in whole days of a span, whose sums may combine all jobs.
+/// Returns the jobs that have energy in the whole days of a span. The report's sums over these days do not show them if
+/// its grouping combines jobs.
 fn holders_of_days(tx: &Connection, span: &Slot) -> Result<Vec<JobId>, StoreError> {
     let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
     let sql = "SELECT DISTINCT job_id FROM day_totals WHERE day_us >= ?1 AND day_us < ?2 AND share = 'job'";
@@ -246,7 +251,7 @@ fn holders_of_days(tx: &Connection, span: &Slot) -> Result<Vec<JobId>, StoreErro
     rows::all(tx, sql, rows::ends(&days), id)
 }
 
-/// Returns, for each corrected job, the newest correction that added or removed energy.
+/// Returns the number of the newest correction that gave energy to a job or took energy from it, by the id of the job.
 fn newest_corrections(tx: &Connection) -> Result<BTreeMap<String, u64>, StoreError> {
     let sql = "SELECT seq, json_extract(line, '$.from.job'), json_extract(line, '$.to.job') FROM ledger \
                WHERE kind = 'correction' ORDER BY seq";
@@ -281,7 +286,7 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
     lines.into_iter().map(facts).collect()
 }
 
-/// Returns each device's balances over the blocks of a span.
+/// Returns each device's balance (its recorded energy against its energy counter), summed over the blocks of a span.
 fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreError> {
     let mut sums: BTreeMap<DeviceId, DeviceBalance> = BTreeMap::new();
     let mut add = |more: DeviceBalance| match sums.entry(more.device.clone()) {
@@ -303,7 +308,7 @@ fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreErr
     Ok(sums.into_values().collect())
 }
 
-/// Returns the gaps of a span, oldest first, and times with unknown energy.
+/// Returns the gaps of a span, oldest first: times in which a device was not monitored or its energy is unknown.
 fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     let sql =
         format!("SELECT {INTERVAL} FROM intervals WHERE source = 'counter_gap' AND start_us >= ?1 AND start_us < ?2");
@@ -317,7 +322,7 @@ fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     Ok(report::gaps(rows_of_gaps, lost, span))
 }
 
-/// Returns the sources of the newest settlements, with their numbers of hours.
+/// Returns the sources of carbon intensities that the newest settlements of a span used, each with the number of hours.
 fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreError> {
     let sql = "SELECT book, sources, COUNT(*) FROM settled WHERE hour_us >= ?1 AND hour_us < ?2 \
                GROUP BY book, sources ORDER BY book, sources";
@@ -326,12 +331,14 @@ fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreErro
     rows::all(tx, sql, rows::ends(span), source)
 }
 
-/// Returns the start of each device's first interval. `open` holds the intervals of the open block.
+/// Returns the start of each device's first interval. `open` holds the intervals whose energy no settlement contains
+/// yet.
 fn first_seen(tx: &Connection, open: &[Interval]) -> Result<BTreeMap<DeviceId, DateTime<Utc>>, StoreError> {
     let sql = "SELECT MIN(about_us) FROM ledger WHERE kind = 'terms'";
     let begun: Option<i64> = rows::one(tx, sql, [], rows::first)?;
     let begun = begun.map(rows::moment).transpose()?;
-    // One row per device and day: the first one leads to the first interval without a scan.
+    // `balance_days` has one row per device and day: from the device's first day on, the first interval is found
+    // without a scan.
     let sql = "SELECT device, MIN(day_us) AS day_us FROM balance_days GROUP BY device";
     let of_device = |row: &Row<'_>| Ok::<_, StoreError>((rows::device(row)?, rows::moment(row.get("day_us")?)?));
     let mut first = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Version of a span's settlements in a report, and hours whose emissions changed.
+//! State of the settlements (stored emissions of hours, in versions) on which a report of a span is based, and the
+//! hours whose emissions a later version changed.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row};
@@ -31,9 +32,10 @@ pub(super) fn version(tx: &Connection, request: &ReportRequest) -> Result<Versio
     })
 }
 
-/// Returns the versions that changed the emissions of the same energy, newest hour first.
+/// Returns the versions of settlements that changed the emissions of energy recorded before by more than `by_pct`
+/// percent, newest hour first. Emissions of energy that a version adds do not count.
 fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatements, StoreError> {
-    // Most versions change only the finality.
+    // Omits versions that change only the finality, as most do.
     let sql = "SELECT * FROM restated WHERE hour_us >= ?1 AND hour_us < ?2 \
                AND (energy_mj <> energy_before_mj OR carbon_ug <> carbon_before_ug) \
                ORDER BY hour_us DESC, book, version DESC";

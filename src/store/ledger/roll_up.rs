@@ -1,4 +1,5 @@
-//! Roll-up: minutes of old blocks become hours. Sums, chain and settlements do not change.
+//! Roll-up: sums the intervals of old blocks by hour, and deletes the intervals. Totals, digests and settlements do not
+//! change.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -11,12 +12,13 @@ use wattune_core::ledger::block::{self, cells};
 use wattune_core::ledger::entry::{Entry, RollUp};
 
 impl Store {
-    /// Rolls up the oldest blocks closed before `before`, at most `most` of them. Returns the number of deleted rows.
+    /// Rolls up the oldest blocks that were closed before `before`, at most `most` blocks. Returns the number of
+    /// deleted rows. `at` is the current time.
     pub async fn roll_up(&self, before: DateTime<Utc>, most: u32, at: DateTime<Utc>) -> Result<u64, StoreError> {
         self.write.run(move |db| roll_up(db, before, most, at)).await
     }
 
-    /// Returns the jobs in the blocks that [`Self::roll_up`] processes next.
+    /// Returns the jobs that have energy in the blocks that [`Self::roll_up`] processes next.
     pub async fn jobs_to_roll_up(&self, before: DateTime<Utc>, most: u32) -> Result<Vec<JobId>, StoreError> {
         let jobs = move |db: &mut Connection| {
             let tx = db.transaction()?;
@@ -54,8 +56,8 @@ fn roll_up(db: &mut Connection, before: DateTime<Utc>, most: u32, at: DateTime<U
     Ok(deleted)
 }
 
-/// Returns the first and the last of the oldest blocks with intervals, at most `most`, that were closed before
-/// `before`.
+/// Returns the numbers of the first and last block to roll up: the oldest blocks that still have intervals and were
+/// closed before `before`, among the next `most` blocks. `None` if there is no such block.
 fn to_roll_up(tx: &Connection, before: DateTime<Utc>, most: u32) -> Result<Option<(i64, i64)>, StoreError> {
     let first: Option<i64> = rows::one(tx, "SELECT MIN(block) FROM intervals", [], rows::first)?;
     let Some(first) = first else { return Ok(None) };

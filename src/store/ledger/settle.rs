@@ -1,4 +1,5 @@
-//! Settlement of hours: a new version of their emissions with the intensities known now, if anything changed.
+//! Settlement of hours: computes an hour's emissions with the carbon intensities known now, and stores them as a new
+//! version if anything changed.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +21,8 @@ use wattune_core::ledger::report::unsettled_after;
 use wattune_core::ledger::sources;
 
 impl Store {
-    /// Computes the emissions of an hour's recorded energy. Returns true if that made a new version, false if nothing
-    /// changed.
+    /// Computes the emissions of an hour's recorded energy. Returns true if the result is stored as a new version of
+    /// the hour's settlement, false if nothing changed.
     pub async fn settle_hour(&self, hour: DateTime<Utc>, with: &SettlementInput<'_>) -> Result<bool, StoreError> {
         let (sources, silent) = (with.sources.to_vec(), with.silent.to_vec());
         let SettlementInput { kind, at, why, .. } = *with;
@@ -31,8 +32,8 @@ impl Store {
         self.write.run(settle).await
     }
 
-    /// Returns `sources` and those that the newest settlements of a span used, in the order of
-    /// [`sources::with_earlier`].
+    /// Returns the active `sources` and the earlier ones that the newest settlements of a span used, in the order of
+    /// [`sources::with_earlier`]. `silent` names sources that have published nothing since the daemon's start.
     pub async fn sources_with_earlier(
         &self,
         kind: SignalKind,
@@ -44,7 +45,7 @@ impl Store {
         self.read.run(move |db| sources_with_earlier(db, kind, &sources, &silent, &span)).await
     }
 
-    /// Returns the hours since `from` whose settlement is not final, for any kind of intensity.
+    /// Returns the hours since `from` whose newest settlement is not final for at least one kind of carbon intensity.
     pub async fn unsettled_hours(&self, from: DateTime<Utc>) -> Result<BTreeSet<DateTime<Utc>>, StoreError> {
         let sql = "SELECT DISTINCT hour_us FROM settled WHERE NOT final AND hour_us >= ?1";
         let hour = |row: &Row<'_>| rows::moment(row.get(0)?);
@@ -52,16 +53,17 @@ impl Store {
         Ok(found.into_iter().collect())
     }
 
-    /// Returns the hours that are due because of recorded energy, corrections or deferral, with the reasons.
+    /// Returns the hours whose emissions wait to be computed, oldest first, each with the reason: recorded energy, a
+    /// correction or new intensities.
     pub async fn due_hours(&self) -> Result<Vec<(DateTime<Utc>, DueReason)>, StoreError> {
         let sql = "SELECT hour_us, why FROM due ORDER BY hour_us";
-        // An unknown name counts as energy, so that everything of the hour is read again.
+        // A reason with an unknown name counts as energy, so that the hour's energy and intensities are read again.
         let why = |name: &str| DueReason::named(name).unwrap_or(DueReason::Energy);
         let hour = move |row: &Row<'_>| Ok((rows::moment(row.get(0)?)?, why(rows::text(row, 1)?)));
         self.read.run(move |db| rows::all(db, sql, [], hour)).await
     }
 
-    /// Stores hours that are due later, with the reasons.
+    /// Stores hours whose emissions are to be computed later, with the reasons.
     pub async fn defer(&self, hours: &BTreeSet<(DateTime<Utc>, DueReason)>) -> Result<(), StoreError> {
         let hours = hours.clone();
         let write = move |db: &mut Connection| {
@@ -74,7 +76,7 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Returns all versions of an hour's settlements of all kinds, oldest first.
+    /// Returns all versions of an hour's settlements for all kinds of carbon intensity, oldest first.
     pub async fn settlements_of(&self, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
         self.read.run(move |db| versions_of(db, hour)).await
     }
@@ -82,7 +84,7 @@ impl Store {
 
 fn settle_hour(db: &mut Connection, hour: DateTime<Utc>, with: &SettlementInput<'_>) -> Result<bool, StoreError> {
     let Some(span) = Slot::new(hour, hour + TimeDelta::hours(1)) else { return Ok(false) };
-    // Read slow data before blocking other writers.
+    // Intensities, which are slow to read, are read before the transaction blocks other writers.
     let factors = {
         let before = newest(db, hour, with.kind)?;
         if !hour::has_begun(with.kind, with.sources, before.as_ref()) {
@@ -107,7 +109,8 @@ fn settle_hour(db: &mut Connection, hour: DateTime<Utc>, with: &SettlementInput<
     Ok(is_new)
 }
 
-/// Appends a settlement in place of the previous version, and updates the derived tables.
+/// Appends the settlement `after` to the ledger. In the derived tables it takes the place of the previous version,
+/// `before`.
 fn append_settlement(tx: &Connection, before: Option<&Settlement>, after: Settlement) -> Result<(), StoreError> {
     let entry = Entry::Settlement(after);
     let seq = append_entry(tx, &entry)?;
@@ -147,7 +150,7 @@ fn intensities(
     }
 }
 
-/// Returns intensities with their provenance, clipped to a span.
+/// Returns carbon intensities with their provenance, whose times are cut to a span.
 fn factors_within(db: &Connection, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
     let mut factors = signals::factors(db, sources, span)?;
     hour::clip(&mut factors, span);
@@ -197,18 +200,19 @@ fn newest(tx: &Connection, hour: DateTime<Utc>, kind: SignalKind) -> Result<Opti
     rows::optional(tx, sql, params![hour.timestamp_micros(), kind.as_str()], settlement)
 }
 
-/// Returns the newest settlements of a few hours.
+/// Returns the newest settlements of the hours that begin in a span, which should be short.
 pub(super) fn settled_within(tx: &Connection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
     let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= ?1 AND hour_us < ?2";
     rows::all(tx, sql, rows::ends(span), settlement)
 }
 
-/// Returns the recorded energy of a span that is in no settlement: that of the open block and that of due hours.
+/// Returns the intervals of a span whose energy no settlement contains yet: those of the open block, and those of
+/// closed blocks in hours whose emissions wait to be computed.
 pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
     let [start, end] = rows::ends(span);
     let closed = closed_blocks(tx)?;
-    // Select an hour's rows by block: the plus prevents use of the index on time, which would find all rows of the
-    // span.
+    // The pluses make SQLite select rows by block, which are those of about an hour. With the index on time it would
+    // find all rows of the span.
     let sql = format!(
         "SELECT {INTERVAL} FROM intervals WHERE block > ?1 AND +start_us >= ?2 AND +start_us < ?3 ORDER BY block, id"
     );
@@ -222,7 +226,8 @@ pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, S
         let through = through.map(rows::unsigned).transpose()?;
         Ok::<(i64, Option<u64>), StoreError>((row.get(0)?, unsettled_after(why, through)))
     };
-    // Select by hour: the pluses prevent use of the index on blocks, which would find all rows of the hour's blocks.
+    // Here the pluses make SQLite select rows by hour. With the index on blocks it would find all rows of the hour's
+    // blocks.
     let sql_of_hour = format!(
         "SELECT {INTERVAL} FROM intervals WHERE start_us >= ?1 AND start_us < ?1 + 3600000000 AND +block > ?2 AND +block <= ?3"
     );
@@ -240,7 +245,8 @@ pub(super) fn settlement(row: &Row<'_>) -> Result<Settlement, StoreError> {
     }
 }
 
-/// Marks an hour as due for a reason, which is merged with the reason for which the hour is due already.
+/// Marks an hour as due: its emissions are to be computed for the reason `why`. If the hour is due already, its reason
+/// becomes the stronger one of both ([`DueReason::merge`]).
 pub(super) fn make_due(tx: &Connection, hour: DateTime<Utc>, why: DueReason) -> Result<(), StoreError> {
     let hour = hour.timestamp_micros();
     let sql = "SELECT why FROM due WHERE hour_us = ?1";
@@ -254,7 +260,7 @@ pub(super) fn make_due(tx: &Connection, hour: DateTime<Utc>, why: DueReason) -> 
     Ok(())
 }
 
-/// Stores a version's changes of an hour's totals in the table that reports read.
+/// Stores how the new version `after` changed an hour's totals, in the table `restated`, which reports read.
 fn record_change(tx: &Connection, change: &TotalsChange, after: &Settlement) -> Result<(), StoreError> {
     let columns = params![
         after.hour.timestamp_micros(),
@@ -271,7 +277,7 @@ fn record_change(tx: &Connection, change: &TotalsChange, after: &Settlement) -> 
     Ok(())
 }
 
-/// Adds a settlement to its day's totals, in place of the previous version.
+/// Adds the settlement `after` to the totals of its day, in place of the previous version, `before`.
 fn add_to_day(tx: &Connection, before: Option<&Settlement>, after: &Settlement) -> Result<(), StoreError> {
     let (day, kind) = (day_of(after.hour).timestamp_micros(), after.kind.as_str());
     let sql = "INSERT INTO day_totals VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \

@@ -1,4 +1,4 @@
-//! Lifecycle of a ledger: recording, closing, settlement, revision, withdrawal, roll-up, and verification.
+//! Tests of the lifecycle of a ledger: recording, closing, settlement, revision, withdrawal, roll-up, and verification.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use rusqlite::{Row, params};
@@ -54,7 +54,8 @@ async fn publish(store: &Store, now: i64, hour: i64, value: f64, origin: Origin)
     store.append_intensities(&answer(now), &[point]).await.expect("written");
 }
 
-/// Records two hours of minutes with 1 kJ each, the first hour for a job, and closes each hour.
+/// Records 120 intervals of one minute with 1 kJ each, those of the first hour for a job, and closes a block after each
+/// hour.
 async fn two_hours(store: &Store) {
     for minute in 0..120i64 {
         let share = if minute < 60 { job() } else { Share::Idle };
@@ -190,7 +191,7 @@ async fn a_roll_up_changes_no_total() {
     assert!(!settle(&store, 0, 132).await, "the hour's energy is the same");
     let of_job = store.intervals_of(&JobId::new("job-1").expect("an id")).await.expect("read");
     assert_eq!(of_job, [Interval { slot: slot(0, 60), energy: Millijoules::new(60_000_000), ..row(0, job(), 0) }]);
-    // Later values still count.
+    // Carbon intensities that are published after the roll-up still change the settlement.
     publish(&store, 140, 0, 360.0, Origin::Measured).await;
     assert!(settle(&store, 0, 140).await);
     let found = verify(&lines(&store).await).expect("in order");
@@ -275,7 +276,7 @@ async fn deferred_hours_are_due_with_their_reasons() {
     assert_eq!(unsettled(&store).await.len(), 120);
     assert!(settle(&store, 0, 121).await && settle(&store, 1, 121).await && !settle(&store, 2, 121).await);
     assert_eq!(store.due_hours().await.expect("read"), []);
-    // Two reasons at once count as energy.
+    // A correction and new intensities at once count as energy.
     store.defer(&[(at(0), DueReason::Intensity), (at(0), DueReason::Correction)].into()).await.expect("written");
     assert_eq!(store.due_hours().await.expect("read"), [(at(0), DueReason::Energy)]);
     assert!(!settle(&store, 0, 122).await);
@@ -306,7 +307,7 @@ async fn differences_from_the_counter_are_reported() {
     store.close_block(at(60)).await.expect("closed");
     let found = verify(&lines(&store).await).expect("in order");
     assert_eq!(found.differences, [(1, device(), -7)]);
-    // A new block begins at the counter's reading.
+    // A new block counts from the counter's reading at the close, so that it does not repeat the difference.
     store.append(&[row(61, Share::Idle, 5)], &[point(Millijoules::new(1_212), at(62))]).await.expect("written");
     store.close_block(at(120)).await.expect("closed");
     assert_eq!(verify(&lines(&store).await).expect("in order").differences.len(), 1);
@@ -319,7 +320,7 @@ async fn changes_are_restated_even_with_additional_energy() {
     two_hours(&store).await;
     publish(&store, 121, 0, 300.0, Origin::Measured).await;
     assert!(settle(&store, 0, 121).await);
-    // Add a little energy each time: with nothing new, with a revision, with a withdrawal.
+    // Each call adds a little energy: first without new intensities, then after a revision, then after a withdrawal.
     let more = async |now: i64| {
         let energy = Millijoules::new(5_000_000 + 120_000_000 + (now.unsigned_abs() - 120));
         let point = Checkpoint {

@@ -1,4 +1,5 @@
-//! Settled totals by day, of single hours at the edges of a span, and unsettled rows.
+//! Energy and emissions of settled hours (hours whose emissions are computed): by day, and by single hours at the edges
+//! of a span.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, Row, params};
@@ -13,20 +14,20 @@ use wattune_core::ledger::report::{DaySums, DayTotal, Grouping, Sum};
 use wattune_core::ledger::{Share, Total};
 use wattune_core::units::Millijoules;
 
-/// Columns of a [`Total`]'s figures.
+/// Columns of the figures of a [`Total`], in the order of [`Total::of_figures`].
 const FIGURES: [&str; 7] =
     ["energy_mj", "estimated_mj", "forecast_mj", "provisional_mj", "final_mj", "unknown_mj", "carbon_ug"];
 
-/// Energy and emissions of a share within a day or a part of it.
+/// Energy and emissions of a share (who the energy belongs to) within a UTC day or a part of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SettledTotal {
-    /// Start of the day.
+    /// Start of the UTC day.
     pub day: DateTime<Utc>,
-    /// Kind of intensity.
+    /// Kind of carbon intensity by which the emissions are computed.
     pub kind: SignalKind,
     /// Device that used the energy.
     pub device: DeviceId,
-    /// Owner of the energy.
+    /// Owner of the energy: a job, idle or unattributed.
     pub share: Share,
     /// Energy and emissions.
     pub total: Total,
@@ -40,7 +41,8 @@ impl Store {
         self.read.run(move |db| settled_totals(&*db.transaction()?, &span)).await
     }
 
-    /// Returns the settled total of one kind over the UTC days since the one that begins at `day`.
+    /// Returns the total energy and emissions of settled hours, by one kind of carbon intensity, from the UTC day that
+    /// begins at `day` on.
     pub async fn settled_since(&self, day: DateTime<Utc>, kind: SignalKind) -> Result<Total, StoreError> {
         let sums = FIGURES.map(|column| format!("COALESCE(SUM({column}), 0) AS {column}")).join(", ");
         let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= ?1 AND book = ?2");
@@ -90,9 +92,9 @@ fn total(row: &Row<'_>) -> Result<Total, StoreError> {
     Ok(Total::of_figures(figures))
 }
 
-/// Returns the sums over the whole days of a span. The database returns one text with a line per row and fields
-/// separated by spaces, which no identifier contains. Lines are in the table's order and are added up here, because the
-/// database would have to sort them for another grouping.
+/// Returns the sums over the whole UTC days of a span. The database returns all rows as one text, with a line per row
+/// and fields separated by spaces, which no identifier contains. The lines are in the order of the table and are summed
+/// for the grouping `by` here, because the database would have to sort them first.
 pub(super) fn days(tx: &Connection, span: &Slot, by: &Grouping) -> Result<Vec<Sum>, StoreError> {
     let Some(days) = whole_days(span) else { return Ok(Vec::new()) };
     let (job, sums, group) = if by.is_of_jobs() {

@@ -7,7 +7,7 @@ use rusqlite::params;
 use super::*;
 use crate::store::{FILE_NAME, Store};
 
-/// Contents of the former table in its last version: version, description and SHA-384 of the file.
+/// Contents of the former table in its last version: version, description and SHA-384 digest of each migration file.
 const FORMER: [(i64, &str, &str); 11] = [
     (
         1,
@@ -55,7 +55,7 @@ const FORMER_SQL: &str = "CREATE TABLE _sqlx_migrations (
     execution_time BIGINT NOT NULL
 )";
 
-/// Creates a database as left by a version with the former table, with the migrations up to `last`.
+/// Creates a database as a version of wattune with the former table left it, with the migrations up to `last`.
 fn former(state_dir: &Path, last: i64) -> Connection {
     let db = Connection::open(state_dir.join(FILE_NAME)).expect("made");
     db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA foreign_keys = ON").expect("set");
@@ -120,14 +120,17 @@ async fn a_database_of_another_version_is_rejected() {
     for (statement, message) in [
         (
             "UPDATE _sqlx_migrations SET version = 9999 WHERE version = 13",
-            "migration 9999 was previously applied but is missing",
+            "the database has migration 9999, which this version of wattune does not have",
         ),
-        ("DELETE FROM _sqlx_migrations WHERE version = 5", "migration 7 was previously applied but is missing"),
+        ("DELETE FROM _sqlx_migrations WHERE version = 5", "the database has migration 7, which this version"),
         (
             "UPDATE _sqlx_migrations SET checksum = x'00' WHERE version = 5",
-            "migration 5 was previously applied but has been modified",
+            "migration 5 in the database differs from this version's",
         ),
-        ("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 13", "migration 13 is partially applied"),
+        (
+            "UPDATE _sqlx_migrations SET success = FALSE WHERE version = 13",
+            "migration 13 was interrupted before it was complete",
+        ),
     ] {
         let dir = tempfile::tempdir().expect("a directory");
         former(dir.path(), latest()).execute_batch(statement).expect("written");
@@ -138,10 +141,14 @@ async fn a_database_of_another_version_is_rejected() {
     Store::open(dir.path()).await.expect("opens").close().await;
     let db = Connection::open(dir.path().join(FILE_NAME)).expect("opens");
     db.pragma_update(None, "user_version", 9999).expect("changed");
-    assert!(refused(dir.path()).await.contains("migration 9999 was previously applied but is missing"));
+    assert!(
+        refused(dir.path())
+            .await
+            .contains("the database has migration 9999, which this version of wattune does not have")
+    );
     let newer = Store::open_read_only(dir.path()).await.expect_err("refused").to_string();
     assert!(newer.contains("a newer wattune (tables of version 9999, not 14)"), "{newer}");
-    // Without the mark the version is not ours.
+    // Without wattune's application id, the version in the header does not count.
     db.pragma_update(None, "application_id", 0).expect("changed");
     drop(db);
     let other_program = Store::open_read_only(dir.path()).await.expect_err("refused").to_string();
@@ -164,7 +171,7 @@ async fn the_former_table_left_by_a_rejected_version_is_dropped() {
 async fn a_failed_migration_keeps_the_previous_version() {
     let dir = tempfile::tempdir().expect("a directory");
     let db = former(dir.path(), 1);
-    // The next migration creates a table of that name, after another one.
+    // The next migration creates another table and then one of this name, so that it fails halfway.
     db.execute_batch("CREATE TABLE settlements (a)").expect("made");
     let text = refused(dir.path()).await;
     assert!(text.contains("while executing migration 2: (code: 1) table settlements already exists"), "{text}");

@@ -1,4 +1,5 @@
-//! Connection for recurring jobs, and a second one that checkpoints the write-ahead log.
+//! Connection for recurring jobs, and a second one that copies the write-ahead log into the database (SQLite's
+//! checkpoint).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use tokio::sync::Mutex;
 
 use crate::store::StoreError;
 
-/// Number of changes, of about three pages each, after which the log is copied into the database. SQLite's limit of a
-/// thousand pages, at which the control loop's commits would do it, is then seldom reached.
+/// Number of changes, of about three pages each, after which the second connection copies the write-ahead log into the
+/// database. The log then seldom reaches the thousand pages at which SQLite makes a commit of the control loop copy it.
 const CHANGES: u32 = 256;
-/// Log size in pages (64 MiB) at which any commit copies it: under continuous changes the log is never empty, and
-/// grows.
+/// Log size in pages (64 MiB) at which a commit on the connection for recurring jobs copies the log itself: under
+/// continuous changes the second connection never empties the log, which then grows.
 const LONGEST_LOG: u32 = 16_384;
 
-/// Connection for requests about recurring jobs: they queue for it, and never behind those of the control loop. `None`
-/// once the store is closed.
+/// Connection for requests about recurring jobs, which queue for it and never wait behind requests of the control loop.
+/// `db` and `log` are `None` once the store is closed.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct RecurringConnection {
     db: Arc<Mutex<Option<Connection>>>,
@@ -55,10 +56,10 @@ impl RecurringConnection {
         drop(self.log.lock().await.take());
     }
 
-    /// Runs `work` on the calling thread. Sending it to another thread would add a wait for a processor: on a busy
-    /// machine that took ten times as long as the work itself in the slowest requests. Another thread takes over the
-    /// runtime's other tasks if this one blocks on the disk or on another writer. Once begun, the work completes even
-    /// if the caller no longer waits.
+    /// Runs `work` on the calling thread. Sending `work` to another thread would add a wait for a processor: on a busy
+    /// machine, in the slowest requests, that wait took ten times as long as the work itself. If the calling thread
+    /// blocks on the disk or on another writer, a further thread takes over the runtime's other tasks. Once begun,
+    /// `work` completes even if the caller no longer waits.
     pub(super) async fn read<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send,
@@ -67,12 +68,13 @@ impl RecurringConnection {
         let db = db.as_mut().ok_or(StoreError::Closed)?;
         match Handle::current().runtime_flavor() {
             RuntimeFlavor::MultiThread => tokio::task::block_in_place(|| work(db)),
-            // No other thread can take over.
+            // This runtime has no further thread that could take over.
             _ => work(db),
         }
     }
 
-    /// Runs `work` that writes, as [`Self::read`].
+    /// Runs `work` that writes, in the way of [`Self::read`], and starts to empty the log after every [`CHANGES`]
+    /// calls.
     pub(super) async fn write<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send,
@@ -84,8 +86,8 @@ impl RecurringConnection {
         done
     }
 
-    /// Starts to copy the log into the database, unless that is in progress. This takes two syncs and all their writes,
-    /// tens of milliseconds, while others can read and write.
+    /// Starts to copy the write-ahead log into the database, unless a copy is in progress. The copy takes tens of
+    /// milliseconds, for its writes and two syncs, while other connections can read and write.
     fn empty_log(&self) {
         let Ok(log) = Arc::clone(&self.log).try_lock_owned() else { return };
         self.changes.store(0, Ordering::Relaxed);

@@ -15,7 +15,7 @@ pub struct StoredRecurring {
     pub name: JobName,
     /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// Settings, generator and trials.
+    /// Settings, random generator and trials.
     pub job: Job,
 }
 
@@ -37,14 +37,15 @@ pub struct FullRuns {
 pub struct Page {
     /// True if the order is newest first.
     pub newest_first: bool,
-    /// Only trials after this one in that order.
+    /// Number of the trial after which the page begins, in that order; `None` for the first page.
     pub after: Option<u32>,
     /// Maximum number of trials.
     pub limit: u32,
 }
 
 impl Page {
-    /// Returns the runs on this page, in its order. `runs` is sorted by number and contains at least those of the page.
+    /// Returns the trials on this page, in the page's order. `runs` must be sorted by number and contain at least the
+    /// trials on the page.
     pub fn of<'a>(&self, runs: &'a [Run]) -> Vec<&'a Run> {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let later = |r: &&Run| {
@@ -91,7 +92,8 @@ pub(super) fn all_runs(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run
     Ok((Vec::new(), runs))
 }
 
-/// Returns all trials with the data that policies need, and the running and selected ones with complete data.
+/// Returns the trials of a recurring job in two lists: first those of which only the data that policies need are read;
+/// second the running and the selected ones, with all their data.
 pub(super) fn outline(db: &Connection, job: i64, full_runs: &FullRuns) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {
     let mut runs: Vec<Run> = Vec::new();
     let mut read = |place: &str, of: &[&dyn ToSql]| -> Result<(), StoreError> {
@@ -102,7 +104,8 @@ pub(super) fn outline(db: &Connection, job: i64, full_runs: &FullRuns) -> Result
         }
         Ok(())
     };
-    // A literal: with a parameter SQLite cannot know that the index contains them.
+    // The state is a literal because SQLite uses a partial index only if the statement itself shows that the index
+    // contains all rows sought.
     read(&format!("INDEXED BY recurring_running WHERE job = ?1 AND state = '{RUNNING}'"), params![job])?;
     if let Some(number) = full_runs.number {
         read("WHERE job = ?1 AND number = ?2", params![job, number])?;

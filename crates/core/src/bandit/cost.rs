@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::domain::{OperatingPoint, PowerLimit};
 use crate::units::{Joules, Seconds, Watts};
 
-/// Cost in joules, which policies minimise: weighted energy and time × maximum power. Rewards are negative costs.
+/// Cost of a run in joules, which policies minimise: a weighted sum of the energy and of the time × the maximum power
+/// ([`Knob`]). A reward is a negative cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Cost(f64);
@@ -15,8 +16,8 @@ impl Cost {
     pub const ZERO: Self = Self(0.0);
     /// Infinite cost.
     pub const INFINITE: Self = Self(f64::INFINITY);
-    /// Upper bound of a trial's cost: above 10 times the maximum power over the longest time, with the charge for a
-    /// failure.
+    /// Upper bound of a trial's cost. Valid costs are far below it: 10 times the largest maximum power over the longest
+    /// time is 1e19 J, and the charge for a failure multiplies a cost by at most 1e8.
     pub const MOST: Self = Self(1e30);
 
     /// Creates a cost from joules.
@@ -79,24 +80,25 @@ impl std::iter::Sum for Cost {
 /// Weights of energy and time in a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Knob {
-    /// Weight of energy, from 0 (time only) to 1 (energy only); time has the weight 1 − η.
+    /// Weight η of energy, from 0 (only time counts) to 1 (only energy counts); time has the weight 1 − η.
     pub eta: f64,
-    /// Maximum total power of a run's GPUs.
+    /// P_max: maximum power of all GPUs of a run together, which converts time to joules.
     pub max_power: Watts,
 }
 
 impl Knob {
-    /// Returns the cost η·E + (1−η)·P_max·T (Zeus, equation 2).
+    /// Returns the cost η·E + (1−η)·P_max·T of the energy E and the time T (Zeus, equation 2).
     ///
-    /// The same cost serves the objective carbon: energy times a constant reference intensity orders runs as energy
-    /// does, and a week with a high intensity does not distort the comparison.
+    /// Jobs that minimise carbon ([`super::Reward::Carbon`]) have the same cost: carbon at one constant intensity
+    /// orders runs as energy does, and a week with a high intensity does not distort the comparison.
     pub fn cost(&self, energy: Joules, time: Seconds) -> Cost {
         Cost(self.eta * energy.get() + (1.0 - self.eta) * self.max_power.get() * time.get())
     }
 }
 
-/// Returns the power limit with the least cost per sample among those measured without a clock limit. Only for GPUs of
-/// one GPU model: several models have no common limit.
+/// Returns the power limit with the least cost per sample, among the points that were measured without a clock limit on
+/// GPUs of a single model; `None` if there is no such point. Points of several GPU models are skipped, because they
+/// have one limit for each model.
 pub fn best_limit(points: &[OperatingPoint], knob: &Knob) -> Option<PowerLimit> {
     let second = Seconds::new(1.0);
     let cost = |p: &OperatingPoint| knob.cost(p.power.mean * second, second).get() / p.throughput.mean.get();

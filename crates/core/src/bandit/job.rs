@@ -1,8 +1,8 @@
 //! Lifecycle of a recurring job: trials begin, report and end, in any order and any number at a time.
 //!
-//! [`Job`] holds the entire state; times are arguments. Each call first ends the trials whose lease has expired, so
-//! that a client that died does not block others. Calls are idempotent: a client that missed a response repeats its
-//! call, and nothing is counted twice.
+//! [`Job`] holds the entire state; the present time is an argument of each call. Each call first ends the trials whose
+//! lease (longest time between two reports) has expired, so that a client that died does not block others. Calls are
+//! idempotent: a client that missed a response repeats its call, and nothing is counted twice.
 
 use chrono::{DateTime, Utc};
 
@@ -12,12 +12,13 @@ use super::{
 };
 use crate::domain::JobId;
 
-/// Number of lost runs of a batch size, all without a completed epoch, after which that size counts as the cause.
+/// Number of lost runs with the same batch size from which on that batch size counts as the cause of the losses, if
+/// none of its runs completed an epoch. The default batch size is exempt.
 const MAX_LOST_WITHOUT_EPOCH: usize = 3;
-/// Charge for a run that cannot reach the target, as a multiple of the highest acceptable cost: that of the reference
-/// implementation's simulator (`zeus-simulator.md`, 3c).
+/// Cost charged to a run that cannot reach the target, as a multiple of the cost limit of runs (`beta` times the
+/// cheapest successful run). The value is that of the reference implementation's simulator (`zeus-simulator.md`, 3c).
 const FAILURE: f64 = 100.0;
-/// Zeus's cost limit, used for the charge of a job without a limit of its own.
+/// Zeus's value of `beta`, from which the charge is computed if the job sets no `beta`.
 const DEFAULT_BETA: f64 = 2.0;
 
 /// Recurring job with all its trials.
@@ -27,26 +28,26 @@ pub struct Job {
     pub terms: Terms,
     /// Random generator of the policy.
     pub generator: Generator,
-    /// Highest trial number of an earlier job with this name. Numbers are not reused, so that a late report for a trial
-    /// of that job is not taken for one of this job.
+    /// Highest trial number of an earlier, deleted job with the same name; 0 if there was none. New trials have higher
+    /// numbers, so that a late report for a trial of the earlier job is not taken for a report of this job.
     pub earlier: u32,
-    /// Ended trials of which only the data for policies are loaded, in order of their numbers.
+    /// Ended trials that are loaded only with the data that policies need, in order of their numbers.
     pub past: Vec<Trial>,
-    /// All other trials, completely loaded, in order of their numbers.
+    /// All other trials, loaded with all data, in order of their numbers.
     pub runs: Vec<Run>,
 }
 
-/// Trial that [`Job::begin`] began or found.
+/// Trial that a call of [`Job::begin`] began, or that an earlier call with the same key began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Begun {
     /// Number of the trial.
     pub number: u32,
-    /// True if the trial already existed and was requested again.
+    /// True if an earlier call with the same key began the trial.
     pub again: bool,
 }
 
 impl Job {
-    /// Returns a job without trials. `seed` applies if the terms have none.
+    /// Returns a job without trials. `seed` seeds the random generator if the terms contain no seed.
     pub fn new(terms: Terms, seed: u64) -> Self {
         let generator = Generator::new(terms.seed.unwrap_or(seed));
         Self { terms, generator, earlier: 0, past: Vec::new(), runs: Vec::new() }
@@ -59,7 +60,7 @@ impl Job {
 
     fn trials_but(&self, number: Option<u32>) -> Vec<Trial> {
         let mut trials: Vec<Trial> = self.all().filter(|t| Some(t.number) != number).cloned().collect();
-        // Past trials and runs are sorted already; the stable sort merges them in one pass.
+        // `past` and `runs` are each sorted already; the stable sort merges them in one pass.
         trials.sort_by_key(|t| t.number);
         trials
     }
@@ -69,12 +70,12 @@ impl Job {
         self.past.iter().chain(self.runs.iter().map(|r| &r.trial))
     }
 
-    /// Returns a trial by its number if it is completely loaded.
+    /// Returns the trial with this number if all its data are loaded.
     pub fn run(&self, number: u32) -> Option<&Run> {
         self.place(number).map(|i| &self.runs[i])
     }
 
-    /// Returns the choice that the next trial would get, without beginning one.
+    /// Returns the batch size that the next trial would get, and the reason for it, without beginning a trial.
     ///
     /// # Errors
     /// If no batch size is left to try.
@@ -82,7 +83,7 @@ impl Job {
         next(&self.terms.spec, &self.trials(), &mut self.generator.clone())
     }
 
-    /// Ends the trials whose lease has expired as lost.
+    /// Ends the running trials whose lease has expired: they count as lost.
     pub fn expire(&mut self, now: DateTime<Utc>) {
         for i in 0..self.runs.len() {
             let run = &self.runs[i];
@@ -93,7 +94,7 @@ impl Job {
         }
     }
 
-    /// Begins a trial, or returns the existing trial with the same `key`.
+    /// Begins a trial, or returns the trial that was begun with the same `key`, if there is one.
     ///
     /// # Errors
     /// If no batch size is left to try, too many trials run, or the trial with this key was lost or withdrawn.
@@ -137,7 +138,8 @@ impl Job {
         Ok(Begun { number, again: false })
     }
 
-    /// Returns the number of epochs after which a trial is stopped, by current estimates; at least 1.
+    /// Returns the number of epochs after which a trial is stopped, by current estimates: at least 1, or 0 if no
+    /// completely loaded trial has this number.
     pub fn max_epochs(&self, number: u32) -> u32 {
         let Some(own) = self.run(number) else { return 0 };
         let others = self.trials_but(Some(number));
@@ -149,12 +151,13 @@ impl Job {
         }
     }
 
-    /// Processes a trial's report, which renews its lease and may end it. `job` is the training run that reports. After
-    /// the trial's end a report changes nothing, and the response tells the client to stop.
+    /// Processes a trial's report, which renews the trial's lease and may end the trial. `job` is the training run
+    /// whose ledger account measured energy and time; `None` if the client measured them. If the trial has already
+    /// ended, the report changes nothing, and the response tells the client to stop.
     ///
     /// # Errors
-    /// If the trial does not exist, is lost or withdrawn, or the report contradicts the previous one. Then nothing
-    /// changes.
+    /// If the trial does not exist, is lost or withdrawn, or the report is impossible, contradicts the previous one, or
+    /// names a training run of another trial. Then the report changes nothing.
     pub fn report(
         &mut self,
         number: u32,
@@ -178,10 +181,10 @@ impl Job {
         Ok(Verdict { stop: !trial.is_running(), reached: trial.reached(), max_epochs, late })
     }
 
-    /// Ends a trial, after an optional last report. A trial that has ended stays as it is.
+    /// Ends a trial, after an optional last report. A trial that has ended already stays as it is.
     ///
     /// # Errors
-    /// As [`Self::report`], but withdrawing a lost or withdrawn trial is no error.
+    /// In the same cases as [`Self::report`], except that withdrawing a lost or withdrawn trial is no error.
     pub fn end(
         &mut self,
         number: u32,
@@ -208,12 +211,12 @@ impl Job {
         Ok(())
     }
 
-    /// Processes the report of a running trial. Returns the maximum number of epochs afterwards.
+    /// Processes the report of a running trial. Returns the number of epochs after which the trial is stopped.
     fn apply(&mut self, i: usize, report: &Report, job: Option<&JobId>, now: DateTime<Utc>) -> Result<u32, Refused> {
         let spec = &self.terms.spec;
         let mut report = *report;
         if job.is_some() {
-            // In the ledger energy and time become exact only when intervals close, so they may decrease.
+            // In an open ledger interval, energy and time are estimates: a later, exact value may be lower.
             report.energy = report.energy.max(self.runs[i].energy);
             report.time = report.time.max(self.runs[i].time);
         }
@@ -237,7 +240,7 @@ impl Job {
         }
         let (epochs, most) = (report.epochs, spec.max_epochs);
         let run = &self.runs[i];
-        // Before the first epoch ends, the cost so far is a lower bound of the cost of an epoch.
+        // Before the first epoch ends, the cost of the run so far is a lower bound of the cost of one epoch.
         let hopeless = epochs == 0 && run.trial.cost > Cost::ZERO && {
             let others = self.trials_but(Some(run.trial.number));
             patience(spec, &others, run.trial.batch_size, run.trial.cost) == 0
@@ -266,8 +269,8 @@ impl Job {
         (run.trial.state, run.ended_at, run.reason) = (State::Ended(outcome), Some(now), reason);
     }
 
-    /// Ends a trial as unable to reach the target. Raises its cost to a multiple of the cheapest successful trial's
-    /// cost, if there is such a trial; a higher cost stays.
+    /// Ends a trial as unable to reach the target. Raises the trial's cost to a multiple of the cost of the cheapest
+    /// successful trial, unless there is none or the trial's cost is higher already.
     fn fail(&mut self, i: usize, reason: &str, now: DateTime<Utc>) {
         let reached = self.all().filter(|t| t.reached()).map(|t| t.cost);
         let bound =

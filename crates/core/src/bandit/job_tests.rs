@@ -1,4 +1,4 @@
-//! Tests with any number of clients in any order, some of which die.
+//! Tests of the lifecycle of trials, with any number of clients that call in any order, some of which die.
 
 use chrono::TimeDelta;
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn report(epochs: u32, energy: f64, metric: f64) -> Report {
     Report { epochs, energy: Joules::new(energy), time: Seconds::new(f64::from(epochs)), metric: Some(metric) }
 }
 
-/// Runs a trial to its end: an epoch costs `each`, and the trial reaches its target after `needs` of them.
+/// Runs a trial to its end: an epoch costs `each`, and the trial reaches its target after `needs` epochs.
 fn train(job: &mut Job, number: u32, each: f64, needs: u32, now: DateTime<Utc>) -> Verdict {
     for epoch in 1..=100 {
         let metric = if epoch >= needs { 0.6 } else { 0.1 };
@@ -55,11 +55,11 @@ fn a_trial_ends_at_its_target_or_when_its_cost_is_too_high() {
     assert_eq!((first.number, job.runs[0].trial.batch_size), (1, 32));
     assert_eq!(train(&mut job, 1, 10.0, 5, at(1)), Verdict { stop: true, reached: true, max_epochs: 5, late: false });
     assert_eq!((job.runs[0].trial.cost, job.runs[0].trial.epoch_cost), (Cost::new(50.0), Some(Cost::new(10.0))));
-    // Twice the cheapest cost is 100: five epochs at 20 each.
+    // Twice the cost of the cheapest run is 100: five epochs at 20 each.
     job.begin(None, at(2)).expect("begun");
     assert_eq!(train(&mut job, 2, 20.0, 9, at(3)), Verdict { stop: true, reached: false, max_epochs: 5, late: false });
     assert_eq!(job.runs[1].trial.state, State::Ended(Outcome::Stopped));
-    // A trial whose first epoch exceeds that is stopped during it.
+    // A trial whose first epoch costs more than these 100 is stopped during the epoch.
     job.begin(None, at(4)).expect("begun");
     let verdict = job.report(3, &report(0, 101.0, 0.0), None, at(5)).expect("taken");
     assert!(verdict.stop && !verdict.reached, "{verdict:?}");
@@ -100,7 +100,7 @@ fn after_the_end_consistent_reports_get_the_verdict_and_others_are_rejected() {
     assert!(verdict.stop && !verdict.late, "{verdict:?}");
     let before = job.clone();
     assert_eq!(job.report(1, &last, None, at(2)), Ok(verdict));
-    // The client missed the stop.
+    // Reports of a client that missed the request to stop and trained on.
     for later in [report(6, 60.0, 0.3), report(5, 51.0, 0.6), Report { metric: None, ..report(5, 50.0, 0.6) }] {
         assert_eq!(job.report(1, &later, None, at(2)), Ok(Verdict { late: true, ..verdict }), "{later:?}");
     }
@@ -147,7 +147,7 @@ fn a_withdrawn_trial_is_ignored() {
         assert!(late.contains("it was withdrawn"), "{late}");
         assert!(matches!(job.end(number, None, None, Ending::NotReached, at(3)), Err(Refused::Void { .. })));
     }
-    // A lost trial beside five withdrawn ones does not condemn the batch size.
+    // One lost trial beside five withdrawn ones does not suffice to give up the batch size.
     job.begin(None, at(4)).expect("begun");
     job.expire(at(200));
     assert_eq!(job.run(7).expect("known").trial.state, State::Ended(Outcome::Lost));
@@ -196,7 +196,7 @@ fn an_implausible_report_is_rejected() {
         assert!(matches!(&error, Refused::Contradiction { field: f, .. } if *f == field), "{error}");
     };
     refused(report(21, 100.0, 0.1), "epochs");
-    // 300 W for a second are 300 J; 100 kJ are millijoules, or another clock.
+    // 300 W for a second are 300 J: a report of 100 kJ was in millijoules, or its time was wrong.
     refused(report(1, 100_000.0, 0.1), "energy_j");
     refused(Report { time: Seconds::new(1e300), ..report(1, 100.0, 0.1) }, "time_s");
     refused(Report { time: Seconds::ZERO, ..report(1, 1e300, 0.1) }, "energy_j");
@@ -235,7 +235,7 @@ fn a_batch_size_whose_runs_are_lost_is_abandoned() {
     let lost = State::Ended(Outcome::Lost);
     assert_eq!(deaths, [lost, lost, State::Ended(Outcome::NotReached)]);
     assert_eq!(job.outlook().map(|c| c.batch_size), Ok(64), "below it nothing is tried");
-    // The default batch size is never condemned.
+    // The default batch size is never given up, however many of its runs are lost.
     let mut job = self::job(PolicyName::Zeus);
     for death in 0..9 {
         job.begin(None, at(death * 101)).expect("begun");
@@ -258,13 +258,13 @@ fn an_early_failure_is_charged() {
 /// Next action of a client.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Requests a trial, or its current one again.
+    /// Requests a trial, or again the client's current trial.
     Begin,
     /// Reports another epoch.
     Epoch,
-    /// Repeats its last report.
+    /// Repeats the client's last report.
     Repeat,
-    /// Ends its trial.
+    /// Withdraws the client's trial.
     Withdraw,
     /// Dies silently; another client replaces it.
     Die,
@@ -283,7 +283,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns the epochs that a batch size needs, and the cost of each; the largest never reaches the target.
+/// Returns the number of epochs that a run with a batch size needs (first value) and the cost of an epoch (second). The
+/// largest batch size never reaches the target.
 fn truth(batch_size: u64) -> (u32, f64) {
     match batch_size {
         8 => (4, 30.0),
@@ -361,7 +362,8 @@ proptest! {
             let client = &mut clients[who];
             now += TimeDelta::milliseconds(100);
             let before = job.clone();
-            // As loaded from the store: ended trials have only the data that policies need, except the client's.
+            // `outline` is the job as the store loads it: ended trials have only the data that policies need, except
+            // the trials of this client.
             let asked = |r: &Run| r.key.as_ref() == Some(&client.key) || Some(r.trial.number) == client.trial;
             let (mut outline, mut same) = (outlined(&job, asked), client.clone());
             if let Step::Wait(seconds) = step {

@@ -1,13 +1,15 @@
-//! Choice of a recurring job's batch size, learnt over its runs.
+//! Choice of a recurring job's batch size, learnt over the runs of the job.
 //!
-//! A job that is trained repeatedly ([`Spec`]) makes one [`Trial`] after another. Policies use only the list of trials
-//! and the state of the random [`Generator`], so that storing these stores the whole state. Each policy implements two
-//! functions:
+//! A recurring job ([`Spec`]) is a training that is repeated; each of its runs is a [`Trial`] of one batch size.
+//! Policies choose the batch sizes. They use only the list of trials and the state of the random [`Generator`], so that
+//! storing this list and this state stores everything that was learnt. Two functions call the policy: [`next`] chooses
+//! the batch size of the next run, and [`patience`] returns the number of epochs after which a run is stopped.
 //!
-//! A [`Job`] implements the lifecycle: trials begin, report, end, or are lost when their lease expires.
+//! [`Job`] implements the lifecycle of trials: they begin, report their progress and end, or are lost when their lease
+//! (longest time between two reports) expires.
 //!
-//! [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson sampling); [`wattune`] spends
-//! less on exploration, as its module explains.
+//! There are two policies. [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson
+//! sampling); [`wattune`] spends less on exploration, as its module explains.
 
 pub mod cost;
 mod job;

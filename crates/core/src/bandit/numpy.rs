@@ -1,25 +1,27 @@
-//! Random generator of NumPy's `default_rng(seed)`: PCG64 seeded through `SeedSequence`, with normals, bounded integers
-//! and `Generator.choice(n, n, replace=False)`, draw for draw (`zeus-protocols.md` §3.6).
+//! Random generator that returns the same numbers as NumPy's `default_rng(seed)`: PCG64, seeded through `SeedSequence`,
+//! with normals, bounded integers and `Generator.choice(n, n, replace=False)` (`zeus-protocols.md` §3.6).
 //!
-//! Experiments with a seed for the reference implementation are reproducible. The tables of the ziggurat method are
-//! computed here; normals agree with NumPy's to about 2e-14, everything else exactly.
+//! Zeus's reference implementation uses NumPy's generator, so that an experiment with the same seed can be repeated
+//! here draw for draw. The tables of the ziggurat method for normals are computed here; normals agree with NumPy's to
+//! about 2e-14, everything else exactly.
 
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// Multiplier of the 128-bit congruential generator.
+/// Multiplier of PCG64's 128-bit linear congruential generator.
 const MULTIPLIER: u128 = 0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645;
-/// Start of the tail of the ziggurat, the table of layers from which normals are drawn.
+/// Absolute value from which on normals are drawn from the tail; smaller ones are drawn from the ziggurat, a stack of
+/// layers with equal areas below the bell curve.
 const TAIL: f64 = 3.654_152_885_361_009;
 /// Area of each layer of the ziggurat.
 const AREA: f64 = 0.004_928_673_233_974_658;
-/// Number of values of the 52 random mantissa bits.
+/// Number of different values of a random mantissa, which has 52 bits.
 const MANTISSA: f64 = 4_503_599_627_370_496.0;
 /// Number of layers of the ziggurat.
 const LAYERS: usize = 256;
-/// Maximum number of rejected draws. A valid generator rejects fewer than half of them, mostly under one percent, and
-/// never reaches this limit; with a damaged state that repeats one value, draws would be rejected forever.
+/// Maximum number of rejected values in one draw. A valid generator rejects fewer than half of the values, mostly under
+/// one percent, and never reaches this limit; a damaged state that repeats one value might reject values forever.
 const REJECTIONS: u32 = 1000;
 
 /// Random generator with a storable state.
@@ -29,7 +31,8 @@ pub struct Generator {
     state: u128,
     #[serde(with = "decimal")]
     increment: u128,
-    /// Upper half of a 64-bit draw whose lower half was returned; the next 32-bit draw returns it.
+    /// Upper half of a 64-bit number whose lower half was returned as a 32-bit draw; the next 32-bit draw returns the
+    /// upper half. `None` if there is none left.
     half: Option<u32>,
 }
 
@@ -46,8 +49,8 @@ impl Generator {
         made
     }
 
-    /// Returns true if the state is valid for PCG64: the increment is odd. With an even one the state degenerates to
-    /// zeros.
+    /// Returns true if the state is valid for PCG64: the increment is odd. With an even increment the sequence repeats
+    /// too soon; it may even consist of one value.
     pub fn is_sound(&self) -> bool {
         self.increment & 1 == 1
     }
@@ -77,7 +80,7 @@ impl Generator {
         (self.next_64() >> 11) as f64 / 9_007_199_254_740_992.0
     }
 
-    /// Returns `integers(0, n)`: a random number from 0 to n − 1. For n ≤ 1 returns 0 without a draw.
+    /// Returns NumPy's `integers(0, n)`: a random number from 0 to n − 1. For n ≤ 1 returns 0 without a draw.
     #[expect(clippy::cast_possible_truncation, reason = "the halves of 64 bits")]
     pub fn below(&mut self, n: u32) -> u32 {
         if n <= 1 {
@@ -96,7 +99,7 @@ impl Generator {
         (product >> 32) as u32
     }
 
-    /// Returns `choice(n, n, replace=False)`: the numbers 0 to n − 1 in random order.
+    /// Returns NumPy's `choice(n, n, replace=False)`: the numbers 0 to n − 1 in random order.
     pub fn shuffled(&mut self, n: u32) -> Vec<u32> {
         if n <= 1 {
             return (0..n).collect();
@@ -113,7 +116,7 @@ impl Generator {
         order
     }
 
-    /// Returns `standard_normal()`: a random number from the standard normal distribution.
+    /// Returns NumPy's `standard_normal()`: a random number from the standard normal distribution.
     #[expect(clippy::cast_precision_loss, reason = "52 bits")]
     pub fn normal(&mut self) -> f64 {
         let Ziggurat { accepted, width, density } = &*ZIGGURAT;
@@ -173,7 +176,7 @@ static ZIGGURAT: LazyLock<Ziggurat> = LazyLock::new(|| {
     z
 });
 
-/// Returns four words of state from NumPy's `SeedSequence(seed)`.
+/// Returns the four 64-bit words that NumPy's `SeedSequence(seed)` generates as the state of PCG64.
 #[expect(clippy::cast_possible_truncation, reason = "the halves of 64 bits")]
 fn seed_sequence(seed: u64) -> [u64; 4] {
     let mut constant: u32 = 0x43b0_d7e5;

@@ -1,8 +1,9 @@
-//! Interface of the policies: calls the policy that the job names.
+//! Functions that all policies for batch sizes have; each calls the policy that the specification names.
 
 use super::{Belief, Choice, Cost, Generator, NoneConverges, PolicyName, Spec, Trial, wattune, zeus};
 
-/// Returns the batch size of the next run and its reason, given all trials in order of their numbers, running ones too.
+/// Returns the batch size of the next run, and the reason for it. `trials` are all trials of the job, including running
+/// ones, in order of their numbers.
 ///
 /// # Errors
 /// If every batch size was tried and none of them reached the target.
@@ -13,8 +14,8 @@ pub fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> Result<
     }
 }
 
-/// Returns the number of epochs after which a run with this batch size and cost per epoch is stopped; at most
-/// `spec.max_epochs`. `trials` are the other trials, ended or running.
+/// Returns the number of epochs after which a run with this batch size and this cost per epoch is stopped; at most
+/// `spec.max_epochs`. `trials` are the job's other trials, ended or running.
 pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost) -> u32 {
     match spec.policy {
         PolicyName::Zeus => zeus::patience(spec, trials, epoch_cost),
@@ -22,7 +23,8 @@ pub fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cost: Cost
     }
 }
 
-/// Returns the policy's cost estimate for each batch size, in the job's order; `None` where there is none.
+/// Returns the policy's estimate of a run's cost for each batch size, in the order of `spec.batch_sizes`; `None` for
+/// batch sizes without an estimate.
 pub fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
     match spec.policy {
         PolicyName::Zeus => zeus::beliefs(spec, trials),

@@ -1,41 +1,41 @@
-//! Rejected requests to a recurring job: their reasons, and the detection of impossible or contradictory reports.
+//! Reasons for rejecting requests to a recurring job, and checks for impossible or contradictory reports.
 
 use chrono::{DateTime, Utc};
 
 use super::{NoneConverges, Report, Run, Spec};
 use crate::domain::JobId;
 
-/// Maximum number of a job's trials that run at a time.
+/// Maximum number of trials of a job that may run at the same time.
 pub(super) const MAX_RUNNING: usize = 1000;
 
 /// Reason for rejecting a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The trial does not exist.
+    /// The job has no trial with this number.
     #[error("there is no trial {0}")]
     NoSuchTrial(u32),
-    /// The trial was lost or withdrawn.
+    /// The trial was withdrawn, or its lease expired: the client did not report in time.
     #[error("trial {number} ended at {}: {why}; request a new trial", .at.format("%FT%TZ"))]
     Void {
         /// Number of the trial.
         number: u32,
-        /// Time of its end.
+        /// Time at which the trial ended.
         at: DateTime<Utc>,
-        /// Reason of its end.
+        /// Reason why the trial ended.
         why: String,
     },
-    /// The trial has ended, and the report contradicts its last report.
+    /// The trial has ended, and the report contradicts the trial's last report.
     #[error("{field} {why}; trial {number} has ended at {}: {reason}", .at.format("%FT%TZ"))]
     Ended {
         /// Number of the trial.
         number: u32,
-        /// Time of its end.
+        /// Time at which the trial ended.
         at: DateTime<Utc>,
-        /// Reason of its end.
+        /// Reason why the trial ended.
         reason: String,
-        /// Name in the API of the field that contradicts the last report.
+        /// Name (in the API) of the field that contradicts the last report.
         field: &'static str,
-        /// New and previous value of the field.
+        /// Value of the field in this report, and in the last report.
         why: String,
     },
     /// No batch size is left to try.
@@ -44,30 +44,32 @@ pub enum Refused {
     /// Too many trials of the job are running.
     #[error("{MAX_RUNNING} trials of this job are running; end some, or wait for their leases to expire")]
     TooMany,
-    /// The report contradicts an earlier one, or its values are impossible.
+    /// The report contradicts the trial's previous report, or contains impossible values.
     #[error("{field} {why}")]
     Contradiction {
         /// Name of the wrong field in the API.
         field: &'static str,
-        /// Wrong value and valid values.
+        /// Given value, and the value or values that would be valid.
         why: String,
     },
-    /// The training run that reports already belongs to another trial.
+    /// The training run that measures this trial's energy already belongs to another trial.
     #[error("job {job} already reports for trial {number}; register a job for each trial")]
     Taken {
         /// Identifier of the training run.
         job: JobId,
-        /// Number of that other trial.
+        /// Number of the trial that the training run belongs to.
         number: u32,
     },
 }
 
-/// Maximum reported time of a run, in seconds.
+/// Maximum time in a report, in seconds.
 const MAX_TIME_S: f64 = 1e9;
-/// Maximum plausible power as a multiple of the maximum power: the meter may include more than the GPUs.
+/// Maximum plausible mean power of a run as a multiple of the maximum power of its GPUs: the client's meter may measure
+/// more than the GPUs.
 const MAX_POWER_RATIO: f64 = 10.0;
 
-/// Returns true if a report about an ended trial differs from its last one: the client missed the stop and trained on.
+/// Returns true if a report that arrives after the trial's end differs from the trial's last report: the client missed
+/// the request to stop and trained on. Returns false if the report repeats the last one.
 ///
 /// # Errors
 /// If the report contradicts the last one.
@@ -79,7 +81,7 @@ pub(super) fn is_late(run: &Run, report: &Report, job: Option<&JobId>) -> Result
     } else if let Some((now, was)) = other_metric {
         Some(("metric", format!("is {now}, but was {was} in the previous report after the same number of epochs")))
     } else {
-        // In the ledger energy and time become exact only when intervals close, so they may decrease.
+        // In an open ledger interval, energy and time are estimates: a later, exact value may be lower.
         decreased(run, report).filter(|(field, _)| job.is_none() || *field == "epochs")
     };
     if let Some((field, why)) = contradiction {
@@ -90,7 +92,7 @@ pub(super) fn is_late(run: &Run, report: &Report, job: Option<&JobId>) -> Result
     Ok(!(same_epochs && report.metric == run.metric && is_same_usage))
 }
 
-/// Rejects values that no run can have, mostly because of wrong units.
+/// Rejects values that no run can have; mostly the client used a wrong unit.
 pub(super) fn refuse_impossible(spec: &Spec, report: &Report) -> Result<(), Refused> {
     let refused = |field, why| Err(Refused::Contradiction { field, why });
     if report.epochs > spec.max_epochs {
@@ -111,7 +113,8 @@ pub(super) fn refuse_impossible(spec: &Spec, report: &Report) -> Result<(), Refu
     Ok(())
 }
 
-/// Returns the first field whose value is less than in the previous report, with both values.
+/// Returns the first field whose value is lower than in the previous report (first value of the result), and a text
+/// with the new and the previous value (second); `None` if no value is lower.
 fn decreased(run: &Run, report: &Report) -> Option<(&'static str, String)> {
     let table = [
         ("epochs", f64::from(report.epochs), f64::from(run.trial.epochs)),
@@ -122,7 +125,7 @@ fn decreased(run: &Run, report: &Report) -> Option<(&'static str, String)> {
     Some((field, format!("is {now} after {before}")))
 }
 
-/// Rejects reports whose cumulative values decrease.
+/// Rejects a report in which a cumulative value (epochs, energy or time) is lower than in the previous report.
 pub(super) fn refuse_contradiction(run: &Run, report: &Report) -> Result<(), Refused> {
     let Some((field, what)) = decreased(run, report) else { return Ok(()) };
     let why = format!("{what}; it is cumulative and cannot decrease");

@@ -1,4 +1,4 @@
-//! All data of a trial of a recurring job, reports about the trial, and responses to them.
+//! All data of a trial of a recurring job, the client's reports about the trial, and the responses to these reports.
 
 use chrono::{DateTime, Utc};
 
@@ -6,77 +6,81 @@ use super::{Cost, Knob, Outcome, State, Trial};
 use crate::domain::JobId;
 use crate::units::{Joules, Seconds};
 
-/// Cumulative progress report of a running trial.
+/// Progress report of a running trial, with values since the trial's beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// Number of completed epochs.
     pub epochs: u32,
-    /// Energy of all the trial's GPUs since its beginning.
+    /// Energy of all GPUs of the trial since the trial's beginning.
     pub energy: Joules,
     /// Time since the trial's beginning.
     pub time: Seconds,
-    /// Target metric after the last of these epochs; absent if it was not measured or is not a number.
+    /// Target metric after the last completed epoch; `None` if it was not measured or is not a number.
     pub metric: Option<f64>,
 }
 
-/// Response to a trial's report.
+/// Response to a report of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// True if the trial has ended: the client must stop, and later reports change nothing.
+    /// True if the trial has ended: the client must stop training, and later reports change nothing.
     pub stop: bool,
     /// True if the trial has reached its target.
     pub reached: bool,
-    /// Number of epochs after which the trial is stopped, by current estimates.
+    /// Number of epochs after which the trial is stopped, by current estimates; after the trial's end, the completed
+    /// epochs.
     pub max_epochs: u32,
-    /// True if the report arrived after the end and was ignored.
+    /// True if the report was ignored because it arrived after the trial's end and differs from the trial's last
+    /// report.
     pub late: bool,
 }
 
-/// End of a trial as its client reports it: neither at its target nor because it was told to stop.
+/// Reason for which a client ends a trial by itself, before the target is reached and before a response requires a
+/// stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The run was interrupted; the trial is ignored.
+    /// The run was interrupted; policies ignore the trial.
     Withdrawn,
     /// The target is out of reach with this batch size: the run diverged, or does not fit into memory.
     NotReached,
 }
 
-/// Trial of a recurring job with all its data.
+/// Trial of a recurring job with all stored data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// Data of the trial that policies need.
     pub trial: Trial,
-    /// Energy of all GPUs so far.
+    /// Energy of all GPUs of the trial, from the trial's beginning to the last report.
     pub energy: Joules,
-    /// Time from its beginning so far.
+    /// Time from the trial's beginning to the last report.
     pub time: Seconds,
-    /// Target metric in the last report.
+    /// Target metric in the last report; `None` if the report contained none.
     pub metric: Option<f64>,
-    /// Epochs and cost at the first report with a completed epoch. They include the search for the power limit.
+    /// Number of epochs (first value) and cost (second) at the first report with a completed epoch; `None` before that
+    /// report. This cost includes the search for the best power limit.
     pub first: Option<(u32, Cost)>,
-    /// Client-chosen key that makes repeated requests for this trial return the same trial.
+    /// Key that the client chose, so that repeated requests for a new trial return this trial; `None` if it chose none.
     pub key: Option<String>,
-    /// Training run whose ledger account supplies energy and time.
+    /// Training run whose ledger account supplies energy and time; `None` if the client measures them.
     pub job: Option<JobId>,
     /// Time at which the trial began.
     pub begun_at: DateTime<Utc>,
-    /// Time at which the lease expires unless the client reports again.
+    /// Time at which the lease expires, and the trial is lost, unless the client reports before.
     pub lease_until: DateTime<Utc>,
     /// Time at which the trial ended; `None` while it runs.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Reason of the trial's state, shown to users.
+    /// Reason for the trial's state, shown to users.
     pub reason: String,
 }
 
 impl Run {
-    /// Returns true if the client must not continue: the trial was withdrawn, or its lease expired. Most trials with an
-    /// expired lease are lost; one whose batch size counts as the cause did not reach its target. All other trials end
-    /// while their lease is valid.
+    /// Returns true if the client must not continue the trial, because it was withdrawn or its lease expired. Most
+    /// trials with an expired lease are lost; if the batch size counts as the cause, the trial has not reached its
+    /// target. All other trials end before their lease expires.
     pub(super) fn is_over(&self) -> bool {
         self.trial.is_void() || self.ended_at.is_some_and(|at| at > self.lease_until)
     }
 
-    /// Applies a report that does not contradict the previous one.
+    /// Applies a report, which must not contradict the previous one.
     pub(super) fn apply(&mut self, report: &Report, knob: &Knob) {
         let cost = knob.cost(report.energy, report.time);
         (self.energy, self.time, self.metric) = (report.energy, report.time, report.metric);
@@ -89,12 +93,12 @@ impl Run {
         self.trial.epoch_cost = (each > Cost::ZERO).then_some(each);
     }
 
-    /// Checks that the data are consistent, such as the cost with energy and time. A trial that did not reach its
-    /// target may have a higher cost than these give.
+    /// Checks that the data are consistent; for example, that the cost follows from energy and time. The cost of a
+    /// trial that did not reach its target may be higher, because a failure is charged.
     pub fn check(&self, knob: &Knob) -> Result<(), String> {
         let Trial { epochs, state, .. } = self.trial;
         let (cost, counts) = (knob.cost(self.energy, self.time), self.trial.cost);
-        // Sums and text formats may round the last digits.
+        // Sums and conversions to and from text may change the last digits.
         let same = |a: Cost, b: Cost| (a - b).get().abs() <= 1e-9 * cost.get();
         let dearer = state == State::Ended(Outcome::NotReached) && counts > cost;
         if !same(counts, cost) && !dearer {
@@ -126,8 +130,8 @@ impl Run {
     }
 }
 
-/// Returns the cost of an epoch. The first epochs include the search for the power limit, so only later ones count if
-/// there are any.
+/// Returns the mean cost of an epoch. The epochs up to the first report, of which there are `first_epochs`, include the
+/// search for the power limit, so that only later epochs count, if there are any.
 fn each_epoch(epochs: u32, cost: Cost, (first_epochs, first_cost): (u32, Cost)) -> Cost {
     match epochs - first_epochs {
         0 => Cost::new(cost.get() / f64::from(epochs)),

@@ -1,4 +1,4 @@
-//! Specification of a recurring job: batch sizes with the policy that chooses among them, and terms of its trials.
+//! Specification of a recurring job: its batch sizes, the policy that chooses among them, and the terms of its trials.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,10 +27,11 @@ pub struct Spec {
     pub max_epochs: u32,
     /// Weights of energy and time in the cost of a run.
     pub knob: Knob,
-    /// Cost limit: a run is stopped when it costs more than this multiple of the cheapest run that reached its target;
-    /// above 1, up to [`Self::LARGEST_BETA`]. Without it runs stop only at `max_epochs`.
+    /// β, the cost limit of a run: a run is stopped when it costs more than `beta` times the cheapest run that reached
+    /// its target. Above 1, up to [`Self::LARGEST_BETA`]; `None` if runs stop only at `max_epochs`.
     pub beta: Option<f64>,
-    /// Number of newest runs of each batch size that count; 0 for all. Only the policy `zeus` uses it.
+    /// Number of newest runs of each batch size that cost estimates use; 0 for all. Only the policy `zeus` uses
+    /// `window`.
     pub window: u32,
     /// Policy that chooses batch sizes.
     pub policy: PolicyName,
@@ -42,14 +43,14 @@ pub struct Spec {
 pub struct InvalidSpec {
     /// Name of the wrong field in the API.
     pub field: &'static str,
-    /// Wrong value and valid values.
+    /// Given value, and the values that would be valid.
     pub why: String,
 }
 
 impl Spec {
     /// Maximum number of batch sizes.
     pub const MOST_BATCH_SIZES: usize = 100;
-    /// Maximum `beta`: larger values have no effect.
+    /// Maximum `beta`: larger values would practically never stop a run.
     pub const LARGEST_BETA: f64 = 1e6;
 
     /// Validates the specification and sorts its batch sizes.
@@ -92,13 +93,13 @@ impl Spec {
         Ok(self)
     }
 
-    /// Returns the index of a batch size in the job's list.
+    /// Returns the index of a batch size in `batch_sizes`; `None` if it is not in the list.
     pub fn place(&self, batch_size: u64) -> Option<usize> {
         self.batch_sizes.binary_search(&batch_size).ok()
     }
 }
 
-/// Target at which a run is complete.
+/// Target metric at which a run is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// Target value of the metric.
@@ -114,21 +115,22 @@ impl Target {
     }
 }
 
-/// Quantity that policies minimise beside time.
+/// Quantity that policies minimise together with time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reward {
     /// Energy of the GPUs.
     #[default]
     Energy,
-    /// Carbon at one intensity for all runs, so that a week with a high intensity does not distort the comparison.
+    /// Carbon, computed from energy with one intensity for all runs, so that a week with a high intensity does not
+    /// distort the comparison of runs.
     Carbon {
-        /// Carbon intensity that converts energy to carbon.
+        /// Carbon intensity that converts the energy of every run to carbon.
         reference: GramsPerKwh,
     },
 }
 
-/// GPUs of each run, all of one GPU model. They identify the profiles of the job's batch sizes.
+/// GPUs of each run, all of one GPU model. Model and number select the stored power profiles of the job's batch sizes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuSet {
     /// GPU model as named by NVML.
@@ -137,21 +139,21 @@ pub struct GpuSet {
     pub count: u32,
 }
 
-/// Recurring job as its owner specified it. [`Terms::checked`] validates it.
+/// Recurring job as the job's owner specified it. [`Terms::checked`] validates it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
     /// Batch sizes, cost weights and policy.
     pub spec: Spec,
     /// Target at which a run is complete.
     pub target: Target,
-    /// Time without a report after which a run counts as lost.
+    /// Longest time between two reports of a trial; after a longer silence the trial counts as lost.
     pub lease: Seconds,
     /// Quantity that policies minimise beside time.
     pub reward: Reward,
-    /// GPUs of each run, if specified.
+    /// GPUs of each run; `None` if the owner did not specify them.
     #[serde(rename = "boards")]
     pub gpus: Option<GpuSet>,
-    /// Seed of the random generator, for reproducible choices.
+    /// Seed of the random generator, for reproducible choices; `None` for a random seed.
     pub seed: Option<u64>,
 }
 

@@ -34,8 +34,9 @@ fn regular(batch_size: u64) -> Choice {
     Choice { batch_size, kind: Kind::Regular }
 }
 
-/// Prunes step by step, each direction separately. `result` returns the cost of a run with a batch size in a round, if
-/// it reaches the target. Returns the batch sizes that were run, in order, and the remaining ones.
+/// Prunes as described in `zeus.rs`, step by step. `result` returns the cost of a run with a batch size (first
+/// argument) in a round (second, 0 or 1); `None` if the run misses its target. Returns the batch sizes that were run,
+/// in order (first), and those that pruning left (second).
 fn pruned(sizes: &[u64], default: u64, result: impl Fn(u64, usize) -> Option<f64>) -> (Vec<u64>, Vec<u64>) {
     let (mut explored, mut set, mut start) = (Vec::new(), sizes.to_vec(), default);
     for round in 0..2 {
@@ -65,7 +66,7 @@ fn pruned(sizes: &[u64], default: u64, result: impl Fn(u64, usize) -> Option<f64
 }
 
 proptest! {
-    /// Includes runs that end in any way, lost ones, and runs beside explorations.
+    /// The policy explores as `pruned` does, even if trials are lost, or other trials begin while one explores.
     #[test]
     fn pruning_explores_as_described(
         sizes in proptest::collection::btree_set(1_u64..20, 1..8),
@@ -114,7 +115,7 @@ proptest! {
             trials[place].cost = Cost::new(ended.unwrap_or(9.0));
             trials[place].state = State::Ended(if ended.is_some() { Outcome::Reached } else { Outcome::Stopped });
         }
-        // All rounds, unless the noise ran out.
+        // All explorations were as expected; some may be missing if `noise` was too short for all rounds.
         prop_assert_eq!(&explored[..], &expected[..explored.len()]);
         if next(&spec, &trials, &mut generator).is_ok_and(|choice| choice.kind == Kind::Regular) {
             prop_assert_eq!(explored, expected);
@@ -137,8 +138,8 @@ proptest! {
     }
 }
 
-/// Values of NumPy 2's `default_rng(seed)`: four normals, `choice(7, 7, replace=False)`, `integers(0, n)` for n of 10, 3,
-/// 1000, 1 and 7, and a normal.
+/// The expected values come from NumPy 2's `default_rng(seed)`: four normals, `choice(7, 7, replace=False)`,
+/// `integers(0, n)` for n of 10, 3, 1000, 1 and 7, and another normal.
 #[test]
 fn draws_are_those_of_numpy() {
     for (seed, normals, order, integers, after) in [
@@ -169,7 +170,7 @@ fn draws_are_those_of_numpy() {
         normals.into_iter().for_each(|normal| close(generator.normal(), normal));
         assert_eq!(generator.shuffled(7), order, "seed {seed}");
         assert_eq!([10, 3, 1000, 1, 7].map(|n| generator.below(n)), integers, "seed {seed}");
-        // Stored and loaded, it continues.
+        // A generator that was stored and loaded continues where it was.
         let kept = serde_json::to_string(&generator).expect("text");
         let mut generator: Generator = serde_json::from_str(&kept).expect("the same");
         close(generator.normal(), after);
@@ -199,7 +200,8 @@ fn a_constant_stream_terminates() {
     assert!(!zeros.is_sound());
     assert!(zeros.below(3) < 3);
     assert_eq!(zeros.shuffled(7).iter().copied().collect::<std::collections::BTreeSet<_>>(), (0..7).collect());
-    // A fixed point whose draw lies in the ziggurat's fifth layer, above the bell.
+    // A state that follows itself, so that the same draw repeats. It is in the ziggurat's fifth layer, above the bell
+    // curve, and therefore always rejected.
     let state = 0xffff_ffff_ffff_ff05_u128;
     let next = state.wrapping_mul(0x2360_ED05_1FC6_5DA4_4385_DF64_9FCC_F645);
     let mut rejected = of(state, state.wrapping_sub(next));
@@ -207,7 +209,7 @@ fn a_constant_stream_terminates() {
     assert!(rejected.normal().is_finite());
 }
 
-/// Choices from NumPy's draws, with beliefs fitted as in the reference.
+/// The expected choices follow from NumPy's draws, with beliefs fitted as in Zeus's reference implementation.
 #[test]
 fn thompson_sampling_chooses_as_the_reference() {
     let spec = spec(&[8, 16, 32], 16);
@@ -234,7 +236,7 @@ fn beliefs_are_fitted_on_the_newest_rewards() {
     assert_eq!(flat, Arm { mean: -5.0, deviation: 0.0, observations: 2 });
     let arm = Arm::fit(&[-1.0, -3.0]);
     assert!((arm.mean + 2.0).abs() < 1e-12 && (arm.deviation - 0.5_f64.sqrt()).abs() < 1e-12, "{arm:?}");
-    // A window of 2 omits the expensive run of 16.
+    // A window of the 2 newest results leaves out the expensive runs with batch size 16.
     let mut job = spec(&[16, 32], 16);
     let mut trials = Vec::new();
     for (batch_size, kind, cost) in [

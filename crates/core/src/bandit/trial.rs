@@ -1,18 +1,18 @@
-//! Trials of a recurring job, choice of their batch sizes, and estimates of their cost.
+//! Trials of a recurring job, choices of their batch sizes, and estimates of their costs.
 
 use serde::{Deserialize, Serialize};
 
 use super::Cost;
 
-/// Reason for choosing a batch size.
+/// Reason for which a policy chooses a batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// Explores a batch size about which little is known.
+    /// Exploration of a batch size about which little is known.
     Exploration,
-    /// Best known batch size, while an exploration is in progress.
+    /// The best known batch size, because the run that explores another one is still in progress.
     Concurrent,
-    /// Chosen by the cost estimates.
+    /// The batch size that the policy's cost estimates favour.
     Regular,
 }
 
@@ -26,9 +26,9 @@ pub enum Outcome {
     NotReached,
     /// The run was stopped because its cost was too high.
     Stopped,
-    /// The client withdrew the run, which policies ignore.
+    /// The client withdrew the run; policies ignore it.
     Withdrawn,
-    /// The run's lease expired; policies ignore it.
+    /// The run's lease expired because the client did not report in time; policies ignore the run.
     Lost,
 }
 
@@ -47,10 +47,10 @@ pub enum State {
     Ended(Outcome),
 }
 
-/// Data of a run of a recurring job that policies need.
+/// Data of one run of a recurring job, as far as policies need them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trial {
-    /// Number of the trial, in one sequence for all trials of a job.
+    /// Number of the trial; all trials of a job share one sequence of numbers.
     pub number: u32,
     /// Batch size of the run.
     pub batch_size: u64,
@@ -58,7 +58,7 @@ pub struct Trial {
     pub kind: Kind,
     /// State of the run.
     pub state: State,
-    /// Cost of the run so far, with any charge for a failure.
+    /// Cost of the run so far; if the run failed, including the charge for the failure.
     pub cost: Cost,
     /// Number of completed epochs.
     pub epochs: u32,
@@ -67,12 +67,12 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Returns true if the run ended with a result, at its target or not.
+    /// Returns true if the run ended with a result that policies use, whether it reached its target or not.
     pub fn has_result(&self) -> bool {
         matches!(self.state, State::Ended(Outcome::Reached | Outcome::NotReached | Outcome::Stopped))
     }
 
-    /// Returns true if the run ended without a result and is ignored.
+    /// Returns true if the run ended without a result, so that policies ignore it.
     pub fn is_void(&self) -> bool {
         matches!(self.state, State::Ended(Outcome::Withdrawn | Outcome::Lost))
     }
@@ -88,7 +88,7 @@ impl Trial {
     }
 }
 
-/// Batch size of the next run.
+/// Batch size of the next run, as chosen by a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Chosen batch size.
@@ -110,6 +110,6 @@ pub struct NoneConverges;
 pub struct Belief {
     /// Expected cost of a run.
     pub mean: Cost,
-    /// Standard deviation of this expected cost.
+    /// Standard deviation of the estimate `mean`; single runs vary more.
     pub deviation: Cost,
 }

@@ -1,32 +1,33 @@
-//! Warnings about implausible energy and time of a trial, mostly due to wrong units.
+//! Warnings about implausible energy and time of a trial, which are mostly due to wrong units.
 
 use super::{Run, Terms};
 use crate::units::{Joules, Seconds, Short, Watts};
 
-/// Minimum reported time for a meaningful mean power.
+/// Minimum reported time from which on a mean power is meaningful.
 const MIN_TIME: Seconds = Seconds::new(1.0);
-/// Lower bound of a GPU's mean power, even when idle.
+/// Lower bound of the mean power of one GPU, even if it is idle.
 const MIN_PER_GPU: Watts = Watts::new(1.0);
-/// The same bound as a fraction of the maximum power: an idle GPU draws about ten times that.
+/// Lower bound of the mean power as a fraction of the maximum power; idle GPUs draw about ten times as much.
 const MIN_FRACTION: f64 = 0.002;
-/// Upper bound of a GPU's power, including the GPU's part of the node.
+/// Upper bound of the mean power of one GPU, including the GPU's part of the power of its node.
 const MAX_PER_GPU: Watts = Watts::new(10_000.0);
-/// Upper bound of a node's power as a multiple of its GPUs' power.
+/// Upper bound of the power of a node as a multiple of the maximum power of its GPUs.
 const MAX_RATIO: f64 = 2.0;
-/// Plausible range of the mean power relative to the maximum power.
+/// Plausible range of the mean power as a fraction of the maximum power.
 const LIKELY: std::ops::RangeInclusive<f64> = 0.05..=MAX_RATIO;
-/// Units that clients may have used by mistake, with the factor by which each reduces the mean power.
+/// Mistakes that make the mean power too small: the factor by which it is too small (first value), and the units that
+/// the client used by mistake (second).
 const MEANT: [(f64, &str); 3] = [
     (3.6e6, "energy_j in kilowatt-hours"),
     (3600.0, "energy_j in watt-hours"),
     (1000.0, "time_s in milliseconds, or energy_j in kilojoules"),
 ];
 
-/// Returns warnings about a trial's energy and time, each with the mistake that is most likely.
+/// Returns a warning if the mean power of a trial is implausible, with the most likely mistakes; else nothing.
 pub fn unit_warnings(run: &Run, terms: &Terms) -> Vec<String> {
     let (energy, time, most_power) = (run.energy, run.time, terms.spec.knob.max_power);
-    // If time is the only cost, clients without a meter report 0 J, and a job's ledger account may still lack its first
-    // interval.
+    // An energy of 0 J is no mistake in two cases: if only time counts, clients without a meter report 0 J; and if the
+    // energy comes from the ledger, the first interval of the job's account may not be closed yet.
     let is_unmetered = energy <= Joules::ZERO && (terms.spec.knob.eta == 0.0 || run.job.is_some());
     if time < MIN_TIME || is_unmetered {
         return Vec::new();
@@ -67,7 +68,8 @@ mod tests {
     use crate::bandit::{GpuSet, Job, Knob, PolicyName, Reward, Spec, Target};
     use crate::domain::JobId;
 
-    /// A recurring job with a trial, of `gpus` GPUs that draw `each` at the most.
+    /// Returns a recurring job with one trial. It runs on `gpus` GPUs (`None`: not specified), which draw at most
+    /// `each`.
     fn job(gpus: Option<u32>, each: Watts, eta: f64) -> Job {
         let spec = Spec {
             batch_sizes: vec![8],

@@ -1,27 +1,29 @@
-//! Zeus's policy (NSDI'23, §4.4): two rounds of pruning, then Gaussian Thompson sampling over the remaining batch
-//! sizes.
+//! Zeus's policy for batch sizes (NSDI'23, §4.4): two rounds of pruning, then Gaussian Thompson sampling over the batch
+//! sizes that pruning left.
 //!
-//! *Pruning.* From the default batch size down, then up, each batch size is run once; the first that does not reach the
-//! target ends its direction. The cheapest becomes the default of the second round, which covers the batch sizes that
-//! reached the target. While an exploration is in progress, other runs use the best known batch size.
+//! *Pruning.* A round runs each batch size once, from the default down, then from the default up; the first batch size
+//! in a direction that does not reach the target ends this direction. The cheapest batch size of the first round
+//! becomes the default of the second round, which covers only the batch sizes that reached the target. While the run of
+//! an explored batch size is in progress, other runs use the best known batch size.
 //!
-//! *Thompson sampling.* Each remaining batch size is an arm; its rewards are the negative costs of its runs. With σ²
-//! the population variance of an arm's n rewards, the belief about its mean is N(mean, σ²/n). A value is drawn for each
-//! arm, and the arm with the largest one wins. Arms with equal rewards have no variance, and are drawn at their mean.
+//! *Thompson sampling.* Each remaining batch size is an arm; the rewards of an arm are the negative costs of its runs.
+//! The belief about the mean reward of an arm with n rewards is N(mean, σ²/n), where σ² is the population variance of
+//! the rewards. A value is drawn from the belief of each arm, and the arm with the largest value wins. If all rewards
+//! of an arm are equal, the variance is 0, and the value is the mean.
 
 use super::{Belief, Choice, Cost, Generator, Kind, NoneConverges, Spec, Trial};
 
-/// Number of rounds of pruning.
+/// Number of pruning rounds.
 const ROUNDS: usize = 2;
-/// Minimum number of results of an arm: arms with fewer are chosen first.
+/// Minimum number of rewards for the belief about an arm (a remaining batch size): arms with fewer are chosen first.
 const EXPLORATIONS: usize = 2;
 
 enum Stage {
-    /// Pruning: run this batch size next.
+    /// Pruning: the next run explores this batch size.
     Explore(u64),
-    /// Pruning: the exploration of a batch size is in progress.
+    /// Pruning: the run of the explored batch size is still in progress.
     Waiting,
-    /// Thompson sampling among these batch sizes, the ones that pruning left.
+    /// Thompson sampling among the batch sizes that pruning left.
     Arms(Vec<u64>),
 }
 
@@ -35,21 +37,23 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     }
 }
 
-/// Returns the number of epochs that cost at most β times as much as the cheapest run that reached its target.
+/// Returns the number of whole epochs whose cost is at most β times the cost of the cheapest run that reached its
+/// target; `max_epochs` if that is lower, if β is not set, or if no run has reached its target.
 pub(super) fn patience(spec: &Spec, trials: &[Trial], epoch_cost: Cost) -> u32 {
     let bound = spec.beta.zip(cheapest(trials)).map(|(beta, (cheapest, _))| cheapest * beta);
     bound.map_or(spec.max_epochs, |bound| whole(bound / epoch_cost).min(spec.max_epochs))
 }
 
-/// Returns the best batch size so far: the arm with the best mean, or during pruning that of the cheapest run that
-/// reached its target.
+/// Returns the best batch size so far: after pruning, the arm with the highest mean reward; during pruning, the batch
+/// size of the cheapest run that reached its target, or the default if there is no such run.
 pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     let Stage::Arms(arms) = stage(spec, trials) else { return best_known(spec, trials) };
     let mean = |batch_size: &u64| Arm::fit(&rewards(spec, trials, *batch_size)).mean;
     arms.iter().copied().max_by(|a, b| mean(a).total_cmp(&mean(b))).unwrap_or(spec.default_batch_size)
 }
 
-/// Returns the estimate of a run's cost for each batch size ([`super::beliefs`]).
+/// Returns the estimated cost of a run for each batch size ([`super::beliefs`]); `None` for batch sizes without
+/// results.
 pub(super) fn beliefs(spec: &Spec, trials: &[Trial]) -> Vec<Option<Belief>> {
     let belief = |batch_size: &u64| {
         let rewards = rewards(spec, trials, *batch_size);
@@ -64,7 +68,8 @@ fn best_known(spec: &Spec, trials: &[Trial]) -> u64 {
     cheapest(trials).map_or(spec.default_batch_size, |(_, batch_size)| batch_size)
 }
 
-/// Returns cost and batch size of the cheapest run that reached its target.
+/// Returns the cost (first) and the batch size (second) of the cheapest run that reached its target; `None` if no run
+/// has.
 fn cheapest(trials: &[Trial]) -> Option<(Cost, u64)> {
     let reached = trials.iter().filter(|t| t.reached());
     reached.map(|t| (t.cost, t.batch_size)).min_by(|a, b| a.0.get().total_cmp(&b.0.get()))
@@ -99,19 +104,19 @@ fn stage(spec: &Spec, trials: &[Trial]) -> Stage {
     Stage::Arms(left)
 }
 
-/// Belief about the mean reward of a batch size.
+/// Gaussian belief about the mean reward (negative cost) of a run with one batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arm {
-    /// Mean reward in joules; never positive.
+    /// Mean of the rewards, in joules; never positive.
     pub mean: f64,
-    /// Standard deviation of the mean, in joules.
+    /// Standard deviation of the belief about that mean, in joules.
     pub deviation: f64,
-    /// Number of observed rewards.
+    /// Number of rewards that the belief is fitted to.
     pub observations: usize,
 }
 
 impl Arm {
-    /// Returns the belief for a flat prior and the empirical variance of the rewards.
+    /// Returns the belief after `rewards`, from a flat prior and with the population variance of the rewards as noise.
     #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
     pub fn fit(rewards: &[f64]) -> Self {
         let n = rewards.len() as f64;
@@ -128,7 +133,8 @@ impl Arm {
     }
 }
 
-/// Returns the rewards of an arm that count, oldest first: the newest `window`, or all if that is 0.
+/// Returns the rewards of a batch size, oldest first: those of the newest `spec.window` results, or of all results if
+/// `window` is 0.
 fn rewards(spec: &Spec, trials: &[Trial], batch_size: u64) -> Vec<f64> {
     let of_arm = trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
     let all: Vec<f64> = of_arm.map(|t| -t.cost.get()).collect();

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 
 use crate::domain::PowerLimit;
 
-/// Purpose of a GPU's limit. If not all limits fit under the cap, purposes that are listed first are lowered first.
+/// Purpose of a GPU's limit. If not all limits fit under the cap, limits whose purpose is listed first are lowered
+/// first, except [`Fixed`](Self::Fixed) ones, which the cap can't lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitPriority {
-    /// A limit that wattune does not set, such as an external limit: it counts as reported.
+    /// A limit that wattune does not set, such as an external limit; it counts with the value that the GPU reports.
     Fixed,
     /// The limit of a GPU on which no job is known to train, so that a low limit slows no job.
     Idle,
@@ -35,17 +36,19 @@ pub enum LimitPriority {
 /// Request of one GPU for a part of the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitRequest {
-    /// Limit that may be in force: the larger of the reported limit and a limit whose write has not returned yet.
+    /// Limit that may be in force: the larger of the limit that the GPU reports and a limit whose write has not
+    /// returned yet.
     pub in_force: PowerLimit,
     /// Limit that the GPU would have without a cap.
     pub wanted: PowerLimit,
     /// Lowest limit that can be set on the GPU.
     pub floor: PowerLimit,
-    /// Highest limit that may be requested later for the same purpose.
+    /// Highest limit that may be requested for this GPU later for the same purpose.
     pub most: PowerLimit,
-    /// Purpose of the limit, which decides the order of lowering.
+    /// Purpose of the limit, which decides the order in which limits are lowered.
     pub priority: LimitPriority,
-    /// True if the last write failed or the GPU reports more than was written: it may exceed its grant for long.
+    /// True if the last write failed or the GPU reports more than was written, so that the GPU may exceed its grant for
+    /// long.
     pub unyielding: bool,
 }
 
@@ -84,7 +87,8 @@ pub fn allocate(requests: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> 
     grants
 }
 
-/// Returns limits that fit under the cap, or the lowest limits if none fit. Lowered limits are whole watts.
+/// Returns limits that fit under the cap, or the lowest limits if none fit. GPUs for which `is_fixed` is true count
+/// with the limit in force. Lowered limits are whole watts.
 fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
     let priority = |i: usize| if is_fixed(i) { LimitPriority::Fixed } else { requests[i].priority };
     let mut limits: Vec<PowerLimit> = requests.iter().map(|s| s.wanted).collect();
@@ -92,8 +96,8 @@ fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) 
     let fixed: u64 =
         places.clone().filter(|&i| priority(i) == LimitPriority::Fixed).map(|i| mw(requests[i].in_force)).sum();
     let left = cap.saturating_sub(fixed);
-    // GPUs without a job get what remains if all others request their maximum, so that their limits stay constant while
-    // plans and sweeps change.
+    // GPUs without a job get what remains if all other GPUs request their maximum, so that the limits of the former
+    // stay constant while plans and profiling runs (sweeps) change.
     let mut groups: BTreeMap<LimitPriority, Vec<usize>> = BTreeMap::new();
     for i in places.filter(|&i| priority(i) != LimitPriority::Fixed) {
         groups.entry(priority(i)).or_default().push(i);
@@ -113,7 +117,7 @@ fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) 
     limits
 }
 
-/// Lowers the limits of the GPUs `members` until their sum fits into `room`. Each keeps the same fraction of the
+/// Lowers the limits of the GPUs `members` until their sum fits into `room`. Each GPU keeps the same fraction of the
 /// difference between its requested and its lowest limit.
 fn reduce(requests: &[LimitRequest], limits: &mut [PowerLimit], members: &[usize], room: u64) {
     let wanted = total(limits, members);

@@ -1,4 +1,4 @@
-//! The allocation alone, and in a world of GPUs whose writes take time and fail.
+//! Tests the allocation of a cap alone, and with simulated GPUs whose writes take time and may fail.
 
 use proptest::prelude::*;
 
@@ -99,7 +99,7 @@ proptest! {
     fn grants_fit_whatever_comes_of_them(requests in requests(), cap in 0u64..3_000_000) {
         let grants = allocate(&requests, Some(cap));
         let before: u64 = requests.iter().map(|s| mw(s.in_force)).sum();
-        // Every write that may be made now is on its way, and none of the lowerings has come.
+        // The worst case: every write that is granted now has raised its limit, and no lowering has taken effect.
         let written = |(s, p): (&LimitRequest, &LimitGrant)| if p.now { mw(p.limit.max(s.in_force)) } else { mw(s.in_force) };
         let worst: u64 = requests.iter().zip(&grants).map(written).sum();
         prop_assert!(worst <= cap.max(before));
@@ -107,7 +107,8 @@ proptest! {
             prop_assert!(grant.limit <= request.wanted && grant.limit >= request.floor.min(request.wanted));
             prop_assert!(grant.now || grant.limit > request.in_force, "a lowering never waits");
         }
-        // Once everything is carried out, the sum fits if any does, and who bends less has the higher priority.
+        // After all writes, the sum fits if it can, and a job is lowered only once jobs of lower priority are at their
+        // lowest.
         let after = |s: &LimitRequest, p: &LimitGrant| if s.priority == LimitPriority::Fixed { mw(s.in_force) } else { mw(p.limit) };
         let sum: u64 = requests.iter().zip(&grants).map(|(s, p)| after(s, p)).sum();
         let least = |s: &LimitRequest| if s.priority == LimitPriority::Fixed { mw(s.in_force) } else { mw(s.floor) };
@@ -118,7 +119,7 @@ proptest! {
             for (b, pb) in requests.iter().zip(&grants) {
                 let jobs = a.priority > LimitPriority::Idle && b.priority > a.priority && !a.unyielding && !b.unyielding;
                 if jobs && requests.iter().all(|s| !s.unyielding) && pb.limit < b.wanted {
-                    // But for what whole watts of the higher one leave.
+                    // Up to a watt per GPU may be left, because lowered limits are whole watts.
                     let left = mw(pa.limit) - mw(a.floor);
                     prop_assert!(left < whole, "the lower priority is at its lowest before the higher one bends: {left} mW");
                 }
@@ -126,8 +127,8 @@ proptest! {
         }
     }
 
-    /// GPUs whose writes come after up to `DELAY` steps, under caps that jump: with a lead of as long, the sum is
-    /// never above the cap from the first moment on at which the lead had passed.
+    /// Simulates GPUs whose writes take up to `DELAY` steps, under caps that jump: if each cap is known `LEAD` steps
+    /// ahead, the sum of limits never exceeds the cap after the first `LEAD` steps.
     #[test]
     fn the_sum_is_under_the_cap_at_every_instant(
         found in prop::collection::vec((100u32..400, 1u32..3), 2..6),
@@ -140,7 +141,8 @@ proptest! {
         run(gpus, &caps, &wishes, &delays, joins, |_| false)?;
     }
 
-    /// The same where writes fail at random: a raise never makes the sum exceed the cap, whatever fails.
+    /// Simulates the same GPUs with writes that fail at random: whatever fails, no raise makes the sum of limits exceed
+    /// the cap.
     #[test]
     fn no_failure_makes_a_raise_break_the_cap(
         found in prop::collection::vec((100u32..400, 0u32..100), 2..6),
@@ -154,9 +156,10 @@ proptest! {
     }
 }
 
-/// The longest that a write takes, in steps.
+/// Maximum duration of a write, in steps.
 const DELAY: usize = 4;
-/// Long enough for a step until it is noticed, a write that was under way, and the write itself.
+/// Lead, in steps, with which the allocation knows a cap: long enough for noticing the cap (one step), a write that was
+/// under way, and the lowering write.
 const LEAD: usize = 2 * DELAY + 2;
 
 #[derive(Clone, Debug)]
@@ -182,7 +185,7 @@ fn run(
 ) -> Result<(), TestCaseError> {
     let floor: u64 = 100_000 * gpus.len() as u64;
     let most: u64 = 400_000 * gpus.len() as u64;
-    // Levels between what all GPUs need at least and at most.
+    // Caps between the sums of all GPUs' lowest and highest limits.
     let level = |part: u32| floor + (most - floor) * u64::from(part) / 100;
     let steps: Vec<u64> = caps.iter().flat_map(|(lasts, part)| vec![level(*part); *lasts]).collect();
     let cap_at = |t: usize| steps[t.min(steps.len() - 1)];

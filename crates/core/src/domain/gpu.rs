@@ -54,7 +54,7 @@ pub struct LimitRange {
     pub min: PowerLimit,
     /// Highest limit that the GPU accepts.
     pub max: PowerLimit,
-    /// Default limit of the driver, in force after a reboot; on some GPUs below `max`.
+    /// Default limit of the driver, which is in force after a reboot; on some GPUs it is below `max`.
     pub default: PowerLimit,
 }
 
@@ -145,7 +145,7 @@ impl EventReasons {
         !self.any_of(Self(lowering)) && !self.invalidate_profile()
     }
 
-    /// Returns the names of the reasons that are present, as far as wattune names them.
+    /// Returns the names of the reasons that are present; reasons without a name in wattune are omitted.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(bit, _)| self.any_of(*bit)).map(|(_, name)| name)
     }
@@ -188,7 +188,8 @@ impl EnergySource {
         !matches!(self, Self::IntegratedPower)
     }
 
-    /// Returns the relative uncertainty in percent: [`SENSOR_GAIN`], and twice that for sampled power.
+    /// Returns the relative uncertainty of the energy in percent: [`SENSOR_GAIN`] for counters, and twice that for
+    /// integrated power readings.
     pub const fn uncertainty_pct(self) -> f64 {
         match self {
             Self::Counter | Self::CounterGap => 100.0 * SENSOR_GAIN,

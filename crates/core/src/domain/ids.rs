@@ -8,7 +8,7 @@ use super::{is_invisible, is_visible, legible};
 
 /// Error for an invalid name or identifier, with what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {given:?} is not usable: {why}")]
+#[error("{what} {given:?} is invalid: {why}")]
 pub struct InvalidName {
     what: &'static str,
     given: String,
@@ -105,7 +105,7 @@ name_type!(
     "devices have 1 to 96 letters, digits, '-', '_' and ':'"
 );
 name_type!(
-    /// Grid zone in the code of the source ("GB", "13", "MISO_MASON_CITY").
+    /// Grid zone, as the carbon source names it ("GB", "13", "MISO_MASON_CITY").
     Zone,
     "zone",
     96,
@@ -154,7 +154,8 @@ impl DeviceKind {
 }
 
 impl DeviceId {
-    /// Returns the identifier of a CPU package by the kernel's name ("package-0"), or of its memory.
+    /// Returns the identifier of the CPU package that the kernel calls `package` ("package-0"), or of its memory,
+    /// depending on `kind`.
     ///
     /// # Errors
     /// Returns an error if the result is not a valid identifier.

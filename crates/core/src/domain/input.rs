@@ -1,4 +1,4 @@
-//! Checks of input from users: invalid fields, numbers in other units, invisible text, mistyped names.
+//! Checks of input from users, for invalid fields, numbers in other units, invisible text and mistyped names.
 
 use crate::units::{GramsPerKwh, Short, Watts};
 
@@ -22,7 +22,8 @@ const LEAST_INTENSITY: GramsPerKwh = GramsPerKwh::new(1.0);
 /// Checks the power or power limit of `gpus` GPUs, or of a whole node if `gpus` is `None`.
 ///
 /// # Errors
-/// Returns an error for more power than these GPUs can draw; the message converts the number from milliwatts.
+/// Returns an error for more power than these GPUs can draw; the message also says how many watts the number would be
+/// in milliwatts.
 pub fn check_power(given: Watts, gpus: Option<u32>) -> Result<(), String> {
     let most = gpus.map_or(MOST_POWER_PER_NODE, |gpus| MOST_POWER_PER_GPU * f64::from(gpus));
     if given <= most {
@@ -40,7 +41,8 @@ pub fn check_power(given: Watts, gpus: Option<u32>) -> Result<(), String> {
 /// Checks a carbon intensity.
 ///
 /// # Errors
-/// Returns an error for a value between 0 and 1 g/kWh; the message converts the number from kilograms.
+/// Returns an error for a value between 0 and 1 g/kWh; the message also says how many g/kWh the number would be in
+/// kg/kWh.
 pub fn check_intensity(given: GramsPerKwh) -> Result<(), String> {
     if given <= GramsPerKwh::ZERO || given >= LEAST_INTENSITY {
         return Ok(());
@@ -64,7 +66,7 @@ pub fn is_invisible(c: char) -> bool {
 /// Returns true if a text has a visible character: one that is assigned in Unicode and is neither a space nor invisible
 /// nor a combining mark.
 pub fn is_visible(text: &str) -> bool {
-    // `escape_debug` escapes unprintable and combining characters; these two are printable blanks.
+    // `escape_debug` escapes unprintable and combining characters, but not the two blank characters listed here.
     let is_blank = |c: char| c.is_whitespace() || is_invisible(c) || matches!(c, '\u{2800}' | '\u{1d159}');
     let is_plain = |c: char| matches!(c, '\'' | '"' | '\\') || c.escape_debug().len() == 1;
     text.chars().any(|c| !is_blank(c) && is_plain(c))
@@ -75,15 +77,15 @@ pub fn legible(text: &str) -> String {
     text.chars().map(|c| if is_invisible(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// Returns the first invisible character in Unicode notation ("U+202E").
+/// Returns the first invisible character of a text in Unicode notation ("U+202E"); `None` if there is none.
 pub fn first_invisible(text: &str) -> Option<String> {
     text.chars().find(|c| is_invisible(*c)).map(|c| format!("U+{:04X}", u32::from(c)))
 }
 
 /// Returns the known name that needs the fewest edits (insert, delete, replace, swap neighbours), ignoring case; `None`
-/// if that is more than three, or more than a third of the longer name.
+/// if that name needs more than three edits, or more than a third of the length of the longer name.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // The effort grows with the product of the lengths, so only the first 80 characters count.
+    // The computing time grows with the product of both lengths, so only the first 80 characters count.
     let given: Vec<char> = given.chars().take(80).flat_map(char::to_lowercase).collect();
     let near = known.into_iter().filter_map(|name| {
         let letters: Vec<char> = name.chars().flat_map(char::to_lowercase).collect();

@@ -16,7 +16,7 @@ const MOST_IDLE_EACH: Watts = Watts::new(1e3);
 pub enum Work {
     /// Total number of samples.
     TotalSamples(Samples),
-    /// Unknown amount; the job is planned over a rolling window.
+    /// Unknown amount; the job is planned over a window that moves forward with time.
     Unknown,
 }
 
@@ -27,7 +27,7 @@ pub struct JobSpec {
     pub name: JobName,
     /// GPUs that the job trains on, in the job's order, without duplicates.
     pub gpus: Vec<GpuId>,
-    /// Samples per step over all GPUs of the job; part of the profile's key.
+    /// Samples per step over all GPUs of the job; part of the key by which profiles are stored. `None` if unknown.
     pub batch_size: Option<u64>,
     /// Amount of work of the job.
     pub work: Work,
@@ -51,10 +51,11 @@ pub struct JobSpec {
 pub const MOST_SAMPLES: f64 = 1e15;
 
 impl JobSpec {
-    /// Valid leases in seconds: shorter ones would end live jobs, longer ones would keep the limits of dead jobs.
+    /// Valid leases (see [`Self::lease`]) in seconds: shorter ones would end live jobs, longer ones would keep the
+    /// limits of dead jobs.
     pub const LEASE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=86_400.0;
 
-    /// Valid priorities of a job.
+    /// Valid values of [`Self::priority`].
     pub const PRIORITIES: std::ops::RangeInclusive<i32> = -1000..=1000;
 
     /// Checks ranges and combinations of fields that the types cannot express.

@@ -12,7 +12,8 @@ const MOST_IDLE: Watts = Watts::new(1e5);
 /// Objective and constraints of a job. All constraints apply together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
-    /// Weight η of carbon against time, as in Zeus for energy: 1 minimises emissions only, 0 time only.
+    /// Weight η of carbon against time: 1 minimises emissions only, 0 time only. (Zeus weighs energy against time with
+    /// the same number.)
     pub eta: f64,
     /// Maximum increase of the job's time over running at the maximum usable limit: 0.03 is 3 %.
     pub max_slowdown: Option<f64>,
@@ -43,8 +44,8 @@ pub struct Pausing {
 }
 
 impl Pausing {
-    /// Returns the default for a job on a number of GPUs: 50 W per GPU, at least half an hour each of training and
-    /// pausing, two minutes per checkpoint.
+    /// Returns the default for a job on a number of GPUs: 50 W per GPU, at least half an hour of training between two
+    /// pauses, at least half an hour per pause, two minutes per checkpoint.
     pub fn default_for(gpus: usize) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a node has few GPUs")]
         let idle_power = Watts::new(50.0) * gpus as f64;
@@ -53,7 +54,7 @@ impl Pausing {
     }
 }
 
-/// State of a job, with its start, from which the minimum durations in [`Pausing`] count.
+/// State of a job and the time at which that state began; the minimum durations in [`Pausing`] count from then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
@@ -71,8 +72,9 @@ impl Objective {
     /// Objective of a request that states none: minimises emissions, at most 3 % slower.
     pub const DEFAULT: Self = Self { max_slowdown: Some(0.03), ..Self::UNBOUND };
 
-    /// Returns the objective of a request, in which `eta` may be absent. Without `eta` and any constraint, the maximum
-    /// slowdown of [`Self::DEFAULT`] applies. Without `eta` and with only a carbon budget, time is minimised.
+    /// Returns the objective of a request, in which `eta` may be absent. If `eta` is absent and the request has no
+    /// constraint, the maximum slowdown of [`Self::DEFAULT`] applies. If `eta` is absent and a carbon budget is the
+    /// only constraint, time is minimised.
     ///
     /// # Errors
     /// Returns the first field that is out of range or contradicts another.
@@ -163,7 +165,8 @@ impl Objective {
     }
 }
 
-/// Weight from which it was probably meant in percent. A smaller number, such as 2, may be another mistake.
+/// Number from which on an invalid weight was probably meant in percent. A smaller number, such as 2, may be another
+/// mistake.
 const LEAST_PERCENT: f64 = 10.0;
 
 /// Returns a hint for the error message if a weight was probably given in percent; otherwise an empty text.

@@ -90,11 +90,11 @@ impl ProcessSelector {
     /// Maximum number of processes that a job may list; descendants need not be listed.
     pub const MOST_PIDS: usize = 256;
 
-    /// Validates the two fields of a request; `None` if both are absent.
+    /// Validates the fields `pids` and `cgroup` of a request; `None` if both are absent.
     ///
     /// # Errors
-    /// Returns an error if both are given, if the list is empty, too long, or has invalid numbers or duplicates, or if
-    /// [`CgroupPath::new`] rejects the path.
+    /// Returns an error if both fields are given, if the list of process ids is empty, too long, or has invalid numbers
+    /// or duplicates, or if [`CgroupPath::new`] rejects the path.
     pub fn new(pids: Option<Vec<u32>>, cgroup: Option<String>) -> Result<Option<Self>, InvalidJob> {
         let invalid = |field, why: String| Err(InvalidJob { field, why });
         match (pids, cgroup) {
@@ -140,8 +140,8 @@ pub enum Processes {
 }
 
 impl Processes {
-    /// Describes processes that belong to both selections; `None` if there are none. A process of a list that runs
-    /// inside a control group of the other selection is not detected.
+    /// Describes processes that belong to both selections; `None` if none are found. Does not detect a listed process
+    /// that runs inside a control group of the other selection.
     pub fn shared_with(&self, other: &Self) -> Option<String> {
         match (self, other) {
             (Self::Pids(own), Self::Pids(others)) => {

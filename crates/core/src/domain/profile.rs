@@ -23,7 +23,7 @@ pub struct OperatingPoint {
     pub throughput: Estimate<SamplesPerSecond>,
     /// Average power of all GPUs of the job together.
     pub power: Estimate<Watts>,
-    /// Time over which it was measured; zero for a point that was inferred from others.
+    /// Time over which the point was measured; zero for a point that was inferred from others.
     pub measured: Seconds,
 }
 
@@ -62,7 +62,7 @@ impl Profile {
         self.points.first()
     }
 
-    /// Returns the point at a setting.
+    /// Returns the point at a setting; `None` if the profile has none there.
     pub fn at(&self, setting: &[SetPoint]) -> Option<&OperatingPoint> {
         self.points.iter().find(|p| p.setting == setting)
     }

@@ -1,4 +1,4 @@
-//! Promises: the constraints of a job's objective, by how much a result breaks them, and sentences about that.
+//! Promises, the constraints of a job's objective: by how much a result breaks them, and sentences that say so.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum Promise {
     CarbonBudget(GramsCo2e),
 }
 
-/// Result of a job that promises are compared with: expected, best possible or final. Unknown fields are absent.
+/// Result of a job with which its promises are compared: expected, best possible or final. Unknown fields are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// End of the job.
@@ -55,9 +55,10 @@ pub struct Broken {
 /// Circumstance in which a promise is broken; the sentence about the broken promise names it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Circumstance {
-    /// No plan keeps all promises about time, so the job runs at full speed, under an external cap if there is one.
+    /// No plan keeps all promises about time, so the job runs at full speed; under the external cap given, if there is
+    /// one.
     FullSpeed(Option<PowerLimit>),
-    /// A carbon budget is exceeded because promises about time take precedence.
+    /// A carbon budget is exceeded because the deadline or slowdown limit takes precedence.
     Yielding,
     /// The job shares the node's power cap or carbon budget with other jobs.
     Sharing,
@@ -124,7 +125,8 @@ impl Promise {
         Err(InvalidJob { field: self.field(), why })
     }
 
-    /// Returns the amount by which a result exceeds the promise; `None` if the result lacks that figure.
+    /// Returns the amount by which a result exceeds the promise; `None` if the figure that the promise bounds is
+    /// unknown.
     pub fn excess(self, outcome: &Outcome) -> Option<Excess> {
         Some(match self {
             Self::Deadline(at) => Excess::Time(Seconds::from_delta(outcome.ends_at? - at)),
@@ -146,7 +148,7 @@ impl fmt::Display for Promise {
 }
 
 impl Excess {
-    /// Returns the number: seconds, a fraction or grams.
+    /// Returns the excess as a number: seconds, a fraction or grams.
     pub fn get(self) -> f64 {
         match self {
             Self::Time(time) => time.get(),
@@ -167,7 +169,8 @@ impl fmt::Display for Excess {
 }
 
 impl Broken {
-    /// Returns the promises that a result breaks by more than `negligible`, which is in the promise's unit.
+    /// Returns the promises that a result breaks. `negligible` returns the excess, in the promise's unit, up to which a
+    /// promise counts as kept.
     pub fn among(
         promises: impl Iterator<Item = Promise>,
         outcome: &Outcome,
@@ -187,10 +190,10 @@ impl Broken {
                 format!("{promise} will be {verb} by {by} although the job runs at full speed{cap}")
             }
             Circumstance::FullSpeed(_) => {
-                format!("{promise} will be {verb} by {by} because promises about time take precedence")
+                format!("{promise} will be {verb} by {by} because the deadline or slowdown limit takes precedence")
             }
             Circumstance::Yielding => {
-                format!("{promise} will be {verb} by {by} although no plan that keeps the other promises uses less")
+                format!("{promise} will be {verb} by {by} because no plan that keeps the other promises emits less")
             }
             Circumstance::Sharing => {
                 format!("{promise} will be {verb} by {by} because the job shares the node's cap or carbon budget")
@@ -242,10 +245,10 @@ mod tests {
         insta::assert_snapshot!(sentences(Circumstance::FullSpeed(Some(PowerLimit::from_milliwatts(250_000)))), @r"
         the deadline 1970-01-01T00:00:00Z will be missed by 600 s although the job runs at full speed under the cap of 250 W
         the 3.0 % slowdown budget will be exceeded by 1.20 points although the job runs at full speed under the cap of 250 W
-        the carbon budget of 500 g will be exceeded by 212 g because promises about time take precedence
+        the carbon budget of 500 g will be exceeded by 212 g because the deadline or slowdown limit takes precedence
         ");
         let yielding = sentences(Circumstance::Yielding);
-        assert!(yielding.ends_with("by 212 g although no plan that keeps the other promises uses less"), "{yielding}");
+        assert!(yielding.ends_with("by 212 g because no plan that keeps the other promises emits less"), "{yielding}");
         insta::assert_snapshot!(sentences(Circumstance::Sharing), @r"
         the deadline 1970-01-01T00:00:00Z will be missed by 600 s because the job shares the node's cap or carbon budget
         the 3.0 % slowdown budget will be exceeded by 1.20 points because the job shares the node's cap or carbon budget

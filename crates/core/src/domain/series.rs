@@ -53,14 +53,14 @@ impl fmt::Display for Slot {
     }
 }
 
-/// A problem of the points that a series is made from, and how it was resolved.
+/// Problem found in the points that a series is made from, and how it was resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeriesProblem {
     /// Points are not in time order; they were sorted.
     #[error("points are not in time order; sorted (first out of order: {0})")]
     Unsorted(Slot),
     /// Two points cover the same time; the one later in the input takes precedence.
-    #[error("slot {second} overlaps {first}; the later value counts where they overlap")]
+    #[error("slot {second} overlaps {first}; where they overlap, the value that comes later in the input is used")]
     Overlap {
         /// Slot that starts first.
         first: Slot,
@@ -68,7 +68,7 @@ pub enum SeriesProblem {
         second: Slot,
     },
     /// A span between two points has no value; the series has none there either.
-    #[error("nothing given for {0}")]
+    #[error("no value for {0}")]
     Gap(Slot),
 }
 
@@ -99,12 +99,12 @@ impl<V: Clone> TimeSeries<V> {
         (series, problems)
     }
 
-    /// Sets the value of `slot`. Earlier values keep only the time outside it.
+    /// Sets the value of `slot`. Earlier values keep only the time outside `slot`.
     pub fn insert(&mut self, slot: Slot, value: V) {
         self.put(slot, Some(value));
     }
 
-    /// Removes the values of `slot`. Earlier values keep only the time outside it.
+    /// Removes all values within `slot`. Values that extend beyond `slot` keep the time outside it.
     pub fn remove(&mut self, slot: Slot) {
         self.put(slot, None);
     }
@@ -159,8 +159,8 @@ impl<V: Clone> TimeSeries<V> {
     }
 }
 
-/// Inserts points one after another, each over the earlier ones, and returns the resulting pieces in time order. Uses a
-/// tree because an insertion into a list would move the rest of the list each time.
+/// Inserts points one after another, each over those inserted before it, and returns the resulting pieces in time
+/// order. Uses a tree because an insertion into a list would move the rest of the list each time.
 fn layered<V: Clone>(points: Vec<(Slot, V)>, problems: &mut Vec<SeriesProblem>) -> Vec<(Slot, V)> {
     let mut pieces: BTreeMap<DateTime<Utc>, (Slot, V)> = BTreeMap::new();
     for (slot, value) in points {
@@ -203,12 +203,12 @@ impl<V> TimeSeries<V> {
         self.points.get(next).filter(|(s, _)| s.contains(t))
     }
 
-    /// Returns the start of the first point.
+    /// Returns the start of the first point; `None` if the series is empty.
     pub fn start(&self) -> Option<DateTime<Utc>> {
         self.points.first().map(|(s, _)| s.start)
     }
 
-    /// Returns the end of the last point.
+    /// Returns the end of the last point; `None` if the series is empty.
     pub fn end(&self) -> Option<DateTime<Utc>> {
         self.points.last().map(|(s, _)| s.end)
     }
@@ -230,8 +230,8 @@ impl<V> TimeSeries<V> {
         TimeSeries { points: self.points.iter().map(|(s, v)| (*s, f(v))).collect() }
     }
 
-    /// Returns the time-weighted mean over the covered part of `span` and the duration of that part; `None` if nothing
-    /// is covered.
+    /// Returns the time-weighted mean over the covered part of `span` (first) and the duration of that part (second);
+    /// `None` if no part is covered.
     pub fn mean_over(&self, span: &Slot, value: impl Fn(&V) -> f64) -> Option<(f64, Seconds)> {
         let (mut sum, mut covered) = (0.0, Seconds::ZERO);
         for (slot, v) in self.overlapping(span) {

@@ -38,7 +38,7 @@ pub struct ClockRange {
 }
 
 impl ClockRange {
-    /// Sorts the clocks and removes duplicates; `None` if there are none, or if a clock is 0 MHz.
+    /// Creates a range from clocks in any order, without duplicates; `None` if there are no clocks, or one is 0 MHz.
     pub fn new(mut steps: Vec<ClockLimit>) -> Option<Self> {
         steps.sort_unstable();
         steps.dedup();
@@ -63,11 +63,11 @@ impl ClockRange {
 
 /// Set point of one GPU: its power limit and, where the power limit has no effect, a locked clock.
 ///
-/// Without a locked clock it is serialised as a bare number of milliwatts, as before clocks were supported.
+/// A set point without a locked clock is serialised as a bare number of milliwatts, as before clocks were supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "StoredSetPoint", into = "StoredSetPoint")]
 pub struct SetPoint {
-    /// Power limit, which counts for power caps.
+    /// Power limit. Power caps count this limit, not the power drawn.
     pub limit: PowerLimit,
     /// Locked clock; `None` if clocks are not locked.
     pub clock: Option<ClockLimit>,

@@ -12,14 +12,14 @@ use crate::units::{GramsPerKwh, PricePerMwh};
 pub trait SignalValue:
     Copy + std::fmt::Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
-    /// Lower bound of plausible values; a lower number is in another unit or broken.
+    /// Lower bound of plausible values, in the type's unit; a lower number is in another unit or broken.
     const LOWEST: f64;
-    /// Upper bound of plausible values.
+    /// Upper bound of plausible values, in the type's unit.
     const HIGHEST: f64;
     /// Name and unit of the quantity, for messages.
     const WHAT: &'static str;
 
-    /// Converts a number in the type's unit; `None` outside the bounds.
+    /// Converts a number in the type's unit to a value; `None` outside the bounds.
     fn checked(number: f64) -> Option<Self>;
 
     /// Returns the number in the type's unit.
@@ -58,9 +58,9 @@ impl SignalValue for PricePerMwh {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SignalKind {
-    /// Emissions of all generation divided by consumption, for inventories.
+    /// Emissions of all generation divided by consumption; for emission inventories.
     Average,
-    /// Emissions of the generator that serves one more watt, for the impact of a change.
+    /// Emissions of the generator that would serve one more watt; for the impact of a change in consumption.
     Marginal,
     /// Kind that the source does not state.
     Unspecified,
@@ -105,7 +105,7 @@ pub fn is_same_quantity(a: (SignalKind, SignalScope), b: (SignalKind, SignalScop
     a == b && a.0 != SignalKind::Unspecified && a.1 != SignalScope::Unspecified
 }
 
-/// Origin of a value. The order is from the least to the most trusted origin for past times.
+/// Origin of a value. Variants are in the order of trust for past times, the least trusted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
@@ -115,14 +115,15 @@ pub enum Origin {
     Fallback,
     /// Published before the time to which it refers.
     Forecast,
-    /// Published after that time, from incomplete measurements.
+    /// Published after the time to which it refers, from incomplete measurements.
     Estimated,
-    /// Published after that time, from measurements.
+    /// Published after the time to which it refers, from measurements.
     Measured,
 }
 
 impl Origin {
-    /// Returns true if the value was measured on a real grid, and is therefore better than any forecast.
+    /// Returns true if the value comes from measurements on a real grid, complete or not, and is therefore better than
+    /// any forecast.
     pub fn is_measured(self) -> bool {
         matches!(self, Self::Estimated | Self::Measured)
     }
@@ -203,7 +204,7 @@ pub struct Provenance {
     /// SHA-256 in hexadecimal of the body of each response used, in the order of the requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub responses: Vec<String>,
-    /// Methods of values that are not plain measurements, as far as the source states them.
+    /// Methods by which values that are no plain measurements were determined, as far as the source states them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub methods: Vec<Method>,
 }
@@ -247,7 +248,7 @@ pub struct Forecast<V = GramsPerKwh> {
     /// Provenance of the values.
     #[serde(default)]
     pub provenance: Provenance,
-    /// Values that were forecast or known before each slot, for planning.
+    /// Values for planning: for each slot, what was forecast or known before it began.
     pub expected: TimeSeries<Quoted<V>>,
     /// Actual values of past slots.
     pub actual: TimeSeries<Quoted<V>>,
@@ -281,7 +282,7 @@ impl Issued {
 }
 
 impl<V: SignalValue> Forecast<V> {
-    /// Returns the best value for a past or current time: the actual value, or else the forecast.
+    /// Returns the best value for a past or current time, with its slot: the actual value, or else the forecast.
     pub fn best_at(&self, t: DateTime<Utc>) -> Option<(Slot, Quoted<V>)> {
         self.actual.at(t).or_else(|| self.expected.at(t)).copied()
     }

@@ -8,9 +8,10 @@ use super::score::{Pair, Score, mean_if_covered, score, score_parts};
 use crate::domain::{CarbonSeries, Issued, Slot};
 use crate::units::GramsPerKwh;
 
-/// Period before each forecast whose data are used: 28 days of training data, and a day for slots across its start.
+/// Period before each forecast whose data are used: 28 days of training data, and a day for slots that extend over the
+/// start of these.
 const BACK: TimeDelta = TimeDelta::days(29);
-/// Number of additional days back in which a known day is searched for to repeat it.
+/// Number of additional days that are searched backwards for a known day to repeat as forecast.
 const MOST_REPEATED: i64 = 7;
 
 /// Forecasts published by a source.
@@ -27,8 +28,9 @@ pub enum PublishedForecasts<'a> {
 /// Score of one forecaster over the whole time span.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BacktestRow {
-    /// Forecaster: `yesterday` (same time on the last known day), `local`, `provider`, `provider+bias`, or `feed`,
-    /// which the daemon uses.
+    /// Forecaster: `yesterday` (actual value at the same time on the last known day), `local` (local forecaster),
+    /// `provider` (source as published), `provider+bias` (source, corrected for recent errors), or `feed` (source and
+    /// local forecaster blended, as the daemon uses them).
     pub source: &'static str,
     /// Length of each forecast in hours.
     pub horizon_h: u32,
@@ -42,9 +44,10 @@ pub struct BacktestRow {
 const SOURCES: [&str; 5] = ["yesterday", "local", "provider", "provider+bias", "feed"];
 
 /// Scores forecasts of each length H in `horizons_h` (hours): makes one at `from` and every H hours after it, or every
-/// 24 hours if H is longer, and scores its H hours up to `to`. Its model is fitted only to actual values and published
-/// forecasts of slots that have ended. All rows cover the same slots; beyond the end of the published forecast, the
-/// rows of the source alone repeat its last day. Rows without any forecast are omitted.
+/// 24 hours if H is longer, and scores its H hours up to `to`. The model behind each forecast is fitted only to actual
+/// values and published forecasts of slots that have ended by then. All rows cover the same slots; beyond the end of
+/// the published forecast, the rows `provider` and `provider+bias` repeat its last day. Rows without any forecast are
+/// omitted.
 pub fn backtest(
     actual: &CarbonSeries,
     published: PublishedForecasts<'_>,
@@ -81,7 +84,7 @@ fn at_horizon(
         let model = Model::fit(&ended(published, &past), publications.issues(), &seen, now, policy);
         let offset = model.offset(published, now);
         for (slot, outcome) in actual.overlapping(&ahead) {
-            // A slot belongs to each forecast in whose hours it starts.
+            // A slot is scored with each forecast in whose hours it starts.
             if slot.start() < now || slot.start() >= ahead.end() || slot.end() > to {
                 continue;
             }
@@ -118,7 +121,8 @@ fn at_horizon(
     .collect()
 }
 
-/// Returns the mean at the same time of the latest earlier day that the series covers.
+/// Returns the mean at the same time of day on the latest earlier day on which the series covers that time; `None` if
+/// no such day is near enough.
 fn on_last_day(series: &CarbonSeries, slot: &Slot, now: DateTime<Utc>) -> Option<GramsPerKwh> {
     let furthest = (slot.start() - now).num_days() + 1 + MOST_REPEATED;
     (1..=furthest).find_map(|days| {
@@ -128,7 +132,7 @@ fn on_last_day(series: &CarbonSeries, slot: &Slot, now: DateTime<Utc>) -> Option
     })
 }
 
-/// Returns the points that had ended by the end of `past` and overlap it.
+/// Returns the points that overlap `past` and end no later than `past` does.
 fn ended(series: &CarbonSeries, past: &Slot) -> CarbonSeries {
     let points = series.overlapping(past).iter().filter(|(slot, _)| slot.end() <= past.end());
     CarbonSeries::from_points(points.copied().collect()).0
@@ -153,7 +157,7 @@ impl<'a> Publications<'a> {
         Self { published: CarbonSeries::default(), rolling, issued: Vec::new(), pending }
     }
 
-    /// Adds forecasts issued by `now`. Past slots keep the last forecast from before they began.
+    /// Adds forecasts issued by `now`. Each past slot keeps the last forecast from before the slot began.
     fn advance_to(&mut self, now: DateTime<Utc>) {
         while let Some(next) = self.pending.pop_if(|i| i.issued_at <= now) {
             let ahead = next.series.points().iter().filter(|(slot, _)| slot.start() >= next.issued_at);

@@ -1,20 +1,21 @@
 //! Correction of a source's forecast for its recent errors.
 //!
-//! With r = actual − forecast, hourly over the last 28 days (weight 0.98 per day, clipped at four robust standard
-//! deviations):
+//! With r = actual − forecast, hourly over the last 28 days (a day weighs 0.98 times as much as the next more recent
+//! one; r is clipped at four robust standard deviations):
 //!
 //! ```text
 //! corrected(h) = forecast + s·b + z(k)·m(k) + a·φ^(h+1)·y(0)
 //! b     mean of r; s = t²/(1 + t²), t = b over its standard error (by the number of independent hours)
-//! m(k)  mean of r − b at time of day k; z(k) = t²/(2 + t²) likewise, 0.7 before there are two days
-//! y     residual of r after both; φ its autocorrelation over an hour
-//! a     fraction of the last y that persisted into the hours after the same time on the days before, in [0, 1]
+//! m(k)  mean of r − b at time of day k; z(k) = t²/(2 + t²) with the t of m(k), 0.7 before two days are known
+//! y     residual of r after s·b and z·m are subtracted; φ its autocorrelation over an hour
+//! a     fraction of y that persisted over the next hours from this time of day on, on past days, in [0, 1]
 //! ```
 //!
 //! Each part vanishes without evidence, so an unbiased forecast does not change. `a` distinguishes a source whose
 //! forecast has just been renewed (its last error says little about the next) from one whose forecast is older. All
-//! grids share one set of constants. They are round and none is at the edge of its tested range; the only forecasts
-//! available to choose them are those of the second half of 2021 and the MISO trace, on which they are also tested.
+//! grids share one set of constants. The constants are round and none is at the edge of its tested range. They had to
+//! be chosen on the same forecasts on which they are tested, because no others are available: those of the second half
+//! of 2021 and the MISO trace.
 
 use chrono::{DateTime, Utc};
 
@@ -27,14 +28,15 @@ const PER_DAY: f64 = 0.98;
 const CLIP_SIGMAS: f64 = 4.0;
 /// Ratio of standard deviation to median absolute deviation for a normal distribution.
 const MAD_TO_SIGMA: f64 = 1.4826;
-/// Values of t² at which an estimate counts for half: that of the level, and that of a time of day.
+/// Values of t² (squared ratio of an estimate to its standard error) at which an estimate counts for half: for the
+/// level of the errors (`LEVEL_SHRINKAGE`), and for their mean at a time of day (`HOUR_SHRINKAGE`).
 const LEVEL_SHRINKAGE: f64 = 1.0;
 const HOUR_SHRINKAGE: f64 = 2.0;
 /// Factor on the daily pattern of errors while only one day is known.
 const ONE_DAY_SHARE: f64 = 0.7;
 /// Assumed autocorrelation of forecast errors before it can be measured.
 const PERSISTENCE: f64 = 0.9;
-/// Weight, in hours of data, of the prior of no autocorrelation.
+/// Weight, in hours of data, of the prior that errors have no autocorrelation.
 const INDEPENDENT_HOURS: f64 = 12.0;
 /// Weight, in days of data, of the prior that the last error persists in full.
 const SURVIVAL_DAYS: f64 = 3.0;
@@ -45,9 +47,9 @@ const LEAST_HOURS: usize = 4;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Correction {
     anchor: DateTime<Utc>,
-    /// Level and daily pattern of the errors, by hours after the anchor.
+    /// Sum of the level and the daily pattern of the errors, by hours after the anchor.
     usual: [f64; DAY],
-    /// Latest residual (lead −1), and its persistence per hour.
+    /// Latest residual (`last`, at lead −1), and its autocorrelation over an hour (`persistence`).
     last: f64,
     persistence: f64,
     survival: f64,
@@ -93,12 +95,13 @@ impl Correction {
         Some(Self { anchor, usual, last, persistence, survival })
     }
 
-    /// Returns the correction of a slot's forecast, including the rest of `newest`'s latest error unless it is `old`.
+    /// Returns the correction of a slot's forecast in g/kWh: level and daily pattern of the errors, and what remains of
+    /// the latest error of `newest`, unless the data are `old`.
     pub(super) fn at(&self, newest: &Self, slot: &Slot, old: bool) -> f64 {
         over(slot, self.anchor, |lead| self.usual(lead) + if old { 0.0 } else { newest.left(lead) })
     }
 
-    /// Returns the sum of level and daily pattern at a lead in hours.
+    /// Returns the sum of the errors' level and daily pattern at a lead in hours.
     pub(super) fn usual(&self, lead: i64) -> f64 {
         self.usual[usize::try_from(lead.rem_euclid(24)).unwrap_or(0)]
     }
@@ -110,7 +113,8 @@ impl Correction {
     }
 }
 
-/// Returns the shrinkage factor of an estimate from its square and variance; `doubt` is the t² that gives one half.
+/// Returns the shrinkage factor of an estimate from its square and its variance; `doubt` is the ratio of the two (t²)
+/// at which the factor is one half.
 fn shrinkage(square: f64, variance: f64, doubt: f64) -> f64 {
     if square > 0.0 { square / (square + doubt * variance) } else { 0.0 }
 }
@@ -133,7 +137,7 @@ fn median(values: &mut [f64]) -> Option<f64> {
     (half < values.len()).then(|| *values.select_nth_unstable_by(half, f64::total_cmp).1)
 }
 
-/// Returns the lag-1 autocorrelation, shrunk by a prior of none that weighs `doubt` hours.
+/// Returns the lag-1 autocorrelation, shrunk towards zero by a prior that weighs `doubt` hours of data.
 fn autocorrelation(values: &[Option<f64>], doubt: f64) -> f64 {
     let (mut product, mut squares, mut hours) = (0.0, 0.0, 0.0);
     for (age, value) in values.iter().enumerate() {
@@ -180,7 +184,8 @@ fn shape(off: &[Option<f64>], weight: &[f64], days: &[Sums; DAY], hours: usize) 
     })
 }
 
-/// Returns the fraction of errors at this time of past days that persisted as the autocorrelation predicts.
+/// Returns the fraction, in 0 to 1, of the residuals at this time of day on past days that persisted over the next
+/// hours as the autocorrelation `persistence` predicts.
 fn survival(left: &[Option<f64>], persistence: f64) -> f64 {
     let at = |age: usize| left.get(age).copied().flatten();
     let squares = || left.iter().flatten().map(|y| y * y);

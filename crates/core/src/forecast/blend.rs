@@ -1,58 +1,61 @@
 //! Blends the corrected source with the local forecaster and estimates prediction intervals, from errors on past days.
 //!
-//! On each past day, from this time of day on, the corrected source and the local forecaster would have had the errors
-//! eₛ and eₗ, both fitted to data known then. For each range of leads the weight of the source is
+//! Forecasts made on each past day at this time of day, by the corrected source and by the local forecaster, both
+//! fitted to data known then, would have had the errors eₛ and eₗ. For each range of leads (times ahead) the weight of
+//! the source is
 //!
 //! ```text
 //! w = (Σ eₗ(eₗ − eₛ) + κu) / (Σ (eₗ − eₛ)² + κ)     clamped to [0, 1]
 //! ```
 //!
-//! which minimises the squared error of the blend. On the first day of the latest issue u is 1 and κ one day's worth of
-//! Σ (eₗ − eₛ)²: the source is trusted until errors speak against it. Each later day has two weights: one for the day's
-//! mean, with u = ½ and κ three days' worth, and one for deviations from that mean, because weather forecasts predict a
-//! day's wind while the local forecaster predicts which hours are cleanest.
+//! which minimises the squared error of the blend. Without evidence the weight is u; κ is the strength of this prior.
+//! On the first day of the source's latest issue (published forecast), u is 1 and κ one day's worth of Σ (eₗ − eₛ)²:
+//! the source is trusted until errors speak against it. Each later day has two weights: one for the day's mean (u is ½
+//! and κ three days' worth), and one for deviations from that mean, because weather forecasts predict a day's wind
+//! while the local forecaster predicts which hours are cleanest.
 //!
-//! The local forecaster is hard to beat for the hours of later days and for the next three hours, where a wrong weight
-//! does harm. There κ is 0 and the two days most favourable to the source are excluded.
+//! For the hours of later days and for the next three hours, the local forecaster is hard to beat and a wrong weight
+//! does harm. There κ is 0, and the two days most favourable to the source are excluded.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::gap_filling::decayed;
 use super::hourly_window::DAY;
 
-/// Maximum lead in hours for which errors are evaluated; longer leads use the last value.
+/// Maximum lead (time ahead) in hours for which errors are evaluated; longer leads use the value of the longest range.
 pub(super) const MAX_LEAD_HOURS: usize = 7 * DAY;
-/// Ends of the ranges of leads that have a common weight or interval width, in hours.
+/// Ends in hours of the ranges of leads; all leads of a range have a common weight and a common interval width.
 const LEAD_RANGES: [usize; 9] = [1, 3, 8, 16, DAY, 2 * DAY, 3 * DAY, 4 * DAY, MAX_LEAD_HOURS];
 /// Weight, in days of data, of the prior trust in the source on the first day ahead.
 const PRIOR_DAYS: f64 = 1.0;
-/// Lead in hours below which recent actual values say most, so that the source counts only if it clearly helps.
+/// Lead in hours below which recent actual values say most, so that the source gets weight only if it clearly helps.
 const NOW: usize = 3;
-/// Number of days most favourable to the source that are excluded where the source must clearly help. In a sum of
-/// squares, one large error of the local forecaster outweighs weeks of small ones.
+/// Number of days most favourable to the source that are excluded where the source gets weight only if it clearly
+/// helps. In a sum of squares, one large error of the local forecaster outweighs weeks of small ones.
 const EXCLUDED_DAYS: usize = 2;
-/// Weight, in days of data, of the prior of equal weights beyond the first day.
+/// Weight, in days of data, of the prior that source and local forecaster are equally good, beyond the first day.
 const EQUAL_DAYS: f64 = 3.0;
-/// Quantile of past errors that covers 80 % of future ones, on the first day ahead and beyond. It is above 0.8 because
-/// recent errors differ from those of the next days, and errors far ahead come from few independent days.
+/// Quantiles of past absolute errors that cover 80 % of future ones: on the first day ahead (first) and beyond it
+/// (second). They are above 0.8 because recent errors differ from those of the next days, and errors far ahead come
+/// from few independent days.
 pub(super) const COVERAGE: [f64; 2] = [0.81, 0.835];
-/// Maximum number of past days that are evaluated on the first day ahead and for intervals; on earlier days forecasters
-/// had less than a week of training data.
+/// Maximum number of past days that are evaluated for weights on the first day ahead and for interval widths; on
+/// earlier days, forecasters had less than a week of training data.
 const EVALUATED_DAYS: usize = 21;
 /// 90 % quantile of the standard normal distribution: the half width of its 80 % prediction interval.
 pub(super) const NORMAL: f64 = 1.2816;
-/// Minimum number of errors for an empirical quantile.
+/// Minimum number of errors for taking a quantile of them.
 const ENOUGH: usize = 14;
-/// Weight of the assumed error if there are fewer errors, as a number of errors.
+/// Weight of the assumed error if fewer than [`ENOUGH`] errors are known, as a number of errors.
 const ASSUMED_WEIGHT: f64 = 2.0;
 /// Assumed relative standard error without data: published day-ahead errors are 3 to 15 % (`carbon-apis.md` §9).
 pub(super) const ASSUMED_ERROR: f64 = 0.1;
 
 /// Errors (actual less forecast) of one forecaster on each past day by lead in hours; the first list belongs to the
-/// forecast made a day before now.
+/// forecast made a day before the latest actual value.
 pub(super) type Errors = Vec<Vec<Option<f64>>>;
 
-/// Values for each range of leads.
+/// One value for each range of leads (times ahead), see [`LEAD_RANGES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ByLead([f64; LEAD_RANGES.len()]);
 
@@ -69,13 +72,13 @@ impl ByLead {
     }
 }
 
-/// Returns the errors of a day at these leads.
+/// Returns the errors of a day in a range of leads.
 fn at_leads<'a>(day: &'a [Option<f64>], leads: &std::ops::Range<usize>) -> &'a [Option<f64>] {
     &day[leads.start.min(day.len())..leads.end.min(day.len())]
 }
 
-/// Division of the time ahead into days since the latest issue: a source's errors grow from each such day to the next,
-/// whatever the time of day.
+/// Division of the time ahead into spans of 24 hours, counted from the latest issue (published forecast) and not from
+/// midnight: a source's errors grow from each span to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IssueDays {
     /// Length of the first day in hours.
@@ -83,11 +86,12 @@ pub(super) struct IssueDays {
 }
 
 impl IssueDays {
-    /// Divides by the latest issue's age at the latest actual value; without an issue, days count from that value.
+    /// Divides the time ahead by the `age` that the latest issue had at the latest actual value; `None` if there is no
+    /// issue, so that days count from the latest actual value.
     pub(super) fn of(age: Option<TimeDelta>) -> Self {
         let hours = age.and_then(|age| usize::try_from((age + TimeDelta::days(1)).num_hours()).ok());
         let into = hours.unwrap_or(DAY);
-        // An issue later than the latest actual value has its whole first day ahead.
+        // An issue that is newer than the latest actual value has its whole first day ahead.
         Self { first: if into < DAY { 2 * DAY - into } else { DAY - into % DAY } }
     }
 
@@ -96,7 +100,7 @@ impl IssueDays {
         ((lead + DAY).saturating_sub(self.first) / DAY).min(MAX_LEAD_HOURS / DAY - 1)
     }
 
-    /// Returns the same for a signed lead; negative leads are on the first day.
+    /// Returns the index of the day that contains a signed lead in hours; negative leads are on the first day.
     pub(super) fn at_lead(self, lead: i64) -> usize {
         self.at(usize::try_from(lead).unwrap_or(0))
     }
@@ -112,21 +116,23 @@ impl IssueDays {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct BlendWeights {
     days: IssueDays,
-    /// Weights on the issue's first day and in the next hours.
+    /// Weights on the first day of the latest issue and in the next three hours.
     near: ByLead,
-    /// Weights on each later day: that of the day's mean, and that of deviations from the mean.
+    /// Weights on each later day: that of the source's mean of the day (first), and that of its deviations from this
+    /// mean (second).
     later: [(f64, f64); MAX_LEAD_HOURS / DAY - 1],
 }
 
-/// Mean offset of the corrected source from the local forecaster on each of the issue's days, in g/kWh, over hours
-/// known in both.
+/// Mean offset of the corrected source from the local forecaster on each day since the latest issue, in g/kWh, over
+/// hours for which both have values.
 pub(super) type ByDay = [f64; MAX_LEAD_HOURS / DAY];
 
 /// Offset of a source's current forecast from the local forecaster.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SourceOffset {
     pub(super) by_day: ByDay,
-    /// End of the source's forecast and the blend's mean offset in the last hour before it, in g/kWh.
+    /// End of the source's forecast (first) and the blend's mean offset from the local forecast in the last hour before
+    /// that end, in g/kWh (second). `None` if nothing is to be continued beyond the end.
     pub(super) end: Option<(DateTime<Utc>, f64)>,
 }
 
@@ -136,7 +142,7 @@ pub(super) fn day_of(lead: usize) -> usize {
 }
 
 impl BlendWeights {
-    /// Returns the value to add to the local forecast at a lead in hours. `above` is the source's offset from that
+    /// Returns the value to add to the local forecast at a lead in hours. `above` is the source's offset from the local
     /// forecast at this lead, `offset` its mean offset on each day.
     pub(super) fn of_source(&self, lead: i64, above: f64, offset: &ByDay) -> f64 {
         let now = usize::try_from(lead).is_ok_and(|lead| lead < NOW);
@@ -147,12 +153,12 @@ impl BlendWeights {
         }
     }
 
-    /// Returns the day since the latest issue for a lead in hours.
+    /// Returns the index of the day since the latest issue that contains a lead in hours.
     pub(super) fn day_of(&self, lead: i64) -> usize {
         self.days.at_lead(lead)
     }
 
-    /// Fits the weights with the least errors on past days.
+    /// Fits the weights with which the blend has the least squared errors on past days.
     pub(super) fn fit(source: &Errors, local: &Errors, days: IssueDays) -> Self {
         let both = |leads: std::ops::Range<usize>| {
             source.iter().zip(local).map(move |(source, local)| both_known(source, local, &leads))
@@ -185,7 +191,8 @@ impl BlendWeights {
     }
 }
 
-/// Returns the errors of source and local forecaster at these leads where both are known.
+/// Returns the errors of the source (first) and the local forecaster (second) in a range of leads, where both are
+/// known.
 fn both_known(source: &[Option<f64>], local: &[Option<f64>], leads: &std::ops::Range<usize>) -> Vec<(f64, f64)> {
     let pairs = at_leads(source, leads).iter().zip(at_leads(local, leads));
     pairs.filter_map(|(s, l)| Some(((*s)?, (*l)?))).collect()
@@ -248,7 +255,8 @@ fn means(both: &[(f64, f64)]) -> Option<(f64, f64)> {
     (count > 0.0).then(|| (sum.0 / count, sum.1 / count))
 }
 
-/// Returns the errors of the blend, and beyond the source's end those of the local forecaster with the decaying offset.
+/// Returns the errors of the blend on past days; beyond the end of the source's forecast, those of the local forecast
+/// with the source's decaying offset added.
 pub(super) fn mixed(source: &Errors, local: &Errors, weights: &BlendWeights) -> Errors {
     let none = Vec::new();
     let day = |day: usize| -> Vec<Option<f64>> {
@@ -260,7 +268,8 @@ pub(super) fn mixed(source: &Errors, local: &Errors, weights: &BlendWeights) -> 
         });
         let within = |lead: usize| match (of(source, lead), of(local, lead)) {
             (Some(s), Some(l)) => Some(l - weights.of_source(i64::try_from(lead).unwrap_or(0), l - s, &offset)),
-            // Without a source forecast there is no blend to evaluate.
+            // Without a local forecast the source stands alone; without a source forecast there is no blend to
+            // evaluate.
             (s, _) => s,
         };
         let end = source.len();
@@ -276,8 +285,8 @@ pub(super) fn mixed(source: &Errors, local: &Errors, weights: &BlendWeights) -> 
     (0..source.len().max(local.len())).map(day).collect()
 }
 
-/// Returns the half width of the 80 % prediction interval per range of leads. `assumed` is the standard error without
-/// data; a range with few errors gets at least the width of the previous range.
+/// Returns the half width of the 80 % prediction interval per range of leads. `assumed` is the standard error that is
+/// assumed without data; a range with few errors gets at least the width of the previous range.
 pub(super) fn widths(errors: &Errors, assumed: f64) -> ByLead {
     let mut before = 0.0;
     ByLead::of(|leads| {

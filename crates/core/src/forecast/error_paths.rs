@@ -1,8 +1,9 @@
 //! Standard errors of forecast differences between hours.
 //!
-//! Moving work from one hour to another depends on the difference between the two. Errors that both share cancel, so
-//! the standard error of the difference is far below that of either hour and depends on both leads. It comes from data:
-//! forecast errors of past days are kept as paths by lead, and each path is applied to the energy that is moved.
+//! Whether moving work from one hour to another pays depends on the difference between the forecasts of the two hours.
+//! Errors that both forecasts share cancel, so the standard error of the difference is far below that of either hour;
+//! it depends on the leads of both. It is computed from data: the forecast errors of each past day are kept as a path
+//! over the lead, and each path is applied to the energy that is moved.
 
 use chrono::{DateTime, Utc};
 
@@ -46,8 +47,8 @@ impl ErrorPaths {
         Self::new(&days.map(|day| day.into_iter().map(Some).collect()).collect(), anchor)
     }
 
-    /// Returns the mean errors in slots from the paths that reach the end of the last slot; if none does, from the
-    /// longest paths, extended with the mean of their last day. `None` if there are too few paths.
+    /// Returns the mean errors in slots from the paths that reach the end of the last slot; if no path does, from the
+    /// longest paths, extended with the mean of their last day. `None` if there are too few such paths.
     pub fn over(&self, slots: &[Slot]) -> Option<SlotErrors> {
         let lead = |t: DateTime<Utc>| ((t - self.anchor).as_seconds_f64() / 3600.0).max(0.0);
         let needed = lead(slots.last()?.end());
@@ -61,8 +62,8 @@ impl ErrorPaths {
 }
 
 impl SlotErrors {
-    /// Returns the standard error of Σ weight · intensity over the slots, in g/kWh times the weights' unit. If the
-    /// weights sum to zero, errors shared by all slots cancel.
+    /// Returns the standard error of Σ weight · intensity over the slots, in g/kWh times the unit of the weights. If
+    /// the weights sum to zero, errors that all slots share cancel.
     pub fn of(&self, weights: &[f64]) -> f64 {
         let product = |path: &Vec<f64>| path.iter().zip(weights).map(|(error, w)| error * w).sum::<f64>();
         let squares: f64 = self.0.iter().map(|path| product(path).powi(2)).sum();

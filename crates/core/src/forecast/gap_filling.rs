@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::domain::{CarbonSeries, Intensity, Slot};
 
-/// Number of days searched before and after a gap. Days further away depend more on the season than on the day.
+/// Number of days that are searched before and after a gap. Days further away differ too much in season.
 const DAYS: i32 = 14;
 
 /// Weight of a day relative to the next more recent one, in the daily profile.
@@ -14,7 +14,8 @@ const WEIGHT_PER_DAY: f64 = 0.8;
 /// intensities was 0.951 to 0.994 on four grids (`carbon-apis.md` §9.2).
 const PERSISTENCE_PER_HOUR: f64 = 0.96;
 
-/// Known values: forecasts from `now` on; before `now` actual values, with past forecasts in their gaps.
+/// Values from which gaps are filled: from `now` on forecasts; before `now` actual values, or past forecasts where
+/// actual values are missing.
 #[derive(Debug)]
 pub(super) struct KnownValues {
     series: CarbonSeries,
@@ -42,18 +43,20 @@ impl KnownValues {
         &self.series
     }
 
-    /// Returns the mean over `span` if the values cover it fully.
+    /// Returns the mean over `span` if the known values cover it fully.
     fn whole(&self, span: &Slot) -> Option<f64> {
         let (mean, covered) = self.series.mean_over(span, value)?;
         (covered >= span.duration()).then_some(mean)
     }
 
-    /// Returns the mean at the same time of the nearest fully known day, the past one of two equally near.
+    /// Returns the mean at the same time of day as `span` on the nearest day on which that time is fully known; of two
+    /// equally near days, on the earlier one.
     pub(super) fn other_day(&self, span: &Slot) -> Option<f64> {
         (1..=DAYS).flat_map(|n| [-n, n]).find_map(|days| self.whole(&shifted(span, days)?))
     }
 
-    /// Returns the weighted mean at the same time of up to 14 earlier days.
+    /// Returns the weighted mean at the same time of day as `span` on up to 14 earlier days, of which recent ones weigh
+    /// more; `None` if that time is unknown on all of them.
     pub(super) fn daily_shape(&self, span: &Slot) -> Option<f64> {
         let start = self.series.start()?;
         let (mut weight, mut weights, mut sum) = (1.0, 0.0, 0.0);
@@ -99,7 +102,7 @@ impl KnownValues {
     }
 }
 
-/// Returns what is left of a deviation after a time.
+/// Returns the part of a deviation from the daily profile that remains after a time.
 pub(super) fn decayed(deviation: f64, after: TimeDelta) -> f64 {
     deviation * PERSISTENCE_PER_HOUR.powf(after.as_seconds_f64().max(0.0) / 3600.0)
 }

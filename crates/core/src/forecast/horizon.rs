@@ -1,4 +1,4 @@
-//! Planning horizon without gaps whose slots state the basis of their values.
+//! Planning horizon: slots without gaps, each with the basis of its value (the data that it comes from).
 
 use std::fmt;
 
@@ -8,21 +8,22 @@ use serde::{Deserialize, Serialize};
 use crate::domain::Slot;
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Basis of a slot's value, from best to poorest.
+/// Basis of a slot's value (the data that it comes from), from best to poorest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Published by the source, without data for a correction.
+    /// Published by the source and not corrected, for lack of data about its recent errors.
     Given,
     /// Published by the source, corrected for its recent errors and blended with the local forecaster.
     Corrected,
-    /// Gap in the forecast, filled from the same time of day on the nearest known day.
+    /// Gap in the source's forecast, filled from the same time of day on the nearest known day.
     FilledFromOtherDay,
-    /// Gap or time beyond the end of the forecast, filled from neighbouring values or the mean of all.
+    /// Gap in the source's forecast or time beyond its end, filled from neighbouring values or the mean of all values.
     FilledFromNeighbours,
-    /// Local forecaster from actual values at most a day old, beyond the forecast's end or without a forecast.
+    /// Value of the local forecaster from actual values at most a day old, beyond the end of the source's forecast or
+    /// without one.
     Local,
-    /// Daily profile of older actual values or of other days of the forecast.
+    /// Daily profile of actual values more than a day old, or of other days of the source's forecast.
     DailyShape,
     /// Configured constant, used without any data.
     Constant,
@@ -39,7 +40,7 @@ pub struct HorizonSlot {
     pub low: GramsPerKwh,
     /// Upper bound of the 80 % prediction interval.
     pub high: GramsPerKwh,
-    /// Basis of the value.
+    /// Basis of the value: the data that it comes from.
     pub basis: Basis,
 }
 
@@ -55,16 +56,16 @@ pub struct Horizon {
 pub struct HorizonPolicy {
     /// Carbon intensity assumed without any data.
     pub fallback: GramsPerKwh,
-    /// Lead up to which slots without a value have the length `near_step`.
+    /// Lead (time ahead) up to which slots without a published value have the length `near_step`.
     pub near: Seconds,
-    /// Length of slots without a value within `near`.
+    /// Length of slots without a published value within `near`.
     pub near_step: Seconds,
-    /// Length of slots without a value beyond `near`; a day from 30 days ahead on.
+    /// Length of slots without a published value beyond `near`. From 30 days ahead on, such slots last a day.
     pub far_step: Seconds,
 }
 
 impl Default for HorizonPolicy {
-    /// 475 g/kWh (world average); 1 h slots for two days, then 3 h.
+    /// 475 g/kWh (world average); slots of 1 h for the first two days, then of 3 h.
     fn default() -> Self {
         Self {
             fallback: GramsPerKwh::new(475.0),
@@ -76,7 +77,7 @@ impl Default for HorizonPolicy {
 }
 
 impl HorizonPolicy {
-    /// Returns the length of slots without a value at a lead.
+    /// Returns the length of slots without a published value at a lead.
     pub(super) fn step(&self, lead: TimeDelta) -> TimeDelta {
         let step = if lead >= TimeDelta::days(30) {
             TimeDelta::days(1)
@@ -89,7 +90,7 @@ impl HorizonPolicy {
     }
 }
 
-/// Number of slots of a horizon per basis. Displays as a sentence.
+/// Number of slots of a horizon per basis (data that their values come from). Displays as a sentence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HorizonSummary {
     /// Slots with [`Basis::Given`].

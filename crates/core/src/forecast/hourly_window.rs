@@ -13,7 +13,8 @@ pub(super) const HOURS: usize = 28 * DAY;
 /// One hour in milliseconds.
 const HOUR_MS: i64 = 3_600_000;
 
-/// Hourly means by age, the first for the hour before the anchor. `None` where less than half of the hour is known.
+/// Hourly means by age, the first for the hour before the anchor (end of the latest value). `None` where less than half
+/// of the hour is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct HourlyWindow(Vec<Option<f64>>);
 
@@ -46,8 +47,8 @@ impl HourlyWindow {
         Self(sums.into_iter().zip(covered).map(mean).collect())
     }
 
-    /// Returns for each hour the forecast of the latest of the `issues` (in time order) that was at least `lead` old
-    /// then; `None` where that issue was more than `lead` plus two days old.
+    /// Returns for each hour the value of the latest of the `issues` (published forecasts in time order) that was at
+    /// least `lead` old at that hour; `None` where that issue was more than `lead` plus two days old.
     pub(super) fn of_lead(issues: &[&Issued], lead: TimeDelta, anchor: DateTime<Utc>) -> Self {
         let reaches = |issued: &&&Issued| issued.series.end().is_some_and(|end| end > issued.issued_at + lead);
         let able: Vec<&Issued> = issues.iter().filter(reaches).copied().collect();
@@ -61,14 +62,14 @@ impl HourlyWindow {
         Self::new(&CarbonSeries::from_points(points).0, anchor)
     }
 
-    /// Returns the window as known a number of days ago.
+    /// Returns the window as it was known `days` days ago.
     pub(super) fn days_ago(&self, days: usize) -> Self {
         let mut hours = self.0.get(days * DAY..).unwrap_or_default().to_vec();
         hours.resize(HOURS, None);
         Self(hours)
     }
 
-    /// Returns the mean of the hour `age` hours before the latest one.
+    /// Returns the mean of the hour `age` hours before the latest one; `None` if unknown.
     pub(super) fn get(&self, age: usize) -> Option<f64> {
         self.0.get(age).copied().flatten()
     }
@@ -114,7 +115,7 @@ pub(super) fn weekend(anchor: DateTime<Utc>, lead: i64) -> bool {
     })
 }
 
-/// Returns the time of day of an hour of this age, as index into the 24 hours after the anchor.
+/// Returns the time of day of a past hour from its age, as index into the 24 hours after the anchor.
 pub(super) fn place(age: usize) -> usize {
     DAY - 1 - age % DAY
 }
@@ -132,8 +133,9 @@ pub(super) fn weights(per_day: f64) -> Vec<f64> {
     weights
 }
 
-/// Returns the hours that a slot covers: lead in hours after the anchor (negative before it) and covered fraction of
-/// the hour. For slots longer than a day, the day around their middle.
+/// Returns the hours that a slot covers, each with its lead in hours after the anchor (first; negative before the
+/// anchor) and the fraction of it that the slot covers (second). For a slot longer than a day, returns the hours of the
+/// day around its middle.
 pub(super) fn parts(slot: &Slot, anchor: DateTime<Utc>) -> impl Iterator<Item = (i64, f64)> + use<> {
     let (mut start, mut end) = ((slot.start() - anchor).num_milliseconds(), (slot.end() - anchor).num_milliseconds());
     if end - start > 24 * HOUR_MS {
@@ -148,7 +150,7 @@ pub(super) fn parts(slot: &Slot, anchor: DateTime<Utc>) -> impl Iterator<Item = 
     })
 }
 
-/// Returns the mean over a slot of a function of the lead in hours.
+/// Returns the mean over a slot of `value`, a function of the lead in hours after the anchor.
 pub(super) fn over(slot: &Slot, anchor: DateTime<Utc>, value: impl Fn(i64) -> f64) -> f64 {
     let (mut sum, mut length) = (0.0, 0.0);
     for (lead, part) in parts(slot, anchor) {

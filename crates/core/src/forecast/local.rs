@@ -1,7 +1,7 @@
 //! The local forecaster: a daily profile of the last 28 days with a weekend effect and recent deviations, blended with
 //! a ridge regression on the day before (`ridge`).
 //!
-//! With y the hourly intensities, k the time of day and w(k) 1 on weekends:
+//! With y the hourly intensities, h the lead in hours, k the time of day and w(k) 1 on weekends, else 0:
 //!
 //! ```text
 //! expected(h) = p(k) + g(k)·w(k) + d(h)
@@ -13,8 +13,9 @@
 //! ```
 //!
 //! All grids share one set of constants, tuned on January to June 2021 of CISO, PJM, DE and SE together; the second
-//! half of the year decided between equally good neighbours. None is at the edge of its tested range: a step either way
-//! changes errors by about 0.1 points. The share of the regression was chosen on both halves of the year.
+//! half of the year decided between neighbouring values that were equally good. No constant is at the edge of its
+//! tested range: a step either way changes errors by about 0.1 points. The share of the regression was chosen on both
+//! halves of the year.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -22,17 +23,19 @@ use super::hourly_window::{DAY, HOURS, HourlyWindow, closed, over, place, weeken
 use super::ridge::{Design, solve};
 use crate::domain::Slot;
 
-/// Weight of a day relative to the next more recent one, in the profile.
+/// Weight of a day relative to the next more recent one, in the daily profile.
 const PROFILE_PER_DAY: f64 = 0.93;
-/// The same for weekend effects and the fit of deviations; nearer 1, because weekends are a week apart.
+/// Weight of a day relative to the next more recent one, for weekend effects and the fit of deviations; nearer 1 than
+/// [`PROFILE_PER_DAY`], because weekends are a week apart.
 const SLOW_PER_DAY: f64 = 0.97;
 /// Fraction of the measured weekend effect that is used; the full effect made three of four grids worse.
 const WEEKEND_SHARE: f64 = 0.4;
-/// Fraction of the latest deviation that remains after an hour, in the part that is not fitted.
+/// Fraction of the latest deviation that remains after an hour, in the part of the extrapolation that is not fitted.
 const DECAY_PER_HOUR: f64 = 0.965;
-/// The same as a prior in the fitted part, and the factor per hour by which extrapolations fade far ahead.
+/// Prior of the fraction of a deviation that remains after an hour, in the fitted part of the extrapolation; also the
+/// factor per hour by which extrapolations fade far ahead.
 const PERSISTENCE: f64 = 0.97;
-/// Weight of this prior, in hours of data.
+/// Weight of the prior [`PERSISTENCE`], in hours of data.
 const PRIOR_HOURS: f64 = 1.5;
 /// Minimum number of deviations for fitting the autoregression.
 const LEAST_ROWS: usize = 24;
@@ -40,11 +43,11 @@ const LEAST_ROWS: usize = 24;
 const MAX_LEAD_HOURS: usize = 10 * DAY;
 /// Lags in hours of the autoregression.
 const LAGS: [usize; 6] = [1, 2, 3, 23, 24, 25];
-/// Share of fitted deviations; the rest of the weight goes to simply decaying ones.
+/// Share of the fitted part in extrapolated deviations; the rest is the part that simply decays.
 const AR_SHARE: f64 = 0.75;
-/// Share of the ridge regression with unlimited training data.
+/// Share of the ridge regression in the local forecast if training data were unlimited.
 const RIDGE_SHARE: f64 = 0.5;
-/// Number of training hours at which the regression gets half of this share.
+/// Number of training hours at which the regression gets half of [`RIDGE_SHARE`].
 const RIDGE_HALF_ROWS: f64 = 168.0;
 /// Lead in hours from which the regression's share fades.
 const FADE_FROM: i64 = 7 * 24;
@@ -55,9 +58,9 @@ pub(super) struct Local {
     anchor: DateTime<Utc>,
     profile: [f64; DAY],
     weekend: [f64; DAY],
-    /// Extrapolated deviations by lead in hours.
+    /// Extrapolated deviations from the daily profile by lead in hours.
     extrapolated: Vec<f64>,
-    /// Past deviations by age in hours, each from the profile of the other days.
+    /// Past deviations by age in hours, each from the daily profile of the other days.
     past: Vec<Option<f64>>,
     ar: [f64; LAGS.len()],
     /// Number of hours of the day with any known value.
@@ -111,7 +114,8 @@ impl Local {
         let mean = profile.iter().sum::<f64>() / f64::from(24);
         let inside: Vec<_> =
             actual.hours().iter().enumerate().map(|(age, y)| Some(plain(age, (*y)?) - profile[place(age)])).collect();
-        // Each deviation is from the mean of the other days: with its own day in that mean it would be too small.
+        // Each deviation is taken from the mean of the other days: from a mean that includes its own day, it would be
+        // too small.
         let other = |age: usize, e: f64| {
             let rest = totals[place(age)] - weight[age];
             if rest > 1e-9 { e * totals[place(age)] / rest } else { e + profile[place(age)] - mean }
@@ -143,7 +147,7 @@ impl Local {
         self.profile[k] + if weekend(self.anchor, lead) { self.weekend[k] } else { 0.0 }
     }
 
-    /// Returns past deviations from the profile of the other days.
+    /// Returns the past deviations, each from the daily profile of the other days.
     pub(super) fn deviations(&self) -> impl Iterator<Item = f64> + '_ {
         self.past.iter().flatten().copied()
     }
@@ -220,8 +224,8 @@ fn fit_autoregression(deviations: &[Option<f64>]) -> [f64; LAGS.len()] {
     }
 }
 
-/// Extrapolates deviations for `reach` hours from `from` hours before the latest value. The fitted part never exceeds
-/// the largest deviation of the week before and fades after a day.
+/// Extrapolates deviations over the `reach` hours that begin `from` hours before the end of the latest value. The
+/// fitted part never exceeds the largest deviation of the week before that time, and fades after a day.
 fn deviations(past: &[Option<f64>], from: usize, ar: &[f64; LAGS.len()], reach: usize) -> Vec<f64> {
     let at = |age: usize| past.get(age).copied().flatten().unwrap_or(0.0);
     let last = at(from);

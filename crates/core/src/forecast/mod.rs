@@ -1,11 +1,12 @@
-//! Carbon intensity forecasts (pure): gapless planning horizons, their skill, and the reference intensity.
+//! Carbon intensity forecasts, without I/O: gapless planning horizons, their skill, and the reference intensity.
 //!
 //! [`Model::fit`] learns from past forecasts and actual values. [`Model::outlook`] turns a source's forecast into
-//! contiguous slots, corrected, blended with the local forecaster and extended by it. [`Model::skill`] measures how
-//! well such outlooks did recently, and [`Model::shrink_by_skill`] moves a horizon towards its mean accordingly.
+//! contiguous slots: corrected, blended with the local forecaster, and extended by it beyond the end. [`Model::skill`]
+//! measures how well such outlooks did recently; the less skill they had, the further [`Model::shrink_by_skill`] moves
+//! the values of a horizon towards their mean.
 //!
-//! [`score`] rates forecasts, [`score_issued`] selects the issued forecasts that were in use, and [`backtest()`]
-//! repeats past forecasts.
+//! [`score`] rates forecasts against actual values, [`score_issued`] rates the published forecasts that were in use at
+//! each time, and [`backtest()`] makes forecasts for past times anew and rates them.
 
 mod backtest;
 mod bias;

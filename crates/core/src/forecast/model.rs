@@ -1,5 +1,5 @@
-//! Fits all forecast models to past forecasts and actual values: the source's bias, the local forecaster, their blend,
-//! and the skill of the result.
+//! Fits all forecast models to past forecasts and actual values: the bias of the carbon source, the local forecaster,
+//! the blend of the two, and the skill of the result.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -21,22 +21,24 @@ use crate::units::{GramsPerKwh, Seconds};
 /// Assumed half width of an 80 % prediction interval without data, relative to the value.
 const ASSUMED_WIDTH: f64 = NORMAL * ASSUMED_ERROR;
 
-/// Duration at the end of a source's forecast whose mean offset from the local forecaster is continued beyond its end.
+/// Length of the last part of a source's forecast. Its mean offset from the local forecast is carried on beyond the end
+/// of the source's forecast.
 const LAST: TimeDelta = TimeDelta::hours(1);
 
 /// Settings for fitting a forecast model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelPolicy {
-    /// Maximum age of the latest actual value for recent deviations to count; beyond it only the daily profile does.
+    /// Maximum age of the latest actual value for extrapolating recent deviations; with an older one, only the daily
+    /// profile is used.
     pub fresh: Seconds,
-    /// Maximum age of the latest actual value; with an older one the model is not used, because seasons differ.
+    /// Maximum age of the latest actual value; with an older one the model is not used at all, because seasons differ.
     pub remembered: Seconds,
     /// Settings for measuring skill.
     pub skill: SkillPolicy,
 }
 
 impl Default for ModelPolicy {
-    /// One day for `fresh`, and the 28 days of training data for `remembered`.
+    /// One day for `fresh`, and for `remembered` the 28 days that training data cover.
     fn default() -> Self {
         Self { fresh: Seconds::new(86_400.0), remembered: Seconds::new(28.0 * 86_400.0), skill: SkillPolicy::default() }
     }
@@ -49,7 +51,7 @@ pub enum Forecaster {
     Local,
     /// The source alone, corrected for its recent errors.
     Corrected,
-    /// Source and local forecaster, blended by their errors of the last 28 days. The daemon plans with this.
+    /// Source and local forecaster, blended by their errors of the last 28 days. The daemon plans with this blend.
     Feed,
 }
 
@@ -62,7 +64,7 @@ pub struct Expected {
     pub low: GramsPerKwh,
     /// Upper bound of the 80 % prediction interval.
     pub high: GramsPerKwh,
-    /// Basis of the value.
+    /// Basis of the value: the data that it comes from.
     pub basis: Basis,
 }
 
@@ -78,14 +80,14 @@ impl Expected {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
     fitted: Option<Fitted>,
-    /// Actual values of the last 28 days, with past forecasts in their gaps.
+    /// Actual values of the last 28 days, and past forecasts where actual values are missing.
     history: CarbonSeries,
     policy: ModelPolicy,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Fitted {
-    /// End of the latest actual value; without actual values, of the latest past forecast.
+    /// End of the latest actual value, from which leads count; without actual values, end of the latest past forecast.
     anchor: DateTime<Utc>,
     actual: HourlyWindow,
     local: Option<Local>,
@@ -100,7 +102,7 @@ struct Fitted {
 }
 
 impl Fitted {
-    /// Returns the day ahead on which a slot starts.
+    /// Returns the index of the day ahead, counted from the anchor in steps of 24 h, on which a slot starts.
     fn day_of(&self, slot: &Slot) -> usize {
         day_of(usize::try_from((slot.start() - self.anchor).num_hours()).unwrap_or(0))
     }
@@ -108,8 +110,8 @@ impl Fitted {
 
 impl Model {
     /// Fits a model to the 28 days before the latest `actual` value. `published` holds for each past slot the last
-    /// forecast before it began; `issues` holds the source's stored forecasts, in any order, which show the errors at
-    /// longer leads. Each may be empty. Data after `now` are ignored.
+    /// forecast before the slot began; `issues` holds the source's forecasts as stored, in any order, which show the
+    /// errors at longer leads. Any of them may be empty. Data after `now` are ignored.
     pub fn fit(
         published: &CarbonSeries,
         issues: &[&Issued],
@@ -160,7 +162,7 @@ impl Model {
         Skill { bias_g_per_kwh: bias, ..self.skill_of_day(0) }
     }
 
-    /// Returns the skill of past forecasts at leads of `day` to `day` + 1 days.
+    /// Returns the skill of past forecasts at leads (times ahead) of `day` to `day` + 1 days.
     fn skill_of_day(&self, day: usize) -> Skill {
         let nothing = CarbonSeries::default();
         let Some(fitted) = &self.fitted else {
@@ -183,7 +185,8 @@ impl Model {
         measure_skill(&series(expected), &series(outcome), fitted.anchor, &self.policy.skill)
     }
 
-    /// Moves each slot of a horizon towards the mean, the further, the less skill forecasts have at its lead.
+    /// Moves the value of each slot of a horizon towards the mean, the further, the less skill past forecasts had as
+    /// far ahead as the slot is.
     pub fn shrink_by_skill(&self, horizon: &Horizon) -> Horizon {
         let mut factors: Vec<f64> = Vec::with_capacity(MAX_LEAD_HOURS / DAY);
         for day in 0..MAX_LEAD_HOURS / DAY {
@@ -194,23 +197,25 @@ impl Model {
         shrink(horizon, |slot| factors[self.fitted.as_ref().map_or(0, |fitted| fitted.day_of(slot))])
     }
 
-    /// Returns the errors (actual less forecast, in g/kWh) that the model would have made on each past day, the most
-    /// recent first, by lead in hours.
+    /// Returns the errors (actual less forecast, in g/kWh) that the model would have made on each past day: one list
+    /// per day, the most recent day first, by lead in hours.
     pub(super) fn past_errors(&self) -> &[Vec<Option<f64>>] {
         self.fitted.as_ref().map_or(&[], |f| &f.feed_errors)
     }
 
-    /// Returns the past errors as paths, for the standard errors of differences between hours.
+    /// Returns the past errors of the model as paths by lead, from which [`ErrorPaths`] computes standard errors of
+    /// differences between hours.
     pub fn error_paths(&self) -> ErrorPaths {
         self.fitted.as_ref().map_or_else(ErrorPaths::default, |f| ErrorPaths::new(&f.feed_errors, f.anchor))
     }
 
-    /// Returns the actual values of the last 28 days, with past forecasts in their gaps.
+    /// Returns the actual values of the last 28 days, with past forecasts where actual values are missing.
     pub(super) fn history(&self) -> &CarbonSeries {
         &self.history
     }
 
-    /// Returns the offset of the source's forecast `expected`, once corrected, from the local forecaster.
+    /// Returns the offset of the source's forecast `expected`, once corrected for recent errors, from the local
+    /// forecast.
     pub(super) fn offset(&self, expected: &CarbonSeries, now: DateTime<Utc>) -> SourceOffset {
         let Some(fitted) = &self.fitted else { return SourceOffset::default() };
         let Some(local) = &fitted.local else { return SourceOffset::default() };
@@ -246,8 +251,8 @@ impl Model {
         Seconds::from_delta(now - fitted.anchor) > self.policy.fresh
     }
 
-    /// Forecasts a slot from the source's value `given`, if any, and the source's offset from the local forecaster.
-    /// `None` without any data.
+    /// Forecasts a slot from the source's value `given`, if any, and the `offset` of the source from the local
+    /// forecaster. `None` without any data.
     pub(super) fn expect(
         &self,
         slot: &Slot,
@@ -292,7 +297,7 @@ impl Model {
         std::borrow::Cow::Owned(Self { policy: self.policy, ..Self::default() })
     }
 
-    /// Returns true if the local forecaster has a complete daily profile.
+    /// Returns true if the local forecaster knows actual values for at least three quarters of the hours of the day.
     pub(super) fn has_daily_profile(&self) -> bool {
         self.fitted.as_ref().and_then(|f| f.local.as_ref()).is_some_and(Local::is_daily)
     }

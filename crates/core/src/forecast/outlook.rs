@@ -12,13 +12,14 @@ use crate::domain::{CarbonSeries, Intensity, Slot};
 const LONGEST: TimeDelta = TimeDelta::days(3660);
 
 impl Model {
-    /// Returns contiguous slots from `now` (the first slot is cut there) to `until`, at most ten years ahead; none if
-    /// `until ≤ now`.
+    /// Returns contiguous slots from `now` (where the first slot is cut off) to `until`, at most ten years ahead; none
+    /// if `until ≤ now`.
     ///
-    /// `expected` is the source's forecast, which the model corrects and blends. Gaps take the value at the same time
-    /// of the nearest known day, else one on a line between the neighbouring values. Beyond the end the local
-    /// forecaster continues, with a decaying offset from the forecast; with old or missing actual values the daily
-    /// profile; without any data the policy's constant.
+    /// `expected` is the source's forecast, which the model corrects and blends with the local forecaster. A gap takes
+    /// the value at the same time of day on the nearest known day, else one on a line between the neighbouring values.
+    /// Beyond the end of the source's forecast the local forecaster continues it, with a decaying offset. If actual
+    /// values are old or missing, the daily profile replaces the local forecaster; without any data, the policy's
+    /// constant does.
     pub fn outlook(
         &self,
         expected: &CarbonSeries,
@@ -76,8 +77,9 @@ struct Fill<'a> {
 }
 
 impl Fill<'_> {
-    /// Fills a gap with slots on a grid through the end of the known slot before it, else the start of the one after
-    /// it, else full hours, so that slots do not shift as `now` moves.
+    /// Fills a gap with slots on a fixed grid, so that slots do not shift as `now` moves. The grid passes through the
+    /// end of the known slot before the gap, else through the start of the one after it, else through 1970-01-01 00:00
+    /// UTC.
     fn gap(&self, gap: &Slot, slots: &mut Vec<HorizonSlot>) {
         let points = self.known.series().points();
         let before = points[..points.partition_point(|(s, _)| s.end() <= gap.start())].last().map(|p| p.0.end());
@@ -118,12 +120,13 @@ impl Fill<'_> {
     }
 
     fn rough(&self, value: f64, basis: Basis) -> Expected {
-        // A decaying deviation may lead below zero; clamped here, the value gives no negative half width.
+        // A decaying deviation may make the value negative. Clamping it here keeps the half width from becoming
+        // negative.
         let value = value.max(0.0);
         Expected::new(value, self.model.rough_width(value), basis)
     }
 
-    /// Returns the configured constant with an interval from zero to twice its value.
+    /// Returns the configured constant, with a prediction interval from zero to twice the constant.
     fn constant(&self) -> Expected {
         let constant = self.policy.fallback.get();
         Expected::new(constant, constant, Basis::Constant)

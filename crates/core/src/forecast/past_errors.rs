@@ -1,4 +1,4 @@
-//! Errors that forecasts would have had on past days, from the data known at their time.
+//! Errors that today's forecasters would have made on past days, with only the data known at that time.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -9,23 +9,26 @@ use super::local::Local;
 use super::ridge::Design;
 use crate::domain::{Issued, Slot};
 
-/// Ages in hours from which an issue has a correction of its own. Ages below a day count only for sources that issue
-/// often, where the latest issue before a slot says little about issues a day before it.
+/// Ages in hours at which the age classes of issues (published forecasts) begin; each class has a correction of its
+/// own. Classes between 0 and a day are used only for sources that issue often, where the errors of the latest issue
+/// before a slot say little about those of an issue from a day earlier.
 const LEADS_H: [i64; 9] = [0, 6, 12, 24, 48, 72, 96, 120, 144];
-/// Maximum mean time between issues of a source that issues often.
+/// Maximum mean time between two issues for a source to count as issuing often.
 const OFTEN: TimeDelta = TimeDelta::hours(12);
-/// Minimum number of hours known in both forecast and actual values for fitting a correction.
+/// Minimum number of hours that must be known in both forecast and actual values for fitting a correction.
 const LEAST_HOURS: usize = DAY;
-/// Maximum age of issues that [`super::Model::fit`] uses: 28 days of training data and the longest lead.
+/// Maximum age of the issues (published forecasts) that [`super::Model::fit`] uses: 28 days of training data and the
+/// longest lead, 8 days.
 pub const ISSUE_LOOKBACK: TimeDelta = TimeDelta::days(28 + 8);
 
-/// Errors of a source and corrections for them, by the age of its issues.
+/// Errors of a source and corrections for them, by the age of the source's issues (published forecasts).
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SourceErrors {
     anchor: DateTime<Utc>,
-    /// Corrections by age of the issue, the lowest first; the first is for the last forecast before each slot.
+    /// Errors and corrections by age of the issue, the lowest age first. The first entry is for the last forecast
+    /// before each slot.
     ages: Vec<AgeClass>,
-    /// Issue time and end of each issue that extends beyond the anchor, the latest issue first.
+    /// Issue time (first) and end (second) of each issue that extends beyond the anchor, the latest issue first.
     current: Vec<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
@@ -38,7 +41,7 @@ struct AgeClass {
 
 impl SourceErrors {
     /// Fits the corrections. `published` holds the last forecast of each slot and `actual` the actual values, both up
-    /// to `anchor`; `issues` are in time order. `None` if no hour is known in both.
+    /// to `anchor`; `issues` are in time order. `None` if no hour is known in both `published` and `actual`.
     pub(super) fn fit(
         published: &HourlyWindow,
         issues: &[&Issued],
@@ -62,19 +65,21 @@ impl SourceErrors {
         Some(Self { anchor, ages, current })
     }
 
-    /// Returns the correction (g/kWh) of a slot's forecast, without the part of the latest error if that is `old`.
+    /// Returns the correction (g/kWh) of a slot's forecast; if the data are `old`, without what remains of the latest
+    /// error.
     pub(super) fn correction(&self, slot: &Slot, old: bool) -> f64 {
         self.ages[self.age_of(slot.start())].correction.at(&self.ages[0].correction, slot, old)
     }
 
-    /// Returns the index of the correction for the latest issue that covers a time.
+    /// Returns the index of the age class of the latest issue that covers the time `t`; 0 if no issue does.
     fn age_of(&self, t: DateTime<Utc>) -> usize {
         let issued_at = self.current.iter().find(|(_, end)| *end > t).map(|(at, _)| *at);
         let Some(age) = issued_at.map(|at| t - at) else { return 0 };
         self.ages.iter().rposition(|a| a.from <= age).unwrap_or(0)
     }
 
-    /// Returns the age, at the anchor, of the latest issue that extends beyond it.
+    /// Returns the age that the latest issue extending beyond the anchor has at the anchor; `None` if there is no such
+    /// issue.
     pub(super) fn newest_age(&self) -> Option<TimeDelta> {
         self.current.first().map(|(issued_at, _)| self.anchor - *issued_at)
     }
@@ -84,7 +89,8 @@ impl SourceErrors {
         self.ages[0].errors.mean().map(|r| -r)
     }
 
-    /// Returns the errors of the corrected source on each past day, by lead, up to the end of its current forecast.
+    /// Returns the errors that the corrected source would have had on each past day, by lead in hours, up to the lead
+    /// at which its current forecast ends.
     pub(super) fn errors(&self) -> Errors {
         let at = |lead: usize| i64::try_from(lead).unwrap_or(i64::MAX);
         let places: Vec<usize> =
@@ -98,7 +104,7 @@ impl SourceErrors {
                 let place = places[lead];
                 let error = self.ages[place].errors.get(days * DAY - lead - 1)?;
                 let correction = |c: &Correction, newest: &Correction| c.usual(at(lead)) + newest.left(at(lead));
-                // Without data for a correction the source's forecast would have been used uncorrected.
+                // Without data for a correction, the source's forecast would have been used uncorrected.
                 Some(
                     error - then[place].as_ref().zip(then[0].as_ref()).map_or(0.0, |(c, newest)| correction(c, newest)),
                 )
@@ -114,7 +120,7 @@ fn past_correction(age: &AgeClass, anchor: DateTime<Utc>, days: usize) -> Option
     (known.known() >= LEAST_HOURS / 2).then(|| Correction::fit(&known, before(anchor, days)))?
 }
 
-/// Returns the errors of the local forecaster on each past day, by lead.
+/// Returns the errors that the local forecaster would have had on each past day, by lead in hours.
 pub(super) fn local_errors(actual: &HourlyWindow, anchor: DateTime<Utc>) -> Errors {
     let design = Design::new(actual, anchor);
     let day = |days: usize| -> Vec<Option<f64>> {
@@ -143,7 +149,7 @@ fn is_often(issues: &[&Issued]) -> bool {
     gaps > 0 && (last.issued_at - first.issued_at) / gaps <= OFTEN
 }
 
-/// Returns the issues that can be used at `now`, in time order.
+/// Returns the issues that were published by `now` and are younger than [`ISSUE_LOOKBACK`], in time order.
 pub(super) fn kept<'a>(issues: &[&'a Issued], now: DateTime<Utc>) -> Vec<&'a Issued> {
     let of_use = |i: &&&Issued| i.issued_at <= now && i.issued_at > now - ISSUE_LOOKBACK;
     let mut kept: Vec<&Issued> = issues.iter().filter(of_use).copied().collect();

@@ -1,18 +1,19 @@
-//! Ridge regression of each hour on the day before it: the second part of the local forecaster.
+//! Ridge regression of each hour's intensity on the 25 hours before it: the second part of the local forecaster.
 //!
 //! ```text
 //! y(t) = c(k) + Σ b(l)·y(t − l) + g·w(t),     l = 1 … 25 h
 //! ```
 //!
-//! with c(k) free for each time of day and w 1 on weekends, by weighted least squares over 28 days (0.97 per day). The
-//! penalty on each coefficient weighs as much as five hours of data. Later hours are forecast from earlier forecasts.
-//! Regression and daily profile err in different places, so their blend is better than either.
+//! with c(k) free for each time of day k and w 1 on weekends, else 0, by weighted least squares over 28 days (a day
+//! weighs 0.97 times as much as the next more recent one). The penalty on each coefficient weighs as much as five hours
+//! of data. Later hours are forecast from the forecasts of the hours before them. Regression and daily profile err in
+//! different places, so their blend is better than either.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::hourly_window::{DAY, HOURS, HourlyWindow, place, weekend};
 
-/// Number of preceding hours as regressors.
+/// Number of preceding hours that are used as regressors.
 const LAGS: usize = DAY + 1;
 /// Number of regressors: the lags and the weekend.
 const TERMS: usize = LAGS + 1;
@@ -30,10 +31,10 @@ type Row = [f64; TERMS + 1];
 #[derive(Clone)]
 struct Sums {
     rows: f64,
-    /// Total weight and weighted sums by time of day.
+    /// Total weight (`weight`) and weighted sums of the rows (`sum`) by time of day.
     weight: [f64; DAY],
     sum: [Row; DAY],
-    /// Weighted sums of products, lower triangle.
+    /// Weighted sums of the products of any two entries of a row, as lower triangle.
     products: [Row; TERMS + 1],
 }
 
@@ -43,7 +44,7 @@ pub(super) struct Design {
     mean: f64,
     lowest: f64,
     highest: f64,
-    /// Sums over the rows known a number of days before the anchor.
+    /// Sums over the rows that were known n days before the anchor, at index n.
     known: Vec<Sums>,
 }
 
@@ -68,8 +69,9 @@ impl Design {
         Self { mean, lowest, highest, known: by_day }
     }
 
-    /// Forecasts `reach` hours from `days` days before the anchor on, from the `past` values (latest first). Returns
-    /// the forecasts and the number of training rows; `None` if there are too few rows.
+    /// Forecasts the first `reach` hours after the time that lies `days` days before the anchor. `past` returns the
+    /// value of an hour before that time by its age (0 is the latest). Returns the forecasts (first) and the number of
+    /// training rows (second); `None` if there are too few rows.
     pub(super) fn path(
         &self,
         days: usize,
@@ -137,7 +139,7 @@ impl Sums {
         }
     }
 
-    /// Returns the coefficients and the means by time of day; `None` if a time of day has no data.
+    /// Returns the coefficients (first) and the mean rows by time of day (second); `None` if a time of day has no data.
     fn solved(&self) -> Option<([f64; TERMS], [Row; DAY])> {
         if self.weight.iter().any(|w| *w <= 0.0) {
             return None;
@@ -167,7 +169,8 @@ impl Sums {
     }
 }
 
-/// Solves a symmetric positive definite system, given its lower triangle, by Cholesky decomposition.
+/// Solves a symmetric positive definite system, given its lower triangle, by Cholesky decomposition; `None` if the
+/// system is not positive definite.
 pub(super) fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> Option<[f64; N]> {
     for i in 0..N {
         for j in 0..=i {

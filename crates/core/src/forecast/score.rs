@@ -6,9 +6,9 @@ use serde::Serialize;
 use crate::domain::{CarbonSeries, Issued, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Duration in seconds of the cleanest hours of a day.
+/// Total duration in seconds of the hours that count as the cleanest of a day.
 const CLEANEST_HOURS: f64 = 6.0 * 3600.0;
-/// Minimum known time of a day in seconds for statistics by day.
+/// Minimum duration in seconds for which a day's values must be known for statistics by day.
 const LEAST_KNOWN_OF_DAY: f64 = 20.0 * 3600.0;
 
 /// Forecast and actual value of a slot.
@@ -18,7 +18,7 @@ pub struct Pair {
     pub slot: Slot,
     /// Forecast intensity.
     pub forecast: GramsPerKwh,
-    /// Bounds of the 80 % prediction interval, if there is one.
+    /// Lower and upper bound of the 80 % prediction interval, if the forecast has one.
     pub interval: Option<(GramsPerKwh, GramsPerKwh)>,
     /// Actual intensity.
     pub actual: GramsPerKwh,
@@ -141,7 +141,8 @@ impl Mean {
     }
 }
 
-/// Returns the mean actual value of the six hours lowest by `key`, preferring earlier ones. Longer slots count in part.
+/// Returns the mean actual value over the six hours with the lowest `key`, the earlier of equal ones first. A slot that
+/// exceeds the six hours counts in part.
 fn cleanest_hours(day: &[Pair], key: impl Fn(&Pair) -> GramsPerKwh) -> f64 {
     let mut order: Vec<&Pair> = day.iter().collect();
     order.sort_by(|a, b| key(a).total_cmp(&key(b)));
@@ -157,7 +158,7 @@ fn cleanest_hours(day: &[Pair], key: impl Fn(&Pair) -> GramsPerKwh) -> f64 {
     mean.get().unwrap_or(0.0)
 }
 
-/// Returns Spearman's rank correlation; `None` if either side is flat.
+/// Returns Spearman's rank correlation of forecast and actual; `None` if either is flat.
 fn spearman(day: &[Pair]) -> Option<f64> {
     let published = ranks(&day.iter().map(|p| p.forecast.get()).collect::<Vec<_>>());
     let outcome = ranks(&day.iter().map(|p| p.actual.get()).collect::<Vec<_>>());

@@ -7,7 +7,7 @@ use super::horizon::Horizon;
 use crate::domain::{CarbonSeries, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Length of the trailing mean that serves as reference intensity.
+/// Length of the period before now whose mean serves as reference intensity.
 const REFERENCE_WINDOW: TimeDelta = TimeDelta::days(30);
 
 /// Settings for measuring skill.
@@ -24,7 +24,7 @@ pub struct SkillPolicy {
 impl Default for SkillPolicy {
     /// Two weeks, and a prior of one half with the weight of six hours. Daily slopes of four day-ahead forecasts were
     /// mostly 0.6 to 1.1 (CarbonCast, second half of 2021), those of the MISO trace −0.2 to 0.0: one half lies between
-    /// the two kinds, and one day of evidence tells which kind a forecast is.
+    /// these two kinds of forecast, and one day of evidence tells of which kind a forecast is.
     fn default() -> Self {
         Self { window: Seconds::new(14.0 * 86_400.0), prior: 0.5, prior_weight: Seconds::new(6.0 * 3600.0) }
     }
@@ -37,9 +37,10 @@ pub struct Skill {
     pub factor: f64,
     /// Duration for which forecast and actual value are both known.
     pub evidence_s: Seconds,
-    /// Regression slope of actual on forecast deviations from the mean of their day; absent if the forecast was flat.
+    /// Regression slope of actual deviations from the mean of the day on forecast ones; absent if the forecast was
+    /// flat.
     pub slope: Option<f64>,
-    /// Correlation of these deviations; absent if either side was flat.
+    /// Correlation of actual and forecast deviations from the mean of their day; absent if either was flat.
     pub correlation: Option<f64>,
     /// Mean of forecast less actual value, in g/kWh; absent without evidence.
     pub bias_g_per_kwh: Option<f64>,
@@ -69,8 +70,9 @@ impl Sums {
 /// Measures the skill of forecasts against actual values over the window that ends at `now`.
 ///
 /// Uses deviations from the mean of each day (24 h blocks counted back from `now`), because plans exploit the shape of
-/// the coming day; a bias has no effect. The slope of actual on forecast deviations is the factor that minimises the
-/// squared error of a shrunk forecast. It is averaged with the prior by duration and clamped to [0, 1].
+/// the coming day; a bias has no effect. The slope of actual on forecast deviations is the factor on forecast
+/// deviations that minimises the squared error. It is averaged with the prior, weighted by duration, and clamped to [0,
+/// 1].
 pub(super) fn measure_skill(
     issued: &CarbonSeries,
     actual: &CarbonSeries,

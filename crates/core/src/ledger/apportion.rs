@@ -6,9 +6,9 @@ use super::Interval;
 use crate::domain::Slot;
 use crate::units::Millijoules;
 
-/// Divides `total` by `weights` with the largest-remainder method; the first of equal remainders wins. Each part
-/// differs from the exact quotient by less than one, and the parts add up to `total`. If all weights are zero, the
-/// parts are equal.
+/// Divides `total` in proportion to `weights` with the largest-remainder method; of equal remainders, the first wins.
+/// Each part differs from the exact quotient by less than one, and the parts add up to `total`. If all weights are
+/// zero, the parts are equal.
 pub fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|w| u128::from(*w)).sum();
     if sum == 0 {
@@ -26,7 +26,7 @@ pub fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
     shares
 }
 
-/// Divides the energy of `slot` over its parts by their durations, assuming constant power.
+/// Divides `energy` over the times `parts` in proportion to their durations, assuming constant power.
 pub fn by_time(energy: Millijoules, parts: &[Slot]) -> Vec<Millijoules> {
     let length = |part: &Slot| (part.end() - part.start()).num_microseconds().and_then(|us| u64::try_from(us).ok());
     let weights: Vec<u64> = parts.iter().map(|part| length(part).unwrap_or(0)).collect();
@@ -50,7 +50,8 @@ pub fn hours_of(span: &Slot) -> impl Iterator<Item = DateTime<Utc>> + use<> {
         .take_while(move |hour| *hour < end)
 }
 
-/// Splits an interval at full hours, so that each row of the ledger lies within one hour.
+/// Splits an energy interval at full hours, so that each row of the ledger lies within one hour. Power is assumed to be
+/// constant within the interval.
 pub fn by_hour(row: Interval) -> Vec<Interval> {
     let hour = |start| Slot::new(start, start + TimeDelta::hours(1))?.intersection(&row.slot);
     let parts: Vec<Slot> = hours_of(&row.slot).filter_map(hour).collect();

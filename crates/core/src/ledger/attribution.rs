@@ -1,11 +1,11 @@
 //! Attribution of a device's energy to the jobs and processes that use the device; the shares add up exactly.
 //! * A GPU's energy belongs to its job. Without a job it is idle, or unattributed where an unknown process runs on it.
-//! * A GPU with several jobs is divided by the usage of their processes, and usage by other processes is unattributed.
-//!   Where usage is unknown, the jobs get equal shares.
-//! * CPU packages and memory are divided by CPU time: a job's share is its processes' CPU time over the node's capacity
-//!   (cores × time). CPU time of other processes is unattributed, the rest is idle.
+//! * The energy of a GPU with several jobs is divided by the usage of the jobs' processes; usage by other processes is
+//!   unattributed. Where usage is unknown, the jobs get equal shares.
+//! * The energy of CPU packages and memory is divided by CPU time: a job's share is the CPU time of its processes over
+//!   the node's capacity (cores × time). CPU time of other processes is unattributed, the rest is idle.
 //!
-//! Integer millijoules are divided with the largest-remainder method.
+//! Millijoules stay whole numbers: they are divided with the largest-remainder method.
 
 use super::Share;
 use super::apportion::apportion;
@@ -39,9 +39,9 @@ pub enum AttributionRule {
     Holders {
         /// Jobs on the GPU.
         jobs: Vec<JobId>,
-        /// True if an unregistered process runs on it.
+        /// True if a process that belongs to no registered job runs on the GPU.
         unknown_user: bool,
-        /// Measured usage of the GPU; absent if it is not known for all jobs.
+        /// Measured usage of the GPU by processes; absent unless it is known for all jobs.
         used: Option<GpuUsage>,
     },
     /// For a CPU package or its memory: by CPU time of the jobs' processes.
@@ -49,8 +49,8 @@ pub enum AttributionRule {
 }
 
 impl AttributionRule {
-    /// Divides `energy` exactly between owners. Energy of an unmonitored time is never idle: it belongs to the jobs, or
-    /// is unattributed.
+    /// Divides `energy` exactly between owners. On a GPU, energy of an unmonitored time (`source` is a counter gap) is
+    /// never idle: it belongs to the jobs, or is unattributed.
     pub fn split(&self, energy: Millijoules, source: EnergySource) -> Vec<(Share, Millijoules)> {
         match self {
             Self::CpuTime(time) => by_cpu_time(energy, time),
@@ -64,9 +64,9 @@ impl AttributionRule {
     }
 }
 
-/// Divides energy by CPU time: jobs first, then unattributed, then idle. Counters are read one after another and have a
-/// coarse resolution, so that sums may be inconsistent: busy time is at least the jobs' sum, and capacity at least the
-/// busy time. Without any capacity the energy is unattributed.
+/// Divides energy by CPU time: jobs first, then unattributed, then idle. CPU times are read one after another and have
+/// a coarse resolution, so that they may be inconsistent. Busy time is therefore raised to the jobs' sum, and capacity
+/// to the busy time, where they are less. If capacity is zero, all energy is unattributed.
 fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoules)> {
     let jobs: u64 = time.jobs.iter().map(|(_, used)| used).sum();
     let busy = time.busy.max(jobs);
@@ -78,7 +78,8 @@ fn by_cpu_time(energy: Millijoules, time: &CpuTime) -> Vec<(Share, Millijoules)>
     shared(energy, holders.chain([(Share::Unattributed, busy - jobs), (Share::Idle, capacity - busy)]))
 }
 
-/// Divides energy by usage, or in equal shares where usage is unknown or zero. Equal remainders favour the first jobs.
+/// Divides energy between the jobs `holders` of a GPU by usage, or equally where usage is unknown or zero. Millijoules
+/// left over by rounding go to the largest remainders; among equal remainders, the first jobs come first.
 fn by_use(energy: Millijoules, holders: &[JobId], used: Option<&GpuUsage>) -> Vec<(Share, Millijoules)> {
     let known = used.filter(|used| used.others > 0 || used.jobs.iter().any(|(_, weight)| *weight > 0));
     let Some(used) = known else {
@@ -121,7 +122,7 @@ mod tests {
         let expected = [(Share::Job(job("a")), 250), (Share::Job(job("b")), 125), (Share::Unattributed, 375)];
         assert_eq!(rows[..3], expected);
         assert_eq!(rows[3..], [(Share::Idle, 250)]);
-        // Jobs used more than was busy.
+        // The jobs used more CPU time than the node was busy.
         let ahead = CpuTime { busy: 14 * second, ..time.clone() };
         assert_eq!(millijoules(by_cpu_time(Millijoules::new(400), &ahead))[2], (Share::Idle, 250));
         let beyond = CpuTime { capacity: second, ..ahead };

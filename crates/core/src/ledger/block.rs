@@ -1,4 +1,5 @@
-//! Energy sums of a block (the intervals between two closes), and their comparison with the hardware counters.
+//! Energy sums of a block (the intervals between two close entries of the ledger), and their comparison with the
+//! hardware counters.
 
 use std::collections::BTreeMap;
 
@@ -10,52 +11,54 @@ use super::{Interval, Share};
 use crate::domain::{DeviceId, Slot};
 use crate::units::Millijoules;
 
-/// Maximum delay between the end of an hour and the close of its block.
+/// Maximum delay between the end of an hour and the close of the hour's block.
 const MAX_CLOSE_DELAY: TimeDelta = TimeDelta::minutes(10);
 
-/// Returns the UTC day to which a block that was closed at `at` belongs.
+/// Returns the UTC day to which a block that was closed at `at` belongs: a close up to ten minutes after midnight
+/// counts for the day before.
 pub fn day_of_close(at: DateTime<Utc>) -> DateTime<Utc> {
     day_of(at - MAX_CLOSE_DELAY - TimeDelta::microseconds(1))
 }
 
-/// Returns the close times `(after, until)` of the blocks of a span: later than `after`, at the latest at `until`.
+/// Returns the range `(after, until)` in which the blocks of a span are closed: later than `after`, and at `until` at
+/// the latest.
 pub fn closes_of(span: &Slot) -> (DateTime<Utc>, DateTime<Utc>) {
     (span.start() + MAX_CLOSE_DELAY, span.end() + MAX_CLOSE_DELAY)
 }
 
 /// Returns the numbers of the first and last block whose rows may be rolled up to hours: all blocks before the first
-/// one that was closed at or after `before`. `closes` holds number and close time of each block in order, from the
-/// first block that still has rows.
+/// one that was closed at or after `before`; `None` if there are none. `closes` holds number and close time of each
+/// block in order, from the first block that still has rows.
 pub fn to_roll_up(closes: impl IntoIterator<Item = (i64, DateTime<Utc>)>, before: DateTime<Utc>) -> Option<(i64, i64)> {
     let mut old = closes.into_iter().take_while(|(_, at)| *at < before).map(|(block, _)| block);
     let first = old.next()?;
     Some((first, old.last().unwrap_or(first)))
 }
 
-/// Reading of a device's energy counter compared with the recorded rows, in millijoules.
+/// A device's energy by its energy counter, to be compared with the sum of its recorded rows; in millijoules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// Last reading whose energy is recorded in rows.
     pub reading: i64,
-    /// Sum of all changes of the reading by resets of the counter.
+    /// Sum of all changes of the reading that were not recorded as energy from the counter, for example by resets.
     pub rebased: i64,
-    /// Reading less `rebased` at the last close of a block.
+    /// Value of the reading less `rebased` at the last close of a block.
     pub base: i64,
 }
 
 impl Counter {
-    /// Returns the counter for its present `reading`; `recorded` is the energy that the rows of the open block hold
-    /// from it.
+    /// Returns the state of a counter that shows `reading` at present; `recorded` is the energy from this counter in
+    /// the rows of the open block (the block that is not closed yet).
     pub fn with_recorded(reading: i64, rebased: i64, recorded: i64) -> Self {
         Self { reading, rebased, base: reading - rebased - recorded }
     }
 
-    /// Returns the counter's increase since the last close of a block, without resets.
+    /// Returns the counter's increase since the last close of a block, without resets, in millijoules.
     pub fn gained(&self) -> i64 {
         self.reading - self.rebased - self.base
     }
 
-    /// Returns the counter after the open block is closed.
+    /// Returns the counter's state after the close of the open block.
     #[must_use]
     pub fn closed(self) -> Self {
         Self { base: self.reading - self.rebased, ..self }
@@ -67,7 +70,7 @@ impl Counter {
 pub struct DeviceBalance {
     /// Device whose energy is compared.
     pub device: DeviceId,
-    /// Increase of its energy counter, without resets; absent if the device has no counter.
+    /// Increase of the device's energy counter, without resets; absent if the device has no counter.
     pub counter_mj: Option<i64>,
     /// Energy recorded for jobs.
     pub jobs: Millijoules,
@@ -75,7 +78,7 @@ pub struct DeviceBalance {
     pub idle: Millijoules,
     /// Energy recorded as unattributed.
     pub unattributed: Millijoules,
-    /// Part of the recorded energy that was integrated from power readings.
+    /// Part of the recorded energy that was integrated from power readings instead of read from the counter.
     pub integrated: Millijoules,
     /// Number of blocks whose recorded energy differs from the counter's increase.
     pub unequal_blocks: u64,
@@ -99,7 +102,8 @@ impl From<&Balance> for DeviceBalance {
 }
 
 impl DeviceBalance {
-    /// Adds further blocks of the same device. Blocks without a counter do not change the counter's increase.
+    /// Adds the sums of further blocks of the same device. Blocks in which the device had no counter do not change the
+    /// counter's increase.
     pub fn add(&mut self, more: &Self) {
         self.counter_mj = match (self.counter_mj, more.counter_mj) {
             (Some(a), Some(b)) => Some(a + b),
@@ -114,7 +118,8 @@ impl DeviceBalance {
     }
 }
 
-/// Returns the energy of rows, summed by hour, device, share and method of measurement. Each row lies within one hour.
+/// Returns the energy of rows, summed by hour, device, share (owner) and method of measurement. Each row lies within
+/// one hour.
 pub fn cells<'a>(rows: impl IntoIterator<Item = &'a Interval>) -> Vec<Cell> {
     let mut sums: BTreeMap<_, Millijoules> = BTreeMap::new();
     for row in rows {
@@ -178,7 +183,7 @@ mod tests {
         assert_eq!(to_roll_up(closes, at(360)), Some((4, 5)));
         assert_eq!(to_roll_up(closes, at(361)), Some((4, 6)));
         assert_eq!(to_roll_up(closes, at(240)), None);
-        // The clock was set back: blocks after a recent one wait for it.
+        // The clock was set back, so block 5 has an old close time: it waits for block 4, which is recent.
         assert_eq!(to_roll_up([(4, at(500)), (5, at(300))], at(400)), None);
     }
 

@@ -1,5 +1,5 @@
-//! Hash chain over the ledger. Each digest covers its line and the previous digest, so that anybody who keeps one
-//! digest can later detect a change of any line up to it.
+//! Hash chain over the lines of the ledger. Each digest covers its line and the previous digest, so that anybody who
+//! keeps one digest can later detect a change of any line up to that digest.
 
 use std::fmt;
 use std::str::FromStr;

@@ -28,15 +28,15 @@ impl ConfidenceInterval {
         Self { low: ends.0.min(ends.1), mean: self.mean * factor, high: ends.0.max(ends.1) }
     }
 
-    /// Widens the interval for a relative gain error `gain` of all measurements: each end moves outwards by that
-    /// fraction of itself.
+    /// Widens the interval for a relative gain error `gain` that all measurements share: each end moves outwards by
+    /// this fraction of its own value.
     #[must_use]
     pub fn with_gain(self, gain: f64) -> Self {
         Self { low: self.low - self.low.abs() * gain, mean: self.mean, high: self.high + self.high.abs() * gain }
     }
 }
 
-/// Independent errors of a figure, combined by adding their squares.
+/// Independent errors of one figure, combined by adding the squares of their standard deviations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     squares: f64,
@@ -44,7 +44,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Adds an error by its standard deviation, which was estimated with `freedom` degrees of freedom.
+    /// Adds an error with the standard deviation `deviation`, which was estimated with `freedom` degrees of freedom.
     pub fn add(&mut self, deviation: f64, freedom: f64) {
         let square = deviation * deviation;
         self.squares += square;

@@ -1,4 +1,5 @@
-//! Cost of the same work at the maximum usable limit, and decomposition of the difference (`planning.md` §5).
+//! Energy and emissions of the same work at the maximum usable limit, and decomposition of the difference into an
+//! energy effect and a timing effect (`planning.md` §5).
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -12,11 +13,11 @@ use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts}
 pub struct CompletedWork {
     /// Start of the job.
     pub started: DateTime<Utc>,
-    /// Training time, without the job's own pauses.
+    /// Training time, without the job's own pauses (such as evaluation and checkpoints).
     pub active: Seconds,
-    /// Time in the job's own pauses.
+    /// Time in the job's own pauses, not in those that wattune requested.
     pub stalled: Seconds,
-    /// Energy that the job would use in these pauses at the reference.
+    /// Energy that the job would use in its own pauses at the limit that it is compared with.
     pub stalled_energy: Joules,
     /// Number of samples that the job completed.
     pub samples: Samples,
@@ -26,8 +27,9 @@ pub struct CompletedWork {
     pub carbon: GramsCo2e,
 }
 
-/// Comparison of a job with the same work at the maximum usable limit, from the same start on and with the same pauses.
-/// The energy effect and the timing effect add up to the reduction.
+/// Comparison of a job with the same work at the maximum usable limit (or another reference that the caller gives),
+/// from the same start on and with the same pauses. The energy effect and the timing effect add up to the reduction of
+/// emissions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Time that the job would have taken at the maximum usable limit.
@@ -49,12 +51,12 @@ pub struct Comparison {
     pub timing_effect_pct: f64,
 }
 
-/// Compares `done` with the same work at the maximum usable limit, where the job has throughput `ceiling.0` and power
-/// `ceiling.1`. `static_power` returns the power of the best constant mix of power limits with a given throughput (the
-/// lower hull of the profile).
+/// Compares `done` with the same work at the maximum usable limit (or another reference), where the job has throughput
+/// `ceiling.0` and power `ceiling.1`. `static_power` returns the power of the best constant mix of power limits with a
+/// given throughput (the lower hull of the profile); `series` holds the carbon intensities.
 ///
-/// Returns `None` if no work was done, a carbon intensity is unknown for part of either time, `static_power` returns
-/// `None`, or the emissions at the maximum usable limit are zero.
+/// Returns `None` if no work was done, the throughput `ceiling.0` is zero, a carbon intensity is unknown for a part of
+/// the job's time or of the time at the limit, `static_power` returns `None`, or the emissions at the limit are zero.
 pub fn compare(
     done: &CompletedWork,
     ceiling: (SamplesPerSecond, Watts),
@@ -106,7 +108,8 @@ mod tests {
             (Slot::new(at(from), at(to)).expect("from < to"), Intensity { value, origin: Origin::Measured })
         };
         let (series, _) = TimeSeries::from_points(vec![point(0, 1, 500.0), point(1, 3, 300.0)]);
-        // Two hours at 90/s and 180 W on average, where the ceiling does 100/s at 240 W.
+        // Two hours at 90 samples/s and 180 W on average, compared with 100 samples/s and 240 W at the maximum usable
+        // limit.
         let samples = Samples::new(90.0 * 7200.0);
         let energy = Joules::new(180.0 * 7200.0);
         let done = CompletedWork {
@@ -126,7 +129,7 @@ mod tests {
         assert!((found.energy_effect_pct - 100.0 * (1.0 - 185.0 * 2.0 / 1000.0 * 400.0 / carbon)).abs() < 1e-9);
         let sum = found.energy_effect_pct + found.timing_effect_pct;
         assert!((sum - found.carbon_reduction_pct).abs() < 1e-12);
-        // The same with an hour of pauses at 60 W, and an intensity that stays the same.
+        // The same work with an hour of pauses at 60 W, and a constant carbon intensity.
         let (flat, _) = TimeSeries::from_points(vec![point(0, 4, 400.0)]);
         let pauses = Joules::new(60.0 * 3600.0);
         let carbon = (energy + pauses) * GramsPerKwh::new(400.0);

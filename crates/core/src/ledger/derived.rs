@@ -11,21 +11,21 @@ use super::hour::TotalsChange;
 use super::{Share, Total};
 use crate::domain::{DeviceId, EnergySource, JobId};
 
-/// Hour, device, share and method of measurement of a sum of energy.
+/// Key of a sum of energy: start of the hour, device, share (owner) and method of measurement.
 pub type CellKey = (DateTime<Utc>, DeviceId, Share, EnergySource);
 
-/// Newest settlement of an hour.
+/// Newest settlement (stored emissions) of an hour for one kind of carbon intensity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewestSettlement {
     /// Number of the settlement's entry in the ledger.
     pub entry: u64,
     /// Version of the settlement.
     pub version: u32,
-    /// Number of the last block whose energy is included.
+    /// Number of the last block of intervals whose energy is included.
     pub through_block: u64,
-    /// True if all of its energy has a final carbon intensity.
+    /// True if all of the hour's energy has a final carbon intensity.
     pub is_final: bool,
-    /// Sources of its carbon intensities, as in [`Settlement::sources`].
+    /// Sources of the carbon intensities used, as in [`Settlement::sources`].
     pub sources: String,
     /// Total energy and emissions of the hour.
     pub total: Total,
@@ -34,16 +34,16 @@ pub struct NewestSettlement {
 /// Second or later version of an hour's settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaterVersion {
-    /// Time at which it was computed.
+    /// Time at which this version was computed.
     pub at: DateTime<Utc>,
-    /// Reason for the new version.
+    /// Reason for this version, for people.
     pub reason: String,
     /// Change of the hour's totals from the previous version.
     pub change: TotalsChange,
 }
 
-/// Rows of all derived tables after the entries that were applied so far. The kind of carbon intensity is named as in
-/// [`SignalKind::as_str`].
+/// Expected rows of all derived tables (database tables that follow from the ledger's entries) after the entries
+/// applied so far. The kind of carbon intensity is named as in [`SignalKind::as_str`].
 ///
 /// [`SignalKind::as_str`]: crate::domain::SignalKind::as_str
 #[derive(Clone, Debug, Default)]
@@ -52,17 +52,19 @@ pub struct Derived {
     pub settled: BTreeMap<(DateTime<Utc>, &'static str), NewestSettlement>,
     /// Second and later versions of settlements, by hour, kind of carbon intensity and version.
     pub restated: BTreeMap<(DateTime<Utc>, &'static str, u32), LaterVersion>,
-    /// Balances of devices with the time of the close, by block and device.
+    /// Comparisons of recorded energy with the energy counter, by block and device. First value: time of the block's
+    /// close; second: the comparison.
     pub balances: BTreeMap<(u64, DeviceId), (DateTime<Utc>, Balance)>,
-    /// Sums of balances, by UTC day and device.
+    /// Sums of the comparisons in `balances`, by UTC day and device.
     pub balance_days: BTreeMap<(DateTime<Utc>, DeviceId), DeviceBalance>,
-    /// Energy of rolled-up rows in millijoules, by the share that the newest correction gave them.
+    /// Energy of rolled-up rows in millijoules, where corrected rows count for the share that the newest correction
+    /// gave them.
     pub rolled_up: BTreeMap<CellKey, i64>,
     /// Share that the newest correction gave to rows that are not rolled up, by row number.
     pub corrected: BTreeMap<u64, Share>,
-    /// Digests of jobs at registration.
+    /// Digests of the jobs' data at registration.
     pub registered: BTreeMap<JobId, Digest>,
-    /// Digests of jobs at their end.
+    /// Digests of the jobs' data at their end.
     pub ended: BTreeMap<JobId, Digest>,
     entries: u64,
     /// Blocks that are not rolled up, by the number of their last row.

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 /// Reason to compute an hour's emissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DueReason {
-    /// A closed block contains more energy of the hour.
+    /// A closed block of intervals contains energy of the hour that the hour's settlement does not.
     Energy,
     /// A source published, revised or finalised carbon intensities of the hour.
     Intensity,
@@ -35,13 +35,13 @@ impl DueReason {
         }
     }
 
-    /// Returns the reason with this name in the database.
+    /// Returns the reason with this name in the database; `None` if there is none.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Energy, Self::Intensity, Self::Correction].into_iter().find(|why| why.name() == name)
     }
 
-    /// Returns the reason to store for an hour that already waits for the reason `waiting`. Energy outweighs the others
-    /// because it causes energy and intensities to be read again; a correction outweighs new intensities.
+    /// Returns the reason to store for an hour that already waits for the reason `waiting`. Energy outweighs the other
+    /// reasons because it causes energy and intensities to be read again; a correction outweighs new intensities.
     #[must_use]
     pub fn merge(self, waiting: Self) -> Self {
         if waiting == Self::Intensity || self == Self::Energy { self } else { waiting }
@@ -54,7 +54,7 @@ impl DueReason {
 }
 
 /// Returns the reasons to store for waiting hours, in order. A correction of an hour that also has new intensities is
-/// stored as energy, because only that reason causes both to be read again.
+/// stored as the reason energy, which alone causes both energy and intensities to be read again.
 pub fn defer(hours: &BTreeSet<(DateTime<Utc>, DueReason)>) -> impl Iterator<Item = (DateTime<Utc>, DueReason)> + '_ {
     hours.iter().map(|(hour, why)| {
         let also_news = *why == DueReason::Correction && hours.contains(&(*hour, DueReason::Intensity));

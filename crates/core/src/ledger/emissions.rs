@@ -1,4 +1,4 @@
-//! Emissions, computed as energy × the best known carbon intensity, and the quality of these intensities.
+//! Emissions, computed as energy × the best known carbon intensity, and the origins of these intensities.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::Interval;
 use crate::domain::{CarbonSeries, EnergySource, Origin, SENSOR_GAIN, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules};
 
-/// Energy, its emissions, and the quality of the carbon intensities used.
+/// Energy, its emissions, and the origins of the carbon intensities used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Emissions {
     /// Total energy, with and without a known carbon intensity.
@@ -24,7 +24,7 @@ pub struct Emissions {
 }
 
 impl Emissions {
-    /// Returns the mean carbon intensity of the energy whose intensity is known.
+    /// Returns the mean carbon intensity of the energy whose intensity is known; `None` if there is no such energy.
     pub fn mean_intensity(&self) -> Option<GramsPerKwh> {
         let known = self.energy - self.unknown;
         (known > Joules::ZERO).then(|| GramsPerKwh::new(self.carbon / (known * GramsPerKwh::new(1.0))))
@@ -38,7 +38,7 @@ impl Emissions {
     }
 
     /// Returns an estimate of the emissions of all energy. Energy without a carbon intensity counts with the mean
-    /// intensity of the rest, or with `otherwise` if there is no rest.
+    /// intensity of the rest, or with `otherwise` if no energy has an intensity.
     pub fn estimate(&self, otherwise: GramsPerKwh) -> GramsCo2e {
         self.carbon + self.unknown * self.mean_intensity().unwrap_or(otherwise)
     }
@@ -55,8 +55,8 @@ impl Emissions {
     }
 }
 
-/// Returns the emissions of intervals. Power is assumed to be constant within an interval; the energy of an interval
-/// that overlaps several slots of the series is divided by time.
+/// Returns the emissions of energy intervals with the carbon intensities `series`. Power is assumed to be constant
+/// within an interval: the energy of an interval with several intensities is divided in proportion to their durations.
 pub fn emissions<'a>(intervals: impl IntoIterator<Item = &'a Interval>, series: &CarbonSeries) -> Emissions {
     let mut sum = Emissions::default();
     for interval in intervals {

@@ -1,9 +1,9 @@
 //! Ledger entries: one line of JSON each, written once, chained by digests.
 //!
-//! The intervals between two closes form a block. A block has its own chain, which starts from the digest of the
-//! previous close. The close that ends the block holds the last digest of that chain and the energy sums of the block.
-//! The intervals of an old block can therefore be deleted (rolled up to hours) while the rest of the ledger remains
-//! chained.
+//! The energy intervals that are recorded between two [`Close`] entries form a block. The digests of a block's
+//! intervals are a chain of their own, which starts from the digest of the previous close. The close that ends the
+//! block holds the last digest of this chain and the energy sums of the block. The intervals of an old block can
+//! therefore be deleted (rolled up to hours) while the rest of the ledger remains chained.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use super::{Interval, Share};
 use crate::domain::{DeviceId, EnergySource, JobId, Origin, Provenance, SignalKind, SignalScope, Slot, Zone};
 use crate::units::{GramsPerKwh, Micrograms, Millijoules};
 
-/// Version of the rules by which energy is recorded, attributed and converted to emissions. Each interval states it.
+/// Version of the rules by which energy is recorded, attributed and converted to emissions, as stated in each interval.
 pub const METHOD: u16 = 1;
 
 /// A line of the ledger.
@@ -23,13 +23,13 @@ pub const METHOD: u16 = 1;
 pub enum Entry {
     /// A daemon started recording, or the settings of the ledger changed.
     Terms(Terms),
-    /// A block of intervals ended.
+    /// A block of energy intervals ended.
     Close(Close),
-    /// Emissions of an hour, computed from the carbon intensities that were known then.
+    /// Emissions of an hour, computed from the carbon intensities known at the time of the computation.
     Settlement(Settlement),
-    /// A person attributed intervals to another share.
+    /// A person attributed intervals to another share (owner of the energy).
     Correction(Correction),
-    /// Intervals of old blocks were deleted; the closes of the blocks hold their sums.
+    /// Intervals of old blocks were deleted; the [`Close`] entries of these blocks keep the energy sums.
     RollUp(RollUp),
     /// A change of a power limit was requested.
     Control(Control),
@@ -39,9 +39,10 @@ pub enum Entry {
     Registered(JobFacts),
     /// A job ended.
     Ended(JobFacts),
-    /// A job was planned; holds the references that it will be compared with.
+    /// A job was planned for the first time, or after a new profile; holds the references (the same work at fixed power
+    /// limits) that the job will be compared with.
     Counterfactual(Box<Counterfactual>),
-    /// A job ended; holds its savings.
+    /// A job ended, or the savings of an ended job changed; holds the savings.
     Outcome(Box<Outcome>),
 }
 
@@ -80,49 +81,50 @@ impl Entry {
     }
 }
 
-/// Conditions under which the ledger is kept: node, version, settings and accounting boundary.
+/// Conditions under which the ledger is kept: node, software version, settings and accounting boundary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Time from which these conditions apply.
+    /// Time from which the conditions apply.
     pub at: DateTime<Utc>,
     /// Name of the node.
     pub node: String,
     /// Version of wattune.
     pub software: String,
-    /// Version of the recording rules, [`METHOD`].
+    /// Version of the rules by which energy is recorded, [`METHOD`].
     pub method: u16,
-    /// SHA-256 of all settings in force, as JSON.
+    /// SHA-256 of all settings of the daemon that are in force, serialised as JSON.
     pub settings: Digest,
     /// Clocks in use: durations come from the monotonic clock, start and end times from the wall clock in UTC. The wall
     /// clock has no leap seconds; a repeated or skipped second moves start and end times, not durations.
     pub clock: String,
-    /// Accounting boundary beyond the devices' own meters.
+    /// Accounting boundary: what is counted beyond the energy that the devices' own meters measure.
     pub boundary: Boundary,
 }
 
-/// Accounting boundary beyond the energy that the devices' own meters measure.
+/// Accounting boundary: factors and figures for what the devices' own energy meters do not measure (the rest of the
+/// node, the facility, an electricity contract, embodied emissions).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Boundary {
     /// Ratio of the node's energy to the devices' energy; 1 if the settings do not declare one.
     pub node_factor: f64,
-    /// Source of the node factor, from the settings.
+    /// Source of the node factor, as stated in the settings; absent if no node factor is declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_factor_source: Option<String>,
     /// Power usage effectiveness: ratio of the facility's energy to the node's; 1 if the settings do not declare one.
     pub pue: f64,
-    /// Source of the PUE, from the settings.
+    /// Source of the PUE, as stated in the settings; absent if no PUE is declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pue_source: Option<String>,
-    /// Date from which the PUE is valid.
+    /// Date from which the PUE is valid; absent if no PUE is declared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pue_date: Option<String>,
-    /// Emission factor of an electricity contract, for market-based emissions.
+    /// Emission factor of an electricity contract, for market-based emissions; absent without a declared contract.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_g_per_kwh: Option<GramsPerKwh>,
-    /// Name of the electricity contract.
+    /// Name of the electricity contract; absent without a declared contract.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract_source: Option<String>,
-    /// Embodied emissions of the hardware; absent where they were not declared.
+    /// Embodied emissions of the hardware; absent if the settings declare none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embodied: Option<Embodied>,
 }
@@ -142,15 +144,16 @@ impl Default for Boundary {
     }
 }
 
-/// Embodied emissions of a GPU and the lifetime that they are spread over (SCI, ISO/IEC 21031: `M = TE · TiR/EL ·
-/// RR/ToR`).
+/// Embodied emissions of a GPU, and the lifetime over which they are spread. SCI (ISO/IEC 21031) counts
+/// `M = TE · TiR/EL · RR/ToR`: total emissions TE, by the time reserved TiR of the lifetime EL and the part RR reserved
+/// of all resources ToR.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Embodied {
     /// Total embodied emissions of one GPU with its part of the node, in grams of CO2 equivalent.
     pub per_gpu_g: f64,
     /// Expected lifetime, in seconds.
     pub life_s: f64,
-    /// Source of both figures, from the settings.
+    /// Source of the emissions and the lifetime, as stated in the settings.
     pub source: String,
 }
 
@@ -171,7 +174,7 @@ pub struct Row {
     pub source: EnergySource,
     /// Relative uncertainty of the energy, in percent.
     pub uncertainty_pct: f64,
-    /// Version of the recording rules, [`METHOD`].
+    /// Version of the rules by which energy is recorded, [`METHOD`].
     pub method: u16,
 }
 
@@ -212,11 +215,11 @@ pub struct Close {
     pub details: Digest,
     /// Energy of the intervals, summed by hour, device, share and method of measurement.
     pub cells: Vec<Cell>,
-    /// Recorded energy of each device compared with the device's counter.
+    /// Recorded energy of each device compared with the device's energy counter.
     pub balances: Vec<Balance>,
 }
 
-/// Energy of one share of a device in one hour, by method of measurement.
+/// Energy of one device in one hour that belongs to one share (owner) and was measured by one method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// Start of the hour.
@@ -231,8 +234,9 @@ pub struct Cell {
     pub energy_mj: Millijoules,
 }
 
-/// Recorded energy of a device in a block compared with its counter: `jobs + idle + unattributed = counter +
-/// integrated`, where `counter` is the increase of the hardware counter without resets.
+/// Energy recorded for a device in a block of intervals, compared with the device's energy counter:
+/// `jobs + idle + unattributed = counter + integrated`, where `counter` is the increase of the hardware counter without
+/// resets and `integrated` is energy integrated from power readings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balance {
     /// Device whose energy is compared.
@@ -255,17 +259,17 @@ pub struct Balance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finality {
-    /// Published before the time to which it refers, or filled in by wattune.
+    /// Published before the time to which the intensity refers, or filled in by wattune where the source has no value.
     Forecast,
-    /// Published after that time but still subject to revision, or synthetic.
+    /// Published after the time to which the intensity refers but still subject to revision, or synthetic (generated).
     Provisional,
-    /// Published after that time and declared final by the source.
+    /// Published after the time to which the intensity refers, and declared final by the source.
     Final,
 }
 
 impl Finality {
-    /// Returns the finality of a value for a past time; `settled` is true if the source declared it final. A synthetic
-    /// value belongs to no real grid and never becomes final.
+    /// Returns the finality of a carbon intensity for a past time; `settled` is true if the source declared the value
+    /// final. A synthetic value belongs to no real grid and never becomes final.
     pub fn of(origin: Origin, settled: bool) -> Self {
         match origin {
             Origin::Fallback | Origin::Forecast => Self::Forecast,
@@ -278,20 +282,20 @@ impl Finality {
 /// Carbon intensity of a span of time, with its provenance.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Factor {
-    /// Start of the time to which it applies.
+    /// Start of the time to which the carbon intensity applies.
     pub start: DateTime<Utc>,
-    /// End of the time to which it applies.
+    /// End of the time to which the carbon intensity applies.
     pub end: DateTime<Utc>,
-    /// Carbon intensity in that time.
+    /// Carbon intensity from `start` to `end`.
     pub g_per_kwh: GramsPerKwh,
-    /// Number as the source published it, in the unit that `provenance` names; absent if it is unknown.
+    /// Number as the source published it, in the unit that `provenance` names; absent if this unit is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub received: Option<f64>,
-    /// Origin of the value.
+    /// Origin of the value: for example forecast or measured.
     pub origin: Origin,
     /// Finality of the value.
     pub state: Finality,
-    /// Source that published it.
+    /// Name of the source that published the value.
     pub source: String,
     /// Grid zone of the value.
     pub zone: Zone,
@@ -301,36 +305,37 @@ pub struct Factor {
     pub issued_at: DateTime<Utc>,
     /// Time at which wattune fetched the value.
     pub retrieved_at: DateTime<Utc>,
-    /// Unit, model and responses that the value was read from.
+    /// Unit, model and responses of the source from which the value was read.
     #[serde(default)]
     pub provenance: Provenance,
 }
 
-/// Emissions of an hour, computed from the carbon intensities that were known at a time. New data leads to a new
-/// version; earlier versions remain in the ledger.
+/// Emissions of an hour's recorded energy, computed from the carbon intensities known at the time `at`. If energy or
+/// intensities change later, a new version replaces the settlement; earlier versions remain in the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settlement {
     /// Start of the hour.
     pub hour: DateTime<Utc>,
-    /// Kind of carbon intensity. Average intensities give the inventory, marginal intensities the impact; both are
-    /// accounted separately.
+    /// Kind of carbon intensity. Average intensities give the inventory, marginal intensities the impact; inventory and
+    /// impact are accounted separately.
     #[serde(rename = "book")]
     pub kind: SignalKind,
-    /// Version, from 1 for each hour and kind.
+    /// Number of this version, counted from 1 for each hour and kind of carbon intensity.
     pub version: u32,
     /// Time at which the emissions were computed.
     pub at: DateTime<Utc>,
     /// Reason for this version, for people.
     pub reason: String,
-    /// Number of the last block whose energy is included.
+    /// Number of the last block of intervals whose energy is included.
     pub through_block: u64,
     /// Carbon intensities that were used, oldest first.
     pub factors: Vec<Factor>,
-    /// Energy and emissions of the hour by device, share and method of measurement.
+    /// Energy and emissions of the hour by device, share (owner of the energy) and method of measurement.
     pub parts: Vec<Part>,
 }
 
-/// Energy of one share of a device in an hour, divided by carbon intensity, and its emissions.
+/// Energy of one share (owner) of a device in an hour, split over the times of the hour's carbon intensities, and its
+/// emissions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// Device that used the energy.
@@ -339,7 +344,7 @@ pub struct Part {
     pub share: Share,
     /// Method of measurement.
     pub source: EnergySource,
-    /// Energy within the time of each [`Settlement::factors`] element, in millijoules.
+    /// Energy used during the time of each of [`Settlement::factors`], in their order, in millijoules.
     pub energy_mj: Vec<Millijoules>,
     /// Energy without a known carbon intensity, in millijoules.
     pub unknown_mj: Millijoules,
@@ -347,7 +352,7 @@ pub struct Part {
     pub carbon_ug: Micrograms,
 }
 
-/// Attribution of intervals by a person to another share than the recorded one.
+/// Correction by a person: intervals are attributed to another share (owner of the energy) than the recorded one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Correction {
     /// Time of the correction.
@@ -371,7 +376,7 @@ pub struct Corrected {
     pub row: u64,
     /// Device that used the energy.
     pub device: DeviceId,
-    /// Start of the UTC hour in which it lies.
+    /// Start of the UTC hour in which the interval lies.
     pub hour: DateTime<Utc>,
     /// Method of measurement.
     pub source: EnergySource,
@@ -379,14 +384,14 @@ pub struct Corrected {
     pub energy_mj: Millijoules,
 }
 
-/// Entry about blocks whose intervals were deleted; the closes of these blocks hold the sums.
+/// Deletion of the intervals of old blocks; the [`Close`] entries of these blocks keep the energy sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RollUp {
     /// Time at which the intervals were deleted.
     pub at: DateTime<Utc>,
-    /// Number of the first block.
+    /// Number of the first block whose intervals were deleted.
     pub first_block: u64,
-    /// Number of the last block.
+    /// Number of the last block whose intervals were deleted.
     pub last_block: u64,
     /// Number of intervals that were deleted.
     pub rows: u64,
@@ -407,32 +412,34 @@ pub struct Lost {
     pub why: String,
 }
 
-/// Digest of a job's data, which the database stores outside the ledger.
+/// Digest of a job's data; the data itself is stored in the database outside the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFacts {
     /// Time of the job's registration, or of its end.
     pub at: DateTime<Utc>,
-    /// Job whose data is covered.
+    /// Job whose data the digest covers.
     pub job: JobId,
-    /// SHA-256 of the data at registration (name, GPUs, labels, all else), or of progress and reason at the end.
+    /// SHA-256 of the job's data at registration (name, GPUs, labels, all else), or of its progress and the reason for
+    /// its end.
     pub facts: Digest,
 }
 
-/// A requested change of a power limit, and its result.
+/// A change of a GPU's power limit that was requested, and the limit that it resulted in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Control {
     /// Time of the request.
     pub at: DateTime<Utc>,
-    /// Originator: a job, a person by token, wattune's planner, the power cap, or an external writer.
+    /// Originator, for people: an external writer, a manual override and its author, the plan of a job, or wattune when
+    /// it restores the original limit.
     pub who: String,
     /// Description of the request, for people.
     pub what: String,
     /// GPU whose limit was to be changed.
     pub device: DeviceId,
-    /// Power limit before the request, in milliwatts.
+    /// Power limit before the request, in milliwatts; absent if unknown, as for a change by an external writer.
     pub before_mw: Option<u32>,
-    /// Requested power limit, in milliwatts.
+    /// Requested power limit, in milliwatts; absent for a change by an external writer.
     pub asked_mw: Option<u32>,
-    /// Power limit in force after the request, in milliwatts.
+    /// Power limit in force after the request, in milliwatts; absent if unknown.
     pub enforced_mw: Option<u32>,
 }

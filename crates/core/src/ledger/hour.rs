@@ -1,5 +1,5 @@
-//! Versions of an hour's settlement (its stored emissions): energy and carbon intensities of the next version, and the
-//! changes to derived tables.
+//! Next version of an hour's settlement (its stored emissions): the energy and carbon intensities that the version
+//! uses, and the changes that it makes to daily totals.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use super::{Interval, Share, Total};
 use crate::domain::{DeviceId, SignalKind, Slot};
 use crate::units::{Micrograms, Millijoules};
 
-/// Inputs of a settlement for one kind of carbon intensity: sources, time and reason.
+/// Inputs of an hour's settlement for one kind of carbon intensity: sources, time and reason.
 #[derive(Clone, Debug)]
 pub struct SettlementInput<'a> {
-    /// Kind of intensity.
+    /// Kind of carbon intensity: average or marginal.
     pub kind: SignalKind,
-    /// Active sources of one kind and scope, the preferred one first.
+    /// Sources that are in use at present, all of one kind and scope, the preferred one first.
     pub sources: &'a [SourceKey],
     /// Names of sources that the settings prefer to the active ones and that have published nothing since the daemon's
     /// start: their earlier values remain valid.
@@ -30,35 +30,37 @@ pub struct SettlementInput<'a> {
 }
 
 impl SettlementInput<'_> {
-    /// Returns true if the hour needs no further settlement afterwards: average intensities are processed last.
+    /// Returns true if the hour needs no further settlement after this one: settlements with marginal intensities
+    /// precede the one with average intensities.
     pub fn completes_hour(&self) -> bool {
         self.kind == SignalKind::Average
     }
 }
 
-/// Returns true if settlements of this kind are computed: for marginal intensities, from the first source that provides
-/// them on.
+/// Returns true if settlements with this kind of carbon intensity are computed: with marginal intensities, only once a
+/// source provides them or the hour has a previous version `before`; with others, always.
 pub fn has_begun(kind: SignalKind, sources: &[SourceKey], before: Option<&Settlement>) -> bool {
     kind != SignalKind::Marginal || !sources.is_empty() || before.is_some()
 }
 
-/// Origin of the carbon intensities of an hour's next version.
+/// Choice of the carbon intensities for the next version of an hour's settlement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Intensities {
     /// The previous version's intensities, unchanged.
     Kept(Vec<Factor>),
-    /// Intensities of the active sources, and of the sources that settlements within this time used.
+    /// Intensities of the active sources, and of the sources that settlements of the hours within this time used.
     AroundHour(Slot),
-    /// Intensities of the active sources, and of those of the previous version if [`sources_to_read`] says so.
+    /// Intensities of the active sources alone, or of the sources that [`sources_to_read`] returns.
     Published,
 }
 
-/// Returns the origin of the carbon intensities of an hour's next version.
+/// Chooses the carbon intensities for the next version of an hour's settlement; `before` is the previous version.
 pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &SettlementInput<'_>) -> Intensities {
     match before {
-        // The values of a source that published until recently remain valid for their time, as in the hours before.
+        // A source that is no longer active may have published values for this hour, which remain valid: settlements of
+        // the hours before used that source.
         None => Intensities::AroundHour(Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour)),
-        // A correction does not change carbon intensities, and neither does a start before any source has published.
+        // Neither a correction nor a daemon's start without active sources yet changes carbon intensities.
         Some(before) if with.why == DueReason::Correction || with.sources.is_empty() => {
             Intensities::Kept(before.factors.clone())
         }
@@ -66,9 +68,9 @@ pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &SettlementIn
     }
 }
 
-/// Returns the sources to read instead of the active ones; `None` if the active ones suffice. `published` holds the
-/// active sources' intensities. They do not suffice if the previous version used other sources or covers more time,
-/// because neither new settings nor a source that is down withdraw values.
+/// Returns the sources to read instead of the active ones alone; `None` if the active ones suffice. `published` holds
+/// the active sources' intensities. The active sources do not suffice if the previous version `before` used other
+/// sources or covers more time, because neither new settings nor an outage of a source withdraws values.
 pub fn sources_to_read(
     before: &Settlement,
     published: &[Factor],
@@ -80,7 +82,7 @@ pub fn sources_to_read(
         .then(|| joined(with.sources, with.silent, keys_of(with.kind, &before.factors)))
 }
 
-/// Returns true if `published` covers all of the time to which a carbon intensity applies.
+/// Returns true if `published` has intensities for all of the time of `factor`.
 fn is_covered(factor: &Factor, published: &[Factor]) -> bool {
     let shared = |other: &Factor| (factor.end.min(other.end) - factor.start.max(other.start)).max(TimeDelta::zero());
     published.iter().map(shared).sum::<TimeDelta>() == factor.end - factor.start
@@ -94,8 +96,9 @@ pub fn clip(factors: &mut [Factor], span: &Slot) {
     }
 }
 
-/// Returns an hour's energy in closed blocks: first the sums of rolled-up rows, distributed over the hour as in the
-/// previous version, then the remaining rows in the order of their blocks.
+/// Returns an hour's energy in closed blocks: first the sums `rolled_up` of rolled-up rows, distributed over the hour
+/// as in the previous version `before`, then the remaining `rows`. Each of `rows` has the number of its block; they are
+/// in the order of the blocks.
 pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Option<&Settlement>) -> Vec<Interval> {
     let (rows, blocks): (Vec<Interval>, Vec<u64>) = rows.into_iter().unzip();
     let mut all = match before {
@@ -110,7 +113,7 @@ pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Opti
 }
 
 /// Returns the next version of an hour's settlement; `None` if the hour never had energy, or if nothing changed since
-/// the previous version. `energy` is that of the blocks up to `through_block`.
+/// the previous version `before`. `energy` is the energy of the hour in the blocks up to `through_block`.
 pub fn next_version(
     hour: DateTime<Utc>,
     with: &SettlementInput<'_>,
@@ -135,7 +138,7 @@ pub fn next_version(
     before.is_none_or(|before| !settlement.is_equivalent_to(before)).then_some(settlement)
 }
 
-/// Change of an hour's totals from one version to the next.
+/// Change of an hour's total energy and emissions from one version of the settlement to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TotalsChange {
     /// Energy in the previous version.
@@ -161,8 +164,9 @@ impl TotalsChange {
     }
 }
 
-/// Returns the amounts to add to the totals of a day, by device and share, so that a version replaces the previous one.
-/// The amounts are in the order of [`Total::figures`]; pairs of device and share without a change are omitted.
+/// Returns the amounts to add to the totals of a day, by device and share (owner), so that the version `after` of an
+/// hour replaces the previous version `before`. The amounts are in the order of [`Total::figures`]; pairs of device and
+/// share without a change are omitted.
 pub fn day_changes<'a>(
     before: Option<&'a Settlement>,
     after: &'a Settlement,

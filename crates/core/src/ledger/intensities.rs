@@ -13,9 +13,9 @@ use crate::domain::{Intensity, Origin, Provenance, Slot, TimeSeries};
 pub struct Value {
     /// Carbon intensity and its origin.
     pub intensity: Intensity,
-    /// Time at which the source published it.
+    /// Time at which the source published the value.
     pub issued_at: DateTime<Utc>,
-    /// Time at which wattune fetched it.
+    /// Time at which wattune fetched the value.
     pub retrieved_at: DateTime<Utc>,
     /// Number of the value's row in the database.
     pub row: i64,
@@ -33,17 +33,17 @@ impl SourceValues {
         self.layers.entry(value.intensity.origin).or_default().insert(slot, value);
     }
 
-    /// Removes values of `slot` that the source withdrew. The withdrawal of an actual value also removes earlier actual
-    /// values of any origin, but no forecasts.
+    /// Removes the values in the time `slot` that the source withdrew. The withdrawal of an actual value removes actual
+    /// values of any origin, but no forecasts; the withdrawal of a forecast removes no actual values.
     pub fn withdraw(&mut self, slot: Slot, origin: Origin) {
         let alike = |layer: &Origin| layer.is_measured() == origin.is_measured();
         self.layers.iter_mut().filter(|(layer, _)| alike(layer)).for_each(|(_, series)| series.remove(slot));
     }
 }
 
-/// Returns the best value for each time, with the index of its source. All sources are of one kind and scope, the
-/// preferred one first. An actual value of any source outranks all forecasts. Among several, the preferred source
-/// decides, then the most trusted origin, then the newest value.
+/// Returns the best value for each time, preceded by the index of its source. All sources are of one kind and scope,
+/// the preferred one first. An actual value of any source outranks all forecasts. Among several actual values, or
+/// several forecasts, the preferred source decides, then the most trusted origin, then the newest value.
 pub fn best(sources: Vec<SourceValues>) -> TimeSeries<(usize, Value)> {
     let (mut expected, mut actual) = (TimeSeries::default(), TimeSeries::default());
     for (place, source) in sources.into_iter().enumerate().rev() {
@@ -56,8 +56,8 @@ pub fn best(sources: Vec<SourceValues>) -> TimeSeries<(usize, Value)> {
     expected
 }
 
-/// Returns a carbon intensity with its provenance and finality. Actual values are final if their time ends by
-/// `final_until`, up to which the source declared its values final.
+/// Returns the carbon intensity of the time `slot` with its provenance and finality. Actual values are final if `slot`
+/// ends by `final_until`, the time up to which the source declared its values final; `None` if it declared none final.
 pub fn factor(
     slot: &Slot,
     value: &Value,

@@ -1,4 +1,4 @@
-//! Closed intervals: energy of one device over at most a minute, in integer millijoules, written once.
+//! Closed energy intervals: energy of one device over at most a minute, in integer millijoules, written once.
 
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Serialize};
@@ -12,13 +12,14 @@ use crate::units::Millijoules;
 pub enum Share {
     /// A registered job.
     Job(JobId),
-    /// No owner: no job was registered on the GPU and no process ran.
+    /// No owner: no job was registered on the GPU and no process ran. For CPU packages and memory, the part of the
+    /// energy that corresponds to idle CPU time.
     Idle,
-    /// Unknown owner: an unregistered process ran, or the time was not monitored.
+    /// Unknown owner: a process that belongs to no registered job used the device, or the time was not monitored.
     Unattributed,
 }
 
-/// A row of the ledger: energy of one share of a device over a short time.
+/// A row of the ledger: energy of one share (owner) of a device over a short time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
     /// Device that used the energy.
@@ -34,7 +35,7 @@ pub struct Interval {
 }
 
 /// Returns the parts of intervals that lie within `span`. Power is assumed to be constant within an interval, so the
-/// result is for display and not for the ledger.
+/// energy of a part is an estimate, which is never recorded as an interval of the ledger.
 pub fn within(intervals: &[Interval], span: &Slot) -> Vec<Interval> {
     let part = |row: &Interval| {
         let slot = row.slot.intersection(span)?;

@@ -7,25 +7,27 @@ use crate::units::{Joules, Millijoules, Seconds, Watts};
 /// Longest time between two readings that counts as monitored.
 const GAP: Seconds = Seconds::new(10.0);
 
-/// A counter counts as absent if it does not change for [`GAP`] while the GPU draws at least this energy.
+/// Minimum energy that the GPU must draw while its counter does not change for [`GAP`], so that the counter counts as
+/// absent.
 const MIN_DRAWN: Joules = Joules::new(20.0);
 
-/// Time over which the counter's increase and integrated power are compared.
+/// Minimum time over which the counter's increase and integrated power are compared.
 const CROSS_CHECK: Seconds = Seconds::new(10.0);
 
-/// Ratio of the larger to the smaller power above which counter and integrated power disagree.
+/// Ratio of the larger to the smaller mean power, one by the energy counter and one by the power sensor, above which
+/// the two disagree.
 const DISAGREEMENT: f64 = 1.3;
 
-/// Difference in power that a sensor's offset explains; up to it, counter and integrated power agree.
+/// Difference in power that a sensor's offset explains: up to this difference, counter and integrated power agree.
 const OFFSET: Watts = Watts::new(5.0);
 
-/// Factor on a GPU's highest power limit that allows for short peaks of power above the limit.
+/// Factor by which short peaks of power may exceed a GPU's highest power limit.
 const PEAKS: f64 = 1.5;
 
 /// Time by which a counter may lag behind the energy used: drivers update it 10 to 50 times a second, some less often.
 const GRANULARITY: Seconds = Seconds::new(0.5);
 
-/// Energy by method of measurement. Sums are exact.
+/// State of an energy meter: energy since its first reading, by method of measurement. Sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metered {
     /// Increases of the counter over monitored time.
@@ -34,19 +36,21 @@ pub struct Metered {
     pub integrated: Millijoules,
     /// Increases of the counter over unmonitored time.
     pub gap: Millijoules,
-    /// Change of the counter's reading, in millijoules, that was not recorded as energy; a reset decreases it. The
-    /// reading less this value is the energy recorded from the counter, up to a constant.
+    /// Change of the counter's reading, in millijoules, that was not recorded as energy; a reset makes this value
+    /// smaller. The reading less this value is the energy recorded from the counter, up to a constant.
     pub rebased_mj: i64,
-    /// Number of counter resets that lost an unknown amount of energy.
+    /// Number of times that an unknown amount of energy was lost: by a counter reset, an implausible reading or a
+    /// change to another counter.
     pub lost: u32,
     /// Number of times that a GPU without a counter was not read for so long that its energy is unknown.
     pub unread: u32,
-    /// Energy that was recorded by integration while the counter was absent, and that the counter's next increase will
+    /// Energy that was integrated from power while the counter was absent, and that the counter's next increase will
     /// include again.
     pub ahead: Millijoules,
-    /// Energy integrated before the first counter reading.
+    /// Energy integrated from power before the first reading of the counter.
     pub uncounted: Millijoules,
-    /// Energy when it was used, for rates: without the later corrections by a counter that returned.
+    /// Total energy as it was used over time, for rates. Unlike the other sums, it does not contain the corrections
+    /// that are made when a counter returns after an absence.
     pub drawn: Millijoules,
 }
 
@@ -56,20 +60,22 @@ impl Metered {
         self.counter + self.integrated + self.gap
     }
 
-    /// Returns the energy integrated after `first` and before the first reading of the counter.
+    /// Returns the energy integrated from power after the meter's earlier state `first` and before the first reading of
+    /// the counter.
     pub fn since_opened(&self, first: &Self) -> Millijoules {
         self.uncounted.checked_since(first.uncounted).unwrap_or_default()
     }
 
-    /// Returns the counter's reading at `first`, or its first one afterwards, computed back from its present reading
-    /// `counter`.
+    /// Returns the counter's reading at the meter's earlier state `first`, or the counter's first reading after that,
+    /// computed back from the present reading `counter`.
     pub fn reading_before(&self, counter: Millijoules, first: &Self) -> Millijoules {
         let recorded = |metered: &Self| signed(metered.counter) + signed(metered.gap) + metered.rebased_mj;
         let shown = signed(counter) - (recorded(self) - recorded(first));
         Millijoules::new(u64::try_from(shown).unwrap_or_default())
     }
 
-    /// Returns the energy since `earlier` by method of measurement; methods without energy are omitted.
+    /// Returns the energy metered since the meter's state `earlier`, by method of measurement; methods without energy
+    /// are omitted.
     pub fn since(&self, earlier: &Self) -> Vec<(EnergySource, Millijoules)> {
         let parts = [
             (EnergySource::Counter, self.counter, earlier.counter),
@@ -83,19 +89,21 @@ impl Metered {
 
 /// Energy meter of a GPU. Pure: each reading carries its time.
 ///
-/// A counter that shows less than before was reset (driver reload, lost GPU). The energy of its new reading was used
-/// after the reset. The energy between the last reading and the reset is estimated as power × time if the readings are
-/// close together; otherwise it counts as lost. The meter never uses `abs()`. Without a counter, energy between power
-/// readings that are far apart is lost too.
+/// A counter that shows less than before was reset (driver reload, lost GPU). If the readings before and after the
+/// reset are close together, the energy between them is estimated as power × time. Otherwise the new reading is
+/// recorded, which is the energy used after the reset, and the energy from the old reading to the reset counts as lost.
+/// A decrease is never recorded as an increase (`abs()`). Without a counter, energy between power readings that are far
+/// apart is lost too.
 ///
 /// While a counter that was read before is absent, the meter integrates power instead. When the counter returns, only
-/// its increase beyond the integrated energy is recorded. If more was integrated than the counter gained, recording
-/// from the counter resumes once the counter has caught up. A counter that does not change while power is drawn counts
-/// as absent. If it has not changed since the meter began, its next increase may include energy from before that time;
-/// the meter then records only the integrated energy, unless it continues an earlier ledger.
+/// its increase beyond the integrated energy is recorded. If more energy was integrated than the counter gained,
+/// recording from the counter resumes once the counter has caught up. A counter that does not change while power is
+/// drawn counts as absent. If such a counter has not changed since the meter began, its next increase may include
+/// energy from before the meter began; the meter then records only the integrated energy, unless it continues an
+/// earlier ledger.
 ///
-/// An increase of the counter by more than the GPU can draw is implausible. The meter then integrates power for that
-/// time and continues from the counter's new reading.
+/// An increase of the counter by more than the GPU can draw is implausible. The meter then integrates power for the
+/// time of the increase, and continues from the counter's new reading.
 #[derive(Clone, Debug, Default)]
 pub struct Meter {
     last: Option<Sample>,
@@ -117,7 +125,7 @@ pub struct Meter {
 pub struct PowerBound {
     /// Highest power that the GPU's limits allow.
     pub highest: Watts,
-    /// Error of the time between two readings, because the driver may answer slowly.
+    /// Error of the time between two readings, for example because the driver may answer slowly.
     pub slack: Seconds,
 }
 
@@ -128,7 +136,7 @@ impl PowerBound {
     }
 }
 
-/// Increase of a counter by more than the GPU can draw, which is not recorded.
+/// Increase of a counter by more than the GPU can draw, which the meter does not record as energy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CounterJump {
     /// Time of the reading that shows the increase.
@@ -137,7 +145,7 @@ pub struct CounterJump {
     pub gained: Millijoules,
     /// Time in which the counter increased.
     pub span: Seconds,
-    /// Maximum plausible increase in that time.
+    /// Maximum plausible increase in the time `span`.
     pub possible: Joules,
 }
 
@@ -150,7 +158,7 @@ pub struct Disagreement {
     pub sensor: Watts,
 }
 
-/// Last time at which the device answered.
+/// Last time at which the device answered, with its power at that time if known.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Monotonic,
@@ -164,7 +172,7 @@ struct Base {
     counter: Millijoules,
     /// Energy integrated from power after the reading.
     estimated: Millijoules,
-    /// True if power was not available either for a part of the time after the reading.
+    /// True if, for a part of the time after the reading, neither counter nor power was available.
     has_hole: bool,
 }
 
@@ -172,9 +180,9 @@ struct Base {
 #[derive(Clone, Copy, Debug)]
 struct Standstill {
     since: Monotonic,
-    /// Energy drawn in this time, integrated from power.
+    /// Energy drawn since the counter last changed, integrated from power.
     drawn: Joules,
-    /// True if the counter counts as absent because of it.
+    /// True if the counter counts as absent because of this standstill.
     is_absent: bool,
 }
 
@@ -184,7 +192,8 @@ struct CrossCheck {
     integrated: Joules,
     span: Seconds,
     ratio: Option<f64>,
-    /// Disagreement in the last comparison, and the number of comparisons in a row with the same direction.
+    /// First: disagreement in the last comparison. Second: number of comparisons in a row that disagreed in the same
+    /// direction.
     disagreement: Option<(Disagreement, u32)>,
 }
 
@@ -202,7 +211,7 @@ impl Meter {
             return;
         };
         if counter.is_none() && power.is_none() {
-            // The device did not answer: the gap grows.
+            // The device did not answer: the unmonitored time grows.
             return;
         }
         self.last = Some(Sample { at, power });
@@ -239,13 +248,14 @@ impl Meter {
         }
     }
 
-    /// Returns the time since which the counter has not changed, if it counts as absent because of that.
+    /// Returns the time since which the counter has not changed; `None` unless the counter counts as absent because of
+    /// that.
     pub fn still_since(&self) -> Option<Monotonic> {
         self.still.filter(|still| still.is_absent).map(|still| still.since)
     }
 
-    /// Returns true if the counter counts as absent because it has not changed for too long. When that begins, the
-    /// energy drawn since its last change is recorded by integration.
+    /// Returns true if the counter counts as absent because its reading `counter` has not changed for too long. When
+    /// the counter first counts as absent, the energy drawn since its last change is recorded by integration.
     fn stands_still(&mut self, at: Monotonic, counter: Millijoules, power: Option<Watts>) -> bool {
         let (Some(base), Some(last)) = (self.base, self.last) else { return false };
         if base.counter != counter {
@@ -269,13 +279,15 @@ impl Meter {
         still.is_absent
     }
 
-    /// Continues the ledger of an earlier meter, which has already recorded `ahead` of the counter's future increase.
+    /// Continues the ledger of an earlier meter, which has already recorded the energy `ahead` of the counter's future
+    /// increase.
     pub fn continue_ledger(&mut self, ahead: Millijoules) {
         self.metered.ahead += ahead;
         self.is_known_since = true;
     }
 
-    /// Records the counter's increase, less the energy that integration has recorded already.
+    /// Records the counter's increase `gained` since the reading `before`, less the energy that integration has
+    /// recorded already.
     fn count(&mut self, before: Base, gained: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         let paid = gained.min(self.metered.ahead);
         let used = gained.checked_since(paid).unwrap_or_default();
@@ -297,19 +309,20 @@ impl Meter {
         }
     }
 
-    /// Sets the upper bound of the GPU's energy. Without one, every increase of the counter is plausible.
+    /// Sets the upper bound of the GPU's energy. Without a bound, every increase of the counter is plausible.
     pub fn set_bound(&mut self, bound: PowerBound) {
         self.bound = Some(bound);
     }
 
-    /// Returns the maximum plausible increase of the counter in `span`; `None` without a bound.
+    /// Returns the maximum plausible increase of the counter in `span`; `None` if no bound was set.
     fn possible(&self, span: Seconds, last: Sample, power: Option<Watts>) -> Option<Joules> {
         let bound = self.bound?;
         let highest = [last.power, power].into_iter().flatten().fold(bound.highest, Watts::max);
         Some(PowerBound { highest, ..bound }.energy_within(span))
     }
 
-    /// Continues from an implausible reading without recording the counter's increase; integrates power instead.
+    /// Continues from the implausible reading `counter` without recording the counter's increase; integrates power
+    /// instead.
     fn skip(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         self.metered.ahead = Millijoules::ZERO;
         let filled = self.integrate(last, at, power);
@@ -322,14 +335,14 @@ impl Meter {
         }
     }
 
-    /// Continues after a reset of the counter at an unknown time since its last reading.
+    /// Continues from the reading `counter` after a reset of the counter at an unknown time since the reading `before`.
     fn restart(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         self.resets += 1;
         self.check = CrossCheck::default();
         self.metered.ahead = Millijoules::ZERO;
         let filled = self.integrate(last, at, power);
         let recorded = if before.has_hole || filled.is_none() {
-            // The energy of the reading was used after the reset; a part of it may be integrated already.
+            // The new reading is the energy used after the reset; a part of that energy may be integrated already.
             let estimated = before.estimated + filled.unwrap_or_default();
             self.metered.lost += 1;
             let possible = self.possible(at.since(before.at), last, power);
@@ -373,13 +386,14 @@ impl Meter {
         }
     }
 
-    /// Returns the last implausible increase of the counter.
+    /// Returns the last implausible increase of the counter; `None` if there was none.
     pub fn jump(&self) -> Option<CounterJump> {
         self.jump
     }
 
-    /// Returns the disagreement of counter and sensor after two comparisons in a row that disagree: a change of load at
-    /// the end of a comparison reaches a slow sensor only in the next one.
+    /// Returns the disagreement of energy counter and power sensor; `None` until two comparisons in a row disagree. One
+    /// is not enough, because a change of load at the end of a comparison reaches a slow sensor only in the next
+    /// comparison.
     pub fn disagreement(&self) -> Option<Disagreement> {
         self.check.disagreement.filter(|(_, in_a_row)| *in_a_row > 1).map(|(found, _)| found)
     }
@@ -394,8 +408,9 @@ impl Meter {
         self.resets
     }
 
-    /// Returns the ratio of counter to integrated power in the last comparison, over at least ten seconds. A value far
-    /// from 1 means that one of the two is wrong.
+    /// Returns the ratio of counter to integrated power in the last comparison, over at least ten seconds; `None` if
+    /// there was no comparison, or the sensor showed no power. A value far from 1 means that counter or sensor is
+    /// wrong.
     pub fn counter_over_power(&self) -> Option<f64> {
         self.check.ratio
     }
@@ -412,7 +427,8 @@ impl Disagreement {
     }
 }
 
-/// Returns the change of a counter's reading from `before` to `now` that exceeds the recorded energy, in millijoules.
+/// Returns the change of a counter's reading from `before` to `now` beyond the energy that was recorded from the
+/// counter, in millijoules; negative after a reset.
 pub fn rebased(before: Millijoules, now: Millijoules, recorded: Millijoules) -> i64 {
     signed(now) - signed(before) - signed(recorded)
 }

@@ -74,7 +74,7 @@ fn an_absent_counter_is_replaced_by_power_and_reconciled_on_return() {
     let away = watch(&mut meter, 11, 30, 90.0, false);
     assert_eq!([away.counter, away.integrated, away.ahead].map(joules), [1_000, 1_800, 1_800]);
     let back = watch(&mut meter, 31, 40, 90.0, true);
-    // 2100 J since its last reading, of which 1800 J are recorded already.
+    // The counter gained 2100 J since its last reading before the absence; 1800 J of them are recorded already.
     assert_eq!([back.counter, back.integrated, back.gap, back.ahead].map(joules), [1_900, 1_800, 300, 0]);
     assert_eq!(joules(back.total()), 4_000);
     assert_eq!(joules(back.drawn), 1_000 + 1_800 + 90 + 900, "rates are unaffected by the reconciliation");
@@ -113,7 +113,8 @@ fn a_reset_of_an_absent_counter_keeps_the_integrated_energy() {
     meter.observe(at(21.0), Some(Millijoules::new(500_000)), power);
     let metered = meter.metered();
     assert_eq!((joules(metered.total()), metered.lost, meter.resets()), (2_100, 0, 1));
-    // The reading exceeds the integrated energy because of the gap: at least that was used.
+    // After a reset, the reading of 400 J exceeds the 200 J integrated since the last one: the rest was used in the
+    // gap.
     meter.observe(at(22.0), None, power);
     meter.observe(at(60.0), None, power);
     meter.observe(at(61.0), Some(Millijoules::new(400_000)), power);
@@ -132,7 +133,7 @@ fn a_constant_counter_under_load_is_treated_as_absent() {
     let back = watch(&mut meter, 41, 50, 100.0, true);
     assert_eq!([back.total(), back.ahead].map(joules), [5_000, 0]);
     assert_eq!(meter.still_since(), None);
-    // The counter of a GPU without power draw does not change.
+    // A counter that does not change is not absent while the GPU draws no power.
     for second in 51..=90 {
         meter.observe(at(f64::from(second)), Some(Millijoules::new(5_000_000)), Some(Watts::ZERO));
     }
@@ -146,7 +147,8 @@ fn what_a_counter_gained_before_the_meter_began_is_not_recorded_when_it_catches_
         for second in 0..=20 {
             meter.observe(at(f64::from(second)), Some(Millijoules::new(1_000_000)), Some(Watts::new(100.0)));
         }
-        // It has stood still for five seconds more than the meter exists.
+        // The counter gained 26 s of 100 W, although the meter exists for 21 s: the counter stood still before that
+        // already.
         meter.observe(at(21.0), Some(Millijoules::new(3_600_000)), Some(Watts::new(100.0)));
         meter.observe(at(22.0), Some(Millijoules::new(3_700_000)), Some(Watts::new(100.0)));
         (joules(meter.metered().total()), joules(meter.metered().ahead), meter.jump())
@@ -194,7 +196,7 @@ fn a_counter_that_gains_more_than_the_gpu_can_draw_is_replaced_by_power() {
     meter.set_bound(PowerBound { highest: Watts::new(300.0), slack: Seconds::ZERO });
     watch(&mut meter, 0, 10, 100.0, true);
     assert_eq!(meter.jump(), None);
-    // 10 MJ within a second.
+    // The counter gains 10 MJ within a second.
     for second in 11..=20 {
         let counter = Millijoules::new(10_000_000_000 + second * 100_000);
         meter.observe(at(f64::from(second as u32)), Some(counter), Some(Watts::new(90.0)));
@@ -204,12 +206,12 @@ fn a_counter_that_gains_more_than_the_gpu_can_draw_is_replaced_by_power() {
     assert_eq!((metered.lost, meter.resets()), (0, 0));
     let jump = meter.jump().expect("one");
     assert_eq!((joules(jump.gained), jump.at, jump.possible), (10_000_100, at(11.0), Joules::new(675.0)));
-    // Over a gap, what the GPU can have used is believed, and the rest is not.
+    // Over a gap, an increase that the GPU can have used is recorded, and a larger one is not.
     meter.observe(at(1020.0), Some(Millijoules::new(10_302_000_000)), None);
     assert_eq!(joules(meter.metered().gap), 300_000);
     meter.observe(at(1120.0), Some(Millijoules::new(20_302_000_000)), None);
     assert_eq!((joules(meter.metered().gap), meter.metered().lost), (300_000, 1));
-    // A reset to a reading that cannot be right.
+    // A reset to a reading of more energy than the GPU can have used.
     meter.observe(at(1220.0), Some(Millijoules::new(15_000_000_000)), None);
     assert_eq!((joules(meter.metered().gap), meter.metered().lost), (300_000, 2));
 }
@@ -219,7 +221,7 @@ fn a_counter_that_stood_still_for_seconds_may_catch_up() {
     let mut meter = Meter::default();
     meter.set_bound(PowerBound { highest: Watts::new(120.0), slack: Seconds::ZERO });
     for tenth in 0..=100u32 {
-        // It shows a new value every five seconds.
+        // The counter shows a new value every five seconds.
         let counter = Millijoules::new(u64::from(tenth / 50) * 500_000);
         meter.observe(at(f64::from(tenth) / 10.0), Some(counter), Some(Watts::new(100.0)));
     }

@@ -1,4 +1,5 @@
-//! Open intervals of the ledger, the rows that closing them creates, and the energy of unmonitored times.
+//! Open intervals, whose energy is still being metered; the ledger rows that are created when an interval closes; and
+//! the rows for energy of unmonitored times.
 
 use chrono::{DateTime, Utc};
 
@@ -16,28 +17,31 @@ const MIN_DURATION: Seconds = Seconds::new(0.2);
 /// Difference between wall clock and monotonic clock above which the wall clock counts as having been set.
 const CLOCK_STEP: Seconds = Seconds::new(2.0);
 
-/// Open interval of one device. Pure. Durations come from the monotonic clock, start and end times from the wall clock.
+/// Open interval of one device: the time since the last close, whose energy is still being metered. Pure. Durations
+/// come from the monotonic clock, start and end times from the wall clock.
 ///
-/// The attribution rule may change while the device cannot be read. Energy that is metered later is then divided over
-/// the times before and after the change in proportion to their durations, and each part is attributed by the rule of
-/// its time.
+/// The attribution rule, which decides who the energy belongs to, may change while the device cannot be read. Energy
+/// that is metered later is then divided over the times before and after the change in proportion to their durations,
+/// and each part is attributed by the rule that applied in its time.
 #[derive(Clone, Debug)]
 pub struct OpenInterval {
     device: DeviceId,
     start: DateTime<Utc>,
     since: Monotonic,
     metered: Metered,
-    /// Rules that applied before the present one, each with its end, oldest first.
+    /// Rules that applied before the present one, each with the time at which it ended, oldest first.
     earlier_rules: Vec<(Monotonic, AttributionRule)>,
 }
 
 impl OpenInterval {
-    /// Opens the first interval of a device. The energy in `metered` was used before and is not part of the interval.
+    /// Opens the first interval of a device. `metered` is the state of the device's meter; its energy was used before
+    /// and is not part of the interval.
     pub fn open(device: DeviceId, now: Now, metered: Metered) -> Self {
         Self { device, start: to_micros(now.utc), since: now.monotonic, metered, earlier_rules: Vec::new() }
     }
 
-    /// Records that `rule` applied up to `at`. The next change, or the close, names the rule of the time afterwards.
+    /// Records that the attribution rule `rule` applied up to `at`. The rule for the time after `at` is given by the
+    /// next call, or by [`Self::close`]. Ignored unless `at` is later than the last change.
     pub fn change_rule(&mut self, at: Monotonic, rule: AttributionRule) {
         if at > self.last_rule_change() {
             self.earlier_rules.push((at, rule));
@@ -54,8 +58,8 @@ impl OpenInterval {
         self.age(now) >= MIN_DURATION
     }
 
-    /// Returns true if the interval was not closed, and its rule did not change, for at least the sensors' response
-    /// time and twice the sampling period `pace`.
+    /// Returns true if, at the time `at`, the interval was opened and its rule last changed at least 200 ms ago (the
+    /// response time of sensors) and at least twice the sampling period `pace` ago.
     pub fn is_unread(&self, at: Monotonic, pace: Seconds) -> bool {
         at.since(self.last_rule_change()) >= MIN_DURATION.max(pace * 2.0)
     }
@@ -75,18 +79,21 @@ impl OpenInterval {
         self.start
     }
 
-    /// Returns true if the device used an unknown amount of energy since the interval was opened.
+    /// Returns true if the device used an unknown amount of energy since the interval was opened; `metered` is the
+    /// present state of the device's meter.
     pub fn has_lost_energy(&self, metered: Metered) -> bool {
         metered.lost > self.metered.lost || self.was_unread(metered)
     }
 
-    /// Returns true if a device without a counter was not read for so long that its energy is unknown.
+    /// Returns true if, since the interval was opened, a device without a counter was not read for so long that its
+    /// energy is unknown; `metered` is the present state of the device's meter.
     pub fn was_unread(&self, metered: Metered) -> bool {
         metered.unread > self.metered.unread
     }
 
-    /// Closes the interval and opens the next one. The energy is attributed by `rule`, or by the earlier rules for the
-    /// times before a change; the rows add up exactly to the metered energy. Rows are split at full hours.
+    /// Closes the interval and opens the next one. `metered` is the present state of the device's meter. The energy is
+    /// attributed by `rule`, or by the earlier rules for the times before a change; the rows add up exactly to the
+    /// metered energy. Rows are split at full hours.
     ///
     /// Returns `None`, and the interval stays open, while it is shorter than sensors can resolve (200 ms).
     pub fn close(&mut self, now: Now, metered: Metered, rule: &AttributionRule) -> Option<Vec<Interval>> {
@@ -110,7 +117,8 @@ impl OpenInterval {
         Some(rows)
     }
 
-    /// Returns the parts of `slot` between changes of the attribution rule, each with its rule. The slot ends at `end`.
+    /// Returns the parts of `slot` between changes of the attribution rule, each with the rule that applied in it:
+    /// `rule` after the last change. `end` is the end of `slot` by the monotonic clock.
     fn parts<'a>(&'a self, slot: Slot, end: Monotonic, rule: &'a AttributionRule) -> Vec<(Slot, &'a AttributionRule)> {
         let mut from = slot.start();
         let earlier_rules = self.earlier_rules.iter().map(|(until, rule)| (*until, rule));
@@ -136,9 +144,10 @@ pub struct OccupancySpan {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// Returns rows for energy that a hardware counter measured while no daemon ran or the device did not answer. The
-/// energy is divided at each start and end in `occupancy` in proportion to time. Each part is attributed to the jobs
-/// that are on the device throughout it; without a job it is unattributed.
+/// Returns rows for energy that a hardware counter measured between `from` and `to`, while no daemon ran or the device
+/// did not answer. The time is divided wherever a job in `occupancy` begins or ends, and the energy is divided over
+/// these parts in proportion to their durations. The energy of each part is attributed to the jobs that are on the
+/// device throughout the part; without a job it is unattributed.
 pub fn gap_intervals(
     device: &DeviceId,
     from: DateTime<Utc>,
@@ -148,7 +157,8 @@ pub fn gap_intervals(
 ) -> Vec<Interval> {
     let (from, to) = (to_micros(from), to_micros(to));
     let within = Slot::new(from, to);
-    // If the wall clock was set back meanwhile, the energy is recorded, but the ends of jobs are unknown.
+    // If the wall clock was set back meanwhile, the energy is recorded in the second before `to`, for the jobs without
+    // an end: the ends of other jobs are unknown.
     let Some(slot) = within.or_else(|| Slot::new(to - chrono::TimeDelta::seconds(1), to)) else { return Vec::new() };
     let known: Vec<(DateTime<Utc>, DateTime<Utc>, &JobId)> = occupancy
         .iter()
@@ -259,7 +269,7 @@ mod tests {
         interval.change_rule(at(15.0), held(&[], false));
         interval.change_rule(at(15.0), held(&[job("nobody"), job("ever")], false));
         assert!(interval.has_rule_changes() && !interval.is_unread(at(15.1), Seconds::ZERO));
-        // A reading before the last change leaves that change to the next interval.
+        // A close before the last change of rule leaves that change to the next interval.
         let metered = Metered { gap: Millijoules::new(1_201), ..Metered::default() };
         let mut rows = interval.close(now(12.0), metered, &held(&[job("b")], false)).expect("long enough");
         let metered = Metered { counter: Millijoules::new(7), gap: Millijoules::new(2_001), ..metered };

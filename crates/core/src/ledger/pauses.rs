@@ -1,13 +1,15 @@
-//! Energy that a job would have used in its own pauses at a reference (another power limit).
+//! Energy that a job would have used in its own pauses (such as evaluation and checkpoints) at a reference (another
+//! power limit).
 
 use crate::profile::ProgressAccount;
 use crate::units::{Joules, Seconds, Watts};
 
-/// Minimum duration of measured pauses from which the power in other pauses is estimated.
+/// Minimum total duration of measured pauses from which the power in other pauses is estimated.
 const MIN_PAUSE: Seconds = Seconds::new(10.0);
-/// Minimum duration of measured pauses as a fraction of the duration of the pauses that are estimated from them.
+/// Minimum total duration of measured pauses, as a fraction of the duration of the pauses that are estimated from them.
 const MIN_PAUSE_FRACTION: f64 = 0.1;
-/// Assumed error of energy that is estimated from other pauses, as a fraction of the estimate above its lower bound.
+/// Assumed error of energy that is estimated from other pauses, as a fraction of the difference between the estimate
+/// and its lower bound.
 const POWER_ERROR: f64 = 0.25;
 
 /// Energy of a job's own pauses at a reference, with its range of error.
@@ -15,13 +17,14 @@ const POWER_ERROR: f64 = 0.25;
 pub struct PauseEnergy {
     /// Estimated energy.
     pub mean: Joules,
-    /// Half the width of the range.
+    /// Half the width of the range of error.
     pub half: Joules,
 }
 
-/// Returns the energy that a job would have used in its own pauses with power limits that sum to `limit`. Metered
-/// pauses count as measured. Where a limit below the maximum usable limit reduced the power, or a pause was not
-/// metered, the mean power of the other pauses counts; without enough of them, the whole range up to `limit`.
+/// Returns the energy that a job would have used in its own pauses with power limits that sum to `limit` over its GPUs.
+/// Pauses whose energy was metered count as measured. For pauses whose power was reduced by a limit below the maximum
+/// usable limit, and for pauses that were not metered, the mean power of the other pauses is assumed; if those are too
+/// short, any power up to `limit` is possible, and the middle of that range is assumed.
 ///
 /// # Errors
 /// Returns the reason if pauses cannot be distinguished from training, or their power has no bounds.
@@ -88,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_reduced_the_power_leaves_a_range_unless_other_pauses_show_it() {
-        // 100 s at 200 W under a limit of 200 W: up to 300 W without it.
+        // 100 s at 200 W under a limit of 200 W: without that limit, up to 300 W.
         assert_eq!(of(&account(100.0, 100.0, 20_000.0, 100.0, 20_000.0), 300.0), (25_000.0, 5_000.0));
         // Other pauses drew 280 W.
         let others = account(150.0, 150.0, 34_000.0, 100.0, 20_000.0);

@@ -13,7 +13,7 @@ use crate::profile::{GpuSnapshot, Profiler, Record, Report, Settings, StallDetec
 use crate::time::Monotonic;
 use crate::units::{GramsPerKwh, Samples};
 
-/// Limit, samples per second, watts.
+/// Power limit in watts, with the samples per second and the power in watts at this limit.
 const CURVE: [(u32, f64, f64); 5] =
     [(300, 400.0, 244.0), (250, 393.0, 225.0), (200, 366.0, 187.0), (150, 254.0, 145.0), (100, 134.0, 99.0)];
 const GRID: f64 = 400.0;
@@ -26,14 +26,14 @@ struct Case {
     every: f64,
     /// True if the job does not report in pauses; otherwise it repeats the sample count.
     silent: bool,
-    /// Half the width of the fluctuation of its speed, drawn anew every half second of work.
+    /// Half the width of the relative fluctuation of the job's speed, drawn anew every half second of work.
     noise: f64,
     after: (f64, f64),
     lasting: (f64, f64),
     power: f64,
     /// Samples per step; 0 where each sample is reported.
     step: f64,
-    /// True if its limit changes.
+    /// True if the job's power limit changes.
     steered: bool,
 }
 
@@ -46,10 +46,10 @@ struct Job {
     now: f64,
     done: f64,
     energy: f64,
-    /// Time of the work so far at 300 W.
+    /// Time, in seconds, that the work so far would have taken at a limit of 300 W.
     at_reference: f64,
     paused: f64,
-    /// Energy in pauses at a limit of 300 W.
+    /// Energy, in joules, that the pauses so far would have used at a limit of 300 W.
     paused_energy: f64,
     next_pause: f64,
     left: f64,
@@ -129,7 +129,7 @@ fn grid(span: f64) -> CarbonSeries {
     TimeSeries::from_points(vec![(slot, intensity)]).0
 }
 
-/// Returns the reported saving, and the true reduction and increase of time in percent.
+/// Returns the reported saving, the true reduction of energy in percent, and the true increase of time in percent.
 fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
     let limit = |l: u32| PowerLimit::from_milliwatts(l * 1000);
     let groups = [GroupRange::of_limits(limit(300), limit(100))];
@@ -239,7 +239,8 @@ fn reported_savings_of_jobs_that_pause_are_true_or_unknown() {
         let Ok(saving) = reported else { continue };
         known += 1;
         let (off, late) = (saving.carbon_reduction_pct.mean - reduction, saving.time_increase_pct.mean - time);
-        // Half an hour with pauses each 20 s leaves little time at the reference: its error is up to 0.4 points.
+        // In half an hour with pauses every 20 s, the job spends little time at the reference, so that the reference's
+        // error is up to 0.4 percentage points.
         if off.abs() > 0.5 || late.abs() > 0.5 {
             wrong.push(format!("{case:?}: {off:+.2} off {reduction:.2}, {late:+.2} off {time:.2}"));
         }

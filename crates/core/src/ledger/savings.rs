@@ -1,11 +1,12 @@
 //! Savings of a job compared with a reference, with 95 % confidence intervals.
 //!
-//! The reference is the same work at one setting from the job's start on, with the throughput and power that the job's
-//! profile measured there. Each measured quantity is shifted by its standard error in turn, and the resulting changes
-//! are combined as independent errors. The job's own pauses are part of the reference: they have the same duration, and
-//! the same energy unless a lower limit reduced it. The sensors' gain error cancels in percentages if the same sensors
-//! measured both sides; in grams it does not cancel. Carbon intensities without an actual value are forecasts: the
-//! interval includes the effect of their standard error until the actual values are known.
+//! The reference is the same work at one setting (power limits of the job's GPUs) from the job's start on, with the
+//! throughput and power that the job's profile measured at this setting. To find the error, each measured quantity in
+//! turn is shifted by its standard error, and the resulting changes of the saving are combined as independent errors.
+//! The job's own pauses, such as evaluation, are part of the reference: they have the same duration there, and the same
+//! energy unless a lower limit reduced it in the job. The sensors' gain error cancels in percentages if the same
+//! sensors measured job and reference; in grams it does not cancel. Carbon intensities without an actual value are
+//! forecasts: until the actual values are known, the interval includes the effect of the forecasts' standard error.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,63 +17,66 @@ use crate::domain::{CarbonSeries, SENSOR_GAIN};
 use crate::profile::{Evidence, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Maximum error of the reduction, in percentage points, due to unknown power in pauses; with a larger error the saving
-/// is unknown.
+/// Maximum error of the reduction of emissions, in percentage points, due to pauses whose power or duration is
+/// uncertain; with a larger error the saving is unknown.
 const MAX_REDUCTION_ERROR_PCT: f64 = 0.5;
-/// Maximum error of the time increase, in percentage points, due to pauses; with a larger error the saving is unknown.
+/// Maximum error of the time increase, in percentage points, due to time that may be training or pauses; with a larger
+/// error the saving is unknown.
 const MAX_TIME_ERROR_PCT: f64 = 0.3;
-/// Minimum number of earlier runs with the default batch size for a comparison.
+/// Minimum number of earlier runs with the default batch size for a comparison of batch sizes.
 const MIN_RUNS: usize = 4;
 
-/// Data of a job, and the carbon intensities, as known so far.
+/// Data from which a job's saving is computed: the job's work, and the carbon intensities, as known so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavingInput {
     /// Work, time, energy and emissions of the job.
     pub done: CompletedWork,
     /// Time and energy of the job's own pauses.
     pub account: ProgressAccount,
-    /// Carbon intensities, from the job's start up to the end of the reference.
+    /// Carbon intensities, from the job's start to the end that the job would have had at the reference.
     pub series: CarbonSeries,
-    /// Job data and carbon intensities if all forecasts were larger by their standard error; absent without forecasts.
+    /// Value of `done` (first) and `series` (second) if all forecasts were larger by their standard error; absent if
+    /// `series` contains no forecasts.
     pub otherwise: Option<(CompletedWork, CarbonSeries)>,
 }
 
 /// Measurements and assumptions that a saving is computed from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavingBasis {
-    /// Throughput and power measured at settings of the job.
+    /// Throughput and power measured at the references and at the settings of `mix`.
     pub points: Vec<Evidence>,
-    /// References from the job's start on, oldest first; more than one if the job was profiled again.
+    /// References that apply one after another from the job's start on; more than one if the job was profiled again.
     pub epochs: Vec<ReferencePeriod>,
-    /// Indices in `points` of the one or two settings of the best constant mix with the job's throughput; empty if the
-    /// mix is unknown.
+    /// Indices in `points` of the best constant mix: the one or two settings that, in constant proportions over time,
+    /// give the job's throughput with the least power. Empty if the mix is unknown.
     pub mix: Vec<usize>,
-    /// Lower bound of the power of the best constant mix, from [`min_constant_power`].
+    /// Lower bound of the power of the best constant mix, from [`min_constant_power`]; absent if it is not below the
+    /// measured power.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix_at_least: Option<Watts>,
-    /// Power limits at the reference, summed over the job's GPUs: no pause draws more.
+    /// Power limits at the reference, summed over the job's GPUs; no pause draws more. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Watts>,
-    /// True if the job's own sensors measured the points.
+    /// True if the sensors of the job's own GPUs measured `points`, and not those of other GPUs.
     pub same_sensors: bool,
-    /// True if the reference is the maximum usable limit, below which the job's account counts training as slowed.
-    /// Training time at the reference then counts as measured; otherwise all work is computed with the reference's
-    /// throughput.
+    /// True if the reference is the maximum usable limit: the job's progress account counts training below this limit
+    /// as slowed. If true, only slowed training is converted to the reference's throughput, and the rest counts with
+    /// its actual duration; if false, all of the job's work is converted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_ceiling: bool,
 }
 
-/// A reference that applies from a number of completed samples on.
+/// A reference that applies to the job's work from a number of completed samples on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReferencePeriod {
-    /// Number of samples from which the reference applies.
+    /// Number of completed samples from which on the reference applies.
     pub from: Samples,
     /// Index in [`SavingBasis::points`] of the reference's measurement.
     pub point: usize,
 }
 
-/// Comparison of a job with its reference, in percent of the reference. The energy effect and the timing effect add up
-/// to the reduction.
+/// Comparison of a job with its reference (the same work at another power limit), in percent of the reference. The
+/// energy effect and the timing effect add up to the reduction of emissions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
     /// Time that the job would have taken at the reference, including its own pauses.
@@ -87,9 +91,11 @@ pub struct Saving {
     pub carbon_reduction_g: ConfidenceInterval,
     /// Increase of time, in percent of the time at the reference.
     pub time_increase_pct: ConfidenceInterval,
-    /// Part of the reduction that the best constant mix of limits with the same time would have had, if known.
+    /// Part of the reduction, in percent of the emissions at the reference, that the best constant mix of limits with
+    /// the same time would have had; absent if unknown.
     pub energy_effect_pct: Option<ConfidenceInterval>,
-    /// Rest of the reduction, due to following the carbon intensity, if known.
+    /// Rest of the reduction, due to following the carbon intensity, in percent of the emissions at the reference;
+    /// absent if unknown.
     pub timing_effect_pct: Option<ConfidenceInterval>,
     /// True if some carbon intensities have no actual value yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -101,15 +107,15 @@ pub struct Saving {
 pub struct BatchEffect {
     /// Number of earlier runs with the default batch size.
     pub runs: u32,
-    /// Reduction of energy compared with the mean of these runs, in joules.
+    /// Reduction of energy compared with the mean of the earlier runs, in joules.
     pub energy_j: ConfidenceInterval,
-    /// The same reduction in grams, at the mean carbon intensity of this run.
+    /// Reduction of emissions in grams: the reduction of energy at the mean carbon intensity of this run.
     pub carbon_g: ConfidenceInterval,
-    /// Reduction of energy in percent of the mean of these runs.
+    /// Reduction of energy in percent of the mean of the earlier runs.
     pub pct: ConfidenceInterval,
 }
 
-/// Compares a job with its reference.
+/// Compares a job with its reference, from the job's data `known` and the reference's measurements in `basis`.
 ///
 /// # Errors
 /// Returns the reason if measurements, carbon intensities or pauses are too uncertain for a comparison.
@@ -178,7 +184,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
             sum.add(off, f64::INFINITY);
         }
     }
-    // With other sensors, the gain errors of the job's energy and of the points may have opposite signs.
+    // If other sensors measured the points, the gain errors of the job's energy and of the points may be opposite.
     let mut gains = [0.0; FIGURES];
     if !basis.same_sensors {
         let gain = 1.0 + SENSOR_GAIN * std::f64::consts::SQRT_2;
@@ -190,7 +196,8 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     let half = |i: usize| errors[i].half_width().hypot(gains[i]);
     let figures = figures(&found);
     let sure = |i: usize| ConfidenceInterval::about(figures[i], half(i));
-    // A constant mix with less power would shift a part of the reduction from the timing effect to the energy effect.
+    // A constant mix that needs less power than measured would shift a part of the reduction from the timing effect to
+    // the energy effect.
     let more =
         basis.mix_at_least.and_then(|least| basis.compared(done, &training_split, &basis.points, Some(least), series));
     let more = more.map_or(0.0, |more| (more.energy_effect_pct - found.energy_effect_pct).max(0.0));
@@ -212,8 +219,8 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     })
 }
 
-/// Returns the change of the figures if the time that may be training or pauses (`account.doubt`) were pauses, at the
-/// job's mean power.
+/// Returns the change of each of the [`figures`] if all time that may be training or pauses (`account.doubt`) were
+/// pauses, at the job's mean power; the reason why the saving is unknown if the change is too large.
 fn ambiguous_time_effect(
     done: &CompletedWork,
     account: &ProgressAccount,
@@ -241,7 +248,8 @@ fn ambiguous_time_effect(
 
 const FIGURES: usize = 5;
 
-/// Returns the figures that have a confidence interval: percent, grams, time, energy effect and timing effect.
+/// Returns the figures that have a confidence interval: reduction of emissions in percent and in grams, time increase,
+/// energy effect and timing effect, the last three in percent.
 fn figures(found: &Comparison) -> [f64; FIGURES] {
     let grams = found.carbon_at_ceiling * (found.carbon_reduction_pct / 100.0);
     [found.carbon_reduction_pct, grams.get(), found.time_increase_pct, found.energy_effect_pct, found.timing_effect_pct]
@@ -252,12 +260,12 @@ fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
     std::array::from_fn(|i| a[i] - b[i])
 }
 
-/// Division of a job's training between the reference and other settings.
+/// Division of a job's training between the reference's setting and other settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TrainingSplit {
-    /// Training time at the reference.
+    /// Training time at the reference's setting, as it was.
     at_reference: Seconds,
-    /// Fraction of the samples that were completed at other settings.
+    /// Fraction of the job's samples that were completed at other settings.
     part: f64,
 }
 
@@ -275,8 +283,9 @@ impl TrainingSplit {
 }
 
 impl SavingBasis {
-    /// Returns the comparison with the values in `points` taken as exact. `mix_draws` is the power of the constant mix;
-    /// if it is absent, the power follows from `points`.
+    /// Compares `done` with the reference, taking the values in `points` as exact. `mix_draws` is the power of the best
+    /// constant mix; if absent, this power is computed from `points`. Returns `None` where [`compare`] does, or if the
+    /// reference has no throughput.
     fn compared(
         &self,
         done: &CompletedWork,
@@ -312,7 +321,7 @@ impl SavingBasis {
     }
 }
 
-/// Returns the power of a constant mix of one or two settings at a throughput; `None` for an empty mix.
+/// Returns the power of a constant mix of one or two settings with the throughput `rate`; `None` for an empty mix.
 fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     match mix {
         [only] => Some(only.power),
@@ -325,11 +334,11 @@ fn constant_power(mix: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     }
 }
 
-/// Returns a lower bound of the power of the best constant mix at a throughput; `None` if it is not below that of the
-/// measured `mix`. Settings that measured badly by chance are not measured again, so the measured mix may not be the
-/// best. Each of `others`, the settings outside the mix, is therefore moved to the favourable end of its own 95 %
-/// confidence interval while the rest stay as measured. An error of throughput is converted to power by the slope of
-/// the mix.
+/// Returns a lower bound of the power of the best constant mix with the throughput `rate`; `None` if the bound is not
+/// below the power of the measured `mix`. Settings that measured badly by chance are not measured again, so the
+/// measured mix may not be the best. Each of `others`, the settings outside the mix, is therefore moved to the
+/// favourable end of its own 95 % confidence interval while the rest stay as measured. An error of throughput is
+/// converted to one of power by the slope of power over throughput in the mix.
 pub fn min_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: SamplesPerSecond) -> Option<Watts> {
     let measured = constant_power(mix, rate)?;
     let slope = match mix {
@@ -355,11 +364,11 @@ pub fn min_constant_power(mix: &[&Evidence], others: &[&Evidence], rate: Samples
     (least < measured).then(|| least.max(Watts::ZERO))
 }
 
-/// Compares the energy of a run with that of earlier runs with the default batch size. `intensity` is the run's mean
-/// carbon intensity; `same_sensors` is true if all runs used the same GPUs.
+/// Compares the energy `run` of a run with the energies `default_runs` of earlier runs with the default batch size.
+/// `intensity` is the run's mean carbon intensity; `same_sensors` is true if all runs used the same GPUs.
 ///
 /// # Errors
-/// Returns the reason if there are fewer than four earlier runs, or these have no energy.
+/// Returns the reason if there are fewer than four earlier runs, or the ledger has no energy for them.
 pub fn batch_effect(
     default_runs: &[Joules],
     run: Joules,

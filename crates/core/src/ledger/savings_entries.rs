@@ -1,5 +1,6 @@
-//! Ledger entries about savings. The references, which a job will be compared with, are recorded when it is first
-//! planned; its savings are recorded when it ends.
+//! Ledger entries about a job's savings. The references (the same work at fixed power limits), which the job is
+//! compared with, are recorded when the job is first planned and when it was profiled again. The savings are recorded
+//! when the job ends, and again when they change later.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -9,7 +10,7 @@ use crate::domain::{JobId, PowerLimit, Zone};
 use crate::profile::Evidence;
 use crate::units::{GramsCo2e, Joules, Samples, Seconds};
 
-/// Rule by which references are computed.
+/// Rule, in words, by which references are computed.
 pub const RULE: &str = "the same work at one power limit from the job's start on, with the throughput and power that its \
                         profile measured there, and the job's own pauses as long and with the energy that they took";
 
@@ -52,51 +53,54 @@ pub struct Counterfactual {
     pub at: DateTime<Utc>,
     /// Job that will be compared.
     pub job: JobId,
-    /// Version, from 1 for each job. A later version applies to the work that is done after it.
+    /// Number of this version, counted from 1 for each job. The first version applies from the job's start on, each
+    /// later one to the work that the job does after `samples`.
     pub version: u32,
     /// Reason for this version, for people.
     pub why: String,
     /// Rule by which the references are computed.
     pub rule: String,
-    /// Samples that the job had completed by `at`.
+    /// Number of samples that the job had completed by `at`.
     pub samples: Samples,
-    /// Reference at the original limits of the job's GPUs.
+    /// Reference at the original limits of the job's GPUs, those before wattune's first write.
     pub found: Reference,
     /// Reference at the maximum limits that the job's GPUs accept.
     pub max: Reference,
-    /// Energy from `at` to the end of the job that the plan expected.
+    /// Energy that the plan expected the job to use from `at` to the job's end.
     pub planned_energy_j: Joules,
-    /// Emissions from `at` to the end of the job that the plan expected.
+    /// Emissions that the plan expected the job to cause from `at` to the job's end.
     pub planned_carbon_g: GramsCo2e,
-    /// End of the job that the plan expected.
+    /// Time at which the plan expected the job to end.
     pub planned_end: DateTime<Utc>,
     /// Carbon-intensity forecast that the plan used; absent without a forecast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forecast: Option<ForecastId>,
 }
 
-/// Source, zone and time of publication, which identify a carbon-intensity forecast.
+/// Identity of a carbon-intensity forecast: source, zone and time of publication.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForecastId {
-    /// Name of the source that published it.
+    /// Name of the source that published the forecast.
     pub source: String,
-    /// Grid zone that it refers to.
+    /// Grid zone that the forecast refers to.
     pub zone: Zone,
-    /// Time at which the source published it.
+    /// Time at which the source published the forecast.
     pub issued_at: DateTime<Utc>,
 }
 
-/// A reference, the same work at one power limit, as known when it was recorded.
+/// A reference that a job is compared with: the same work at one power limit, as known when the entry was recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reference {
-    /// Power limit of each group of equal GPUs; empty if the GPUs of a group have different limits.
+    /// Power limit of each group of equal GPUs; empty if there is none, for example because GPUs of one group have
+    /// different limits.
     pub limits: Vec<PowerLimit>,
-    /// Throughput and power that were measured at these limits.
+    /// Throughput and power of the job that were measured at `limits`.
     pub measured: OrUnknown<Evidence>,
-    /// Energy that the planned work would use at these limits.
+    /// Energy that the planned work would use at `limits`; absent if `measured` is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_energy_j: Option<Joules>,
-    /// Emissions at these limits with the plan's intensities; absent if the work would take longer than the plan.
+    /// Emissions of the planned work at `limits` with the plan's intensities; absent if `measured` is unknown, or if
+    /// the work would take longer at `limits` than the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected_carbon_g: Option<GramsCo2e>,
 }
@@ -108,33 +112,34 @@ pub struct Outcome {
     pub at: DateTime<Utc>,
     /// Job that ended.
     pub job: JobId,
-    /// Version, from 1 for each job.
+    /// Number of this version, counted from 1 for each job; the newest version applies.
     pub version: u32,
     /// Reason for this version, for people.
     pub why: String,
     /// Training time, without the job's own pauses.
     pub active_s: Seconds,
-    /// Duration of the job's own pauses.
+    /// Duration of the job's own pauses, such as evaluation and checkpoints.
     #[serde(default)]
     pub stalled_s: Seconds,
-    /// Energy used in these pauses, as far as it is known.
+    /// Energy used in the job's own pauses, as far as it is known.
     #[serde(default)]
     pub stalled_energy_j: Joules,
     /// Samples that the job completed in total.
     pub samples: Samples,
-    /// Comparison with both references.
+    /// Comparison of the job with its two references.
     #[serde(flatten)]
     pub savings: Savings,
 }
 
-/// Comparison of a job with both references.
+/// Comparison of a job with its two references: the same work at the original limits, and at the maximum limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Savings {
     /// Comparison with the reference at the original limits.
     pub against_original: OrUnknown<ReferenceComparison>,
     /// Comparison with the reference at the GPUs' maximum limits.
     pub against_max: OrUnknown<ReferenceComparison>,
-    /// Effect of the batch size; absent unless the job is a trial of a recurring job.
+    /// Effect of the job's batch size; absent unless the job is a trial (a run that tries a batch size) of a recurring
+    /// job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_size_effect: Option<OrUnknown<BatchEffect>>,
 }
@@ -146,17 +151,19 @@ pub struct ReferenceComparison {
     pub limits: Vec<PowerLimit>,
     /// Measurements and assumptions that the saving is computed from.
     pub basis: SavingBasis,
-    /// Measurements at the references as they were when each reference was recorded.
+    /// Measurements at the reference's limits as known when each version of the reference was recorded, oldest first.
     pub frozen: Vec<Evidence>,
     /// Saving of the job compared with the reference.
     pub saving: OrUnknown<Saving>,
-    /// Reduction of emissions in percent if computed with `frozen` instead of the newest measurements.
+    /// Reduction of emissions in percent if computed with `frozen` instead of the newest measurements; absent if
+    /// unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_frozen_pct: Option<f64>,
 }
 
 impl Savings {
-    /// Returns true if a part of the savings depends on carbon intensities that have no actual value yet.
+    /// Returns true if the savings may still change: a part depends on carbon intensities that have no actual value
+    /// yet, or the saving against a known reference is unknown.
     pub fn is_provisional(&self) -> bool {
         let open = |it: &OrUnknown<ReferenceComparison>| match it.known().map(|compared| &compared.saving) {
             Some(OrUnknown::Known(saving)) => saving.provisional,
@@ -168,7 +175,8 @@ impl Savings {
 }
 
 impl ReferenceComparison {
-    /// Returns the comparison with its saving recomputed from the job and grid data `known`.
+    /// Returns the comparison with its saving recomputed from `known`: the job's work and the grid's carbon
+    /// intensities, or the reason why they are unknown.
     #[must_use]
     pub fn with(self, known: &Result<SavingInput, String>) -> Self {
         let recomputed = |basis: &SavingBasis| saving(known.as_ref().map_err(Clone::clone)?, basis);

@@ -142,7 +142,7 @@ fn a_case_computed_by_hand() {
 fn forecasts_widen_the_interval() {
     let (work, basis) = (done(4.0, 90.0, 180.0, 400.0), against(point(100.0, 220.0, 0.003, 50.0), Vec::new()));
     let settled = saving(&known(&work), &basis).expect("all is known");
-    // The last hour is a forecast, which a quarter of the emissions depends on.
+    // Only the last of the four hours has a forecast: a quarter of the emissions depends on it.
     let last = DateTime::UNIX_EPOCH + TimeDelta::hours(3);
     let larger = TimeSeries::from_points(
         grid()
@@ -188,7 +188,8 @@ fn a_job_profiled_again_is_compared_with_each_reference_for_its_part() {
 
 #[test]
 fn time_at_the_reference_is_not_scaled() {
-    // Half of four hours below the reference, at 80/s. At the reference the job ran at 98/s, slower than measured.
+    // The job ran for two of four hours below the reference, at 80 samples/s, and for two at the reference, at 98
+    // samples/s, which is slower than the 100 samples/s that the profile measured.
     let lost = SlowedTraining { below: Seconds::new(7200.0), samples: Samples::new(80.0 * 7200.0) };
     let done = done(4.0, 89.0, 180.0, 400.0);
     let account =
@@ -202,7 +203,7 @@ fn time_at_the_reference_is_not_scaled() {
     assert!((found.energy_at_reference_j.get() - 220.0 * (7200.0 + 5760.0)).abs() < 1e-3, "{found:?}");
     let half = 1.96 * 0.003 * 5760.0 * 14_400.0 / 12_960.0_f64.powi(2) * 100.0;
     assert!((increase.high - increase.mean - half).abs() < 0.01 * half, "{increase:?}, {half}");
-    // Compared with another reference, or without a record of it, all of the work counts.
+    // Compared with another reference, or without a record of slowed training, all of the work is converted.
     let elsewhere = saving(&known, &SavingBasis { at_ceiling: false, ..basis.clone() }).expect("all is known");
     assert!((elsewhere.time_at_reference_s.get() - 12_816.0).abs() < 1e-6, "{elsewhere:?}");
     let unrecorded = SavingInput { account: ProgressAccount { lost: None, ..account }, ..known };
@@ -222,8 +223,8 @@ fn a_setting_with_unlucky_measurements_lowers_the_mixs_bound() {
     assert_eq!(least(&[]), None);
     assert_eq!(least(&[exact(90.0, 175.0)]), None, "certainly worse");
     let unlucky = Evidence { throughput_error: 0.0, power_error: 0.05, ..exact(90.0, 175.0) };
-    // At the favourable end it draws 175 · (1 − 0.05 · 1.96) W: half of that and half of the slow setting's power make
-    // 85/s.
+    // At the favourable end of its interval, the setting draws 175 · (1 − 0.05 · 1.96) W. Half of the time at this
+    // setting (90/s) and half at the slow one (80/s) make 85/s.
     let good = 175.0 * (1.0 - 0.05 * 1.959_964);
     assert!((least(&[unlucky]).expect("cheaper") - (good + 140.0) / 2.0).abs() < 0.05);
     let slowed = Evidence { throughput_error: 0.05, power_error: 0.0, ..exact(90.0, 175.0) };
@@ -244,7 +245,7 @@ fn a_setting_with_unlucky_measurements_lowers_the_mixs_bound() {
     let (energy, timing) = (after.energy_effect_pct.expect("a mix"), after.timing_effect_pct.expect("a mix"));
     let was = before.energy_effect_pct.expect("a mix");
     assert_eq!((energy.low, energy.mean), (was.low, was.mean));
-    // 5 W for four hours at the mean intensity, in percent of the reference's emissions.
+    // The bound is 5 W below the mix: for four hours at the mean intensity, in percent of the reference's emissions.
     let mean = before.carbon_at_reference_g.get() / before.energy_at_reference_j.get();
     let more = 5.0 * 4.0 * 3600.0 * mean / before.carbon_at_reference_g.get() * 100.0;
     assert!((energy.high - energy.mean - more.hypot(was.high - was.mean)).abs() < 0.05 * more, "{energy:?}, {more}");
@@ -279,8 +280,8 @@ fn the_batch_effect_requires_enough_default_runs() {
     assert!(few.contains("3 earlier run(s); at least 4 are needed"), "{few}");
     let found = batch_effect(&runs, run, intensity, true).expect("four are enough");
     assert!((found.energy_j.mean - 20_000.0).abs() < 1e-6 && (found.carbon_g.mean - 2.0).abs() < 1e-9, "{found:?}");
-    // The standard deviation is 8165 J, that of the mean of four 4082 J; Student's quantile with three degrees of
-    // freedom is 3.182.
+    // The standard deviation of the runs is 8165 J, and that of the mean of four is 4082 J; Student's quantile with
+    // three degrees of freedom is 3.182.
     assert!((found.pct.mean - 20.0).abs() < 1e-9);
     assert!((found.pct.high - found.pct.mean - 0.8 * 100.0 * 3.182 * 4.082 / 100.0).abs() < 0.03, "{found:?}");
     let elsewhere = batch_effect(&runs, run, intensity, false).expect("four are enough");

@@ -1,4 +1,5 @@
-//! Settings `[ledger]`: accounting boundary beyond the devices' own meters, and retention of intervals.
+//! Settings `[ledger]`: accounting boundary (what is counted beyond the devices' own meters), and retention of
+//! intervals.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -27,13 +28,13 @@ pub struct Settings {
     /// Date from which the PUE is valid.
     #[serde(deserialize_with = "date")]
     pub pue_date: Option<String>,
-    /// Emission factor of an electricity contract, for market-based emissions.
+    /// Emission factor of an electricity contract, for market-based emissions: 0, or 1 to 20,000 g/kWh.
     pub contract_g_per_kwh: Option<GramsPerKwh>,
     /// Name of the electricity contract.
     pub contract_source: Option<String>,
-    /// Embodied emissions of one GPU with its part of the node, in grams.
+    /// Embodied emissions of one GPU with its part of the node, in grams of CO2 equivalent: 1000 to 10⁹.
     pub embodied_per_gpu_g: Option<f64>,
-    /// Expected lifetime of the hardware in years.
+    /// Expected lifetime of the hardware in years: 0.1 to 100.
     pub embodied_life_years: Option<f64>,
     /// Source of the embodied emissions and the lifetime, for auditors.
     pub embodied_source: Option<String>,
@@ -72,14 +73,14 @@ fn date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D:
     }))
 }
 
-/// Lower bound of plausible embodied emissions of a GPU, in grams: a smaller number was probably given in kilograms.
+/// Lower bound of plausible embodied emissions of a GPU, in grams: a smaller number was probably meant in kilograms.
 const MIN_EMBODIED_G: f64 = 1000.0;
 
 const YEAR_S: f64 = 365.25 * 86_400.0;
 
 impl Settings {
     /// Checks the constraints that types cannot express. Factors that scale totals require a source, so that auditors
-    /// can trace them.
+    /// can trace the factors.
     ///
     /// # Errors
     /// Returns the first key that is out of range or lacks a key that it requires, with the valid values.
@@ -147,7 +148,7 @@ impl Settings {
         crate::units::Seconds::new(self.keep_intervals_days * 86_400.0).to_delta()
     }
 
-    /// Returns the accounting boundary beyond the devices' own meters.
+    /// Returns the accounting boundary: factors and figures for what the devices' own meters do not measure.
     pub fn boundary(&self) -> Boundary {
         let embodied = |per_gpu_g| {
             let (life, source) = (self.embodied_life_years?, self.embodied_source.clone()?);
@@ -165,8 +166,8 @@ impl Settings {
         }
     }
 
-    /// Returns the ledger entry of settings that apply from `at` on. `node` is the node's name if the settings do not
-    /// name it; `settings` is the digest of all settings.
+    /// Returns the ledger entry for these settings, which apply from `at` on. `node` is the node's name if the settings
+    /// do not name it; `settings` is the digest of all settings of the daemon.
     pub fn terms(&self, at: DateTime<Utc>, node: &str, settings: Digest) -> Terms {
         Terms {
             at,

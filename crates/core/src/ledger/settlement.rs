@@ -1,6 +1,7 @@
-//! Settlement of an hour: the hour's energy, divided by carbon intensity, and its emissions.
+//! Settlement of an hour: the hour's energy, split over the times of its carbon intensities, and the emissions.
 //!
-//! `carbon = Σ energy · intensity`; each part is rounded once to the microgram, so that all sums over parts are exact.
+//! `carbon = Σ energy · intensity`; each part of a settlement is rounded once to the microgram, so that all sums over
+//! parts are exact.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,9 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Micrograms, Millijoules};
 /// Minimum energy for a mean carbon intensity: at 3.6 J, the rounding error of half a microgram is 0.5 g/kWh.
 const MIN_ENERGY: Joules = Joules::new(3.6);
 
-/// Divides rows by the times of carbon intensities (`factors`), which are in time order and do not overlap. Power is
-/// assumed to be constant within a row.
+/// Splits the energy of rows over the times of the carbon intensities `factors`, which are in time order and do not
+/// overlap, and sums it by device, share (owner) and method of measurement. Power is assumed to be constant within a
+/// row.
 pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     let mut parts: BTreeMap<_, Part> = BTreeMap::new();
     for row in rows {
@@ -58,9 +60,9 @@ pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     parts
 }
 
-/// Splits the rolled-up energy of an hour among the parts of the hour that have different carbon intensities, in the
-/// proportions of the earlier settlement `before`. The energy of `minutes`, rows that were not rolled up, is subtracted
-/// from those parts first. A sum that cannot be split this way is spread evenly over the hour.
+/// Splits the rolled-up energy sums of an hour over the times with different carbon intensities, as the earlier
+/// settlement `before` did. The energy of `minutes`, the rows that were not rolled up, is also in that settlement and
+/// is subtracted first. A sum that differs from what is left of the settlement stays spread evenly over the hour.
 pub fn distribute(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement) -> Vec<Interval> {
     let left = parts(minutes, &before.factors);
     let rows_of = |sum: &Interval| -> Option<Vec<Interval>> {
@@ -88,13 +90,13 @@ pub fn distribute(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement
     sums.into_iter().flat_map(|sum| rows_of(&sum).unwrap_or_else(|| vec![sum])).collect()
 }
 
-/// Returns the emissions of the part of the energy whose carbon intensity is known.
+/// Returns the emissions of the energy of `part` that has a known carbon intensity in `factors`.
 pub fn carbon(part: &Part, factors: &[Factor]) -> Micrograms {
     let each = part.energy_mj.iter().zip(factors).map(|(energy, factor)| energy.to_joules() * factor.g_per_kwh);
     Micrograms::from_grams(each.sum::<GramsCo2e>())
 }
 
-/// Energy, by finality of its carbon intensities, and its emissions. Sums are exact.
+/// Total of energy, also by finality of its carbon intensities, and its emissions. Sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
     /// Total energy, with and without a carbon intensity.
@@ -114,7 +116,8 @@ pub struct Total {
 }
 
 impl Total {
-    /// Returns the numbers that the database stores: millijoules in the order of the fields, then micrograms.
+    /// Returns the numbers that the database stores for a total: millijoules in the order of the fields, then
+    /// micrograms.
     pub fn figures(&self) -> [u64; 7] {
         let energy = [self.energy, self.estimated, self.forecast, self.provisional, self.final_, self.unknown];
         let [energy, estimated, forecast, provisional, final_, unknown] = energy.map(Millijoules::get);
@@ -160,8 +163,8 @@ impl Total {
         (known >= MIN_ENERGY).then(|| GramsPerKwh::new(self.carbon.to_grams() / (known * GramsPerKwh::new(1.0))))
     }
 
-    /// Returns `forecast`, `provisional` or `final` if all of the energy is in that state, `unknown` if no intensity is
-    /// known, and `mixed` otherwise.
+    /// Returns `forecast`, `provisional` or `final` if all of the energy has a carbon intensity of that finality,
+    /// `unknown` if no intensity is known, and `mixed` otherwise.
     pub fn state(&self) -> &'static str {
         match self.energy {
             energy if energy == self.unknown => "unknown",
@@ -195,7 +198,7 @@ impl std::iter::Sum for Total {
 }
 
 impl Settlement {
-    /// Returns the total of each part.
+    /// Returns each part of the settlement with its total.
     pub fn totals(&self) -> impl Iterator<Item = (&Part, Total)> {
         self.parts.iter().map(|part| (part, Total::of(part, &self.factors)))
     }
@@ -216,9 +219,9 @@ impl Settlement {
         self.totals().map(|(_, total)| total).sum()
     }
 
-    /// Returns the emissions of an earlier version's energy with this version's carbon intensities. Where these apply
-    /// to other times than before, power is assumed to be constant over each earlier time, up to the time at which the
-    /// earlier version was computed.
+    /// Returns the emissions that the energy of the earlier version `before` has with this version's carbon
+    /// intensities. If the intensities of the two versions apply to different times, power is assumed to be constant
+    /// over the time of each earlier intensity, up to the time at which `before` was computed.
     pub fn carbon_of(&self, before: &Self) -> Micrograms {
         let hour_end = before.hour + chrono::TimeDelta::hours(1);
         let seen = if before.at > before.hour { before.at.min(hour_end) } else { hour_end };
@@ -252,7 +255,7 @@ impl Settlement {
 }
 
 impl Share {
-    /// Returns `job`, `idle` or `unattributed`.
+    /// Returns the name of the kind of owner: `job`, `idle` or `unattributed`.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Job(_) => "job",

@@ -5,14 +5,14 @@ use std::collections::{BTreeSet, HashMap};
 use super::entry::{Factor, Settlement};
 use crate::domain::{Forecast, Origin, SignalKind, SignalScope, Zone};
 
-/// Text in place of the sources of a settlement that has no carbon intensities.
+/// Text in place of the names of sources, for a settlement (stored emissions of an hour) without carbon intensities.
 pub const NO_SOURCE: &str = "none";
 
-/// Suffix to the scope of a source whose values are synthetic, so that they belong to no real grid.
+/// Suffix to a source's scope in [`Settlement::sources`], which marks values as synthetic: they belong to no real grid.
 const SYNTHETIC: &str = ", synthetic: of no real grid";
 
-/// A source with the zone and the quantity of its values. A change of settings may change zone or quantity; values of
-/// different kinds or scopes are never combined.
+/// A source of carbon intensities, with the zone, kind and scope of its values. New settings may change these for the
+/// same source; values of different kinds or scopes are never combined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceKey {
     /// Name of the source.
@@ -42,7 +42,7 @@ impl SourceKey {
     }
 }
 
-/// Returns the kinds of carbon intensity that a settlement of this kind accepts, the preferred one first.
+/// Returns the kinds of carbon intensity that a settlement of the kind `kind` accepts, the preferred one first.
 pub const fn kinds_of(kind: SignalKind) -> &'static [SignalKind] {
     match kind {
         SignalKind::Marginal => &[SignalKind::Marginal],
@@ -50,8 +50,8 @@ pub const fn kinds_of(kind: SignalKind) -> &'static [SignalKind] {
     }
 }
 
-/// Returns the sources of carbon intensities. Intensities do not state their kind, so each source is returned with
-/// every kind that a settlement of `kind` accepts.
+/// Returns the sources of the carbon intensities `factors`. An intensity does not state its kind, so each source is
+/// returned with every kind that a settlement of `kind` accepts.
 pub fn keys_of<'a>(kind: SignalKind, factors: impl IntoIterator<Item = &'a Factor>) -> Vec<SourceKey> {
     let mut keys: Vec<SourceKey> = Vec::new();
     for factor in factors {
@@ -66,8 +66,9 @@ pub fn keys_of<'a>(kind: SignalKind, factors: impl IntoIterator<Item = &'a Facto
     keys
 }
 
-/// Returns the active sources followed by the `earlier` ones. Earlier sources that are named in `silent` precede the
-/// active sources: the settings prefer them, but they have published nothing since the daemon's start.
+/// Returns the active sources followed by the `earlier` ones, each source once. Earlier sources that are named in
+/// `silent` precede the active sources: the settings prefer them, but they have published nothing since the daemon's
+/// start.
 pub fn joined(active: &[SourceKey], silent: &[String], earlier: Vec<SourceKey>) -> Vec<SourceKey> {
     let earlier = earlier.into_iter().filter(|key| !active.contains(key));
     let (mut all, behind): (Vec<_>, Vec<_>) = earlier.partition(|key| silent.contains(&key.source));
@@ -76,8 +77,8 @@ pub fn joined(active: &[SourceKey], silent: &[String], earlier: Vec<SourceKey>) 
     all
 }
 
-/// Returns the active sources and those that `settlements` used, the newest settlement first, in the order of
-/// [`joined`].
+/// Returns the active sources and the sources that `settlements` used, in the order of [`joined`]. `settlements` are in
+/// order from the newest to the oldest.
 pub fn with_earlier(
     kind: SignalKind,
     active: &[SourceKey],
@@ -88,7 +89,7 @@ pub fn with_earlier(
     joined(active, silent, keys_of(kind, factors.filter(|factor| !active.iter().any(|key| key.is_of(factor)))))
 }
 
-/// Returns the number of the newest settlement for each combination of sources, newest first. Settlements without a
+/// Returns the numbers of the newest settlement for each combination of sources, newest first. Settlements without a
 /// source are omitted. `settled` holds the number of each settlement in the ledger and its [`Settlement::sources`].
 pub fn newest_of_each(settled: impl IntoIterator<Item = (i64, String)>) -> Vec<i64> {
     let mut newest = HashMap::new();

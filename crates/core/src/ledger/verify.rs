@@ -1,9 +1,10 @@
 //! Offline verification of an exported ledger: every digest, sum and settlement.
 //!
-//! An export is JSON lines. The intervals of a block, `{"block":…,"row":…,"hash":…,"interval":{…}}`, precede its close.
-//! Entries are `{"seq":…,"hash":…,"entry":{…}}`. The last line, `{"entries":…,"head":…,"rows":…,"tail":…}`, states the
-//! last number and digest of both chains. Rows are numbered from 1 over the whole ledger; deleted (rolled-up) rows keep
-//! their numbers. Each line ends with a single line feed.
+//! An export is JSON lines. The intervals of a block, `{"block":…,"row":…,"hash":…,"interval":{…}}`, precede the
+//! block's close entry. Entries are `{"seq":…,"hash":…,"entry":{…}}`. The last line,
+//! `{"entries":…,"head":…,"rows":…,"tail":…}`, states number and digest of the last entry and of the last interval.
+//! Rows (intervals) are numbered from 1 over the whole ledger; deleted (rolled-up) rows keep their numbers. Each line
+//! ends with a single line feed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,7 @@ const BEGINNINGS: [&str; 3] = ["{\"seq\":", "{\"block\":", "{\"entries\":"];
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {why}")]
 pub struct Inconsistency {
-    /// Line of the export, and the entry or row in it.
+    /// Line of the export, with the entry or interval on that line.
     pub place: String,
     /// Description of the inconsistency.
     pub why: String,
@@ -43,19 +44,21 @@ pub struct VerifiedLedger {
     pub settlements: u64,
     /// Total energy recorded.
     pub energy: Millijoules,
-    /// Number of the block, device, and difference in millijoules, wherever the recorded energy differs from the
-    /// counter's increase.
+    /// Blocks in which the recorded energy of a device differs from the increase of the device's counter: number of the
+    /// block, device, and difference in millijoules.
     pub differences: Vec<(u64, DeviceId, i64)>,
-    /// Time of the last close. The intervals after it are not covered by an entry yet.
+    /// Time of the last close of a block; absent without a close. The intervals after the last close are not covered by
+    /// an entry yet.
     pub closed_at: Option<DateTime<Utc>>,
     /// Number of intervals after the last close.
     pub open: u64,
-    /// Hours whose recorded energy, by closes and corrections, differs from the energy in the newest settlement with
-    /// average intensities.
+    /// Starts of hours whose recorded energy, by closes and corrections, differs from the energy in the hour's newest
+    /// settlement with average intensities.
     pub unsettled: BTreeSet<DateTime<Utc>>,
-    /// Number of the entry whose digest is the one given to [`Verifier::with_known_head`].
+    /// Number of the entry whose digest was given to [`Verifier::with_known_head`]; absent if none was given, or no
+    /// entry has it.
     pub known_head: Option<u64>,
-    /// Digest of the last entry. Anybody who keeps it can later prove that no entry before it was changed.
+    /// Digest of the last entry. Anybody who keeps this digest can later prove that no entry up to it was changed.
     pub head: Digest,
 }
 
@@ -77,7 +80,7 @@ pub struct Verifier {
     hours: BTreeMap<DateTime<Utc>, Sums>,
     /// Energy of an hour in its newest settlement, for hours whose recorded energy changed afterwards.
     changed: BTreeMap<DateTime<Utc>, Sums>,
-    /// Digest, kept by the caller, that an entry must have.
+    /// Digest, kept by the caller, that one of the entries must have; absent if there is no such requirement.
     known_head: Option<Digest>,
     versions: BTreeMap<(DateTime<Utc>, &'static str), u32>,
     ended: bool,
@@ -99,17 +102,18 @@ pub fn last_line(entries: u64, head: Digest, rows: u64, tail: Digest) -> String 
 }
 
 impl Verifier {
-    /// Returns a verifier that also requires an entry with the digest `head`, kept from an earlier export.
+    /// Returns a verifier that also requires an entry with the digest `head`, kept from an earlier export; `None`
+    /// requires nothing more.
     pub fn with_known_head(head: Option<Digest>) -> Self {
         let found =
             VerifiedLedger { known_head: (head == Some(Digest::GENESIS)).then_some(0), ..VerifiedLedger::default() };
         Self { known_head: head, found, ..Self::default() }
     }
 
-    /// Processes the next bytes of a file. They may end in the middle of a line.
+    /// Processes the next bytes of an export; they may end in the middle of a line.
     ///
     /// # Errors
-    /// Returns the first inconsistent line, as [`Self::check_line`].
+    /// Returns the first inconsistency in the lines that the bytes complete, as [`Self::check_line`].
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Inconsistency> {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.begun.extend_from_slice(part);
@@ -136,7 +140,8 @@ impl Verifier {
         self.read_line(line).map(drop)
     }
 
-    /// Processes the next line and returns its entry; `None` for an interval and for the last line.
+    /// Processes the next line, without its line feed, and returns the line's entry; `None` for an interval and for the
+    /// last line.
     pub fn read_line(&mut self, line: &[u8]) -> Result<Option<Entry>, Inconsistency> {
         self.line += 1;
         let Ok(text) = std::str::from_utf8(line) else { return Err(self.inconsistency("", "is not UTF-8 text")) };
@@ -163,8 +168,8 @@ impl Verifier {
     /// Returns the contents of the ledger after the last line.
     ///
     /// # Errors
-    /// Returns an error if the last line is missing, if intervals of a block are missing without a roll-up, or if no
-    /// entry has the digest given to [`Self::with_known_head`].
+    /// Returns an error if the last line is missing, if intervals of a block are missing although no roll-up entry says
+    /// that they were deleted, or if no entry has the digest given to [`Self::with_known_head`].
     pub fn finish(self) -> Result<VerifiedLedger, Inconsistency> {
         if !self.begun.is_empty() {
             let why = "is incomplete: the export was cut off".to_owned();
@@ -318,7 +323,8 @@ impl Verifier {
         Ok(())
     }
 
-    /// Remembers the energy in an hour's newest settlement when the recorded energy of the hour changes.
+    /// Remembers the energy in an hour's newest settlement, before the recorded energy of the hour first differs from
+    /// it.
     fn change(&mut self, hour: DateTime<Utc>) {
         let settled = || self.hours.get(&hour).cloned().unwrap_or_default();
         self.changed.entry(hour).or_insert_with(settled);
@@ -380,7 +386,8 @@ impl Verifier {
     }
 }
 
-/// Parses number, digest and JSON from the rest of a line after its prefix.
+/// Parses number, digest and JSON from the rest of a line after the line's prefix; `key` precedes the JSON. Returns
+/// `None` if the line has another form.
 fn parts_of<'a>(rest: &'a str, key: &str) -> Option<(u64, Digest, &'a str)> {
     let (number, rest) = rest.split_once(",\"hash\":\"")?;
     let (hash, rest) = rest.split_once("\",")?;

@@ -1,4 +1,5 @@
-//! Counters that restart from zero at the end of their range: RAPL's microjoules converted to exact millijoules.
+//! Energy meter for counters that restart from zero at the end of their range: converts the microjoules of RAPL (energy
+//! counters of CPU packages and memory) to exact millijoules.
 
 use super::{Metered, rebased};
 use crate::time::Monotonic;
@@ -8,12 +9,14 @@ use crate::units::{Joules, Millijoules, Seconds, Watts};
 /// full range lasts at this power, the counter may have wrapped more than once in between.
 const MAX_POWER: Watts = Watts::new(1000.0);
 
-/// Upper bound of plausible power. A larger increase is recorded as energy of a gap, not as measured. A decrease is a
-/// reset if, as a wrap, it would need more power than this. The bound is generous because a wrap mistaken for a reset
-/// loses more energy than a reset of a nearly full counter, mistaken for a wrap, adds.
+/// Upper bound of plausible power of a CPU package. An increase of the counter that needs more power is recorded as
+/// energy of a gap, not as measured. A decrease counts as a wrap if the wrap needs at most this power, otherwise as a
+/// reset. The bound is generous because mistaking a wrap for a reset loses more energy than is added by mistaking a
+/// reset of a nearly full counter for a wrap.
 const MAX_PLAUSIBLE_POWER: Watts = Watts::new(10_000.0);
 
-/// Minimum duration for mean power, so that jitter of readings in quick succession does not matter.
+/// Minimum time over which an increase is compared with [`MAX_PLAUSIBLE_POWER`], so that jitter between readings in
+/// quick succession does not matter.
 const MIN_SPAN: Seconds = Seconds::new(2.0);
 
 /// Longest time between two readings that counts as monitored.
@@ -22,9 +25,10 @@ const GAP: Seconds = Seconds::new(10.0);
 /// Energy meter for a counter in microjoules that wraps to zero at the end of its range. Pure: each reading carries its
 /// time.
 ///
-/// A reading below the previous one means that the counter wrapped. If readings are so far apart that the counter may
-/// have wrapped more than once ([`Self::longest_span`]), the energy is a lower bound and is recorded as energy of a
-/// gap, as it is after an unmonitored time. Fractions of a millijoule are kept until they add up to one.
+/// A reading below the previous one means that the counter wrapped, or that it was reset if a wrap would need
+/// implausible power. If readings are so far apart that the counter may have wrapped more than once
+/// ([`Self::longest_span`]), the energy is a lower bound and is recorded as energy of a gap, like energy of an
+/// unmonitored time. Fractions of a millijoule are kept until they add up to one.
 #[derive(Clone, Debug, Default)]
 pub struct WrappingCounter {
     last: Option<(Monotonic, u64)>,
@@ -37,13 +41,13 @@ pub struct WrappingCounter {
     power: Option<Watts>,
 }
 
-/// Last reading of one of a device's counters before the meter changed to another one.
+/// Last reading of one of a device's counters before the meter changed to another counter of the device.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterPosition {
     at: Monotonic,
     counter_uj: u64,
     straight: u64,
-    /// Energy that the meter had recorded until then.
+    /// Energy that the meter had recorded up to this reading.
     recorded: Millijoules,
 }
 
@@ -81,7 +85,7 @@ impl WrappingCounter {
                 (counter_uj, false)
             }
         };
-        // Rounding by the counter's own reading lets another daemon continue from it without a difference.
+        // Rounding the counter's own readings, and not the increase, lets another daemon continue without a difference.
         let recorded = Millijoules::new((self.straight + used) / 1000 - self.straight / 1000);
         self.straight += used;
         match counted && span <= GAP {
@@ -92,15 +96,16 @@ impl WrappingCounter {
         self.power = power(used, span);
     }
 
-    /// Returns the last reading, for a later [`Self::rebase`] to this counter; `None` before the first reading.
+    /// Returns the last reading, for a later [`Self::rebase`] back to this counter; `None` before the first reading.
     pub fn mark(&self) -> Option<CounterPosition> {
         let (at, counter_uj) = self.last?;
         Some(CounterPosition { at, counter_uj, straight: self.straight, recorded: self.metered.total() })
     }
 
-    /// Continues with another counter of the same device. If that counter was read before, at position `left`, the
-    /// meter records its increase since then, less the energy recorded meanwhile, as energy of a gap. Otherwise the
-    /// energy since the last reading is unknown.
+    /// Continues with another counter of the same device. If that counter was read before, `left` is its last reading
+    /// from then: the meter records the counter's increase since that reading, less the energy recorded meanwhile, as
+    /// energy of a gap. If `left` is absent, or the counter was reset meanwhile, the energy since the meter's last
+    /// reading is unknown.
     pub fn rebase(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>, left: Option<CounterPosition>) {
         let before = self.last.replace((at, counter_uj)).map(|(_, before)| before);
         self.power = None;
@@ -129,7 +134,7 @@ impl WrappingCounter {
         self.metered
     }
 
-    /// Returns the mean power between the last two readings.
+    /// Returns the mean power between the last two readings; `None` before the second reading of a counter.
     pub fn power(&self) -> Option<Watts> {
         self.power
     }
@@ -183,8 +188,9 @@ pub fn whole(counter_uj: u64) -> Millijoules {
     Millijoules::new(counter_uj / 1000)
 }
 
-/// Returns the energy between the last reading of an earlier daemon and the first one of this daemon: a lower bound,
-/// because the counter may have wrapped several times; after a reset, the new reading.
+/// Returns a lower bound of the energy between an earlier daemon's last reading `before` and this daemon's first
+/// reading `now`, after the time `span`: the counter may have wrapped several times. After a reset, the energy is the
+/// new reading.
 pub fn min_energy_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
     match advance(before.get().saturating_mul(1000), now.get().saturating_mul(1000), range_uj, span) {
         Advance::Forward(used) | Advance::Turn(used) => whole(used),
@@ -211,10 +217,10 @@ mod tests {
         meter.observe(at(1.0), 19_999_650, Some(RANGE));
         assert_eq!((meter.metered().counter, meter.wraps(), meter.resets()), (Millijoules::new(50_000), 1, 0));
         assert_eq!(meter.power(), Some(Watts::new(50.0005)));
-        // From near the beginning back to the beginning within a second: no package draws a quarter of a megawatt.
+        // From 20 J down to 7 J within a second. A wrap would need a quarter of a megawatt, so the counter was reset.
         meter.observe(at(2.0), 7_000_000, Some(RANGE));
         assert_eq!((meter.metered().gap, meter.wraps(), meter.resets()), (Millijoules::new(7_000), 1, 1));
-        // Without a range, a fall cannot be a turn.
+        // Without a range, a decrease cannot be a wrap.
         meter.observe(at(3.0), 1_000_000, None);
         assert_eq!((meter.metered().gap, meter.resets()), (Millijoules::new(8_000), 2));
     }
@@ -240,7 +246,7 @@ mod tests {
         meter.observe(at(3.0), 902_000_300, Some(RANGE));
         let metered = meter.metered();
         assert_eq!((metered.counter.get(), metered.gap.get(), metered.lost, meter.resets()), (3_000, 0, 1, 0));
-        // The reading less its change by the switch equals the recorded energy, up to a constant.
+        // The reading less the change due to the switch of counters equals the recorded energy, up to a constant.
         assert_eq!(902_000 - metered.rebased_mj - 5_000, 3_000);
     }
 
@@ -258,7 +264,7 @@ mod tests {
         let metered = meter.metered();
         assert_eq!((metered.counter.get(), metered.gap.get(), metered.lost), (3_000, 3_000, 1));
         assert_eq!(11_000 - metered.rebased_mj - 5_000, 6_000);
-        // A counter that gained slightly less than was metered meanwhile subtracts nothing.
+        // A counter that gained slightly less than the other counter meanwhile subtracts nothing.
         meter.observe(at(5.0), 14_000_300, Some(RANGE));
         meter.rebase(at(6.0), 904_900_700, Some(RANGE), second);
         assert_eq!(meter.metered().total().get(), 9_000);
@@ -274,8 +280,8 @@ mod tests {
         meter.observe(at(0.0), 0, Some(range));
         meter.observe(at(1.0), 100_000_000, Some(range));
         assert_eq!((meter.metered().counter.get(), meter.metered().gap.get()), (100_000, 0));
-        // The counter's range is 1 kJ, one second at the maximum power of a package: after two there may have been
-        // another turn.
+        // The counter's range is 1 kJ, which a package can use within a second: two seconds later, the counter may have
+        // wrapped twice.
         meter.observe(at(3.0), 50_000_000, Some(range));
         assert_eq!((meter.metered().counter.get(), meter.metered().gap.get()), (100_000, 950_000));
         let mut meter = WrappingCounter::default();
@@ -300,7 +306,8 @@ mod tests {
             start in any::<prop::sample::Index>(),
             steps in prop::collection::vec((1_u32..5_000, 0_u64..900, 0_u64..1000), 1..60),
         ) {
-            // An ideal counter that never turns, and the real one that shows it modulo its range.
+            // `ideal` is a counter that never wraps; the meter reads it modulo the range, as the real counter would
+            // show it.
             let first = start.index(usize::try_from(range).expect("64 bits")) as u64;
             let mut ideal = first;
             let (mut meter, mut now) = (WrappingCounter::default(), Monotonic::default());
@@ -312,7 +319,7 @@ mod tests {
                 let metered = meter.metered();
                 prop_assert_eq!(metered.counter.get(), ideal / 1000 - first / 1000, "to the last whole millijoule");
                 prop_assert_eq!(metered.gap, Millijoules::ZERO);
-                // The reading less its change by turns equals the recorded energy, up to a constant.
+                // The reading less the changes due to wraps equals the recorded energy, up to a constant.
                 let shown = whole(ideal % range).get() as i64 - metered.rebased_mj;
                 prop_assert_eq!(shown - whole(first).get() as i64, metered.counter.get() as i64);
             }

@@ -1,10 +1,11 @@
 //! Planning of power limits over a forecast of carbon intensity, without side effects.
 //!
 //! [`plan`] turns a job's state and a forecast into a [`Plan`] with the reason of each choice; the controller and the
-//! simulator call it. [`Problem`] is the planning problem of one job (`planning.md` §2); [`solve`] computes its optimum
-//! from marginal costs.
+//! simulator call it. [`Problem`] is the planning problem of one job (`planning.md` §2); [`solve`] computes the optimal
+//! [`Solution`] of a problem from marginal costs.
 //!
-//! If no plan keeps the promises about time, the job runs at full speed; [`Verdict`] lists the broken promises.
+//! If no plan keeps the promises about time (deadline and maximum slowdown), the job runs at full speed; [`Verdict`]
+//! lists the promises that the plan breaks.
 
 mod execution;
 pub mod fleet;

@@ -1,4 +1,5 @@
-//! Reasons for the operating points of a plan, derived from the multiplier λ and the marginal costs of each slot.
+//! Reasons for the operating points of a plan, derived from the marginal costs of each slot and the multiplier λ (the
+//! plan's highest marginal cost).
 
 use std::fmt;
 
@@ -9,25 +10,26 @@ use super::request::Weighing;
 use crate::domain::{PowerLimit, Promise};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Relative deviation from the mean up to which a forecast counts as constant.
+/// Relative deviation of a forecast from its mean up to which the forecast counts as constant.
 const FLAT: f64 = 1e-6;
 
-/// Marginal costs of work at a point, in gCO2e per sample of the objective in `planning.md` §2. An optimal plan has
-/// `slower ≤ price ≤ faster` in each slot with a single point.
+/// Marginal costs of work at an operating point, in gCO2e per sample of the objective in `planning.md` §2. An optimal
+/// plan has `slower ≤ price ≤ faster` in each slot with a single point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Margin {
-    /// Saving per sample lost at the next slower hull point; `None` at the slowest.
+    /// Cost saved per sample that the slot does less at the next slower point of the hull (concave envelope of
+    /// throughput over power); `None` at the slowest.
     pub slower: Option<f64>,
-    /// Cost per sample gained at the next faster hull point; `None` at the fastest.
+    /// Additional cost per sample that the slot does more at the next faster point of the hull; `None` at the fastest.
     pub faster: Option<f64>,
-    /// λ: the highest marginal cost in the plan.
+    /// λ: the highest marginal cost of any step from a slower to a faster point that the plan takes.
     pub price: f64,
 }
 
 /// Reason for a segment's operating point. Displays as one sentence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
-    /// No plan keeps the promise, or the work does not fit into the horizon.
+    /// No slower plan reliably keeps the promise, or the work does not fit into the horizon.
     FullSpeed {
         /// The promise that no slower plan keeps reliably; `None` if the work does not fit into the horizon.
         promise: Option<Promise>,
@@ -52,10 +54,10 @@ pub enum Reason {
         intensity: GramsPerKwh,
         /// Slowdown over the job's life; 0.1 is 10 %.
         slowdown: f64,
-        /// The promise that sets the speed, if any.
+        /// The promise that sets the speed; `None` if the speed is that of the lowest cost per sample.
         promise: Option<Promise>,
     },
-    /// All slots run at the fastest point and the plan ends at the latest end.
+    /// All slots run at the fastest point, and the plan ends just at the latest end that a promise allows.
     NoSlack {
         /// The promise that sets the latest end.
         promise: Promise,
@@ -74,9 +76,10 @@ pub enum Reason {
     },
     /// The slot's intensity is below the plan's mean, so the job runs faster than in its slowest slots.
     Faster {
-        /// Carbon intensity of the slot; the weighted cost of its energy if `priced`.
+        /// Carbon intensity of the slot; if `priced`, the weighted cost of a kilowatt-hour of carbon and price in the
+        /// slot.
         intensity: GramsPerKwh,
-        /// Mean of the same quantity over the plan's training time.
+        /// Mean of `intensity` over the time in which the plan trains.
         mean: GramsPerKwh,
         /// True if `intensity` and `mean` include the electricity price.
         priced: bool,
@@ -85,9 +88,10 @@ pub enum Reason {
     },
     /// The slot's intensity is above the plan's mean, so the job runs slower than in its fastest slots.
     Slower {
-        /// Carbon intensity of the slot; the weighted cost of its energy if `priced`.
+        /// Carbon intensity of the slot; if `priced`, the weighted cost of a kilowatt-hour of carbon and price in the
+        /// slot.
         intensity: GramsPerKwh,
-        /// Mean of the same quantity over the plan's training time.
+        /// Mean of `intensity` over the time in which the plan trains.
         mean: GramsPerKwh,
         /// True if `intensity` and `mean` include the electricity price.
         priced: bool,
@@ -107,7 +111,8 @@ pub enum Reason {
     LimitedByCap {
         /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
-        /// Emissions saved per additional kilowatt-hour under the cap in this slot.
+        /// Cost that the joint plans would save, in gCO2e, per additional kilowatt-hour that the cap allowed in this
+        /// slot.
         saving: GramsPerKwh,
     },
     /// Joint planning: the node's carbon budget slows the job in this slot.
@@ -128,7 +133,7 @@ pub enum Reason {
     Uncertain {
         /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
-        /// Mean carbon intensity over the plan's training time.
+        /// Mean carbon intensity over the time in which the plan trains.
         mean: GramsPerKwh,
     },
     /// Neither a slower nor a faster point costs less.
@@ -159,7 +164,9 @@ impl fmt::Display for Reason {
             Self::FullSpeed { promise: None } => {
                 f.write_str("Running at full speed: the work does not fit into the planning horizon")
             }
-            Self::OnlyPoint => f.write_str("The only useful limit: no other one is faster or draws less power"),
+            Self::OnlyPoint => {
+                f.write_str("The only useful limit: no other measured limit is faster or draws less power")
+            }
             Self::OnlyMeasured { limit, lacks_time } => {
                 write!(f, "Only {limit} is measured so far")?;
                 let why = ": measuring other limits would cost more time than the job allows";
@@ -180,11 +187,10 @@ impl fmt::Display for Reason {
             Self::NoSlack { promise } => write!(f, "Running at full speed: only the fastest limit keeps {promise}"),
             Self::Shared { faster_part, intensity } => {
                 let (percent, here) = (faster_part * 100.0, g(intensity));
-                write!(f, "Two limits share this slot at {here}: {percent:.0} % of the time at the faster one ")?;
-                f.write_str("completes the remaining work")
+                write!(f, "Two limits in turn at {here}: by the plan, the faster one for {percent:.0} % of the time")
             }
             Self::Last { intensity } => {
-                write!(f, "The work ends in this slot: lowest cost per sample at {}", g(intensity))
+                write!(f, "The work ends soon: lowest cost per sample at {}", g(intensity))
             }
             Self::Faster { intensity, mean, priced, .. } | Self::Slower { intensity, mean, priced, .. } => {
                 let speed = if matches!(self, Self::Faster { .. }) { "faster" } else { "slower" };
@@ -199,7 +205,7 @@ impl fmt::Display for Reason {
             Self::Resuming => f.write_str("Saving or loading a checkpoint after a pause"),
             Self::LimitedByCap { intensity, saving } => {
                 write!(f, "Limited by the node's cap at {}: ", g(intensity))?;
-                write!(f, "each additional kilowatt-hour would save {:.0} gCO2e", saving.get())
+                write!(f, "each additional kilowatt-hour under the cap would save {:.0} gCO2e", saving.get())
             }
             Self::WithinSharedLimits { intensity } => {
                 write!(f, "Best speed at {} within the node's cap and carbon budget", g(intensity))
@@ -225,11 +231,11 @@ fn g(intensity: GramsPerKwh) -> String {
     format!("{:.0} g/kWh", intensity.get())
 }
 
-/// Properties of the plan as a whole.
+/// Properties of the whole plan that decide the reasons of its parts.
 pub(super) struct PlanContext {
-    /// Promise that sets the latest end: the deadline or the maximum slowdown.
+    /// Promise that sets the latest end, the deadline or the maximum slowdown; `None` if there is no latest end.
     pub(super) promise: Option<Promise>,
-    /// The carbon budget, if it binds.
+    /// The carbon budget if it binds, which means that the plan would emit more without it.
     pub(super) binding: Option<Promise>,
     /// Slowdown over the job's life; 0.1 is 10 %.
     pub(super) slowdown: f64,
@@ -237,11 +243,12 @@ pub(super) struct PlanContext {
     pub(super) weighing: Weighing,
     /// True if forecast uncertainty changed the present slot.
     pub(super) restrained: bool,
-    /// Reason of all segments if only one setting is measured.
+    /// Reason of all segments if only one setting is measured; else `None`.
     pub(super) only_measured: Option<Reason>,
 }
 
-/// Returns the reason for each part in `shares`: the time shares of `solution` without parts that are too short.
+/// Returns the reason for each part of each slot in `shares`, which are the time shares of `solution` (index of a point
+/// and time at the point) without parts that are too short.
 pub(super) fn explain(
     problem: &Problem,
     solution: &Solution,
@@ -261,7 +268,7 @@ pub(super) fn explain(
     });
     let price = marginal_costs.fold(0.0, f64::max);
 
-    // Means, and the slowest and fastest throughput, cover training time only.
+    // `mean`, `weighed_mean`, `slowest` and `fastest` cover training time only, without pauses and checkpoints.
     let works = |point: usize| problem.points_in(Mode::Run).contains(&point);
     let at_work =
         |parts: &[(usize, Seconds)]| -> Seconds { parts.iter().filter(|part| works(part.0)).map(|part| part.1).sum() };

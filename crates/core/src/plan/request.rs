@@ -1,4 +1,4 @@
-//! Input of planning.
+//! Input of planning: a job's state, profile and objective, and the forecast.
 
 use chrono::{DateTime, Utc};
 
@@ -15,27 +15,28 @@ pub const WINDOW: Seconds = Seconds::new(86_400.0);
 pub struct Progress {
     /// Samples done so far.
     pub samples: Samples,
-    /// Time used so far: that of the samples at r(l_max), plus the time lost to lower limits and planned pauses.
+    /// Time that counts as used so far: the time that the samples would take at r(l_max), the throughput at the maximum
+    /// usable limit, plus the time lost to lower limits and planned pauses.
     pub elapsed: Seconds,
     /// Part of the maximum slowdown that plans leave unused because r(l_max) has an error (see
     /// [`crate::profile::reserve`]): 0.001 is 0.1 percentage points.
     pub reserve: f64,
     /// Emissions so far that count against the carbon budget.
     pub carbon: GramsCo2e,
-    /// Mean carbon intensity and emissions so far, if known.
+    /// Mean carbon intensity and emissions since the job's start; `None` if unknown.
     pub past: Option<PastEmissions>,
 }
 
 /// Mean carbon intensity and emissions of a job since its start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PastEmissions {
-    /// Mean carbon intensity over that time.
+    /// Mean carbon intensity since the job's start.
     pub intensity: GramsPerKwh,
     /// Emissions of training and planned pauses.
     pub carbon: GramsCo2e,
 }
 
-/// Electricity prices, with the scale that makes them comparable with carbon.
+/// Electricity prices, and the reference price by which they are scaled to be comparable with carbon.
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
     /// Known past and future prices.
@@ -49,9 +50,9 @@ pub struct Prices<'a> {
 pub struct Request<'a> {
     /// Time of planning.
     pub now: DateTime<Utc>,
-    /// The job's profile; its first point, at the maximum usable limit, is the reference r(l_max).
+    /// The job's profile; its first point, at the maximum usable limit, gives the reference throughput r(l_max).
     pub profile: &'a Profile,
-    /// Contiguous forecast of carbon intensity. Past slots are skipped, the present one is cut, and negative
+    /// Contiguous forecast of carbon intensity. Past slots are skipped, the present one is cut at `now`, and negative
     /// intensities count as zero. Time after the forecast's end has the forecast's mean intensity.
     pub horizon: &'a [PlanSlot],
     /// The job's objective.
@@ -64,17 +65,18 @@ pub struct Request<'a> {
     pub max_power: Watts,
     /// c_ref: carbon intensity that converts the cost of time to grams; also assumed if the forecast is empty.
     pub reference_intensity: GramsPerKwh,
-    /// Electricity prices, if known; used if the objective gives them weight.
+    /// Electricity prices, used if the objective gives price a weight; `None` if unknown.
     pub prices: Option<Prices<'a>>,
     /// Length of the window over which a job with unknown work is planned; [`WINDOW`] by default.
     pub window: Seconds,
-    /// Maximum power limit that an external cap allows now. r(l_max) stays the reference.
+    /// Maximum power limit that an external cap allows now; `None` without a cap. Slowdowns refer to r(l_max) in either
+    /// case.
     pub allowed: Option<PowerLimit>,
     /// Minimum time at one setting. Values below a second count as a second.
     pub dwell: Seconds,
-    /// The job's current activity, used if the job may pause. If absent, the job counts as running since long ago.
+    /// The job's current activity, used if the job may pause. `None` counts as running since long ago.
     pub activity: Option<Activity>,
-    /// Past forecast errors; without them plans follow the forecast as if it were certain.
+    /// Past forecast errors; `None` if unknown: plans then follow the forecast as if it were certain.
     pub errors: Option<&'a ErrorPaths>,
 }
 
@@ -90,7 +92,8 @@ pub enum Weighing {
 }
 
 impl Request<'_> {
-    /// Returns the objective's promises that apply: if work is unknown, only those that do not need known work.
+    /// Returns the objective's promises (deadline, maximum slowdown, carbon budget) that apply: if the job's total work
+    /// is unknown, only those that can be checked without it.
     pub fn promises(&self) -> impl Iterator<Item = Promise> + use<> {
         let is_known = self.work != Work::Unknown;
         self.objective.promises().filter(move |promise| is_known || !promise.needs_known_work())
@@ -108,8 +111,8 @@ impl Request<'_> {
     }
 
     /// Returns the intensity to minimise in each slot, in g/kWh: (1−w)·c_t + w·c_ref·π_t/π_ref with the price weight w,
-    /// so that energy at the mean price costs as much as energy at c_ref. Negative results become 0, since running
-    /// faster than useful gains nothing. Equals c_t if prices have no weight or are unknown.
+    /// so that energy at the mean price costs as much as energy at c_ref. Negative results become 0, so that no plan
+    /// gains by using more energy than the work needs. The result is c_t if price has no weight or prices are unknown.
     pub fn weighed_intensities(&self, slots: &[PlanSlot]) -> Vec<GramsPerKwh> {
         let weight = self.objective.price_weight;
         let carbon = |s: &PlanSlot| s.intensity.max(GramsPerKwh::ZERO);

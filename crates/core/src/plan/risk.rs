@@ -1,16 +1,16 @@
-//! Quantile of the forecast to plan with.
+//! Quantile of the carbon-intensity forecast to plan with.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Half width of an 80 % prediction interval in standard deviations of a normal distribution.
 pub(super) const FOUR_IN_FIVE: f64 = 1.281_551_565_544_6;
-/// Quantile of the forecast to plan with.
+/// Quantile of the carbon-intensity forecast to plan with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Risk {
     /// The expected value.
     #[default]
     Expected,
-    /// The quantile of this probability, from 0.5 to 0.99.
+    /// The quantile of the given probability, from 0.5 to 0.99.
     Quantile(f64),
 }
 

@@ -1,4 +1,5 @@
-//! A job's plan as immutable data: settings over time with their reasons, and the expected result.
+//! A job's plan as immutable data: settings (power limits) over time with the reasons for them, and the expected
+//! result.
 
 use chrono::{DateTime, Utc};
 
@@ -28,15 +29,16 @@ pub struct Segment {
     pub setting: Vec<SetPoint>,
     /// Index of the point in [`crate::domain::Profile::points`].
     pub point: usize,
-    /// Activity. During a pause the setting is that of least power; in a joint plan, that with the lowest limit.
+    /// Activity of the job. During a pause, `setting` is the one of least power; in a joint plan of several jobs, the
+    /// one with the lowest limit.
     pub activity: JobActivity,
     /// Expected average power of all GPUs of the job.
     pub power: Watts,
     /// Expected throughput of the whole job; zero while paused or resuming.
     pub throughput: SamplesPerSecond,
-    /// Expected carbon intensity.
+    /// Expected carbon intensity of the slot.
     pub intensity: GramsPerKwh,
-    /// Reason for the choice of this point.
+    /// Reason for the choice of this operating point.
     pub reason: Reason,
 }
 
@@ -63,10 +65,10 @@ pub struct Expected {
     pub carbon: GramsCo2e,
     /// Expected energy of the planned work.
     pub energy: Joules,
-    /// Slowdown over the job's life, past and planned, relative to the maximum usable limit (0.1: 10 %). May be
-    /// negative.
+    /// Slowdown over the job's life, past and planned, relative to running at the maximum usable limit (0.1: 10 %). May
+    /// be negative.
     pub slowdown: f64,
-    /// Emissions of the same work at the maximum usable limit, from now on without pauses.
+    /// Emissions of the planned work if it were done at the maximum usable limit, from now on without pauses.
     pub carbon_at_ceiling: GramsCo2e,
 }
 
@@ -75,20 +77,22 @@ pub struct Expected {
 pub enum Verdict {
     /// The plan is the cheapest that keeps all promises.
     Optimal,
-    /// No plan keeps all promises: this plan exceeds the carbon budget, but emits least of those that end in time.
+    /// No plan keeps all promises: this plan exceeds the carbon budget, but emits least of all plans that end in time.
     OverBudget {
         /// The exceeded carbon budgets.
         broken: Vec<Broken>,
     },
-    /// No plan keeps the deadline and the maximum slowdown, so the job runs at its fastest point.
+    /// No plan keeps the deadline and the maximum slowdown or does the work within the planning horizon, so the job
+    /// runs at its fastest point.
     FullSpeed {
-        /// The broken promises; empty if only the reserve for the error of r(l_max) is used up.
+        /// The broken promises; empty if full speed uses up only the reserve that plans keep for the error of r(l_max),
+        /// or if only the horizon is too short.
         broken: Vec<Broken>,
-        /// Reason why no plan is feasible.
+        /// Reason why no plan does the work in time.
         why: Infeasible,
     },
-    /// The job alone could keep its promises, but not together with the jobs that share its cap or carbon budget. The
-    /// joint plan violates them as little as possible, those of the lowest priority first.
+    /// The job alone could keep its promises, but not together with the jobs that share its power cap or carbon budget.
+    /// The joint plan breaks promises as little as possible, first those of the jobs with the lowest priority.
     SharedLimits {
         /// The broken promises.
         broken: Vec<Broken>,
@@ -104,7 +108,8 @@ impl Verdict {
         }
     }
 
-    /// Returns why promises are broken, if any are. `cap` is the external limit under which the plan was made, if any.
+    /// Returns the circumstance by which messages explain broken promises. `cap` is the external limit under which the
+    /// plan was made, if any.
     pub fn circumstance(&self, cap: Option<PowerLimit>) -> Circumstance {
         match self {
             Self::Optimal | Self::OverBudget { .. } => Circumstance::Yielding,
@@ -114,7 +119,7 @@ impl Verdict {
     }
 }
 
-/// Plan of one job: settings over time. Only the present setting is applied (`planning.md` §4).
+/// Plan of one job: settings (power limits) over time. Only the setting for the present is applied (`planning.md` §4).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Time of planning; the first segment starts here.
@@ -125,15 +130,17 @@ pub struct Plan {
     pub segments: Vec<Segment>,
     /// Expected result.
     pub expected: Expected,
-    /// Result of checking the plan against the job's promises.
+    /// Result of checking the plan against the job's promises: deadline, maximum slowdown and carbon budget.
     pub verdict: Verdict,
-    /// End of the forecast if segments lie after it; these use the forecast's mean intensity.
+    /// End of the forecast if segments lie after it, which then assume the forecast's mean intensity; `None` if the
+    /// forecast covers the whole plan.
     pub extended_from: Option<DateTime<Utc>>,
-    /// Quantities that make up the cost of energy.
+    /// Quantities that make up the cost of energy: carbon, with or without the electricity price.
     pub weighing: Weighing,
-    /// Latest end and greatest throughput, from which [`super::next_set_point`] computes how long a change may wait.
+    /// First the latest end that the promises allow, second the greatest throughput, from which
+    /// [`super::next_set_point`] computes how long a change may wait; `None` if no promise sets a latest end.
     pub slack: Option<(DateTime<Utc>, SamplesPerSecond)>,
-    /// Relative cost reduction of the newer plan in whose place this older one was kept; `None` if this plan is new.
+    /// Relative cost reduction that a newer plan offered when this older one was kept; `None` if this plan is new.
     pub forgone_saving: Option<f64>,
 }
 
@@ -144,7 +151,8 @@ impl Plan {
         self.segments.get(next).filter(|segment| segment.slot.contains(t))
     }
 
-    /// Returns whether the present slot deviates from the optimum because the forecast is uncertain.
+    /// Returns whether the plan's present slot deviates from the optimum because the forecast is too uncertain to
+    /// follow.
     pub fn is_restrained(&self) -> bool {
         self.segments.first().is_some_and(|s| matches!(s.reason, Reason::Uncertain { .. }))
     }
@@ -160,7 +168,8 @@ impl Plan {
         self.segments.iter().filter_map(part).sum()
     }
 
-    /// Returns the job's expected total samples at a time, to compare with its progress. Constant outside of the plan.
+    /// Returns the job's expected total samples at a time, to compare with its progress. The number is constant before
+    /// the plan's start and after its end.
     pub fn expected_samples_at(&self, t: DateTime<Utc>) -> Samples {
         let until = |segment: &Segment| {
             let past = Slot::new(segment.slot.start(), t.min(segment.slot.end()))?;

@@ -10,19 +10,20 @@ use crate::units::{Seconds, Watts};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Quantile of the forecast to plan with.
+    /// Value of the carbon-intensity forecast to plan with: the expected value or a quantile.
     pub risk: Risk,
-    /// Minimum relative cost reduction for a new plan to replace the current one; 0.001 is 0.1 %.
+    /// Minimum relative cost reduction for which a new plan replaces the current one; 0.001 is 0.1 %.
     pub better_by: f64,
     /// Minimum time between two changes of a job's power limits.
     pub dwell_s: Seconds,
     /// Maximum change of each GPU's power limit per minute; unlimited if absent.
     pub ramp_w_per_min: Option<Watts>,
-    /// Length to which shorter forecast slots are averaged.
+    /// Minimum length of the plan's slots (time steps): shorter slots of the forecast are averaged to this length.
     pub shortest_slot_s: Seconds,
-    /// Lead time up to which forecast slots are averaged to `shortest_slot_s` only.
+    /// Time from now within which slots are averaged to `shortest_slot_s` only; later slots are averaged to
+    /// `far_slot_s`.
     pub near_s: Seconds,
-    /// Length to which shorter forecast slots beyond `near_s` are averaged.
+    /// Minimum length of the plan's slots beyond `near_s`: shorter slots of the forecast are averaged to this length.
     pub far_slot_s: Seconds,
     /// Solver for the joint plans of jobs that share a power cap or a carbon budget.
     pub solver: Solver,

@@ -1,4 +1,4 @@
-//! Converts a forecast into the slots to plan over.
+//! Converts a forecast of carbon intensity into the slots (time steps with one intensity each) to plan over.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -9,12 +9,13 @@ use crate::domain::{CarbonSeries, Slot};
 use crate::forecast::{Horizon, HorizonPolicy, Model};
 use crate::units::{GramsPerKwh, Seconds};
 
-/// Step in which the boundary between fine and coarse slots moves, so that coarse slots do not shift from plan to plan.
+/// Step in which the boundary between fine and coarse slots moves on with time, so that coarse slots do not shift from
+/// one plan to the next.
 const NEAR_STEP: TimeDelta = TimeDelta::hours(6);
 
-/// Returns the slots to plan over from `now` to `until`. The source's forecast is corrected and extended by the local
-/// forecaster `model`, its deviations from the mean are shrunk by its measured skill, and slots are averaged as
-/// `settings` says. The daemon and the simulator share this function.
+/// Returns the slots to plan over from `now` to `until`. The local forecaster `model` corrects and extends `expected`,
+/// the source's forecast; deviations of the result from its mean are shrunk by the measured skill of past forecasts;
+/// then slots are averaged as `settings` says. The daemon and the simulator share this function.
 pub fn slots_ahead(
     model: &Model,
     expected: &CarbonSeries,
@@ -29,11 +30,11 @@ pub fn slots_ahead(
     planning_slots(&model.shrink_by_skill(&horizon), now, settings)
 }
 
-/// Returns the slots to plan over, with intensities at the quantile of `settings.risk`.
+/// Returns the slots to plan over, with intensities at the quantile of the forecast that `settings.risk` selects.
 ///
-/// Averaged slots have time-weighted means. Boundaries are those of the forecast or multiples of the slot length since
-/// the Unix epoch, so that they do not shift and planning again with an unchanged forecast repeats the plan. For this,
-/// the horizon should start at a multiple of `shortest_slot_s` at or before `now`; the planner drops the past.
+/// Averaged slots have time-weighted means. Their boundaries are those of the forecast or multiples of the slot length
+/// since the Unix epoch, so that they do not shift, and planning again with an unchanged forecast repeats the plan. For
+/// this, the horizon should start at a multiple of `shortest_slot_s` at or before `now`; the planner drops the past.
 pub(super) fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, settings: &Settings) -> Vec<PlanSlot> {
     let deviations = settings.risk.deviations() / FOUR_IN_FIVE;
     let slots: Vec<PlanSlot> = horizon
@@ -87,7 +88,7 @@ pub(super) fn coarser(slots: &[PlanSlot], step: Seconds) -> Vec<PlanSlot> {
         }
         let (start, end) = (first.slot.start(), last.slot.end());
         let half = (step * 0.5).to_delta();
-        // The first slot may start at the present; this start must not shift the boundaries of the others.
+        // The first slot may start at the present; this start must not shift the boundaries of the following slots.
         let earliest = if coarse.is_empty() { start } else { start + half };
         let (mut from, mut rest) = (start, run);
         while from < end {

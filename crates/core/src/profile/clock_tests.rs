@@ -1,4 +1,4 @@
-//! Tests the profiler with a memory-bound job, where high power limits do not bind but locked clocks do.
+//! Tests the profiler with a memory-bound job, which high power limits do not slow but locked clocks do.
 
 use super::steps::GroupRange;
 use super::{GpuSnapshot, Profiler, Record, Report, Settings, Stage};
@@ -14,13 +14,14 @@ fn group(gpus: u32) -> GroupRange {
     GroupRange { gpus, clocks, ..GroupRange::of_limits(watts(300), watts(100)) }
 }
 
-/// Samples per second and watts of one GPU at a clock: memory bounds the throughput, the clock determines most power.
+/// Returns samples per second (first) and watts (second) of one GPU at a clock in MHz: memory bounds the throughput,
+/// the clock determines most of the power.
 fn at_clock(clock: f64) -> (f64, f64) {
     let part = clock / HIGHEST;
     (100.0 / (0.9 + 0.1 / part), 60.0 + 90.0 * part.powi(2))
 }
 
-/// Samples per second and watts at a set point. A power limit acts by lowering the clock.
+/// Returns samples per second (first) and watts (second) at a set point. A power limit acts by lowering the clock.
 fn at(set: SetPoint) -> (f64, f64) {
     let locked = set.clock.map_or(HIGHEST, |c| f64::from(c.megahertz()));
     let afforded = ((set.limit.watts().get() - 60.0) / 90.0).max(0.0).sqrt() * HIGHEST;

@@ -12,8 +12,9 @@ use crate::units::{Joules, Samples, Seconds};
 const RATE: f64 = 100.0;
 const POWER: f64 = 280.0;
 
-/// Reports every `every` seconds for a minute, each up to 20 ms late, with a counter that updates every `update`
-/// seconds. Returns the seconds measured and the measured power in watts.
+/// Simulates a job that reports every `every` seconds for a minute, each time up to 20 ms late, with an energy counter
+/// that updates every `update` seconds. Returns the seconds that were measured (first) and the measured power in watts
+/// (second).
 fn measured(every: f64, update: f64) -> (f64, f64) {
     let limit = PowerLimit::from_milliwatts(280_000);
     let groups = [GroupRange::of_limits(limit, limit)];

@@ -3,10 +3,11 @@
 use crate::domain::{OperatingPoint, Profile};
 use crate::units::{SamplesPerSecond, Watts};
 
-/// Relative rounding error up to which a throughput above that of the fastest hull point still counts as reachable.
+/// Relative tolerance for rounding: a throughput at most this far above that of the fastest hull point still counts as
+/// reachable.
 const ROUNDING: f64 = 1e-9;
 
-/// A point of the throughput–power curve.
+/// Usable operating point on a job's throughput–power curve; usually on the concave hull of the curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HullPoint {
     /// Index in [`Profile::points`].
@@ -17,7 +18,8 @@ pub struct HullPoint {
     pub throughput: SamplesPerSecond,
 }
 
-/// One or two hull points with time shares that reach an average throughput at the least average power.
+/// Time-sharing of one or two hull points (operating points on the concave hull of throughput over power) that reaches
+/// a given average throughput with the least average power.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
     /// Hull points with their shares of the time, the faster point first; shares are above 0 and sum to 1.
@@ -36,7 +38,8 @@ impl Mix {
     }
 }
 
-/// Throughput of a profile's points over their power. Has at least one point.
+/// Throughput of a job over its power: the usable operating points of its profile, and their concave hull. Has at least
+/// one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     points: Vec<OperatingPoint>,
@@ -45,8 +48,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Returns the curve through the usable points, those with power and throughput above zero; `None` if there are
-    /// none. Points measured during a stall are not usable.
+    /// Returns the curve through the profile's usable points, those with power and throughput above zero; `None` if the
+    /// profile has none. Points measured during a stall are not usable.
     pub fn from_profile(profile: &Profile) -> Option<Self> {
         let usable: Vec<HullPoint> = (0..).zip(&profile.points).filter_map(|(i, p)| HullPoint::of(i, p)).collect();
         let ceiling = *usable.first()?;
@@ -63,20 +66,22 @@ impl Curve {
         &self.points
     }
 
-    /// Returns the upper concave envelope of throughput over power, in order of strictly rising power and throughput.
-    /// Any other point is dominated by time-sharing two of these (`planning.md` §2, "Hull").
+    /// Returns the hull: the points on the upper concave envelope of throughput over power, in order of strictly rising
+    /// power and throughput. Any other point is dominated by a hull point or by time-sharing two of them (`planning.md`
+    /// §2, "Hull").
     pub fn hull(&self) -> &[HullPoint] {
         &self.hull
     }
 
-    /// Returns the point of the maximum usable limit, even where a lower limit is faster: every slowdown is measured
-    /// against its throughput, r(l_max) of `planning.md` §1. If it is unusable, the highest usable limit takes its
-    /// place.
+    /// Returns the point at the maximum usable limit, even if a lower limit is faster: every slowdown is measured
+    /// against the throughput of this point, r(l_max) of `planning.md` §1. If this point is unusable, returns the point
+    /// at the highest limit that is usable.
     pub fn ceiling(&self) -> &HullPoint {
         &self.ceiling
     }
 
-    /// Returns the hull point with the least energy per sample. Slower points need more energy per sample.
+    /// Returns the hull point with the least energy per sample; of two equal ones, the faster. Slower hull points need
+    /// at least as much energy per sample.
     pub fn most_efficient(&self) -> &HullPoint {
         let joules_per_sample = |p: &HullPoint| p.power.get() / p.throughput.get();
         self.hull.iter().fold(
@@ -87,13 +92,15 @@ impl Curve {
         )
     }
 
-    /// Returns the average power of [`Self::mix_at`].
+    /// Returns the average power of the mix that [`Self::mix_at`] returns; `None` if even the fastest point is too
+    /// slow.
     pub fn power_at(&self, throughput: SamplesPerSecond) -> Option<Watts> {
         Some(self.mix_at(throughput)?.power())
     }
 
-    /// Returns the mix of least power that reaches a throughput: the two hull points around it, or the slowest hull
-    /// point alone for throughputs below it. `None` if the fastest point is too slow.
+    /// Returns the mix of hull points that reaches a throughput with the least average power: the next faster and the
+    /// next slower hull point, or the slowest hull point alone if even that point exceeds the throughput. `None` if the
+    /// fastest hull point is slower than the throughput.
     pub fn mix_at(&self, throughput: SamplesPerSecond) -> Option<Mix> {
         let above = self.hull.partition_point(|p| p.throughput < throughput);
         let Some(fast) = self.hull.get(above) else {
@@ -124,7 +131,8 @@ pub(crate) fn concave_envelope(points: &[(Watts, SamplesPerSecond)]) -> Vec<usiz
     by_power.sort_by(|&a, &b| points[a].0.total_cmp(&points[b].0).then(points[b].1.total_cmp(&points[a].1)));
     let mut hull: Vec<usize> = Vec::new();
     for new in by_power {
-        // A point with more power and no more throughput is dominated; the last hull point is the fastest so far.
+        // A point with at least the power and at most the throughput of another is dominated; the last hull point is
+        // the fastest so far.
         if hull.last().is_some_and(|&last| points[new].1 <= points[last].1) {
             continue;
         }
@@ -138,8 +146,8 @@ pub(crate) fn concave_envelope(points: &[(Watts, SamplesPerSecond)]) -> Vec<usiz
     hull
 }
 
-/// Returns true if the throughput gained per watt is lower from `b` to `c` than from `a` to `b` by more than rounding.
-/// The power per throughput of the hull's segments then rises strictly.
+/// Returns true if the throughput gained per watt is lower from `b` to `c` than from `a` to `b`, by more than rounding.
+/// With such bends only, the watts per gained sample/s rise strictly from each segment of the hull to the next.
 fn bends_down(a: (Watts, SamplesPerSecond), b: (Watts, SamplesPerSecond), c: (Watts, SamplesPerSecond)) -> bool {
     let before = (b.1 - a.1).get() * (c.0 - b.0).get();
     let beyond = (c.1 - b.1).get() * (b.0 - a.0).get();

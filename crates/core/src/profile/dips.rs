@@ -1,21 +1,21 @@
-//! Detects dips in the power: readings below the training power at the setting in force.
+//! Detects dips in a job's power: successive readings below the training power at the setting in force.
 //!
-//! Power shows a pause of the job at once, progress only with the next report. Both are needed: a job may draw less
-//! power for a while without pausing, so progress decides whether a dip is a pause.
+//! Power shows a pause of the job at once, progress only with the next report. Both signals are needed: a job may draw
+//! less power for a while without pausing, so progress decides whether a dip is a pause.
 
 use std::ops::Range;
 
 use crate::units::{Joules, Seconds, Watts};
 
-/// Minimum fraction by which the power of a dip's readings is below the training power.
+/// Minimum relative difference by which each power reading of a dip is below the training power.
 const DEPTH: f64 = 0.08;
-/// Minimum number and total duration of a dip's readings. Single short readings may be low only because the energy
-/// counter updates in steps of up to 100 ms.
+/// Minimum number of a dip's readings, and minimum duration of all of them. A single short reading may be low only
+/// because the energy counter updates in steps of up to 100 ms.
 const LEAST_READINGS: usize = 3;
 const LEAST_SPAN: Seconds = Seconds::new(0.5);
 
 /// Minimum duration of readings for a reliable mean power: energy counters update every 20 to 100 ms, so much of a
-/// shorter reading's energy may be counted in the next one. Below 1 s, the usual time between reports.
+/// shorter reading's energy may be counted in the next one. It is below 1 s, the usual time between reports.
 pub(super) const SUFFICIENT: Seconds = Seconds::new(0.9);
 
 /// Energy of all GPUs between two readings of their counters.
@@ -37,7 +37,7 @@ impl Reading {
     }
 }
 
-/// Time and energy of dips, which are pauses if progress confirms it.
+/// Time and energy of power dips, which count as pauses of the job if its progress confirms them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Dip {
     /// Total duration.
@@ -73,9 +73,10 @@ pub(super) fn runs(readings: &[Reading]) -> Vec<Range<usize>> {
     found
 }
 
-/// Returns the part of each reading that lies in the dip `run`. A dip begins and ends within a reading; the power of
-/// the next reading further inside determines how much of the outermost one is training. The adjacent reading outside
-/// is evaluated together with the outermost one so that their noise averages out.
+/// Returns the parts of readings that lie in the dip `run`, each with the index of its reading. A dip usually begins
+/// and ends in the middle of a reading. How much of an outermost reading is training follows from the power of its
+/// neighbour further inside the dip. The neighbour outside the dip is evaluated together with the outermost reading, so
+/// that their noise averages out.
 pub(super) fn parts(readings: &[Reading], run: Range<usize>) -> Vec<(usize, Dip)> {
     let (first, last) = (run.start, run.end - 1);
     let inner = (first + 1..last).map(|i| (i, Dip { span: readings[i].span, energy: readings[i].energy }));

@@ -44,7 +44,7 @@ impl DriftWindow {
         let (throughput, power) = (off(mean_rate, known.throughput.get()), off(mean_power, known.power.get()));
         (throughput.0 || power.0).then(|| {
             format!(
-                "throughput is {:+.1} %, power {:+.1} % off the profile for {:.0} s",
+                "throughput differs from the profile by {:+.1} % and power by {:+.1} %, for {:.0} s",
                 100.0 * throughput.1,
                 100.0 * power.1,
                 length.get()

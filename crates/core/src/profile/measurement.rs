@@ -1,14 +1,15 @@
-//! Uninterrupted measurement at one setting, without chunks that contain the job's own pauses.
+//! Uninterrupted measurement at one setting, without chunks (times between two reports) that contain the job's own
+//! pauses.
 
 use std::collections::VecDeque;
 
 use super::pause_detection::{FEW, IntervalWork, judge};
 use super::point::{Chunk, PointStats};
 
-/// Number of latest chunks that are judged again with each new one.
+/// Number of latest chunks that are judged anew (training or pause) whenever a chunk is added.
 const KEPT: usize = 32;
 
-/// Class of a chunk by its rate.
+/// Class of a chunk (time between two reports) by its rate of progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ChunkVerdict {
     /// The job trained at its usual rate.
@@ -22,9 +23,9 @@ pub(super) enum ChunkVerdict {
 /// An uninterrupted measurement at one setting.
 #[derive(Clone, Debug)]
 pub(super) struct Measurement {
-    /// True if it measures the ceiling a second time to close the sweep.
+    /// True if the measurement repeats the ceiling (maximum usable limits) at the end of a sweep.
     pub(super) closing: bool,
-    /// Statistics of earlier measurements and of chunks that are no longer judged.
+    /// Statistics of earlier measurements at this setting, and of older chunks, which are no longer judged anew.
     base: PointStats,
     chunks: VecDeque<Chunk>,
 }
@@ -34,7 +35,8 @@ impl Measurement {
         Self { closing, base, chunks: VecDeque::new() }
     }
 
-    /// Adds and classifies a chunk. Until this setting's rate is known, chunks below the rate `least` are no training.
+    /// Adds and classifies a chunk. While there are too few chunks to estimate the setting's rate, chunks with a rate
+    /// below `least` (samples/s) do not count as training.
     pub(super) fn add(&mut self, chunk: Chunk, least: f64) -> ChunkVerdict {
         self.chunks.push_back(chunk);
         let verdict = judge(&self.intervals(), self.base.throughput.rate());
@@ -60,7 +62,7 @@ impl Measurement {
         }
     }
 
-    /// Returns the statistics of the setting without pauses. `least` is as in [`Self::add`].
+    /// Returns the statistics of the setting without chunks that contain pauses. `least` is as in [`Self::add`].
     pub(super) fn stats(&self, least: f64) -> PointStats {
         let verdict = judge(&self.intervals(), self.base.throughput.rate());
         let unknown = verdict.rate.is_none() && self.chunks.len() < FEW;

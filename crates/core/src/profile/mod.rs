@@ -1,5 +1,6 @@
-//! Just-in-time profiling (pure): measures throughput and power of a running job at each power limit from the ceiling
-//! (the maximum usable limit) down, and at each clock where power limits do not bind.
+//! Just-in-time profiling, without I/O: measures throughput and power of a running job at each power limit, from the
+//! ceiling (the maximum usable limit) down. Where the ceiling has no effect on the job, it also measures locked GPU
+//! clocks.
 
 #[cfg(test)]
 mod clock_tests;

@@ -4,14 +4,15 @@ use super::stats::{MOST_CORRELATED, RateStats, Scatter};
 use super::student::{LEAST_FREEDOM, NORMAL, student_rare};
 use crate::units::Seconds;
 
-/// Degrees of freedom from which a variance is known to about a third of its value.
+/// Degrees of freedom from which a variance counts as well known: its relative error is then about a third.
 const ENOUGH_FREEDOM: f64 = 15.0;
 
 /// Relative fluctuation of a job's throughput. Limits change the throughput but hardly its relative fluctuation, so all
-/// settings are pooled. This gives a realistic error even for a setting measured for a few seconds.
+/// settings are pooled. Pooling gives a realistic error even for a setting measured for a few seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
-    /// Variance of a mean over one second, relative to the squared rate; over τ seconds it is this divided by τ.
+    /// Variance of the mean rate over one second, divided by the squared rate. The mean over τ seconds has 1/τ of this
+    /// variance.
     per_second: f64,
     degrees_of_freedom: f64,
 }
@@ -32,13 +33,13 @@ impl Noise {
         // A first-order autoregressive process, as in `RateStats::autocorrelated_error`.
         let correlation =
             if sum.squares > 0.0 { sum.lag_products / sum.squares + 1.0 / sum.degrees_of_freedom } else { 0.0 };
-        // A correlation that may be due to chance counts as zero.
+        // The part of the correlation that may be due to chance is subtracted.
         let correlation = (correlation - NORMAL / sum.degrees_of_freedom.sqrt()).clamp(0.0, MOST_CORRELATED);
         let inflation = (1.0 + correlation) / (1.0 - correlation);
         Some(Self { per_second: sum.squares / sum.seconds * inflation, degrees_of_freedom: sum.degrees_of_freedom })
     }
 
-    /// Returns true if there are enough chunks to know the variance without those of other settings.
+    /// Returns true if this noise comes from enough chunks to be used alone, without the chunks of other settings.
     pub(super) fn is_well_known(&self) -> bool {
         self.degrees_of_freedom >= ENOUGH_FREEDOM
     }

@@ -1,8 +1,8 @@
 //! Detects a job's own pauses from its progress alone.
 //!
-//! Compares intervals between reports at one setting: one that took longer than its samples explain, by more than the
-//! noise of the others, contains a pause. The interval before it is excluded too, because the pause may have begun
-//! there; excluding it only if it looks slow would bias the rate.
+//! Compares the intervals between reports at one setting: an interval that took longer than its samples explain, by
+//! more than the noise of the other intervals, contains a pause. The interval before it is excluded too, because the
+//! pause may have begun there; excluding that interval only if it looks slow would bias the rate.
 
 use super::progress::STALL;
 
@@ -14,23 +14,26 @@ const SOME: usize = 6;
 const UPPER: f64 = 0.75;
 /// Standard deviations by which the duration of an interval with a pause exceeds the time that its samples explain.
 const DEVIATIONS: f64 = 4.0;
-/// Minimum of this excess relative to the interval's duration, with well and with poorly known noise.
+/// Minimum excess ([`DEVIATIONS`]) relative to the interval's duration: if the noise is well known (`LEAST_PART`), and
+/// if it is not (`LEAST_PART_OF_SOME`).
 pub(super) const LEAST_PART: f64 = 0.05;
 pub(super) const LEAST_PART_OF_SOME: f64 = 0.15;
-/// Excess, in times of one training step, that counts as a pause: intervals differ by up to one step anyway.
+/// Excess that counts as a pause, in durations of one training step: intervals differ by up to one step anyway.
 pub(super) const STEP_MARGIN: f64 = 1.2;
 /// Smallest training step considered, as a divisor of the samples of a usual interval.
 const FINEST_STEP: u32 = 32;
 /// Minimum fraction of intervals whose samples are whole multiples of a step, for that step to be accepted.
 const MOST_STEPS: f64 = 0.8;
-/// Fraction of intervals with reports without progress from which a step counts as longer than the report interval.
+/// Fraction of intervals that contain reports without progress. From this fraction on, a training step counts as longer
+/// than the time between reports.
 const LONG_STEPS: f64 = 0.05;
 /// Noise relative to an interval's duration above which pauses cannot be detected.
 const MOST_NOISE: f64 = 0.5;
-/// Minimum ratio of intervals beside no pause to pauses; below it, pauses cannot be told from training.
+/// Minimum ratio of intervals that neither contain a pause nor precede one to intervals with a pause. Below it, pauses
+/// cannot be distinguished from training.
 const LEAST_BETWEEN: f64 = 0.4;
-/// Minimum rate (relative to the previous one) and duration from which slower work counts as a changed rate instead of
-/// a pause.
+/// Minimum rate (as a fraction of the previous rate) and minimum duration (in seconds) from which slower work counts as
+/// a changed rate instead of a pause.
 const CHANGED_RATE: f64 = 0.3;
 const CHANGED_S: f64 = 20.0;
 
@@ -56,7 +59,8 @@ pub(super) struct Verdict {
     pub(super) rate: Option<f64>,
     /// True if reports are too sparse or too irregular to distinguish pauses from training.
     pub(super) unclear: bool,
-    /// Index of the interval from which slower work lasts too long to be a pause.
+    /// Index of the interval from which on work is slower for too long to be a pause; `None` if the rate did not
+    /// change.
     pub(super) changed_at: Option<usize>,
 }
 
@@ -67,7 +71,7 @@ pub(super) fn judge(intervals: &[IntervalWork], known: Option<f64>) -> Verdict {
         let slow = |p: &IntervalWork| p.done <= 0.0 || known.is_some_and(|rate| p.done < rate * p.span * STALL);
         return Verdict::new(intervals.iter().map(slow).collect(), known);
     }
-    // If there are few intervals, all may contain pauses; the known rate shows that.
+    // If there are few intervals, all of them may contain pauses; the rate from other measurements reveals that.
     let Some(mut rate) = known.filter(|_| count < SOME).or_else(|| upper_rate(intervals)) else {
         return Verdict::default();
     };
@@ -132,13 +136,15 @@ fn is_beside(paused: &[bool], place: usize) -> bool {
     paused[place] || paused.get(place + 1) == Some(&true)
 }
 
-/// Marks each interval with a pause and the one before it. If that leaves none, marks only those with a pause.
+/// Marks each interval with a pause and the one before it. If that leaves no interval unmarked, marks only those with a
+/// pause.
 fn before_pauses(paused: &[bool]) -> Vec<bool> {
     let out: Vec<bool> = (0..paused.len()).map(|i| is_beside(paused, i)).collect();
     if out.contains(&false) { out } else { paused.to_vec() }
 }
 
-/// Returns the start of the latest run of intervals that are slow but do not stop, if the run lasts long enough.
+/// Returns the index of the first of the newest intervals, without a break, in which the job was slow but did not
+/// pause; `None` if they are too short in all.
 fn changed(intervals: &[IntervalWork], paused: &[bool], rate: f64) -> Option<usize> {
     let slow = intervals.iter().zip(paused).rev();
     let run = slow.take_while(|(p, slow)| **slow && p.done > CHANGED_RATE * rate * p.span).count();

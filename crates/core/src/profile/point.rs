@@ -1,4 +1,5 @@
-//! Measurements of a job per setting, and the record of them that is stored between runs.
+//! Measurements of a job at each setting (power limits and clocks of its GPUs), and the record of them that is stored
+//! between runs.
 
 use std::collections::BTreeSet;
 
@@ -10,18 +11,19 @@ use super::steps::Setting;
 use crate::domain::{Estimate, GpuId, OperatingPoint, PowerLimit};
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Minimum duration of a chunk after its pauses are removed.
+/// Minimum duration of a chunk (time between two progress reports) after pauses are removed from it; shorter ones are
+/// dropped.
 const LEAST_SPAN: Seconds = Seconds::new(1.0);
 
-/// Progress and energy between two reports while one setting was in force.
+/// Progress and energy of a job between two of its progress reports, with one setting in force throughout.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
-    /// Duration on the client's clock if its reports carry times, else on the daemon's.
+    /// Duration on the client's clock if both reports carry a time, else on the daemon's clock.
     pub(super) span: Seconds,
     pub(super) done: Samples,
     /// Duration of the energy measurement on the daemon's clock.
     pub(super) energy_span: Seconds,
-    /// Energy of each group's GPUs.
+    /// Energy of the job's GPUs, one sum per group of equal GPUs.
     pub(super) energy: Vec<Joules>,
     /// True if no GPU reported during the chunk that its power limit lowers its clocks.
     pub(super) loose: bool,
@@ -34,7 +36,7 @@ impl Chunk {
         self.done.get() / self.span.get()
     }
 
-    /// Removes a pause's time and energy; `None` if less than a second remains.
+    /// Removes the time and energy of pauses from the chunk; `None` if less than a second remains.
     pub(super) fn without(self, paused: Dip) -> Option<Self> {
         if paused.span <= Seconds::ZERO {
             return Some(self);
@@ -55,7 +57,7 @@ pub struct PointStats {
     pub(super) throughput: RateStats,
     /// Total power of each group's GPUs.
     pub(super) power: Vec<RateStats>,
-    /// Seconds in which no power limit was binding. Absent in records of older versions.
+    /// Measured seconds in which no GPU's power limit lowered its clocks. Absent in records of older versions.
     #[serde(default, skip_serializing_if = "is_zero")]
     loose_s: f64,
 }
@@ -65,7 +67,8 @@ fn is_zero(seconds: &f64) -> bool {
     *seconds == 0.0
 }
 
-/// Maximum fraction of time in which a limit may appear to bind although it does not, such as while settings change.
+/// Maximum fraction of the measured time in which a limit that has no effect may seem to lower the GPUs' clocks, for
+/// example while settings change.
 const FELT: f64 = 0.05;
 
 impl PointStats {
@@ -86,7 +89,7 @@ impl PointStats {
         }
     }
 
-    /// Returns true if no power limit was binding.
+    /// Returns true if in at least 95 % of the measured time no GPU's power limit lowered its clocks.
     pub(super) fn is_loose(&self) -> bool {
         self.loose_s > 0.0 && self.loose_s >= self.throughput.seconds() * (1.0 - FELT)
     }
@@ -98,8 +101,8 @@ impl PointStats {
         self.loose_s += other.loose_s;
     }
 
-    /// Returns the measurement with its standard errors; `None` while they cannot be estimated. Sensor errors are not
-    /// included.
+    /// Returns the measurement with its standard errors; `None` while there are too few chunks to estimate these
+    /// errors. Errors of the power sensors are not included.
     pub(super) fn evidence(&self) -> Option<Evidence> {
         let (throughput_error, mut freedom) = self.throughput.autocorrelated_error()?;
         let (mut watts, mut power_error) = (0.0, 0.0_f64);
@@ -146,7 +149,7 @@ pub struct Evidence {
     pub power: Watts,
     /// Relative standard error of the power.
     pub power_error: f64,
-    /// Degrees of freedom of the standard errors; the fewest of all.
+    /// Degrees of freedom of the standard errors: the lowest among those of the throughput and of each group's power.
     pub freedom: f64,
 }
 
@@ -155,10 +158,11 @@ pub struct Evidence {
 pub struct Record {
     /// Measurements of each setting.
     pub points: Vec<PointStats>,
-    /// Setting of maximum usable limits from which a sweep was completed; `None` while the sweep is incomplete.
+    /// Ceiling (all GPUs at their maximum usable limits) from which a sweep down through the limits was completed;
+    /// `None` before the first complete sweep.
     pub closed_at: Option<Setting>,
     /// Relative change of the throughput at the maximum usable limits from start to end of the sweep, due to warming
-    /// up.
+    /// up; `None` before the end of a sweep.
     pub thermal_trend: Option<f64>,
     /// GPUs whose sensors measured the points. Empty in records of older versions.
     #[serde(rename = "boards", default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -171,8 +175,8 @@ impl Record {
         self.points.iter().filter_map(PointStats::operating_point).collect()
     }
 
-    /// Returns the limit with the least energy per sample; `None` before a complete sweep. Considers only measurements
-    /// of equal GPUs with unlocked clocks.
+    /// Returns the power limit with the least energy per sample, among settings with unlocked clocks. `None` before a
+    /// complete sweep, and for jobs on unequal GPUs.
     pub fn most_efficient(&self) -> Option<PowerLimit> {
         self.closed_at.as_ref()?;
         let energy = |p: &OperatingPoint| p.power.mean.get() / p.throughput.mean.get();

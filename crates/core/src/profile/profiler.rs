@@ -1,10 +1,11 @@
 //! The just-in-time profiler: a state machine that takes observations and returns the setting to measure next.
 //!
-//! It sweeps limits from the ceiling (the maximum usable limits) down, then clocks where limits do not bind, and
-//! measures the ceiling again at the end. Later it re-measures the least known points. At each setting it waits until
-//! the GPU has settled, then measures throughput from the job's progress and power from the energy counters until the
-//! standard error is small enough. A sweep ends after two successive settings that are worse in energy *and* time.
-//! Later progress at a setting refines its point; if the job drifts away from its profile, a new sweep begins.
+//! It sweeps power limits from the ceiling (the maximum usable limits) down, then clocks where limits have no effect,
+//! and measures the ceiling again at the end. Later it re-measures the points with the largest errors. At each setting
+//! it waits until the GPU has settled, then measures throughput from the job's progress and power from the energy
+//! counters until the standard error is small enough. A sweep ends after two successive settings that are worse in
+//! energy *and* time. Later progress at a setting refines its point; if the job drifts away from its profile, a new
+//! sweep begins.
 
 mod budget;
 mod measuring;
@@ -34,33 +35,34 @@ pub enum Stage {
         /// Index of the measured setting, 0 at the ceiling.
         index: usize,
     },
-    /// Measuring locked clocks at the maximum usable limit.
+    /// Measuring locked clocks at the maximum usable power limit.
     Clocks {
         /// Index of the measured setting, 0 at the ceiling.
         index: usize,
     },
     /// Measuring the ceiling a second time, which completes the sweep.
     Closing,
-    /// Re-measuring the least known point for up to a minute.
+    /// Re-measuring the point with the largest error, for up to a minute.
     Remeasuring,
     /// Everything is measured; progress refines the points and may reveal drift.
     Done,
 }
 
-/// The just-in-time profiler of one job. Pure: times are arguments.
+/// The just-in-time profiler of one job. Reads no clock: times are arguments.
 #[derive(Clone, Debug)]
 pub struct Profiler {
     settings: Settings,
     groups: Vec<GroupRange>,
     limit_steps: Vec<Vec<Setting>>,
-    /// Clock steps at the ceiling's limit, the ceiling first; empty if clocks are not used.
+    /// Settings of the clock sweep: all at the maximum usable limit, unlocked clocks first. Empty if clocks are not
+    /// used.
     clocks: Vec<Setting>,
     record: Record,
     /// GPUs whose sensors measure the power.
     gpus: Vec<GpuId>,
     /// Number of times that drift from the profile caused a new sweep.
     restarts: u32,
-    /// Most efficient limit at a neighbouring batch size of the job; no better limit is expected below it.
+    /// Most efficient limit at another batch size of the job, if known; lower limits are not expected to be better.
     expected: Option<PowerLimit>,
     closing: Option<PointStats>,
     stage: Stage,
@@ -72,14 +74,14 @@ pub struct Profiler {
     last_report: Option<Monotonic>,
     sweep_time: Seconds,
     since_sweep: Seconds,
-    /// All time covered by reports, and the part spent on re-measurements.
+    /// Time covered by all reports (`reported`), and the part of it spent on re-measurements (`remeasured_time`).
     reported: Seconds,
     remeasured_time: Seconds,
     remeasuring: Option<Setting>,
     far_below: Seconds,
     learning: Learning,
     notes: Vec<String>,
-    /// Profile computed from `record` at its first use, and cleared with each change.
+    /// Profile computed from `record` when it is first needed; cleared whenever something changes that it depends on.
     profile: OnceLock<Profile>,
 }
 
@@ -117,15 +119,15 @@ impl Profiler {
         profiler
     }
 
-    /// Sets the most efficient limit at another batch size of the job. The sweep then ends after one setting below it
-    /// that is worse than the previous one, instead of two.
+    /// Sets the most efficient limit at another batch size of the job, if known. Below that limit, the sweep ends after
+    /// one setting that is worse than the one above it, instead of after two.
     #[must_use]
     pub fn with_expected_limit(mut self, limit: Option<PowerLimit>) -> Self {
         self.expected = limit;
         self
     }
 
-    /// Sets the GPUs whose sensors measure; the record lists them.
+    /// Sets the GPUs whose sensors measure the power; the stored record lists them.
     #[must_use]
     pub fn with_gpus(mut self, gpus: impl IntoIterator<Item = GpuId>) -> Self {
         self.gpus = gpus.into_iter().collect();
@@ -137,8 +139,9 @@ impl Profiler {
         self.restarts
     }
 
-    /// Returns the measurement of a setting with its standard errors; `None` if there are too few data. An unmeasured
-    /// limit that cannot bind has the measurement of the ceiling.
+    /// Returns the measurement of a setting with its standard errors; `None` if there are too few data. For an
+    /// unmeasured limit that cannot have an effect on the job, returns the measurement of the ceiling (maximum usable
+    /// limits).
     pub fn evidence(&self, setting: &Setting) -> Option<Evidence> {
         let loose = self.loose_limits();
         let is_ceiling = matches!(setting.as_slice(), [set] if set.clock.is_none() && loose.contains(&set.limit));
@@ -176,7 +179,8 @@ impl Profiler {
         }
     }
 
-    /// Returns the ceiling: all groups at their maximum usable limits, clocks unlocked. Every slowdown is against it.
+    /// Returns the ceiling: all groups at their maximum usable limits, clocks unlocked. Every slowdown is relative to
+    /// it.
     pub fn ceiling(&self) -> &Setting {
         &self.limit_steps[0][0]
     }
@@ -209,15 +213,15 @@ impl Profiler {
         }
     }
 
-    /// Returns the profile measured so far: the ceiling, then limits, then clocks in descending order. Empty until the
-    /// ceiling is measured.
+    /// Returns the profile measured so far: the ceiling, then limits, then clocks, each in descending order, then
+    /// copies for limits that have no effect. Empty until the ceiling is measured.
     pub fn profile(&self) -> &Profile {
         self.profile.get_or_init(|| self.measured_profile())
     }
 
     pub(super) fn measured_profile(&self) -> Profile {
         let mut points = self.known_points();
-        // Limits that cannot bind get copies of the ceiling's point: a cap on the sum of limits needs them.
+        // Limits that have no effect get copies of the ceiling's point: a cap on the sum of limits needs them.
         let copies = self.loose_limits();
         if let (Some(lowest), [_, ..]) = (copies.last().copied(), points.as_slice()) {
             let locked: Vec<OperatingPoint> =
@@ -235,8 +239,9 @@ impl Profiler {
         Profile { points }
     }
 
-    /// Returns the estimates for telling pauses from training. A rate from few and unequal chunks may contain pauses,
-    /// so the larger of its own error and the error from the noise of all settings applies.
+    /// Returns throughput and power at each setting of the profile, for distinguishing pauses from training. A rate
+    /// from few and unequal chunks may include pauses, so its error is the larger of two: that of the rate's own
+    /// chunks, and that from the noise of all settings.
     pub fn setting_estimates(&self) -> Vec<(Setting, SettingEstimate)> {
         let known = |point: &OperatingPoint| {
             let own = self.stats(&point.setting).map_or(0.0, |stats| stats.throughput.relative_error().unwrap_or(1.0));
@@ -247,7 +252,7 @@ impl Profiler {
         self.profile().points.iter().map(known).collect()
     }
 
-    /// Returns the measured points, and for unequal GPUs those inferred from the groups' sweeps.
+    /// Returns the measured points, and for unequal GPUs also the points inferred from the groups' sweeps.
     fn known_points(&self) -> Vec<OperatingPoint> {
         let known = |setting: &Setting| self.known(setting);
         let Some(top) = known(self.ceiling()) else { return Vec::new() };
@@ -278,19 +283,21 @@ impl Profiler {
         self.limit_steps.iter().enumerate().map(curve).collect()
     }
 
-    /// Returns the noise of the job's throughput over all measurements; `None` if these are too few.
+    /// Returns the noise of the job's throughput over all measurements; `None` if there are too few measurements.
     fn noise(&self) -> Option<Noise> {
         let closing = self.closing.iter().map(|closing| &closing.throughput);
         Noise::pooled(self.record.points.iter().map(|p| &p.throughput).chain(closing))
     }
 
-    /// Returns the noise at one setting, from this setting alone if its measurements suffice.
+    /// Returns the noise of the throughput at one setting: from that setting's measurements alone if there are enough,
+    /// otherwise from all settings. `None` if there are too few of those, too.
     pub fn noise_at(&self, setting: &Setting) -> Option<Noise> {
         let own = self.stats(setting).and_then(|p| Noise::pooled(std::iter::once(&p.throughput)));
         own.filter(Noise::is_well_known).or_else(|| self.noise())
     }
 
-    /// Returns the relative standard error of a setting's throughput; 1 if the noise is unknown.
+    /// Returns the relative standard error of a setting's throughput; 1 if the noise is unknown, `None` if the setting
+    /// is unmeasured.
     fn throughput_error(&self, setting: &Setting) -> Option<f64> {
         let seconds = Seconds::new(self.stats(setting)?.throughput.seconds());
         Some(self.noise_at(setting).map_or(1.0, |noise| noise.error_after(seconds)))

@@ -13,7 +13,7 @@ const fn w(watts: u32) -> PowerLimit {
     PowerLimit::from_milliwatts(watts * 1000)
 }
 
-/// Limit, samples per second and watts, roughly ResNet-50 on an A40.
+/// Power limit in watts, throughput in samples/s and power in watts, roughly ResNet-50 on an A40.
 const CURVE: [(u32, f64, f64); 6] = [
     (300, 100.0, 244.0),
     (250, 98.3, 216.0),
@@ -91,7 +91,7 @@ impl Job {
 fn the_sweep_stops_where_nothing_is_gained_and_returns_to_the_ceiling() {
     let mut job = Job::new(0.0, Record::default());
     job.sweep();
-    // 150 and 100 W are worse in energy and time than the limit before, so 50 W is never tried.
+    // 150 and 100 W are each worse in energy and time than the next higher limit, so 50 W is never tried.
     assert_eq!(job.visited, [300, 250, 200, 150, 100, 300]);
     for point in &job.profiler.profile().points {
         let (_, rate, power) =
@@ -127,7 +127,7 @@ fn inaccurate_points_are_remeasured_within_the_time_share() {
         }
     }
     assert!((1_500..=2_100).contains(&remeasuring), "{remeasuring}");
-    // 200 W is in force most of the time and known best; no plan uses lower limits.
+    // 200 W is in force most of the time, so its point has the smallest error; no plan uses lower limits.
     assert_eq!(visited, [250, 300].map(|limit| vec![w(limit).into()]).into());
     let ceiling = job.profiler.profile().ceiling().expect("measured").throughput;
     assert!(ceiling.relative_error < 0.0004, "{ceiling:?}");
@@ -228,7 +228,7 @@ fn drift_starts_a_new_sweep_after_a_minute() {
     });
     assert!(more.is_some() && job.profiler.wanted() == Some(&vec![w(300).into()]), "{more:?}");
     let notes = job.profiler.take_notes().join("\n");
-    assert!(notes.contains("profiling again: throughput is -"), "{notes}");
+    assert!(notes.contains("profiling again: throughput differs from the profile by -"), "{notes}");
     job.sweep();
     let ceiling = job.profiler.profile().ceiling().expect("measured").throughput.mean;
     assert!((ceiling.get() - 90.0).abs() < 1.0, "{ceiling}");

@@ -6,16 +6,18 @@ use super::slack::SlowedTraining;
 use super::student::student;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Fraction of the expected rate below which an interval is a stall (validation, checkpoint, data loading) even if the
-/// noise is unknown: no power limit slows a job that much.
+/// Fraction of the expected rate (samples/s) below which the time between two reports counts as a pause of the job
+/// (validation, checkpoint, data loading) even if the noise of the rate is unknown: no power limit slows a job that
+/// much.
 pub(super) const STALL: f64 = 0.5;
 
-/// Maximum fraction of unclear time; above it, training time and pauses count as unknown.
+/// Maximum fraction of a job's time in which pauses cannot be distinguished from training. Above it, the durations of
+/// training and pauses count as unknown.
 const MOST_UNCLEAR: f64 = 0.1;
 
 /// Maximum half width of the 95 % confidence interval of a slowdown that is reported: 0.3 percentage points.
 const STATED_WITHIN: f64 = 0.003;
-/// Relative time gain, as a fraction, that counts as rounding.
+/// Largest relative time gain (negative slowdown) that counts as rounding: 0.0001 is 0.01 %.
 const ROUNDING: f64 = 1e-4;
 
 /// Progress of a job accumulated since its first report.
@@ -36,7 +38,7 @@ pub struct ProgressAccount {
     /// Part of `metered` in which a power limit below the maximum usable limit lowered the power.
     #[serde(default)]
     pub bound: Seconds,
-    /// Energy of `bound`.
+    /// Energy used during the time `bound`.
     #[serde(default)]
     pub bound_energy: Joules,
     /// Time in which reports were too sparse or too irregular to distinguish pauses from training.
@@ -45,8 +47,8 @@ pub struct ProgressAccount {
     /// Time that may be attributed wrongly to training or to pauses.
     #[serde(default)]
     pub doubt: Seconds,
-    /// Training below the reference setting. Absent before the first report and in accounts of older versions, where
-    /// all training counts as below that setting.
+    /// Training below the reference setting (all GPUs at their maximum usable limits). Absent before the first report
+    /// and in accounts of older versions; all training then counts as below the reference setting.
     #[serde(default)]
     pub lost: Option<SlowedTraining>,
 }
@@ -69,12 +71,14 @@ impl ProgressAccount {
         }
     }
 
-    /// Returns the training below the reference setting.
+    /// Returns the training below the reference setting (maximum usable limits): all training if it was not recorded
+    /// separately.
     pub fn lost(&self) -> SlowedTraining {
         self.lost.unwrap_or(SlowedTraining { below: self.active, samples: self.samples })
     }
 
-    /// Adds stalled time with its energy, if known. If its mean power is at least `bound`, the power limit lowered it.
+    /// Adds stalled time with its energy, if known. If the mean power of that time is at least `bound`, a power limit
+    /// counts as having lowered it; with `None`, never.
     pub(super) fn add_stall(&mut self, span: Seconds, energy: Option<Joules>, bound: Option<Watts>) {
         self.stalled += span;
         let Some(energy) = energy else { return };

@@ -6,13 +6,13 @@ use super::steps::Setting;
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, Seconds};
 
-/// Minimum duration in seconds, so that rounding gives none of zero length.
+/// Minimum duration in seconds of an interval without its power dips, so that rounding never makes it zero.
 const LEAST_SPAN: f64 = 0.05;
 
 /// Interval between two progress reports that show new samples.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProgressInterval {
-    /// Start and end on the daemon's clock.
+    /// Start (`from`) and end (`to`) on the daemon's clock.
     pub(super) from: Monotonic,
     pub(super) to: Monotonic,
     pub(super) span: Seconds,
@@ -31,7 +31,7 @@ impl ProgressInterval {
         Self { from, to: from, energy: Some(Joules::ZERO), ..Self::default() }
     }
 
-    /// Returns the setting if there was only one and the daemon did not pause the job.
+    /// Returns the setting of the interval; `None` if there were several, or if the daemon paused the job.
     pub(super) fn setting(&self) -> Option<&Setting> {
         match self.settings.as_slice() {
             [(only, _)] if self.idle <= Seconds::ZERO => Some(only),
@@ -39,14 +39,14 @@ impl ProgressInterval {
         }
     }
 
-    /// Returns true if this setting was in force throughout and the daemon did not pause the job.
+    /// Returns true if `setting` was in force throughout the interval and the daemon did not pause the job.
     pub(super) fn is_at(&self, setting: &Setting) -> bool {
         let same = |set: &Setting| set.len() == setting.len() && set.iter().zip(setting).all(|(a, b)| a.same_as(*b));
         self.idle <= Seconds::ZERO && !self.settings.is_empty() && self.settings.iter().all(|(set, _)| same(set))
     }
 
     pub(super) fn work(&self, dip: &Dip) -> IntervalWork {
-        // A dip already explains the reports without progress.
+        // A power dip in the interval already explains why some reports showed no progress.
         let waited = self.waited && dip.span <= Seconds::ZERO;
         IntervalWork { span: (self.span - dip.span).get().max(LEAST_SPAN), done: self.done.get(), waited }
     }

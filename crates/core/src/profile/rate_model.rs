@@ -9,15 +9,16 @@ use crate::time::Monotonic;
 use crate::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
 /// Assumed lower bound of the training power at an unmeasured setting, as a fraction of the limit or of the power at
-/// the reference setting, whichever is lower. Holds for 1,315 of 1,331 rows of recorded traces; their minimum is 0.74.
+/// the reference setting (maximum usable limits), whichever is lower. Holds for 1,315 of 1,331 rows of recorded traces;
+/// the lowest fraction in these rows is 0.74.
 const LEAST_POWER_SHARE: f64 = 0.8;
-/// Quantile of the power readings at a setting, pauses included, that is taken for training power.
+/// Quantile of all power readings at a setting, including those in pauses, that is taken as the training power.
 const UPPER_QUANTILE: f64 = 0.75;
-/// Relative deviation from that quantile up to which readings count as training power.
+/// Relative deviation from the quantile [`UPPER_QUANTILE`] up to which readings count as training power.
 const FLUCTUATION: f64 = 0.1;
-/// Minimum number of readings for estimating training power from them.
+/// Minimum number of readings at a setting for estimating the training power from them.
 const LEAST_READINGS: usize = 5;
-/// Ratio of peak to mean power of a GPU.
+/// Assumed ratio of a GPU's peak power to its mean power.
 const PEAK_TO_MEAN: f64 = 1.1;
 /// Half width of a measured rate's bounds, in standard errors.
 const RATE_ERRORS: f64 = 2.0;
@@ -102,8 +103,8 @@ impl<'a> RateModel<'a> {
         Self { groups, drawn, estimate, reference: estimate(&groups.reference) }
     }
 
-    /// Returns the mean throughput bounds of an interval, weighted by `net`, the time at each of its settings without
-    /// dips; `None` if they are unknown at one of the settings.
+    /// Returns the bounds of an interval's mean throughput. `net` is the time spent at each of the interval's settings,
+    /// without power dips; it weights the bounds at these settings. `None` if the bounds at one of them are unknown.
     pub(super) fn rates(&self, of: &ProgressInterval, net: &[Seconds]) -> Option<RateBounds> {
         let time: Seconds = net.iter().copied().sum();
         let mut mean = RateBounds { least: SamplesPerSecond::ZERO, most: SamplesPerSecond::ZERO };
@@ -116,8 +117,10 @@ impl<'a> RateModel<'a> {
         (time > Seconds::ZERO && mean.least > SamplesPerSecond::ZERO).then_some(mean)
     }
 
-    /// Returns the measured rate ± two standard errors, limited to the assumed bounds, or else the assumed bounds: from
-    /// the reference rate times the limit's ratio (power falls faster than throughput) to the reference rate.
+    /// Returns the bounds of the rate at a setting: the measured rate ± two standard errors, limited to the assumed
+    /// bounds, or the assumed bounds alone if the setting is unmeasured. The assumed upper bound is the rate at the
+    /// reference setting; the lower one is that rate times the ratio of the setting's limit to the lower of the
+    /// reference's limit and peak power (power falls faster than throughput).
     fn rates_at(&self, setting: &Setting) -> Option<RateBounds> {
         let assumed = self.assumed_rates(setting);
         let Some(SettingEstimate { throughput, error, .. }) = self.estimate(setting) else { return assumed };
@@ -159,7 +162,8 @@ impl<'a> RateModel<'a> {
         powers
     }
 
-    /// Returns the training power from measurements, else assumed from the limit, else estimated from readings.
+    /// Returns the training power at a setting: from measurements, else assumed from the limit, else estimated from the
+    /// power readings. `None` if none of these is possible.
     fn training_power(&self, setting: &Setting) -> Option<Watts> {
         let known = (self.estimate)(setting).map(|known| known.power);
         let plain = setting.iter().all(|set| set.clock.is_none());
@@ -185,7 +189,8 @@ impl<'a> RateModel<'a> {
         powers
     }
 
-    /// Returns the mean of the readings near the upper quartile, because lower readings may be pauses.
+    /// Returns the mean of the power readings near the upper quartile, because lower readings may be pauses; `None` if
+    /// there are too few readings.
     fn upper_quartile_power(&self, setting: &Setting) -> Option<Watts> {
         let mut powers: Vec<Watts> = self.sufficient_readings(setting);
         powers.sort_by(Watts::total_cmp);

@@ -12,11 +12,11 @@ const MOST_STEP: Watts = Watts::new(1000.0);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Power-limit step of a sweep.
+    /// Step between the power limits of a sweep (the profiling run down through the limits).
     pub step_w: Watts,
     /// Lowest power limit to measure; the GPU's minimum if absent.
     pub lowest_w: Option<Watts>,
-    /// Step between the clocks of a sweep where the power limit does not bind.
+    /// Step between the locked clocks that a sweep measures if the power limit has no effect on the job.
     pub clock_step_mhz: u32,
     /// Time after a change of the power limit or clock during which nothing is measured.
     pub settle_s: Seconds,
@@ -80,7 +80,7 @@ impl Settings {
                 let meant = if lowest > Watts::ZERO { "; was it given in kilowatts?" } else { "" };
                 let given = Short(lowest.get());
                 return Err(format!(
-                    "lowest_w = {given} must be at least 1 W; without it, the GPU's minimum holds{meant}"
+                    "lowest_w = {given} must be at least 1 W; if it is left out, the GPU's minimum limit is used{meant}"
                 ));
             }
             check_power(lowest, Some(1)).map_err(|why| format!("lowest_w is {why}"))?;

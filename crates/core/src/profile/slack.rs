@@ -1,21 +1,23 @@
 //! Slack account: time that a job lost to lower limits so far, and may still lose.
 //!
-//! Only intervals at other settings than the reference (maximum usable limits) count, with their duration less the time
-//! that their samples take at the reference. The account pays for profiling, planned slowdown and waiting for reports.
+//! An interval costs time only if its setting is not the reference (maximum usable limits): its duration less the time
+//! that its samples would have taken at the reference. The account pays for profiling, planned slowdown and waiting for
+//! reports.
 
 use serde::{Deserialize, Serialize};
 
 use super::noise::Noise;
 use crate::units::{Samples, SamplesPerSecond, Seconds};
 
-/// Time by which a job may exceed its allowed slowdown due to noise without a reserve for that time.
+/// Time by which noise may make a job exceed its allowed slowdown; plans keep no reserve for this time.
 const TOLERATED: Seconds = Seconds::new(1.0);
-/// Minimum and maximum of this tolerance as a fraction of the job's duration.
+/// Minimum (first) and maximum (second) of the tolerance [`TOLERATED`], as fractions of the job's duration.
 const TOLERATED_PART: (f64, f64) = (0.0009, 0.0025);
-/// Minimum reserve, in standard errors of the reference throughput.
+/// Minimum reserve (time that plans leave unspent), in standard errors of the reference throughput.
 const LEAST_RESERVE: f64 = 0.5;
 
-/// Training of a job below the reference setting since its first report.
+/// Training that a job has done below the reference setting (all GPUs at their maximum usable limits) since its first
+/// report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SlowedTraining {
     /// Training time in intervals with a setting other than the reference.
@@ -37,7 +39,7 @@ impl SlowedTraining {
     }
 }
 
-/// Time that a job may lose in total, and time that it has lost.
+/// Time that a job may lose to lower limits in total, and time that it has lost so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slack {
     /// Time that the job may lose in total, less the reserve for the error of the reference throughput.
@@ -46,7 +48,7 @@ pub struct Slack {
     pub lost: Seconds,
     /// Duration of the whole job at the reference setting; `None` if its work is unknown.
     pub whole: Option<Seconds>,
-    /// Allowed slowdown, less that reserve; 0.03 is 3 %.
+    /// Allowed slowdown, less the reserve for the error of the reference throughput; 0.03 is 3 %.
     pub part: f64,
 }
 
@@ -57,11 +59,13 @@ impl Slack {
     }
 }
 
-/// Returns the fraction of a job's duration that plans leave unspent because the reference throughput has an error: the
-/// 99.5 % quantile of that error less a tolerance (1 s, within 0.09 % and 0.25 % of the duration), and at least half a
-/// standard error. Returns 1 while the noise is unknown, except for a zero error.
+/// Returns the fraction of a job's duration that plans leave unspent because the reference throughput (at the maximum
+/// usable limits) has an error: the 99.5 % quantile of that error less a tolerance (1 s, but at least 0.09 % and at
+/// most 0.25 % of the duration), and at least half a standard error. While the noise is unknown, returns 1, or 0 if
+/// `error` is zero.
 ///
-/// `error` is the relative standard error of that throughput, `whole` the duration of all work at the reference.
+/// `error` is the relative standard error of the reference throughput, `whole` the duration of all work at the
+/// reference.
 pub fn reserve(error: f64, noise: Option<&Noise>, whole: Seconds) -> f64 {
     let Some(noise) = noise else { return if error > 0.0 { 1.0 } else { 0.0 } };
     let part = if whole > Seconds::ZERO { TOLERATED / whole } else { 0.0 };

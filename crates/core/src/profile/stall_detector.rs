@@ -1,10 +1,11 @@
 //! Detects a job's own pauses (evaluation, checkpoint, input) from its power and progress, and splits time and energy
 //! between training and pauses.
 //!
-//! The unit is the interval between two reports with progress. Reports without progress extend it, so a pause begins at
-//! the last progress before it. Power dips that progress confirms are pauses, accurate to the second. Where pauses draw
-//! about as much power as training, intervals at one setting are compared ([`super::pause_detection`]). Intervals with
-//! several or hardly known settings are judged by known or bounded rates; time that may be either is in doubt.
+//! The detector judges intervals between two reports with progress. A report without progress does not end an interval,
+//! so a pause begins at the last progress before it. Power dips that are confirmed by progress are pauses, accurate to
+//! the second. Pauses that draw about as much power as training are found by comparing intervals at one setting
+//! ([`super::pause_detection`]). Intervals with several settings, or with a setting of which little is known, are
+//! judged by measured or assumed bounds of their rate; time that may be training or pause is in doubt.
 
 use std::collections::VecDeque;
 
@@ -18,21 +19,22 @@ use super::steps::{GroupRange, Setting};
 use crate::time::Monotonic;
 use crate::units::{Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Number of latest intervals that are judged again with each new one.
+/// Number of latest intervals that are judged anew (training or pause) with each new interval.
 const KEPT: usize = 48;
-/// Minimum ratio of a pause's mean power to the power limit from which the limit counts as lowering that power.
+/// Ratio of a pause's mean power to the power limit from which on the limit counts as having lowered the pause's power.
 const BOUND: f64 = 0.95;
 /// Minimum duration of an energy reading; shorter ones are merged.
 const SHORTEST_READING: Seconds = Seconds::new(0.5);
-/// Tolerances of the test that a dip is no pause because training outside of it would be too fast: a factor on the
-/// maximum rate, and extra time for the dip's edges.
+/// Tolerances for rejecting a power dip as a pause, because the interval's samples are too many for the time outside of
+/// the dip: a factor on the maximum rate (`FASTER`), and extra time for the dip's edges (`EDGES`).
 const FASTER: f64 = 1.1;
 const EDGES: Seconds = Seconds::new(0.3);
-/// Number of readings kept from before the oldest interval, to find dips that began there.
+/// Number of energy readings kept from before the oldest interval, to find dips that began before it and end in it.
 const BEFORE: usize = 5;
 /// Maximum number of intervals with progress that a pause can overlap.
 const MOST_TOUCHED: usize = 3;
-/// Maximum fraction of the squared throughput differences that is left without the dips if dips explain them.
+/// Maximum fraction of the squared throughput differences between intervals that may remain after the dips are
+/// subtracted, if dips are to count as the explanation of these differences.
 const EXPLAINED: f64 = 0.25;
 /// Number of latest intervals; the longest of them is taken as the usual report interval.
 const USUAL: usize = 6;
@@ -44,11 +46,11 @@ struct LastReading {
     energy: Option<Joules>,
 }
 
-/// Splits a job's time and energy between training and its own pauses. Pure: times are arguments.
+/// Splits a job's time and energy between training and its own pauses. Reads no clock: times are arguments.
 #[derive(Clone, Debug)]
 pub struct StallDetector {
     groups: GpuGroups,
-    /// Account of intervals that are no longer judged.
+    /// Account of older intervals, which are no longer judged anew.
     finalised: ProgressAccount,
     recent: VecDeque<ProgressInterval>,
     open: ProgressInterval,
@@ -86,9 +88,9 @@ impl StallDetector {
         self.groups = GpuGroups::of(groups);
     }
 
-    /// Records the setting in force, `None` if equal GPUs differ or one does not respond, and the cumulative energy,
-    /// `None` if unknown. `idle` means that the daemon paused the job. Call it at each tick and right before
-    /// [`Self::report`].
+    /// Records the state of the job's GPUs. `setting` is the setting in force, `None` if equal GPUs differ or one does
+    /// not respond. `energy` is the cumulative energy, `None` if unknown. `idle` means that the daemon paused the job.
+    /// Call this at each tick and right before [`Self::report`].
     pub fn observe(&mut self, at: Monotonic, setting: Option<&Setting>, energy: Option<Joules>, idle: bool) {
         let Some(before) = self.last_reading.replace(LastReading { at, energy }) else { return };
         let span = at.since(before.at);
@@ -110,7 +112,8 @@ impl StallDetector {
         }
     }
 
-    /// Stores an energy reading, and merges short ones because counters are coarse. A reading lies within one interval.
+    /// Stores an energy reading, merged with the previous one if either is short, because counters update in coarse
+    /// steps. A stored reading never extends over two intervals.
     fn draw(&mut self, drawn: EnergyInterval) {
         let within = self.open.from;
         let joins = |last: &&mut EnergyInterval| {
@@ -156,7 +159,8 @@ impl StallDetector {
         self.account(known, ends)
     }
 
-    /// Returns the pauses in the interval that the last report ended; `None` if it showed no progress.
+    /// Returns the pauses in the interval that the last report ended; `None` if that report showed no progress and so
+    /// ended none.
     pub fn latest_pauses(&self) -> Option<LatestPauses> {
         self.latest_pauses
     }
@@ -244,7 +248,7 @@ impl StallDetector {
             self.recent.iter().map(|of| of.settings.iter().map(|(_, time)| *time).collect()).collect();
         for run in runs(readings) {
             let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
-            // A job that reports progress several times meanwhile is not paused.
+            // A job that reports progress several times during a dip is not paused.
             if self.recent.iter().filter(|of| of.from < to && from < of.to && of.done > Samples::ZERO).count()
                 > MOST_TOUCHED
             {
@@ -278,7 +282,8 @@ impl StallDetector {
         sums.into_iter().zip(net).map(|(dip, net)| IntervalDips { dip, net }).collect()
     }
 
-    /// Returns true for each interval at whose setting dips explain the throughput differences between intervals.
+    /// Returns one flag per recent interval: true if, at the interval's setting, dips explain the differences in
+    /// throughput between intervals.
     fn borne_out(&self, sums: &[Dip]) -> Vec<bool> {
         let mut borne_out = vec![false; sums.len()];
         for place in 0..sums.len() {
@@ -316,7 +321,8 @@ impl StallDetector {
             }
         }
         let own = energy.filter(|_| span > Seconds::ZERO).map(|energy| energy / span);
-        // The profile's values are more accurate than an interval's own as long as both agree.
+        // The profile's values are used as long as they agree with those of these intervals, because they are more
+        // accurate.
         let near = |known: f64, own: f64| (known / own - 1.0).abs() < LEAST_PART;
         let enough = places.len() >= FEW;
         for (place, slow) in places.iter().zip(&verdict.paused) {
@@ -337,8 +343,8 @@ impl StallDetector {
         }
     }
 
-    /// Returns the account of one interval without a pause, or of successive intervals with pauses that start at index
-    /// `from`: their time and energy split between training and pauses.
+    /// Splits the time and energy of `run` between training and pauses. The run is one interval without a pause, or
+    /// successive intervals with pauses; `from` is the index of its first interval.
     fn split(&self, run: &[IntervalVerdict], from: usize) -> ProgressAccount {
         let intervals = || self.recent.iter().skip(from).zip(run);
         let mut sums = ProgressAccount::default();
@@ -380,15 +386,17 @@ impl StallDetector {
             return with_losses(sums);
         }
         sums.active = span - stalled;
-        // At its maximum usable limit the job has the same power in pauses as in the reference case.
+        // At the maximum usable limit, pauses draw the same power as in the reference case, so the limit has not
+        // lowered it.
         let bound = Some(capped * BOUND).filter(|_| capped < self.groups.ceiling * BOUND);
         sums.add_stall(stalled, energy, bound);
         with_losses(sums)
     }
 
-    /// Returns the account since the last progress: training, or a pause once longer than two usual intervals.
+    /// Returns the account of the time since the last progress: it counts as training, or as a pause once it is longer
+    /// than two usual report intervals.
     fn open_interval(&self) -> ProgressAccount {
-        // The time lost against the reference counts when the interval ends.
+        // Time lost against the reference setting counts only once the interval ends.
         let mut sums = ProgressAccount { lost: Some(SlowedTraining::default()), ..ProgressAccount::default() };
         let span = self.open.span;
         let usual = self.recent.iter().rev().take(USUAL).map(|s| s.trainable().get()).fold(0.0, f64::max);
@@ -401,7 +409,8 @@ impl StallDetector {
     }
 }
 
-/// Returns the latest readings at one setting's training power, merged; `None` if shorter than [`SUFFICIENT`].
+/// Returns the latest readings at the current training power, merged until they last [`SUFFICIENT`]; `None` if they are
+/// shorter in total.
 fn tail(readings: &[Reading]) -> Option<Reading> {
     let mut tail = *readings.last()?;
     let level = tail.training;
@@ -429,7 +438,7 @@ struct IntervalDips {
 struct IntervalVerdict {
     /// True if the interval contains a pause besides its dips, or possibly the beginning of one.
     paused: bool,
-    /// True if the interval itself took too long, not only the one after it.
+    /// True if the interval itself took longer than its samples explain; false if only the next interval did.
     alone: bool,
     /// True if pauses cannot be distinguished from training in this interval.
     unclear: bool,
@@ -441,7 +450,8 @@ struct IntervalVerdict {
 }
 
 impl IntervalVerdict {
-    /// Judges an interval by the known or assumed rate bounds of its settings.
+    /// Judges an interval by the measured or assumed rate bounds of its settings. `shown` are its power dips, `quantum`
+    /// the samples of one training step (0 if steps do not matter).
     fn by_rates(of: &ProgressInterval, shown: &IntervalDips, quantum: f64, model: &RateModel<'_>) -> Self {
         let net = of.trainable() - shown.dip.span;
         let mut it = Self { dip: shown.dip, power: model.power(of), ..Self::default() };

@@ -46,20 +46,21 @@ impl Lagged {
     }
 }
 
-/// Sums over the residuals of chunks from their rate R, relative to that rate.
+/// Sums over the residuals y − R·t of chunks from their common rate R, each relative to R.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Scatter {
     /// Σ(y − R·t)²/R², in s².
     pub(super) squares: f64,
     /// Sum of the products of successive residuals, divided by R², in s².
     pub(super) lag_products: f64,
-    /// Duration of the chunks in seconds, less the mean chunk's, because R is estimated from the same chunks.
+    /// Total duration of the chunks in seconds, less that of an average chunk, because R is estimated from the same
+    /// chunks.
     pub(super) seconds: f64,
     /// Degrees of freedom of `squares`.
     pub(super) degrees_of_freedom: f64,
 }
 
-/// Upper bound of the estimated autocorrelation: a stronger one looks like a changed rate.
+/// Upper bound of the estimated autocorrelation; a stronger correlation looks like a change of the rate.
 pub(super) const MOST_CORRELATED: f64 = 0.95;
 
 impl RateStats {
@@ -112,10 +113,10 @@ impl RateStats {
         Some((self.squares(rate) * self.n / (self.n - 1.0)).sqrt() / self.t / rate)
     }
 
-    /// Returns the relative standard error and its degrees of freedom for autocorrelated chunks: a first-order
-    /// autoregressive process, whose mean has (1 + ρ)/(1 − ρ) times the variance (Wilks, *Statistical Methods in the
-    /// Atmospheric Sciences*, ch. 5). Chunks of unequal length count as (Σt)²/Σt² equal ones (Kish). `None` while
-    /// unknown.
+    /// Returns the relative standard error (first) and its degrees of freedom (second) for autocorrelated chunks: a
+    /// first-order autoregressive process, whose mean has (1 + ρ)/(1 − ρ) times the variance (Wilks, *Statistical
+    /// Methods in the Atmospheric Sciences*, ch. 5). Chunks of unequal length count as (Σt)²/Σt² equal ones (Kish).
+    /// `None` for fewer than two chunks or a zero rate.
     pub fn autocorrelated_error(&self) -> Option<(f64, f64)> {
         let (rate, error) = self.rate().zip(self.relative_error())?;
         let squares = self.squares(rate);
@@ -139,7 +140,7 @@ impl RateStats {
         })
     }
 
-    /// Returns the sum of squared residuals from `rate`.
+    /// Returns the sum of the squared residuals y − `rate`·t of all chunks.
     fn squares(&self, rate: f64) -> f64 {
         (self.yy - 2.0 * rate * self.ty + rate * rate * self.tt).max(0.0)
     }

@@ -13,7 +13,8 @@ pub struct GroupRange {
     pub gpus: u32,
     /// Maximum usable limit (`planning.md` §5).
     pub ceiling: PowerLimit,
-    /// Original limit, if all GPUs of the group have the same one. A sweep of a single group measures it too.
+    /// Original limit (in force before wattune's first write), if all GPUs of the group have the same one. If the job
+    /// has only this group, its sweep measures that limit too.
     pub original: Option<PowerLimit>,
     /// Lowest power limit that the GPUs accept.
     pub min: PowerLimit,
@@ -85,9 +86,10 @@ pub struct GroupPoint {
 }
 
 /// Infers settings that slow all groups equally: for each measured throughput, the lowest limit of each group that
-/// still reaches it. Throughput and power come from the groups' own sweeps until a setting has been measured itself.
+/// still reaches it. Throughput and power of such a setting come from the groups' own sweeps and get `relative_error`.
 ///
-/// `curves` holds one sweep per group, maximum usable limit first. The result omits that limit; fastest first.
+/// `curves` holds one sweep per group, the maximum usable limit first. The returned points, fastest first, omit the
+/// setting of maximum usable limits.
 pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<OperatingPoint> {
     let Some(top) = curves.iter().filter_map(|c| c.first()).map(|p| p.throughput).reduce(SamplesPerSecond::max) else {
         return Vec::new();
@@ -117,7 +119,7 @@ pub fn equalised(curves: &[Vec<GroupPoint>], relative_error: f64) -> Vec<Operati
 }
 
 /// Returns the lowest limit at which a group reaches the throughput `level`, interpolated between measured limits and
-/// rounded up to 1 W.
+/// rounded up to 1 W. `None` if no measured limit reaches it.
 fn slowest_that_reaches(curve: &[GroupPoint], level: SamplesPerSecond) -> Option<GroupPoint> {
     let last = curve.iter().rposition(|p| p.throughput >= level * 0.999)?;
     let above = curve[last];

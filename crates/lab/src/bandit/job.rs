@@ -1,14 +1,14 @@
-//! A recurring job on a GPU: for each batch size, the epochs that training runs needed, and the epochs measured at each
-//! power limit.
+//! A recurring job on a GPU: for each batch size, the numbers of epochs that training runs needed, and the epochs
+//! measured at each power limit.
 
 use crate::traces::Epoch;
 use wattune_core::bandit::{Cost, Knob};
 use wattune_core::units::{Joules, Seconds, Watts};
 
-/// A recurring job on one GPU, for each batch size with its training runs and measurements.
+/// A recurring job on one GPU, with training runs and measurements for each batch size.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// GPU of the job.
+    /// Name of the job's GPU.
     pub gpu: String,
     /// Name of the job: dataset/network.
     pub workload: String,
@@ -20,9 +20,11 @@ pub struct Job {
     pub max_epochs: u32,
     /// Index of the default batch size among the arms.
     pub default: usize,
-    /// Default number of recurrences: 2·|B|·|P| for the batch sizes B with runs for the target, and their limits P.
+    /// Default number of recurrences: 2·|B|·|P|, where B are the batch sizes with training runs for the target, and P
+    /// are the power limits at which these batch sizes were measured.
     pub recurrences: u32,
-    /// Notes on gaps of the traces: as in the published simulator, only batch sizes in both traces can be chosen.
+    /// Notes on batch sizes that cannot be chosen or were not measured at all limits. As in the published simulator,
+    /// only batch sizes in both traces can be chosen.
     pub notes: Vec<String>,
 }
 
@@ -31,7 +33,8 @@ pub struct Job {
 pub struct Arm {
     /// Batch size: samples per step.
     pub batch_size: u64,
-    /// For each training run of the trace, the epoch after which it reached its target, or `None`; not empty.
+    /// For each training run in the trace, the number of epochs after which the run reached its target, or `None`; not
+    /// empty.
     pub paths: Vec<Option<u32>>,
     /// Measurements at each power limit, the largest limit first; not empty.
     pub levels: Vec<Level>,
@@ -61,12 +64,13 @@ impl Arm {
         self.levels[0].limit
     }
 
-    /// Returns the index of the limit with the cheapest epoch; of equals, that of the largest limit.
+    /// Returns the index of the limit with the cheapest epoch; of limits with equal costs, that of the largest.
     pub fn best_level(&self, knob: &Knob) -> usize {
         cheapest(self.levels.iter().map(|level| level.epoch_cost(knob)))
     }
 
-    /// Returns mean energy and time of an epoch over the measurements at these limits.
+    /// Returns the mean energy (first) and the mean time (second) of an epoch, over the measurements at a range of
+    /// limits.
     #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
     pub fn mean_epoch(&self, levels: std::ops::RangeInclusive<usize>) -> (Joules, Seconds) {
         let epochs: Vec<&Epoch> = self.levels[levels].iter().flat_map(|level| &level.epochs).collect();
@@ -77,24 +81,28 @@ impl Arm {
     }
 }
 
-/// Returns the index of the smallest cost; of equals, the first.
+/// Returns the index of the smallest cost; of equal costs, that of the first.
 pub(super) fn cheapest(costs: impl Iterator<Item = Cost>) -> usize {
     costs.enumerate().min_by(|a, b| a.1.get().total_cmp(&b.1.get())).map_or(0, |(index, _)| index)
 }
 
 impl Job {
-    /// Returns the cost function of the job's runs; `eta` weighs energy against time.
+    /// Returns the cost function of the job's runs; `eta` is the weight of energy against time, from 0 to 1.
     pub fn knob(&self, eta: f64) -> Knob {
         Knob { eta, max_power: self.max_power }
     }
 
-    /// Returns the index of a batch size among the arms, if it is one.
+    /// Returns the index of a batch size among the arms; `None` if the job does not have this batch size.
     pub fn arm_of(&self, batch_size: u64) -> Option<usize> {
         self.arms.iter().position(|arm| arm.batch_size == batch_size)
     }
 
-    /// Keeps only batch sizes that `other` has too, which is the same job on the other side of a switch of traces, and
-    /// adapts the default batch size. Adds notes about changes; `side` says on which side of the switch `other` is.
+    /// Removes the batch sizes that `other` lacks, and adapts the default batch size. `other` is the same job with the
+    /// traces on the other side of a switch of traces, and `side` says on which side ("before" or "after"). Adds notes
+    /// about the changes.
+    ///
+    /// # Errors
+    /// If no batch size is left, or the new default batch size is not among those that are left.
     pub fn shared_with(&mut self, other: &Self, side: &str) -> Result<(), String> {
         let asked = self.arms[self.default].batch_size;
         let mut lacking: Vec<u64> = self.arms.iter().map(|arm| arm.batch_size).collect();

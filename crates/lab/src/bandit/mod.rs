@@ -1,9 +1,9 @@
 //! Recurring jobs on recorded training runs: the batch sizes that policies choose, and the costs of these choices.
 //!
-//! [`Traces`] joins Zeus's trace files; a [`Job`] is one of their workloads on a GPU. A [`policy`] chooses batch size
-//! and power limit of each run, whose epochs are drawn from the traces. [`recur()`] repeats a job one run after the
-//! other, [`overlap()`] follows a trace of submissions. [`oracle`] knows the best choice, with which a [`Study`]
-//! compares.
+//! [`Traces`] joins Zeus's trace files; a [`Job`] is a workload of the traces on a GPU. A [`policy`] chooses batch size
+//! and power limit of each run; the number and the measurements of the run's epochs are drawn from the traces.
+//! [`recur()`] repeats a job one run after the other; [`overlap()`] starts the runs as a trace of submissions says. A
+//! [`Study`] compares policies with the [`oracle`], which knows the best choice beforehand.
 
 mod job;
 pub mod oracle;

@@ -1,4 +1,4 @@
-//! A recurring job whose submissions overlap.
+//! Simulation of a recurring job whose runs are started by a trace of submissions, and may overlap.
 
 use super::job::Job;
 use super::play::{TRIES, play};
@@ -8,7 +8,7 @@ use crate::traces::Submission;
 use wattune_core::bandit::Generator;
 use wattune_core::units::Seconds;
 
-/// A run that has not ended yet; the policy does not know its result before it ends.
+/// A run that has not ended yet. Its result is computed already, but the policy observes it only when the run ends.
 struct RunInFlight {
     end: Seconds,
     duration: Seconds,
@@ -29,9 +29,10 @@ struct Group<'a> {
     runs: Vec<Run>,
 }
 
-/// Runs the submissions of one group under a policy, in the order of their starts. At each start, the policy first
-/// observes the runs that have ended, in the order of their ends. A run that did not reach its target is repeated for
-/// the same time, up to 20 runs in all. At the end, the policy observes all remaining runs.
+/// Runs the submissions of one group (a recurring job) under a policy, in the order of their starts. Before each start,
+/// the policy observes the runs that have ended by then, in the order of their ends. A run that did not reach its
+/// target is repeated when it ends, with the same duration, up to 20 runs for a submission. After the last submission,
+/// the policy observes all remaining runs.
 pub fn overlap(
     job: &Job,
     knobs: &Knobs,
@@ -67,7 +68,7 @@ impl Group<'_> {
         self.flights.push(RunInFlight { end, duration, recurrence, tries, ratio, ended });
     }
 
-    /// Lets the policy observe the runs that ended at `by` or before; all runs if `by` is absent.
+    /// Lets the policy observe the runs that ended at `by` or before; all runs if `by` is `None`.
     fn collect(&mut self, by: Option<Seconds>) {
         let is_over = |flight: &RunInFlight| by.is_none_or(|by| flight.end <= by);
         while let Some(place) = first(&self.flights).filter(|place| is_over(&self.flights[*place])) {

@@ -1,14 +1,14 @@
-//! Plays one run, drawn from the traces.
+//! Simulates one run of a recurring job, drawn from the traces.
 
 use super::job::Job;
 use super::policy::Chooser;
 use super::run::{EndedRun, Setting};
 use wattune_core::bandit::Generator;
 
-/// Maximum number of tries until a run reaches its target.
+/// Maximum number of runs in a recurrence, which is over when a run reaches its target.
 pub(super) const TRIES: u32 = 20;
 
-/// Plays a run with a batch size and limit: draws a training run and a measured epoch from the traces.
+/// Simulates a run with a batch size and limit: draws a training run and a measured epoch from the traces at random.
 pub(super) fn play(
     job: &Job,
     eta: f64,
@@ -24,7 +24,7 @@ pub(super) fn play(
     let (path, epoch) = (arm.paths[row / measured.len()], measured[row % measured.len()]);
     let most = policy.patience(job, &setting, &epoch).min(job.max_epochs);
     let (epochs, reached) = path.filter(|epoch| *epoch <= most).map_or((most, false), |epoch| (epoch, true));
-    // If the run profiles power limits, its first epoch has the energy and time of profiling.
+    // If the run profiles power limits, `profiling` replaces the energy and time of its first epoch.
     let others = f64::from(epochs.saturating_sub(1));
     let (energy, time) = match setting.profiling {
         Some((energy, time)) if epochs > 0 => (energy + epoch.energy() * others, time + epoch.time * others),

@@ -1,4 +1,4 @@
-//! One recurring job, with one run after the other.
+//! Simulation of a recurring job with one run after the other.
 
 use super::job::Job;
 use super::play::{TRIES, play};
@@ -6,35 +6,36 @@ use super::policy::{Knobs, Policy, SimulationError};
 use super::run::{JobRuns, Run};
 use wattune_core::bandit::{Cost, Generator};
 
-/// A recurring job, and how it recurs.
+/// A recurring job, the number of its recurrences, and the settings of policies.
 #[derive(Clone, Copy, Debug)]
 pub struct Recurring<'a> {
-    /// The job until the switch of its traces, if there is one.
+    /// The job, with its traces before a switch, if there is one.
     pub job: &'a Job,
     /// Number of recurrences of the job.
     pub recurrences: u32,
     /// Settings of all policies.
     pub knobs: Knobs,
-    /// Switch of the job's traces; absent if they stay the same.
+    /// Switch to other traces; `None` if the job's traces stay the same.
     pub switch: Option<&'a Switch>,
 }
 
-/// A switch to other traces.
+/// A switch of a recurring job to other traces.
 #[derive(Clone, Debug)]
 pub struct Switch {
     /// Number of the first recurrence with the other traces.
     pub at: u32,
     /// The job according to the other traces, with the same batch sizes.
     pub job: Job,
-    /// True if the job then runs on another GPU, so that profiles are learned anew.
+    /// True if the job runs on another GPU after the switch, so that the best power limits are learned anew.
     pub new_gpu: bool,
 }
 
-/// Repeats a job under a policy. A run that does not reach its target is repeated, up to 20 runs in all; after that,
-/// the next recurrence follows.
+/// Repeats a job under a policy. In each recurrence, a run that does not reach its target is repeated, up to 20 runs;
+/// after that, the next recurrence follows.
 ///
 /// # Errors
-/// If no batch size reaches the target, or the first recurrence does not reach it.
+/// If no batch size reaches the target, or no run of the first recurrence does; policies with `first_must_reach` have
+/// only one run in that recurrence.
 pub fn recur(plan: &Recurring<'_>, policy: &Policy, seed: u64) -> Result<JobRuns, SimulationError> {
     let mut job = plan.job;
     let mut generator = Generator::new(seed);
@@ -64,7 +65,7 @@ pub fn recur(plan: &Recurring<'_>, policy: &Policy, seed: u64) -> Result<JobRuns
         if recurrence == 1 && !reached {
             return Err(SimulationError::DefaultFails { batch_size: job.arms[job.default].batch_size, seed });
         }
-        // If no try had a whole epoch, the recurrence still gets a row.
+        // If no run of the recurrence had a whole epoch, the recurrence still gets a row.
         if let Some(ended) = last.filter(|_| runs.len() == before) {
             runs.push(Run::new(job, recurrence, &ended, 1.0));
         }

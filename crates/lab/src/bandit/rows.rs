@@ -1,4 +1,4 @@
-//! The results of recurring jobs, as rows.
+//! The results of simulated recurring jobs, as rows.
 
 use serde::Serialize;
 
@@ -15,15 +15,15 @@ pub struct HistoryRow {
     pub workload: String,
     /// GPU of the run.
     pub gpu: String,
-    /// GPU of the job's summary row, which differs from `gpu` after a switch.
+    /// GPU of the job before a switch, as in the job's summary row; differs from `gpu` after a switch to another GPU.
     #[serde(skip)]
     pub first_gpu: String,
-    /// Group of the submission; absent without a trace of submissions.
+    /// Group of the submission (the recurring job); `None` without a trace of submissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Seed of the random numbers.
     pub seed: u64,
-    /// Number of the recurrence, from 1; repeated runs have the same number.
+    /// Number of the recurrence, from 1; runs that repeat a failed run have the same number.
     pub recurrence: u32,
     /// Batch size: samples per step.
     pub batch_size: u64,
@@ -37,32 +37,33 @@ pub struct HistoryRow {
     pub time_s: f64,
     /// Cost of the run, in joules.
     pub cost: f64,
-    /// Cost of the run as a multiple of the oracle's expected cost.
+    /// Cost of the run as a multiple of the cost that the oracle expects for a run.
     #[serde(skip)]
     pub oracle_runs: f64,
 }
 
-/// Result of a job under a policy with a seed.
+/// Result of all runs of a job under one policy with one seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SummaryRow {
     /// Name of the policy.
     pub policy: &'static str,
     /// Name of the job: dataset/network.
     pub workload: String,
-    /// GPU of the job.
+    /// GPU of the job; before a switch, if there is one.
     pub gpu: String,
-    /// Group of the submissions; absent without a trace of submissions.
+    /// Group of the submissions (the recurring job); `None` without a trace of submissions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     /// Seed of the random numbers.
     pub seed: u64,
     /// Cost of all runs, in joules.
     pub cumulative_cost: f64,
-    /// Cost beyond the oracle's expected cost (regret), as a number of the oracle's expected runs.
+    /// Regret: cost of all runs beyond the cost that the oracle expects, in units of the oracle's expected cost of a
+    /// run.
     pub cumulative_regret_runs: f64,
-    /// Best batch size of the policy at the end.
+    /// Batch size that the policy considers best at the end.
     pub final_batch_size: u64,
-    /// Best power limit of the policy at the end, in watts.
+    /// Power limit that the policy considers best at the end, in watts.
     pub final_power_limit_w: f64,
 }
 
@@ -71,26 +72,27 @@ pub struct SummaryRow {
 pub struct Report {
     /// One row for each job, policy and seed.
     pub summary: Vec<SummaryRow>,
-    /// One row for each run, if requested.
+    /// One row for each run; `None` if the study has no history.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<Vec<HistoryRow>>,
-    /// Notes on gaps of the traces.
+    /// Notes on batch sizes that the traces lack or have incompletely.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// Policy, job, group and seed of rows.
+/// Key of rows: name of the policy, job, group of submissions (`None` without a trace of submissions) and seed.
 pub(super) type RowKey<'a> = (&'static str, &'a Job, Option<&'a str>, u64);
 
-/// The oracle's expected cost of a recurrence.
+/// Cost that the oracle expects for a recurrence: `runs` times the cost `run`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Expected {
     pub(super) run: Cost,
-    /// Number of runs to which the recurrence amounts.
+    /// Number of average runs to which the recurrence amounts: 1, or the runtime ratio of a submission.
     pub(super) runs: f64,
 }
 
-/// Returns the summary of a job with this number of recurrences; `expected` returns the oracle's cost of each.
+/// Returns the summary of a job with a number of recurrences; `expected` returns the oracle's cost of a recurrence by
+/// the number of the recurrence, from 1.
 pub(super) fn summary(
     (policy, job, group, seed): RowKey<'_>,
     job_runs: &JobRuns,
@@ -111,7 +113,8 @@ pub(super) fn summary(
     }
 }
 
-/// Returns the rows of a job's runs; `gpu` returns the GPU of each recurrence.
+/// Returns the rows of a job's runs. `gpu` returns the name of the GPU, and `expected` the oracle's cost, by the number
+/// of the recurrence, from 1.
 pub(super) fn history<'a>(
     (policy, job, group, seed): RowKey<'_>,
     job_runs: &JobRuns,

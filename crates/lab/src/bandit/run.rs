@@ -1,18 +1,18 @@
-//! Runs of a recurring job: batch size and limit, result, and entry in the history.
+//! Runs of a recurring job: their settings (batch size and limit), their results, and their entries in the history.
 
 use super::job::Job;
 use crate::traces::Epoch;
 use wattune_core::bandit::Cost;
 use wattune_core::units::{Joules, Seconds, Watts};
 
-/// Batch size and power limit of a run.
+/// Batch size and power limit of a run, as a policy chose them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     /// Index of the batch size among the job's arms.
     pub arm: usize,
     /// Index of the power limit among the arm's levels.
     pub level: usize,
-    /// Energy and time of the first epoch, if the run profiles the power limits in that epoch.
+    /// Energy (first) and time (second) of the run's first epoch if the run profiles power limits in it; else `None`.
     pub profiling: Option<(Joules, Seconds)>,
 }
 
@@ -23,7 +23,7 @@ pub struct EndedRun {
     pub number: u32,
     /// Batch size and power limit of the run.
     pub setting: Setting,
-    /// Number of whole epochs; 0 if the bound on the cost does not allow one.
+    /// Number of whole epochs; 0 if not even one epoch fits under the bound on the run's cost.
     pub epochs: u32,
     /// True if the run reached its target.
     pub reached: bool,
@@ -33,14 +33,15 @@ pub struct EndedRun {
     pub time: Seconds,
     /// Cost of the run, profiling included.
     pub cost: Cost,
-    /// A measured epoch of the run.
+    /// The measured epoch that was drawn for the run; all epochs except the one with profiling have its energy and
+    /// time.
     pub epoch: Epoch,
 }
 
 /// A run in the history of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
-    /// Number of the recurrence, from 1; repeated runs have the same number.
+    /// Number of the recurrence, from 1; runs that repeat a failed run have the same number.
     pub recurrence: u32,
     /// Batch size of the run.
     pub batch_size: u64,
@@ -76,8 +77,8 @@ impl Run {
 pub struct JobRuns {
     /// All runs, in the order of their ends.
     pub runs: Vec<Run>,
-    /// Best batch size of the policy at the end.
+    /// Batch size that the policy considers best at the end.
     pub batch_size: u64,
-    /// Best power limit of the policy at the end.
+    /// Power limit that the policy considers best at the end.
     pub limit: Watts,
 }

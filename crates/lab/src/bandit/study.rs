@@ -1,4 +1,4 @@
-//! Recurring jobs × policies × seeds, compared with the oracle: the rows of `wattune simulate bandit`.
+//! Simulations of recurring jobs × policies × seeds, compared with the oracle: the rows of `wattune simulate bandit`.
 
 use super::job::Job;
 use super::oracle;
@@ -10,17 +10,18 @@ use super::run::JobRuns;
 use crate::traces::Submission;
 use wattune_core::bandit::Cost;
 
-/// The recurrences of a job.
+/// The recurrences of a job: how its runs are started.
 pub enum Recurrences<'a> {
-    /// This number of recurrences, one after the other, possibly with a switch to other traces.
+    /// One after the other: the number of recurrences (first), and a switch to other traces (second), if there is one.
     InTurn(u32, Option<Switch>),
-    /// Submissions that may overlap, by group; those of a group are in the order of their starts.
+    /// By submissions that may overlap: name of a group (first), and the group's submissions in the order of their
+    /// starts (second).
     Overlapping(Vec<(String, Vec<&'a Submission>)>),
 }
 
 /// A job on one GPU, with its recurrences.
 pub struct Case<'a> {
-    /// The job until a switch of its traces.
+    /// The job, with its traces before a switch, if there is one.
     pub job: Job,
     /// The job's recurrences.
     pub recurrences: Recurrences<'a>,
@@ -28,7 +29,7 @@ pub struct Case<'a> {
 
 /// The combinations to run: each case under each policy with each seed.
 pub struct Study<'a> {
-    /// The jobs to run.
+    /// The jobs to simulate.
     pub cases: &'a [Case<'a>],
     /// The policies to compare.
     pub policies: &'a [Policy],
@@ -53,7 +54,8 @@ pub struct StudyError {
 }
 
 impl Study<'_> {
-    /// Runs all combinations, in the order case, policy, seed. Calls `step` [`Study::steps`] times on the way.
+    /// Simulates all combinations, in the order case, policy, seed. Calls `step` [`Study::steps`] times on the way, for
+    /// a progress display.
     pub fn run(&self, mut step: impl FnMut()) -> Result<Report, StudyError> {
         let mut report = Report { summary: Vec::new(), history: self.history.then(Vec::new), notes: self.notes() };
         for case in self.cases {
@@ -77,7 +79,7 @@ impl Study<'_> {
         self.cases.len() * self.policies.len() * self.seeds.len()
     }
 
-    /// Returns the notes on gaps of the traces, each once.
+    /// Returns the notes of all jobs on gaps of the traces, each note once.
     fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         for case in self.cases {

@@ -88,7 +88,7 @@ fn batch_sizes_of_one_side_of_a_switch_are_left_out_and_noted() {
     assert_eq!(notes(&after), "batch sizes 8 are left out: the traces before the switch lack them");
 }
 
-/// Worked out by hand: an epoch of 8 at 200 W costs (1500 J + 200 W · 10 s)/2 = 1750.
+/// Worked out by hand: an epoch with batch size 8 at 200 W costs (1500 J + 200 W · 10 s)/2 = 1750 J.
 #[test]
 fn the_oracle_expects_what_runs_cost_until_one_reaches_the_target() {
     let job = job(TRAIN, POWER, &query(0.5, 16)).expect("a job");
@@ -96,7 +96,7 @@ fn the_oracle_expects_what_runs_cost_until_one_reaches_the_target() {
     let expected = |arm: usize, level| oracle::expected(&job.arms[arm], level, 50, &knob).map(|cost| cost.get());
     assert_eq!(expected(0, 0), Some(1750.0 * 5.0));
     assert_eq!(expected(0, 1), Some(2320.0 * 5.0));
-    // Of three runs one reaches the target after 3 epochs, two are given up after 50.
+    // Of three runs with batch size 16, one reaches the target after 3 epochs, and two end after 50 epochs without it.
     assert!((expected(1, 0).expect("it can be reached") - 1440.0 * 103.0).abs() < 1e-6);
     assert_eq!(oracle::expected(&job.arms[1], 0, 2, &knob), None);
     let best = oracle::best(&job, &knob).expect("one");
@@ -150,7 +150,8 @@ fn wrong_values_are_named_with_line_and_column() {
     assert!(error.contains("no run of d/n with batch size 16 reached 0.5 in 50 epochs"), "{error}");
 }
 
-/// All certain: an epoch is a second at 100 W and costs 100; 8, 16 and 32 need 8, 10 and 30 of them.
+/// Returns a job without chance: an epoch takes a second at 100 W and costs 100 J; runs with the batch sizes 8, 16 and
+/// 32 need 8, 10 and 30 epochs.
 fn certain() -> Job {
     let train = "dataset,network,batch_size,optimizer,target_metric,target_epoch\n\
         d,n,8,o,0.5,8\nd,n,16,o,0.5,10\nd,n,32,o,0.5,30\n";
@@ -170,12 +171,13 @@ fn overlapping_submissions_go_by_the_best_known_and_failures_are_repeated() {
         result.runs.iter().map(|run| (run.recurrence, run.batch_size, run.reached, run.cost.get())).collect();
     let expected = [
         (1, 16, true, 1000.0),
-        // While the default is explored there is nothing better known.
+        // While the default batch size is explored, no better one is known.
         (2, 16, true, 1000.0),
         (3, 8, true, 800.0),
-        // The exploration of 8 has not ended: 16 is still the best known. It takes twice as long here.
+        // The exploration of 8 has not ended: 16 is still the best known. This run takes twice as long as the others.
         (4, 16, true, 2000.0),
-        // Stopped at twice 800; what comes next begins the second round, at the new default.
+        // Stopped at twice the cheapest cost of 800; the next run begins the second round of pruning, at the new
+        // default, 8.
         (5, 32, false, 1600.0),
         (5, 8, true, 800.0),
     ];
@@ -189,7 +191,8 @@ fn overlapping_submissions_go_by_the_best_known_and_failures_are_repeated() {
     assert!((row.cumulative_regret_runs - (7200.0 / 800.0 - 6.0)).abs() < 1e-12, "{row:?}");
 }
 
-/// A bound below one epoch: the history has one row for the recurrence, and the job goes on.
+/// After the switch, the bound on a run's cost is below the cost of an epoch: each recurrence has one row, and the job
+/// goes on.
 #[test]
 fn a_recurrence_without_an_epoch_has_a_row_and_does_not_end_the_job() {
     let before = certain();

@@ -1,4 +1,4 @@
-//! Recurring jobs, made of a train trace and a power trace.
+//! Recurring jobs, made from a train trace and a power trace.
 
 use std::collections::HashSet;
 
@@ -6,28 +6,29 @@ use super::job::{Arm, Job, Level, listed};
 use crate::traces::{PowerRow, TraceError, TraceFile, TrainRow, TrainingKey, power_rows, train_rows};
 use wattune_core::units::Watts;
 
-/// A train trace and a power trace, joined by their trainings.
+/// A train trace and a power trace, joined by the trainings that both contain.
 pub struct Traces<'a> {
     train: (&'a TraceFile, Vec<TrainRow>),
     power: (&'a TraceFile, Vec<PowerRow>),
-    /// Largest power limit of the trainings that both traces have.
+    /// Largest power limit in the power trace, of the trainings that both traces contain.
     max_power: Watts,
 }
 
-/// The job to make of the traces.
+/// Description of the job to make from the traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobQuery {
     /// Name of the job's data set.
     pub dataset: String,
     /// Name of the job's network.
     pub network: String,
-    /// Name of the job's optimizer; required only if the traces have several for the workload.
+    /// Name of the job's optimizer; required only if the traces contain several optimizers for the workload.
     pub optimizer: Option<String>,
-    /// Metric that a run is to reach.
+    /// Target value of the metric, which a run is to reach.
     pub target_metric: f64,
     /// Maximum number of epochs of a run.
     pub max_epochs: u32,
-    /// Batch size of the first run; the largest batch size of the power trace if that is smaller.
+    /// Batch size of the first run. If the largest batch size of the job in the power trace is smaller, the first run
+    /// has that one.
     pub default_batch_size: u64,
 }
 
@@ -45,10 +46,11 @@ impl<'a> Traces<'a> {
         Ok(Self { train: (train, train_rows), power: (power, power_rows), max_power })
     }
 
-    /// Returns a job that both traces have.
+    /// Returns a job that both traces contain.
     ///
     /// # Errors
-    /// If a trace lacks the job, or the job cannot reach its target at the default batch size; names the alternatives.
+    /// If a trace lacks the job, or the job cannot reach its target at the default batch size. The error names the
+    /// alternatives.
     pub fn job(&self, query: &JobQuery) -> Result<Job, TraceError> {
         let train = |why| self.train.0.unusable(why);
         let power = |why| self.power.0.unusable(why);
@@ -80,7 +82,7 @@ impl<'a> Traces<'a> {
                 trained.iter().filter(|row| row.training.batch_size == batch_size && at_target(row.target_metric));
             let mut paths: Vec<Option<u32>> = of_arm.map(|row| row.target_epoch).collect();
             if paths.is_empty() {
-                // Without a run for this target, the target counts as never reached.
+                // Without a training run for this target, the batch size counts as never reaching the target.
                 gaps.without_target.push(batch_size);
                 paths.push(None);
             } else {
@@ -145,12 +147,12 @@ impl<'a> Traces<'a> {
     }
 }
 
-/// Batch sizes that are incomplete in one of the traces.
+/// Batch sizes that are missing or incomplete in one of the traces.
 #[derive(Default)]
 struct TraceGaps {
     /// Batch sizes that only the train trace has.
     unmeasured: Vec<u64>,
-    /// Batch sizes that only the power trace has, possibly repeated.
+    /// Batch sizes that only the power trace has; the list may repeat them.
     untrained: Vec<u64>,
     /// Batch sizes without a training run for the target.
     without_target: Vec<u64>,

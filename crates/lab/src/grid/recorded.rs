@@ -1,12 +1,13 @@
-//! A recorded grid, and the values of it that were published by a given time.
+//! A recorded grid: actual carbon intensities, and the forecasts that were published by a given time.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use wattune_core::domain::{CarbonSeries, Issued, Slot};
 
-/// Past span that the local forecaster learns from, and a day more for slots at its edge.
+/// Length of the visible past: the span that the local forecaster learns from, and a day more for slots at its edge.
 const BACK: TimeDelta = TimeDelta::days(29);
-/// Horizon of rolling forecasts: the longest one of the sources that publish such forecasts.
+/// Lead time at which the rolling forecast of a slot becomes known: the longest horizon of the sources that publish
+/// rolling forecasts.
 const ROLLING_HORIZON: TimeDelta = TimeDelta::hours(72);
 
 /// The forecasts that a source published for a recorded grid.
@@ -16,7 +17,7 @@ pub enum PublishedForecasts {
     Nothing,
     /// One forecast value per slot, known from 72 hours before the slot on.
     Rolling(CarbonSeries),
-    /// Forecasts with the time at which each was issued, in that order.
+    /// Forecasts with the times at which they were issued, in order of these times.
     Issued(Vec<Issued>),
 }
 
@@ -53,7 +54,7 @@ pub struct RecordedGrid {
 }
 
 impl RecordedGrid {
-    /// Makes a grid of its actual values and the forecasts of them.
+    /// Makes a grid of the actual values and of the forecasts that were published for them.
     pub fn new(name: String, actual: CarbonSeries, mut forecasts: PublishedForecasts) -> Self {
         let at_begin = match &mut forecasts {
             PublishedForecasts::Nothing => CarbonSeries::default(),
@@ -73,8 +74,8 @@ impl RecordedGrid {
         &self.forecasts
     }
 
-    /// Returns the forecast values published by `now`: for slots of the last weeks, the newest value when the slot
-    /// began; for later slots, the newest value.
+    /// Returns the forecast values that were published by `now`: for slots of the last 29 days, the value that was the
+    /// newest when the slot began; for later slots, the value that is the newest at `now`.
     pub(super) fn forecast_by(&self, now: DateTime<Utc>) -> CarbonSeries {
         let begun = |until| {
             let points = Slot::new(now - BACK, until).map_or(&[][..], |span| self.at_begin.overlapping(&span));
@@ -100,14 +101,14 @@ impl RecordedGrid {
         }
     }
 
-    /// Returns the actual values of the slots of the last weeks that had ended by `now`.
+    /// Returns the actual values of the last 29 days, for slots that had ended by `now`.
     pub(super) fn actual_by(&self, now: DateTime<Utc>) -> CarbonSeries {
         let points = Slot::new(now - BACK, now).map_or(&[][..], |span| self.actual.overlapping(&span));
         CarbonSeries::from_points(points.iter().filter(|(slot, _)| slot.end() <= now).copied().collect()).0
     }
 }
 
-/// Returns the slots of a forecast that begin at `from` or later.
+/// Returns the part of a forecast whose slots begin at `from` or later.
 fn ahead(issued: &Issued, from: DateTime<Utc>) -> CarbonSeries {
     let points = issued.series.points().iter().filter(|(slot, _)| slot.start() >= from);
     CarbonSeries::from_points(points.copied().collect()).0

@@ -1,4 +1,4 @@
-//! The part of a recorded grid that is known at a past time.
+//! The part of a recorded grid that a policy knows at a past time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,18 +11,18 @@ use wattune_core::forecast::{ErrorPaths, HorizonPolicy, Model, ModelPolicy};
 use wattune_core::plan::{PlanSlot, Settings, slots_ahead};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Knowledge of future carbon intensities that a policy has.
+/// Knowledge that a policy has of future carbon intensities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foresight {
-    /// The forecasts published by then, corrected and weighted as the daemon does.
+    /// The forecasts published by the time of the decision, corrected and weighted as the daemon does.
     AsIssued,
     /// The actual future values.
     Perfect,
-    /// Only past values.
+    /// No forecasts: only past values, which the daemon's local forecaster extrapolates.
     Nothing,
 }
 
-/// A recorded grid as a policy with some foresight sees it. Results are cached for each time that was requested.
+/// A recorded grid as a policy with some foresight sees it at a given time. Results are cached by time.
 pub struct VisibleGrid<'a> {
     grid: &'a RecordedGrid,
     foresight: Foresight,
@@ -32,14 +32,15 @@ pub struct VisibleGrid<'a> {
 
 struct Outlook {
     slots: Vec<PlanSlot>,
-    /// Errors of the forecasts of the days before.
+    /// Errors of the forecasts that were made on earlier days.
     errors: ErrorPaths,
-    /// The source's uncorrected forecast for the present slot.
+    /// The source's forecast for the present slot, without correction (with perfect foresight, the actual value);
+    /// `None` without a source.
     uncorrected: Option<GramsPerKwh>,
 }
 
 impl<'a> VisibleGrid<'a> {
-    /// Makes a view of the grid that extends up to `horizon` ahead of each requested time.
+    /// Makes a view of the grid, in which a policy sees up to `horizon` ahead of the present time.
     pub fn new(grid: &'a RecordedGrid, foresight: Foresight, horizon: Seconds) -> Self {
         Self { grid, foresight, horizon, outlooks: Mutex::default() }
     }
@@ -54,25 +55,27 @@ impl<'a> VisibleGrid<'a> {
         &self.grid.actual
     }
 
-    /// Returns the slots with which the daemon would plan at `now`: contiguous, the first may have begun earlier.
+    /// Returns the slots with which the daemon would plan at `now`. They are contiguous, and the first one may have
+    /// begun before `now`.
     pub fn expected(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
         self.outlook(now).slots.clone()
     }
 
-    /// Returns the errors of the forecasts of the days before `now`.
+    /// Returns the errors of the forecasts that were made on the days before `now`.
     pub fn errors(&self, now: DateTime<Utc>) -> ErrorPaths {
         self.outlook(now).errors.clone()
     }
 
-    /// Returns the forecast for the slot of `now` as the source published it, without correction; without a source, the
-    /// value of [`Self::expected`] for that slot. `None` if nothing is known.
+    /// Returns the source's forecast for the slot of `now` as it was published, without correction; without a source,
+    /// the value of [`Self::expected`] for this slot. `None` if neither is known. With perfect foresight, returns the
+    /// actual value.
     pub fn uncorrected(&self, now: DateTime<Utc>) -> Option<GramsPerKwh> {
         let outlook = self.outlook(now);
         let expected = || outlook.slots.iter().find(|s| s.slot.contains(now)).map(|s| s.intensity);
         outlook.uncorrected.or_else(expected)
     }
 
-    /// Returns the actual values from `now` on, for policies with perfect foresight only.
+    /// Returns the actual values from `now` to the end of the horizon. Only for policies with perfect foresight.
     pub fn future(&self, now: DateTime<Utc>) -> Vec<PlanSlot> {
         let span = Slot::new(now, later(now, self.horizon));
         let part = span.map(|span| self.grid.actual.within(&span)).unwrap_or_default();

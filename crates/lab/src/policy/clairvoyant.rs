@@ -1,4 +1,4 @@
-//! The bound of all policies: the planner with the actual future carbon intensities.
+//! Upper bound of what policies can save: the planner with the actual future carbon intensities.
 
 use super::kind::{Policy, RunMode};
 use crate::replay::{Decision, View, planned};
@@ -11,7 +11,7 @@ pub(super) const POLICY: Policy = Policy {
     learns: false,
 };
 
-/// Returns the optimal plan for the actual carbon intensities, planned once (`planning.md` §5).
+/// Returns the optimal plan for the actual carbon intensities, made once for the rest of the job (`planning.md` §5).
 fn decide(view: &View<'_>) -> Decision {
     planned(view, &view.grid.future(view.now), Seconds::ZERO, None)
 }

@@ -1,9 +1,9 @@
-//! Policies that choose power limits: small pure functions, one to a file.
+//! Policies that choose power limits of a job: small pure functions, one to a file.
 //!
 //! A policy is a function from a [`View`](crate::replay::View) (the present time, the job, the known part of the grid)
 //! to a [`Decision`](crate::replay::Decision): steps from now on, after which the policy decides again. To add a
-//! policy, write a file with its `POLICY` beside these, and add a line to [`POLICIES`]. Then `--policy` accepts its
-//! name, the help shows it, and studies compare it with the others.
+//! policy, write a file like the ones here with a constant `POLICY`, and add this constant to [`POLICIES`]. Then
+//! `--policy` accepts the policy's name, the help shows it, and studies compare it with the others.
 
 mod carbon_zeus;
 mod clairvoyant;
@@ -17,7 +17,7 @@ pub use kind::{Policy, RunMode};
 
 /// All policies that choose power limits.
 pub const POLICIES: &[Policy] = &[
-    // In the order of tables of results.
+    // The order is that of the tables of results.
     max::POLICY,
     static_mix::POLICY,
     zeus::POLICY,
@@ -26,7 +26,7 @@ pub const POLICIES: &[Policy] = &[
     clairvoyant::POLICY,
 ];
 
-/// Returns the policy with this name.
+/// Returns the policy with this name; the error lists the names that exist.
 pub fn named(name: &str) -> Result<Policy, String> {
     let known = || POLICIES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
     let policy = POLICIES.iter().find(|p| p.name == name);

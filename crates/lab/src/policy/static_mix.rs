@@ -1,4 +1,5 @@
-//! The best constant mix of two power limits, chosen without knowledge of the grid.
+//! The best constant mix of two power limits (each for a fixed share of the time), chosen without knowledge of the
+//! grid.
 
 use super::kind::{Policy, RunMode};
 use crate::replay::{Action, Decision, Step, View};
@@ -12,8 +13,9 @@ pub(super) const POLICY: Policy = Policy {
     learns: false,
 };
 
-/// Returns the mix of least energy per sample within the budget, interleaved evenly to the end (`planning.md` §5). It
-/// may use less than the budget: training slower than the most efficient point costs energy too.
+/// Returns the mix of least energy per sample within the budget of extra time, with both limits interleaved evenly to
+/// the end (`planning.md` §5). The mix may leave budget unused: training slower than the most efficient point costs
+/// energy.
 fn decide(view: &View<'_>) -> Decision {
     let efficient = view.curve.most_efficient().throughput;
     let mix = view.curve.mix_at(efficient.max(view.slowest_allowed())).ok_or(Unplannable::NoUsablePoint)?;

@@ -1,4 +1,5 @@
-//! wattune itself: the daemon's planner with the forecasts that the daemon would know, planned anew for each slot.
+//! wattune itself: the daemon's planner with the forecasts that the daemon would have, which plans anew for each slot
+//! (time step of the plan).
 
 use super::kind::{Policy, RunMode};
 use crate::replay::{Decision, View, planned};
@@ -11,7 +12,7 @@ pub(super) const POLICY: Policy = Policy {
     learns: true,
 };
 
-/// Returns the first slot of a plan over the forecasts published by now (`planning.md` §4).
+/// Returns the steps for the present slot, from a plan over the forecasts published by now (`planning.md` §4).
 fn decide(view: &View<'_>) -> Decision {
     let horizon = view.grid.expected(view.now);
     let errors = view.grid.errors(view.now);

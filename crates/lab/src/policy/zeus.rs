@@ -1,10 +1,10 @@
-//! Zeus: one power limit for the whole job, by energy and time, without regard to the grid.
+//! Zeus: one power limit for the whole job, chosen by energy and time; carbon intensities are ignored.
 
 use super::kind::{Policy, RunMode};
 use crate::replay::{Decision, Step, View};
 use wattune_core::units::{SamplesPerSecond, Watts};
 
-/// Zeus's default weight of energy: energy and time count equally.
+/// Zeus's default weight η of energy: energy and time count equally.
 const ETA: f64 = 0.5;
 
 pub(super) const POLICY: Policy = Policy {
@@ -14,8 +14,9 @@ pub(super) const POLICY: Policy = Policy {
     learns: true,
 };
 
-/// Returns argmin (η·p(l) + (1−η)·P_max)/r(l), Zeus's cost per sample (its equation 2) with η = 0.5, for the whole job.
-/// With a budget, only limits that keep the budget are considered.
+/// Returns the limit l with the least (η·p(l) + (1−η)·P_max)/r(l) for the whole job: Zeus's cost per sample (Zeus,
+/// equation 2) with the power p, the throughput r and η = 0.5. With a budget of extra time, only limits that keep the
+/// budget are considered.
 fn decide(view: &View<'_>) -> Decision {
     let cost = |power: Watts, throughput: SamplesPerSecond| {
         if throughput < view.slowest_allowed() {

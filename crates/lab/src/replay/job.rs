@@ -1,4 +1,4 @@
-//! A job defined by a power trace.
+//! A job that is defined by a power trace.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -13,22 +13,22 @@ use wattune_core::units::{Samples, Seconds, Watts};
 /// A training job on one GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// GPU of the job, as the trace's file is named.
+    /// Name of the job's GPU, as in the file name of the power trace.
     pub gpu: String,
     /// Training of the job: data set, network and batch size.
     pub workload: Workload,
-    /// True profile of the job, its largest limit first.
+    /// True profile of the job (throughput and power at each limit), with the largest limit first.
     pub profile: Profile,
-    /// The true profile as a curve.
+    /// The true profile as a curve of throughput over power.
     pub curve: Curve,
-    /// All the job's work, W: the samples of the largest limit in the job's length.
+    /// All the job's work (W): the samples that the job completes at the largest limit in its nominal duration.
     pub work: Samples,
-    /// P_max: the largest power limit.
+    /// Largest power limit of the profile (P_max).
     pub max_power: Watts,
 }
 
 impl Job {
-    /// Returns a job that takes the time `at_max` at the largest limit of its profile.
+    /// Returns a job that takes the time `at_max` at the largest limit of the profile.
     pub fn new(gpu: String, workload: Workload, profile: Profile, at_max: Seconds) -> Result<Self, Unplannable> {
         let curve = Curve::from_profile(&profile).ok_or(Unplannable::NoUsablePoint)?;
         let work = curve.ceiling().throughput * at_max;
@@ -41,12 +41,13 @@ impl Job {
         self.work / self.curve.ceiling().throughput
     }
 
-    /// Returns the power limit of a point of the profile.
+    /// Returns the power limit of the profile's point with the index `point`.
     pub fn limit(&self, point: usize) -> Watts {
         limit(&self.profile, point)
     }
 
-    /// Returns the profile with random errors: `error` is the relative standard error of each throughput and power.
+    /// Returns the profile as a measurement would find it: with random errors, drawn with `seed`. `error` is the
+    /// relative standard error of each throughput and power.
     pub fn measured(&self, error: f64, seed: u64) -> Profile {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut factor = || {

@@ -10,20 +10,21 @@ use wattune_core::plan::{Member, Settings, Shared, Unplannable, plan_jointly};
 use wattune_core::profile::Curve;
 use wattune_core::units::{Seconds, Watts};
 
-/// The power cap that jobs share, and how they are planned.
+/// The power cap that several jobs share, and the foresight with which they are planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnderCap {
-    /// The maximum sum of all jobs' power limits at any time. A job that has ended counts with its lowest limit.
+    /// The maximum sum of the power limits of all jobs at any time. A job that has ended counts with its lowest limit.
     pub cap: Watts,
-    /// True if plans use the actual future values in place of forecasts.
+    /// True if plans use the actual future carbon intensities instead of forecasts.
     pub foresight: bool,
 }
 
-/// Runs jobs that begin together to their ends: [`plan_jointly`] plans them anew for each slot, as the daemon does. A
-/// job takes longer than its budget if the cap leaves no room for it.
+/// Runs jobs that begin together until each has ended: [`plan_jointly`] plans them anew for each slot (time step of the
+/// plan), as the daemon does. `budget` is the extra time that each job may take (0.03 is 3 %); a job takes longer if
+/// the cap leaves too little power. The results are in the order of `settings`.
 ///
 /// # Errors
-/// If the jobs do not fit under the cap, the trace ends before the work does, or no plan is possible.
+/// If the jobs do not fit under the cap, the carbon trace ends before the work does, or no plan is possible.
 pub fn replay_jointly(
     settings: &[Setting<'_>],
     budget: Option<f64>,
@@ -66,7 +67,7 @@ pub fn replay_jointly(
             let run = &mut runs[j];
             let planned = steps(&plan);
             let last = planned.last().cloned();
-            // Work that rounding leaves undone at the end of a plan continues with the last step.
+            // If rounding leaves work undone at the end of a plan, the plan's last step goes on.
             for step in planned.into_iter().chain(last.map(|step| Step { lasts: Seconds::new(f64::MAX), ..step })) {
                 let room = Seconds::from_delta(until - run.now());
                 if room > Seconds::ZERO {

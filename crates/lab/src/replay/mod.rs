@@ -1,8 +1,8 @@
-//! A job replayed on recorded carbon intensities under a policy (`planning.md` §5): no daemon, no threads, no clock.
+//! Replay of a job on recorded carbon intensities under a policy (`planning.md` §5): no daemon, no threads, no clock.
 //!
-//! [`replay`] asks a policy for its decision, applies the decision to the actual carbon intensities, and asks again
-//! when its steps are over, until the work is done. Carbon is exact: a step counts with the mean intensity of its own
-//! time.
+//! [`replay`] asks a policy for a decision (a list of steps), applies the steps at the actual carbon intensities, and
+//! asks again when the steps are over, until the work is done. Emissions are exact: the energy of a step counts with
+//! the mean carbon intensity over the step's time.
 
 mod job;
 mod joint;

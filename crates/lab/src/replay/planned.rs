@@ -1,4 +1,4 @@
-//! The daemon's planner as the decision of a policy.
+//! Decisions of policies that use the daemon's planner.
 
 use super::view::{Action, Decision, Step, View};
 use wattune_core::domain::{Objective, Work};
@@ -6,7 +6,7 @@ use wattune_core::forecast::ErrorPaths;
 use wattune_core::plan::{InvalidProblem, JobActivity, Plan, PlanSlot, Progress, Request, Unplannable, WINDOW, plan};
 use wattune_core::units::{GramsCo2e, GramsPerKwh, Seconds};
 
-/// Returns the steps of a plan over `horizon`, up to the end of the work.
+/// Returns the steps of the daemon's plan over `horizon`, up to the end of the work.
 pub(crate) fn planned(view: &View<'_>, horizon: &[PlanSlot], dwell: Seconds, errors: Option<&ErrorPaths>) -> Decision {
     Ok(steps(&plan(&request(view, horizon, &objective(view), dwell, errors))?))
 }
@@ -37,7 +37,8 @@ pub(super) fn request<'a>(
             past: view.past,
         },
         max_power: view.max_power,
-        // Only carbon counts in this plan, so that no other cost needs converting.
+        // The reference intensity converts other costs to carbon; here carbon is the only cost, so that any value will
+        // do.
         reference_intensity: horizon.first().map_or(GramsPerKwh::ZERO, |s| s.intensity),
         prices: None,
         window: WINDOW,
@@ -57,7 +58,7 @@ pub(super) fn steps(plan: &Plan) -> Vec<Step> {
     plan.segments.iter().map(|s| Step { action: action(s.activity, s.point), lasts: s.slot.duration() }).collect()
 }
 
-/// Returns the error for a horizon without slots.
+/// Returns the error of a policy for a horizon without slots.
 pub(crate) fn no_horizon() -> Unplannable {
     Unplannable::Invalid(InvalidProblem::NoSlots)
 }

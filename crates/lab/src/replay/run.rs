@@ -1,4 +1,4 @@
-//! The replay of one job, from its start to the end of its work.
+//! Replay of one job, from the job's start to the end of its work.
 
 use chrono::{DateTime, Utc};
 
@@ -11,22 +11,22 @@ use wattune_core::plan::{PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
 use wattune_core::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Largest fraction of the work that may be missing at the end: such a rest comes from rounding.
+/// Largest fraction of the work that may be missing when a job counts as done; such a remainder comes from rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// A span of a replay with one action.
+/// A time span of a replay in which the job does one thing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leg {
-    /// Time of the action.
+    /// Time span.
     pub slot: Slot,
-    /// Activity of the job during that time.
+    /// Activity of the job during the time span.
     pub action: Action,
 }
 
 /// Result of a replayed job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replayed {
-    /// Comparison with the same job at the largest power limit.
+    /// Comparison of the job with the same job at the largest power limit.
     pub against_max: Comparison,
     /// Energy that the job used.
     pub energy: Joules,
@@ -34,7 +34,7 @@ pub struct Replayed {
     pub carbon: GramsCo2e,
     /// Duration of the job.
     pub time: Seconds,
-    /// Actions of the job over time, oldest first.
+    /// Activities of the job over time, oldest first.
     pub legs: Vec<Leg>,
 }
 
@@ -45,42 +45,43 @@ pub enum ReplayError {
     /// The carbon trace ends before the job does.
     #[error("the job still runs at {0}, which the carbon trace does not cover")]
     BeyondTrace(DateTime<Utc>),
-    /// The job has no emissions at the largest limit, so that nothing can be reduced.
+    /// The job would have no emissions at the largest limit, so that nothing can be reduced.
     #[error("the carbon trace is zero for as long as the job runs: there is nothing to reduce")]
     NoCarbon,
-    /// The policy found no plan.
+    /// The policy cannot find a plan.
     #[error("the policy cannot plan: {0}")]
     Unplannable(#[from] Unplannable),
-    /// The steps that the policy decided on take no time.
-    #[error("the policy stands still at {0}")]
+    /// The steps that the policy decided on take no time, so that the replay would never end.
+    #[error("the policy's plan takes no time at {0}, so the replay would never end")]
     Idle(DateTime<Utc>),
-    /// The jobs do not fit under the node's power cap, even at their lowest limits.
+    /// The jobs do not fit under the node's power cap, even if all have their lowest limits.
     #[error("the lowest limits of all jobs add up to {lowest}, more than the node's cap of {cap}")]
     NoRoom { lowest: Watts, cap: Watts },
 }
 
-/// Circumstances of a replay, the same for all policies.
+/// Circumstances of a replay that do not depend on the policy.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
     /// Job that is replayed.
     pub job: &'a Job,
-    /// Profile that policies know: the true one, or one with measurement errors.
+    /// Profile that policies know: the job's true one, or one with measurement errors.
     pub believed: &'a Profile,
-    /// Relative standard error of `believed`.
+    /// Relative standard error of the throughputs and powers in `believed`.
     pub profile_error: f64,
     /// Start of the job.
     pub start: DateTime<Utc>,
-    /// Costs of a pause; absent if the job may not pause.
+    /// Conditions and costs of pauses; `None` if the job may not pause.
     pub pausing: Option<Pausing>,
-    /// Grid of the replay.
+    /// Grid on which the job is replayed.
     pub grid: &'a VisibleGrid<'a>,
 }
 
-/// Replays a job to its end. If `sweep` is not zero, the job first trains for that time at each limit, from the largest
-/// down: the cost of profiling.
+/// Replays a job to the end of its work. `budget` is the extra time that the job may take (0.03 is 3 %; `None` if the
+/// policy uses its own weights). If `sweep` is not zero, the job first trains for the time `sweep` at each limit, from
+/// the largest down: the cost of profiling.
 ///
 /// # Errors
-/// If the trace ends before the work is done, or the policy makes no decision or no progress.
+/// If the carbon trace ends before the work is done, or the policy makes no decision or no progress.
 pub fn replay(
     setting: Setting<'_>,
     budget: Option<f64>,
@@ -130,7 +131,8 @@ impl<'a> Run<'a> {
             elapsed: Seconds::ZERO,
             energy: Joules::ZERO,
             carbon: GramsCo2e::ZERO,
-            // The job counts as running for long, so that a minimum time between pauses does not apply at the start.
+            // The job counts as running for a long time, so that the minimum time between pauses does not apply at the
+            // start.
             activity: Activity::RunningSince(DateTime::UNIX_EPOCH),
             legs: Vec::new(),
         }
@@ -190,7 +192,7 @@ impl<'a> Run<'a> {
         let before = self.now();
         let beyond = || ReplayError::BeyondTrace(self.actual.end().unwrap_or(before));
         let end = self.start.checked_add_signed((self.elapsed + lasts).to_delta()).ok_or_else(beyond)?;
-        // A step shorter than the resolution of time has no emissions.
+        // A step that is shorter than the resolution of time counts without emissions.
         if let Some(slot) = Slot::new(before, end) {
             let intensity = ledger::mean_intensity(self.actual, &slot).ok_or_else(beyond)?;
             self.carbon += power * lasts * intensity;
@@ -203,7 +205,7 @@ impl<'a> Run<'a> {
         }
         self.activity = match (self.activity, &step.action) {
             (Activity::RunningSince(_), Action::Pause) => Activity::PausedSince(before),
-            // A checkpoint ends a pause and begins a run.
+            // A checkpoint after a pause already counts as running.
             (Activity::PausedSince(_), Action::Train(_) | Action::Checkpoint(_)) => Activity::RunningSince(before),
             (same, _) => same,
         };
@@ -225,7 +227,8 @@ impl<'a> Run<'a> {
         };
         let curve = &self.job.curve;
         let ceiling = curve.ceiling();
-        // A job that may pause can train at the most efficient throughput part of the time, not slower all the time.
+        // Instead of training slower than at the most efficient throughput all the time, a job that may pause can train
+        // at this throughput for part of the time.
         let efficient = curve.most_efficient().throughput;
         let constant = |throughput: SamplesPerSecond| {
             let pace = if self.pausing.is_some() { throughput.max(efficient) } else { throughput };

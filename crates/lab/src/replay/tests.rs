@@ -1,4 +1,4 @@
-//! Replays against figures worked out by hand and second by second.
+//! Tests of replays against figures that were worked out by hand, or second by second.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -29,7 +29,7 @@ fn wave(h: i64) -> f64 {
     300.0 + 90.0 * (h as f64 / 24.0 * std::f64::consts::TAU).sin() + 25.0 * (h as f64 / 7.3).cos()
 }
 
-/// Three limits; the middle one is the most efficient.
+/// Returns a job that takes `hours` at the largest of three limits; the middle limit is the most efficient.
 fn job(hours: f64) -> Job {
     let point = |limit: f64, throughput, power| OperatingPoint {
         setting: vec![PowerLimit::from_watts(Watts::new(limit)).into()],
@@ -65,14 +65,14 @@ fn the_largest_limit_saves_nothing_and_takes_no_longer() {
 #[test]
 fn static_is_the_mix_that_a_hand_would_choose() {
     let grid = grid(PublishedForecasts::Nothing);
-    // 3 % more time needs a throughput of 100/1.03: so much of the time at 300 W, the rest at 200 W.
+    // 3 % more time needs a throughput of 100/1.03: `share` of the time at 300 W (100/s), the rest at 200 W (90/s).
     let found = run(&grid, Foresight::Nothing, "static", 0.03);
     let share = (100.0 / 1.03 - 90.0) / 10.0;
     let power = share * 290.0 + (1.0 - share) * 195.0;
     assert!((found.energy.get() - power * 30.5 * 3600.0 * 1.03).abs() < 1.0, "{found:?}");
     assert!((found.against_max.time_increase_pct - 3.0).abs() < 1e-6);
     assert!(found.against_max.timing_effect_pct.abs() < 1e-6);
-    // With 30 % it stays at the most efficient limit, which needs 11.1 %.
+    // With a budget of 30 %, static stays at the most efficient limit, at which the job takes 11.1 % longer.
     let found = run(&grid, Foresight::Nothing, "static", 0.3);
     assert!((found.against_max.time_increase_pct - 100.0 / 9.0).abs() < 1e-6);
 }
@@ -80,7 +80,7 @@ fn static_is_the_mix_that_a_hand_would_choose() {
 #[test]
 fn zeus_takes_one_limit_and_keeps_the_budget() {
     let grid = grid(PublishedForecasts::Nothing);
-    // (0.5·p + 0.5·300)/r: 2.95 at 300 W, 2.75 at 200 W, 5 at 100 W.
+    // Zeus's cost per sample (0.5·p + 0.5·300)/r is 2.95 at 300 W, 2.75 at 200 W, and 5 at 100 W.
     let time = |budget| run(&grid, Foresight::Nothing, "zeus", budget).against_max.time_increase_pct;
     assert!((time(0.2) - 100.0 / 9.0).abs() < 1e-6);
     assert!(time(0.1).abs() < 1e-6, "200 W is too slow for 10 %");
@@ -109,7 +109,8 @@ fn carbon_is_what_a_sum_over_seconds_gives() {
                 t = next;
             }
         }
-        // A second that crosses an hour counts with its beginning above: a part in 10,000 at the most.
+        // The loop counts a second that crosses a full hour with the intensity at its beginning: at most a part in
+        // 10,000.
         assert!((grams / found.carbon.get() - 1.0).abs() < 1e-4, "{policy}: {grams} {}", found.carbon);
         assert!((samples / job.work.get() - 1.0).abs() < 1e-6, "{policy}");
         assert!((seconds - found.time.get()).abs() < 1e-3, "{policy}");
@@ -118,7 +119,7 @@ fn carbon_is_what_a_sum_over_seconds_gives() {
     }
 }
 
-/// Forecasts issued at 00:00 UTC for the slots that begin on that day.
+/// Returns the values of `series` as forecasts issued each day at 00:00 UTC for the slots that begin on that day.
 fn day_ahead(series: &CarbonSeries) -> Vec<Issued> {
     let midnight = |slot: &Slot| slot.start().date_naive().and_time(chrono::NaiveTime::MIN).and_utc();
     let issued = |points: &[(Slot, Intensity)]| Issued {
@@ -150,7 +151,8 @@ fn rows(grid: &RecordedGrid, foresight: Foresight, sweep: f64, pausing: Option<P
     study.run(|| ()).expect("fits into the trace")
 }
 
-/// A policy's rows with a budget: the budget and the figures.
+/// Returns the budget in percent (first) and the figures (second) of each row of a policy that has a budget and
+/// figures.
 fn figures(found: &[CaseResult], policy: &str) -> Vec<(f64, Figures)> {
     let of_policy = found.iter().filter(|f| f.row.policy == policy);
     of_policy
@@ -234,7 +236,7 @@ fn pauses_count_with_idle_power_and_pay_where_there_is_time() {
     assert!(pauses >= 3600.0 && ran.legs.iter().all(|l| l.action != Action::Pause), "{pauses}");
 }
 
-/// The actions before a moment must not depend on actual values or forecasts published after it.
+/// The actions before a time must not depend on actual values or forecasts that are published after this time.
 #[test]
 fn the_future_does_not_reach_the_past() {
     let forecast = hourly(-20 * 24, 200, |h| wave(h) + 30.0 * wave(h + 5).cos());
@@ -248,7 +250,7 @@ fn the_future_does_not_reach_the_past() {
     let mut other = actual;
     other.overwrite(&hourly(24, 200, |h| 500.0 - wave(h)));
     let mut issues = day_ahead(&forecast);
-    // Days begin at hours 0 and 24 of this clock; forecasts issued at 24 and later differ.
+    // Days begin at hours 0 and 24 of `at`; the forecasts issued at hour 24 and later differ.
     for issued in issues.iter_mut().filter(|i| i.issued_at >= changed_at) {
         issued.series = hourly(24, 200, |h| 700.0 - 2.0 * wave(h))
             .within(&Slot::new(issued.issued_at, issued.issued_at + TimeDelta::days(1)).expect("a day"));
@@ -263,7 +265,7 @@ fn the_future_does_not_reach_the_past() {
     assert_ne!(found.legs, changed.legs, "later it does matter");
 }
 
-/// Two jobs of different length under a cap, replayed.
+/// Replays two jobs of different length under a cap in watts.
 fn pair(cap: f64, foresight: bool) -> Result<Vec<Replayed>, ReplayError> {
     let (jobs, grid) = ([job(30.5), job(17.0)], grid(PublishedForecasts::Nothing));
     let visible = VisibleGrid::new(&grid, Foresight::Nothing, Seconds::new(60.0 * 3600.0));
@@ -293,7 +295,8 @@ fn jobs_on_a_node_never_add_up_to_more_than_its_cap() {
         };
         let moments: Vec<DateTime<Utc>> = pair.iter().flat_map(|p| &p.legs).map(|leg| leg.slot.start()).collect();
         assert!(moments.iter().all(|&t| limit(&pair[0], t) + limit(&pair[1], t) <= 430.0), "{pair:?}");
-        // 300 and 100 W or 200 W each: at its fastest, the shorter one makes the longer one wait.
+        // Under 430 W, a job at 300 W leaves 100 W for the other; else both have at most 200 W. So one of them exceeds
+        // its budget of 5 %.
         assert!(pair.iter().any(|p| p.against_max.time_increase_pct > 5.0), "{pair:?}");
         assert!(pair.iter().all(|p| p.against_max.carbon_reduction_pct > 0.0), "{pair:?}");
     }

@@ -8,7 +8,7 @@ use wattune_core::plan::{PastEmissions, Unplannable};
 use wattune_core::profile::Curve;
 use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
 
-/// State of a job and its grid when a policy decides. For equal views a policy decides equally.
+/// State of a job and of its grid at the time at which a policy decides. A policy decides equally for equal views.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     /// The present time.
@@ -17,27 +17,27 @@ pub struct View<'a> {
     pub start: DateTime<Utc>,
     /// Profile that the policy knows; the first point is that of the largest limit.
     pub profile: &'a Profile,
-    /// The profile that the policy knows as a curve, with its convex hull.
+    /// The profile that the policy knows as a curve of throughput over power, with its concave hull.
     pub curve: &'a Curve,
     /// Relative standard error of the profile's throughputs.
     pub profile_error: f64,
-    /// P_max: the largest power limit.
+    /// Largest power limit of the job (P_max).
     pub max_power: Watts,
-    /// All the job's work, W.
+    /// All the job's work (W).
     pub work: Samples,
-    /// Work that is done.
+    /// Part of the work that is done.
     pub done: Samples,
     /// Time since the job's start.
     pub elapsed: Seconds,
-    /// Emissions since the job's start, and the mean carbon intensity of that time; absent at the start.
+    /// Emissions since the job's start, and the mean carbon intensity since then; `None` at the start.
     pub past: Option<PastEmissions>,
-    /// Allowed increase of the job's time: 0.03 is 3 %. If absent, the policy uses its own weights.
+    /// Extra time that the job may take: 0.03 is 3 %. If `None`, the policy uses its own weights.
     pub budget: Option<f64>,
-    /// Costs of a pause; absent if the job may not pause.
+    /// Conditions and costs of pauses; `None` if the job may not pause.
     pub pausing: Option<Pausing>,
-    /// Present activity of the job, with its start.
+    /// Present activity of the job (running or paused), with the time at which the activity began.
     pub activity: Activity,
-    /// The known part of the grid; only the clairvoyant policy reads its future.
+    /// The part of the grid that is known at `now`; only the clairvoyant policy reads the future of the grid.
     pub grid: &'a VisibleGrid<'a>,
 }
 
@@ -47,17 +47,19 @@ impl View<'_> {
         self.work - self.done
     }
 
-    /// Returns the smallest throughput that stays within the budget if the job keeps it from start to end.
+    /// Returns the smallest constant throughput, from start to end of the job, that keeps the budget; 0 without a
+    /// budget.
     pub fn slowest_allowed(&self) -> SamplesPerSecond {
         self.curve.ceiling().throughput / (1.0 + self.budget.unwrap_or(f64::INFINITY))
     }
 
-    /// Returns power and throughput of each point of the profile.
+    /// Returns power (first) and throughput (second) of each point of the profile.
     pub fn points(&self) -> impl Iterator<Item = (Watts, SamplesPerSecond)> {
         self.profile.points.iter().map(|p| (p.power.mean, p.throughput.mean))
     }
 
-    /// Returns the index of the point of least `cost` (of power and throughput); of equals, the larger limit's.
+    /// Returns the index of the point with the least `cost`, a function of power and throughput. Of points with equal
+    /// costs, returns that of the largest limit.
     pub fn cheapest(&self, cost: impl Fn(Watts, SamplesPerSecond) -> f64) -> usize {
         let costs = self.points().map(|(power, throughput)| cost(power, throughput));
         costs.enumerate().min_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(index, _)| index)
@@ -67,8 +69,8 @@ impl View<'_> {
 /// Activity of a job in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Training at one point of the profile, or at several, interleaved evenly: indices in [`Profile::points`], each
-    /// with its share of the time; the shares add up to 1.
+    /// Training at one point of the profile, or at several points, interleaved evenly. Each entry is the index of a
+    /// point in [`Profile::points`] (first) and the point's share of the time (second); the shares add up to 1.
     Train(Vec<(usize, f64)>),
     /// A pause.
     Pause,
@@ -76,12 +78,12 @@ pub enum Action {
     Checkpoint(usize),
 }
 
-/// An action of a job, and its duration.
+/// An activity of a job, and how long it lasts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The action.
+    /// The activity.
     pub action: Action,
-    /// Maximum duration of the action; the end of the work shortens it.
+    /// Maximum duration of the activity; if the work is done earlier, the activity ends then.
     pub lasts: Seconds,
 }
 

@@ -1,24 +1,25 @@
-//! The figures of a replay, compared with the largest power limit.
+//! The figures of a replay, compared with a replay at the largest power limit.
 
 use serde::Serialize;
 
 use crate::replay::Replayed;
 
-/// Smallest headroom, in percentage points, that is not noise (`planning.md` §5).
+/// Smallest headroom, in percentage points, that is more than noise (`planning.md` §5). Headroom is the carbon
+/// reduction of the policy clairvoyant beyond that of static.
 const LEAST_HEADROOM: f64 = 0.1;
 
-/// Result of a policy, compared with the largest power limit, in percent.
+/// Result of a policy, in percent of the result at the largest power limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
-    /// Reduction of carbon.
+    /// Reduction of emissions.
     pub carbon_reduction_pct: f64,
     /// Increase of time; may be negative, because a lower limit can be faster.
     pub time_increase_pct: f64,
     /// Reduction of energy.
     pub energy_reduction_pct: f64,
-    /// Carbon reduction that the constant mix with the same time would have.
+    /// Reduction of emissions that the best constant mix of power limits with the same time would have.
     pub energy_effect_pct: f64,
-    /// The rest of the carbon reduction, from following the grid.
+    /// Rest of the reduction of emissions, which comes from following the carbon intensity over time.
     pub timing_effect_pct: f64,
 }
 
@@ -34,7 +35,7 @@ impl Figures {
         }
     }
 
-    /// Interpolates linearly: a share of 0 returns `self`, a share of 1 returns `there`.
+    /// Returns the linear interpolation between two results: `self` for a share of 0, `there` for a share of 1.
     pub(super) fn towards(&self, there: &Self, share: f64) -> Self {
         let between = |here: f64, there: f64| here + (there - here) * share;
         Self {
@@ -47,7 +48,7 @@ impl Figures {
     }
 }
 
-/// Returns the captured fraction of the headroom; `None` if the headroom is only noise.
+/// Returns the carbon reduction beyond static as a fraction of the headroom; `None` if the headroom is only noise.
 pub(super) fn captured(over_static: Option<f64>, headroom: Option<f64>) -> Option<f64> {
     let headroom = headroom.filter(|h| *h >= LEAST_HEADROOM)?;
     Some(over_static? / headroom)

@@ -1,8 +1,10 @@
-//! The frontier of a policy with a knob: carbon over time, interpolated between the values of the knob.
+//! Frontier of a policy with a parameter (knob): the carbon reduction over the time increase, interpolated between runs
+//! with different values of the knob.
 
 use super::figures::Figures;
 
-/// The runs with the best carbon for their time, in the order of time; both rise strictly.
+/// Runs of a policy with different values of its knob. In `best`, time increase and carbon reduction both rise strictly
+/// from run to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frontier {
     runs: Vec<Option<Figures>>,
@@ -11,9 +13,9 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    /// Keeps, of one run for each value of the knob, the runs that no other run surpasses in both carbon and time. A
-    /// run that continues past the end of the trace is missing: then nothing is known beyond the slowest of the other
-    /// runs.
+    /// Keeps the runs that no other run surpasses in both carbon and time. `runs` has one run for each value of the
+    /// knob; `None` if the run continues past the end of the trace. If there is a `None`, nothing is known beyond the
+    /// slowest of the other runs.
     pub fn new(runs: Vec<Option<Figures>>) -> Self {
         let mut by_time: Vec<Figures> = runs.iter().flatten().copied().collect();
         by_time.sort_by(|a, b| {
@@ -30,7 +32,7 @@ impl Frontier {
         Self { runs, best, truncated }
     }
 
-    /// Returns all runs, in the order of the knob's values.
+    /// Returns all runs, in the order of the knob's values; `None` for those that continue past the end of the trace.
     pub fn runs(&self) -> &[Option<Figures>] {
         &self.runs
     }
@@ -40,9 +42,9 @@ impl Frontier {
         &self.best
     }
 
-    /// Returns the figures at an increase of time, in percent, interpolated between the neighbouring runs. Before the
-    /// fastest run and beyond the slowest, returns that run. `None` if there is no run, or beyond the slowest run if
-    /// runs are missing.
+    /// Returns the figures at an increase of time in percent, interpolated between the neighbouring runs. For an
+    /// increase below that of the fastest run, returns the figures of the fastest run; above that of the slowest, those
+    /// of the slowest, or `None` if some runs continue past the end of the trace. `None` also if there is no run.
     pub fn at(&self, time_increase_pct: f64) -> Option<Figures> {
         let next = self.best.partition_point(|run| run.time_increase_pct < time_increase_pct);
         let (Some(before), Some(after)) = (next.checked_sub(1).map(|i| self.best[i]), self.best.get(next)) else {

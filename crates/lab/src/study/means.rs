@@ -1,11 +1,11 @@
-//! Means over starts and seeds.
+//! Means of results over starts and seeds.
 
 use serde::Serialize;
 
 use super::figures::captured;
 use super::row::Row;
 
-/// Mean of rows of one policy, job and budget over starts and seeds.
+/// Mean of the rows of one policy, job and budget over all starts and seeds.
 #[expect(missing_docs, reason = "fields are those of `Row`, or its means")]
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mean {
@@ -16,17 +16,18 @@ pub struct Mean {
     pub grid: String,
     pub budget_pct: Option<f64>,
     pub rows: usize,
-    /// Mean reduction of carbon. This and the other means are `None` if one of the rows has no figures: otherwise the
-    /// means of policies would be over different starts.
+    /// Mean reduction of emissions. This mean and the others are `None` if one of the rows has no figures: otherwise
+    /// the means of different policies would be over different starts.
     pub carbon_reduction_pct: Option<f64>,
     pub time_increase_pct: Option<f64>,
-    /// Ratio of the mean captured reduction to the mean headroom (`planning.md` §5).
+    /// Mean carbon reduction beyond that of static, divided by the mean headroom (`planning.md` §5).
     pub captured_headroom: Option<f64>,
     pub energy_effect_pct: Option<f64>,
     pub timing_effect_pct: Option<f64>,
 }
 
-/// Returns the means of rows that differ only in start and seed, in the order in which these first appear.
+/// Returns the means of rows that differ only in start and seed. The means are in the order in which their first rows
+/// appear.
 pub fn means(rows: &[Row]) -> Vec<Mean> {
     let mut groups: Vec<Vec<&Row>> = Vec::new();
     let key = |r: &Row| (r.policy, r.gpu.clone(), r.workload.clone(), r.batch_size, r.grid.clone());

@@ -1,4 +1,5 @@
-//! Jobs × starts × budgets × policies, replayed and compared: the rows of `wattune simulate carbon`.
+//! Replays of jobs × starts × budgets of extra time × policies, compared with one another: the rows of
+//! `wattune simulate carbon`.
 
 mod figures;
 mod frontier;

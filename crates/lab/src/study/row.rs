@@ -1,4 +1,4 @@
-//! The row of results of one policy in one case.
+//! The row of results of one policy in one case (job, start, seed and budget).
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use super::figures::{Figures, captured};
 use super::frontier::Frontier;
 use crate::replay::{Replayed, Setting};
 
-/// Result of one policy in one case.
+/// Result of one policy in one case (job, start, seed and budget).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name of the policy for `--policy`.
+    /// Name of the policy, as for `--policy`.
     pub policy: &'static str,
     /// GPU of the job.
     pub gpu: String,
@@ -20,20 +20,20 @@ pub struct Row {
     pub workload: String,
     /// Batch size: samples per step.
     pub batch_size: u64,
-    /// Name of the grid.
+    /// Name of the grid on which the job was replayed.
     pub grid: String,
     /// Start of the job.
     #[serde(serialize_with = "rfc3339")]
     pub start: DateTime<Utc>,
-    /// Maximum slowdown in percent: 3 % is 3.0. `None` for a policy that uses its own weights.
+    /// Budget of extra time, in percent: 3 % is 3.0. `None` for a policy that uses its own weights.
     pub budget_pct: Option<f64>,
     /// See [`Figures::carbon_reduction_pct`]. This and the other figures are `None` if the trace ends before the job
     /// does.
     pub carbon_reduction_pct: Option<f64>,
     /// See [`Figures::time_increase_pct`].
     pub time_increase_pct: Option<f64>,
-    /// (carbon of static − carbon) / (carbon of static − carbon of clairvoyant); `None` without a budget, or if that
-    /// difference is only noise.
+    /// (carbon of static − carbon of this policy) / (carbon of static − carbon of clairvoyant). `None` without a budget
+    /// or without figures, or if the denominator is only noise.
     pub captured_headroom: Option<f64>,
     /// See [`Figures::energy_reduction_pct`].
     pub energy_reduction_pct: Option<f64>,
@@ -41,12 +41,13 @@ pub struct Row {
     pub energy_effect_pct: Option<f64>,
     /// See [`Figures::timing_effect_pct`].
     pub timing_effect_pct: Option<f64>,
-    /// Seed of the profile's random errors; absent without errors.
+    /// Seed of the profile's random errors; `None` if the profile has no errors.
     pub seed: Option<u64>,
-    /// Carbon reduction beyond that of static, in percentage points; `None` without a budget or without figures.
+    /// Carbon reduction of this policy minus that of static, in percentage points; `None` without a budget or without
+    /// figures.
     #[serde(skip)]
     pub over_static: Option<f64>,
-    /// Carbon reduction of clairvoyant beyond that of static, in percentage points; `None` without a budget.
+    /// Carbon reduction of clairvoyant minus that of static, in percentage points; `None` without a budget.
     #[serde(skip)]
     pub headroom: Option<f64>,
 }
@@ -71,7 +72,7 @@ impl Row {
             batch_size: job.workload.batch_size,
             grid: grid.name().to_owned(),
             start,
-            // Removes rounding errors of the conversion to percent: 0.07 would be 7.000000000000001 %.
+            // Removes rounding errors of the conversion to percent: 0.07 would become 7.000000000000001 %.
             budget_pct: budget.map(|b| (b * 1e11).round() / 1e9),
             carbon_reduction_pct,
             time_increase_pct: figures.map(|f| f.time_increase_pct),
@@ -90,12 +91,12 @@ fn rfc3339<S: Serializer>(t: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::
     serializer.collect_str(&t.format("%FT%TZ"))
 }
 
-/// A row, with the replay from which its figures are.
+/// A row of results, with the replay that it describes.
 pub struct CaseResult {
     /// The row of results.
     pub row: Row,
     /// The replay; `None` if the row is interpolated between several replays, or if the trace ends before the job does.
     pub replayed: Option<Replayed>,
-    /// The frontier over the policy's knob; absent for policies without a knob.
+    /// The frontier of the policy over its knob; `None` for policies without a knob.
     pub frontier: Option<Arc<Frontier>>,
 }

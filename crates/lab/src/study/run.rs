@@ -1,4 +1,4 @@
-//! Runs all cases of a study.
+//! Replays all combinations of jobs, starts, seeds, budgets and policies in a study.
 
 use std::sync::Arc;
 
@@ -13,31 +13,34 @@ use crate::replay::{Decision, Job, ReplayError, Replayed, Setting, UnderCap, Vie
 use wattune_core::domain::{Pausing, Profile};
 use wattune_core::units::{Seconds, Watts};
 
-/// Number of steps from 0 to 1 in which a knob is varied; authors' values are among them.
+/// Number of steps from 0 to 1 in which a policy's knob is varied; the values that policies' authors chose are among
+/// them.
 const KNOB_STEPS: u32 = 20;
 
-/// The combinations to replay: each job from each start, under each policy with each budget.
+/// The combinations to replay: each job from each start with each seed, under each policy with each budget of extra
+/// time.
 pub struct Study<'a> {
-    /// The jobs, each alone, or all together under `node_cap`.
+    /// The jobs; each is replayed alone, or all together if there is a `node_cap`.
     pub jobs: &'a [Job],
-    /// Maximum sum of the jobs' power limits, if they share a node. Then only policies that plan are run, wattune and
-    /// clairvoyant, and rows have no captured headroom, because there is no constant mix to compare with.
+    /// Maximum sum of the jobs' power limits if they share a node; `None` if each job is replayed alone. Only the
+    /// policies that plan, wattune and clairvoyant, are run under a cap, and rows have no captured headroom, because
+    /// there is no constant mix to compare with.
     pub node_cap: Option<Watts>,
-    /// The grid, with the foresight that the policies have.
+    /// The grid, as policies see it with their foresight.
     pub grid: &'a VisibleGrid<'a>,
     /// Times at which the jobs start.
     pub starts: &'a [DateTime<Utc>],
-    /// Maximum slowdowns of the jobs: 0.03 is 3 %.
+    /// Budgets: extra time that the jobs may take; 0.03 is 3 %.
     pub budgets: &'a [f64],
     /// The policies.
     pub policies: &'a [Policy],
-    /// Seconds that policies which learn spend measuring each limit; 0 for none.
+    /// Time for which policies that learn first measure each limit; 0 if they do not measure.
     pub sweep: Seconds,
-    /// Relative standard error of the profile that policies know; 0 for none.
+    /// Relative standard error of the profile that policies know; 0 if they know the true profile.
     pub profile_error: f64,
-    /// Costs of a pause, if wattune and clairvoyant may pause.
+    /// Conditions and costs of pauses, for wattune and clairvoyant; `None` if the jobs may not pause.
     pub pausing: Option<Pausing>,
-    /// Seeds of the profile's random errors; without errors, results do not depend on them.
+    /// Seeds of the profile's random errors. If there are no errors, results do not depend on the seeds.
     pub seeds: &'a [u64],
 }
 
@@ -54,7 +57,7 @@ pub struct StudyError {
     pub source: ReplayError,
 }
 
-/// One job with one start, and the profile that policies know.
+/// One job with one start, and the profile that policies know of the job.
 #[derive(Clone, Copy)]
 struct Case<'a> {
     study: &'a Study<'a>,
@@ -63,14 +66,16 @@ struct Case<'a> {
 }
 
 impl Study<'_> {
-    /// Replays all combinations, in the order job, start, seed, budget, policy; rows without a budget come last in each
-    /// case. `step` is called [`Study::steps`] times on the way, for a progress display.
+    /// Replays all combinations, in the order job, start, seed, budget, policy; for each job, start and seed, rows
+    /// without a budget come last. Calls `step` [`Study::steps`] times on the way, for a progress display.
     ///
-    /// A row has no figures if the policy runs past the end of the trace, or if its budget lies beyond the slowest
-    /// value of the knob that does not.
+    /// A row has no figures if the policy runs past the end of the trace. For a policy with a knob, a row has none if a
+    /// run of its frontier is past the end of the trace and the budget is larger than the time increase of the slowest
+    /// other run.
     ///
     /// # Errors
-    /// If a policy cannot decide, or if one of the bounds (`static`, `clairvoyant`) runs past the end of the trace.
+    /// If a policy cannot decide, or if one of the policies `static` and `clairvoyant`, with which all others are
+    /// compared, runs past the end of the trace.
     pub fn run(&self, mut step: impl FnMut()) -> Result<Vec<CaseResult>, StudyError> {
         let mut rows = Vec::new();
         if let Some(cap) = self.node_cap {
@@ -121,8 +126,9 @@ impl Study<'_> {
         Ok(())
     }
 
-    /// Returns the number of calls of `step` in [`Study::run`]: one for each start, budget and policy if jobs share a
-    /// node; else, for each job, start, seed and policy, one per budget and one for the knob.
+    /// Returns the number of calls of `step` in [`Study::run`]. If jobs share a node, this is one for each start,
+    /// budget and policy. Else, for each job, start, seed and policy, it is one for each budget and one for the
+    /// frontier.
     pub fn steps(&self) -> usize {
         let (starts, budgets, policies) = (self.starts.len(), self.budgets.len(), self.policies.len());
         match self.node_cap {
@@ -204,12 +210,13 @@ impl Case<'_> {
         if policy.learns {
             return replay(self.setting, budget, self.study.sweep, decide);
         }
-        // Policies that do not learn know the true profile.
+        // Policies that do not learn know the true profile without measuring it.
         let exact = Setting { believed: &self.setting.job.profile, profile_error: 0.0, ..self.setting };
         replay(exact, budget, Seconds::ZERO, decide)
     }
 
-    /// Returns the results for all values of a policy's knob, if it has one; runs past the trace's end are missing.
+    /// Returns the frontier of a policy: the results for all values of its knob; `None` for a policy without a knob. A
+    /// run past the end of the trace is missing in the frontier.
     fn frontier(&self, policy: &Policy) -> Result<Option<Arc<Frontier>>, StudyError> {
         let RunMode::Swept { decide, .. } = policy.mode else { return Ok(None) };
         let runs = (0..=KNOB_STEPS).map(|step| {

@@ -1,4 +1,4 @@
-//! Trace files: the only module of this crate that opens files.
+//! Files with traces. This module is the only one of this crate that opens files.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +29,7 @@ pub enum TraceError {
         column: &'static str,
         why: String,
     },
-    /// The trace's rows do not fit their purpose.
+    /// The content of the trace cannot be used; for example, a column or the requested workload is missing.
     #[error("{}: {why}", path.display())]
     Unusable { path: PathBuf, why: String },
 }
@@ -37,7 +37,7 @@ pub enum TraceError {
 /// A trace file's path and content.
 #[derive(Clone, Debug)]
 pub struct TraceFile {
-    /// Path of the file, for names and messages.
+    /// Path of the file, from which messages and the GPU's name are made.
     pub path: PathBuf,
     /// Content of the file.
     pub bytes: Vec<u8>,
@@ -57,8 +57,8 @@ impl TraceFile {
         }
     }
 
-    /// Returns the name of a power trace's GPU: the file name without `summary_power_` and extension, so that
-    /// `summary_power_a40.csv` is `a40`.
+    /// Returns the name of the GPU whose power trace this file is: the file name without `summary_power_` and
+    /// extension, so that `summary_power_a40.csv` gives `a40`.
     pub fn gpu(&self) -> String {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
         stem.strip_prefix("summary_power_").unwrap_or(&stem).to_owned()

@@ -1,5 +1,5 @@
-//! Zeus's trace files: power of a workload at each power limit, number of epochs that training takes, and submissions
-//! of jobs.
+//! Zeus's trace files: power of a training workload at each power limit, numbers of epochs that training runs took, and
+//! submissions of jobs.
 
 mod file;
 mod power;

@@ -5,10 +5,11 @@ use super::rows::{TrainingKey, rows};
 use wattune_core::domain::{Estimate, OperatingPoint, PowerLimit, Profile};
 use wattune_core::units::{Joules, SamplesPerSecond, Seconds, Watts};
 
-/// Samples per epoch of a trace: one sample is a millionth of an epoch, whatever the size of the data set.
+/// Number of samples in an epoch. Traces do not contain the size of the data set, so that one sample is a millionth of
+/// an epoch.
 const SAMPLES_PER_EPOCH: f64 = 1e6;
 
-/// A training workload of a power trace.
+/// A training workload whose power was traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Name of the data set.
@@ -42,7 +43,7 @@ impl std::fmt::Display for Workload {
     }
 }
 
-/// A measurement of one epoch.
+/// Measurement of one epoch of training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epoch {
     /// Duration of the epoch.
@@ -58,7 +59,7 @@ impl Epoch {
     }
 }
 
-/// A measured epoch of a training at one power limit.
+/// A row of a power trace: a measured epoch of a training at one power limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PowerRow {
     /// The training that was measured.
@@ -79,8 +80,8 @@ pub fn power_rows(file: &TraceFile) -> Result<Vec<PowerRow>, TraceError> {
     })
 }
 
-/// Returns the profile of a workload on the GPU of a power trace, its largest limit first. `optimizer` is required only
-/// if the trace has several for the workload.
+/// Returns the profile (throughput and power at each limit) of a workload on the GPU of a power trace, with the largest
+/// limit first. `optimizer` is required only if the trace has several optimizers for the workload.
 ///
 /// # Errors
 /// If the file is not a power trace, has no such workload, or has several optimizers for it and none is chosen.

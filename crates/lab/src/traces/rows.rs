@@ -1,10 +1,11 @@
-//! Rows of a CSV file by the names of its columns; errors name line and column of an invalid value.
+//! Reads the rows of a CSV file, whose columns are found by their names; errors name line and column of an invalid
+//! value.
 
 use std::str::FromStr;
 
 use super::file::{TraceError, TraceFile};
 
-/// Key of the training to which a row of a trace belongs.
+/// Key of a training: rows of different traces with the same key belong to the same training.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TrainingKey {
     /// Name of the data set.
@@ -18,7 +19,7 @@ pub struct TrainingKey {
 }
 
 impl TrainingKey {
-    /// Reads the first four columns: dataset, network, optimizer, batch size.
+    /// Reads the first four columns that the caller of [`rows`] named: dataset, network, optimizer, batch size.
     pub(super) fn of(row: &Row<'_>) -> Result<Self, Fault> {
         let batch_size = row.parsed(3, |b: &u64| *b > 0, "a whole number of samples above 0")?;
         Ok(Self { dataset: row.word(0)?, network: row.word(1)?, optimizer: row.word(2)?, batch_size })
@@ -31,7 +32,8 @@ pub(super) struct Fault {
     pub(super) why: String,
 }
 
-/// A row of a CSV file. Columns are numbered as the reader requests them: required ones first, then optional ones.
+/// A row of a CSV file. Columns are numbered in the order in which the caller of [`rows`] named them: required ones
+/// first, then optional ones.
 pub(super) struct Row<'a> {
     record: &'a csv::StringRecord,
     names: &'a [&'static str],
@@ -70,7 +72,7 @@ impl Row<'_> {
     }
 }
 
-/// Reads every row of a file, and refuses a file without rows.
+/// Reads every row of a file with `read`. Refuses a file without rows or without one of the columns `needed`.
 pub(super) fn rows<T>(
     file: &TraceFile,
     needed: &[&'static str],

@@ -1,27 +1,27 @@
-//! Traces of submissions of recurring jobs that may overlap.
+//! Traces of submissions of recurring jobs: times at which runs were started, which may overlap.
 
 use super::file::{TraceError, TraceFile};
 use super::rows::{Fault, rows};
 use wattune_core::units::Seconds;
 
-/// One submission of a job in a trace of groups.
+/// One submission of a recurring job. All submissions of a job form a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission {
-    /// Name of the group, the recurring job that was submitted.
+    /// Name of the group, which stands for the recurring job that was submitted.
     pub group: String,
-    /// Start of the submitted job, in seconds.
+    /// Start of the submitted run, in seconds on the clock of the trace.
     pub start: Seconds,
-    /// End of the submitted job, in seconds.
+    /// End of the submitted run, in seconds on the clock of the trace.
     pub end: Seconds,
-    /// Training of the job: dataset, or dataset/network.
+    /// Training that the run repeats: dataset, or dataset/network.
     pub job: String,
-    /// Factor for energy, time and cost of the job's runs, relative to those of the other traces.
+    /// Factor on energy, time and cost of the run, relative to the values in the power trace and the train trace.
     pub runtime_ratio: f64,
-    /// Line of the submission in the file.
+    /// Line of the submission in the file, from 1.
     pub line: u64,
 }
 
-/// Returns the submissions of a trace of groups, with the columns `group`, `start` and `end` in seconds, `job`, and
+/// Returns the submissions of a trace with the columns `group`, `start` and `end` (both in seconds), `job`, and
 /// optionally `runtime_ratio` (1 if empty).
 pub fn submissions(file: &TraceFile) -> Result<Vec<Submission>, TraceError> {
     rows(file, &["group", "start", "end", "job"], &["runtime_ratio"], |row| {

@@ -1,20 +1,20 @@
-//! Traces of the number of epochs that training runs needed to reach a target: `summary_train.csv`.
+//! Traces of the numbers of epochs that training runs needed to reach a target: `summary_train.csv`.
 
 use super::file::{TraceError, TraceFile};
 use super::rows::{Fault, Row, TrainingKey, rows};
 
-/// A training run of a train trace.
+/// A row of a train trace: one training run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainRow {
-    /// The training that was run.
+    /// The training that the run repeated.
     pub training: TrainingKey,
-    /// Metric that the run was to reach.
+    /// Target value of the metric, which the run was to reach.
     pub target_metric: f64,
-    /// Number of epochs after which the run reached the target; `None` if it did not.
+    /// Number of epochs after which the run reached the target; `None` if the run did not reach it.
     pub target_epoch: Option<u32>,
 }
 
-/// Returns the rows of a train trace. If a target epoch is empty or `nan`, the run did not reach the target.
+/// Returns the rows of a train trace. An empty or `nan` target epoch means that the run did not reach the target.
 pub fn train_rows(file: &TraceFile) -> Result<Vec<TrainRow>, TraceError> {
     rows(file, &["dataset", "network", "optimizer", "batch_size", "target_metric", "target_epoch"], &[], |row| {
         let (training, target_metric) = (TrainingKey::of(row)?, row.finite(4)?);

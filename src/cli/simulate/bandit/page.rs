@@ -1,4 +1,5 @@
-//! Renders the rows as a self-contained page with plots: no script, nothing to load, for light and dark display.
+//! Renders the rows of results as a self-contained page with plots: no script, nothing to load, for light and dark
+//! display.
 
 use std::collections::BTreeMap;
 
@@ -59,8 +60,9 @@ fn of<'a>(row: &'a SummaryRow, history: &'a [HistoryRow]) -> impl Iterator<Item 
     })
 }
 
-/// Returns the mean regret over seeds after each recurrence; the last value is the summary's. The oracle's expected
-/// cost is spread evenly over recurrences, so that submissions of unequal length make the line uneven.
+/// Returns, for each recurrence, first its number, second the regret up to its end, as a mean over seeds and in runs of
+/// the oracle. The last value equals the summary's. The oracle's expected cost is spread evenly over recurrences, so
+/// that submissions of unequal length make the line uneven.
 #[expect(clippy::cast_precision_loss, reason = "a count of seeds")]
 fn mean_regret(rows: &[&SummaryRow], history: &[HistoryRow]) -> Vec<(f64, f64)> {
     let mut spent: BTreeMap<u32, f64> = BTreeMap::new();

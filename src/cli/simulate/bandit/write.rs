@@ -1,4 +1,4 @@
-//! Renders the rows as a table, JSON and CSV.
+//! Renders the rows of results as a table, JSON and CSV.
 
 use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
@@ -40,7 +40,8 @@ pub(super) fn by_policy(summary: &[SummaryRow]) -> Vec<Vec<&SummaryRow>> {
     found
 }
 
-/// Returns the most frequent final choice over seeds, and the share of seeds that made it.
+/// Returns the most frequent final choice over seeds: first the batch size, second the power limit in watts, third the
+/// fraction of seeds that ended with this choice.
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
 pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
     let count = |row: &SummaryRow| {
@@ -63,7 +64,8 @@ fn named(gpu: &str, workload: &str, group: Option<&str>) -> String {
     format!("{gpu} {workload}{}", group.map(|group| format!(" group {group}")).unwrap_or_default())
 }
 
-/// Renders the means over seeds by job and policy, then the history, if there is one, and the notes on the traces.
+/// Renders the means over seeds by job and policy, then the history, if the report has one, and the notes on the
+/// traces.
 pub(super) fn table(report: &Report) -> String {
     let mut text = format!(
         "{:44} {:8} {:>6} {:>14} {:>13}  {}\n",

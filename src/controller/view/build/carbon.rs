@@ -13,7 +13,7 @@ use wattune_core::domain::{CarbonSeries, Forecast, Intensity, InvalidJob, Origin
 use wattune_core::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
 use wattune_core::units::{GramsPerKwh, PricePerMwh, Seconds};
 
-/// Horizon of the forecast in the view.
+/// Length of the forecast that the API shows, from now on.
 const AHEAD: TimeDelta = TimeDelta::hours(48);
 
 impl Snapshot<'_> {
@@ -42,7 +42,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns the carbon intensities of the last `hours`.
+    /// Returns the carbon intensities of the last `hours` hours. Fails unless `hours` is more than 0 and at most 8784.
     pub(crate) async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
         if !(hours > 0.0 && hours <= 8784.0) {
             let why = format!("is {hours}; it must be more than 0 and at most 8784 (a year)");
@@ -56,7 +56,7 @@ impl Snapshot<'_> {
             let own = self.store.intensities(std::slice::from_ref(key), &span).await?;
             finals.push((own, self.store.final_until(key).await?));
         }
-        // A value is final once its source declared it so.
+        // A value is final once the source that published it declared it final.
         let is_final = |slot: &Slot, intensity: &Intensity| {
             let has = |own: &CarbonSeries| own.at(slot.start()).is_some_and(|(_, i)| i == intensity);
             let source = finals.iter().find(|(own, _)| has(own));
@@ -79,13 +79,13 @@ impl Snapshot<'_> {
         Ok(series.points().iter().map(point).collect())
     }
 
-    /// Returns the day-ahead price.
+    /// Returns the view of the day-ahead price; `None` unless the settings name a source of prices.
     pub(crate) fn price_now(&self) -> Option<PriceView> {
         let PriceSignal { state, currency } = self.signal.price()?;
         Some(price_view(&state.borrow(), currency, self.now.utc))
     }
 
-    /// Returns the price of the present slot.
+    /// Returns the price of the present slot (time step of the price data); `None` without a source or a price for now.
     pub(super) fn price_of_the_present(&self) -> Option<PresentPrice> {
         let PriceSignal { state, currency } = self.signal.price()?;
         let forecast = state.borrow().forecast.clone()?;
@@ -116,7 +116,7 @@ pub fn price_view(state: &FeedState<PricePerMwh>, currency: &Currency, now: Date
     }
 }
 
-/// Returns the views of a carbon feed's state without a daemon: the signal now, and its forecast.
+/// Returns two views of a carbon feed's state, for use without a daemon: first the signal now, second its forecast.
 pub fn describe_feed(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc>) -> (CarbonView, Vec<IntensityView>) {
     let forecast = state.forecast.as_deref();
     let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now, &ModelPolicy::default()));
@@ -136,7 +136,7 @@ pub fn describe_feed(state: &FeedState, fallback: GramsPerKwh, now: DateTime<Utc
     (signal.view(), signal.ahead())
 }
 
-/// The carbon signal at one time, and what its view is built from.
+/// Carbon signal at the time `now`, with the data from which its views are built.
 struct SignalAtPresent<'a> {
     now: DateTime<Utc>,
     state: &'a FeedState,
@@ -151,7 +151,7 @@ struct SignalAtPresent<'a> {
 impl SignalAtPresent<'_> {
     fn view(&self) -> CarbonView {
         let Self { now, state, forecast, basis, .. } = *self;
-        // Before any response, the first source is shown.
+        // Before any source has responded, the first source is shown.
         let shown = state.source().or(state.sources.first());
         let freshness = state.freshness(now);
         let mut notes = shown.map(|s| s.notes.clone()).unwrap_or_default();
@@ -163,7 +163,7 @@ impl SignalAtPresent<'_> {
                     notes.push(format!("no value for the present; the forecast continues at {}", slot.start()));
                 }
             }
-            None => notes.push(format!("no forecast; planning with {} throughout", self.fallback)),
+            None => notes.push(format!("no forecast: all plans use the configured {}", self.fallback)),
         }
         let published = forecast.and_then(|f| f.best_at(now)).map(|(_, i)| (i.value, i.origin));
         let modelled = matches!(basis.level, BasisLevel::Local | BasisLevel::DailyShape);

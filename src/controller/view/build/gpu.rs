@@ -39,22 +39,20 @@ impl Snapshot<'_> {
             (None, None) if gpu.owner.is_some() => GpuState::Job,
             (None, None) => GpuState::Free,
         };
-        let capped = cap.map(|c| {
-            format!(
-                "an out-of-band cap holds it at {c}; plans stay under it until it lifts, or the host's cap is raised"
-            )
-        });
+        let capped = cap
+            .map(|c| format!("an out-of-band cap holds the GPU at {c}; plans stay below this cap until it is lifted"));
         let set = grants.permitted(gpu.id(), self.demand().set_point(gpu.id()));
         let wanted = set.map(|set| set.limit);
         let held = grants.of(gpu.id()).and_then(|(request, grant)| {
             let cut = (grant.limit < request.wanted).then(|| {
                 format!(
-                    "the node's cap allows {} of {}; the rest comes back when the cap lifts",
+                    "the node's cap allows {} of the wanted {}; the limit is raised again when the cap rises",
                     grant.limit, request.wanted
                 )
             });
-            let waits =
-                (!grant.now).then(|| format!("{} waits until others are lowered under the node's cap", grant.limit));
+            let waits = (!grant.now).then(|| {
+                format!("{} is set once other GPUs' limits are lowered, to stay under the node's cap", grant.limit)
+            });
             let parts: Vec<String> = cut.into_iter().chain(waits).collect();
             (!parts.is_empty()).then(|| parts.join("; "))
         });
@@ -63,10 +61,11 @@ impl Snapshot<'_> {
         let mut kinds: Vec<Concern> = concerns.iter().map(|(concern, _)| *concern).collect();
         kinds.dedup();
         let mut details: Vec<String> = concerns.into_iter().map(|(_, words)| words).collect();
-        details.extend(unset.map(|fault| format!("no limit is set: {fault}")));
+        details.extend(unset.map(|fault| format!("power limits cannot be changed: {fault}")));
         details.extend(capped);
         details.extend(held);
-        // The last action explains the present only while the GPU is not at its original limit.
+        // The remark is about wattune's last action, which explains the GPU's state only while the limit is not the
+        // original one.
         if details.is_empty() && self.gpus.journal().entry(gpu.id()).is_some() {
             details.extend(gpu.remark.clone());
         }

@@ -22,18 +22,18 @@ use wattune_core::ledger::{self, CompletedWork};
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 
-/// Fraction of a job's energy whose error does not matter in a comparison.
+/// Maximum error of the energy in a job's own pauses, as a fraction of the job's energy, that a comparison may ignore.
 const NEGLIGIBLE: f64 = 0.002;
 
 impl Snapshot<'_> {
-    /// Returns the jobs that have not ended, oldest first.
+    /// Returns the views of the jobs that have not ended, oldest first.
     pub(crate) fn jobs(&self, grants: &LimitGrants) -> Vec<JobView> {
         let mut jobs: Vec<&Job> = self.jobs.iter().collect();
         jobs.sort_by_key(|job| job.registered_at);
         jobs.into_iter().map(|job| self.job_view(job, grants)).collect()
     }
 
-    /// Returns a job, running or ended.
+    /// Returns the view of a job, running or ended.
     pub(crate) async fn job(&self, id: &JobId) -> Result<JobView, ControlError> {
         if let Some(job) = self.jobs.get(id) {
             return Ok(self.job_view(job, &self.grants()));
@@ -44,7 +44,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns an ended job, with its broken promises.
+    /// Returns the view of an ended job, with the promises that it broke and the likely mistakes in its reports.
     async fn ended_view(&self, stored: &StoredJob) -> Result<JobView, ControlError> {
         let view = JobView::of_ended(stored);
         let Some((at, _)) = stored.ended else { return Ok(view) };
@@ -92,7 +92,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Returns the response to a job's progress report.
+    /// Returns the response to a job's progress report; `None` if the job has ended or has no GPUs.
     pub(crate) fn progress_view(&self, id: &JobId, grants: &LimitGrants) -> Option<ProgressView> {
         let job = self.jobs.get(id)?;
         let gpu = job.spec.gpus.first()?;
@@ -153,7 +153,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Returns a job's profile, running or ended.
+    /// Returns the profile of a job, running or ended.
     pub(crate) async fn profile_of(&self, id: &JobId) -> Result<ProfileView, ControlError> {
         let ended;
         let (job, wanted) = match self.jobs.get(id) {
@@ -174,7 +174,7 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Returns a job's account, running or ended, with the best intensities known now.
+    /// Returns the account of a job, running or ended, with the best carbon intensities known now.
     pub(crate) async fn account_of(&self, id: &JobId) -> Result<AccountView, ControlError> {
         let ended;
         let (stored, job) = match self.jobs.get(id) {
@@ -192,7 +192,7 @@ impl Snapshot<'_> {
             Estimate { snapshot: *self, stored: &stored, job, rows: &rows, series: &series, emissions: &emissions };
         let known = estimate.completed_work().await?;
         let known_pauses = known.as_ref().ok().filter(|known| {
-            // This comparison has no intervals, so it needs known energy of pauses; `savings` has intervals.
+            // `against_max` has no confidence intervals, so it is given only if the energy of pauses is almost exact.
             pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
         });
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, job.profile(), &series));
@@ -258,7 +258,8 @@ impl Job {
     }
 }
 
-/// Compares a job with the same work at the maximum usable limit.
+/// Compares a job with the same work at the maximum usable limit. Returns `None` if measurements at that limit, work or
+/// carbon intensities are missing.
 fn against_ceiling(done: &CompletedWork, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
     let (curve, ceiling) = (Curve::from_profile(profile)?, profile.ceiling()?);
     let top = (ceiling.throughput.mean, ceiling.power.mean);
@@ -269,7 +270,8 @@ fn watts(setting: &[SetPoint]) -> Vec<f64> {
     setting.iter().map(|s| s.limit.watts().get()).collect()
 }
 
-/// Returns the locked clock of a setting, if any; clocks are locked only with one group of GPUs.
+/// Returns the locked clock of a setting in MHz; `None` without a lock. There is at most one such clock, because clocks
+/// are locked only for jobs with a single group of equal GPUs.
 fn clock(setting: &[SetPoint]) -> Option<u32> {
     setting.iter().find_map(|s| s.clock).map(ClockLimit::megahertz)
 }
@@ -288,7 +290,7 @@ fn points(profile: &Profile) -> Vec<PointView> {
 }
 
 impl JobView {
-    /// Returns the view of a stored job; for a running job the caller fills in the rest.
+    /// Returns the view of a stored job. For a running job the caller adds the present state, such as phase and limits.
     pub(crate) fn of_ended(job: &StoredJob) -> Self {
         let spec = &job.spec;
         let account = job.progress.account;

@@ -51,7 +51,7 @@ impl Snapshot<'_> {
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = self.gpus.problems().to_vec();
         problems.extend(self.accounting.store_fault().iter().map(|f| format!("ledger: {f}")));
-        problems.extend(self.gpus.journal_fault().iter().map(|f| format!("no limit is set: {f}")));
+        problems.extend(self.gpus.journal_fault().iter().map(|f| format!("power limits cannot be changed: {f}")));
         problems.extend(self.cap.problems(&self.demand()));
         problems.extend(self.accounting.cpu_problems());
         problems.extend(self.planner.problems(self.now));
@@ -76,8 +76,8 @@ impl Snapshot<'_> {
         problems
     }
 
-    /// Returns a job's warnings: promises that it or the jobs together cannot keep, obstacles to its profile, and problems
-    /// of its GPUs.
+    /// Returns a job's warnings: promises that the job alone or all jobs together cannot keep, obstacles to its
+    /// profile, likely mistakes in its reports, and problems of its GPUs.
     pub(crate) fn warnings_of(&self, job: &Job) -> Vec<String> {
         let mut warnings = job.warnings(self.now);
         warnings.extend(self.planner.broken_for(&job.id).iter().cloned());
@@ -94,7 +94,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Returns the clock to which a set point locks clocks, in MHz.
+/// Returns the clock, in MHz, to which a set point (power limit and clock) locks a GPU; `None` without a lock.
 fn megahertz(set: Option<SetPoint>) -> Option<u32> {
     set?.clock.map(ClockLimit::megahertz)
 }

@@ -22,7 +22,7 @@ use wattune_core::units::{Samples, Seconds, Short};
 
 const LATEST_ENDED: u32 = 50;
 
-/// The path of a job.
+/// The parameters in the URL path of a job.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(in crate::http) struct JobPath {
@@ -46,7 +46,8 @@ pub(in crate::http) struct ReportProgress {
     /// The number of samples that this run has processed since its start.
     #[schema(minimum = 0)]
     samples: f64,
-    /// The client's monotonic time at which the count was taken, for exact throughput; the time of arrival if absent.
+    /// The time at which the client counted, in seconds of the client's monotonic clock, for an exact throughput. If
+    /// absent, the time at which the report arrives counts.
     #[schema(minimum = 0)]
     at_s: Option<f64>,
 }
@@ -81,7 +82,7 @@ impl TryFrom<ReportProgress> for ProgressReport {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct JobsQuery {
-    /// Jobs that have not ended (`open`, the default), or those that have (`ended`), the latest first.
+    /// The state of the jobs to list: `open` (not ended, the default), or `ended` (the latest first).
     #[serde(default)]
     state: JobState,
     /// The maximum number of jobs, from 1 to 1000; if absent, 50 ended jobs or all open ones.
@@ -90,7 +91,7 @@ pub(in crate::http) struct JobsQuery {
     limit: Option<u32>,
 }
 
-/// The state of a job, to select jobs by.
+/// The state of a job, by which a request selects jobs.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::http) enum JobState {
@@ -121,7 +122,7 @@ pub(in crate::http) async fn register(
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(job)))
 }
 
-/// Lists the jobs that have not ended, or the latest that have.
+/// Lists the jobs that have not ended, or the latest ones that have ended.
 #[utoipa::path(
     get, path = "/v1/jobs", operation_id = "list_jobs", tag = "jobs", params(JobsQuery),
     responses((status = OK, body = Vec<JobView>))
@@ -167,7 +168,7 @@ pub(in crate::http) async fn end(State(shared): State<Shared>, Named(id): Named<
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.end(&id).await })).await??))
 }
 
-/// Reports a job's progress and renews its lease.
+/// Reports a job's progress and renews the job's lease, the longest silence before a job counts as dead.
 #[utoipa::path(
     post, path = "/v1/jobs/{id}/progress", operation_id = "report_progress", tag = "jobs", params(JobPath),
     request_body = ReportProgress,

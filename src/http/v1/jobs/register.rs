@@ -20,7 +20,8 @@ use wattune_core::units::{GramsCo2e, Samples, Seconds, Watts};
     "objective": {"max_slowdown": 0.03}, "lease_s": 60, "tags": {"team": "vision"},
 }))]
 pub(in crate::http) struct RegisterJob {
-    /// The job's name, 1 to 128 characters. Recurring runs share a name, and with it their profile.
+    /// The job's name, 1 to 128 characters. Runs with the same name, batch size and GPU models share a profile: the
+    /// throughput and power draw at each power limit.
     name: String,
     /// The job's GPUs, by index, UUID or PCI bus id, each once.
     gpus: Vec<GpuSelector>,
@@ -32,14 +33,16 @@ pub(in crate::http) struct RegisterJob {
     /// The objective and its constraints; absent or empty means `{"max_slowdown": 0.03}`.
     #[serde(default, deserialize_with = "optional_object")]
     objective: Option<ObjectiveSpec>,
-    /// The time after the last report at which the job counts as dead. 1 to 86400 s; the daemon's default if absent.
+    /// The lease: a job that does not report for this long counts as dead. 1 to 86400 s; the daemon's default if
+    /// absent.
     lease_s: Option<f64>,
-    /// True to let wattune set the GPUs' power limits. If false, the job's energy is only recorded, and only the node's
-    /// cap lowers its limits.
+    /// True to let wattune set the power limits of the job's GPUs. If false, wattune records the job's energy, and
+    /// lowers the limits only to meet the cap on the node's power.
     #[serde(default = "yes")]
     #[schema(default = true)]
     control: bool,
-    /// The priority under the node's cap: jobs with a lower number get lower limits first. -1000 to 1000.
+    /// The job's priority when the cap on the node's power requires lower limits: jobs with a lower number get lower
+    /// limits first. -1000 to 1000.
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = 0, minimum = -1000, maximum = 1000)]
     priority: i32,
@@ -47,15 +50,16 @@ pub(in crate::http) struct RegisterJob {
     #[serde(default, deserialize_with = "null_as_default")]
     #[schema(default = json!({}))]
     tags: BTreeMap<String, String>,
-    /// The job's processes, by process ids of the host; their descendants count too. Their CPU time splits CPU energy,
-    /// and the energy of GPUs that several jobs share. At most 256; not together with `cgroup`.
+    /// The job's processes, by process ids of the host; their descendants count too. The processes' CPU time determines
+    /// the job's part of the CPU energy, and their use of a GPU the job's part of that GPU's energy if several jobs
+    /// share it. At most 256; not together with `cgroup`.
     pids: Option<Vec<u32>>,
-    /// The job's control group (cgroup v2), in place of `pids`, as a path from the root of the hierarchy.
+    /// The job's control group (cgroup v2), in place of `pids`, as a path from the root of the cgroup hierarchy.
     #[schema(example = "/system.slice/training.service")]
     cgroup: Option<String>,
 }
 
-/// Reads null like an absent field, as the default.
+/// Deserializes a field in which null means the default value, like an absent field.
 fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
@@ -121,24 +125,27 @@ pub(in crate::http) struct WorkSpec {
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct ObjectiveSpec {
-    /// The weight of carbon against time: 1 is carbon alone (the default), 0 is time alone.
+    /// The weight of carbon against time: 1 is carbon alone, 0 is time alone. Default: 1, or 0 if a carbon budget is
+    /// the only constraint.
     #[schema(minimum = 0, maximum = 1)]
     eta: Option<f64>,
-    /// The maximum increase of the job's duration over the maximum usable limit, as a fraction: 0.03 is 3 %.
+    /// The maximum increase of the job's duration, compared with running at the maximum usable power limit, as a
+    /// fraction: 0.03 is 3 %.
     #[schema(minimum = 0, exclusive_maximum = 1)]
     max_slowdown: Option<f64>,
-    /// The time by which the work must be done; needs `work.total_samples`.
+    /// The time by which the job's work must be done; needs `work.total_samples`.
     #[serde(default, deserialize_with = "deadline")]
     deadline: Option<DateTime<Utc>>,
-    /// The maximum emissions of all of the work, in grams of CO2 equivalent; needs `work.total_samples`. If this is the
-    /// only constraint, time is minimised within it.
+    /// The carbon budget: the maximum emissions of all of the job's work, in grams of CO2 equivalent; needs
+    /// `work.total_samples`. If the budget is the only constraint and `eta` is absent, the job's duration is minimised
+    /// within the budget.
     #[schema(exclusive_minimum = 0)]
     carbon_budget_g: Option<f64>,
     /// The weight of the electricity price against carbon: 0 is carbon alone (the default), 1 the price alone. Needs a
     /// price source.
     #[schema(minimum = 0, maximum = 1)]
     price_weight: Option<f64>,
-    /// True, or the costs of a pause, to let wattune ask the job to pause. Off by default.
+    /// The permission to ask the job to pause: true, or an object with the costs of a pause. No pauses by default.
     pausable: Option<Pausable>,
 }
 
@@ -156,7 +163,7 @@ pub(in crate::http) enum Pausable {
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct PausingCosts {
-    /// The power draw of all GPUs together during a pause; 50 W per GPU by default.
+    /// The power draw of all of the job's GPUs together during a pause; 50 W per GPU by default.
     #[schema(minimum = 0)]
     idle_power_w: Option<f64>,
     /// The minimum running time between two pauses; 1800 s by default.
@@ -165,8 +172,8 @@ pub(in crate::http) struct PausingCosts {
     /// The minimum duration of a pause; 1800 s by default.
     #[schema(minimum = 0, maximum = 86_400)]
     min_pause_s: Option<f64>,
-    /// The time at running power that each pause costs, without work, for saving and loading a checkpoint; 120 s by
-    /// default.
+    /// The time that each pause costs for saving and loading a checkpoint, in which the job draws its running power but
+    /// does no work; 120 s by default.
     #[schema(minimum = 0, maximum = 86_400)]
     checkpoint_s: Option<f64>,
 }
@@ -194,7 +201,8 @@ impl<'de> Deserialize<'de> for Pausable {
 }
 
 impl Pausable {
-    /// Returns the permission as a setting for a job on this number of GPUs, with defaults filled in.
+    /// Returns the costs of a pause for a job on this number of GPUs, absent costs replaced by the defaults; `None` if
+    /// the job must not be asked to pause.
     fn on(self, gpus: usize) -> Result<Option<Pausing>, InvalidJob> {
         let usual = Pausing::default_for(gpus);
         let PausingCosts { idle_power_w, min_run_s, min_pause_s, checkpoint_s } = match self {
@@ -278,7 +286,7 @@ impl Wire for RegisterJob {
             "objective.pausable",
             "give true, false, or an object with any of idle_power_w, min_run_s, min_pause_s and checkpoint_s",
         ),
-        ("objective.pausable.idle_power_w", "give the watts of all its GPUs together during a pause"),
+        ("objective.pausable.idle_power_w", "give the watts of all of the job's GPUs together during a pause"),
         ("objective.pausable.min_run_s", "give seconds, from 0 to 86400"),
         ("objective.pausable.min_pause_s", "give seconds, from 0 to 86400"),
         ("objective.pausable.checkpoint_s", "give seconds, from 0 to 86400"),

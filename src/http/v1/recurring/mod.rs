@@ -1,4 +1,4 @@
-//! Routes of recurring jobs.
+//! Routes of recurring jobs: trainings that run again and again, for which wattune chooses the batch size.
 
 pub(in crate::http) mod trials;
 
@@ -15,7 +15,7 @@ use crate::http::shared::Shared;
 use crate::recurring::{RecurringDocument, RecurringEntry, RecurringError, RecurringSpec, RecurringView};
 use wattune_core::domain::JobName;
 
-/// The path of a recurring job.
+/// The parameters in the URL path of a recurring job.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(in crate::http) struct RecurringPath {
@@ -141,7 +141,8 @@ pub(in crate::http) async fn show(State(shared): State<Shared>, Named(name): Nam
     shared.within(shared.recurring.show(&name)).await.map(Json)
 }
 
-/// Deletes a recurring job with all its trials. If it is created again, trial numbers continue.
+/// Deletes a recurring job with all its trials (its runs). If a job of that name is created again, the trial numbers
+/// continue.
 #[utoipa::path(
     delete, path = "/v1/recurring/{name}", operation_id = "delete_recurring", tag = "recurring jobs",
     params(RecurringPath),
@@ -170,7 +171,7 @@ pub(in crate::http) async fn export(
     shared.within(shared.recurring.export(&name)).await.map(Json)
 }
 
-/// Imports an exported recurring job under the name in the address. Overwrites nothing.
+/// Imports an exported recurring job under the name in the address. Does not overwrite an existing job.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/import", operation_id = "import_recurring", tag = "recurring jobs",
     params(RecurringPath), request_body = RecurringDocument,

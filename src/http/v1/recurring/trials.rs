@@ -1,4 +1,4 @@
-//! Routes of the trials of a recurring job.
+//! Routes of the trials of a recurring job: its runs, each with the batch size that wattune chose.
 
 use axum::Json;
 use axum::extract::State;
@@ -20,7 +20,7 @@ use wattune_core::bandit::{Ending, Report};
 use wattune_core::domain::{InvalidJob, JobId, JobName};
 use wattune_core::units::{Joules, Seconds};
 
-/// The path of a trial.
+/// The parameters in the URL path of a trial.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
 pub(in crate::http) struct TrialPath {
@@ -60,19 +60,22 @@ pub(in crate::http) struct ReportTrial {
     /// The number of completed epochs.
     #[schema(minimum = 0)]
     epochs: u32,
-    /// The energy that all GPUs of the trial have used. `job_id` may replace it.
+    /// The energy that all GPUs of the trial have used. Required without `job_id`, not allowed with it.
     #[schema(minimum = 0)]
     energy_j: Option<f64>,
-    /// The training time of the trial. Optional with `job_id`.
+    /// The training time of the trial. Required without `job_id`; with `job_id`, the recorded time of that training run
+    /// by default.
     #[schema(minimum = 0)]
     time_s: Option<f64>,
-    /// The training run (`POST /v1/jobs`, same name and batch size) whose recorded energy and time the trial uses.
+    /// The id of the training run (`POST /v1/jobs`, same name and batch size) whose recorded energy and time count for
+    /// the trial.
     job_id: Option<String>,
-    /// The metric after the last completed epoch; null if it was not measured or is not a number.
+    /// The job's metric after the last completed epoch; null if it was not measured or is not a number.
     metric: Option<f64>,
 }
 
-/// Field names with hints on their values, both for reports and, with a prefix, for the end of a trial.
+/// Expands to the fields of a report, each with a hint on valid values. The prefix is empty for a report, and `report.`
+/// for the last report in a request to end a trial.
 macro_rules! report_fields {
     ($prefix:literal) => {
         [
@@ -94,7 +97,7 @@ impl Wire for ReportTrial {
 pub(in crate::http) enum Metered {
     /// The client measured energy and time.
     Client(Report),
-    /// The energy is in a training run's ledger, and so is the time if the client gives none.
+    /// A training run's record has the energy, and also the time if the client gives none.
     Job {
         /// The id of the training run.
         job: JobId,
@@ -106,7 +109,7 @@ pub(in crate::http) enum Metered {
 }
 
 impl ReportTrial {
-    /// Checks and converts the report, which must have energy from exactly one source.
+    /// Checks and converts the report, which must have energy from exactly one source: the client or a training run.
     fn checked(self) -> Result<Metered, InvalidJob> {
         let refuse = |field, why: &str| Err(invalid(field, why));
         let energy = self.energy_j.map(|e| finite("energy_j", Joules::try_new(e))).transpose()?;
@@ -136,7 +139,7 @@ impl ReportTrial {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"outcome": "withdrawn"}))]
 pub(in crate::http) struct EndTrial {
-    /// The outcome of the trial, unless the last report implies another one.
+    /// The outcome of the trial, unless the last report implies another one, such as that the target was reached.
     #[serde(default)]
     #[schema(default = "withdrawn")]
     outcome: TrialEnding,
@@ -194,7 +197,7 @@ pub(in crate::http) struct TrialsQuery {
     #[serde(default)]
     #[param(default = "asc")]
     order: TrialOrder,
-    /// Only trials after this number, in the chosen order.
+    /// Only trials that follow the trial with this number in the chosen order.
     #[serde(default, deserialize_with = "optional_whole_number")]
     #[param(format = Int64, minimum = 0, maximum = 4_294_967_295_i64)]
     after: Option<u32>,
@@ -204,7 +207,7 @@ pub(in crate::http) struct TrialsQuery {
     limit: u32,
 }
 
-/// Begins a trial: returns the next run's number and the batch size that it must use.
+/// Begins a trial: returns the number of the next run and the batch size that the run must use.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials", operation_id = "begin_trial", tag = "recurring jobs",
     params(RecurringPath), request_body = BeginTrial,
@@ -261,15 +264,15 @@ pub(in crate::http) async fn show(
     shared.within(shared.recurring.trial(&name, number)).await.map(Json)
 }
 
-/// Reports a trial's progress and renews its lease. The answer says if the run must stop. For an ended trial, returns
-/// the same answer again and changes nothing.
+/// Reports a trial's progress and renews the trial's lease, the longest silence before a trial counts as lost. The
+/// answer says if the run must stop. If the trial has ended, the answer says so again and nothing changes.
 #[utoipa::path(
     post, path = "/v1/recurring/{name}/trials/{number}/progress", operation_id = "report_trial",
     tag = "recurring jobs", params(TrialPath), request_body = ReportTrial,
     responses(
         (status = OK, body = VerdictView),
         (status = NOT_FOUND, response = Problem),
-        (status = CONFLICT, description = "The training run reports for another trial, or the trial has ended and this contradicts its last report"),
+        (status = CONFLICT, description = "The training run belongs to another trial, or the trial has ended and the report contradicts its last one"),
         (status = GONE, description = "The trial is over: its lease expired, or it was withdrawn"),
         (status = UNPROCESSABLE_ENTITY, description = "The report contradicts the previous one")
     )
@@ -290,7 +293,7 @@ pub(in crate::http) async fn progress(
     responses(
         (status = OK, body = TrialView),
         (status = NOT_FOUND, response = Problem),
-        (status = CONFLICT, description = "The training run reports for another trial, or the trial has ended and this contradicts its last report"),
+        (status = CONFLICT, description = "The training run belongs to another trial, or the trial has ended and the report contradicts its last one"),
         (status = GONE, description = "The trial is over: its lease expired, or it was withdrawn"),
         (status = UNPROCESSABLE_ENTITY, description = "The last report contradicts the previous one")
     )
@@ -307,8 +310,8 @@ pub(in crate::http) async fn end(
     shared.within(shared.recurring.end(&name, number, last, body.outcome.into())).await.map(Json)
 }
 
-/// Completes a report with its energy: the client's, or that of a training run's ledger. Only the latter needs the
-/// controller, which is queried before any transaction of the database begins.
+/// Completes a report with energy and time: those that the client measured, or those recorded for a training run. The
+/// controller is queried for the recorded ones, before any transaction of the database begins.
 async fn metered(shared: &Shared, name: &JobName, number: u32, metered: Metered) -> Result<TrialMessage, Problem> {
     let (id, time, rest) = match metered {
         Metered::Client(report) => return Ok(TrialMessage { report, job: None }),

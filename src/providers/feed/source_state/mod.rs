@@ -16,7 +16,7 @@ use crate::providers::provider::{Answer, Provider};
 use wattune_core::domain::{Forecast, Quoted, SignalValue, TimeSeries};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
-/// Age up to which past slots are kept; the reference intensity needs 30 days.
+/// Age up to which past slots are kept; the reference intensity, a mean of 30 days, needs 30 of them.
 const KEPT: TimeDelta = TimeDelta::days(32);
 
 /// Maximum number of slots kept beyond those of the newest answer: 32 days of five minutes are 9216.
@@ -29,28 +29,30 @@ const KEY_RETRY: Seconds = Seconds::new(60.0);
 const EMPTY_RETRY: Seconds = Seconds::new(3600.0);
 const SHORTEST_RATE_LIMIT: Seconds = Seconds::new(60.0);
 
-/// Number of consecutive failures after which polls are spaced out: one per [`OPEN_RETRY`], or per cadence if shorter.
+/// Number of consecutive failures after which polls are spaced out: one per [`OPEN_RETRY`], or per cadence (time
+/// between polls) if that is shorter.
 const BREAKER: u32 = 6;
 const OPEN_RETRY: Seconds = Seconds::new(1800.0);
 
 /// Age up to which actual values count as recent: some sources publish a day late.
 const RECENT: TimeDelta = TimeDelta::hours(26);
 
-/// Number of cadences for which an answer counts as fresh.
+/// Number of cadences (times between polls) for which an answer counts as fresh.
 const FRESH_CADENCES: f64 = 2.0;
 
 /// The freshness of a source's forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "freshness", rename_all = "snake_case")]
 pub enum Freshness {
-    /// Covers now (or is a recent history, if the source has no forecast), and was fetched within two cadences.
+    /// The forecast covers now (or, if the source has no forecast, its actual values are recent), and it was fetched
+    /// within two cadences (times between polls).
     Fresh,
-    /// Covers now, but was fetched longer than two cadences ago.
+    /// As `Fresh`, but fetched longer than two cadences ago.
     Stale {
         /// The time at which two cadences had passed since the last answer.
         since: DateTime<Utc>,
     },
-    /// No value covers now.
+    /// No forecast covers now, and there are no recent actual values of a source without a forecast.
     None,
 }
 
@@ -69,15 +71,16 @@ pub struct SourceState<V: SignalValue = GramsPerKwh> {
     pub final_after: Seconds,
     /// Time up to which actual values are final.
     pub final_until: Option<DateTime<Utc>>,
-    /// The newest answer, merged with earlier ones where it leaves out slots.
+    /// The newest answer, merged with earlier answers in slots that the newest leaves out.
     pub forecast: Option<Arc<Forecast<V>>>,
-    /// The newest answer alone, without quarantined values, for scoring.
+    /// The newest answer alone, without quarantined values, for measuring the source's skill.
     pub issued: Option<Arc<Forecast<V>>>,
     /// Time of the newest answer, which may lie before a restart.
     pub fetched_at: Option<DateTime<Utc>>,
-    /// The time since which the forecast is stale, as of the last poll; [`Self::freshness`] returns it for any time.
+    /// The time since which the forecast is stale, determined at the last failed poll or at the start; absent if it was
+    /// fresh then. [`Self::freshness`] determines it for any time.
     pub stale_since: Option<DateTime<Utc>>,
-    /// The error of the last poll; absent after a success.
+    /// The error of the last poll; absent after a successful poll and before the first one.
     pub last_error: Option<String>,
     /// Number of failures since the last success.
     pub consecutive_failures: u32,
@@ -89,7 +92,7 @@ pub struct SourceState<V: SignalValue = GramsPerKwh> {
     pub notes: Vec<String>,
     /// Quarantined values, which are not used until the source has repeated them.
     pub quarantined: Option<Quarantined<V>>,
-    /// Number of requests so far, if the source has a quota.
+    /// Numbers of requests in the last hour and day, with the quota; absent if the source has no quota.
     pub requests: Option<Requests>,
     /// True if the forecast was stored by an earlier run, and no answer has arrived since the start.
     pub from_cache: bool,
@@ -153,8 +156,8 @@ impl<V: SignalValue> SourceState<V> {
     }
 
     /// Returns the state after an answer, which is merged with earlier ones. The next poll is due just after the
-    /// source's next update. Values that differ from the known range by more than `jump_factor` times are quarantined.
-    /// `jitter` in [0, 1) spreads the polls of many nodes.
+    /// expected next update of the source. Values that lie more than `jump_factor` times outside the known range are
+    /// quarantined. `jitter` in [0, 1) spreads the polls of many nodes.
     #[must_use]
     pub fn answered(&self, answer: Answer<V>, now: DateTime<Utc>, jitter: f64, jump_factor: f64) -> Self {
         let mut notes = answer.notes;
@@ -176,7 +179,7 @@ impl<V: SignalValue> SourceState<V> {
         let published = newest.actual.clone();
         let quarantined = quarantine(old.map(Arc::as_ref), &mut newest, self.quarantined.as_ref(), jump_factor, now);
         notes.extend(quarantined.as_ref().map(ToString::to_string));
-        // If no value of the answer can be used, the earlier answer's age continues.
+        // If no value of the answer can be used, the time of the earlier answer stays.
         let unusable = quarantined.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
         let issued = Arc::new(newest.clone());
         let forecast = match old {
@@ -199,8 +202,8 @@ impl<V: SignalValue> SourceState<V> {
         }
     }
 
-    /// Returns the state after a fetch of actual values: they replace known ones, and all that are older than
-    /// [`Self::final_after`] become final.
+    /// Returns the state after a fetch of actual values: the fetched values replace known ones, and all values older
+    /// than [`Self::final_after`] become final.
     #[must_use]
     pub fn with_actuals(&self, actuals: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
         let (mut state, mut actuals) = (self.clone(), actuals.clone());
@@ -249,8 +252,9 @@ impl<V: SignalValue> SourceState<V> {
     }
 }
 
-/// Returns the time of the next poll. Sources renew at multiples of their cadence; the poll follows the next multiple
-/// after 2 % of the cadence (at most 30 s) plus up to 5 % (at most 60 s) of jitter.
+/// Returns the time of the next poll. Sources are expected to publish at multiples of their cadence (time between
+/// polls). The poll follows the next multiple by 2 % of the cadence (at most 30 s) plus a random part of up to 5 % (at
+/// most 60 s), which `jitter` determines.
 fn after_next_answer(now: DateTime<Utc>, cadence: Seconds, jitter: f64) -> DateTime<Utc> {
     let cadence = cadence.max(Seconds::new(1.0));
     let cadence_ms = cadence.to_delta().num_milliseconds();
@@ -260,8 +264,8 @@ fn after_next_answer(now: DateTime<Utc>, cadence: Seconds, jitter: f64) -> DateT
     now + TimeDelta::milliseconds(until_next) + (lag + spread).to_delta()
 }
 
-/// Returns the wait after a failure: it doubles from 15 s to 15 min (or to the cadence, if that is shorter), and up to
-/// half of it is jitter. A refused key is tried again hourly; a wait that the source requests is respected.
+/// Returns the wait after a failure. The wait doubles from 15 s to 15 min (or to the cadence, if that is shorter), and
+/// up to half of the wait is random. A refused key is tried again hourly; a wait that the source requests is respected.
 fn retry_delay(error: &ProviderError, failures: u32, cadence: Seconds, jitter: f64) -> Seconds {
     let jitter = jitter.clamp(0.0, 1.0);
     let longest = cadence.min(LONGEST_BACKOFF).max(FIRST_BACKOFF);
@@ -296,9 +300,9 @@ fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
 }
 
 /// Drops actual values that the newest answer covers but no longer contains: the source withdrew them. The answer
-/// covers all time from the first to the last slot in `published`, and later slots in `expected`. An answer without
-/// actual values withdraws nothing, because it may be incomplete. A file, however, is complete: past slots for which it
-/// has a forecast and no actual value were blanked.
+/// covers all time from the first to the last slot in `published` (its actual values), and later slots in `expected`
+/// (its forecast). An answer without actual values withdraws nothing, because it may be incomplete. A file, however, is
+/// complete: if it has a forecast but no actual value for a past slot, the actual value was deleted.
 fn without<V: SignalValue>(
     known: &Forecast<V>,
     published: &TimeSeries<Quoted<V>>,
@@ -340,8 +344,8 @@ pub(super) fn merged<V: SignalValue>(old: &Forecast<V>, mut new: Forecast<V>, no
     new
 }
 
-/// Returns `known`, or only `new` if `known` has more than [`MOST_REMEMBERED`] slots beyond it: a source with different
-/// slots in each answer would otherwise fill the memory.
+/// Returns `known`, or only `new` if `known` has over [`MOST_REMEMBERED`] slots more than `new`: a source with
+/// different slots in each answer would otherwise fill the memory.
 fn bounded<V: SignalValue>(known: TimeSeries<Quoted<V>>, new: &TimeSeries<Quoted<V>>) -> TimeSeries<Quoted<V>> {
     if known.points().len() > new.points().len() + MOST_REMEMBERED { new.clone() } else { known }
 }

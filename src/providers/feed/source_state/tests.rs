@@ -34,7 +34,7 @@ fn unreachable() -> ProviderError {
     ProviderError::Unreachable { host: "host".to_owned(), why: "refused".to_owned() }
 }
 
-/// A source of which only its properties count here.
+/// A source that is never polled: the tests use only its properties, such as the cadence.
 struct Named;
 
 impl Provider for Named {
@@ -71,7 +71,7 @@ fn values(series: &CarbonSeries) -> Vec<f64> {
     series.points().iter().map(|(_, i)| i.value.get()).collect()
 }
 
-/// A source whose every answer covers other slots, without end.
+/// Each answer of this source covers slots that no earlier answer covered.
 #[test]
 fn a_source_that_never_repeats_itself_does_not_fill_the_memory() {
     let scattered = |answer: i64| {

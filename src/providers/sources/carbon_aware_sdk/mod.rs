@@ -146,7 +146,7 @@ impl CarbonAwareSdk {
         let (from, to) = (written(span.start()), written(span.end()));
         let query = [("location", location), ("time", from.as_str()), ("toTime", to.as_str())];
         let mut rows = parse::emissions(&self.get("/emissions/bylocation", &query, now).await?)?;
-        // Some versions return more than was requested.
+        // Some versions of the WebAPI return more than was requested.
         rows.retain(|(slot, _)| span.start() <= slot.start() && slot.end() <= span.end());
         Ok(rows)
     }
@@ -227,7 +227,7 @@ impl ApiSource for CarbonAwareSdk {
         let actuals = match actuals {
             Err(error) if not_offered(&error) => {
                 let (hours, problem) = self.means(&location, now).await;
-                notes.extend(problem.map(|error| format!("not all of the last 24 h is known: {error}")));
+                notes.extend(problem.map(|error| format!("some actual values of the last 24 h are missing: {error}")));
                 hours
             }
             // The day has no values, which is not an error.
@@ -241,7 +241,7 @@ impl ApiSource for CarbonAwareSdk {
         // The WebAPI does not pass on whether its data source measured or estimated a value.
         let (actual, _) = series(actuals.into_iter().map(|(slot, value)| (slot, Some(value))), Origin::Estimated);
         if expected.is_empty() && actual.is_empty() {
-            let what = format!("nothing of now or later for {location}");
+            let what = format!("no value for now or later at {location}");
             return Err(ProviderError::Empty { what });
         }
         if expected.is_empty() && notes.is_empty() {
@@ -285,8 +285,8 @@ fn written(t: DateTime<Utc>) -> String {
     t.to_rfc3339_opts(SecondsFormat::Secs, true)
 }
 
-/// Returns the location for a country or for coordinates: one of the country's name or the only one in the country; for
-/// coordinates, the nearest one.
+/// Chooses the location for a place among the WebAPI's locations. For coordinates, it is the nearest location; for a
+/// country, the location with the country's name or code, else the only location in the country.
 fn choose(known: &[Location], place: &Place) -> Result<String, ProviderError> {
     let refused = |why: String| {
         let what = format!(

@@ -20,13 +20,13 @@ pub(super) struct ParsedForecast {
     pub(super) notes: Vec<String>,
 }
 
-/// Reads the forecast for a location. The location in its points, which is the data source's own name, and
-/// `optimalDataPoints` are ignored.
+/// Reads the forecast for a location. Two fields are ignored: the `location` of each point, which is the data source's
+/// own name, and `optimalDataPoints`.
 pub(super) fn forecast(body: &Value, location: &str) -> Result<ParsedForecast, ProviderError> {
     let alone = std::slice::from_ref(body);
     let forecasts = if body.is_object() { alone } else { array(Some(body), "the answer")? };
     if forecasts.is_empty() {
-        return Err(ProviderError::Empty { what: "a list of forecasts without one".to_owned() });
+        return Err(ProviderError::Empty { what: "the list of forecasts is empty".to_owned() });
     }
     let named = |forecast: &&Value| same(forecast.get("location"), location);
     let Some(forecast) = forecasts.iter().find(named) else {
@@ -50,7 +50,8 @@ pub(super) fn forecast(body: &Value, location: &str) -> Result<ParsedForecast, P
     Ok(parsed)
 }
 
-/// Reads the actual values of `/emissions/bylocation`, whose locations are the data source's own names.
+/// Reads the actual values of `/emissions/bylocation`. The locations in the rows are the data source's own names, so
+/// they are not compared with the requested one.
 pub(super) fn emissions(body: &Value) -> Result<Vec<(Slot, GramsPerKwh)>, ProviderError> {
     let mut points = Vec::new();
     for (i, row) in array(Some(body), "the answer")?.iter().enumerate() {
@@ -70,7 +71,7 @@ pub(super) fn average(body: &Value, location: &str, asked: Slot) -> Result<Optio
     }
     let (start, end) = (time(body.get("startTime"), "startTime")?, time(body.get("endTime"), "endTime")?);
     if Slot::new(start, end) != Some(asked) {
-        return Err(malformed("startTime", format!("is not of the window that was asked for, {asked}")));
+        return Err(malformed("startTime", format!("is not the start of the requested span {asked}")));
     }
     rating(body.get("carbonIntensity"), "carbonIntensity", &mut 0)
 }
@@ -86,7 +87,7 @@ pub(super) struct Location {
     pub(super) coordinates: Option<(f64, f64)>,
 }
 
-/// Reads `/locations`: a map of keys to locations. Names of fields are in any case, and numbers may be text.
+/// Reads `/locations`: a map of keys to locations. Names of fields may be in any letter case, and numbers may be text.
 pub(super) fn locations(body: &Value) -> Result<Vec<Location>, ProviderError> {
     let map = body.as_object().ok_or_else(|| unexpected("the answer", "a map of locations", body))?;
     if map.len() > MOST_POINTS {
@@ -116,7 +117,8 @@ fn same(given: Option<&Value>, asked: &str) -> bool {
     given.and_then(Value::as_str).is_some_and(|given| given.trim().eq_ignore_ascii_case(asked))
 }
 
-/// Reads a value. A negative number counts as absent: the WebAPI writes one where its data source has no value.
+/// Reads a value. A negative number counts as absent and increases `negative`: the WebAPI writes one where its data
+/// source has no value.
 fn rating(field: Option<&Value>, at: &str, negative: &mut usize) -> Result<Option<GramsPerKwh>, ProviderError> {
     if field.and_then(Value::as_f64).is_some_and(|number| number < 0.0) {
         *negative += 1;
@@ -129,7 +131,8 @@ fn note_negative(count: usize) -> Option<String> {
     (count > 0).then(|| format!("{count} points are negative, which stands for absent; left out"))
 }
 
-/// Reads a length: minutes as a number, or a .NET time span ("00:05:00", "1.00:00:00"). Zero and absent are `None`.
+/// Reads a length: minutes as a number, or a .NET time span ("00:05:00", "1.00:00:00"). Zero and an absent field give
+/// `None`.
 fn length(field: Option<&Value>, at: &str) -> Result<Option<TimeDelta>, ProviderError> {
     let Some(field) = field.filter(|f| !f.is_null()) else { return Ok(None) };
     let seconds = field.as_f64().map(|minutes| minutes * 60.0).or_else(|| time_span(field.as_str()?));

@@ -7,7 +7,7 @@ use super::*;
 use crate::providers::client::json::damage;
 use crate::providers::{BaseUrl, CarbonSettings};
 
-/// The documented shape (`carbon-apis.md` §4.2), asked without windowSize.
+/// A response in the documented shape (`carbon-apis.md` §4.2) to a request without `windowSize`.
 const FORECAST: &str = r#"[{"generatedAt":"2022-07-19T13:35:00+00:00","requestedAt":"2022-07-19T13:37:49+00:00",
   "location":"northeurope","dataStartAt":"2022-07-19T13:35:00+00:00","dataEndAt":"2022-07-19T13:50:00+00:00",
   "windowSize":0,"optimalDataPoints":[{"location":"IE","timestamp":"2022-07-19T18:45:00+00:00","duration":5,"value":1}],
@@ -17,7 +17,7 @@ const FORECAST: &str = r#"[{"generatedAt":"2022-07-19T13:35:00+00:00","requested
    {"location":"IE","timestamp":"2022-07-19T13:40:00+00:00","duration":5,"value":0},
    {"location":"IE","timestamp":"2022-07-19T13:45:00+00:00","duration":5,"value":-1},
    {"location":"IE","timestamp":"2022-07-19T13:50:00+00:00","duration":5,"value":528.5}]}]"#;
-/// §4.4.
+/// Actual values in the documented shape (`carbon-apis.md` §4.3); −1 stands for an unknown value (§4.4).
 const ROWS: &str = r#"[{"location":"IE","time":"2022-07-19T12:30:00+00:00","rating":70.2,"duration":"00:05:00"},
   {"location":"IE","time":"2022-07-19T12:35:00+00:00","rating":-1,"duration":"00:05:00"},
   {"location":"IE","time":"2022-07-19T12:40:00+00:00","rating":80,"duration":"00:00:00"},
@@ -40,7 +40,7 @@ fn now() -> DateTime<Utc> {
 }
 
 fn text(body: impl Into<String>) -> ResponseTemplate {
-    // With the time that the tests are set in; else the clock would be reported to be off.
+    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
     ResponseTemplate::new(200).insert_header("date", "Tue, 19 Jul 2022 13:37:49 GMT").set_body_string(body)
 }
 
@@ -85,7 +85,7 @@ async fn requests_are_written_as_the_webapi_reads_them() {
         .expect(1)
         .mount(&server)
         .await;
-    // Not startTime and endTime, which are ignored without a word here.
+    // The parameters are `time` and `toTime`, because this route silently ignores `startTime` and `endTime`.
     Mock::given(path(ROWS_PATH))
         .and(query_param("location", "northeurope"))
         .and(query_param("time", "2022-07-18T13:37:49Z"))
@@ -183,7 +183,7 @@ async fn broken_bodies_say_where() {
     assert!(error.contains("the answer: expected an array"), "{error}");
 }
 
-/// Answers with the window that was asked for.
+/// Responds with a mean for the requested span, which is the hour of the span's start; it has none for 11:00.
 struct Averages;
 
 impl wiremock::Respond for Averages {
@@ -276,7 +276,7 @@ async fn countries_and_coordinates_find_their_location_once() {
         let error = provider(&server, &format!("zone = \"{zone}\"")).fetch(now()).await.expect_err(zone).to_string();
         assert!(error.contains(part), "{error}");
     }
-    // Without a list, the country's code may still be a name.
+    // If the WebAPI has no list of locations, the country's code may still be the name of one.
     let server = serve(&[
         ("/locations", ResponseTemplate::new(204)),
         (FORECAST_PATH, text(FORECAST.replace("northeurope", "IE"))),

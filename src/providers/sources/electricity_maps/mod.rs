@@ -1,7 +1,7 @@
 //! Electricity Maps, v3 and v4: average carbon intensity of the consumed electricity, with a key.
 //!
-//! `carbon-apis.md` §1 describes the API and its pitfalls. Requests show what the key's plan includes: if it has no
-//! forecasts, only the history is used, from which the local forecaster makes a forecast.
+//! `carbon-apis.md` §1 describes the API and its pitfalls. Only the responses show what the key's plan includes: if the
+//! plan has no forecasts, only the history is used, from which wattune's local forecaster makes a forecast.
 
 mod parse;
 mod refusal;
@@ -35,10 +35,10 @@ const HOUR: TimeDelta = TimeDelta::hours(1);
 /// Longest span of one request to `/past-range` with hourly rows.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::days(10);
 
-/// Horizon in hours of every plan with forecasts.
+/// Horizon in hours that every plan with forecasts includes.
 const USUAL_HOURS: u8 = 24;
 
-/// Countries that consist of several zones.
+/// Countries that consist of several zones of Electricity Maps.
 const SEVERAL_ZONES: [&str; 14] = ["AU", "BR", "CA", "CL", "DK", "ID", "IN", "IT", "JP", "NO", "NZ", "RU", "SE", "US"];
 
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
@@ -77,11 +77,11 @@ impl Table for Settings {
 struct ElectricityMaps {
     api: Api,
     settings: Settings,
-    /// Noted if the key's plan has no forecasts.
+    /// Time of the last refusal of forecasts, if the key's plan lacks them.
     no_forecast: Denied,
-    /// Noted if the plan's forecasts are shorter than configured.
+    /// Time of the last refusal of the configured horizon, if the plan's forecasts are shorter.
     short_forecast: Denied,
-    /// Noted if the plan has no history beyond the last 24 hours.
+    /// Time of the last refusal of older history, if the plan has only the last 24 hours.
     no_history: Denied,
 }
 
@@ -215,7 +215,7 @@ impl ElectricityMaps {
         now: DateTime<Utc>,
         notes: &mut Vec<String>,
     ) -> Result<Option<(parse::ParsedForecast, u8)>, ProviderError> {
-        // If only forecasts are used, actual values cannot replace them.
+        // If the settings use only the forecasts of this source, actual values cannot replace a forecast.
         let optional = self.api.contributes() != Contribution::Forecast;
         let without = || {
             format!(
@@ -335,7 +335,8 @@ impl ApiSource for ElectricityMaps {
                 Vec::new()
             }
             (Err(error), None) => {
-                // A refused key may be replaced by one with forecasts. Other errors do not concern the plan.
+                // The user may replace a refused key by one with forecasts, so they are requested again. Other errors
+                // do not concern the plan.
                 if matches!(error, ProviderError::Refused { .. } | ProviderError::NoKey { .. }) {
                     self.no_forecast.lift();
                 }
@@ -359,7 +360,8 @@ impl ApiSource for ElectricityMaps {
         if self.api.contributes() == Contribution::Forecast || self.no_history.stands(now) {
             return Ok(None);
         }
-        // Rows are selected by their start, so the row in which the span begins would be left out.
+        // The API selects rows by their start. The request begins at the full hour, so that it includes the row in
+        // which the span begins.
         let start = span.start().duration_trunc(HOUR).unwrap_or(span.start());
         let end = (start + LONGEST_WINDOW).min(span.end()).min(now);
         if end <= start {
@@ -382,7 +384,8 @@ impl ApiSource for ElectricityMaps {
     }
 }
 
-/// Runs the parsers on any bytes, and reads a refusal with them as message; neither must cause a panic.
+/// Runs the parsers on any bytes, and the reader of refusals on a refusal with these bytes as its message; neither must
+/// cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

@@ -79,7 +79,8 @@ pub(super) fn zones(body: &Value) -> Result<Vec<ZoneName>, ProviderError> {
     })
 }
 
-/// Returns the origin of a value. The flag decides, because new methods may be added; without both, it is an estimate.
+/// Returns the origin of a value. The flag `isEstimated` decides, because Electricity Maps may add new methods; without
+/// the flag, `estimationMethod` decides. A value without both counts as an estimate.
 fn origin(row: &Value) -> Origin {
     let measured = match row.get("isEstimated").and_then(Value::as_bool) {
         Some(estimated) => !estimated,
@@ -108,8 +109,8 @@ fn check_status(body: &Value) -> Result<(), ProviderError> {
     }
 }
 
-/// Returns the rows in the field `name`, or else in `data`, with their slots. Rows without a value count for the step,
-/// so that the slot before such a row does not extend over it.
+/// Returns the rows in the field `name`, or else in `data`, with their slots. Rows without a value are considered when
+/// lengths of slots are determined, so that the slot before such a row does not extend over it.
 fn read<T>(
     body: &Value,
     name: &str,
@@ -135,7 +136,7 @@ fn granularity(body: &Value) -> TimeDelta {
     TimeDelta::minutes(minutes.filter(|m| (1..=60).contains(m)).unwrap_or(60).into())
 }
 
-/// Reads a map of objects with a name, by their codes.
+/// Reads a map from codes of zones to objects; `name` makes a zone's name from its object.
 fn from_map(body: &Value, name: impl Fn(&Value) -> String) -> Result<Vec<ZoneName>, ProviderError> {
     let map = body.as_object().filter(|m| m.len() <= MOST_POINTS);
     let map = map.ok_or_else(|| unexpected("the answer", "a map of zones", body))?;

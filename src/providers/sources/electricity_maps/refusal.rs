@@ -10,7 +10,7 @@ enum Meaning {
     BadKey,
     NotInPlan,
     TooOften,
-    /// The body does not say which.
+    /// The body does not say which of the three meanings applies.
     Unknown,
 }
 
@@ -33,7 +33,8 @@ pub(super) fn not_in_plan(error: &ProviderError) -> bool {
     matches!(error, ProviderError::Refused { message, .. } if meaning(message) == Meaning::NotInPlan)
 }
 
-/// Returns true if the body does not explain the refusal; requests to other routes show whether the key is valid.
+/// Returns true if the body does not explain the refusal; then only requests to other routes show whether the key is
+/// valid.
 pub(super) fn is_unexplained(error: &ProviderError) -> bool {
     matches!(error, ProviderError::Refused { message, .. } if meaning(message) == Meaning::Unknown)
 }

@@ -13,7 +13,7 @@ network_settings! {
     api_version: ApiVersion = ApiVersion::V3,
     /// Environment variable that holds the key.
     key_env: String = "ELECTRICITY_MAPS_API_KEY".to_owned(),
-    /// File that holds the key, instead of the variable.
+    /// File that holds the key; if set, the environment variable is not read.
     key_file: Option<PathBuf> = None,
     /// HTTP header in which the key is sent.
     key_header: String = "auth-token".to_owned(),
@@ -61,6 +61,6 @@ pub enum EmissionFactors {
 }
 
 number_setting! {
-    /// A horizon of 6, 24, 48 or 72 hours.
+    /// Horizon of a forecast: 6, 24, 48 or 72 hours.
     MapsHorizon: |hours| [6, 24, 48, 72].contains(hours), else "the API knows 6, 24, 48 and 72 hours"
 }

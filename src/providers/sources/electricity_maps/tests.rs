@@ -14,7 +14,7 @@ fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).expect(text).to_utc()
 }
 
-/// Documented shapes (`carbon-apis.md` §1.3); numbers are made up.
+/// A body in the documented shape (`carbon-apis.md` §1.3), like the constants below; numbers are made up.
 const AHEAD: &str = r#"{"zone":"DK-DK2","forecast":[
   {"carbonIntensity":75,"datetime":"2026-08-22T19:00:00.000Z"},
   {"carbonIntensity":81.5,"datetime":"2026-08-22T20:00:00.000Z"},
@@ -53,7 +53,7 @@ async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
     server
 }
 
-/// A source with its key in a file, which lives as long as the directory does.
+/// A source whose key is in a file, which exists as long as `directory` does.
 struct Maps {
     source: ElectricityMaps,
     server: MockServer,
@@ -95,7 +95,7 @@ impl Maps {
     }
 }
 
-/// One zone that is written as its code.
+/// Makes a source for the zone DK-DK2, written as the API's own code, with these responses for forecast and history.
 async fn dk2(ahead: ResponseTemplate, behind: ResponseTemplate) -> Maps {
     maps(serve(&[(FORECAST, ahead), (HISTORY, behind)]).await, "zone = \"DK-DK2\"\nhorizon_hours = 24")
 }
@@ -381,7 +381,7 @@ async fn other_names_forms_and_orders_are_read() {
     let apart = AHEAD.replace("T20:00", "T22:00").replace("T21:00", "T20:00");
     let answer = answered(&apart, BEHIND).await.expect("unsorted, with an hour missing");
     assert_eq!(values(&answer.forecast.expected), [75.0, 0.0, 81.5]);
-    assert!(answer.notes[0].contains("nothing given for 2026-08-22T21:00:00Z/2026-08-22T22:00:00Z"));
+    assert!(answer.notes[0].contains("no value for 2026-08-22T21:00:00Z/2026-08-22T22:00:00Z"));
     let twice = AHEAD.replace("T20:00", "T19:00");
     assert_eq!(values(&answered(&twice, BEHIND).await.expect("overlapping").forecast.expected), [81.5, 0.0]);
 }

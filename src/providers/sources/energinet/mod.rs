@@ -1,7 +1,8 @@
 //! Energinet (Denmark): average carbon intensity of the two price areas in five-minute steps, without a key.
 //!
 //! `carbon-apis.md` §5.2 describes the API. Forecast and actual values are two data sets. Five-minute values are
-//! averaged to quarters of an hour: the forecast is no finer, and a plan then has a third of the slots.
+//! averaged to quarters of an hour, because the forecast is no finer and because a plan then has a third of the slots
+//! (time steps).
 
 mod settings;
 #[cfg(test)]
@@ -34,7 +35,7 @@ const QUARTER_S: i64 = 900;
 /// Longest span of one request for actual values: about 4000 rows for both areas, below the request's row limit.
 const LONGEST_WINDOW: TimeDelta = TimeDelta::days(7);
 
-/// Largest offset of Danish time, in which the API reads times, from UTC.
+/// Largest offset of Danish time from UTC. The API reads the times in a request as Danish time.
 const DANISH: TimeDelta = TimeDelta::hours(2);
 
 /// Row limit of a request, more than any requested span has; without a limit the API returns 100 rows.
@@ -115,7 +116,7 @@ impl ApiSource for Energinet {
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
-        // The forecast starts a quarter of an hour ago, so that the current quarter is complete.
+        // The request begins a quarter of an hour ago, so that the forecast of the current quarter is complete.
         let no_forecast = self.api.contributes() == Contribution::Actual;
         let ahead = if no_forecast {
             Vec::new()
@@ -167,8 +168,8 @@ impl ApiSource for Energinet {
     }
 }
 
-/// Reads a body of either data set: unordered rows with UTC times that are not marked as such. Where several areas are
-/// read, the value of a time is their mean, and is absent if that of one area is.
+/// Reads a body of either data set: unordered rows with UTC times that are not marked as such. If both areas are
+/// requested, the value for a time is the mean of the areas' values, and absent if one area has no value.
 fn read(body: &Value, areas: &[&str]) -> Result<Vec<(Slot, GramsPerKwh)>, ProviderError> {
     let mut by_time: BTreeMap<DateTime<Utc>, Vec<Option<GramsPerKwh>>> = BTreeMap::new();
     for (i, record) in array(body.get("records"), "records")?.iter().enumerate() {
@@ -188,7 +189,8 @@ fn read(body: &Value, areas: &[&str]) -> Result<Vec<(Slot, GramsPerKwh)>, Provid
     quarters(&by_starts(points.collect(), Some(STEP)))
 }
 
-/// Averages values over quarters of an hour, from the first to the last known value in each. Longer slots stay as is.
+/// Averages values over quarters of an hour. Each returned slot reaches from the first to the last known value of its
+/// quarter. Slots longer than a quarter stay as they are.
 fn quarters(points: &[(Slot, Option<GramsPerKwh>)]) -> Result<Vec<(Slot, GramsPerKwh)>, ProviderError> {
     let known: Vec<(Slot, GramsPerKwh)> = points.iter().filter_map(|(slot, value)| Some((*slot, (*value)?))).collect();
     let quarter = |slot: &Slot| slot.start().timestamp().div_euclid(QUARTER_S);

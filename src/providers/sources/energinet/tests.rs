@@ -10,7 +10,8 @@ fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).expect(text).to_utc()
 }
 
-/// The documented shape (`carbon-apis.md` §5.2), newest first as the API gives it; numbers are made up.
+/// Returns a body in the documented shape (`carbon-apis.md` §5.2), newest row first as the API returns it; numbers are
+/// made up.
 fn records(points: &[(&str, &str, Option<f64>)]) -> String {
     let record = |(time, area, value): &(&str, &str, Option<f64>)| {
         serde_json::json!({ "Minutes5UTC": format!("2026-08-22T{time}:00"), "Minutes5DK": "2026-08-22T23:59:00",
@@ -64,7 +65,7 @@ async fn mount(server: &MockServer, dataset: &str, filter: &str, template: Respo
 }
 
 fn text(body: impl Into<String>) -> ResponseTemplate {
-    // With the time that the tests are set in; else the clock would be reported to be off.
+    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
     ResponseTemplate::new(200).insert_header("date", "Sat, 22 Aug 2026 19:08:00 GMT").set_body_string(body)
 }
 
@@ -91,7 +92,7 @@ async fn five_minutes_without_a_zone_become_quarters_in_utc() {
     assert!(forecast.actual.points().iter().all(|(_, i)| i.origin == Origin::Measured));
     assert_eq!((forecast.zone.as_str(), forecast.source.as_str()), ("DK1", "energinet"));
     assert_eq!((forecast.kind, forecast.scope), (SignalKind::Average, SignalScope::Unspecified));
-    assert_eq!(answer.notes, ["nothing given for 2026-08-22T19:15:00Z/2026-08-22T19:20:00Z"]);
+    assert_eq!(answer.notes, ["no value for 2026-08-22T19:15:00Z/2026-08-22T19:20:00Z"]);
 }
 
 #[tokio::test]
@@ -144,7 +145,7 @@ async fn broken_bodies_say_where() {
 #[tokio::test]
 async fn actual_values_are_fetched_by_the_week() {
     let server = MockServer::start().await;
-    // Two hours later at the end: the API takes times as Danish.
+    // The requested end is two hours (and one step) late, because the API reads times as Danish time.
     Mock::given(path("/dataset/CO2Emis"))
         .and(query_param("start", "2026-08-22T18:50"))
         .and(query_param("end", "2026-08-22T21:13"))

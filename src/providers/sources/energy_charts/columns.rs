@@ -13,7 +13,8 @@ pub(super) const QUARTER: TimeDelta = TimeDelta::minutes(15);
 /// Longest past span of one request: about 3000 quarters of an hour.
 pub(super) const LONGEST_WINDOW: TimeDelta = TimeDelta::days(31);
 
-/// Returns the part of a past span that one request covers, and its start and end as the API reads them.
+/// Returns first the part of a past span that one request covers, second the start and end of that part as the API
+/// reads them (Unix seconds); `None` if the part would be empty.
 pub(super) fn window(span: Slot, now: DateTime<Utc>) -> Option<(Slot, (String, String))> {
     let end = span.end().min(now).min(span.start().checked_add_signed(LONGEST_WINDOW)?);
     let span = Slot::new(span.start(), end)?;
@@ -26,7 +27,7 @@ pub(super) fn starts(body: &Value) -> Result<Vec<DateTime<Utc>>, ProviderError> 
     starts.map(|(i, start)| time(Some(start), &format!("unix_seconds[{i}]"))).collect()
 }
 
-/// Reads an array of values, which must be as long as `unix_seconds`.
+/// Reads the array of values in the field `name`, which must have `length` entries, as many as `unix_seconds`.
 pub(super) fn numbers<V: SignalValue>(
     body: &Value,
     name: &str,

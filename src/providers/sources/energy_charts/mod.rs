@@ -1,4 +1,5 @@
-//! Energy-Charts (Fraunhofer ISE): average carbon intensity of most European countries by quarter of an hour, no key.
+//! Energy-Charts (Fraunhofer ISE): average carbon intensity of most European countries in steps of a quarter of an
+//! hour, without a key.
 //!
 //! `carbon-apis.md` §5.1 describes the API and its pitfalls. One request covers the present day and the forecast;
 //! actual values from before today are requested by [`Provider::fetch_actuals`].

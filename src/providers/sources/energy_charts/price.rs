@@ -39,7 +39,7 @@ pub(in crate::providers) struct EnergyChartsPrice {
 impl EnergyChartsPrice {
     pub(in crate::providers) fn new(own: &Settings, shared: &SharedSettings<'_>) -> Result<Self, SettingsError> {
         let zone = zone(own, shared)?;
-        // The API counts requests for prices and for carbon intensities separately.
+        // The API counts requests for prices and for carbon intensities separately, so wattune does too.
         let counted_as = format!("price-{}", file_name(SOURCE, &zone));
         let api = Api::about(Place::of(&zone), SOURCE, own.network(), shared, CADENCE, &counted_as);
         Ok(Self { api })
@@ -61,7 +61,7 @@ impl EnergyChartsPrice {
         let (expected, mut notes) = series(ahead, Origin::Forecast);
         let (actual, _) = series(behind, Origin::Measured);
         if expected.is_empty() {
-            let what = format!("no price of now or later for {}; trying again later", self.api.zone());
+            let what = format!("no price for now or later for {}; trying again later", self.api.zone());
             return Err(ProviderError::Empty { what });
         }
         notes.extend(self.api.skew_note());
@@ -101,7 +101,7 @@ impl Provider<PricePerMwh> for EnergyChartsPrice {
         .boxed()
     }
 
-    /// Returns zero: the result of an auction is final.
+    /// Returns zero: the prices result from an auction and are never revised.
     fn final_after(&self) -> Seconds {
         Seconds::ZERO
     }

@@ -8,7 +8,7 @@ use crate::providers::client::json::damage;
 use crate::providers::{BaseUrl, CarbonSettings, FileSettings, PriceChain, PriceSettings, PriceSource, build_price};
 use wattune_core::domain::{Quoted, TimeSeries};
 
-/// The documented shape (`carbon-apis.md` §6); 1783807200 is 2026-07-11T22:00:00Z.
+/// A body in the documented shape (`carbon-apis.md` §6); 1783807200 is 2026-07-11T22:00:00Z.
 const BODY: &str = r#"{"license_info":"CC BY 4.0","unix_seconds":[1783807200,1783808100,1783809000,1783809900],
   "price":[83.1,0,-12.5,null],"unit":"EUR / MWh","deprecated":false}"#;
 
@@ -43,7 +43,7 @@ async fn answered(template: ResponseTemplate) -> Result<Answer<PricePerMwh>, Pro
 }
 
 async fn read_body(body: impl Into<String>) -> Result<Answer<PricePerMwh>, ProviderError> {
-    // With the time that the tests are set in; else the clock would be reported to be off.
+    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
     let date = "Sat, 11 Jul 2026 22:20:00 GMT";
     answered(ResponseTemplate::new(200).insert_header("date", date).set_body_string(body)).await
 }
@@ -78,7 +78,7 @@ async fn other_units_and_broken_bodies_are_refused() {
     }
     let nothing =
         read_body(BODY.replace("[83.1,0,-12.5,null]", "[1,null,null,null]")).await.expect_err("all past").to_string();
-    assert!(nothing.contains("no price of now or later for DE-LU"), "{nothing}");
+    assert!(nothing.contains("no price for now or later for DE-LU"), "{nothing}");
     let limited = answered(ResponseTemplate::new(429).insert_header("retry-after", "3")).await;
     assert_eq!(limited, Err(ProviderError::RateLimited { retry_after: Some(Seconds::new(3.0)) }));
 }

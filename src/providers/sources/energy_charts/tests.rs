@@ -8,7 +8,7 @@ use super::*;
 use crate::providers::client::json::damage;
 use crate::providers::{BaseUrl, CarbonSettings};
 
-/// The documented shape (`carbon-apis.md` §5.1); numbers are made up. 1783807200 is 2026-07-11T22:00:00Z.
+/// A body in the documented shape (`carbon-apis.md` §5.1); numbers are made up. 1783807200 is 2026-07-11T22:00:00Z.
 const BODY: &str = r#"{"unix_seconds":[1783807200,1783808100,1783809000,1783809900,1783810800],
   "co2eq":[491.5,0,480.0,null,null],"co2eq_forecast":[null,487.0,470.3,465,null],"deprecated":false}"#;
 
@@ -16,7 +16,7 @@ fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).expect(text).to_utc()
 }
 
-/// Within the third slot.
+/// Returns a time within the third slot of [`BODY`].
 fn now() -> DateTime<Utc> {
     at("2026-07-11T22:35:00Z")
 }
@@ -40,7 +40,7 @@ async fn answered(template: ResponseTemplate) -> Result<Answer, ProviderError> {
 }
 
 async fn read_body(body: impl Into<String>) -> Result<Answer, ProviderError> {
-    // With the time that the tests are set in; else the clock would be reported to be off.
+    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
     let date = "Sat, 11 Jul 2026 22:35:00 GMT";
     answered(ResponseTemplate::new(200).insert_header("date", date).set_body_string(body)).await
 }
@@ -60,7 +60,7 @@ async fn measured_and_forecast_values_overlap_and_are_kept_apart() {
     assert_eq!((forecast.kind, forecast.scope), (SignalKind::Average, SignalScope::Unspecified));
     assert_eq!((forecast.zone.as_str(), forecast.source.as_str()), ("DE", "energy_charts"));
     assert_eq!((forecast.issued_at, answer.notes.as_slice()), (now(), &[] as &[String]));
-    // Measured in part, and not forecast any more.
+    // The current slot has a preliminary measured value, and no forecast any more.
     let partly = read_body(BODY.replace("470.3", "null")).await.expect("still usable").forecast;
     assert_eq!(values(&partly.expected), [(480.0, Origin::Estimated), (465.0, Origin::Forecast)]);
 }
@@ -111,7 +111,7 @@ async fn faults_are_distinguished() {
 
 #[tokio::test]
 async fn days_of_92_and_100_slots_are_whole() {
-    // The days on which German clocks change, from midnight to midnight there.
+    // The days on which clocks change in Germany, from one German midnight to the next.
     for (start, slots) in [("2026-03-28T23:00:00Z", 92), ("2026-10-24T22:00:00Z", 100)] {
         let start = at(start);
         let seconds: Vec<_> = (0..slots).map(|i| start.timestamp() + i * 900).collect();

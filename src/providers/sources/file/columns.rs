@@ -36,7 +36,7 @@ pub(super) struct Column {
     pub(super) name: String,
 }
 
-/// The recognised columns. At least one of `expected` and `actual` is there.
+/// The recognised columns of a file. At least one of `expected` (forecast) and `actual` is present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Columns {
     pub(super) time: Column,
@@ -50,10 +50,11 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Finds the columns by the configured names, or by known names where none is configured.
+    /// Finds each column by its configured name, or by known names if none is configured. `names` are those in the
+    /// file.
     pub(super) fn find<V: FileSignal>(names: &[String], settings: &Settings) -> Result<Self, ParseError> {
         if names.len() > MOST_COLUMNS {
-            let what = format!("{} columns; more than {MOST_COLUMNS} are no table of a signal", names.len());
+            let what = format!("has {} columns; at most {MOST_COLUMNS} are read", names.len());
             return Err(ParseError { at: "the first line".to_owned(), what });
         }
         let find = |configured: &Option<String>, known: &[&str]| named(names, configured.as_deref(), known);
@@ -76,8 +77,8 @@ impl Columns {
     }
 }
 
-/// Returns the columns of forecast and actual values. A single value column is used for both, unless its name says
-/// that it is a forecast.
+/// Returns first the column of forecasts, second that of actual values. If the file has only one column of values, it
+/// is used as both, unless its name says that it holds a forecast.
 fn values<V: FileSignal>(
     names: &[String],
     settings: &Settings,
@@ -125,8 +126,8 @@ fn missing<V: FileSignal>(what: &str, example: &str, setting: &str, names: &[Str
     }
 }
 
-/// Lists the names that are known or similar to known ones, and counts the others: if the path is mistaken, the first
-/// line of that file must not be shown.
+/// Lists the names that are known or similar to known ones, and counts the others: if the configured path leads to
+/// another file by mistake, the first line of that file must not be shown.
 fn listed(names: &[String]) -> String {
     let known = [TIME, END, DURATION, ZONE, FORECAST, ACTUAL, GramsPerKwh::VALUE_COLUMNS, PricePerMwh::VALUE_COLUMNS];
     let is_known = |name: &&String| {

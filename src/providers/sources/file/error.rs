@@ -1,6 +1,6 @@
-//! The error of a file's content.
+//! The error for a fault in a file's content.
 
-/// A fault in a file's content: its place, and the remedy.
+/// A fault in a file's content, with its place and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
 pub struct ParseError {

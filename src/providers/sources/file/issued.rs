@@ -7,10 +7,10 @@ use super::error::ParseError;
 use wattune_core::domain::{CarbonSeries, Intensity, Issued, Origin, SignalKind, SignalScope, SignalValue, Slot, Zone};
 use wattune_core::units::GramsPerKwh;
 
-/// First bytes of a file with days of issue.
+/// First bytes of a file that names the day on which each forecast was made.
 const HEADER: &[u8] = b"issue_date_utc,";
 
-/// A row of a file of forecasts with days of issue.
+/// A row of a file that names the day on which each forecast was made.
 #[derive(Deserialize)]
 struct Row {
     issue_date_utc: NaiveDate,
@@ -19,12 +19,14 @@ struct Row {
     value: f64,
 }
 
-/// Returns true if the file has days of issue: a CSV file that begins with `issue_date_utc`.
+/// Returns true if the file names the day on which each forecast was made: a CSV file that begins with
+/// `issue_date_utc`.
 pub fn is_issued(bytes: &[u8]) -> bool {
     bytes.starts_with(HEADER)
 }
 
-/// Reads forecasts made at 00:00 UTC of `issue_date_utc`, each hour by hour from `horizon_h` 0, in the file's order.
+/// Reads the forecasts in a file, in the file's order. Each was made at 00:00 UTC of its `issue_date_utc`; a row holds
+/// the value for the hour that begins `horizon_h` hours later.
 pub fn parse_issued(bytes: &[u8]) -> Result<Vec<Issued>, ParseError> {
     let mut all: Vec<Issued> = Vec::new();
     for (number, row) in (2..).zip(csv::Reader::from_reader(bytes).deserialize()) {
@@ -47,7 +49,7 @@ pub fn parse_issued(bytes: &[u8]) -> Result<Vec<Issued>, ParseError> {
     Ok(all)
 }
 
-/// Splits a series into one forecast per day, made at 00:00 UTC for the slots that begin on that day.
+/// Splits a series into one forecast per day, as if made at 00:00 UTC for the slots that begin on that day.
 pub fn day_ahead(series: &CarbonSeries) -> Vec<Issued> {
     let day = |slot: &Slot| midnight(slot.start().date_naive());
     let days = series.points().chunk_by(|a, b| day(&a.0) == day(&b.0));

@@ -1,4 +1,4 @@
-//! Times of a file's rows that have no time zone of their own.
+//! Converts the times in a file's rows that name no time zone.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use chrono::{DateTime, NaiveDateTime, Utc};
 use super::time_zone::TimeZoneName;
 use crate::providers::client::time::{ReadTime, TimeProblem, in_range, read_time};
 
-/// Converts times without a time zone from the file's zone to UTC. When clocks are put back, an hour occurs twice; the
-/// order of the rows determines which of the two is meant.
+/// Converts times without a time zone from the file's time zone (the setting `time_zone`) to UTC. When clocks are put
+/// back, an hour occurs twice; the order of the rows determines which of the two is meant.
 #[derive(Debug)]
 pub(super) struct LocalTimes {
     zone: Option<TimeZoneName>,
-    /// For each zone of the grid: the start of the last row, and true if rows go back in time.
+    /// The last row of each zone of the grid: first its start, second true if the rows run back in time.
     last: HashMap<Option<String>, (DateTime<Utc>, bool)>,
     /// True if a time without a time zone was read.
     pub(super) is_used: bool,
@@ -24,7 +24,8 @@ impl LocalTimes {
         Self { zone, last: HashMap::new(), is_used: false }
     }
 
-    /// Returns the start of a row, which follows the last row of the same zone of the grid.
+    /// Reads the start of the next row. `part` is the row's zone of the grid: the last row of the same zone determines
+    /// which of two possible times is meant.
     pub(super) fn start(&mut self, text: &str, part: Option<&str>) -> Result<DateTime<Utc>, TimeProblem> {
         let moments = self.moments(text)?;
         let key = part.map(str::to_owned);
@@ -44,7 +45,7 @@ impl LocalTimes {
         Ok(chosen)
     }
 
-    /// Returns the end of a row that begins at `start`.
+    /// Reads the end of a row that begins at `start`.
     pub(super) fn end(&mut self, text: &str, start: DateTime<Utc>) -> Result<DateTime<Utc>, TimeProblem> {
         let moments = self.moments(text)?;
         moments.iter().find(|t| **t > start).or(moments.last()).copied().ok_or(TimeProblem::Skipped)

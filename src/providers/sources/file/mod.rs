@@ -49,8 +49,9 @@ const CADENCE: Seconds = Seconds::new(300.0);
 /// Maximum error of clocks that is tolerated when a file's modification time is compared with its values' times.
 const EARLY: TimeDelta = TimeDelta::minutes(10);
 
-/// Minimum span of values that are used as a history if no setting declares them so: fewer have no daily shape, and are
-/// more likely a forecast that has ended.
+/// Minimum total length of past values that are used without a forecast if neither the settings nor the names of
+/// columns say that they are actual values: fewer values show no daily pattern, and are more likely a forecast that has
+/// ended.
 const HISTORY: Seconds = Seconds::new(86_400.0);
 
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
@@ -92,7 +93,7 @@ pub struct FileProvider<V = GramsPerKwh> {
 #[derive(Debug)]
 struct State<V> {
     loaded: Option<Arc<Loaded<V>>>,
-    /// The time at which the replay of the file began.
+    /// The time at which the replay of the file began; absent if nothing was replayed yet.
     anchor: Option<DateTime<Utc>>,
 }
 
@@ -200,7 +201,8 @@ impl<V: FileSignal> FileProvider<V> {
         Ok(Answer { forecast, notes })
     }
 
-    /// Returns true if the actual values of the last month are enough without a forecast.
+    /// Returns true if `actual`, the file's actual values of the last 31 days, suffices as an answer without a
+    /// forecast.
     fn is_history(&self, file: &ParsedFile<V>, actual: &TimeSeries<Quoted<V>>) -> bool {
         let is_known = match self.settings.contributes {
             Contribution::Actual => true,
@@ -211,8 +213,8 @@ impl<V: FileSignal> FileProvider<V> {
         known >= HISTORY || is_known && !actual.is_empty()
     }
 
-    /// Returns a note if the file was written before the times of its actual values: its times are most likely local
-    /// ones.
+    /// Returns a note if the file was written before the times of its actual values: the times are then most likely
+    /// local ones, not UTC.
     fn early_actuals(&self, file: &ParsedFile<V>, modified: DateTime<Utc>) -> Option<String> {
         let newest = file.actual.points().last().map(|(slot, _)| slot.start())?;
         let is_early = self.settings.timing == Timing::Absolute && !file.one_for_both && newest > modified + EARLY;
@@ -309,7 +311,7 @@ fn read<V: FileSignal>(
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any<V: FileSignal>(body: &[u8]) {
     use crate::providers::feed::check_series;
-    // Prices without a time zone are refused; intensities are read as UTC.
+    // Covers both cases: times without a time zone are refused for prices, and read as UTC for intensities.
     let settings = Settings { assume_utc: V::UNIT.is_some(), ..Settings::default() };
     if let Ok(parsed) = parse_as::<V>(body, &settings, None) {
         check_series(&parsed.expected);

@@ -20,10 +20,10 @@ use crate::providers::error::shortened;
 use wattune_core::domain::{Forecast, Origin, Quoted, SeriesProblem, SignalKind, SignalScope, Slot, TimeSeries, Zone};
 use wattune_core::units::GramsPerKwh;
 
-/// Maximum length of a JSON file: parsed, it takes many times the memory.
+/// Maximum length of a JSON file in bytes: parsed, it takes many times the memory.
 const MAX_JSON_BYTES: usize = 16 << 20;
 
-/// Maximum number of rows of a file: a million are nine years of five minutes.
+/// Maximum number of rows of a file: a million are nine years in steps of five minutes.
 const MOST_ROWS: usize = 1_000_000;
 
 /// Maximum length of a slot.
@@ -47,7 +47,8 @@ pub struct ParsedFile<V = GramsPerKwh> {
     pub kind: SignalKind,
     /// Scope of the values: lifecycle or operational.
     pub scope: SignalScope,
-    /// Error about the first row whose start occurs in an earlier row; the later row counts.
+    /// Error about the first row whose start occurs in an earlier row already; absent if there is none. The values of
+    /// the later row count.
     pub repeated: Option<ParseError>,
     /// Time at which the forecast was made, if the file names it.
     pub issued_at: Option<DateTime<Utc>>,
@@ -175,8 +176,8 @@ struct Row<V> {
     actual: Option<V>,
 }
 
-/// Returns a field's text for a message, but only if it could be a number, a time or a single word: if the path is
-/// mistaken, the content of that file must not be shown.
+/// Returns a field's text for a message, but only if it could be a number, a time or a single word: if the configured
+/// path leads to another file by mistake, the content of that file must not be shown.
 fn shown(text: &str) -> String {
     let is_short = text.chars().count() <= 32;
     let is_figure = text.chars().all(|c| c.is_ascii_digit() || " +-.,:/eETZ".contains(c));
@@ -198,7 +199,7 @@ struct Rows<V> {
     place: &'static str,
     /// True if one column holds both forecast and actual values.
     one_for_both: bool,
-    /// True if times without a time zone were read in the file's zone.
+    /// True if times without a time zone were read, in the file's time zone.
     is_local: bool,
     /// Notes about the columns.
     notes: Vec<String>,
@@ -273,12 +274,12 @@ impl<V: FileSignal> Rows<V> {
         let repeated = repeated.map(|pair| {
             let (first, second) = (pair[0].place.min(pair[1].place), pair[0].place.max(pair[1].place));
             let start = pair[0].start.format("%FT%TZ");
-            let what = format!("{start} is there before, in {} {first}; keep one of the two", self.place);
+            let what = format!("{start} occurs already in {} {first}; keep one of the two", self.place);
             error(&format!("{} {second}", self.place), &what)
         });
         if repeated.is_some() && self.is_local {
             notes.push(format!(
-                "a time is there twice: if that is because clocks were put back, its zone is not the one that is set; set \
+                "a time occurs twice; if clocks were put back then, the times are in another zone than the one that is set: set \
                  {}.file.time_zone to the zone of the file's times",
                 V::TABLE
             ));
@@ -303,7 +304,8 @@ impl<V: FileSignal> Rows<V> {
         Ok(ParsedFile { expected, actual, one_for_both, zone, kind, scope, repeated, issued_at: None, notes })
     }
 
-    /// Keeps the rows of one zone: the requested one, else the only one.
+    /// Keeps the rows of one zone of the grid, the requested one or else the only one, and returns the zone; `None` if
+    /// neither the caller nor the file names a usable zone.
     fn choose_zone(&mut self, wanted: Option<&Zone>) -> Result<Option<Zone>, ParseError> {
         let zones: BTreeSet<_> = self.rows.iter().filter_map(|row| row.zone.as_deref()).collect();
         let named = zones.iter().take(12).map(|zone| shown_zone(zone)).collect::<Vec<_>>().join(", ");
@@ -315,7 +317,7 @@ impl<V: FileSignal> Rows<V> {
             }
             (Some(wanted), _) => Err(error("the file", &format!("has no rows for {wanted}, but for {named}"))),
             (None, 1) => {
-                // A zone that looks like a key, pasted there by mistake, is not used as a name.
+                // A zone that looks like a key, pasted into the file by mistake, is not used as a name.
                 let only = zones.first().filter(|zone| !is_like_key(zone)).map(|zone| Zone::new(*zone));
                 let right = "zones have 1 to 96 characters, none of them a control character";
                 only.transpose().map_err(|_| error("the file", &format!("has rows for {named}; {right}")))
@@ -442,7 +444,7 @@ fn shown_zone(zone: &str) -> String {
 fn unreadable_row(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => format!(
-            "has {len} fields, and the first line has {expected_len}; are there decimal commas? Then separate columns by ; or \
+            "has {len} fields, and the first line has {expected_len}; if numbers have decimal commas, separate columns by ; or \
              write decimal points"
         ),
         csv::ErrorKind::Utf8 { .. } => "is not UTF-8; save the file as UTF-8".to_owned(),
@@ -453,7 +455,7 @@ fn unreadable_row(error: &csv::Error) -> String {
 fn note_problems(notes: &mut Vec<String>, what: &str, problems: &[SeriesProblem]) {
     notes.extend(problems.iter().take(PROBLEMS_LISTED).map(|problem| format!("{what}: {problem}")));
     if let Some(more) = problems.len().checked_sub(PROBLEMS_LISTED).filter(|more| *more > 0) {
-        notes.push(format!("{what}: and {more} more of the kind"));
+        notes.push(format!("{what}: and {more} more problems"));
     }
 }
 

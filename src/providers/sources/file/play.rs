@@ -1,4 +1,4 @@
-//! Replays files: their values are moved to times from now on.
+//! Replays files: shifts the times of their values to the present.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -7,14 +7,14 @@ use super::settings::Settings;
 use super::signal::FileSignal;
 use wattune_core::domain::{Quoted, Slot, TimeSeries};
 
-/// Length of the part of a long file that one answer holds, before and after now.
+/// Length of the part of a file that one answer holds: `LOOKBACK` before now, and `AHEAD` after now.
 pub(super) const LOOKBACK: TimeDelta = TimeDelta::days(31);
 pub(super) const AHEAD: TimeDelta = TimeDelta::days(31);
 
-/// Approximate maximum of rows on each side of now when a short file repeats: 35 days of 5 min.
+/// Approximate maximum number of rows on each side of now when a short file repeats: 35 days in steps of 5 min.
 pub(super) const MOST_ROWS: usize = 10_000;
 
-/// A file whose times are shifted, and which may repeat.
+/// The replay of a file: the shift of its times, and whether it repeats.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Play {
     shift: TimeDelta,
@@ -36,8 +36,8 @@ impl Play {
         }
     }
 
-    /// Returns the slots of all rounds near `now`. The first round begins with the file's first row; there is nothing
-    /// before it.
+    /// Returns the values of `series` near `now`, with shifted slots, from all rounds (passes through the file). There
+    /// is nothing before the first round, which begins with the file's first row.
     pub(super) fn around<V: FileSignal>(
         &self,
         series: &TimeSeries<Quoted<V>>,

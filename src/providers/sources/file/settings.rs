@@ -32,13 +32,14 @@ pub struct Settings {
     pub path: Option<PathBuf>,
     /// Relation between the times in the file and the clock: used as they are, or replayed from now on.
     pub timing: Timing,
-    /// With `timing = "replay"`: the time in the file that is mapped to now; the file's first row if absent. Earlier
-    /// rows become the past.
+    /// With `timing = "replay"`: the time in the file that is mapped to the start of the replay; the file's first row
+    /// if absent. Earlier rows become the past.
     #[serde(deserialize_with = "some_time")]
     pub replay_start: Option<DateTime<Utc>>,
     /// With `timing = "replay"`: true to begin again when the file ends.
     pub repeat: bool,
-    /// Time zone of times that do not name one; such times are refused if absent.
+    /// Time zone of times that do not name one. If absent, such times are refused, unless `assume_utc` is true or the
+    /// name of the time column ends with "utc".
     pub time_zone: Option<TimeZoneName>,
     /// True for the same effect as `time_zone = "UTC"`.
     pub assume_utc: bool,
@@ -50,7 +51,7 @@ pub struct Settings {
     pub scope: SignalScope,
     /// Origin of past values: measured, estimated or synthetic.
     pub origin: Origin,
-    /// Usual length of a row's slot in seconds, if the file names no ends; the usual distance of rows if absent.
+    /// Length in seconds of the slots for which the file has no end; the usual distance between rows if absent.
     #[serde(deserialize_with = "interval")]
     pub step_s: Option<Seconds>,
     /// Name of the column of the slot's start; recognised automatically if absent, as are the columns below.
@@ -59,7 +60,7 @@ pub struct Settings {
     pub end_column: Option<String>,
     /// Name of the column of the slot's length in minutes.
     pub duration_column: Option<String>,
-    /// Name of the column of the forecast, or of the only value.
+    /// Name of the column of the forecast, or of the values if the file has only one column of values.
     pub value_column: Option<String>,
     /// Name of the column of the actual value.
     pub actual_column: Option<String>,

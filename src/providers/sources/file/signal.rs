@@ -9,10 +9,10 @@ pub trait FileSignal: SignalValue {
     const TABLE: &'static str;
     /// Unit of the values if the settings name none; `None` for prices.
     const UNIT: Option<Unit>;
-    /// Units that the settings can name: first the default, second the one that is most often mistaken for it, then
-    /// others.
+    /// Units that the settings can name: first the default, second the unit that is most often confused with the
+    /// default, then others.
     const UNITS: &'static [&'static str];
-    /// If no value of a file is larger, the file is most likely in the second unit.
+    /// Value in the default unit: a file without a larger value is most likely in the second of [`Self::UNITS`].
     const SMALL: f64;
     /// Known names of value columns, in lower case, with letters and digits only.
     const VALUE_COLUMNS: &'static [&'static str];
@@ -20,9 +20,9 @@ pub trait FileSignal: SignalValue {
     const EXAMPLE: &'static str;
     /// Name and range of a valid value, for messages.
     const RIGHT: &'static str;
-    /// Name of several values, for messages.
+    /// Plural name of the values ("prices"), for messages.
     const VALUES: &'static str;
-    /// Setting that chooses among several zones of a file, for messages.
+    /// Name of the setting that chooses among several zones in a file, for messages.
     const ZONE_SETTING: &'static str;
 }
 

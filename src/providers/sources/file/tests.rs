@@ -63,7 +63,7 @@ fn steps_come_from_the_file() {
     assert_eq!(minutes(&ends.expected), [5.0, 55.0]);
     let neighbours = parsed("time,value\n0,1\n900,2\n1800,\n2700,4\n5400,5\n6300,6");
     assert_eq!(minutes(&neighbours.expected), [15.0; 5], "neither a null nor a missing row makes a longer slot");
-    assert_eq!(neighbours.notes.iter().filter(|n| n.contains("nothing given")).count(), 2, "{:?}", neighbours.notes);
+    assert_eq!(neighbours.notes.iter().filter(|n| n.contains("no value for")).count(), 2, "{:?}", neighbours.notes);
     assert_eq!(minutes(&parsed("time,value\n0,1").expected), [60.0], "an hour where nothing tells");
 }
 
@@ -370,7 +370,7 @@ fn times_without_a_zone_are_those_of_the_zone_that_is_set() {
     assert_eq!((minutes(&file.expected), values(&file.expected)), (vec![60.0; 4], vec![100.0, 110.0, 120.0, 130.0]));
     assert!(file.notes.is_empty() && file.repeated.is_none(), "{:?}", file.notes);
     let spring = with(in_zone("Europe/Berlin"), "time,value\n2026-03-29 02:00,100\n").expect_err("no such hour");
-    assert!(spring.contains("carbon.file.time_zone: clocks are put forward"), "{spring}");
+    assert!(spring.contains("carbon.file.time_zone, because clocks are put forward"), "{spring}");
 
     let taken_for_utc = Settings { assume_utc: true, ..Settings::default() };
     let twice = "time,value\n2026-10-25 02:00,100\n2026-10-25 02:00,110\n2026-10-25 03:00,120\n";
@@ -378,7 +378,7 @@ fn times_without_a_zone_are_those_of_the_zone_that_is_set() {
     assert!(file.notes.iter().any(|n| n.contains("set carbon.file.time_zone")), "{:?}", file.notes);
     let named = with(in_zone("Europe/Berlin"), "timestamp_utc,value\n2026-07-01 02:00,100\n").expect("read");
     assert!(named.notes.iter().any(|n| n.contains("says UTC")), "{:?}", named.notes);
-    assert!(refused("time,value\n07/01/2026 02:00,100\n").contains("the day or the month first"));
+    assert!(refused("time,value\n07/01/2026 02:00,100\n").contains("day or month may come first"));
 }
 
 #[test]
@@ -395,10 +395,10 @@ fn semicolons_tabs_and_decimal_commas_are_read() {
     let german = with(in_zone("Europe/Berlin"), "time;value\n01.07.2026 02:00;369,1\n").expect("German");
     assert_eq!((german.expected.start(), values(&german.expected)), (Some(at("2026-07-01T00:00:00Z")), vec![369.1]));
     for (text, part) in [
-        ("time,value\n2026-07-01T02:00Z,369,1\n", "are there decimal commas?"),
+        ("time,value\n2026-07-01T02:00Z,369,1\n", "if numbers have decimal commas"),
         ("time,value\n2026-07-01T02:00Z,\"1,234\"\n", "write a decimal point"),
         ("time;value\n2026-07-01T02:00Z;1.234,5\n", "nothing between thousands"),
-        ("time;value\n2026-07-01T02:00Z;369,1\n2026-07-01T03:00Z;1.234\n", "the other decimal sign"),
+        ("time;value\n2026-07-01T02:00Z;369,1\n2026-07-01T03:00Z;1.234\n", "decimal commas and others decimal points"),
     ] {
         assert!(refused(text).contains(part), "{text}: {}", refused(text));
     }
@@ -517,7 +517,7 @@ proptest! {
 
     #[test]
     fn what_is_written_is_read(values in prop::collection::vec(prop::option::of(0.0f64..2000.0), 1..60), step in 1i64..200) {
-        // Files of small values only are refused: they look like kg/kWh.
+        // A file that holds only small values is refused, because these look like kg/kWh.
         prop_assume!(values.iter().flatten().any(|value| *value > 100.0));
         let rows = values.iter().zip(0i64..).map(|(value, i)| {
             let time = DateTime::UNIX_EPOCH + TimeDelta::minutes(i * step);

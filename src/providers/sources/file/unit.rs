@@ -6,7 +6,9 @@ use super::settings::Settings;
 use super::signal::FileSignal;
 use crate::providers::error::shortened;
 
-/// Returns the unit that a column's name contains, if that is not the default unit.
+/// Returns the unit that a column's name contains, in the words of the setting `unit`; `None` for a default unit, or if
+/// the name contains no unit. The caller ignores units that its signal does not have, such as "per_kwh" for intensities
+/// in "gco2_per_kwh".
 fn named_unit(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
@@ -25,7 +27,7 @@ fn named_unit(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Refuses a value column whose name contains another unit than the default, if no unit is set.
+/// Refuses a value column whose name contains another unit than the default, if the settings name no unit.
 pub(super) fn check_names<V: FileSignal>(columns: &Columns, settings: &Settings) -> Result<(), ParseError> {
     if settings.unit.is_some() {
         return Ok(());
@@ -45,8 +47,8 @@ pub(super) fn check_names<V: FileSignal>(columns: &Columns, settings: &Settings)
     Ok(())
 }
 
-/// Refuses values that are all so small that they are most likely in another unit, if no unit is set. Files of only
-/// whole numbers are accepted, because they may be tests.
+/// Refuses values that are all so small that they are most likely in another unit, if the settings name no unit. Files
+/// of only whole numbers are accepted, because they may be tests.
 pub(super) fn check_values<V: FileSignal>(
     values: impl Iterator<Item = f64> + Clone,
     settings: &Settings,

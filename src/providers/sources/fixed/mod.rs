@@ -31,7 +31,8 @@ impl Table for Settings {
     }
 }
 
-/// A source of one constant carbon intensity. There is no better or worse time to plan for, but emissions are counted.
+/// A source of one constant carbon intensity. With this source, no time is better to plan for than another, but
+/// emissions can be computed.
 #[derive(Debug)]
 pub struct FixedProvider {
     value: GramsPerKwh,
@@ -88,7 +89,7 @@ impl Provider for FixedProvider {
         self.cadence
     }
 
-    /// Returns false: the value is in the settings.
+    /// Returns false: the value is in the settings, so nothing needs to be stored.
     fn keeps_answers(&self) -> bool {
         false
     }

@@ -178,8 +178,8 @@ impl ApiSource for UkCarbonIntensity {
     }
 
     async fn answer(&self, now: DateTime<Utc>) -> Result<Answer, ProviderError> {
-        // From a full half hour on, the API returns one slot too many at the start; from a minute later on, it does
-        // not.
+        // If a request begins at a full half hour, the API returns one slot too many at the start; if it begins a
+        // minute later, the API does not.
         let from = now.duration_trunc(HALF_HOUR).unwrap_or(now) + TimeDelta::minutes(1);
         let from = from.format("%Y-%m-%dT%H:%MZ");
         let path = match &self.area {
@@ -215,7 +215,8 @@ impl ApiSource for UkCarbonIntensity {
         let actual = CarbonSeries::from_points(points(actuals.map(|row| (row.slot, row.actual)), Origin::Estimated)).0;
         let (expected, problems) = CarbonSeries::from_points(expected);
         notes.extend(notes_of(&problems));
-        // Unless only actual values are used, keeping the earlier forecast is better than an answer without one.
+        // After an error the earlier forecast stays in use. That is better than an answer without a forecast, unless
+        // only actual values are used.
         if expected.is_empty() && (actual.is_empty() || contributes != Contribution::Actual) {
             let what =
                 format!("{} slots, none with a forecast for now or later; trying again next half hour", ahead.len());
@@ -238,7 +239,7 @@ impl ApiSource for UkCarbonIntensity {
         let Some(span) = Slot::new(span.start(), end) else { return Ok(None) };
         let written = |t: DateTime<Utc>| t.format("%Y-%m-%dT%H:%MZ");
         let rows = self.get(&format!("/intensity/{}/{}", written(span.start()), written(span.end())), now).await?;
-        // From a full half hour on, the API returns one slot too many at the start.
+        // If a request begins at a full half hour, the API returns one slot too many at the start.
         let inside = rows.iter().filter(|row| span.start() < row.slot.end() && row.slot.end() <= span.end());
         let actual = points(inside.map(|row| (row.slot, row.actual)), Origin::Estimated);
         Ok(Some(CarbonSeries::from_points(actual).0))
@@ -270,8 +271,8 @@ fn read_rows(body: &Value, region: Option<u8>, rows: &mut Vec<Row>) -> Result<()
     collect(body.get("data").unwrap_or(&Value::Null), "data", region, DEPTH, rows)
 }
 
-/// Collects the slots of `data`: an array of slots, or one region or an array of regions with slots in their own `data`
-/// fields.
+/// Adds the slots in `data` to `rows`. `data` is an array of slots, a region, or an array of regions; a region holds
+/// its slots in a `data` field of its own.
 fn collect(data: &Value, at: &str, region: Option<u8>, depth: u8, rows: &mut Vec<Row>) -> Result<(), ProviderError> {
     match data {
         Value::Null => Ok(()),
@@ -293,7 +294,7 @@ fn collect(data: &Value, at: &str, region: Option<u8>, depth: u8, rows: &mut Vec
                 Some(_) => Err(malformed(at, "nested too deeply")),
                 None if object.is_empty() => Ok(()),
                 None if rows.len() >= MOST_POINTS => {
-                    Err(malformed(at, format!("more than {MOST_POINTS} slots are no forecast")))
+                    Err(malformed(at, format!("more than {MOST_POINTS} slots are accepted")))
                 }
                 None => read_row(data, at).map(|row| rows.push(row)),
             }

@@ -7,9 +7,10 @@ use crate::providers::client::{network_settings, number_setting};
 network_settings! {
     /// Settings of the table `[carbon.uk_carbon_intensity]`.
     at "https://api.carbonintensity.org.uk", at most 60 an hour;
-    /// One of the seventeen regions by number; the whole country if absent. Regions have forecasts only.
+    /// One of the seventeen regions by number; if absent, `postcode` or the zone determines the place. Regions have
+    /// forecasts only.
     region: Option<RegionId> = None,
-    /// Outward part of a postcode ("BS16"), instead of a region.
+    /// Outward part of a postcode ("BS16", the part before the space), to determine the place instead of `region`.
     postcode: Option<Postcode> = None,
 }
 
@@ -18,7 +19,7 @@ number_setting! {
     RegionId: |id| (1..=17).contains(id), else "regions are numbered 1 (North Scotland) to 17 (Wales)"
 }
 
-/// The outward part of a UK postcode, in capitals.
+/// The outward part of a UK postcode (the part before the space), in capitals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Postcode(String);

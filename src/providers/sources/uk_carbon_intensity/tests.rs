@@ -27,7 +27,7 @@ fn settings(server: &MockServer, place: &str) -> CarbonSettings {
     }
 }
 
-/// The documented shape (`carbon-apis.md` §3.2); numbers are made up.
+/// A body in the documented shape (`carbon-apis.md` §3.2); numbers are made up.
 const AHEAD: &str = r#"{"data":[
   {"from":"2025-10-22T23:30Z","to":"2025-10-23T00:00Z","intensity":{"forecast":162,"actual":158,"index":"moderate"}},
   {"from":"2025-10-23T00:00Z","to":"2025-10-23T00:30Z","intensity":{"forecast":164,"actual":null,"index":"moderate"}},
@@ -42,7 +42,7 @@ const BEHIND_PATH: &str = "/intensity/2025-10-23T00:01Z/pt24h";
 const REGION_PATH: &str = "/regional/intensity/2025-10-23T00:01Z/fw48h/regionid/11";
 
 fn text(body: impl Into<String>) -> ResponseTemplate {
-    // With the time that the tests are set in; else the clock would be reported to be off.
+    // The date is the time that the tests use as now; otherwise the answer would note that the clocks differ.
     ResponseTemplate::new(200).insert_header("date", "Thu, 23 Oct 2025 00:10:00 GMT").set_body_string(body)
 }
 
@@ -197,7 +197,8 @@ async fn http_faults_are_distinguished() {
 
 #[tokio::test]
 async fn the_past_is_fetched_in_windows_of_a_fortnight() {
-    // Requested at the full half hour, the window begins a slot early; its last slots are not known yet.
+    // The request begins at a full half hour, so the response begins one slot early; its last slots have no actual
+    // values yet.
     let actuals = BEHIND.replace("22:30Z\",\"to", "22:30Z\",\"x\":0,\"to");
     let server = serve(&[("/intensity/2025-10-22T23:00Z/2025-10-23T00:10Z", text(actuals))]).await;
     let uk = source(&settings(&server, ""), None).expect("a place");
@@ -260,7 +261,8 @@ fn zones_are_understood_as_people_write_them() {
 
 #[tokio::test]
 async fn the_clocks_going_back_gives_no_slot_twice() {
-    // 2025-10-26 has 25 hours in Britain; slots are UTC, and there are 50 of half an hour between its midnights.
+    // 2025-10-26 has 25 hours in Britain; slots are in UTC, and there are 50 of half an hour between British midnight
+    // and the next.
     let start = at("2025-10-25T23:00:00Z");
     let slot = |i: i64| {
         let (from, to) = (start + HALF_HOUR * i as i32, start + HALF_HOUR * (i as i32 + 1));

@@ -46,7 +46,7 @@ const STEP: TimeDelta = TimeDelta::minutes(5);
 pub(super) const DESCRIPTOR: Descriptor = Descriptor {
     name: "watttime",
     summary: Some("marginal, with an account; CAISO_NORTH is free"),
-    // Last of those with a forecast, because its signal is marginal and that of the others is average.
+    // Last in the automatic choice, because WattTime's values are marginal and those of the other sources are average.
     rank: Some(4),
     countries: &[],
     #[cfg(any(test, feature = "fuzzing"))]
@@ -96,9 +96,9 @@ struct WattTime {
     api: Api,
     settings: Settings,
     session: Session,
-    /// Noted if the account's plan has no history.
+    /// Time of the last refusal of the history, if the account's plan lacks it.
     no_history: Denied,
-    /// Date of the model with which WattTime makes its forecasts.
+    /// Date of WattTime's model in the last response that named one.
     model: Mutex<Option<String>>,
 }
 
@@ -194,7 +194,7 @@ impl WattTime {
         Ok(actuals.map(|row| (row.slot, Intensity { value: row.value, origin: origin(&row) })).collect())
     }
 
-    /// Requests the actual values of the last 24 hours; if the plan has no history, returns none and adds a note.
+    /// Requests the actual values of the last 24 hours; if the plan has no history, returns no values and adds a note.
     async fn last_day(
         &self,
         region: &str,
@@ -295,7 +295,8 @@ impl ApiSource for WattTime {
     }
 }
 
-/// Runs the parsers on any bytes, and reads a refusal with them as message; neither must cause a panic.
+/// Runs the parsers on any bytes, and the reader of refusals on a refusal with these bytes as its message; neither must
+/// cause a panic.
 #[cfg(any(test, feature = "fuzzing"))]
 fn parse_any(body: &[u8]) {
     use crate::providers::feed::follow_rows;

@@ -14,7 +14,7 @@ use wattune_core::units::GramsPerKwh;
 /// WattTime's name of the signal, the marginal operating emissions rate.
 pub(super) const SIGNAL: &str = "co2_moer";
 
-/// WattTime's name of the only unit that is converted.
+/// WattTime's name of lb/MWh, the only unit that is accepted.
 const UNITS: &str = "lbs_co2_per_mwh";
 
 /// Maximum number of warnings that are shown.
@@ -61,7 +61,7 @@ pub(super) fn rows(body: &Value, region: &str) -> Result<Rows, ProviderError> {
     }
     let row = |(slot, value): (Slot, Option<(GramsPerKwh, bool)>)| {
         let (value, imputed) = value?;
-        // The body's period is authoritative; the distance of the rows is used only if it is absent.
+        // The period in the body is authoritative; the distance between rows is used only if the body names no period.
         let end = period.map_or(slot.end(), |period| slot.start() + period);
         Some(Row { slot: Slot::new(slot.start(), end)?, value, imputed })
     };

@@ -16,10 +16,10 @@ use crate::providers::error::ProviderError;
 /// machine's.
 const RENEWED_AFTER: TimeDelta = TimeDelta::minutes(25);
 
-/// Time after a renewal within which a refusal is not explained by an expired token.
+/// Time after the renewal of a token within which a refusal cannot mean that the token expired.
 const JUST_NOW: TimeDelta = TimeDelta::minutes(1);
 
-/// The token, and the time of its last renewal because of a refusal.
+/// A login session: the token with the time of its login, and the time of the last renewal that a refusal caused.
 #[derive(Default)]
 pub(super) struct Session(Mutex<Kept>);
 
@@ -43,7 +43,7 @@ impl Session {
     /// Requests the JSON document at `path` with a token. A refused token that may have expired is renewed once.
     ///
     /// # Errors
-    /// As [`Api::get`]; refusals name the remedy.
+    /// The errors of [`Api::get`], and a missing or unreadable account; refusals name the remedy.
     pub(super) async fn get(
         &self,
         api: &Api,
@@ -83,7 +83,7 @@ impl Session {
                 );
                 ProviderError::Refused { status, message, advice }
             }
-            // The error would show the beginning of the body, which may be that of a token.
+            // The error would show the beginning of the body, which may contain the beginning of a token.
             ProviderError::Malformed { .. } => {
                 malformed("the answer to /login", "is not JSON; check that base_url is WattTime's address")
             }
@@ -112,7 +112,7 @@ fn authorization(text: &str) -> Result<HeaderMap, ProviderError> {
     Ok(HeaderMap::from_iter([(AUTHORIZATION, value)]))
 }
 
-/// Reads user name and password anew.
+/// Reads first the user name, second the password, from their files or environment variables.
 fn credentials(account: &Settings) -> Result<(Secret, Secret), ProviderError> {
     let user = Secret::find(&account.username_env, account.username_file.as_deref())?;
     let password = Secret::find(&account.password_env, account.password_file.as_deref())?;
@@ -162,7 +162,7 @@ pub(super) fn with_advice(error: ProviderError) -> ProviderError {
         "the account's plan covers other regions or routes only, and a new token does not help; CAISO_NORTH is free, \
          others need a plan from watttime.org"
     } else {
-        "a new token was asked for and is refused too; a firewall may block this address, or the service has trouble: see \
+        "the service refuses a valid login too; a firewall may block this address, or the service has trouble: see \
          https://status.watttime.org"
     };
     ProviderError::Refused { status, message, advice: advice.to_owned() }

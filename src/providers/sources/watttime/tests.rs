@@ -11,7 +11,7 @@ use wattune_core::domain::Zone;
 
 const USER: &str = "freddo";
 const PASSWORD: &str = "the_frog!";
-/// The credentials as RFC 7617 wants them.
+/// The `Authorization` header that RFC 7617 prescribes for the user name and password of the tests.
 const BASIC: &str = "Basic ZnJlZGRvOnRoZV9mcm9nIQ==";
 const TOKEN: &str = "eyJ0eXAi.t0ken";
 
@@ -19,7 +19,7 @@ fn at(text: &str) -> DateTime<Utc> {
     DateTime::parse_from_rfc3339(text).expect(text).to_utc()
 }
 
-/// Documented shapes (`carbon-apis.md` §2.3); numbers are made up.
+/// A body in the documented shape (`carbon-apis.md` §2.3), like the constants below; numbers are made up.
 const AHEAD: &str = r#"{"data":[
   {"point_time":"2022-07-15T00:00:00+00:00","value":870.0},
   {"point_time":"2022-07-15T00:05:00+00:00","value":0},
@@ -57,7 +57,7 @@ fn token(token: &str) -> ResponseTemplate {
     ok(format!(r#"{{"token":"{token}"}}"#))
 }
 
-/// With a login that knows the account, tried after the other routes.
+/// Starts a server that responds to `routes` and, if none of them matches, to a login with the account of the tests.
 async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
     let server = MockServer::start().await;
     for (route, template) in routes {
@@ -68,7 +68,7 @@ async fn serve(routes: &[(&str, ResponseTemplate)]) -> MockServer {
     server
 }
 
-/// A source with its account in files, which live as long as the directory does.
+/// A source whose user name and password are in files, which exist as long as `directory` does.
 struct Watt {
     source: WattTime,
     server: MockServer,
@@ -120,7 +120,7 @@ async fn answered(ahead: &str, behind: &str) -> Result<Answer, ProviderError> {
     caiso(ok(ahead), ok(behind)).await.fetch(NOW).await
 }
 
-/// To the thousandth.
+/// Returns the values in g/kWh, rounded to a thousandth.
 fn values(series: &CarbonSeries) -> Vec<f64> {
     series.points().iter().map(|(_, i)| (i.value.get() * 1e3).round() / 1e3).collect()
 }
@@ -143,7 +143,7 @@ async fn a_region_has_a_marginal_forecast_and_actual_values() {
     assert_eq!((forecast.zone.as_str(), forecast.source.as_str()), ("CAISO_NORTH", "watttime"));
     assert_eq!(forecast.issued_at, at("2022-07-15T00:00:00Z"));
     assert_eq!(answer.notes[0], "WattTime warns: the model will be superseded");
-    assert!(answer.notes[1].contains("nothing given for 2022-07-15T00:10:00Z"), "{:?}", answer.notes);
+    assert!(answer.notes[1].contains("no value for 2022-07-15T00:10:00Z"), "{:?}", answer.notes);
     assert!(answer.notes[2].contains("24 h were asked for"), "{:?}", answer.notes);
 
     let (ahead, behind) = (watt.requests(FORECAST).await, watt.requests(HISTORY).await);
@@ -194,7 +194,7 @@ async fn a_refused_token_is_renewed_once() {
     let blocked = caiso(status(403, PAGE), status(403, PAGE)).await;
     for logins in [2, 2] {
         let error = blocked.fetch(NOW).await.expect_err("refused for good").to_string();
-        assert!(error.contains("a new token was asked for and is refused too; a firewall may block"), "{error}");
+        assert!(error.contains("the service refuses a valid login too; a firewall may block"), "{error}");
         assert_eq!(blocked.requests("/login").await.len(), logins, "the login is not hammered");
     }
     let history = caiso(ok(AHEAD), status(403, PAGE)).await;
@@ -516,7 +516,7 @@ async fn an_answer_names_the_bodies_it_was_made_from() {
     let answer = watt.fetch(NOW).await.expect("read");
     assert_eq!(answer.forecast.provenance.model.as_deref(), Some("2023-03-01"));
     let read = watt.source.provenance();
-    // The login's body is none of them.
+    // The digest of the login's body is not among the responses.
     assert_eq!(read.responses, [AHEAD, BEHIND].map(|body| Digest::of(body).to_string()));
     assert_eq!((read.unit, read.zone.as_deref()), (Some(Unit::PoundsPerMwh), Some("CAISO_NORTH")));
     let given: Vec<f64> =

@@ -1,17 +1,17 @@
-//! Gaussian belief about one quantity at each batch size (arm).
+//! Gaussian belief about one quantity (log epochs or log epoch cost) at each batch size (arm).
 
 use crate::bandit::Generator;
 
-/// Change of a quantity with log₂ of the batch size: a line with an uncertain slope, plus a random walk.
+/// Prior of the change of a quantity with log₂ of the batch size: a line with an uncertain slope, plus a random walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Drift {
     pub(super) slope: f64,
     pub(super) slope_deviation: f64,
-    /// Standard deviation of the random walk after an octave.
+    /// Standard deviation of the random walk after an octave (doubling of the batch size).
     pub(super) walk: f64,
 }
 
-/// Means and covariances of the quantity at all arms.
+/// Means and covariances of a quantity at all arms.
 #[derive(Clone, Debug)]
 pub(super) struct Belief {
     mean: Vec<f64>,
@@ -20,7 +20,8 @@ pub(super) struct Belief {
 }
 
 impl Belief {
-    /// Returns a belief of `level` ± `deviation` at the arm `from`, which drifts with the distance from that arm.
+    /// Returns the belief that the quantity is `level` ± `deviation` at the arm `from`, and changes by `drift` with the
+    /// distance from that arm. `octaves` is log₂ of each arm's batch size.
     pub(super) fn new(octaves: &[f64], from: usize, level: f64, deviation: f64, drift: Drift) -> Self {
         let n = octaves.len();
         let mut made = Self { mean: vec![level; n], covariance: vec![0.0; n * n] };
@@ -28,7 +29,8 @@ impl Belief {
         made
     }
 
-    /// Adds an unknown shift: 0 ± `deviation` at the arm `from`, which drifts with the distance from that arm.
+    /// Adds an unknown shift to the quantity: 0 ± `deviation` at the arm `from`, changing by `drift` with the distance
+    /// from that arm.
     pub(super) fn shift_by_unknown(&mut self, octaves: &[f64], from: usize, deviation: f64, drift: Drift) {
         for a in 0..octaves.len() {
             let x = octaves[a] - octaves[from];
@@ -42,7 +44,7 @@ impl Belief {
         }
     }
 
-    /// Adds an independent variance to an arm.
+    /// Adds to an arm a variance that is independent of the other arms.
     pub(super) fn add_variance(&mut self, arm: usize, variance: f64) {
         *self.at(arm, arm) += variance;
     }
@@ -67,14 +69,14 @@ impl Belief {
         self.covariance.iter().skip(arm).step_by(self.mean.len()).copied().collect()
     }
 
-    /// Conditions on an observed `value` with this noise variance.
+    /// Conditions the belief on an observation of `arm`: `value`, with noise of the variance `noise`.
     pub(super) fn observe(&mut self, arm: usize, value: f64, noise: f64) {
         let variance = self.variance(arm) + noise;
         self.shift(arm, variance, value - self.mean[arm], 1.0);
     }
 
-    /// Conditions on an observation above `value` with this noise variance, replacing the truncated distribution by the
-    /// Gaussian with the same mean and variance.
+    /// Conditions the belief on an observation of `arm` that is above `value`, with noise of the variance `noise`. The
+    /// truncated distribution that results is replaced by the Gaussian with the same mean and variance.
     pub(super) fn exceeds(&mut self, arm: usize, value: f64, noise: f64) {
         let variance = self.variance(arm) + noise;
         let z = (value - self.mean[arm]) / variance.sqrt();
@@ -82,8 +84,8 @@ impl Belief {
         self.shift(arm, variance, variance.sqrt() * h, h * (h - z));
     }
 
-    /// Shifts the mean of an observation of `arm`, whose variance is `variance`, by `by`, and reduces that variance by
-    /// the fraction `part`; all arms follow by their covariances.
+    /// Shifts the mean of an observation of `arm`, which has the variance `variance`, by `by`, and lowers this variance
+    /// by the fraction `part`. The beliefs about all arms change according to their covariances with `arm`.
     fn shift(&mut self, arm: usize, variance: f64, by: f64, part: f64) {
         if variance <= 0.0 {
             return;
@@ -97,7 +99,8 @@ impl Belief {
         }
     }
 
-    /// Returns a random draw of all arms minus their means, by the Cholesky factor of the covariances.
+    /// Draws the deviations of all arms from their means jointly, with the covariances of the belief (Cholesky
+    /// decomposition).
     pub(super) fn draw(&self, generator: &mut Generator) -> Vec<f64> {
         let n = self.mean.len();
         let mut factor = self.covariance.clone();
@@ -113,7 +116,7 @@ impl Belief {
     }
 }
 
-/// Returns φ(z)/(1 − Φ(z)) of the standard normal distribution: the mean of the values above z.
+/// Returns φ(z)/(1 − Φ(z)) of the standard normal distribution: the mean of all values above z.
 ///
 /// Uses the series Φ(z) = ½ + φ(z)·(z + z³/3 + z⁵/(3·5) + …) below 2, and the continued fraction z + 1/(z + 2/(z + 3/(z
 /// + …))) above.
@@ -136,7 +139,7 @@ pub(super) fn hazard(z: f64) -> f64 {
 
 /// Returns P(x > later | x > earlier) of the standard normal distribution: (1 − Φ(later))/(1 − Φ(earlier)).
 pub(super) fn survival(earlier: f64, later: f64) -> f64 {
-    // Below −8, all but 10⁻¹⁵ of the mass lies above, and squares would overflow.
+    // Below −8, all but 10⁻¹⁵ of the probability lies above, and squares would overflow.
     let (earlier, later) = (earlier.max(-8.0), later.max(-8.0));
     (0.5 * (earlier - later) * (earlier + later)).exp() * hazard(earlier) / hazard(later)
 }

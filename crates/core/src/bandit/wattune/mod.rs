@@ -1,43 +1,53 @@
-//! wattune's policy: uses data that Zeus's policy ignores, and therefore spends far less on exploration.
+//! wattune's policy for batch sizes. It uses data that Zeus's policy ignores, and therefore spends far less on
+//! exploration.
 //!
-//! *Model.* A run costs epochs × cost of an epoch. That cost hardly varies, and one epoch shows it; the number of
-//! epochs is noisy, and changes slowly from one batch size to the next. For each batch size b, with x = log₂ b,
+//! *Model.* The cost of a run is its number of epochs × the cost of an epoch. The cost of an epoch hardly varies, and
+//! one epoch shows it; the number of epochs is noisy, and changes slowly from one batch size to the next. For each
+//! batch size b, with x = log₂ b,
 //!
 //! ```text
 //! log epochs(b) = f(x) + ν(b) + noise  f: slope s ~ N(0.15, 0.12²) and a random walk of 0.07 (deviation) per octave
 //! log epoch cost(b) = g(x)             g: the same with s ~ N(−0.25, 0.25²) and 0.15; known exactly after an epoch
 //! ```
 //!
-//! ν is a batch size's own deviation: 0.04, plus the effect of rounding up to whole epochs, 1/√12 of an epoch, which is
-//! the same in each run of a batch size. All batch sizes share the noise: its variance is that among runs of one batch
-//! size, combined with a prior of 0.1² that weighs two runs. All distributions are Gaussian, so a run informs about its
-//! neighbours by conditioning (`belief.rs`); a stopped run shows that it would have taken longer. The sum f + g is
-//! nearly unimodal wherever f rises faster than g falls.
+//! ν is each batch size's own deviation. Its standard deviation is 0.04, combined with that of rounding up to whole
+//! epochs (1/√12 of an epoch), which is the same in each run of a batch size. All batch sizes have the same noise; its
+//! variance is estimated from runs with equal batch sizes, combined with a prior of 0.1² that weighs as much as two
+//! runs. All distributions are Gaussian, so that conditioning on a run with one batch size also informs about the
+//! neighbouring batch sizes (`belief.rs`); a stopped run shows that more epochs would have been needed. The sum f + g
+//! has nearly always a single minimum, from which on f rises faster than g falls.
 //!
-//! *Roughness.* Far from the best batch size f may change more than a random walk of 0.07 allows. A belief that is too
+//! *Roughness.* Far from the best batch size, f may change more than a random walk of 0.07 allows. A belief that is too
 //! smooth takes such a change for noise and prefers the wrong batch size. The policy therefore also computes beliefs
-//! for walks of 2, 4 and 8 times 0.07 and uses the likeliest; each doubling is 20 times less likely a priori.
+//! for random walks of 2, 4 and 8 times 0.07 and uses the likeliest belief; each doubling is 20 times less likely a
+//! priori.
 //!
-//! *Exploration* tries an octave below the best batch size so far, then an octave above, then the middle between the
-//! best and its nearest tried neighbour, until both neighbours were tried. It goes down first, because a run at a lower
-//! batch size costs at most what its first epoch predicts.
+//! *Exploration* tries a batch size an octave (a factor of 2) below the best one so far, then the middle between the
+//! best and the nearest tried one below, until the neighbour below was tried; then it does the same above. It goes down
+//! first, because a smaller batch size rarely needs more epochs: the cost of its first epoch already shows what the
+//! whole run costs at most.
 //!
-//! *After exploration* the tried batch sizes and their neighbours are drawn from the belief as in Thompson sampling,
-//! with 0.6 of its deviation, because correlated errors cost less than independent ones. A batch size with a single run
-//! is drawn with 0.85 of it, so that one unlucky run does not decide. No draw is below one epoch.
+//! *After exploration* the costs of the tried batch sizes and of their neighbours are drawn from the belief, as in
+//! Thompson sampling, and the cheapest is run. Draws deviate from the mean by only 0.6 of the belief's deviation,
+//! because correlated errors cost less than independent ones; by 0.85 of it for a batch size with a single run, so that
+//! one unlucky run does not decide. No draw has less than one epoch.
 //!
-//! *Stopping.* A run at another batch size than the best is stopped when even an optimistic estimate (1.5 standard
-//! deviations) of its final cost exceeds the best cost, and stopping, which loses what was spent, is cheaper. The sum
-//! of such losses is limited to 0.65 of a run per batch size other than the default, plus the savings since; the
-//! possible loss of a further epoch is weighted with the probability that it is not the last. Once the limit is used
-//! up, a tenth of each run's cost is set aside for an untried batch size, which runs when that covers a whole run of
-//! the best one: one expensive failure does not end the search. After a stopped run the best known batch size runs.
-//! Without a cost limit (`beta`) no run is stopped.
+//! *Stopping.* Any run is stopped when it has cost more than `beta` times the expected cost of the best batch size. A
+//! run with another batch size than the best is also stopped when two conditions hold: even an optimistic estimate of
+//! its final cost (1.5 standard deviations below the mean) exceeds the cost of the best, and stopping is cheaper than
+//! going on, although what was spent is lost. The allowance for all such losses is 0.65 of a run per batch size other
+//! than the default, plus, for each successful run, what the best batch size saves compared with the default. A run
+//! also stops when its loss after a further epoch, weighted with the probability that this epoch misses the target too,
+//! exceeds the rest of the allowance. When the allowance is used up, a tenth of the best cost for each successful run
+//! is available for an untried batch size, which runs when this covers a whole run of the best one: one expensive
+//! failure does not end the search. After a run that missed its target the best known batch size runs. Without a cost
+//! limit (`beta`) no run is stopped.
 //!
 //! *Change.* After an outlier (`regime.rs`) the same batch size runs again at once. Two consecutive outliers with a
-//! higher cost, or three with a lower cost, which is less urgent, count as a change: an unknown function of any size is
-//! added to f and g, with their prior drift and a mean slope of zero. Relative costs of batch sizes then remain
-//! estimates, and exploration begins again but only tries batch sizes with an estimate below the best.
+//! higher cost count as a change of the job; with a lower cost, which is less urgent, three. At a change, an unknown
+//! function of any size is added to f and g, with their prior drift and a mean slope of zero. What is known about the
+//! relative costs of batch sizes then remains as an estimate, and exploration begins again, but tries only batch sizes
+//! with a lower estimate than the best.
 
 mod belief;
 mod regime;
@@ -46,42 +56,44 @@ use self::belief::{Belief, Drift, hazard, survival};
 use self::regime::{NOISE, Observation};
 use super::{Choice, Cost, Generator, Kind, NoneConverges, Outcome, Spec, State, Trial};
 
-/// Prior standard deviation of the shift in log epochs and in log epoch cost at a change.
+/// Prior standard deviation of the shift that a change of the job adds to log epochs and to log epoch cost.
 const CHANGE: f64 = 1.0;
-/// Drift of log epochs with the batch size, per octave.
+/// Prior of the change of log epochs with the batch size, per octave (doubling of the batch size).
 const EPOCHS: Drift = Drift { slope: 0.15, slope_deviation: 0.12, walk: 0.07 };
-/// Drift of an epoch's log cost with the batch size, per octave.
+/// Prior of the change of an epoch's log cost with the batch size, per octave.
 const EPOCH_COST: Drift = Drift { slope: -0.25, slope_deviation: 0.25, walk: 0.15 };
-/// Standard deviation of each batch size's own deviation in log epochs.
+/// Standard deviation of log epochs at a single batch size from the smooth curve of log epochs over batch sizes.
 const RESIDUAL: f64 = 0.04;
-/// Prior standard deviation of the first run's log epochs.
+/// Prior standard deviation of log epochs at the batch size of the first run, around the result of that run.
 const FIRST: f64 = 0.5;
-/// Largest step of exploration, in octaves of the batch size.
+/// Largest step of exploration from the best batch size, in octaves.
 const STEP: f64 = 1.0;
-/// Factor on the belief's deviation in draws.
+/// Factor by which draws multiply the belief's standard deviation.
 const TEMPERATURE: f64 = 0.6;
-/// Factor on the belief's deviation in draws for batch sizes with only one run.
+/// Factor that draws use instead of [`TEMPERATURE`] for batch sizes with only one run.
 const ONCE: f64 = 0.85;
-/// Number of standard deviations by which an optimistic estimate is below the mean.
+/// Number of standard deviations by which an optimistic estimate lies below the mean.
 const OPTIMISM: f64 = 1.5;
-/// Maximum loss on stopped runs per batch size other than the default, in runs at the default.
+/// Maximum loss on stopped runs per batch size other than the default, as a fraction of a run with the default.
 const ALLOWANCE: f64 = 0.65;
-/// Minimum allowance for losses, as a fraction of the best run's cost; below it no other tried batch size runs.
+/// Fraction of the best batch size's cost below which the allowance for losses counts as used up: then no tried batch
+/// size runs except the best.
 const LEAST: f64 = 0.3;
-/// Fraction of each run's cost that is set aside for batch sizes that were never tried.
+/// Fraction of the best batch size's cost that each successful run sets aside for untried batch sizes.
 const PUT_BY: f64 = 0.1;
-/// Deviations of the random walk for which beliefs are computed, as multiples of the first.
+/// Deviations of the random walk for which beliefs are computed, as multiples of the `walk` of [`EPOCHS`].
 const ROUGHER: [f64; 4] = [1.0, 2.0, 4.0, 8.0];
-/// Reduction of the prior log likelihood with each doubling of that deviation.
+/// Reduction of the prior log likelihood with each doubling of the random walk's deviation.
 const DOUBLING_PENALTY: f64 = 3.0;
-/// Minimum ratio of the allowance to the most expensive stopped run of a batch size without success to run it again.
+/// Minimum allowance for losses at which a batch size whose runs were all stopped runs again, as a multiple of the cost
+/// of the most expensive of these runs.
 const AGAIN: f64 = 2.0;
 
-/// Belief about log epochs for one deviation of the random walk.
+/// Belief about log epochs, for one assumed deviation of the random walk.
 struct Roughness {
     drift: Drift,
     epochs: Belief,
-    /// Log likelihood of the observations, including the prior.
+    /// Log likelihood of the observations so far, plus the log prior of this deviation.
     likelihood: f64,
 }
 
@@ -93,7 +105,7 @@ impl Roughness {
         Self { drift, epochs, likelihood: -DOUBLING_PENALTY * rougher.log2() }
     }
 
-    /// Adds the unknown shift of a change.
+    /// Adds the unknown shift with which a change of the job begins; `first` is the first observation after the change.
     fn change(&mut self, octaves: &[f64], first: &Observation) {
         self.epochs.shift_by_unknown(octaves, first.arm, CHANGE, Drift { slope: 0.0, ..self.drift });
         add_residual_variance(&mut self.epochs, first);
@@ -112,25 +124,25 @@ impl Roughness {
     }
 }
 
-/// Belief about a job's batch sizes (arms) after a list of trials.
+/// Belief about the cost of a run at each of a job's batch sizes (arms), after a list of trials.
 struct JobBelief {
-    /// Observations since the last change, oldest first.
+    /// Observations since the last change of the job, oldest first.
     seen: Vec<Observation>,
     octaves: Vec<f64>,
     epochs: Belief,
     epoch_cost: Belief,
     tried: Vec<bool>,
-    /// Arms that were tried and cannot reach the target.
+    /// True for arms that were tried and seem unable to reach the target.
     failed: Vec<bool>,
     noise: f64,
-    /// Arm of the first run, or of the first run after a change.
+    /// Arm of the first run; after a change of the job, of the first run since the last change.
     first: usize,
     changed: bool,
-    /// Arm of the latest result, if that is an outlier and a change is not yet certain.
+    /// Arm of the latest result, if that result is an outlier and it is not yet certain whether the job changed.
     doubtful: Option<usize>,
 }
 
-/// Cheapest batch size so far that reached the target, with its expected cost.
+/// Batch size (arm) with the least expected cost among those that reached the target.
 #[derive(Clone, Copy)]
 struct Best {
     arm: usize,
@@ -138,7 +150,7 @@ struct Best {
 }
 
 impl JobBelief {
-    /// Returns the belief after all trials; `None` before the first result.
+    /// Returns the belief after all trials; `None` if no trial has a result with an epoch.
     fn new(spec: &Spec, trials: &[Trial]) -> Option<Self> {
         let mut seen: Vec<Observation> = trials.iter().filter_map(|t| Observation::of(spec, t)).collect();
         let octaves: Vec<f64> = spec.batch_sizes.iter().map(|b| log2(*b)).collect();
@@ -156,7 +168,8 @@ impl JobBelief {
                 epoch_cost.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCH_COST });
                 last_cost.fill(None);
             }
-            // An epoch's cost is nearly free of noise; if it differs from the previous one, the newest value counts.
+            // The cost of an epoch has nearly no noise: if it differs from that of the arm's previous run, the newest
+            // value counts.
             let before = last_cost[s.arm].replace(s.log_epoch_cost);
             if before != Some(s.log_epoch_cost) {
                 epoch_cost.add_variance(s.arm, before.map_or(0.0, |before| (s.log_epoch_cost - before).powi(2)));
@@ -172,31 +185,31 @@ impl JobBelief {
         Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first, changed: present > 0, doubtful })
     }
 
-    /// Returns the expected cost of a run of an arm, in joules.
+    /// Returns the expected cost of a run with an arm's batch size, in joules.
     fn cost(&self, arm: usize) -> f64 {
         (self.epochs.mean(arm) + self.epoch_cost.mean(arm) + 0.5 * self.noise).exp()
     }
 
-    /// Returns the cheapest arm that reached its target; `None` if there is none.
+    /// Returns the cheapest arm that reached its target; `None` if no arm has.
     fn best(&self) -> Option<Best> {
         let reached = |arm: &usize| !self.failed[*arm] && self.seen.iter().any(|s| s.arm == *arm && s.reached);
         let all = (0..self.tried.len()).filter(reached).map(|arm| Best { arm, cost: self.cost(arm) });
         all.min_by(|a, b| a.cost.total_cmp(&b.cost))
     }
 
-    /// Returns the cost, in joules, that stopped runs may still have in total.
+    /// Returns the allowance: the cost, in joules, that may still be lost on stopped runs.
     fn allowance(&self, best: Best) -> f64 {
         let default = self.cost(self.first);
         #[expect(clippy::cast_precision_loss, reason = "a hundred batch sizes at the most")]
         let others = self.tried.len() as f64 - 1.0;
         let gained: f64 = self.seen.iter().filter(|s| s.reached).map(|_| (default - best.cost).max(0.0)).sum();
-        // Stopped runs of the first arm are no loss: its cost had to be measured.
+        // Stopped runs of the first arm are no loss: they measured its cost, which had to be known.
         let lost: f64 = self.seen.iter().filter(|s| !s.reached && s.arm != self.first).map(spent).sum();
         ALLOWANCE * others * default + gained - lost
     }
 
-    /// Returns the maximum loss of a run with this batch size: the allowance for stopped runs, plus the cost set aside
-    /// if that allowance is used up and the batch size was never tried.
+    /// Returns the maximum loss of a run with this batch size: the allowance for stopped runs. If the allowance is used
+    /// up and the batch size was never tried, plus the cost that was set aside for untried batch sizes.
     fn allowance_of(&self, arm: usize, best: Best) -> f64 {
         let allowance = self.allowance(best);
         if self.tried[arm] || allowance >= LEAST * best.cost {
@@ -205,7 +218,7 @@ impl JobBelief {
         allowance + self.seen.iter().filter(|s| s.reached).map(|_| PUT_BY * best.cost).sum::<f64>()
     }
 
-    /// Returns the next arm to explore from the best arm, if there is one.
+    /// Returns the next arm to explore, given the best arm so far; `None` if exploration has ended.
     fn step(&self, best: usize) -> Option<usize> {
         let down = || {
             let next = best.checked_sub(1).filter(|k| !self.tried[*k])?;
@@ -222,13 +235,14 @@ impl JobBelief {
         down().filter(promising).or_else(|| up().filter(promising))
     }
 
-    /// Returns the last arm of `outwards` within [`STEP`] octaves of `from`; `next` if there is none.
+    /// Returns the last arm of `outwards` (arms in order of their distance from `from`) that is within [`STEP`] octaves
+    /// of the arm `from`; `next` if there is none.
     fn octave(&self, outwards: impl Iterator<Item = usize>, from: usize, next: usize) -> usize {
         let near = |k: &usize| (self.octaves[*k] - self.octaves[from]).abs() <= STEP + 1e-9;
         outwards.take_while(near).last().unwrap_or(next)
     }
 
-    /// Returns true if the allowance suffices for a run with another batch size than the best one.
+    /// Returns true if the allowance suffices for a run of `arm`, which is not the best arm.
     fn affordable(&self, arm: usize, best: Best) -> bool {
         let allowance = self.allowance(best);
         let of_arm = || self.seen.iter().filter(|s| s.arm == arm);
@@ -240,7 +254,8 @@ impl JobBelief {
         !(never && survived > 0.0 && allowance < AGAIN * survived)
     }
 
-    /// Returns the cheapest arm in one joint draw from the belief, among the tried arms and their neighbours.
+    /// Draws the costs of all arms jointly from the belief. Returns the arm with the least cost among the tried arms
+    /// and their neighbours.
     fn draw(&self, generator: &mut Generator) -> usize {
         let n = self.tried.len();
         let (epochs, epoch_cost) = (self.epochs.draw(generator), self.epoch_cost.draw(generator));
@@ -270,7 +285,7 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
     };
     let of_arm = |arm: usize, kind| Choice { batch_size: spec.batch_sizes[arm], kind };
     let Some(best) = state.best() else {
-        // No arm has reached the target: try the nearest untried one.
+        // No arm has reached the target: explore the untried arm that is nearest to the first one.
         let untried = (0..state.tried.len()).filter(|k| !state.tried[*k]);
         let nearest = untried.min_by_key(|k| k.abs_diff(state.first)).ok_or(NoneConverges)?;
         return Ok(of_arm(nearest, Kind::Exploration));
@@ -313,9 +328,9 @@ pub(super) fn patience(spec: &Spec, trials: &[Trial], batch_size: u64, epoch_cos
         if arm == best.arm {
             return false;
         }
-        // Epochs are integers: those done did not suffice, and one more may.
+        // Epochs are whole numbers: those that are done did not suffice, and one more may.
         let risked = (spent + epoch_cost) * survival(z_of(done + 0.5), z_of(done + 1.5));
-        // Distribution of the log epochs, given that they exceed those done.
+        // Distribution of the log epochs that the run needs, given that those that are done did not suffice.
         let z = z_of(done);
         let h = hazard(z);
         let (mean, variance) = (mean + variance.sqrt() * h, variance * (1.0 - h * (h - z)).max(0.0));
@@ -332,16 +347,17 @@ pub fn favourite(spec: &Spec, trials: &[Trial]) -> u64 {
     best.map_or(spec.default_batch_size, |best| spec.batch_sizes[best.arm])
 }
 
-/// Returns the expected cost of a run for each batch size in the job's order, with its relative standard deviation.
-/// Empty before the first result.
+/// Returns the expected cost of a run (first value) and its relative standard deviation (second) for each batch size,
+/// in the order of `spec.batch_sizes`. Empty before the first result.
 pub fn posterior(spec: &Spec, trials: &[Trial]) -> Vec<(Cost, f64)> {
     let Some(state) = JobBelief::new(spec, trials) else { return Vec::new() };
     let arm = |k| (Cost::new(state.cost(k)), (state.epochs.variance(k) + state.epoch_cost.variance(k)).sqrt());
     (0..state.tried.len()).map(arm).collect()
 }
 
-/// Returns true if a batch size should not be tried again: its last run failed early and none ever reached the target,
-/// or its last two runs failed early.
+/// Returns true if a batch size should not be tried again: its last run failed early and no run ever reached the
+/// target, or its last two runs failed early. A run failed early if the target turned out to be out of reach
+/// before `max_epochs`.
 fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
     let of_arm = || trials.iter().filter(|t| t.batch_size == batch_size && t.has_result());
     let early = |t: &&Trial| t.state == State::Ended(Outcome::NotReached) && t.epochs < spec.max_epochs;
@@ -353,8 +369,8 @@ fn spent(seen: &Observation) -> f64 {
     seen.epochs * seen.log_epoch_cost.exp()
 }
 
-/// Adds each batch size's own variance, including that of rounding to whole epochs, which decreases with the number of
-/// epochs.
+/// Adds to each arm the variance of its own deviation from the smooth curve of log epochs. Part of this variance comes
+/// from rounding to whole epochs, and is lower for more epochs, whose number is estimated from the observation `first`.
 fn add_residual_variance(epochs: &mut Belief, first: &Observation) {
     for arm in 0..epochs.arms() {
         let expected = first.epochs * (epochs.mean(arm) - epochs.mean(first.arm)).exp();
@@ -362,7 +378,7 @@ fn add_residual_variance(epochs: &mut Belief, first: &Observation) {
     }
 }
 
-/// Returns the variance of log epochs among runs of one batch size.
+/// Returns the variance of log epochs among runs with the same batch size.
 fn noise(arms: usize, seen: &[Observation]) -> f64 {
     let mut spread = regime::Spread::new(arms);
     seen.iter().filter(|s| s.reached).for_each(|s| spread.add(s.arm, s.log_epochs));

@@ -1,27 +1,30 @@
-//! Detection of changes that invalidate earlier results, such as other data, another GPU or other code.
+//! Detection of changes of a job, such as other data, another GPU or other code, after which earlier results are no
+//! longer valid.
 
 use crate::bandit::{Spec, Trial};
 
-/// Number of standard deviations from the mean beyond which a result is an outlier.
+/// Number of standard deviations from the mean beyond which the log epochs of a result are an outlier.
 const FAR: f64 = 3.0;
-/// Maximum difference of an epoch's log cost from the previous one that is not an outlier.
+/// Difference of an epoch's log cost from that of the arm's previous result beyond which a result is an outlier.
 const EPOCH_COST: f64 = 0.1;
-/// Minimum number of results of a batch size for outlier detection.
+/// Minimum number of results of a batch size from which on outliers in its log epochs are detected.
 const KNOWN: f64 = 4.0;
-/// Prior standard deviation of log epochs, and the weight of this prior in runs.
+/// Prior standard deviation of log epochs among runs with the same batch size (first value), and the number of runs
+/// that this prior weighs as much as (second).
 pub(super) const NOISE: (f64, f64) = (0.1, 2.0);
-/// Minimum standard deviation of log epochs assumed in outlier detection.
+/// Lower bound of the standard deviation of log epochs in outlier detection.
 const LEAST_NOISE: f64 = 0.1;
-/// Number of consecutive outliers that count as a change, on the side of higher and of lower costs or epochs. Three for
-/// lower ones, because running a cheaper batch size once more does no harm.
+/// Number of consecutive outliers with higher costs or more epochs that count as a change.
 const DEARER: usize = 2;
+/// Number of consecutive outliers with lower costs or fewer epochs that count as a change. Higher than [`DEARER`],
+/// because it does no harm to run a batch size once more that has become cheaper.
 const CHEAPER: usize = 3;
 
-/// Result of one run, as far as beliefs use it.
+/// Result of one run, as far as beliefs use the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Observation {
     pub(super) arm: usize,
-    /// Natural logarithm of the completed epochs.
+    /// Natural logarithm of `epochs`, the number of completed epochs.
     pub(super) log_epochs: f64,
     pub(super) epochs: f64,
     pub(super) log_epoch_cost: f64,
@@ -45,9 +48,10 @@ impl Observation {
     }
 }
 
-/// Mean and spread of log epochs by batch size (Welford's recurrence).
+/// Mean and spread of log epochs at each batch size (Welford's recurrence).
 pub(super) struct Spread {
-    /// Count, mean and sum of squared deviations for each arm (batch size).
+    /// Number of values (first), their mean (second) and the sum of squared deviations (third) for each batch size
+    /// (arm).
     arms: Vec<(f64, f64, f64)>,
 }
 
@@ -64,14 +68,16 @@ impl Spread {
         *squares += off * (value - *mean);
     }
 
-    /// Returns the pooled variance within batch sizes, including a prior deviation with a weight in runs.
+    /// Returns the variance within batch sizes, pooled over all of them and combined with a prior: a standard deviation
+    /// (first argument) that weighs as much as a number of runs (second).
     pub(super) fn pooled(&self, (deviation, worth): (f64, f64)) -> f64 {
         let squares: f64 = self.arms.iter().map(|a| a.2).sum();
         let freedom: f64 = self.arms.iter().map(|a| (a.0 - 1.0).max(0.0)).sum();
         (worth * deviation * deviation + squares) / (worth + freedom)
     }
 
-    /// Returns the deviation of `value` from the arm's mean, in standard deviations; `None` if the arm has few results.
+    /// Returns the deviation of `value` from the mean of `arm`, in standard deviations; `None` if the arm has too few
+    /// results.
     fn above(&self, arm: usize, value: f64) -> Option<f64> {
         let (count, mean, squares) = self.arms[arm];
         if count < KNOWN {
@@ -83,22 +89,23 @@ impl Spread {
     }
 }
 
-/// Detected changes of a job.
+/// Changes of a job that were detected in the job's results.
 pub(super) struct Changes {
-    /// Indices of the results that begin a change, oldest first: the first of consecutive outliers on one side.
+    /// Index of the first result after each change, oldest change first: the first of the outliers that showed it.
     pub(super) at: Vec<usize>,
-    /// Arm of the newest result, if that is an outlier at its target and a change is not yet certain.
+    /// Arm of the newest result if that result is an outlier, reached its target, and leaves open whether the job
+    /// changed.
     pub(super) doubtful: Option<usize>,
 }
 
-/// Consecutive outliers on one side.
+/// Consecutive outliers on the same side (higher or lower), too few so far to count as a change.
 struct Off {
     since: usize,
     dearer: bool,
     results: usize,
 }
 
-/// Detects changes in a job's results, which are given oldest first.
+/// Returns the changes of a job that its results show; `seen` has the results, oldest first.
 pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
     let mut found = Changes { at: Vec::new(), doubtful: None };
     let (mut spread, mut epoch_cost) = (Spread::new(arms), vec![None; arms]);
@@ -107,7 +114,7 @@ pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
         found.doubtful = None;
         let dearer = epoch_cost[s.arm].map(|known: f64| s.log_epoch_cost - known).filter(|by| by.abs() > EPOCH_COST);
         let longer = spread.above(s.arm, s.log_epochs);
-        // A stopped run can only show that it takes longer.
+        // A run that was stopped early can only be an outlier by needing more epochs, not fewer.
         let telling = longer.filter(|z| z.abs() > FAR && (s.reached || *z > 0.0));
         match (dearer.or(telling).map(|by| by > 0.0), off.take()) {
             (Some(dearer), before) if before.as_ref().is_none_or(|o| o.dearer == dearer) => {
@@ -123,9 +130,10 @@ pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
                     learn(&mut spread, &mut epoch_cost, s);
                 }
             }
-            // A normal result of an arm with few results does not end a series of outliers.
+            // A normal result of an arm with few results does not end a sequence of outliers.
             (None, before) if longer.is_none() => off = before,
-            // Alternating sides or a normal result: the noise is larger than assumed, and outliers are part of it.
+            // An outlier on the other side or a normal result: the noise is larger than assumed, and includes the
+            // outliers before.
             (_, before) => {
                 let noise = before.map(|o| &seen[o.since..at]).unwrap_or_default();
                 noise.iter().filter(|s| s.reached && epoch_cost[s.arm].is_some()).for_each(|s| {

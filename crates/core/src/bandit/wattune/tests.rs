@@ -1,4 +1,4 @@
-//! Tests of the belief against direct conditioning, of the walk on exact curves, and of the cost of runs.
+//! Tests of the belief against direct conditioning, and of the policy on given curves of costs.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,8 @@ fn trial(trials: &[Trial], batch_size: u64, epochs: u32, epoch_cost: f64, outcom
     }
 }
 
-/// Runs the job `times` times; `curve` returns a batch size's epochs and the cost of one.
+/// Runs the job until `times` runs reached the target. `curve` returns, for a batch size, the number of epochs that a
+/// run needs (first value) and the cost of an epoch (second).
 fn play(spec: &Spec, times: usize, seed: u64, curve: impl Fn(u64) -> (u32, f64)) -> Vec<Trial> {
     let mut generator = Generator::new(seed);
     let mut trials: Vec<Trial> = Vec::new();
@@ -76,7 +77,7 @@ fn survival_is_that_of_the_normal_distribution_in_the_tails_too() {
 }
 
 proptest! {
-    /// Sequential updates equal the joint conditional distribution: two observations, by the 2×2 formula.
+    /// Two observations one after the other lead to the same belief as both at once, which the 2×2 formula computes.
     #[test]
     fn observing_is_conditioning(
         octaves in prop::collection::vec(0.1f64..3.0, 2..8), (a, b) in (0usize..8, 0usize..8),
@@ -126,7 +127,8 @@ proptest! {
     }
 }
 
-/// Epochs that halve within an octave and then double are not noise: 128 is 10 % cheaper than 256.
+/// Numbers of epochs that halve within an octave and then double are not noise: batch size 128 is 10 % cheaper than
+/// 256.
 #[test]
 fn a_rough_curve_far_from_the_default_is_not_smoothed_away() {
     let sizes: Vec<u64> = (3..11).map(|k| 1 << k).collect();
@@ -142,8 +144,8 @@ fn a_rough_curve_far_from_the_default_is_not_smoothed_away() {
     }
 }
 
-/// The first exploration never reaches the target and costs more than the allowance; the other batch sizes are still
-/// explored.
+/// The first explored batch size never reaches the target, and costs more than the allowance for stopped runs; the
+/// other batch sizes are still explored.
 #[test]
 fn one_expensive_failure_does_not_end_the_search() {
     let spec = spec(&[64, 128, 192, 256], 128);
@@ -203,12 +205,13 @@ fn lost_runs_have_no_effect() {
     assert_eq!(next(&spec, &trials, &mut Generator::new(9)), without);
 }
 
-/// Returns a curve of run costs with its minimum at `bottom` (log₂ of the batch size), and the epochs that runs need.
+/// Returns a curve of costs with the minimum at `bottom` (log₂ of the batch size), on which each run needs `epochs`
+/// epochs.
 fn valley(bottom: f64, epochs: u32) -> impl Fn(u64) -> (u32, f64) {
     move |b| (epochs, 1000.0 * (0.3 * ((b as f64).log2() - bottom).abs()).exp())
 }
 
-/// Runs the job `times` more times; returns the batch sizes.
+/// Runs the job `times` more times; returns the batch sizes of these runs.
 fn go_on(spec: &Spec, trials: &mut Vec<Trial>, times: usize, curve: impl Fn(u64) -> (u32, f64)) -> Vec<u64> {
     let mut generator = Generator::new(12);
     let before = trials.len();
@@ -260,7 +263,7 @@ fn a_favourite_that_fails_twice_in_a_row_is_abandoned() {
     }
 }
 
-/// Returns an observation of arm 0 from log epochs and an epoch's log cost.
+/// Returns a result of arm 0 that reached the target, with these log epochs and this log cost of an epoch.
 fn result(log_epochs: f64, log_epoch_cost: f64) -> super::Observation {
     super::Observation { arm: 0, log_epochs, epochs: log_epochs.exp(), log_epoch_cost, reached: true }
 }

@@ -1,4 +1,5 @@
-//! The cap from the settings: a constant, weekly windows and spans of time; levels of caps and sources of caps.
+//! The cap from the settings (a constant, weekly windows and single spans of time), and the types for levels and
+//! sources of any cap.
 
 use chrono::Weekday;
 use serde::{Deserialize, Serialize};
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::domain::{EventId, InvalidJob, MOST_POWER_PER_NODE, Slot, check_power};
 use crate::units::{Short, Watts};
 
-/// Level of a power cap.
+/// Level of a power cap, as given by the user.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -26,13 +27,14 @@ impl Level {
     }
 }
 
-/// Minimum level. No GPU accepts less, so a lower number is probably in another unit.
+/// Minimum level of a cap. No GPU accepts such a low limit, so a lower number is probably in another unit.
 const LOWEST_LEVEL: Watts = Watts::new(1.0);
 
-/// Share up to which a percentage was probably given as a fraction: 0.6 for 60 %.
+/// Share of the baseline up to which a number in percent was probably meant as a fraction: 0.6 for 60 %.
 const LEAST_SHARE: f64 = 0.01;
 
-/// Checks a level that a request or the settings give in the field `watts`, or in the field `percent`.
+/// Checks the level of a cap. `watts` and `percent` are the names, for the error message, of the fields in which a
+/// request or the settings give an absolute level or a percentage.
 pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> Result<Level, InvalidJob> {
     match level {
         Level::Watts(w) if w < LOWEST_LEVEL => {
@@ -65,14 +67,15 @@ pub fn check_level(watts: &'static str, percent: &'static str, level: Level) -> 
     }
 }
 
-/// A weekly window in UTC, which may cross midnight.
+/// A window of time in UTC that repeats every week, with its cap; it may cross midnight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
     /// Days on which the window starts; empty means every day.
     pub days: Vec<Weekday>,
     /// Start in seconds since midnight, below 86,400.
     pub from: u32,
-    /// End in seconds since midnight. At or before `from`, it is on the next day: the window lasts at most 24 hours.
+    /// End in seconds since midnight. If it is at or before `from`, the window ends on the next day: it lasts at most
+    /// 24 hours.
     pub to: u32,
     /// Cap within the window.
     pub level: Level,
@@ -96,7 +99,7 @@ impl ConfiguredCap {
     }
 }
 
-/// Rule that determines the cap at a time.
+/// Kind of rule that determines the cap at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CapSource {
     /// The constant cap of the settings.

@@ -27,11 +27,13 @@ pub struct DemandResponse {
     pub slot: Slot,
     /// Cap during the period.
     pub target: Level,
-    /// Time before the start at which the event is announced; planning ignores the event before. `None` means at once.
+    /// Time before the event's start at which the event becomes known; until then, planning ignores it. `None` means
+    /// that it is known at once.
     pub notice: Option<Seconds>,
-    /// Duration of the linear ramp from the baseline to the target before the start, and back after the end.
+    /// Duration of the linear ramp of the cap from the baseline (sum of the GPUs' maximum limits) down to the target
+    /// before the start, and of the ramp back after the end.
     pub ramp: Seconds,
-    /// Cap after the event; absent if there is none.
+    /// Cap after the event; `None` if there is none.
     pub rebound: Option<Rebound>,
 }
 

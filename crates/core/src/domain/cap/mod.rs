@@ -1,7 +1,7 @@
 //! Power caps: the maximum sum of the power limits of a node's GPUs over time (`planning.md` §3).
 //!
-//! A cap consists of rules: a constant, weekly windows, spans of time, and demand-response events. Where several apply,
-//! the strictest counts. All times are UTC.
+//! A cap consists of rules: a constant, weekly windows, single spans of time, and demand-response events. Where several
+//! rules apply, the strictest counts. All times are UTC.
 
 mod configured;
 mod event;

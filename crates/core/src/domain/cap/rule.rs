@@ -12,7 +12,8 @@ const DAY_S: u32 = 86_400;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Rule {
     Always(Watts),
-    /// Cap in a window of the marked days, Monday first; start and duration in seconds.
+    /// Cap in a window that starts `from` seconds after midnight on the marked days (Monday first) and lasts `lasts`
+    /// seconds.
     Weekly {
         days: [bool; 7],
         from: u32,
@@ -25,7 +26,8 @@ pub(super) enum Rule {
 }
 
 impl Rule {
-    /// Creates a weekly rule that starts on `days` (all if empty); `from` and `to` are in seconds since midnight.
+    /// Creates a weekly rule for a window that starts on `days` (on all days if empty); `from` and `to` are its start
+    /// and end in seconds since midnight.
     pub(super) fn weekly(days: &[Weekday], from: u32, to: u32, cap: Watts) -> Self {
         let mut marked = [days.is_empty(); 7];
         for day in days {
@@ -91,7 +93,7 @@ impl Rule {
         }
     }
 
-    /// Returns the times of a line's knots; none for other rules.
+    /// Returns the times of the knots of a piecewise linear rule; none for other rules.
     pub(super) fn knots(&self) -> impl Iterator<Item = DateTime<Utc>> + '_ {
         let knots = match self {
             Self::Line(knots) => knots.as_slice(),
@@ -100,7 +102,8 @@ impl Rule {
         knots.iter().map(|(at, _)| *at)
     }
 
-    /// Returns the weekly windows that start on the days from the one before `from` to that of `to`.
+    /// Returns the windows of a weekly rule that start on the days from the day before `from` to the day of `to`; none
+    /// for other rules.
     fn around(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> impl Iterator<Item = Slot> + '_ {
         let first = from.date_naive().checked_sub_days(Days::new(1)).unwrap_or(from.date_naive());
         let days = first.iter_days().take_while(move |day| *day <= to.date_naive());
@@ -115,7 +118,7 @@ impl Rule {
     }
 }
 
-/// Interpolates the cap at `t` linearly between two knots.
+/// Interpolates the cap at `t` linearly between two knots, each a time and a cap.
 fn between((from, low): (DateTime<Utc>, Watts), (to, high): (DateTime<Utc>, Watts), t: DateTime<Utc>) -> Watts {
     if t <= from || low == high {
         return low;

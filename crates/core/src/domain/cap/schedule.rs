@@ -9,7 +9,7 @@ use crate::domain::Slot;
 use crate::time::later;
 use crate::units::Watts;
 
-/// Power cap of a node over time, with the rules and events that are known at one time.
+/// Power cap of a node over time, from the rules and events that are known when it is created.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapSchedule {
     rules: Vec<(CapSource, Rule)>,
@@ -45,7 +45,8 @@ impl CapSchedule {
         self.binding_at(t).map(|(cap, _)| cap)
     }
 
-    /// Returns the cap at a time and the rule that sets it; of several equal caps, the first rule.
+    /// Returns the cap at a time (first) and the rule that sets it (second); if several rules set the same cap, the
+    /// first of them.
     pub fn binding_at(&self, t: DateTime<Utc>) -> Option<(Watts, &CapSource)> {
         let caps = self.rules.iter().filter_map(|(source, rule)| Some((rule.at(t)?, source)));
         caps.min_by(|a, b| a.0.total_cmp(&b.0))
@@ -57,7 +58,8 @@ impl CapSchedule {
     }
 
     /// Returns the times strictly between `from` and `to` at which a rule starts, changes its slope or ends, in order
-    /// and without duplicates. Between them, each rule is constant or linear. The cost grows with the number of days.
+    /// and without duplicates. Between successive times, each rule is constant or linear. The computing time grows with
+    /// the number of days from `from` to `to`.
     pub fn boundaries(&self, from: DateTime<Utc>, to: DateTime<Utc>) -> Vec<DateTime<Utc>> {
         let mut all: Vec<DateTime<Utc>> = self.rules.iter().flat_map(|(_, rule)| rule.boundaries(from, to)).collect();
         all.sort();
@@ -65,8 +67,8 @@ impl CapSchedule {
         all
     }
 
-    /// Returns the first time after `t` at which the cap jumps, or begins or ends to change; `None` if the cap stays
-    /// constant.
+    /// Returns the first time after `t` at which the cap jumps, or at which a linear change of the cap begins or ends;
+    /// `None` if the cap stays constant.
     pub fn next_change(&self, t: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let instant = TimeDelta::milliseconds(1);
         let near = self.boundaries(t, later(t, WEEK + TimeDelta::days(1)));

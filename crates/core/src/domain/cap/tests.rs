@@ -72,7 +72,7 @@ fn a_window_passes_midnight_on_the_days_on_which_it_begins() {
     let standing = ConfiguredCap { windows: vec![window], ..ConfiguredCap::default() };
     let caps = CapSchedule::new(&standing, &[], BASELINE, t(0));
     let at = |hour: i64| caps.cap_at(t(hour * 3600)).is_some();
-    // Monday 0 h is in Sunday's window; Tuesday's night has none.
+    // Monday 0 h is in the window that began on Sunday; none begins on Tuesday night.
     assert_eq!([0, 5, 6, 21, 22, 29, 30, 46, 50].map(at), [true, true, false, false, true, true, false, false, false]);
     assert_eq!(caps.next_change(t(0)), Some(t(6 * 3600)));
     assert_eq!(caps.next_change(t(30 * 3600)), Some(t((6 * 24 + 22) * 3600)));
@@ -140,7 +140,7 @@ fn windows() -> impl Strategy<Value = Window> {
     (days, 0u32..86_400, 0u32..86_400, levels()).prop_map(|(days, from, to, level)| Window { days, from, to, level })
 }
 
-/// Returns whether a time is in a window, by an independent definition: second of the day, and the day before.
+/// Returns true if a time is in a window, by an independent definition from the second of the day and the day before.
 fn in_window(w: &Window, t: DateTime<Utc>) -> bool {
     let second = t.num_seconds_from_midnight();
     let on = |day: Weekday| w.days.is_empty() || w.days.contains(&day);
@@ -211,7 +211,7 @@ proptest! {
             (Some(over), Some(least)) => prop_assert!(over <= least, "{over} {least}"),
             (Some(_), None) | (None, Some(_)) => prop_assert!(false, "{over:?} {least:?}"),
         }
-        // Within parts between boundaries, the cap is as strict as at their ends.
+        // Between two boundaries, the lowest cap is at one of the two ends.
         let mut cuts = vec![whole.start()];
         cuts.extend(caps.boundaries(whole.start(), whole.end()));
         cuts.push(whole.end());
@@ -225,7 +225,7 @@ proptest! {
                 prop_assert!((first.min(last) - cap).abs() < Watts::new(0.01), "{} {} {}", first, last, cap);
             }
         }
-        // Before the next change the cap changes linearly at most once.
+        // Until the next change, the cap is constant or linear, so its lowest value is at one of the two ends.
         if let Some(next) = caps.next_change(whole.start()) {
             prop_assert!(next > whole.start());
             let until = Slot::new(whole.start(), next).expect("later");

@@ -40,7 +40,7 @@ fn rows_cover_all_forecasters_with_data() {
 
 #[test]
 fn a_forecast_does_not_know_actual_values_of_its_day() {
-    // The same forecasts with actual values of the day higher by 50.
+    // The forecasts are the same, but the actual values of the day are higher by `shift`.
     let published = hourly(-72, 48, |h| wave(h) + 20.0);
     let bias = |shift: f64| -> Vec<f64> {
         let actual = hourly(-72, 48, |h| wave(h) + if h >= 0 { shift } else { 0.0 });
@@ -82,7 +82,7 @@ fn issued(hour: i64, until: i64, value: impl Fn(i64) -> f64) -> Issued {
 fn rows_of_several_days_cover_the_same_hours() {
     let actual = hourly(-10 * 24, 8 * 24, wave);
     let rows = |off: f64| {
-        // Each day's forecast is exact; later ones are off by `off`.
+        // Forecasts issued up to day 0 are exact; those issued later are off by `off`.
         let issue = |day: i64| issued(day * 24, day * 24 + 24, |h| wave(h) + if day > 0 { off } else { 0.0 });
         let all: Vec<Issued> = (-10..8).map(issue).collect();
         backtest(&actual, PublishedForecasts::Issued(&all), at(0), at(4 * 24 * 60), &[96], &ModelPolicy::default())
@@ -106,7 +106,7 @@ fn rows_of_several_days_cover_the_same_hours() {
 #[expect(clippy::cast_precision_loss, reason = "a few days")]
 fn errors_at_longer_leads_are_corrected_there() {
     let actual = hourly(-30 * 24, 8 * 24, wave);
-    // 30 g/kWh too high per day of a forecast's age.
+    // Each forecast is too high by 30 g/kWh per day since it was issued.
     let issue = |day: i64| issued(day * 24, day * 24 + 96, |h| wave(h) + 30.0 * (h - day * 24).div_euclid(24) as f64);
     let all: Vec<Issued> = (-30..8).map(issue).collect();
     let rows =

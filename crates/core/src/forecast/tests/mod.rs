@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::domain::{CarbonSeries, Intensity, Origin, Slot};
 use crate::units::GramsPerKwh;
 
-/// Returns a time in minutes after midnight of a Thursday.
+/// Returns the time that lies a number of minutes after midnight of a Thursday.
 fn at(minutes: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_006) + TimeDelta::minutes(minutes)
 }

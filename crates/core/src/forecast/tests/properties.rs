@@ -139,7 +139,7 @@ fn without_a_forecast_the_fallbacks_follow_in_their_order() {
     };
     let history = hourly(-7 * 24, 0, wave);
     assert_eq!(bases(&fit(&none, &history, 0), 0), [Basis::Local]);
-    // The same model at later times, and one fitted later: the source is down.
+    // The source is down: the same model is used at later times, then a model that is fitted later.
     assert_eq!(bases(&fit(&none, &history, 0), 23 * 60), [Basis::Local]);
     assert_eq!(bases(&fit(&none, &history, 0), 25 * 60), [Basis::DailyShape]);
     let late = fit(&none, &history, 20 * DAY);
@@ -148,14 +148,14 @@ fn without_a_forecast_the_fallbacks_follow_in_their_order() {
     let horizon = outlook(&late, &none, 20 * DAY, 21 * DAY);
     assert!(horizon.slots.iter().zip(0..).all(|(s, h)| (s.intensity.get() - wave(h)).abs() < 1e-6), "{horizon:?}");
     assert_eq!(bases(&fit(&none, &none, 0), 0), [Basis::Constant]);
-    // Hours of history are better than the constant.
+    // A few hours of history are better than the constant.
     let hours = fit(&none, &hourly(-3, 0, |_| 120.0), 0);
     assert!(outlook(&hours, &none, 0, DAY).slots.iter().all(|s| (s.intensity.get() - 120.0).abs() < 1e-9));
 }
 
 #[test]
 fn weekends_have_a_profile_of_their_own() {
-    // Midnight of day 0 is a Thursday; days 2 and 3 are a weekend, as are those whole weeks before.
+    // Midnight of day 0 is a Thursday, so days 2 and 3 are a weekend, as are the days whole weeks before them.
     let value = |h: i64| if [2, 3].contains(&h.div_euclid(24).rem_euclid(7)) { 200.0 } else { 300.0 };
     let model = fit(&CarbonSeries::default(), &hourly(-28 * 24, 0, value), 0);
     let horizon = outlook(&model, &CarbonSeries::default(), 0, 4 * DAY);

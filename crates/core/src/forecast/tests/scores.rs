@@ -64,10 +64,10 @@ fn caught_gain_is_the_share_of_the_possible_saving() {
         }
     };
     close(score(&pairs(60, &day(|h| (outcome(h), outcome(h)))), at(0)).caught_gain, 1.0);
-    // The forecast is lowest from 6 to 11: saves 25 of 125.
+    // The forecast is lowest from 6 to 11 h: it saves 25 of 125.
     let second = |h: u8| if (6..12).contains(&h) { 1.0 } else { 2.0 };
     close(score(&pairs(60, &day(|h| (second(h), outcome(h)))), at(0)).caught_gain, 0.2);
-    // The forecast is lowest at the dirtiest hours: −75 of 125.
+    // The forecast is lowest at the dirtiest hours: it saves −75 of 125.
     close(score(&pairs(60, &day(|h| (500.0 - outcome(h), outcome(h)))), at(0)).caught_gain, -0.6);
     // Gains are summed over days before they are divided: (125 + 25) / 250, here in half hours.
     let halves: Vec<_> = (0..96_u8).map(|i| (i / 48, (i % 48) / 2)).collect();
@@ -103,7 +103,7 @@ fn days_that_are_mostly_unknown_do_not_count_as_days() {
     assert!(score(&pairs(60, &values[..20]), at(0)).caught_gain.is_some());
     let found = score(&pairs(60, &values[..19]), at(0));
     assert_eq!((found.caught_gain, found.rank_correlation, found.slots), (None, None, 19));
-    // With days from noon on, the same 24 hours are two halves.
+    // If days begin at noon, the same 24 hours are two half days.
     assert_eq!(score(&pairs(60, &values), at(12 * 60)).caught_gain, None);
 }
 

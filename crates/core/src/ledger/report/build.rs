@@ -21,7 +21,7 @@ use crate::units::{GramsCo2e, Joules, Millijoules, Seconds};
 pub struct Report {
     /// Request that the report answers.
     pub request: ReportRequest,
-    /// Rows: jobs and other owners first, then idle and unattributed energy.
+    /// Rows: first the groups of the request (such as jobs or days), then idle and unattributed energy.
     pub rows: Vec<Row>,
     /// Sum of the rows.
     pub total: Row,
@@ -51,7 +51,7 @@ pub fn build(request: ReportRequest, data: LedgerData) -> Report {
 struct ReportBuilder<'a> {
     request: &'a ReportRequest,
     data: &'a LedgerData,
-    /// True if embodied emissions were declared at any time.
+    /// True if the settings declared embodied emissions at any time of the span.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
     rows: BTreeMap<RowKey, Draft>,
@@ -64,7 +64,7 @@ struct Draft {
     average: Total,
     marginal: Total,
     split: Split,
-    /// Market-based emissions by the electricity contract, and the energy without a contract.
+    /// First: market-based emissions by the electricity contract. Second: energy used while no contract was declared.
     market: (GramsCo2e, Millijoules),
     facility: (Joules, GramsCo2e),
     held: Seconds,
@@ -126,8 +126,8 @@ impl<'a> ReportBuilder<'a> {
         }
     }
 
-    /// Counts a job that ran within the span, or that has energy in it, which may be recorded shortly after the job's
-    /// end or attributed by a correction.
+    /// Counts a job if it ran within the span or has energy in the span. A job may have energy after its end: recorded
+    /// shortly afterwards, or attributed by a correction.
     fn count(&mut self, job: &JobFacts) {
         let span = &self.request.span;
         if !job.ran_within(span) && !self.data.holders.contains(&job.id) {
@@ -196,7 +196,7 @@ impl<'a> ReportBuilder<'a> {
             Some(declared) => (share(declared, hold.time), Seconds::ZERO),
             None => (GramsCo2e::ZERO, hold.time),
         };
-        // Time of other rows that have no energy adds no row, but counts in the total.
+        // Other rows without energy are not added for the sake of their time, but their time counts in the total.
         for draft in self.rows.get_mut(&key).into_iter().chain([&mut self.total]) {
             draft.held += hold.time;
             draft.embodied += embodied;
@@ -212,8 +212,12 @@ impl<'a> ReportBuilder<'a> {
         let Self { request, has_embodied, has_marginal, rows, total, .. } = self;
         let row = |(key, draft): (RowKey, Draft)| {
             let work = match (&key, request.by.is_of_jobs()) {
-                (RowKey::Idle | RowKey::Unattributed, _) => Err("energy without a job does no work".into()),
-                (_, false) if request.unit.is_some() => Err("work belongs to jobs: group by job, name or tag".into()),
+                (RowKey::Idle | RowKey::Unattributed, _) => {
+                    Err("energy that belongs to no job has no functional unit".into())
+                }
+                (_, false) if request.unit.is_some() => {
+                    Err("a score needs rows of jobs: group by job, name or tag".into())
+                }
                 _ => draft.score_terms.score(request.unit),
             };
             let (contract, without) = draft.market;
@@ -238,13 +242,14 @@ impl<'a> ReportBuilder<'a> {
     }
 }
 
-/// Returns the energy without a marginal carbon intensity.
+/// Returns the energy for which no marginal carbon intensity is known.
 fn without_marginal(draft: &Draft) -> Millijoules {
     let recorded = draft.average.energy.checked_since(draft.marginal.energy).unwrap_or_default();
     recorded + draft.marginal.unknown
 }
 
-/// Returns the part of a GPU's embodied emissions for a time on it, `TE · TiR / EL` (SCI, ISO/IEC 21031).
+/// Returns the part of a GPU's embodied emissions for the time `held` on the GPU: `TE · TiR / EL`, total emissions by
+/// time over lifetime (SCI, ISO/IEC 21031).
 fn share(embodied: &Embodied, held: Seconds) -> GramsCo2e {
     GramsCo2e::new(embodied.per_gpu_g * (held.get() / embodied.life_s))
 }
@@ -269,7 +274,7 @@ impl Draft {
         }
     }
 
-    /// Counts a job, and its saving if `has_saving`.
+    /// Counts a job, and its saving if `has_saving` and the job ended within the span.
     fn count(&mut self, job: &JobFacts, span: &Slot, has_saving: bool) {
         let has_ended = job.ended_within(span);
         self.jobs += 1;

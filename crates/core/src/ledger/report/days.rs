@@ -1,4 +1,4 @@
-//! Daily totals, summed while they are read, because a year has tens of thousands of them.
+//! Sums of daily totals, added up while the totals are read, because a year has tens of thousands of them.
 
 use std::collections::{HashMap, hash_map};
 
@@ -10,7 +10,8 @@ use crate::domain::{DeviceId, JobId};
 use crate::ledger::Total;
 use crate::units::Millijoules;
 
-/// Daily total of one share of a device for one kind of carbon intensity, with names as the database stores them.
+/// Daily total of one share (owner) of a device for one kind of carbon intensity, with names as the database stores
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub struct DayTotal<'a> {
     /// Start of the day.
@@ -21,13 +22,14 @@ pub struct DayTotal<'a> {
     pub device: &'a str,
     /// `job`, `idle` or `unattributed`.
     pub share: &'a str,
-    /// Identifier of the job; empty for energy without a job, or for all jobs.
+    /// Identifier of the job; empty for energy without a job, and where the total covers all jobs.
     pub job: &'a str,
     /// Energy and emissions.
     pub total: Total,
 }
 
-/// Day; device or kind of device; share; job. Day and device are separate only if the grouping separates them.
+/// Group whose daily totals are added up: start of the day, device, share and job. The day is absent unless the
+/// report's rows separate days; the device is a kind of device unless the rows separate devices.
 type Group<'a> = (Option<DateTime<Utc>>, &'a str, &'a str, &'a str);
 
 /// Sums of daily totals for one grouping.
@@ -45,7 +47,7 @@ impl<'a> DaySums<'a> {
 
     /// Adds a daily total; `None` if one of its names is invalid.
     pub fn add(&mut self, day: &DayTotal<'a>) -> Option<()> {
-        // Separate days or devices only if the report's rows do; otherwise separate kinds of devices.
+        // Separate days or devices only if the report's rows separate them; otherwise separate kinds of devices.
         let of_day = matches!(self.by, Grouping::Day | Grouping::Month).then_some(day.day);
         let kind = day.device.split_once(':').map_or("", |(kind, _)| kind);
         let device = if *self.by == Grouping::Device { day.device } else { kind };
@@ -70,7 +72,7 @@ impl<'a> DaySums<'a> {
         Some(())
     }
 
-    /// Returns the sums with energy, in the order of their first totals.
+    /// Returns the sums with energy, in the order in which each sum's first total was added.
     pub fn finish(mut self) -> Vec<Sum> {
         self.sums.retain(|sum| sum.average.energy > Millijoules::ZERO || sum.marginal.energy > Millijoules::ZERO);
         self.sums

@@ -1,4 +1,5 @@
-//! Incompleteness of a report: times without monitoring or with unknown energy, and hours with restated emissions.
+//! Incompleteness of a report: times without monitoring or with unknown energy, and hours whose published emissions
+//! were changed (restated) by a later version.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,9 @@ use crate::ledger::entry::{Lost, Settlement};
 use crate::ledger::hour::TotalsChange;
 use crate::units::{Micrograms, Millijoules};
 
-/// Returns all gaps of a span, oldest first. `rows` are the span's rows of gaps, each with true if the row is the sum
-/// of a rolled-up hour. Parts of one gap that were split at full hours are joined. `lost` holds the entries about
-/// unknown energy, oldest first.
+/// Returns all gaps of a span, oldest first. `rows` holds the span's ledger rows with energy of gaps; each has a flag
+/// that is true if the row is the sum of a rolled-up hour. Parts of one gap that were split at full hours are joined.
+/// `lost` holds the ledger entries about unknown energy, oldest first.
 pub fn gaps(
     rows: impl IntoIterator<Item = (Interval, bool)>,
     lost: impl IntoIterator<Item = Lost>,
@@ -37,7 +38,8 @@ pub fn gaps(
             _ => found.push(Gap { device, slot, is_rolled_up, energy: Ok(energy) }),
         }
     }
-    // A daemon that was killed before it recorded an unknown amount of energy detects it again after its restart.
+    // A loss may be in two entries: if a daemon is killed early, the next one detects the loss again. The later entry
+    // counts.
     let mut unknown = BTreeMap::new();
     for lost in lost {
         if let Some(slot) = Slot::new(lost.from, lost.until).filter(|slot| slot.end() > span.start()) {
@@ -50,12 +52,13 @@ pub fn gaps(
     found
 }
 
-/// Maximum number of restatements that a report lists; further ones are only counted.
+/// Maximum number of restatements (changes of published emissions) that a report lists; further ones are only counted.
 const MAX_LISTED: usize = 500;
 
-/// Returns the emissions of the previous version's energy with this version's carbon intensities. Energy that was added
-/// does not count as a restatement, because it makes no earlier figure wrong. `versions` are all versions of the hour,
-/// of all kinds.
+/// Returns the emissions that the energy of the previous version has with the carbon intensities of the version
+/// `version`. Energy that was added in this version does not count as a restatement, because it makes no earlier figure
+/// wrong. `change` is the change of the hour's totals; `versions` are all versions of the hour, of all kinds of
+/// intensity.
 pub fn carbon_after(change: &TotalsChange, kind: SignalKind, version: u32, versions: &[Settlement]) -> Micrograms {
     let of = |version: u32| versions.iter().find(|settled| (settled.kind, settled.version) == (kind, version));
     match of(version.saturating_sub(1)).zip(of(version)) {
@@ -64,19 +67,20 @@ pub fn carbon_after(change: &TotalsChange, kind: SignalKind, version: u32, versi
     }
 }
 
-/// Returns true if emissions changed by more than `by_pct` percent, or from above zero to zero.
+/// Returns true if emissions changed by more than `by_pct` percent of `before`, or from above zero to zero.
 pub fn is_restated(before: Micrograms, after: Micrograms, by_pct: f64) -> bool {
     let (before, after) = (before.get(), after.get());
     let is_gone = after == 0 && before > 0;
     is_gone || after.abs_diff(before) as f64 * 100.0 > by_pct * before as f64
 }
 
-/// Restatements of a report, newest hour first, and the number of those that are not listed.
+/// Restatements (changes of published emissions) of a report, newest hour first, and the number of those that are not
+/// listed.
 #[derive(Debug, Default)]
 pub struct Restatements {
     /// Restatements that the report lists, at most 500.
     pub listed: Vec<Restatement>,
-    /// Number of further restatements.
+    /// Number of further restatements, which are not listed.
     pub left_out: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Times for which jobs had GPUs; the embodied emissions of the GPUs are divided in proportion to them.
+//! Times for which jobs had GPUs; the embodied emissions of the GPUs are divided in proportion to these times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,9 +19,10 @@ pub(super) struct HoldingTime<'a> {
     pub(super) time: Seconds,
 }
 
-/// Returns the times of jobs on each GPU, and without a job, within `span`, from the GPU's first reading in `gpus` on.
-/// If several jobs are on a GPU, the time is divided evenly, so that the times of a GPU add up to the time until the
-/// span's end.
+/// Returns the times for which each GPU had a job, or had none, within `span`. `gpus` holds the time of each GPU's
+/// first reading; earlier time does not count. If several jobs are on a GPU, the time is divided evenly between them,
+/// so that the times of a GPU add up to the time from its first reading, or the span's start if later, to the span's
+/// end.
 pub(super) fn holding_times<'a>(
     jobs: &'a [JobFacts],
     gpus: &'a BTreeMap<DeviceId, DateTime<Utc>>,

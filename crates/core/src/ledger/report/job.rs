@@ -26,13 +26,13 @@ pub struct JobFacts {
     pub registered_at: DateTime<Utc>,
     /// Time at which the job ended; absent while it runs.
     pub ended_at: Option<DateTime<Utc>>,
-    /// Emissions saved, by the newest entry about the job's savings; absent if unknown.
+    /// Emissions that the job saved, according to the newest ledger entry about its savings; absent if unknown.
     pub saved: Option<Saved>,
 }
 
 impl JobFacts {
-    /// Returns true if the job ended within a span, after its start and at its end at the latest, so that an end
-    /// belongs to only one of two adjacent spans.
+    /// Returns true if the job ended later than the span's start and not later than the span's end. A job's end
+    /// therefore belongs to only one of two adjacent spans.
     pub fn ended_within(&self, span: &Slot) -> bool {
         self.ended_at.is_some_and(|end| span.start() < end && end <= span.end())
     }
@@ -43,11 +43,11 @@ impl JobFacts {
     }
 }
 
-/// Emissions that jobs saved compared with the original limits, with a 95 % confidence interval; negative if they
-/// emitted more.
+/// Emissions that jobs saved compared with the original limits (those before wattune's first write), with a 95 %
+/// confidence interval; negative if the jobs emitted more.
 ///
-/// For several jobs, the means and the ends are added as if all errors were correlated. That is right for the sensors'
-/// gain errors but not for random errors, so the interval is conservative.
+/// The savings of several jobs are added by mean and by ends, as if all errors were correlated. That is right for the
+/// sensors' gain errors but not for random errors, so the interval is conservative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Saved {
     /// Lower end of the interval.
@@ -75,8 +75,8 @@ pub struct NewestOutcome {
 }
 
 impl NewestOutcome {
-    /// Returns the saving, unless the job's energy was corrected afterwards; `corrected` is the number of the newest
-    /// correction's entry.
+    /// Returns the saving; `None` if it is unknown, or if the job's energy was corrected after the entry. `corrected`
+    /// is the number of the ledger entry of the job's newest correction.
     pub fn saved(self, corrected: Option<u64>) -> Option<Saved> {
         self.saved.filter(|_| corrected.is_none_or(|correction| correction < self.entry))
     }

@@ -25,7 +25,7 @@ pub enum Owner {
     Unattributed,
 }
 
-/// Energy and emissions of one device, or of all devices of its kind, within a span.
+/// Energy and emissions of one device, or of all devices of one kind, that belong to one owner within a span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
     /// Start of the UTC day, in reports that separate days; otherwise any day of the span.
@@ -36,12 +36,13 @@ pub struct Sum {
     pub owner: Owner,
     /// Energy and emissions with average carbon intensities: the inventory.
     pub average: Total,
-    /// Energy and emissions with marginal carbon intensities: the impact, where a source provides them.
+    /// Energy and emissions with marginal carbon intensities: the impact; zero where no source provides such
+    /// intensities.
     pub marginal: Total,
 }
 
 impl Sum {
-    /// Returns the sum of one share of a device in an hour, for one kind of carbon intensity.
+    /// Returns the sum of one share (owner) of a device in an hour, for one kind of carbon intensity.
     pub fn of(hour: DateTime<Utc>, device: DeviceId, share: &Share, kind: SignalKind, total: Total) -> Self {
         let owner = match share {
             Share::Job(id) => Owner::Job(id.clone()),
@@ -61,7 +62,7 @@ impl Settlement {
     }
 }
 
-/// Energy and emissions of a time in which one accounting boundary applied.
+/// Energy and emissions of a time in which one accounting boundary (factors for what devices do not measure) applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoundaryPeriod {
     /// Time in which the boundary applied.
@@ -72,16 +73,16 @@ pub struct BoundaryPeriod {
     pub sums: Vec<Sum>,
 }
 
-/// Time in which a device was not monitored, or its energy is unknown.
+/// Time in which a device was not monitored, or in which its energy is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Device that was not monitored.
+    /// Device that was not monitored, or whose energy is unknown.
     pub device: DeviceId,
-    /// Time of the gap. If the gap was rolled up, it lies somewhere within this time.
+    /// Time of the gap. If the gap was rolled up to hours, the gap lies somewhere within this time.
     pub slot: Slot,
     /// True if all or part of the gap was rolled up to hours.
     pub is_rolled_up: bool,
-    /// Energy recorded for the gap from the increase of the device's counter, or the reason why it is unknown.
+    /// Energy recorded for the gap from the increase of the device's counter, or the reason why the energy is unknown.
     pub energy: Result<Millijoules, String>,
 }
 
@@ -93,7 +94,7 @@ impl Gap {
     }
 }
 
-/// Change of an hour's published emissions by a later version.
+/// Change of an hour's published emissions by a later version of the hour's settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restatement {
     /// Start of the hour.
@@ -121,15 +122,15 @@ pub struct Version {
     pub settlements: u64,
     /// Number of hours with more than one version.
     pub resettled_hours: u64,
-    /// Time at which the newest second or later version was computed.
+    /// Time at which the hourly emissions of some hour were last computed again; absent if this never happened.
     pub last_restated_at: Option<DateTime<Utc>>,
     /// Hours whose emissions changed by more than the requested percentage, newest first.
     pub restatements: Vec<Restatement>,
-    /// Number of further restatements that are not listed.
+    /// Number of restatements beyond those in `restatements`, which are not listed.
     pub restatements_left_out: u64,
 }
 
-/// Correction in which a person attributed intervals of the span to another share.
+/// Correction in which a person attributed intervals of the span to another share (owner of the energy).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
     /// Number of the correction's entry in the ledger.
@@ -146,7 +147,7 @@ pub struct Correction {
     pub to: Share,
     /// Number of corrected intervals that begin in the span.
     pub intervals: u64,
-    /// Energy of these intervals.
+    /// Energy of the intervals that `intervals` counts.
     pub energy: Millijoules,
 }
 
@@ -165,7 +166,7 @@ pub struct LedgerData {
     pub gaps: Vec<Gap>,
     /// Settings of the ledger that applied in the span, oldest first.
     pub terms: Vec<Terms>,
-    /// Sources of carbon intensities, each with the number of hours that used it.
+    /// Combinations of sources of carbon intensities, each followed by the number of hours that used it.
     pub sources: Vec<(String, u64)>,
     /// True if some of the carbon intensities are synthetic.
     pub synthetic: bool,

@@ -17,7 +17,7 @@ pub struct ReportRequest {
     pub span: Slot,
     /// Functional unit of the SCI score; absent if no score is requested.
     pub unit: Option<FunctionalUnit>,
-    /// Change of an hour's emissions, in percent, above which the report lists the hour as restated.
+    /// Change of an hour's published emissions, in percent, above which the report lists the hour as restated.
     pub restated_by_pct: f64,
     /// Current time.
     pub now: DateTime<Utc>,
@@ -31,7 +31,7 @@ pub const MIN_SAMPLES_PER_EPOCH: f64 = 1.0;
 pub enum FunctionalUnit {
     /// A training run, from registration to end.
     Run,
-    /// An epoch of this many samples; without a number, of the job's label `samples_per_epoch`.
+    /// An epoch of this many samples; without a number, of as many as the job's label `samples_per_epoch` states.
     Epoch(Option<Samples>),
     /// A million samples.
     MillionSamples,
@@ -66,7 +66,7 @@ pub enum Grouping {
 }
 
 impl Grouping {
-    /// Returns true if rows belong to jobs, so that energy without a job has rows of its own.
+    /// Returns true if the rows of this grouping belong to jobs, so that energy without a job has rows of its own.
     pub const fn is_of_jobs(&self) -> bool {
         matches!(self, Self::Job | Self::Name | Self::Tag(_))
     }

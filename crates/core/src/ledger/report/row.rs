@@ -10,7 +10,7 @@ use crate::ledger::Total;
 use crate::ledger::entry::Finality;
 use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Seconds};
 
-/// Subject of a row. The order of the variants is the order of the rows.
+/// Subject of a report's row. The order of the variants is the order of the rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKey {
     /// A UTC day or month, by its start.
@@ -21,9 +21,9 @@ pub enum RowKey {
     Job(JobName, JobId),
     /// All jobs with one name.
     Name(JobName),
-    /// All jobs with one value of a label.
+    /// All jobs with one value of the label by which the report groups.
     Tag(String),
-    /// Jobs without the label.
+    /// Jobs without the label by which the report groups.
     Untagged,
     /// Energy of devices on which no job was registered and no process ran.
     Idle,
@@ -33,7 +33,7 @@ pub enum RowKey {
     Total,
 }
 
-/// Energy divided by kind of hardware, and the same energy divided by owner.
+/// Energy split by kind of hardware, and the same energy split by owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// Energy of GPUs.
@@ -79,33 +79,34 @@ pub struct Row {
     pub key: RowKey,
     /// Energy, and location-based emissions with average carbon intensities.
     pub total: Total,
-    /// Energy divided by kind of hardware and by owner.
+    /// Energy split by kind of hardware and by owner.
     pub split: Split,
-    /// Emissions with marginal carbon intensities, and the energy without one; absent if no marginal ones were used.
+    /// First: emissions with marginal carbon intensities. Second: energy without a marginal intensity. Absent if no
+    /// marginal intensities were used.
     pub marginal: Option<(Micrograms, Millijoules)>,
     /// Market-based emissions; absent unless an electricity contract was declared for all of the energy.
     pub market: Option<GramsCo2e>,
-    /// Energy times node factor and PUE.
+    /// Energy of the facility: energy of the devices × node factor × PUE.
     pub facility_energy: Joules,
-    /// Location-based emissions times node factor and PUE.
+    /// Emissions of the facility: location-based emissions of the devices × node factor × PUE.
     pub facility_carbon: GramsCo2e,
     /// Time on GPUs: an hour on two GPUs is two hours. Time on a shared GPU is divided evenly between its jobs.
     pub held: Seconds,
-    /// Embodied emissions of this time by the settings in force; absent unless they were declared for all of it.
+    /// Embodied emissions for the time `held`, by the settings in force; absent unless declared for all of this time.
     pub embodied: Option<GramsCo2e>,
     /// Number of jobs; in a row of a day or month, the number of jobs that ended then.
     pub jobs: u64,
-    /// Number of these jobs that ended in the span.
+    /// Number of the row's jobs that ended in the span.
     pub ended: u64,
-    /// Emissions saved by the row's jobs, and the number of jobs with a known saving. A saving counts in the span in
-    /// which the job ended.
+    /// First: emissions saved by the row's jobs. Second: number of jobs whose saving is known and included. A saving
+    /// counts in the span in which its job ended; absent if no saving is known.
     pub saved: Option<(Saved, u64)>,
     /// SCI score, or the reason why there is none.
     pub score: Result<Score, String>,
 }
 
 impl Row {
-    /// Returns the energy whose carbon intensity has this finality.
+    /// Returns the energy whose carbon intensity has the finality `state`.
     pub fn in_state(&self, state: Finality) -> Millijoules {
         match state {
             Finality::Forecast => self.total.forecast,
@@ -114,23 +115,23 @@ impl Row {
         }
     }
 
-    /// Returns the range of the energy: ±5 % for energy from monitored counters (gain error of GPU sensors: Yang,
-    /// Adámek, Armour, SC'24), ±10 % for the rest. Gain errors are systematic and therefore added, not averaged.
+    /// Returns lower and upper end of the energy: ±5 % for energy from monitored counters (gain error of GPU sensors:
+    /// Yang, Adámek, Armour, SC'24), ±10 % for the rest. Gain errors are systematic and therefore added, not averaged.
     pub fn energy_interval(&self) -> (Joules, Joules) {
         let energy = self.total.energy.to_joules();
         let error = energy * self.uncertainty();
         (energy - error, energy + error)
     }
 
-    /// Returns the range of the emissions due to the error of the energy alone: sources state no error of carbon
-    /// intensities.
+    /// Returns lower and upper end of the emissions due to the error of the energy alone: sources state no error of
+    /// carbon intensities.
     pub fn carbon_interval(&self) -> (GramsCo2e, GramsCo2e) {
         let carbon = self.total.carbon.to_grams();
         let error = carbon * self.uncertainty();
         (carbon - error, carbon + error)
     }
 
-    /// Returns the relative uncertainty of the energy: 0.05 is 5 %.
+    /// Returns the relative uncertainty of the energy: 0.05 is 5 %; 0 without energy.
     pub fn uncertainty(&self) -> f64 {
         let (energy, estimated) = (self.total.energy.to_joules(), self.total.estimated.to_joules());
         if energy > Joules::ZERO { 0.05 + 0.05 * (estimated / energy) } else { 0.0 }

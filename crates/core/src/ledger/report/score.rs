@@ -16,23 +16,23 @@ pub struct Score {
     pub jobs: u64,
 }
 
-/// Terms of a row's score. Only jobs that began and ended in the span count, because the span contains only a part of
-/// the energy of others.
+/// Terms of a row's SCI score. Only jobs that began and ended in the span count, because the span contains only a part
+/// of the energy of other jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ScoreTerms {
     pub(super) carbon: GramsCo2e,
     pub(super) embodied: GramsCo2e,
-    /// True if embodied emissions were declared for a part of the time only.
+    /// True if the settings declared embodied emissions for a part of the jobs' time only.
     pub(super) undeclared: bool,
     pub(super) unknown: Millijoules,
     units: f64,
     jobs: u64,
     without_unit: u64,
-    /// Number of these jobs whose GPUs used an unknown amount of energy.
+    /// Number of the counted jobs whose GPUs used an unknown amount of energy.
     with_holes: u64,
 }
 
-/// Returns true if the job began and ended in the span, so that the span contains all of its energy.
+/// Returns true if the job began and ended in the report's span, so that the span contains all of the job's energy.
 pub(super) fn is_whole(job: &JobFacts, request: &ReportRequest) -> bool {
     let ended = job.ended_at.is_some_and(|end| end <= request.span.end());
     job.registered_at >= request.span.start() && ended
@@ -70,7 +70,7 @@ impl ScoreTerms {
             return Err("no run completed any samples".into());
         }
         if self.with_holes > 0 {
-            let why = "their GPUs used an unknown amount of energy (see completeness.gaps)";
+            let why = "the energy of their GPUs is unknown for part of the time (see completeness.gaps)";
             return Err(format!("{} of {} runs: {why}", self.with_holes, self.jobs));
         }
         if self.undeclared {

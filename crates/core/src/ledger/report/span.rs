@@ -1,5 +1,5 @@
-//! Parts of a report's span: whole days, the rest before and after them, the times with one accounting boundary each,
-//! and the start of each device's monitoring.
+//! Parts of a report's span: whole days, the rest before and after the whole days, and times with one accounting
+//! boundary each; and the start of each device's monitoring.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ pub fn edges(span: &Slot) -> Vec<Slot> {
     }
 }
 
-/// Returns the settings of the ledger that applied in a span, oldest first. For a span before the first settings, these
-/// are returned.
+/// Returns the settings of the ledger that applied in a span, oldest first. If the span lies before the first settings,
+/// the first settings are returned.
 pub fn in_force(all: impl IntoIterator<Item = Terms>, span: &Slot) -> Vec<Terms> {
     let mut found: Vec<Terms> = Vec::new();
     for terms in all {
@@ -41,8 +41,9 @@ pub fn in_force(all: impl IntoIterator<Item = Terms>, span: &Slot) -> Vec<Terms>
     found
 }
 
-/// Divides a span at the full hours from which the accounting boundary changes: the hour in which the settings change
-/// keeps the earlier boundary. Time before the first settings has their boundary.
+/// Divides a span at the full hours from which the accounting boundary (factors for what devices do not measure)
+/// changes: the hour in which the settings change keeps the earlier boundary. Time before the first settings has the
+/// boundary of the first settings.
 pub fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
     let mut found: Vec<(Slot, Boundary)> = Vec::new();
     let mut from = span.start();
@@ -62,14 +63,16 @@ pub fn by_boundary(terms: &[Terms], span: &Slot) -> Vec<(Slot, Boundary)> {
     found
 }
 
-/// Returns the time from which to search for a device's first interval, one day before the first day with a balance. A
-/// block that is closed after midnight counts for the day before, and may have begun another day earlier.
+/// Returns the time from which to search for a device's first interval: one day before `first_day`, the first day with
+/// an energy balance of the device. The balance is of a block that is closed on that day, or within ten minutes after
+/// it, and that may have begun on the day before.
 pub fn searched_from(first_day: DateTime<Utc>) -> DateTime<Utc> {
     first_day - TimeDelta::days(1)
 }
 
-/// Returns the start of a device's first interval: the earlier of the start `minute` of its first row and the start
-/// `hour` of its first rolled-up hour. An interval in a rolled-up hour did not begin before the ledger did, at `begun`.
+/// Returns the start of a device's first interval: the earlier of the start `minute` of the device's first row and the
+/// start `hour` of its first rolled-up hour; `None` without either. An interval in a rolled-up hour did not begin
+/// before the ledger did, at `begun`.
 pub fn first_of(
     minute: Option<DateTime<Utc>>,
     hour: Option<DateTime<Utc>>,
@@ -79,7 +82,8 @@ pub fn first_of(
     [minute, hour].into_iter().flatten().min()
 }
 
-/// Sets the first time of each device to the start of its first row in the open block, if that is earlier.
+/// Sets the time in `first` of each device to the start of the device's first row in the open block, if that is earlier
+/// or `first` has no time for the device.
 pub fn add_open(first: &mut BTreeMap<DeviceId, DateTime<Utc>>, open: &[Interval]) {
     for row in open {
         let known = first.entry(row.device.clone()).or_insert(row.slot.start());

@@ -116,7 +116,7 @@ proptest! {
         let owner = |n: usize| match n {
             0 => Owner::Idle,
             1 => Owner::Unattributed,
-            // The last job has no facts.
+            // Job 8, the last owner, is not in the report's list of jobs.
             n => Owner::Job(id(n)),
         };
         let sums: Vec<Sum> = sums
@@ -166,7 +166,7 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
         request(Grouping::Job),
         data(vec![BoundaryPeriod { span: span(0, 72), boundary, sums }], vec![job(2), job(3)]),
     );
-    // Job 2 from 02:00 to 04:00, job 3 from 03:00 to 05:00 on the same GPU: one hour is divided.
+    // Job 2 ran from 02:00 to 04:00, and job 3 from 03:00 to 05:00 on the same GPU: the hour from 03:00 is divided.
     let held: Vec<f64> = report.rows.iter().map(|row| row.held.get() / 3600.0).collect();
     assert_eq!(held, [1.5, 1.5, 69.0]);
     assert_eq!(report.total.held, Seconds::new(72.0 * 3600.0));
@@ -180,7 +180,7 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let unused = build(report.request.clone(), unused);
     let sum: GramsCo2e = unused.rows.iter().filter_map(|row| row.embodied).sum();
     assert!((sum - unused.total.embodied.expect("declared")).abs() < GramsCo2e::new(1e-6), "{sum:?}");
-    // Before its first reading a GPU has no holding time.
+    // A GPU has no holding time before its first reading.
     let mut later = report.data.clone();
     later.first_seen = BTreeMap::from([(device(0), at(3))]);
     let later = build(report.request.clone(), later);
@@ -189,7 +189,8 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let mut never = report.data.clone();
     never.first_seen.clear();
     assert_eq!(build(report.request.clone(), never).total.held, Seconds::ZERO);
-    // A new declaration counts from its time on; without one for part of the time there is no sum.
+    // A new declaration of embodied emissions counts from its time on; without one for part of the time there is no
+    // sum.
     let mut changed = report.data.clone();
     let late = |boundary| BoundaryPeriod { span: span(48, 72), boundary, sums: Vec::new() };
     let mut twice = changed.periods[0].boundary.clone();
@@ -224,10 +225,10 @@ fn sci_covers_whole_runs_and_states_why_there_is_none() {
         assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
     };
     let runs = with(Some(FunctionalUnit::Run), Grouping::Name);
-    // 10 g × 1.5 × 1.2; the unfinished run is not counted.
+    // 10 g × PUE 1.5 × node factor 1.2; the unfinished run is not counted.
     close(&runs.rows[0].score, 18.0);
     close(&runs.total.score, 18.0);
-    assert!(runs.rows[1].score.clone().expect_err("idle").contains("no work"));
+    assert!(runs.rows[1].score.clone().expect_err("idle").contains("no functional unit"));
     close(&with(Some(FunctionalUnit::MillionSamples), Grouping::Job).rows[0].score, 9.0);
     close(&with(Some(FunctionalUnit::Epoch(Some(Samples::new(1e5)))), Grouping::Job).rows[0].score, 0.9);
     // A run without work adds no unit, but its energy counts.
@@ -244,7 +245,7 @@ fn sci_covers_whole_runs_and_states_why_there_is_none() {
         energy: Err("a reset".into()),
     };
     close(&two(vec![hole(1)]).total.score, 54.0);
-    assert!(two(vec![hole(0)]).total.score.clone().expect_err("a hole").contains("used an unknown amount of energy"));
+    assert!(two(vec![hole(0)]).total.score.clone().expect_err("a hole").contains("is unknown for part of the time"));
     let undeclared = with(Some(FunctionalUnit::Epoch(None)), Grouping::Job);
     assert!(undeclared.rows[0].score.clone().expect_err("undeclared").contains("no samples_per_epoch"));
     assert!(with(None, Grouping::Job).total.score.clone().expect_err("none").contains("no functional unit"));
@@ -265,7 +266,7 @@ fn market_based_emissions_require_a_contract_for_all_energy() {
     let report = build(request(Grouping::Job), data(periods, vec![job(2)]));
     let market: Vec<Option<f64>> = report.rows.iter().map(|row| row.market.map(|g| g.get())).collect();
     assert_eq!((market, report.total.market), (vec![Some(50.0), None], None));
-    assert_eq!(report.rows[0].marginal, None, "no such book");
+    assert_eq!(report.rows[0].marginal, None, "no marginal ledger");
 }
 
 #[test]
@@ -283,7 +284,7 @@ fn uncertainty_is_that_of_the_sensors() {
         ),
     );
     let (low, high) = report.total.energy_interval();
-    // 2 kJ ± 5 % and 1 kJ ± 10 %.
+    // 2 kJ from a counter ± 5 %, and 1 kJ estimated ± 10 %.
     assert!((low.get() - 2800.0).abs() < 1e-9 && (high.get() - 3200.0).abs() < 1e-9, "{low} to {high}");
     let (low, high) = report.total.carbon_interval();
     assert!((low.get() - 280.0).abs() < 1e-9 && (high.get() - 320.0).abs() < 1e-9, "{low} to {high}");
@@ -311,9 +312,9 @@ fn savers() -> LedgerData {
         JobFacts { saved: saved(-4.0), gpus: vec![gpu(0), gpu(1)], ended_at: Some(at(24)), ..job(3) },
         JobFacts { ended_at: Some(at(30)), ..job(4) },
         JobFacts { saved: saved(100.0), ended_at: None, ..job(5) },
-        // It ended when the span began, so it belongs to the previous report.
+        // This job ended when the span began, so its end belongs to the previous report.
         JobFacts { saved: saved(1000.0), registered_at: at(-9), ended_at: Some(at(0)), ..job(6) },
-        // It ended earlier and has no energy in the span: not counted.
+        // This job ended earlier and has no energy in the span: it is not counted.
         JobFacts { saved: saved(1000.0), registered_at: at(-9), ended_at: Some(at(-1)), ..job(8) },
     ];
     let used = |hour, gpu, n: usize| sum(hour, gpu, Owner::Job(id(n)), total(1000, 0, 10), Total::default());
@@ -337,20 +338,21 @@ fn savings_count_where_jobs_end_with_the_number_of_known_ones() {
         [Grouping::Device, Grouping::Day, Grouping::Month, Grouping::Tag("team".into()), Grouping::Name, Grouping::Job]
     {
         let total = savings_of(&by(grouping.clone()).total);
-        // Job 6 ended as the span began, and its last energy lies in it.
+        // Job 6 ended as the span began, and the span contains its last energy.
         assert_eq!(total, (Some((9.0 - 5.0, 6.0, 12.0 - 2.0, 2)), 5), "by {grouping}");
     }
     let jobs: Vec<_> = by(Grouping::Job).rows.iter().map(savings_of).collect();
     let first = (Some((9.0, 10.0, 12.0, 1)), 1);
     let second = (Some((-5.0, -4.0, -2.0, 1)), 1);
-    // By name: name-0 has jobs 2, 4 and 6, name-1 has 3 and 5.
+    // Grouped by name: name-0 has jobs 2, 4 and 6, name-1 has jobs 3 and 5.
     assert_eq!(jobs, [first, (None, 1), (None, 1), second, (None, 1)]);
     let names: Vec<_> = by(Grouping::Name).rows.iter().map(savings_of).collect();
     assert_eq!(names, [(Some((9.0, 10.0, 12.0, 1)), 3), (Some((-5.0, -4.0, -2.0, 1)), 2)]);
-    // The distribution over two GPUs is unknown.
+    // The distribution of a saving over two GPUs is unknown.
     let gpus: Vec<_> = by(Grouping::Device).rows.iter().map(savings_of).collect();
     assert_eq!(gpus, [(Some((9.0, 10.0, 12.0, 1)), 5), (None, 1)]);
-    // Job 3 ended at midnight: on the first day, with job 2; job 4 on the second; nothing ended on the third.
+    // Job 3 ended at midnight, so it counts on the first day, with job 2; job 4 ended on the second; no job ended on
+    // the third.
     let days: Vec<_> = by(Grouping::Day).rows.iter().map(savings_of).collect();
     assert_eq!(days, [(Some((4.0, 6.0, 10.0, 2)), 2), (None, 1), (None, 0)]);
     let months: Vec<_> = by(Grouping::Month).rows.iter().map(savings_of).collect();

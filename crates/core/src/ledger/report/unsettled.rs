@@ -12,18 +12,19 @@ use crate::ledger::entry::Factor;
 use crate::ledger::settlement::parts;
 use crate::ledger::{Interval, Total};
 
-/// Returns the number of the block after which the energy of an hour is in no settlement; `None` if a settlement
-/// contains all of it. `why` is the reason why the hour waits; `through_block` is the last block in its settlement.
+/// Returns the number of the block after which the energy of an hour is in no settlement: that of the last block in the
+/// hour's settlement, `through_block`, or 0 without a settlement. Returns `None` if the settlement contains all energy
+/// of the hour. `why` is the reason why the hour waits for a new settlement.
 pub fn unsettled_after(why: DueReason, through_block: Option<u64>) -> Option<u64> {
     why.is_of_energy().then(|| through_block.unwrap_or_default())
 }
 
-/// Rows that no settlement contains, by hour.
+/// Ledger rows whose energy is in no settlement (stored emissions of an hour), by hour.
 #[derive(Clone, Debug, Default)]
 pub struct Unsettled(BTreeMap<DateTime<Utc>, Vec<Interval>>);
 
 impl Unsettled {
-    /// Groups rows by hour.
+    /// Groups rows by the start of their UTC hour.
     pub fn of(rows: &[Interval]) -> Self {
         let mut hours: BTreeMap<DateTime<Utc>, Vec<Interval>> = BTreeMap::new();
         for row in rows {
@@ -32,12 +33,13 @@ impl Unsettled {
         Self(hours)
     }
 
-    /// Returns the starts of the hours with such rows, oldest first.
+    /// Returns the starts of the hours with unsettled rows, oldest first.
     pub fn hours(&self) -> impl DoubleEndedIterator<Item = DateTime<Utc>> + '_ {
         self.0.keys().copied()
     }
 
-    /// Returns the time from the start of the first to the end of the last such hour.
+    /// Returns the time from the start of the first to the end of the last hour with unsettled rows; `None` without
+    /// rows.
     pub fn span(&self) -> Option<Slot> {
         let (first, last) = self.hours().next().zip(self.hours().next_back())?;
         Slot::new(first, last + TimeDelta::hours(1))
@@ -45,7 +47,8 @@ impl Unsettled {
 }
 
 impl LedgerData {
-    /// Adds energy and emissions of rows that no settlement contains, with carbon intensities of one kind.
+    /// Adds energy and emissions of rows that no settlement contains, with the carbon intensities `factors` of one
+    /// kind.
     pub fn add_emissions(&mut self, unsettled: &Unsettled, kind: SignalKind, factors: &[Factor]) {
         self.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
         for (hour, rows) in &unsettled.0 {
@@ -57,7 +60,8 @@ impl LedgerData {
         }
     }
 
-    /// Adds the hours of rows that no settlement contains. `settled` of these hours have a settlement for other energy.
+    /// Adds the hours of rows that no settlement contains. Of these hours, `settled` have a settlement for other energy
+    /// and are counted already. `now` is the current time, at which the last hour ends if it is not over.
     pub fn add_hours(&mut self, unsettled: &Unsettled, settled: u64, now: DateTime<Utc>) {
         self.hours_with_energy += (unsettled.0.len() as u64).saturating_sub(settled);
         let present = unsettled.span().and_then(|span| Slot::new(span.start(), span.end().min(now)));

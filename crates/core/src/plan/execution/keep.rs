@@ -1,8 +1,8 @@
-//! Hysteresis of plans: the current plan is kept unless a new one is clearly cheaper.
+//! Hysteresis of plans: the job's current plan is kept unless a new plan is clearly cheaper.
 //!
-//! Forecasts are reissued with small differences, and each issue makes another of many nearly equal plans the cheapest.
-//! So the current plan is continued under the new forecast and profile, with the same work and constraints, and a new
-//! plan replaces it only if its cost is lower by a threshold.
+//! Forecasts are reissued with small differences, and with each issue another one of many nearly equal plans is the
+//! cheapest. So the current plan is continued under the new forecast and profile, with the same work and constraints,
+//! and a new plan replaces it only if the new plan's cost is lower by a threshold.
 
 use chrono::{DateTime, Utc};
 
@@ -13,18 +13,18 @@ use crate::plan::request::{Request, Unplannable};
 use crate::plan::schedule::{JobActivity, Plan, Segment, Verdict};
 use crate::units::{Samples, SamplesPerSecond, Seconds};
 
-/// Relative deviation of a plan's samples from the remaining work above which the plan is not continued.
+/// Relative deviation of a plan's samples from the job's remaining work above which the plan is not continued.
 const FAR_OFF: f64 = 0.01;
-/// Relative missing work that counts as rounding.
+/// Fraction of the remaining work that may be missing and counts as rounding.
 const NEGLIGIBLE: f64 = 1e-6;
 
-/// Returns the new plan, or the current one continued from now if the new one is not cheaper by more than the fraction
-/// `better_by`. `request` is the input of the new plan.
+/// Returns the new plan, or the current one (`old`) continued from now if the new plan is not cheaper by more than the
+/// fraction `better_by`. `request` is the input from which the new plan was made.
 ///
-/// The current plan keeps its settings at their times. If the job's throughput or remaining work has changed since, the
-/// plan's end moves to the time at which the work is done; work that would be missing at the latest end is made up by
-/// running at full speed before it. The current plan is dropped if it would violate a constraint, uses a setting that
-/// is no longer allowed, was not optimal when made, or deviates from the remaining work by more than 1 %.
+/// The current plan keeps its settings at their times. If the job's throughput or remaining work has changed since it
+/// was made, the plan's end moves to the time at which the work is done; work that would be missing at the latest end
+/// is made up by running at full speed before it. The current plan is dropped if it would violate a constraint, uses a
+/// setting that is no longer allowed, was not optimal when made, or deviates from the remaining work by more than 1 %.
 #[must_use]
 pub fn keep_if_nearly_as_good(old: &Plan, new: Plan, request: &Request<'_>, better_by: f64) -> Plan {
     let Some((mut carried, cost, of_new)) = carry_on(old, &new, request) else { return new };
@@ -36,9 +36,9 @@ pub fn keep_if_nearly_as_good(old: &Plan, new: Plan, request: &Request<'_>, bett
     carried
 }
 
-/// Decides as [`keep_if_nearly_as_good`] for joint plans: returns that function's choice for each member if these plans
-/// together meet the shared constraints, else all current or all new plans by the sums of their costs. `old` has one
-/// plan per member, `None` for members without a plan.
+/// Decides like [`keep_if_nearly_as_good`], for joint plans: returns that function's choice for each member if the
+/// chosen plans together meet the shared constraints, else all current or all new plans, by comparing the sums of their
+/// costs. `old` has one plan per member, `None` for members without a plan.
 #[must_use]
 pub fn keep_jointly_if_nearly_as_good(
     old: &[Option<&Plan>],
@@ -68,7 +68,8 @@ pub fn keep_jointly_if_nearly_as_good(
     if cost - of_new <= better_by * cost && keeps(&plans) { JointPlan { plans, ..new } } else { new }
 }
 
-/// Continues the current plan from now on. Returns it with its cost and the new plan's; `None` if it must be dropped.
+/// Continues the current plan from now on. Returns first the continued plan, second its cost, third the cost of the new
+/// plan; `None` if the current plan must be dropped.
 fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64, f64)> {
     if old.verdict != Verdict::Optimal || new.verdict != Verdict::Optimal || new.is_restrained() {
         return None;
@@ -88,7 +89,8 @@ fn carry_on(old: &Plan, new: &Plan, request: &Request<'_>) -> Option<(Plan, f64,
         })
     };
     let ahead = old.segments.iter().filter(|s| s.slot.end() > request.now);
-    // Unknown work is planned over a moving window; the new plan covers the time after the old window's end.
+    // If the total work is unknown, plans cover a moving window; the new plan covers the time after the old window's
+    // end.
     let ended = old.ends_at();
     let gained = new.segments.iter().filter(|s| due.endless() && s.slot.end() > ended);
     let mut pieces = Vec::new();
@@ -156,7 +158,8 @@ fn within_slots(s: &Segment, slots: &[PlanSlot], pieces: &mut Vec<Segment>) {
     }
 }
 
-/// Extends the plan at its last setting, at most until `latest`; returns the work still missing.
+/// Extends the plan at its last setting to do `missing` work, at most until `latest`; returns the work that is still
+/// missing.
 fn extend(pieces: &mut Vec<Segment>, missing: Samples, latest: Option<DateTime<Utc>>, slots: &[PlanSlot]) -> Samples {
     let Some(last) = pieces.last().filter(|s| s.activity == JobActivity::Training).cloned() else { return missing };
     let start = last.slot.end();
@@ -188,8 +191,8 @@ fn shorten(pieces: &mut Vec<Segment>, mut surplus: Samples) {
     }
 }
 
-/// Applies `changed` to segments from the end backwards until `missing` work is made up; returns the work still
-/// missing.
+/// Applies `changed` to segments, from the plan's end backwards, until the change of samples amounts to `missing`;
+/// returns the part of `missing` that is left.
 fn make_up(pieces: &mut Vec<Segment>, mut missing: Samples, changed: impl Fn(&Segment) -> Segment) -> Samples {
     for place in (0..pieces.len()).rev() {
         if missing <= Samples::ZERO {

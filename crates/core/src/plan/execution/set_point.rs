@@ -1,4 +1,5 @@
-//! Choice of the set point to apply: the plan's, after a minimum dwell that yields to time constraints, or a ramp step.
+//! Choice of the set point (power limits) to apply: the plan's, after a minimum time at the applied one (dwell), which
+//! yields to time constraints, or a step of a ramp.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -10,7 +11,7 @@ use crate::units::{Samples, SamplesPerSecond, Seconds, Watts};
 /// Duration of each step of a ramp.
 const STEP: TimeDelta = TimeDelta::minutes(1);
 
-/// Limits on changes of set points.
+/// Limits on how often and how fast set points change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwitchingLimits {
     /// Minimum time at one set point.
@@ -19,7 +20,7 @@ pub struct SwitchingLimits {
     pub ramp_per_min: Option<Watts>,
 }
 
-/// The set point applied to a job, with the time since which it applies.
+/// The set point applied to a job, and the time since which it is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppliedSetPoint {
     /// One set point per group of equal GPUs.
@@ -33,11 +34,12 @@ pub struct AppliedSetPoint {
 }
 
 /// Returns the set point to apply now: the plan's, the applied one (`held`) if its minimum dwell has not passed, or a
-/// step of a ramp to the plan's. `None` if the plan does not cover `now`. `done` are the job's samples so far.
+/// step of a ramp from the applied one to the plan's. `None` if the plan does not cover `now`. `done` are the job's
+/// samples so far.
 ///
 /// Time constraints take precedence over the dwell: if waiting at a slower set point would violate a constraint, the
-/// faster one applies at once; a slower set point that would violate a constraint within its dwell is skipped. Pauses
-/// start and end without delay.
+/// faster one applies at once; a slower set point whose own dwell would violate a constraint is skipped. Pauses start
+/// and end without delay.
 pub fn next_set_point(
     held: Option<&AppliedSetPoint>,
     plan: &Plan,

@@ -1,11 +1,13 @@
-//! Optimum of each job without regard to shared constraints, and the check whether these optima satisfy them.
+//! Optimum of each job without regard to shared constraints, and the check whether all optima together satisfy these
+//! constraints.
 
 use super::problem::{FleetJob, FleetProblem};
 use crate::plan::job::{PlanSlot, Point, Problem, solve};
 use crate::units::{GramsCo2e, SamplesPerSecond, Seconds, Watts};
 
-/// Returns one job's optimum without shared constraints: for each slot the points used and the seconds at each, the
-/// faster point first. `None` if there is none, or if the job may pause or has a carbon budget.
+/// Returns one job's optimum without shared constraints: for each slot its parts, the faster first, each with the
+/// point's index and the seconds at the point. `None` if there is no feasible plan, or if the job may pause or has a
+/// carbon budget.
 pub(super) fn alone(problem: &FleetProblem, job: &FleetJob) -> Option<Vec<Vec<(usize, Seconds)>>> {
     let may_pause = !job.still.is_empty() || job.points.iter().any(|p| p.throughput == SamplesPerSecond::ZERO);
     if job.carbon_budget.is_some() || may_pause {

@@ -1,9 +1,10 @@
-//! Conversion of the relaxation's averages over slots to power limits at every instant.
+//! Conversion of a relaxation's solution, averages of limits over slots, to power limits at every instant.
 //!
-//! The relaxation keeps a cap only on average over a slot. Here each job first gets, in each slot, one point that needs
-//! no more than its average, so that limits fit under the cap at every instant. Work that this leaves undone is then
-//! placed where it is cheapest at the relaxation's prices and the cap leaves room; slots are divided in time as needed.
-//! At equal prices the earlier slot comes first, and within a slot the earlier part, so that few slots are divided.
+//! The relaxation keeps a cap only on average over a slot. Here each job first gets, in each slot, one point whose
+//! limit and throughput are at most the job's averages, so that limits fit under the cap at every instant. Work that is
+//! then still undone is placed where it is cheapest at the relaxation's prices (multipliers of the constraints) and the
+//! cap leaves room; slots are divided in time as needed. At equal prices the earlier slot comes first, and within a
+//! slot the earlier part, so that few slots are divided.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,7 +16,7 @@ use super::model::{End, Model, ROUNDING};
 const SAME: f64 = 1e-6;
 /// Difference of powers that counts as rounding, W.
 const NO_POWER: f64 = 1e-6;
-/// Values in [`Piece::at`] for a job that has ended and for one that pauses.
+/// Value in [`Piece::at`] for a job that has ended; [`STILL`] is the value for a job that pauses.
 const ENDED: u16 = u16::MAX;
 const STILL: u16 = u16::MAX - 1;
 
@@ -25,7 +26,7 @@ pub(super) struct Piece {
     pub(super) seconds: f64,
     /// Difference between the cap and the sum of the jobs' limits, W.
     free: f64,
-    /// Index of each job's point, or [`ENDED`], or [`STILL`].
+    /// Index of each job's point, [`ENDED`] or [`STILL`].
     at: Vec<u16>,
 }
 
@@ -41,7 +42,7 @@ impl Piece {
     }
 }
 
-/// Operating points of all jobs at every instant.
+/// Operating points of all jobs at every instant, so that all limits fit under the cap.
 pub(super) struct Arrangement {
     /// Pieces of each slot in time order.
     pub(super) slots: Vec<Vec<Piece>>,
@@ -55,7 +56,7 @@ struct Offer {
     key: i64,
     piece: usize,
     to: usize,
-    /// Gain in throughput, samples/s, and the increase of the limit that it needs, W.
+    /// Gain in throughput, samples/s; `watts` is the increase of the limit that the gain needs, W.
     gain: f64,
     watts: f64,
 }
@@ -71,20 +72,20 @@ struct Arranger<'a> {
     enders: Vec<Vec<usize>>,
     /// True if not all constraints can be met, so that jobs of higher priority are served first.
     by_priority: bool,
-    /// Largest cost of a second at any point of any job, gCO2e.
+    /// Largest cost of a second at any point of any job in any slot, gCO2e.
     scale: f64,
 }
 
-/// Order in which undone work is placed in slots.
+/// Order in which work that is still undone is placed in slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum First {
     /// Where the cost is least.
     Cheapest,
-    /// In the slot in which the relaxation does the work, if there is room; the rest where the cost is least.
+    /// In the slot in which the relaxation does the work, if there is room; the remaining work where the cost is least.
     SameSlot,
 }
 
-/// Converts the solution of the relaxation to an arrangement.
+/// Converts the solution of the relaxation to operating points at every instant.
 pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: First) -> Arrangement {
     let slots = 0..model.seconds.len();
     let highest = model.jobs.iter().flat_map(|job| slots.clone().map(|t| job.max_second_cost(t))).fold(0.0, f64::max);
@@ -118,7 +119,7 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
 }
 
 impl Arranger<'_> {
-    /// Returns the pieces of a slot in which each job has one point for as long as it runs.
+    /// Returns a first division of a slot into pieces, in which each job stays at one point for as long as it runs.
     fn ground(&self, t: usize, interior: &Interior) -> Vec<Piece> {
         let jobs = self.model.jobs.len();
         let mut at = vec![ENDED; jobs];
@@ -145,7 +146,7 @@ impl Arranger<'_> {
         }
         let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
         self.fit(t, cap, &mut at, &mut over);
-        // A job that ends in this slot runs longer if its point is slower than the relaxation's average.
+        // A job that ends in this slot runs longer if its point is slower than its average in the relaxation.
         for job in (0..jobs).filter(|job| t == self.ends[*job].slot && at[*job] < STILL) {
             let rate = self.model.jobs[job].rate[usize::from(at[job])];
             if rate > 0.0 {
@@ -173,7 +174,8 @@ impl Arranger<'_> {
         pieces
     }
 
-    /// Returns the point of least cost, at the relaxation's prices, up to a power limit and a throughput.
+    /// Returns the point that costs least at the relaxation's prices, less the value of its work, among the points
+    /// whose limit and throughput are at most `limit` and `rate`.
     fn foot(&self, job: usize, t: usize, limit: f64, rate: f64) -> usize {
         let j = &self.model.jobs[job];
         let (most, fastest) = (limit + 1e-5 * j.highest() + NO_POWER, rate + 1e-5 * j.fastest());
@@ -184,7 +186,8 @@ impl Arranger<'_> {
         good.max_by(|a, b| j.rate[*a].total_cmp(&j.rate[*b])).unwrap_or(0)
     }
 
-    /// Lowers points until all limits fit under the cap, first of the jobs that are furthest above their average limit.
+    /// Lowers the jobs' points until all limits fit under the cap, first the points of the jobs that are furthest above
+    /// their average limit in the relaxation.
     fn fit(&self, t: usize, cap: f64, at: &mut [u16], over: &mut [f64]) {
         let limit = |job: usize, l: u16| self.model.jobs[job].limit[usize::from(l)];
         loop {
@@ -204,8 +207,8 @@ impl Arranger<'_> {
         }
     }
 
-    /// Returns the cost of a second at a point, at the relaxation's prices; without the cost of time and the work's
-    /// value.
+    /// Returns the cost of a second at a point, at the relaxation's prices, without the cost of time and without the
+    /// value of the work done.
     fn second(&self, job: usize, t: usize, l: usize) -> f64 {
         let j = &self.model.jobs[job];
         let grams = (self.prices.budget[job] + self.prices.shared[t]) * self.model.carbon[t];
@@ -238,11 +241,12 @@ impl Arranger<'_> {
     }
 
     fn buy_back(&mut self) {
-        // Each round may free power that was reserved for other jobs.
+        // Each round may free power that was reserved in `room` for other jobs.
         while self.buy_what_there_is() {}
     }
 
-    /// Places undone work by least cost, as far as there is room. Returns whether any work was placed.
+    /// Places work that is still undone, the cheapest first, as far as there is room. Returns whether any work was
+    /// placed.
     fn buy_what_there_is(&mut self) -> bool {
         let mut bought = false;
         let mut queue = BinaryHeap::new();
@@ -265,21 +269,22 @@ impl Arranger<'_> {
         bought
     }
 
-    /// Returns the power of a piece that a job may take: the free power, less what unfinished jobs that end in this
-    /// slot need to run longer.
+    /// Returns the power of a piece of a slot that a job may take: the free power, less what unfinished jobs that end
+    /// in this slot need for running longer.
     fn room(&self, job: usize, t: usize, piece: &Piece) -> f64 {
         let waits = |other: &&usize| **other != job && piece.at[**other] == ENDED && !self.done(**other);
         let kept: f64 = self.enders[t].iter().filter(waits).map(|other| self.model.jobs[*other].lowest()).sum();
         piece.free - kept + NO_POWER
     }
 
-    /// Returns a job's rank in the order of placing work; the lowest comes first.
+    /// Returns a job's rank in the order of placing work; the job with the lowest rank comes first.
     fn turn(&self, job: usize) -> i32 {
         if self.by_priority { -self.model.jobs[job].rank } else { 0 }
     }
 
-    /// Returns the cheapest way for a job to do more work in a slot. `key` compares jobs: the cost above the
-    /// relaxation's price of the job's work, per second at its fastest point.
+    /// Returns the cheapest way for a job to do more work in a slot. The offer's `key` compares offers of different
+    /// jobs: the price above the relaxation's price of the job's work, for the work of a second at the job's fastest
+    /// point, in units of the tolerance [`SAME`].
     fn offer(&self, job: usize, t: usize) -> Option<Offer> {
         let j = &self.model.jobs[job];
         let lambda = self.prices.work[job];
@@ -297,7 +302,7 @@ impl Arranger<'_> {
                 }
                 break;
             };
-            // An equal earlier piece was considered already; this one follows once the earlier one has no room.
+            // An equal earlier piece was considered already; this piece is considered once the earlier one has no room.
             if last == Some((from, p.free)) {
                 continue;
             }
@@ -317,7 +322,7 @@ impl Arranger<'_> {
         Some(Offer { key: above.round() as i64, ..offer })
     }
 
-    /// Adds the ways to run longer in the slot in which the job ends.
+    /// Passes to `consider` the ways to run longer in the slot in which the job ends.
     fn longer(&self, job: usize, t: usize, piece: usize, consider: &mut impl FnMut(f64, Offer)) {
         let j = &self.model.jobs[job];
         let so_far: f64 = self.slots[t][..piece].iter().map(|p| p.seconds).sum();
@@ -334,7 +339,7 @@ impl Arranger<'_> {
         }
     }
 
-    /// Applies as much of an offer as `work` needs; returns the samples gained.
+    /// Applies as much of an offer as `work` samples need; returns the samples gained.
     fn buy(&mut self, job: usize, t: usize, offer: Offer, work: f64) -> f64 {
         let so_far: f64 = self.slots[t][..offer.piece].iter().map(|p| p.seconds).sum();
         let pieces = &mut self.slots[t];
@@ -358,7 +363,7 @@ impl Arranger<'_> {
         offer.gain * seconds
     }
 
-    /// Ends a job earlier if it does too much work.
+    /// Ends a job earlier if it does more than its work.
     fn trim(&mut self, job: usize) {
         for t in (0..=self.ends[job].slot).rev() {
             for place in (0..self.slots[t].len()).rev() {

@@ -1,4 +1,4 @@
-//! Detection of the constraints that schedules violate, with the excess over each.
+//! Detection of the constraints that schedules violate, with the amount by which each is exceeded.
 
 use chrono::TimeDelta;
 
@@ -6,7 +6,7 @@ use super::model::MISSED;
 use super::problem::{Breach, FleetJob, FleetProblem, FleetSchedule};
 use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
-/// Delay and excess over a cap that count as rounding.
+/// Delay after the latest end that counts as rounding; [`NO_POWER`] is the excess over a cap that does.
 const NO_TIME: TimeDelta = TimeDelta::milliseconds(1);
 const NO_POWER: Watts = Watts::new(1e-3);
 
@@ -72,7 +72,7 @@ fn peak(problem: &FleetProblem, schedules: &[FleetSchedule], t: usize) -> Watts 
             Some(before) => events.push((at, rest - before)),
         }
     }
-    // Times within a microsecond count as the same time; decreases come first there.
+    // Changes within a microsecond count as simultaneous; then decreases come first.
     events.sort_by(|a, b| (a.0 * 1e6).round().total_cmp(&(b.0 * 1e6).round()).then(a.1.total_cmp(&b.1)));
     let full = problem.slots[t].slot.duration().get() - 1e-6;
     let changes = events.into_iter().take_while(|(at, _)| *at < full);

@@ -7,7 +7,8 @@ pub(super) struct Cholesky {
 }
 
 impl Cholesky {
-    /// Factors a matrix, given by its lower triangle row by row. An unknown whose pivot is lost to rounding becomes 0.
+    /// Factors a matrix, given by its lower triangle row by row. An unknown of the system whose pivot is lost to
+    /// rounding becomes 0.
     pub(super) fn new(mut matrix: Vec<f64>, n: usize) -> Self {
         for i in 0..n {
             let before = matrix[i * n + i];

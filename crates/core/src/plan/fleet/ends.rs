@@ -1,9 +1,9 @@
-//! Choice of the slot in which each job ends, and proof of its optimality (`planning.md` §2, "Dual form", with prices
-//! of shared constraints).
+//! Choice of the slot in which each job ends, and proof that a choice is optimal (`planning.md` §2, "Dual form", here
+//! with prices of shared constraints).
 //!
-//! Slots fill in order, so the slot in which a job ends is a discrete choice. At given prices of caps and budgets, the
-//! jobs are independent. The end that is cheapest at these prices is a better choice for a job; if no job has a cheaper
-//! end, that proves the optimality of the current choice.
+//! A job fills its slots in order, so the slot in which it ends is a discrete choice. At given prices (multipliers) of
+//! caps and budgets, the jobs are independent. The end that is cheapest at these prices is a better choice for a job;
+//! if no job has a cheaper end, the current choice is proven optimal.
 
 use super::interior::Prices;
 use super::model::{End, Model};
@@ -11,13 +11,13 @@ use super::model::{End, Model};
 /// Number of bisection steps of λ, the price of a sample.
 const HALVINGS: usize = 60;
 
-/// Result of comparing all possible ends of all jobs at given prices.
+/// Result of comparing all possible ends of all jobs at given prices of the shared constraints.
 pub(super) struct Priced {
-    /// Cheapest end of each job at these prices; the current one if no other is clearly cheaper.
+    /// Cheapest end of each job at these prices; the job's current end if no other is clearly cheaper.
     pub(super) ends: Vec<End>,
-    /// Lower bound of the cost over all ends, gCO2e.
+    /// Lower bound of the cost with any of the compared ends, gCO2e.
     pub(super) bound: f64,
-    /// Lower bound of the cost with the current ends, gCO2e.
+    /// Lower bound of the cost if the jobs keep their current ends, gCO2e.
     pub(super) bound_here: f64,
 }
 
@@ -28,20 +28,23 @@ struct Alone<'a> {
     prices: &'a Prices,
 }
 
-/// For each slot, the least cost of all full slots before it, less the value of their work at one price λ of a sample.
+/// For each slot, the least cost of all full slots before it, less the value of the work in these slots at one price λ
+/// of a sample.
 struct Filled {
     cost: Vec<f64>,
 }
 
 impl Alone<'_> {
-    /// Returns the cost of a second at a point in a slot, without the cost of time and the value of work.
+    /// Returns the cost of a second at a point in a slot at the given prices, without the cost of time and the value of
+    /// the work.
     fn second(&self, t: usize, l: usize) -> f64 {
         let job = &self.model.jobs[self.job];
         let grams = (self.prices.budget[self.job] + self.prices.shared[t]) * self.model.carbon[t];
         (job.joule_cost[t] + grams) * job.power[l] + self.prices.cap[t] * job.limit[l]
     }
 
-    /// Returns the cheapest point of a slot at a price per sample, as cost less value of a second, and throughput.
+    /// Returns the cost less the value of the work (gCO2e/s) and the throughput (samples/s) of a slot's cheapest point,
+    /// at a price λ of a sample.
     fn best(&self, t: usize, lambda: f64) -> (f64, f64) {
         let job = &self.model.jobs[self.job];
         let value = |l: usize| self.second(t, l) - lambda * job.rate[l];
@@ -64,7 +67,7 @@ impl Alone<'_> {
         Filled { cost }
     }
 
-    /// Returns the seconds of a full slot after the latest end.
+    /// Returns the seconds of a full slot that are after the job's latest end.
     fn late(&self, t: usize) -> f64 {
         let (latest, within) = self.model.jobs[self.job].latest;
         match t.cmp(&latest) {
@@ -74,7 +77,8 @@ impl Alone<'_> {
         }
     }
 
-    /// Returns the cost of the slot in which the job ends less the value of the work in it, and that work in samples.
+    /// Returns first the cost of the slot in which the job ends, less the value of the work in this slot, second that
+    /// work in samples.
     fn last(&self, end: End, lambda: f64) -> (f64, f64) {
         let (value, rate) = self.best(end.slot, lambda);
         let latest = self.model.latest(self.job);
@@ -90,8 +94,8 @@ impl Alone<'_> {
         filled.cost[end.slot] + self.last(end, lambda).0 + lambda * self.model.jobs[self.job].work
     }
 
-    /// Returns the largest lower bound of the job's cost with an end, or any of at least `enough`; infinite if
-    /// infeasible.
+    /// Returns the largest lower bound of the job's cost with an end, or the first bound found that is at least
+    /// `enough`; infinite if the work can't end there. `start` is the first λ that is tried.
     fn value(&self, end: End, start: f64, enough: f64) -> f64 {
         let job = &self.model.jobs[self.job];
         let least: f64 = (0..end.slot).map(|t| self.model.span(self.job, t) * job.slowest(t)).sum();
@@ -133,7 +137,8 @@ impl Alone<'_> {
     }
 }
 
-/// Compares all ends of all jobs at given prices: ends in time for jobs that now end in time, late ends for the others.
+/// Compares the ends of all jobs at given prices: ends in time for jobs that now end in time, late ends for the other
+/// jobs.
 pub(super) fn price(model: &Model, prices: &Prices, ends: &[End]) -> Priced {
     let mut shared: f64 = prices.budgets.iter().zip(&model.budgets).map(|(price, grams)| price * grams).sum();
     for (t, price) in prices.cap.iter().enumerate() {
@@ -164,7 +169,7 @@ pub(super) fn price(model: &Model, prices: &Prices, ends: &[End]) -> Priced {
     Priced { ends: cheapest, bound, bound_here }
 }
 
-/// Returns all other possible ends of a job: late ones if its current end is late, else those in time.
+/// Returns all other possible ends of a job: late ends if its current end is late, else ends in time.
 fn others(model: &Model, job: usize, end: End) -> impl Iterator<Item = End> {
     let latest = model.latest(job);
     let mut all = Vec::new();

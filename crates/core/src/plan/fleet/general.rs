@@ -1,4 +1,5 @@
-//! Choice of the solver of the relaxation: one is tried first, and the other replaces it where it fails.
+//! Choice of the solver of the relaxation (caps hold on average over a slot): one solver is tried first, and the other
+//! replaces it where it fails.
 //!
 //! On 100,000 random fleets with five choices of penalties each, rounding stopped the structured method on 75 of
 //! 500,000 relaxations; the linear programme solved all 75 (`stress` in the tests). On `benches/relaxation.rs` it took
@@ -26,7 +27,7 @@ pub enum Solver {
     Lp,
 }
 
-/// Settings for solving relaxations.
+/// Settings for solving relaxations (problems in which caps hold on average over a slot).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Relaxer {
     pub(super) solver: Solver,
@@ -98,7 +99,7 @@ impl Method<'_> {
     }
 }
 
-/// Relaxation in which each job ends at its latest end, for comparing solvers.
+/// Relaxation (caps hold on average over a slot) in which each job ends at its latest end, for comparing solvers.
 pub struct Relaxation {
     model: Model,
     ends: Vec<End>,
@@ -114,8 +115,8 @@ impl Relaxation {
         Self { model, ends }
     }
 
-    /// Solves the relaxation with one solver alone, whatever its size, and returns the optimum in units of
-    /// [`Self::programme`]. `None` if the solver fails.
+    /// Solves the relaxation with one solver alone, whatever the problem's size, and returns the optimum in the units
+    /// of [`Self::programme`]. `None` if the solver fails.
     pub fn solve(&self, solver: Solver) -> Option<f64> {
         let method = Method::new(&self.model, &self.ends, Self::AIM);
         let interior = match solver {

@@ -12,14 +12,15 @@ use super::rows::Row;
 
 /// Duality gap, relative to the objective, and miss of the scaled rows at which the method stops.
 const CLOSE: f64 = 1e-9;
-/// The same gap and miss up to which an iterate counts as solved if rounding keeps the method from converging.
+/// Duality gap and miss, measured as for [`CLOSE`], up to which an iterate counts as solved if rounding keeps the
+/// method from converging.
 pub(super) const CLOSE_ENOUGH: f64 = 1e-6;
 /// Maximum number of iterations.
 pub(super) const MOST_ITERATIONS: usize = 100;
 /// Fraction of the longest possible step that is taken, so that all variables stay positive.
 const SHORT_OF_BOUNDARY: f64 = 0.99;
 
-/// Prices (dual values) of the rows.
+/// Prices (dual values) of the relaxation's constraints.
 #[derive(Clone, Debug)]
 pub(super) struct Prices {
     /// Price of each job's work, λ, in gCO2e per sample.
@@ -28,24 +29,27 @@ pub(super) struct Prices {
     pub(super) cap: Vec<f64>,
     /// Price of each job's own carbon budget in grams of cost per gram of carbon; not negative.
     pub(super) budget: Vec<f64>,
-    /// Price of each shared carbon budget, and of the one that applies in each slot, in the same unit; not negative.
+    /// Price of each shared carbon budget in the same unit as `budget`; not negative. `shared` has for each slot the
+    /// price of the shared budget that the slot belongs to.
     pub(super) budgets: Vec<f64>,
     pub(super) shared: Vec<f64>,
 }
 
 /// Result of the interior-point method.
 pub(super) struct Interior {
-    /// Each job's shares of the slots' time, slot after slot, one per point; at last the share after the job's end.
+    /// For each job, the shares of the slots' time at each of its points, slot after slot; the last value is the share
+    /// of the last slot's time after the job's end.
     pub(super) parts: Vec<Vec<f64>>,
     pub(super) prices: Prices,
     /// Fraction of each job's work that is not done.
     pub(super) missing: Vec<f64>,
-    /// Fraction of each job's work by which even the slowest points before its last slot do too much.
+    /// Surplus of each job, as a fraction of its work, if even the slowest points before its last slot do more than its
+    /// work.
     pub(super) surplus: Vec<f64>,
-    /// Excess over each job's carbon budget, and over each shared one, in grams.
+    /// Excess over each job's own carbon budget in grams; `over_shared` is the excess over each shared budget.
     pub(super) over_budget: Vec<f64>,
     pub(super) over_shared: Vec<f64>,
-    /// Value of the objective including penalties, in units of the method's scale.
+    /// Value of the objective including penalties, in the unit [`Method::scale`].
     pub(super) objective: f64,
     /// True if the method converged.
     pub(super) solved: bool,
@@ -53,7 +57,7 @@ pub(super) struct Interior {
 
 /// Distance of an iterate from the optimum.
 pub(super) struct Measure {
-    /// Duality gap, Σ value × reduced cost, and the number of terms in the sum.
+    /// Duality gap: Σ value × reduced cost over all variables; `variables` is the number of terms in this sum.
     product: f64,
     variables: usize,
     /// Largest miss of a row.
@@ -62,7 +66,7 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// Returns the larger of the duality gap, relative to the objective, and the largest miss.
+    /// Returns the larger of the duality gap, relative to the objective, and the largest miss of a row.
     pub(super) fn off(&self) -> f64 {
         (self.product / (1.0 + self.objective.abs())).max(self.infeasible)
     }
@@ -92,7 +96,7 @@ impl Method<'_> {
         self.rows.iter_mut().chain(self.caps.iter_mut().flatten()).for_each(|row| row.centre(mu));
     }
 
-    /// Computes the blocks' reduced costs from the rows' prices, up to a constant per block.
+    /// Computes the reduced costs of the blocks' variables from the rows' prices, up to a constant per block.
     pub(super) fn reduce_costs(&mut self) {
         let prices = Step {
             cap: self.caps.iter().map(|cap| cap.map_or(0.0, |row| row.dual)).collect(),
@@ -113,7 +117,8 @@ impl Method<'_> {
         }
     }
 
-    /// Iterates until the method converges, rounding or the number of iterations stops it, or `go_on` returns false.
+    /// Iterates until the method converges, rounding or the maximum number of iterations stops it, or `go_on` returns
+    /// false.
     pub(super) fn run(mut self, most_iterations: usize, go_on: &dyn Fn() -> bool) -> Interior {
         self.start();
         // Rounding can make late steps worse, so the iterate closest to the optimum is kept.
@@ -192,8 +197,9 @@ impl Method<'_> {
         Measure { product, variables, infeasible, objective }
     }
 
-    /// Returns the maximum steps of a predictor in shares and in prices, and the coefficients of the duality gap after
-    /// it: constant, by the step in prices, by that in shares, by the product of both.
+    /// Returns first the maximum step of a predictor in the shares, second that in the prices, third the coefficients
+    /// of the duality gap after both steps: the constant, and the factors of the step in prices, of the step in shares
+    /// and of the product of both.
     fn reach(&self, step: &Step) -> (f64, f64, [f64; 4]) {
         let (mut primal, mut dual) = (1.0_f64, 1.0_f64);
         let mut sums = [0.0; 4];
@@ -206,7 +212,7 @@ impl Method<'_> {
                 let (g, r, p) = self.model.jobs[j].features(t, last);
                 let (mut high, mut low, mut both, mut turned, mut twice) = (0.0_f64, 0.0_f64, 0.0, 0.0, 0.0);
                 for l in 0..y.len() {
-                    // `turn` is the relative decrease of the reduced cost; that of the variable is 1 − `turn`.
+                    // `turn` is the relative decrease of the reduced cost, and 1 − `turn` that of the share.
                     let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
                     let product = y[l] * z[l];
                     high = high.max(turn);
@@ -235,7 +241,8 @@ impl Method<'_> {
         (1.0 / primal, 1.0 / dual, sums)
     }
 
-    /// Prepares the corrector: computes its addition to each variable and the right sides.
+    /// Prepares the corrector: computes its addition to each variable, and the right sides of its Newton system.
+    /// `target` is the product of value and reduced cost that the corrector aims at.
     fn correct(&mut self, predictor: &Step, target: f64) {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {

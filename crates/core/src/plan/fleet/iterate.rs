@@ -1,4 +1,5 @@
-//! State of the interior-point method ([`super::interior`]): values and prices of blocks and rows, scaled to about 1.
+//! State of the interior-point method ([`super::interior`]): values and prices of blocks (one job in one slot) and rows
+//! (constraints), scaled to about 1.
 
 use super::model::{End, Job, Model};
 use super::rows::{Blocks, Row};
@@ -6,7 +7,7 @@ use super::rows::{Blocks, Row};
 /// Quantity that a relaxation minimises.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Aim {
-    /// Cost, with penalties for missed work and exceeded budgets.
+    /// The plans' cost, with penalties for missed work and exceeded carbon budgets.
     Cost {
         /// Factor of the penalty for missed work, as a multiple of the largest possible cost.
         work: f64,
@@ -15,14 +16,14 @@ pub(super) enum Aim {
         /// True if the penalty for missed work rises with priority, because some work must be missed.
         ranked: bool,
     },
-    /// Misses, whatever the cost: missed work weighted by priority, then exceeded budgets.
+    /// Misses alone, whatever the cost: missed work weighted by priority, then exceeded carbon budgets.
     Misses,
 }
 
-/// Penalty factor of missed work and of exceeded budgets in the first relaxation of a search.
+/// Penalty factor (see [`Aim::Cost`]) of missed work and of exceeded budgets in the first relaxation of a search.
 pub(super) const FIRST_FACTOR: f64 = 30.0;
 
-/// Weight of a priority's work relative to work of the next lower priority.
+/// Weight of work of one priority relative to work of the next lower priority.
 const PRIORITY: f64 = 30.0;
 
 /// State of the interior-point method.
@@ -35,21 +36,24 @@ pub(super) struct Method<'a> {
     pub(super) cap_scale: Vec<f64>,
     /// Rows of the jobs' work, one per job, then of the jobs' own carbon budgets, then of the shared ones.
     pub(super) rows: Vec<Row>,
-    /// Index in `rows` of each job's own carbon budget, and the budget's scale in grams.
+    /// Index in `rows` of each job's own carbon budget, `None` without one; `budget_scale` is the unit of the row in
+    /// grams.
     pub(super) budget_row: Vec<Option<usize>>,
     pub(super) budget_scale: Vec<f64>,
-    /// Index in `rows` of the first shared carbon budget, and the scale of all shared budgets in grams.
+    /// Index in `rows` of the first shared carbon budget; `shared_scale` is the unit of the rows of all shared budgets
+    /// in grams.
     pub(super) first_shared: usize,
     pub(super) shared_scale: f64,
-    /// Scale of the objective in grams.
+    /// Unit of the objective in grams.
     pub(super) scale: f64,
-    /// For each capped slot, the Newton system's coefficients of its cap with all other rows, and its diagonal element.
+    /// For each capped slot, the coefficients that couple the slot's cap with all other rows in the Newton system;
+    /// `pivots` has the diagonal elements of the caps.
     pub(super) coupling: Vec<Vec<f64>>,
     pub(super) pivots: Vec<f64>,
 }
 
 impl<'a> Method<'a> {
-    /// Creates the relaxation with given ends of the jobs.
+    /// Creates the relaxation of a model in which the slots in which the jobs end are given.
     pub(super) fn new(model: &'a Model, ends: &[End], aim: Aim) -> Self {
         let slots = model.seconds.len();
         let total = |j: &Job| (0..slots).map(|t| j.max_second_cost(t) * model.seconds[t]).sum::<f64>();
@@ -116,13 +120,13 @@ impl<'a> Method<'a> {
         }
     }
 
-    /// Returns the index of the row of the shared carbon budget that a slot belongs to.
+    /// Returns the index of the row of the shared carbon budget that a slot belongs to; `None` if it belongs to none.
     pub(super) fn shared_row(&self, t: usize) -> Option<usize> {
         self.model.budget_of[t].map(|budget| self.first_shared + budget)
     }
 
-    /// Returns the factors of a block's limit, throughput, power and power in the rows of cap, work, own and shared
-    /// budget.
+    /// Returns the factors by which a block enters rows: its limit in the cap's row, its throughput in the row of the
+    /// job's work, its power in the rows of the job's own and of the shared carbon budget.
     pub(super) fn factors(&self, j: usize, t: usize) -> [f64; 4] {
         let span = self.blocks[j].span[t];
         let grams = span * self.model.carbon[t];
@@ -131,7 +135,8 @@ impl<'a> Method<'a> {
     }
 }
 
-/// Returns a first guess of λ in gCO2e per sample: the cost of raising a job from its slowest to its fastest point.
+/// Returns a first guess of λ in gCO2e per sample: the cost per additional sample of raising a job from its lowest to
+/// its highest limit.
 fn usual_price(model: &Model, job: &Job, end: End) -> f64 {
     let last = job.points() - 1;
     let gain = job.rate[last] - job.rate[0];

@@ -1,4 +1,4 @@
-//! Conversion of several jobs' requests into one fleet problem, and of the problem's solution into the jobs' plans.
+//! Conversion of several jobs' planning requests into one joint problem, and of the problem's solution into plans.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::plan::schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Samples, Seconds, Watts};
 
-/// Minimum saving per additional kilowatt-hour of cap from which the cap is given as the reason.
+/// Saving per additional kilowatt-hour under the cap from which on the cap is given as the reason for a job's speed.
 const LEAST_SAVING: GramsPerKwh = GramsPerKwh::new(0.5);
 
 /// One of several jobs that are planned jointly.
@@ -23,15 +23,16 @@ pub struct Member<'a> {
     pub request: Request<'a>,
     /// Priority: if not all constraints can be met, jobs of the lowest priority yield first. Default zero.
     pub priority: i32,
-    /// Power that a cap counts at each point of the job's profile, in order: the limits in force, summed over the job's
-    /// GPUs. Missing values count as P_max.
+    /// Power that a cap counts at each point of the job's profile, in the profile's order: the limits in force at the
+    /// point, summed over the job's GPUs. Missing values count as P_max.
     pub limits: &'a [Watts],
-    /// Power that a cap counts for the job's GPUs without a plan and after its end: the sum of their lowered limits.
+    /// Power that a cap counts for the job's GPUs if there is no plan and after the plan's end: the sum of their
+    /// lowered limits.
     pub at_rest: Watts,
 }
 
 impl Member<'_> {
-    /// Returns the power that a cap counts at a point of the profile.
+    /// Returns the power that a cap counts at a point with this index in the job's profile.
     pub(super) fn limit(&self, point: usize) -> Watts {
         self.limits.get(point).copied().unwrap_or(self.request.max_power)
     }
@@ -40,13 +41,13 @@ impl Member<'_> {
 /// Constraints shared by several jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
-    /// The node's cap less the limits of GPUs of no member, W. Times without a value are not capped.
+    /// The node's cap less the limits of all GPUs that belong to no member, W. Times without a value are not capped.
     pub cap: &'a TimeSeries<Watts>,
     /// Emissions that all jobs together may still cause within each time span; unlimited at other times.
     pub carbon_budget: Option<&'a TimeSeries<GramsCo2e>>,
 }
 
-/// A member with work to do.
+/// A member (jointly planned job) with work to do.
 struct Active<'a> {
     /// Index of the member among all members.
     place: usize,
@@ -58,10 +59,11 @@ struct Active<'a> {
     cut: Option<DateTime<Utc>>,
     /// Index of the usable point with the lowest limit.
     lowest: usize,
-    /// Pauses and checkpoints of the job's plan alone: times without progress, with the activity then.
+    /// Time spans without progress in the plan made for this job alone, each with the job's activity: pause or
+    /// checkpoint.
     still: Vec<(Slot, JobActivity)>,
     known_until: DateTime<Utc>,
-    /// The slots of all members, with the carbon intensities of this job's forecast.
+    /// The slots that all members are planned over, with the carbon intensities of this job's forecast.
     slots: Vec<PlanSlot>,
 }
 
@@ -72,8 +74,8 @@ pub(super) struct Joint<'a> {
 }
 
 impl<'a> Joint<'a> {
-    /// Creates the problem. `alone` are the members' plans without shared constraints. `None` if no member has work to
-    /// do or the problem is invalid.
+    /// Creates the problem. `alone` are the members' plans made without shared constraints. `None` if no member has
+    /// work to do or the problem is invalid.
     pub(super) fn new(
         members: &'a [Member<'a>],
         alone: &[Result<Plan, Unplannable>],
@@ -93,7 +95,8 @@ impl<'a> Joint<'a> {
             let (slots, known_until) = job.planner.horizon(until).ok()?;
             job.known_until = known_until;
             bounds.extend(slots.iter().map(|s| s.slot.end()));
-            // A slot that extends beyond the latest end would average the job's limits over more time than it has.
+            // In a slot that extends beyond the job's latest end, the limits would be averaged over more time than the
+            // job has.
             bounds.extend(job.latest_end);
             bounds.extend(job.still.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
             own.push(slots);
@@ -143,7 +146,7 @@ impl<'a> Active<'a> {
         let cut = (request.work == Work::Unknown).then_some(window);
         let (samples, latest_end) = match planner.due() {
             Due::Done => return None,
-            // As much work as in the job's plan alone.
+            // As much work as in the plan made for the job alone.
             Due::NothingNow => (alone.expected.samples, Some(window)),
             Due::Work(due) => (due.samples, due.latest_end.map(|(end, _)| end)),
         };
@@ -164,7 +167,7 @@ impl<'a> Active<'a> {
             .max(self.latest_end.unwrap_or(self.member.request.now))
     }
 
-    /// Returns the job's activity in a slot of a pause or a checkpoint; `None` if the job trains.
+    /// Returns what the job does in a slot without progress, pause or checkpoint; `None` if the job trains in the slot.
     fn activity(&self, slot: &Slot) -> Option<JobActivity> {
         self.still.iter().find(|(still, _)| still.contains(slot.start())).map(|(_, activity)| *activity)
     }
@@ -274,7 +277,8 @@ impl<'a> Active<'a> {
     }
 }
 
-/// Returns the slots between bounds. Bounds less than a second after the previous one are skipped.
+/// Returns the slots between adjacent `bounds` from `now` to `end`. Bounds less than a second after the previous one
+/// are skipped.
 fn between(bounds: &BTreeSet<DateTime<Utc>>, now: DateTime<Utc>, end: DateTime<Utc>) -> Vec<Slot> {
     let mut slots = Vec::new();
     let mut start = now;
@@ -289,7 +293,7 @@ fn between(bounds: &BTreeSet<DateTime<Utc>>, now: DateTime<Utc>, end: DateTime<U
     slots
 }
 
-/// Gives slots the time-weighted mean intensities of `known`, which divides time differently.
+/// Gives slots the time-weighted mean intensities of `known`, whose slots have other boundaries.
 fn with_intensities(slots: &[Slot], known: &[PlanSlot]) -> Vec<PlanSlot> {
     let mut from = 0;
     let of = |slot: &Slot| {

@@ -1,10 +1,11 @@
-//! Joint planning of several jobs (the fleet) under shared caps and carbon budgets (`planning.md` §3), in numbers.
+//! Joint planning of several jobs (the fleet) under shared power caps and carbon budgets (`planning.md` §3).
 //!
-//! [`solve_fleet`] solves a [`FleetProblem`] in three steps. Jobs without binding shared constraints are solved one by
-//! one. Else the slot in which each job ends is chosen, and a structured interior-point method solves the relaxation
-//! for this choice, in which caps hold on average over a slot; its prices (multipliers of the constraints) show cheaper
-//! ends, or prove that there are none. Where this method fails, or the settings ask for it, a general linear programme
-//! solves the relaxation ([`Solver`]). At last the averages become limits whose sum keeps the cap at every instant.
+//! [`solve_fleet`] solves a [`FleetProblem`] in three steps. If no shared constraint binds, the jobs are solved one by
+//! one. Else the search chooses the slot in which each job ends, and a structured interior-point method solves the
+//! relaxation for this choice, in which caps hold only on average over a slot. The prices of the relaxation
+//! (multipliers of the constraints) show cheaper ends, or prove that there are none. Where the interior-point method
+//! fails, or the settings ask for it, a general linear programme solves the relaxation ([`Solver`]). At last the
+//! averages are converted to power limits whose sum keeps the cap at every instant.
 
 mod alone;
 mod arrange;

@@ -1,4 +1,5 @@
-//! The fleet problem in numbers: pruned points, seconds, grams per joule and per second, and the possible ends of jobs.
+//! The joint planning problem in plain numbers: useful points only, seconds, grams per joule and per second, and the
+//! possible ends of jobs.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +12,23 @@ pub(super) const ROUNDING: f64 = 1e-9;
 /// Relative miss of a row (a constraint of the relaxation) that counts as rounding of the interior-point method.
 pub(super) const MISSED: f64 = 1e-7;
 
-/// Points of a job that an average over a slot can need, among those that the slot's cap allows.
+/// Points of a job that the best average over a slot can need, among the points that the slot's cap allows.
 pub(super) struct Needed {
     /// Indices of these points among the job's points.
     pub(super) points: Vec<usize>,
-    /// Limits, throughputs and powers: first 0 for the time after the job's end, then those of each point.
+    /// Limits of these points, in `rate` their throughputs and in `power` their powers. Each starts with a 0 for the
+    /// time after the job's end.
     limit: Vec<f64>,
     rate: Vec<f64>,
     power: Vec<f64>,
 }
 
-/// One job of the fleet problem in numbers.
+/// One job of the joint planning problem in plain numbers.
 pub(super) struct Job {
-    /// Indices in [`FleetJob::points`] of the undominated points, from the lowest limit up.
+    /// Indices in [`FleetJob::points`] of the points that no other point dominates, from the lowest limit up.
     pub(super) places: Vec<usize>,
-    /// Limit of each point less the resting limit, W. Here and in `rate` and `power` a 0 for the ended job comes last.
+    /// Limit of each point less the resting limit (which counts after the job's end), W. `limit`, `rate` and `power`
+    /// each end with a 0 for the ended job.
     pub(super) limit: Vec<f64>,
     /// Throughput of each point, samples/s.
     pub(super) rate: Vec<f64>,
@@ -37,7 +40,8 @@ pub(super) struct Job {
     pub(super) time_cost: f64,
     /// Remaining samples.
     pub(super) work: f64,
-    /// Slot of the latest end and the seconds of this slot before it; without a latest end, the whole last slot.
+    /// First the index of the slot with the latest end, second the seconds of this slot before the latest end; without
+    /// a latest end, the whole last slot.
     pub(super) latest: (usize, f64),
     /// The job's own carbon budget, gCO2e.
     pub(super) budget: Option<f64>,
@@ -46,13 +50,13 @@ pub(super) struct Job {
     /// True for each slot in which the job pauses; empty if it never pauses.
     still: Vec<bool>,
     needed: Vec<Needed>,
-    /// Index in `needed` of each slot's points.
+    /// Index of each slot's points in `needed`.
     needed_in: Vec<usize>,
 }
 
 impl Job {
-    /// Finds the points that an average can need under each cap: a mixture replaces a point only where all limits in it
-    /// are allowed.
+    /// Finds the points that an average over a slot can need under each cap. A mixture of points replaces another point
+    /// only where the cap allows all limits in the mixture.
     fn find_needed(&mut self, points: &[FleetPoint], caps: &[Option<f64>]) {
         let sorted: Vec<FleetPoint> = self.places.iter().map(|place| points[*place]).collect();
         let mut known: BTreeMap<usize, usize> = BTreeMap::new();
@@ -78,12 +82,13 @@ impl Job {
         self.still.get(slot).is_some_and(|still| *still)
     }
 
-    /// Returns the points that an average over a slot can need.
+    /// Returns the points that the best average over a slot can need.
     pub(super) fn needed(&self, slot: usize) -> &Needed {
         &self.needed[self.needed_in[slot]]
     }
 
-    /// Returns limit, throughput and power of the slot's needed points, after those of an ended job if the job may end.
+    /// Returns the limits, throughputs and powers of the points that a slot can need. If `may_end`, each starts with a
+    /// 0 for the time after the job's end.
     pub(super) fn features(&self, slot: usize, may_end: bool) -> (&[f64], &[f64], &[f64]) {
         let (needed, first) = (self.needed(slot), usize::from(!may_end));
         (&needed.limit[first..], &needed.rate[first..], &needed.power[first..])
@@ -103,7 +108,7 @@ impl Job {
         self.needed(slot).points.iter().map(|l| self.rate[*l]).fold(f64::INFINITY, f64::min)
     }
 
-    /// Returns the lowest limit less the resting limit, W.
+    /// Returns the lowest limit of any point less the resting limit, W.
     pub(super) fn lowest(&self) -> f64 {
         self.limit[0]
     }
@@ -123,10 +128,10 @@ impl Job {
     }
 }
 
-/// Choice of a job's end. All slots before it are full.
+/// Choice of a job's end. The job fills all slots before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct End {
-    /// Slot in which the job ends.
+    /// Index of the slot in which the job ends.
     pub(super) slot: usize,
     /// Seconds of that slot in which the job may run.
     pub(super) seconds: f64,
@@ -134,7 +139,7 @@ pub(super) struct End {
     pub(super) late: bool,
 }
 
-/// The fleet problem in numbers.
+/// The joint planning problem in plain numbers.
 pub(super) struct Model {
     /// Duration of each slot, s.
     pub(super) seconds: Vec<f64>,
@@ -143,10 +148,10 @@ pub(super) struct Model {
     /// Cap of each slot less the resting limits of all jobs and the limits of pausing ones, W; `None` if uncapped.
     pub(super) caps: Vec<Option<f64>>,
     pub(super) jobs: Vec<Job>,
-    /// Shared carbon budgets, gCO2e, and the index of the budget that each slot belongs to.
+    /// Shared carbon budgets, gCO2e; `budget_of` has for each slot the index of the budget that it belongs to.
     pub(super) budgets: Vec<f64>,
     pub(super) budget_of: Vec<Option<usize>>,
-    /// Penalty for a second after the latest end, higher than any other cost, gCO2e.
+    /// Penalty for a second after the latest end, gCO2e; higher than any other cost.
     pub(super) lateness: f64,
     /// Preferred minimum duration of a part of a slot, s.
     pub(super) shortest: f64,
@@ -180,12 +185,12 @@ impl Model {
         self.seconds.len() - 1
     }
 
-    /// Returns the seconds of a full slot in which a job can train: 0 if the job pauses.
+    /// Returns the seconds of a full slot in which a job can train; 0 if the job pauses in the slot.
     pub(super) fn span(&self, job: usize, slot: usize) -> f64 {
         if self.jobs[job].stands_still(slot) { 0.0 } else { self.seconds[slot] }
     }
 
-    /// Returns the seconds before an end in which a job can train.
+    /// Returns the seconds in which a job can train before a given end.
     pub(super) fn time(&self, job: usize, end: End) -> f64 {
         (0..end.slot).map(|t| self.span(job, t)).sum::<f64>() + end.seconds
     }
@@ -212,7 +217,7 @@ impl Model {
         End { slot, seconds, late: slot > latest.slot || (slot == latest.slot && seconds > latest.seconds) }
     }
 
-    /// Returns the next later end; `None` at the end of the horizon.
+    /// Returns the next end after a given one; `None` at the end of the horizon.
     pub(super) fn later(&self, job: usize, end: End) -> Option<End> {
         let latest = self.latest(job);
         let cut = end == latest && latest.seconds < self.span(job, latest.slot);
@@ -237,12 +242,13 @@ impl Model {
         self.jobs.iter().zip(ends).filter(runs).map(|(job, _)| job)
     }
 
-    /// Returns the cap of a slot, raised to the sum of the lowest limits where even these exceed it.
+    /// Returns the cap of a slot, raised to the sum of the running jobs' lowest limits where even these exceed it;
+    /// `None` if uncapped.
     pub(super) fn cap(&self, slot: usize, ends: &[End]) -> Option<f64> {
         self.caps[slot].map(|cap| cap.max(self.least(slot, ends)))
     }
 
-    /// Returns the greatest work that a job can do until an end without caps, in samples.
+    /// Returns the greatest work that a job could do until a given end if there were no caps, in samples.
     pub(super) fn max_work(&self, job: usize, end: End) -> f64 {
         self.time(job, end) * self.jobs[job].fastest()
     }

@@ -1,12 +1,12 @@
-//! Newton system of the interior-point method. First the blocks (one job in one slot) are eliminated, which leaves the
-//! covariance of each block's limit, throughput and power; then the caps, since no two slots share one. A dense system
-//! with one row per job and budget remains.
+//! Newton system of the interior-point method ([`super::interior`]). First the blocks (a block is one job in one slot)
+//! are eliminated, which leaves the covariance of each block's limit, throughput and power; then the caps are
+//! eliminated, since no two slots share a cap. A dense system with one row per job and per carbon budget remains.
 
 use super::dense::Cholesky;
 use super::iterate::Method;
 use super::rows::Row;
 
-/// Newton step: increase of the prices of the caps and of the other rows.
+/// Newton step: increase of the prices (dual values) of the caps and of the other rows.
 pub(super) struct Step {
     pub(super) cap: Vec<f64>,
     pub(super) row: Vec<f64>,
@@ -62,8 +62,9 @@ impl Method<'_> {
         Cholesky::new(dense, n)
     }
 
-    /// Updates a block's means, the sum of its weights y/z and the predictor's right sides. Returns the weighted
-    /// covariances of limit with limit, limit with throughput and throughput with throughput.
+    /// Updates a block's means, the sum of its weights y/z (share of time / reduced cost) and the predictor's right
+    /// sides. Returns the weighted covariances of limit with limit, limit with throughput, and throughput with
+    /// throughput.
     fn weigh(&mut self, j: usize, t: usize) -> [f64; 3] {
         let blocks = &mut self.blocks[j];
         let (range, last) = (blocks.range(t), blocks.is_last(t));
@@ -93,7 +94,7 @@ impl Method<'_> {
         [gg, gr, rr]
     }
 
-    /// Returns the weighted covariances of a block's power with its limit, its throughput and itself.
+    /// Returns the weighted covariances of a block's power with its limit, with its throughput and with its power.
     fn weigh_power(&self, j: usize, t: usize) -> [f64; 3] {
         let blocks = &self.blocks[j];
         let (range, [mg, mr, mp]) = (blocks.range(t), blocks.mean[t]);
@@ -109,7 +110,7 @@ impl Method<'_> {
         [gp, rp, pp]
     }
 
-    /// Returns the step in prices for the current right sides of the blocks and the right sides `right` of the rows.
+    /// Returns the step in prices for the blocks' current right sides; `right` gives the right side of each row.
     pub(super) fn solve(&self, dense: &Cholesky, right: fn(&Row) -> f64) -> Step {
         let mut row: Vec<f64> = self.rows.iter().map(right).collect();
         let mut cap: Vec<f64> = self.caps.iter().map(|cap| cap.as_ref().map_or(0.0, right)).collect();
@@ -134,7 +135,7 @@ impl Method<'_> {
         Step { cap, row }
     }
 
-    /// Returns by how much a step lowers a block's reduced costs per unit of limit, throughput and power.
+    /// Returns by how much a step lowers a block's reduced costs per unit of limit, of throughput and of power.
     pub(super) fn slopes(&self, step: &Step, j: usize, t: usize) -> [f64; 3] {
         let [fg, fr, fb, fs] = self.factors(j, t);
         let own = self.budget_row[j].map_or(0.0, |row| fb * step.row[row]);
@@ -142,7 +143,8 @@ impl Method<'_> {
         [fg * step.cap[t], fr * step.row[j], own + shared]
     }
 
-    /// Stores in each block the part of a step's decrease that is the same for all its variables.
+    /// Stores in each block the part of a step's decrease of reduced costs that is the same for all variables of the
+    /// block.
     pub(super) fn set_bases(&mut self, step: &Step) {
         for j in 0..self.blocks.len() {
             for t in 0..self.blocks[j].span.len() {

@@ -1,4 +1,5 @@
-//! Joint planning of several jobs with shared constraints (`planning.md` §3).
+//! Joint planning of several jobs with shared constraints: a power cap or a carbon budget of the node (`planning.md`
+//! §3).
 
 use std::fmt;
 
@@ -13,13 +14,13 @@ use crate::plan::request::Unplannable;
 use crate::plan::schedule::Plan;
 use crate::units::{GramsCo2e, Lasting, Seconds, Watts};
 
-/// Excess over the cap that counts as rounding.
+/// Excess of the limits over the cap that counts as rounding.
 const NO_POWER: Watts = Watts::new(1e-3);
 
-/// A shared constraint that the joint plans violate, with the excess over it.
+/// A constraint shared by all jobs that their joint plans violate, with the excess over the constraint.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SharedViolation {
-    /// The sum of limits exceeds the node's cap.
+    /// The sum of the jobs' power limits exceeds the node's cap.
     Cap {
         /// Maximum excess over the cap.
         by: Watts,
@@ -41,7 +42,7 @@ impl fmt::Display for SharedViolation {
             Self::Cap { by, during } => {
                 let (by, during) = (by.get(), Lasting(*during));
                 write!(f, "the plans exceed the node's cap by up to {by:.0} W during {during}: ")?;
-                f.write_str("even the lowest limits add up to more")
+                f.write_str("even the lowest limits of all GPUs add up to more")
             }
             Self::SharedBudget { during, by } => {
                 let (until, by) = (during.end().format("%FT%TZ"), by.get());
@@ -55,22 +56,25 @@ impl fmt::Display for SharedViolation {
 /// Plans of several jobs that were made together under shared constraints.
 #[derive(Clone, Debug)]
 pub struct JointPlan {
-    /// One plan per member, in their order. A plan's verdict lists the job's own promises that the plan breaks.
+    /// One plan per member (jointly planned job), in the members' order. A plan's verdict lists the job's own promises
+    /// that the plan breaks.
     pub plans: Vec<Result<Plan, Unplannable>>,
     /// Shared constraints that the plans violate.
     pub broken: Vec<SharedViolation>,
-    /// Relative gap between the plans' cost and its lower bound, 0 to 1; zero also if constraints are violated.
+    /// Relative gap between the plans' cost and the lower bound of any plans' cost, 0 to 1; zero also if constraints
+    /// are violated.
     pub gap: f64,
-    /// True if the search was not stopped early. Plans meet the cap either way.
+    /// True if the search for better plans was not stopped early. Plans meet the cap either way.
     pub finished: bool,
 }
 
 /// Plans jobs jointly: at each time, the limits in force of running jobs and the resting limits of ended jobs sum up to
-/// no more than the cap. If no shared constraint binds, each plan is that of [`plan`]. The requests of all members must
-/// have the same `now`.
+/// no more than the cap. If no shared constraint binds, each plan is the job's own ([`plan`]). The requests of all
+/// members must have the same `now`.
 ///
-/// If not all constraints can be met, carbon budgets yield first, then time constraints, the lowest priority first, and
-/// the cap only if even the lowest limits exceed it. A job pauses when its plan alone would, at its lowest limit.
+/// If not all constraints can be met, carbon budgets yield first, then time constraints, those of the lowest priority
+/// first, and the cap only if even the lowest limits exceed it. A job pauses at the times at which its own plan pauses,
+/// with its GPUs at their lowest limits.
 ///
 /// `solver` solves the joint problem; `go_on` is called from time to time and returns false to stop the search.
 pub fn plan_jointly(
@@ -92,7 +96,7 @@ pub fn plan_jointly(
     JointPlan { broken: broken(members, &plans, shared), plans, gap, finished: solution.finished }
 }
 
-/// Returns the shared constraints that the plans violate.
+/// Returns the shared constraints that the plans together violate.
 pub(in crate::plan) fn broken(
     members: &[Member<'_>],
     plans: &[Result<Plan, Unplannable>],
@@ -113,7 +117,7 @@ pub(in crate::plan) fn broken(
     broken
 }
 
-/// Returns the maximum excess of the plans' limits over a cap, and the total duration of the excess.
+/// Returns first the maximum excess of the plans' limits over a cap, second the total duration of the excess.
 fn above_cap(members: &[Member<'_>], plans: &[Result<Plan, Unplannable>], cap: &TimeSeries<Watts>) -> (Watts, Seconds) {
     let Some(now) = members.iter().map(|member| member.request.now).min() else {
         return (Watts::ZERO, Seconds::ZERO);

@@ -1,4 +1,4 @@
-//! Joint planning problem of several jobs, and its solution (`planning.md` §3).
+//! Joint planning problem of several jobs that share power caps or carbon budgets, and its solution (`planning.md` §3).
 
 use chrono::{DateTime, Utc};
 
@@ -6,7 +6,7 @@ use crate::domain::{Slot, TimeSeries};
 use crate::plan::job::{InvalidProblem, PlanSlot, SHORTEST, check_horizon};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Power and throughput of a job at one setting, with the sum of limits that a cap counts.
+/// Operating point: power and throughput of a job at one setting, with the sum of limits that a cap counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FleetPoint {
     /// Average power of all the job's GPUs, p(l).
@@ -17,14 +17,14 @@ pub struct FleetPoint {
     pub limit: Watts,
 }
 
-/// One job of a fleet problem.
+/// One job of a joint planning problem.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetJob {
-    /// Usable points in any order.
+    /// Usable operating points in any order.
     pub points: Vec<FleetPoint>,
     /// Remaining work of the job.
     pub work: Samples,
-    /// Earlier of the deadline and the end of the slowdown budget.
+    /// Earlier of the deadline and the time at which the maximum slowdown is used up; `None` without both.
     pub latest_end: Option<DateTime<Utc>>,
     /// Weight of carbon, η, from 0 to 1; 1 − η is the weight of time.
     pub eta: f64,
@@ -36,21 +36,26 @@ pub struct FleetJob {
     pub carbon_budget: Option<GramsCo2e>,
     /// Priority: if not all constraints can be kept, jobs of the lowest priority yield first.
     pub priority: i32,
-    /// Power that a cap counts for the job's GPUs after its end. Values above the job's lowest limit count as that.
+    /// Power that a cap counts for the job's GPUs after the job's end. Values above the job's lowest limit count as the
+    /// lowest limit.
     pub at_rest: Watts,
-    /// Intensity that the objective uses in each slot; `None` if it is the carbon intensity.
+    /// Intensity that the objective uses in each slot, such as a mixture of carbon and price; `None` if it is the
+    /// carbon intensity.
     pub weighed: Option<Vec<GramsPerKwh>>,
-    /// True for each slot with a pause, at the job's lowest limit and without counted energy; empty if it never pauses.
+    /// True for each slot in which the job pauses: it is then at its lowest limit, and the energy of the pause is not
+    /// part of this problem. Empty if the job never pauses.
     pub still: Vec<bool>,
 }
 
 impl FleetJob {
-    /// Returns the index that stands for a pause in [`FleetSchedule::parts`]: the one after the job's points.
+    /// Returns the index that stands for a pause in [`FleetSchedule::parts`]: the index after those of the job's
+    /// points.
     pub fn standing_still(&self) -> usize {
         self.points.len()
     }
 
-    /// Returns the sum of limits in force at a point index of [`FleetSchedule::parts`]; the lowest for a pause.
+    /// Returns the sum of limits in force at a point with this index in [`FleetSchedule::parts`]; during a pause, the
+    /// lowest.
     pub fn limit(&self, place: usize) -> Watts {
         self.points.get(place).map_or(self.lowest(), |point| point.limit)
     }
@@ -60,7 +65,7 @@ impl FleetJob {
         self.points.iter().map(|p| p.limit).reduce(Watts::min).unwrap_or_default()
     }
 
-    /// Returns the power that a cap counts for the job's GPUs after its end.
+    /// Returns the power that a cap counts for the job's GPUs after the job's end.
     pub(super) fn rest(&self) -> Watts {
         self.at_rest.min(self.lowest())
     }
@@ -72,19 +77,20 @@ pub struct FleetProblem {
     pub(super) slots: Vec<PlanSlot>,
     pub(super) caps: Vec<Option<Watts>>,
     pub(super) jobs: Vec<FleetJob>,
-    /// Emissions that all jobs together may cause within each time span.
+    /// Maximum emissions of all jobs together within each time span.
     pub(super) carbon_budgets: TimeSeries<GramsCo2e>,
-    /// Preferred minimum duration of a part of a slot.
+    /// Preferred minimum duration of a part of a slot, in which all limits are constant.
     pub(super) shortest: Seconds,
 }
 
 impl FleetProblem {
     /// Creates a problem. `slots` are contiguous and the first starts now; `caps` has for each slot the maximum sum of
-    /// these jobs' limits at any instant; `carbon_budgets` is the maximum of all jobs' emissions within each time span
-    /// (a slot belongs to the span in which it starts).
+    /// these jobs' limits at any instant, `None` without a cap; `carbon_budgets` is the maximum of all jobs' emissions
+    /// within each time span (a slot belongs to the span in which it starts).
     ///
     /// # Errors
-    /// For invalid input. Infeasible problems are valid; the solver reports them.
+    /// For invalid input. A problem whose constraints cannot all be kept is valid input; the solver reports the
+    /// violations.
     pub fn new(
         slots: Vec<PlanSlot>,
         caps: Vec<Option<Watts>>,
@@ -111,20 +117,22 @@ impl FleetProblem {
         Ok(Self { slots, caps, jobs, carbon_budgets, shortest: SHORTEST })
     }
 
-    /// Returns the index of the shared carbon budget that a slot belongs to.
+    /// Returns the index of the shared carbon budget that a slot belongs to; `None` if it belongs to none.
     pub(super) fn budget_of(&self, t: usize) -> Option<usize> {
         let start = self.slots[t].slot.start();
         self.carbon_budgets.points().iter().position(|(span, _)| span.contains(start))
     }
 
-    /// Returns the end of the shared carbon budget that binds in a slot, and whether the budget is kept.
+    /// Returns first the end of the shared carbon budget that binds in a slot, second whether the budget is kept;
+    /// `None` if none binds.
     pub(in crate::plan) fn binding_budget(&self, solution: &FleetSolution, t: usize) -> Option<(DateTime<Utc>, bool)> {
         let budget = self.budget_of(t).filter(|_| solution.budget_prices[t] > 1e-6)?;
         let broken = |b: &Breach| matches!(b, Breach::SharedBudget { budget: broken, .. } if *broken == budget);
         Some((self.carbon_budgets.points()[budget].0.end(), !solution.breaches.iter().any(broken)))
     }
 
-    /// Returns the emissions within each shared carbon budget; `grams` returns those of all jobs in a slot.
+    /// Returns the emissions of all jobs within the time span of each shared carbon budget; `grams` returns their
+    /// emissions in a slot.
     pub(super) fn within_budgets(&self, grams: impl Fn(usize) -> GramsCo2e) -> Vec<GramsCo2e> {
         let mut sums = vec![GramsCo2e::ZERO; self.carbon_budgets.points().len()];
         for t in 0..self.slots.len() {
@@ -133,7 +141,8 @@ impl FleetProblem {
         sums
     }
 
-    /// Returns the problem with a preferred minimum time at one setting. A dwell below a second counts as a second.
+    /// Returns the problem with a preferred minimum time at one setting (dwell). Values below a second count as a
+    /// second.
     #[must_use]
     pub fn with_dwell(self, dwell: Seconds) -> Self {
         Self { shortest: dwell.max(SHORTEST), ..self }
@@ -174,10 +183,10 @@ fn check_job(job: &FleetJob) -> Result<(), InvalidProblem> {
 /// Schedule of one job: points over time, with cost and end.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSchedule {
-    /// For each used slot in time order: the points used (indices in [`FleetJob::points`]) in the order in which they
-    /// are in force, and the time at each. All slots but the last are full.
+    /// For each used slot in time order, its parts in the order in which they are in force: first the index of the
+    /// point in [`FleetJob::points`], second the time at the point. All slots but the last are full.
     pub parts: Vec<Vec<(usize, Seconds)>>,
-    /// Value of the objective in `planning.md` §2.
+    /// Value of the objective in `planning.md` §2, in grams.
     pub cost: GramsCo2e,
     /// Emissions, Σ x·c·p.
     pub carbon: GramsCo2e,
@@ -187,17 +196,17 @@ pub struct FleetSchedule {
     pub ends_at: DateTime<Utc>,
 }
 
-/// A violated constraint with the excess over it.
+/// A violated constraint with the amount by which it is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Breach {
-    /// Even the lowest limits exceed a slot's cap.
+    /// Even the lowest limits of all jobs exceed a slot's cap.
     Cap {
         /// Slot in which the cap is exceeded.
         slot: Slot,
         /// Greatest excess over the cap within the slot.
         by: Watts,
     },
-    /// A job ends after its latest end.
+    /// A job ends after the latest end that its deadline and its maximum slowdown allow.
     Late {
         /// Index of the job.
         job: usize,
@@ -227,24 +236,25 @@ pub enum Breach {
     },
 }
 
-/// Solution of a fleet problem: schedules of all jobs.
+/// Solution of a joint planning problem: schedules of all jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSolution {
-    /// One schedule per job, in the problem's order. Their limits add up to at most the cap, except for a
+    /// One schedule per job, in the problem's order. The limits of all jobs add up to at most the cap, except for a
     /// [`Breach::Cap`].
     pub schedules: Vec<FleetSchedule>,
     /// Sum of the schedules' costs.
     pub cost: GramsCo2e,
-    /// Cost of the relaxation in which caps hold only on average over a slot and each job ends in the same slot as
-    /// here. Meaningless if constraints are violated.
+    /// Cost of the relaxation in which caps hold only on average over a slot and each job ends in the same slot as in
+    /// `schedules`. Meaningless if constraints are violated.
     pub relaxed: GramsCo2e,
     /// Lower bound of the cost of any plan that keeps all constraints. Meaningless if constraints are violated.
     pub bound: GramsCo2e,
     /// The violated constraints.
     pub breaches: Vec<Breach>,
-    /// True if the search was not stopped early.
+    /// True if the search for better plans was not stopped early.
     pub finished: bool,
-    /// Price of each slot's cap, in gCO2e saved per additional joule; 0 if the cap does not bind.
+    /// Price of each slot's cap, in gCO2e of cost saved per additional watt-second under the cap; 0 if the cap does not
+    /// bind.
     pub cap_prices: Vec<f64>,
     /// Price of each slot's shared carbon budget, in grams of cost per gram of budget; 0 if no budget binds.
     pub budget_prices: Vec<f64>,

@@ -1,7 +1,7 @@
-//! The relaxation as a general linear programme, solved with `microlp` through `good_lp`.
+//! The relaxation of the joint problem as a general linear programme, solved with `microlp` through `good_lp`.
 //!
-//! `microlp` reports no prices (dual values). They are the optimum of the dual programme, which is solved as well;
-//! equal optima of both prove both optimal.
+//! `microlp` reports no prices (dual values) of the rows. The dual programme, whose variables are these prices, is
+//! therefore solved as well; equal optima of both programmes prove both optimal.
 
 use std::panic::catch_unwind;
 
@@ -17,26 +17,28 @@ use super::rows::Row;
 /// Time limit for one programme in seconds, because the simplex method may cycle.
 const TIME_LIMIT_S: f64 = 20.0;
 
-/// A linear programme: blocks of variables that add up to 1 in each block, and rows that couple blocks.
+/// A linear programme: blocks of non-negative variables that add up to 1 within each block, and rows (constraints) that
+/// couple the blocks.
 #[derive(Clone, Debug)]
 pub struct Programme {
-    /// Coefficients of the non-negative variables in each block.
+    /// For each block, the coefficients of its variables.
     pub blocks: Vec<Vec<Column>>,
     /// Rows that couple the blocks.
     pub rows: Vec<Elastic>,
 }
 
-/// Coefficients of one variable.
+/// Coefficients of one variable in the objective and in the rows.
 #[derive(Clone, Debug)]
 pub struct Column {
     /// Coefficient in the minimised objective.
     pub cost: f64,
-    /// Indices in [`Programme::rows`], each with the variable's coefficient in that row.
+    /// Rows in which the variable occurs: first the row's index in [`Programme::rows`], second the variable's
+    /// coefficient.
     pub rows: Vec<(usize, f64)>,
 }
 
-/// A row `used + below − above = right`: `used` is the sum of the variables times their coefficients, `below` and
-/// `above` are non-negative variables of the row.
+/// A row `used + below − above = right` (a constraint that may be missed at a cost): `used` is the sum of the
+/// programme's variables times their coefficients, `below` and `above` are non-negative variables of the row.
 #[derive(Clone, Copy, Debug)]
 pub struct Elastic {
     /// Right side of the row.
@@ -81,7 +83,7 @@ impl Programme {
         self.blocks.iter().map(Vec::len).sum()
     }
 
-    /// Solves the programme and its dual. `None` if a coefficient is not finite or `microlp` fails at either.
+    /// Solves the programme and its dual. `None` if a coefficient is not finite or `microlp` fails at either programme.
     pub(super) fn solve(&self) -> Option<Optimum> {
         let columns = || self.blocks.iter().flatten();
         let figures = columns().flat_map(|c| c.rows.iter().map(|(_, f)| *f).chain([c.cost]));
@@ -129,8 +131,9 @@ impl Programme {
         Ok(blocks.iter().flatten().map(|variable| solved.value(*variable)).collect())
     }
 
-    /// Returns the prices of the rows at the optimum with these variables. Few variables bound the value of a block's
-    /// time: the used ones, and those that are cheaper at the prices computed without them.
+    /// Returns the prices of the rows at the optimum, in which the variables have the values `parts`. Few variables of
+    /// a block need a constraint in the dual programme: the used ones, and those that turn out to be cheaper at the
+    /// prices computed without them.
     fn dual(&self, parts: &[f64]) -> Result<Vec<f64>, ResolutionError> {
         let mut parts = parts.iter();
         let used = |block: &Vec<Column>| parts.by_ref().take(block.len()).map(|part| *part > ROUNDING).collect();
@@ -152,7 +155,8 @@ impl Programme {
         }
     }
 
-    /// Returns the prices of the rows if only the variables marked in `bounding` bound the value of their block's time.
+    /// Returns the prices of the rows, from the dual programme with constraints only for the variables marked in
+    /// `bounding`.
     fn prices(&self, bounding: &[Vec<bool>]) -> Result<Vec<f64>, ResolutionError> {
         let mut variables = ProblemVariables::new();
         let mut total = Expression::with_capacity(self.blocks.len() + self.rows.len());
@@ -185,13 +189,14 @@ impl Programme {
 }
 
 impl Column {
-    /// Returns the reduced cost: the variable's cost less the value of its coefficients at the prices of the rows.
+    /// Returns the variable's reduced cost: its cost less the value of its coefficients at the prices of the rows.
     fn reduced_cost(&self, prices: &[f64]) -> f64 {
         self.cost - self.rows.iter().map(|(row, factor)| factor * prices[*row]).sum::<f64>()
     }
 }
 
-/// Returns the columns of the block of one job in one slot; `cap` is the row of the slot's cap.
+/// Returns the columns (variables) of the block of one job in one slot; `cap` is the index of the row of the slot's
+/// cap.
 fn columns(method: &Method<'_>, job: usize, t: usize, cap: Option<usize>) -> Vec<Column> {
     let [of_limit, of_rate, of_own, of_shared] = method.factors(job, t);
     let blocks = &method.blocks[job];

@@ -1,4 +1,4 @@
-//! Points that no optimal plan needs under a cap on limits (`planning.md` §2, "Hull").
+//! Selection of the operating points that an optimal plan can need under a cap on limits (`planning.md` §2, "Hull").
 
 use super::problem::FleetPoint;
 
@@ -22,17 +22,18 @@ pub(super) fn undominated(points: &[FleetPoint]) -> Vec<usize> {
     kept
 }
 
-/// Returns the indices of the points that no mixture of two others dominates. The points are in rising order of limits.
+/// Returns the indices of the points that no mixture of a point with a lower and one with a higher limit dominates. The
+/// points are in rising order of limits.
 pub(super) fn on_average(points: &[FleetPoint]) -> Vec<usize> {
     let all: Vec<(f64, f64, f64)> = points.iter().map(|p| (p.limit.get(), p.power.get(), p.throughput.get())).collect();
-    // A point that only mixtures of two lower limits dominate is kept: it costs time, but does no harm.
+    // A point that only mixtures of two lower limits dominate is kept: this costs computing time, but does no harm.
     let mixed = |x: usize| all[..x].iter().any(|a| all[x + 1..].iter().any(|b| mixture_dominates(*a, *b, all[x])));
     (0..all.len()).filter(|&x| !mixed(x)).collect()
 }
 
-/// Returns whether some mixture of a and b dominates x.
+/// Returns whether some mixture in time of the points a and b dominates x. Points are (limit, power, throughput).
 fn mixture_dominates(a: (f64, f64, f64), b: (f64, f64, f64), x: (f64, f64, f64)) -> bool {
-    // Range of b's shares that satisfies the three conditions on limit, power and throughput.
+    // Range of the shares of b at which the mixture is no worse than x in limit, power and throughput.
     let (mut least, mut most) = (0.0_f64, 1.0_f64);
     let mut at_most = |from: f64, to: f64, limit: f64| {
         let (rise, room) = (to - from, limit - from);

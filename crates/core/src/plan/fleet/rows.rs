@@ -1,11 +1,11 @@
-//! Parts of the state of the interior-point method ([`super::interior`]): rows that couple blocks, and blocks of one
-//! job.
+//! Parts of the state of the interior-point method ([`super::interior`]): rows (constraints that couple blocks), and
+//! the blocks of one job (one block per slot).
 
 use std::ops::Range;
 
 use super::model::{End, Job, Model};
 
-/// A row that couples blocks, `used + below − above = right`, where `used` is the blocks' contribution.
+/// A row (constraint) that couples blocks, `used + below − above = right`, where `used` is the sum over the blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) right: f64,
@@ -16,26 +16,27 @@ pub(super) struct Row {
     pub(super) dual: f64,
 }
 
-/// One of the two variables of a row's own, for amounts below and above the right side.
+/// One of a row's own two variables, which are the amounts below and above the right side.
 #[derive(Clone, Copy)]
 pub(super) struct Single {
     pub(super) value: f64,
     pub(super) cost: f64,
     /// Reduced cost of the variable; not negative.
     pub(super) slack: f64,
-    /// Addition of the corrector to the value.
+    /// Addition of the corrector (second part of a step) to the value.
     pub(super) extra: f64,
 }
 
 impl Row {
-    /// Creates a row in which a unit below the right side costs `below`, and a unit above it `above`. The row's price
-    /// starts at `dual`, between −`above` and `below`.
+    /// Creates a row in which each unit below the right side costs `below`, and each unit above it `above`. The row's
+    /// price starts at `dual`, which must be between −`above` and `below`.
     pub(super) fn new(right: f64, below: f64, above: f64, dual: f64) -> Self {
         let single = |cost: f64, slack: f64| Single { value: 0.0, cost, slack, extra: 0.0 };
         Self { right, below: single(below, below - dual), above: single(above, above + dual), dual }
     }
 
-    /// Returns the sum of value / slack of the row's own variables, which they add to the Newton system's diagonal.
+    /// Returns the sum of value / slack over the row's own variables, which is their part of the Newton system's
+    /// diagonal.
     pub(super) fn weight(&self) -> f64 {
         self.below.value / self.below.slack + self.above.value / self.above.slack
     }
@@ -46,7 +47,8 @@ impl Row {
         self.above.value = mu / self.above.slack;
     }
 
-    /// Sets the row's own variables to a miss of the right side (positive if below), and the row's price.
+    /// Sets the row's own variables to a miss of the right side (`missed` is positive if below), and sets the row's
+    /// price.
     pub(super) fn set_miss(&mut self, missed: f64, price: f64) {
         (self.below.value, self.above.value) = (missed.max(0.0), (-missed).max(0.0));
         self.dual = price.clamp(-self.above.cost, self.below.cost);
@@ -87,31 +89,33 @@ impl Row {
     }
 }
 
-/// Blocks of one job: for each slot up to its end, the shares of the slot's time at each point.
+/// Blocks of one job: for each slot up to the job's end, the shares of the slot's time at each point.
 #[derive(Clone)]
 pub(super) struct Blocks {
     /// Index of each block's first variable; the last entry is the number of all variables.
     starts: Vec<usize>,
-    /// Usable seconds of each block, and the costs of a watt and of being active during these, in units of the scale.
+    /// Usable seconds of each block. `watt` and `time` are the costs of a watt and of being active during these
+    /// seconds, in the method's unit of cost.
     pub(super) span: Vec<f64>,
     pub(super) watt: Vec<f64>,
     pub(super) time: Vec<f64>,
-    /// Shares of time and their reduced costs, block after block, one for each point that an average can need. In the
-    /// last block, the share of the time after the job's end comes first.
+    /// Shares of time, block after block, one for each point that the best average can need; in the last block, the
+    /// share of the time after the job's end comes first. `z` has the reduced costs in the same order.
     pub(super) y: Vec<f64>,
     pub(super) z: Vec<f64>,
     /// Inverse of each reduced cost, 1/z.
     pub(super) inverse: Vec<f64>,
     /// Addition of the corrector to each share.
     pub(super) extra: Vec<f64>,
-    /// For each block, the means of limit, throughput and power, weighted with y/z, and the sum of these weights.
+    /// For each block, the means of limit, throughput and power, weighted with y/z; `weight` is the sum of these
+    /// weights.
     pub(super) mean: Vec<[f64; 3]>,
     pub(super) weight: Vec<f64>,
-    /// Right side of each block's own row (sum of shares), and its effect on the other rows per unit of the block's
-    /// factors.
+    /// Right side of each block's own row (sum of shares); `taken` is what the block contributes to the other rows per
+    /// unit of its factors ([`Method::factors`](super::iterate::Method::factors)).
     pub(super) right: Vec<f64>,
     pub(super) taken: Vec<[f64; 3]>,
-    /// Constant part of each block's decrease of reduced costs in a step, which is `base + slopes·point`.
+    /// Constant part of the decrease of each block's reduced costs in a step; the decrease is `base + slopes·point`.
     pub(super) base: Vec<f64>,
 }
 
@@ -120,7 +124,7 @@ impl Blocks {
         let job = &model.jobs[place];
         let count = end.slot + 1;
         let span = |t: usize| if t == end.slot { end.seconds } else { model.span(place, t) };
-        // The time in full slots is constant, so only that in the last slot has a cost.
+        // The time in full slots is constant, so only the time in the last slot has a cost.
         let second = job.time_cost + if end.late { model.lateness } else { 0.0 };
         let mut starts = vec![0];
         for t in 0..count {
@@ -149,7 +153,7 @@ impl Blocks {
         self.starts[t]..self.starts[t + 1]
     }
 
-    /// Returns whether a block is the one in which the job ends.
+    /// Returns whether a block is that of the slot in which the job ends.
     pub(super) fn is_last(&self, t: usize) -> bool {
         t + 1 == self.span.len()
     }

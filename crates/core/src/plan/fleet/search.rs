@@ -1,4 +1,4 @@
-//! Search for the best slots in which jobs end, and solution of a fleet problem.
+//! Solution of a joint planning problem, with a search for the slots in which jobs should end.
 
 use super::alone::{alone, uncoupled};
 use super::arrange::{Arrangement, First, arrange};
@@ -11,11 +11,13 @@ use super::model::{End, MISSED, Model};
 use super::problem::{FleetProblem, FleetSchedule, FleetSolution};
 use crate::units::{GramsCo2e, Joules, Seconds};
 
-/// Relative excess of an arrangement's cost over the relaxation from which another arrangement is tried.
+/// Relative excess of an arrangement's cost over the cost of the relaxation from which on another arrangement is tried.
+/// (Relaxation: caps hold on average over a slot; arrangement: at every instant.)
 const WORTH_A_TRY: f64 = 1e-4;
 /// Maximum number of relaxations solved in a search.
 const MOST_ROUNDS: usize = 24;
-/// Factor by which penalty factors rise while avoidable misses remain, and the maximum of penalty factors.
+/// Factor by which penalties rise while avoidable misses of work or budgets remain; [`STIFFEST`] is the maximum of
+/// penalties.
 const STIFFER: f64 = 100.0;
 pub(super) const STIFFEST: f64 = 1e6;
 
@@ -30,7 +32,7 @@ pub fn solve_fleet(problem: &FleetProblem, solver: Solver, go_on: &dyn Fn() -> b
     solve_by(problem, Relaxer::new(solver), go_on)
 }
 
-/// Does the same as [`solve_fleet`] with given settings for relaxations.
+/// Does the same as [`solve_fleet`], with given settings for solving relaxations.
 pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn() -> bool) -> FleetSolution {
     let own: Option<Vec<_>> = problem.jobs.iter().map(|job| alone(problem, job)).collect();
     if let Some(shares) = own.filter(|shares| uncoupled(problem, shares)) {
@@ -62,12 +64,13 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
     }
 }
 
-/// Result of trying one choice of ends: its relaxation and arrangement.
+/// Result of trying one choice of the slots in which jobs end: its relaxation and the arrangement made from it.
 struct SearchResult {
     ends: Vec<End>,
     interior: Interior,
     arrangement: Arrangement,
-    /// Work that was not placed and lateness, in seconds weighted by priority, and cost; the first difference decides.
+    /// First work that was not placed, second lateness, both in seconds weighted by priority, third cost, gCO2e. In
+    /// comparisons the first difference decides.
     score: (f64, f64, f64),
     relaxed: f64,
     bound: f64,
@@ -109,7 +112,8 @@ impl Search<'_> {
             if best.as_ref().is_none_or(|b| found.score < b.score) {
                 best = Some(found);
             }
-            // If not all work is placed, ends at the end of the horizon are tried, since these leave the most room.
+            // If not all work is placed, the last slot of the horizon is tried as the end of the jobs concerned, since
+            // it leaves the most room.
             if tried.contains(&ends) || self.rounds >= MOST_ROUNDS {
                 match furthest
                     .filter(|furthest| !tried.contains(furthest) && best.as_ref().is_some_and(SearchResult::misses))
@@ -127,7 +131,7 @@ impl Search<'_> {
         best
     }
 
-    /// Solves the relaxation, and changes ends if the jobs' work does not fit them.
+    /// Solves the relaxation. Moves the jobs' ends if their work does not fit before these ends.
     fn relax(&mut self, ends: &mut Vec<End>) -> Interior {
         let (mut work, mut budget, mut ranked) = (FIRST_FACTOR, FIRST_FACTOR, false);
         loop {
@@ -145,7 +149,7 @@ impl Search<'_> {
             if ranked || !(missing || over) {
                 return interior;
             }
-            // Minimising misses shows which of them are unavoidable.
+            // Minimising misses alone shows which misses are unavoidable.
             let least = self.relaxer.solve(self.model, ends, Aim::Misses, self.go_on);
             self.rounds += 1;
             if missing && self.missing(&least) {
@@ -162,7 +166,8 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the first choice of ends: that of each job's optimum alone, or the job's latest end if there is none.
+    /// Returns the first choice of ends: the end of each job's optimum without shared constraints, or the job's latest
+    /// end if there is no such optimum.
     fn first_ends(&self) -> Vec<End> {
         let first = |(j, job)| match alone(self.problem, job) {
             Some(shares) => self.model.end_in(j, shares.len().max(1) - 1),
@@ -171,7 +176,7 @@ impl Search<'_> {
         self.problem.jobs.iter().enumerate().map(first).collect()
     }
 
-    /// Returns whether some job's work is not done in a relaxation.
+    /// Returns whether some job's work is not completely done in a relaxation.
     fn missing(&self, interior: &Interior) -> bool {
         interior.missing.iter().any(|part| *part > MISSED)
     }
@@ -183,8 +188,8 @@ impl Search<'_> {
             || interior.over_shared.iter().zip(&self.model.budgets).any(|(grams, budget)| over(*grams, Some(*budget)))
     }
 
-    /// Returns ends that fit the work better without being late: later ones for jobs with missing work, earlier ones
-    /// for jobs whose slowest points do too much. `None` if the ends fit.
+    /// Returns ends that fit the work better without being late: later ends for jobs with missing work, earlier ends
+    /// for jobs that do too much even at their slowest points. `None` if the ends fit.
     fn within_promises(&self, ends: &[End], interior: &Interior) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate() {
@@ -204,7 +209,7 @@ impl Search<'_> {
         (moved != ends).then_some(moved)
     }
 
-    /// Returns later ends, even after the latest ones, for jobs with missing work; `None` if none can move.
+    /// Returns later ends for jobs with missing work, even after their latest ends; `None` if no end can move.
     fn beyond_promises(&self, ends: &[End], least: &Interior) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate().filter(|(j, _)| least.missing[*j] > MISSED) {
@@ -215,7 +220,7 @@ impl Search<'_> {
         (moved != ends).then_some(moved)
     }
 
-    /// Returns an end that is later by about `seconds`, and at most at the end of the horizon.
+    /// Returns an end that is later than `end` by about `seconds`, and at most at the end of the horizon.
     fn moved_by(&self, job: usize, mut end: End, seconds: f64) -> End {
         let mut left = seconds;
         while left > 0.0
@@ -227,7 +232,8 @@ impl Search<'_> {
         end
     }
 
-    /// Returns the ends, with the end of the horizon for jobs whose work was not placed; `None` if all was placed.
+    /// Returns the ends, moved to the end of the horizon for jobs whose work was not placed; `None` if all work was
+    /// placed.
     fn furthest(&self, ends: &[End], arrangement: &Arrangement) -> Option<Vec<End>> {
         let last = self.model.last();
         let short = |j: usize| arrangement.short[j] > MISSED * self.model.jobs[j].work;
@@ -235,7 +241,7 @@ impl Search<'_> {
         (0..ends.len()).any(short).then(|| ends.iter().enumerate().map(end).collect())
     }
 
-    /// Returns the ends, with later ones for jobs whose work was not placed; `None` if none can move.
+    /// Returns the ends, moved later for jobs whose work was not placed; `None` if no end can move.
     fn made_longer(&self, ends: &[End], arrangement: &Arrangement) -> Option<Vec<End>> {
         let mut longer = ends.to_vec();
         for (j, end) in longer.iter_mut().enumerate() {
@@ -247,8 +253,8 @@ impl Search<'_> {
         (longer != ends).then_some(longer)
     }
 
-    /// Arranges the relaxation's solution; tries a second order of placing work if the first leaves room for
-    /// improvement.
+    /// Converts the relaxation's solution to limits at every instant. If the cost leaves room for improvement, tries a
+    /// second order of placing work too, and returns the better result.
     fn arranged(&self, ends: Vec<End>, interior: Interior, relaxed: f64) -> SearchResult {
         let over: f64 = interior.over_budget.iter().chain(&interior.over_shared).sum();
         let finished = interior.solved;
@@ -267,8 +273,8 @@ impl Search<'_> {
         SearchResult { ends, interior, arrangement, score, relaxed, bound: f64::NEG_INFINITY, finished }
     }
 
-    /// Returns an arrangement's undone work and lateness, both in seconds weighted by priority, and its cost. In
-    /// comparisons the first difference decides.
+    /// Returns first an arrangement's undone work, second its lateness, both in seconds weighted by priority, third its
+    /// cost, gCO2e. In comparisons the first difference decides.
     fn score(&self, arrangement: &Arrangement) -> (f64, f64, f64) {
         let schedules = written(self.problem, self.model, arrangement);
         let weight = |rank: i32| 100_f64.powi(rank.min(4));
@@ -312,7 +318,7 @@ fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> 
     (0..problem.jobs.len()).map(of_job).collect()
 }
 
-/// Returns a job's schedule with the given parts, and computes its cost and end.
+/// Returns the schedule that consists of the given parts, with its cost and end.
 fn schedule(problem: &FleetProblem, job: usize, parts: Vec<Vec<(usize, Seconds)>>) -> FleetSchedule {
     let j = &problem.jobs[job];
     let (mut cost, mut carbon, mut energy) = (GramsCo2e::ZERO, GramsCo2e::ZERO, Joules::ZERO);

@@ -1,10 +1,11 @@
 //! Cheapest plan of a job within its carbon budget.
 //!
 //! For a fixed finishing slot (the slot in which the work ends), the problem with a budget is a linear programme with
-//! one more row. Its multiplier µ, in grams of the objective per gram of carbon, makes carbon more expensive until the
-//! plan fits; the optimum is a mixture of the plans just below and just above the right µ with the same finishing slot.
-//! Lower bounds select that slot: for any µ ≥ 0, the slot's least cost with carbon priced at µ, less µ times the
-//! budget, is a lower bound of its optimum, and slots whose bound is above the best plan found need no evaluation.
+//! one more row. The multiplier µ of this row, in grams of the objective per gram of carbon, makes carbon more
+//! expensive until the plan fits into the budget; the optimum is a mixture of the plans just below and just above the
+//! right µ with the same finishing slot. Lower bounds select the finishing slots to evaluate: for any µ ≥ 0, the least
+//! cost of plans that end in a slot, with carbon priced at µ, less µ times the budget, is a lower bound of the slot's
+//! optimum. Slots whose bound is above the best plan found need no evaluation.
 
 use super::dual::{Hulls, costs_by_end, solve, solve_ending_in};
 use super::problem::{Infeasible, Problem, Solution};
@@ -14,31 +15,33 @@ use crate::units::{GramsCo2e, Samples, Seconds};
 const ROUNDING: f64 = 1e-9;
 /// Maximum number of bisection steps of µ.
 const HALVINGS: u32 = 60;
-/// Relative gap between cost and lower bound up to which a plan counts as optimal.
+/// Relative gap between the best plan's cost and a lower bound up to which the plan counts as optimal.
 const GAP: f64 = 1e-9;
 
-/// A plan within the carbon budget.
+/// The cheapest plan within the carbon budget.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::plan) struct Within {
-    /// The cheapest plan.
+    /// The plan's time shares and cost.
     pub(in crate::plan) solution: Solution,
-    /// Approximation of µ: additional cost per gram of carbon; 0 if the budget does not bind.
+    /// Approximation of µ: additional cost per gram of carbon, in grams of the objective; 0 if the budget does not
+    /// bind.
     pub(in crate::plan) multiplier: f64,
 }
 
 /// Reason why the carbon budget cannot be met.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::plan) enum OverBudget {
-    /// Even without the budget, the work cannot be done in time.
+    /// The work cannot be done in time, even without the budget.
     Infeasible(Infeasible),
-    /// The enclosed plan emits least of all that end in time, and still exceeds the budget.
+    /// This plan emits least of all plans that end in time, and still exceeds the budget.
     By(Solution),
 }
 
 /// Returns the cheapest plan that emits at most `budget`.
 ///
 /// # Errors
-/// If the work cannot be done in time, or no plan meets the budget; then with the plan of least carbon.
+/// [`OverBudget::Infeasible`] if the work cannot be done in time; [`OverBudget::By`] with the plan of least carbon if
+/// no plan meets the budget.
 pub(in crate::plan) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Result<Within, OverBudget> {
     let cheapest = solve(problem).map_err(OverBudget::Infeasible)?;
     let limit = budget + GramsCo2e::new(ROUNDING * budget.get().abs());
@@ -51,7 +54,8 @@ pub(in crate::plan) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Res
         return Err(OverBudget::By(problem.evaluate(least.shares)));
     }
     let search = Search { problem, frugal: &frugal, limit };
-    // At this µ the cheapest plan over all finishing slots just fits, so the slots' bounds are tight.
+    // At the µ `near`, the cheapest plan over all finishing slots just meets the budget, so the slots' bounds are
+    // tight.
     let near = search.halve(0.0, |mu| solve(&problem.with_budget_at(mu)).ok()).1;
     let mut bounds: Vec<(usize, f64)> = costs_by_end(&problem.with_budget_at(near));
     bounds.iter_mut().for_each(|(_, cost)| *cost -= near * limit.get());
@@ -72,13 +76,14 @@ pub(in crate::plan) fn solve_within(problem: &Problem, budget: GramsCo2e) -> Res
 
 struct Search<'a> {
     problem: &'a Problem,
-    /// The problem with carbon, as the budget counts it, as the only objective.
+    /// The problem whose only objective is carbon, as the budget counts it.
     frugal: &'a Problem,
     limit: GramsCo2e,
 }
 
 impl Search<'_> {
-    /// Returns a tiny interval of µ, above `from`, in which the carbon of the plans in `solved` crosses the limit.
+    /// Bisects µ, starting at `from`. Returns first a µ at which the plan of `solved` still exceeds the limit (or
+    /// `from`), second a slightly larger µ at which it meets the limit.
     fn halve(&self, from: f64, mut solved: impl FnMut(f64) -> Option<Solution>) -> (f64, f64) {
         let mut fits = |mu| solved(mu).is_none_or(|s| s.counted <= self.limit);
         let (mut low, mut high) = (from, 1.0);
@@ -100,7 +105,8 @@ impl Search<'_> {
         (low, high)
     }
 
-    /// Returns the cheapest plan within the budget that ends in a slot; `None` if no such plan costs less than `worth`.
+    /// Returns the cheapest plan within the budget that ends in a slot; `None` if there is none, or if the budget binds
+    /// and even the plan without it costs at least `worth`.
     fn ending_in(&self, finishing: usize, worth: f64) -> Option<Solution> {
         let priced = |s: Solution| self.problem.evaluate(s.shares);
         let least = priced(solve_ending_in(self.frugal, finishing)?);
@@ -120,7 +126,7 @@ impl Search<'_> {
         Some(self.mixture(&dirty, &clean))
     }
 
-    /// Mixes two plans, with the largest share of the `dirty` plan that the budget allows.
+    /// Mixes two plans in time, with the largest share of the `dirty` plan that the budget allows.
     fn mixture(&self, dirty: &Solution, clean: &Solution) -> Solution {
         let span = (dirty.counted - clean.counted).get();
         let share = if span > 0.0 { ((self.limit - clean.counted).get() / span).clamp(0.0, 1.0) } else { 0.0 };
@@ -136,7 +142,8 @@ impl Search<'_> {
         self.problem.evaluate(mixed.collect())
     }
 
-    /// Replaces a slot's parts by at most two neighbouring hull points with the same work and time and no more energy.
+    /// Returns at most two neighbouring hull points that do the same work as `parts` in the same time with no more
+    /// energy.
     fn two_at_most(&self, parts: &[(usize, Seconds)]) -> Vec<(usize, Seconds)> {
         let points = self.problem.points();
         let time: Seconds = parts.iter().map(|part| part.1).sum();

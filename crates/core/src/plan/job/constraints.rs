@@ -1,4 +1,5 @@
-//! Bounds that a job's promises put on its remaining work, and the excess over a promise that counts as rounding.
+//! Bounds that a job's promises (deadline, maximum slowdown, carbon budget) put on its remaining work, and the excess
+//! over a promise that counts as rounding.
 
 use std::cmp::Reverse;
 
@@ -11,14 +12,14 @@ use crate::plan::request::Request;
 use crate::time::later;
 use crate::units::{GramsCo2e, GramsPerKwh};
 
-/// Value at which carbon budgets are clamped, above two weeks of global emissions.
+/// Value at which carbon budgets are clamped: about a week of global emissions.
 const MOST_CARBON: GramsCo2e = GramsCo2e::new(1e15);
 
-/// Bound on the remaining work.
+/// Bound that a promise puts on the remaining work.
 enum Bound {
     /// The work must end by this time.
     End(DateTime<Utc>),
-    /// The work may emit this much, with the intensities of [`Planner::counted`].
+    /// The remaining work may emit at most this much, counted with the intensities of [`Planner::counted`].
     Budget(GramsCo2e),
 }
 
@@ -41,8 +42,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the excess over a promise that counts as rounding, in its unit; `rest` are the remaining work's
-    /// emissions.
+    /// Returns the excess over a promise up to which the promise counts as kept, in the promise's unit: seconds,
+    /// fraction of the time, or grams. `rest` is the emissions of the remaining work.
     fn rounding(&self, promise: Promise, rest: GramsCo2e) -> f64 {
         match promise {
             Promise::Deadline(_) => RESOLUTION.get(),
@@ -51,12 +52,13 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns a maximum slowdown less the reserve for the error of the reference r(l_max).
+    /// Returns a maximum slowdown less the reserve for the error of the reference throughput r(l_max), at least 0.
     pub(super) fn guarded(&self, max_slowdown: f64) -> f64 {
         (max_slowdown - self.request.progress.reserve.max(0.0)).max(0.0)
     }
 
-    /// Returns the earliest time by which a promise requires the work to be done, with that promise.
+    /// Returns first the earliest time by which a promise requires the work to be done, second that promise; `None` if
+    /// no promise does.
     pub(in crate::plan) fn latest_end(&self) -> Option<(DateTime<Utc>, Promise)> {
         let ends = self.request.promises().filter_map(|promise| match self.bound(promise) {
             Bound::End(at) => Some((at, promise)),
@@ -65,14 +67,15 @@ impl Planner<'_> {
         ends.max_by_key(|(at, _)| Reverse(*at))
     }
 
-    /// Returns the carbon intensity with which a budget counts energy in a slot.
+    /// Returns the carbon intensity with which a promise about emissions counts energy in a slot.
     pub(super) fn counted(&self, promise: Promise, slot: &PlanSlot) -> GramsPerKwh {
         match promise {
             Promise::Deadline(_) | Promise::Slowdown(_) | Promise::CarbonBudget(_) => slot.intensity,
         }
     }
 
-    /// Returns the part of the carbon budget left for the remaining work, with the promise that sets the budget.
+    /// Returns first the part of the carbon budget that is left for the remaining work, second the promise that sets
+    /// the budget; `None` without a budget.
     pub(in crate::plan) fn budget_left(&self) -> Option<(GramsCo2e, Promise)> {
         self.request.promises().find_map(|promise| match self.bound(promise) {
             Bound::Budget(left) => Some((left, promise)),
@@ -80,8 +83,8 @@ impl Planner<'_> {
         })
     }
 
-    /// Returns the promises that are broken if the work ends at `ends_at` with this slowdown over the job's life and
-    /// the remaining work emits `rest`.
+    /// Returns the promises that are broken if the work ends at `ends_at`, the slowdown over the job's life is
+    /// `slowdown`, and the remaining work emits `rest`.
     pub(in crate::plan) fn broken(&self, ends_at: DateTime<Utc>, slowdown: f64, rest: GramsCo2e) -> Vec<Broken> {
         let carbon = Some(self.request.progress.carbon + rest);
         let outcome = Outcome { ends_at: Some(ends_at), slowdown: Some(slowdown), carbon };

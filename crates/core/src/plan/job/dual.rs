@@ -1,22 +1,24 @@
-//! Solution of a job's problem by marginal costs: hull, one sort, greedy fill (`planning.md` §2, "Dual form").
+//! Solution of a job's planning problem by marginal costs: hull (concave envelope of the points' throughput over
+//! power), one sort, greedy fill (`planning.md` §2, "Dual form").
 //!
 //! For a fixed finishing slot (the slot in which the work ends), all earlier slots are full and start at the hull's
-//! point of least power; the finishing slot starts empty. From there each further sample is taken where it is cheapest:
-//! a *step* moves a slot from one hull point to the next, at a marginal cost in gCO2e per sample. Marginal costs rise
-//! within a slot, so taking the cheapest steps of all slots until the work is done is optimal; the marginal cost of the
-//! last step is the multiplier λ. In a full slot the time is constant, so its steps do not depend on the finishing
-//! slot. In the finishing slot more speed saves time, and its steps start at zero power and throughput.
+//! point of least power; the finishing slot starts empty. From this start each further sample is taken where it is
+//! cheapest: a *step* moves a slot from one hull point to the next, at a marginal cost in gCO2e per sample. Marginal
+//! costs rise within a slot, so taking the cheapest steps of all slots until the work is done is optimal; the marginal
+//! cost of the last step taken is the multiplier λ. The time in a full slot is constant, so the costs of its steps do
+//! not depend on the finishing slot. In the finishing slot more speed saves time, and the steps start at zero power and
+//! throughput.
 
 use super::problem::{Infeasible, Mode, Problem, Solution};
 use crate::profile::concave_envelope;
 use crate::units::{SamplesPerSecond, Seconds};
 
-/// Relative difference up to which costs count as equal; among equal plans the one that ends first is taken.
+/// Relative difference up to which costs of plans count as equal; among equal plans the one that ends first is taken.
 const TIE: f64 = 1e-12;
 /// Fraction of a slot below which a time share counts as rounding.
 const NOTHING: f64 = 1e-12;
 
-/// A step of a slot from one hull point to the next faster one.
+/// A step of a slot from one hull point to the next faster one: additional work at a marginal cost.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::plan) struct MarginalStep {
     /// Slower point; `None` in the first step of the finishing slot, which starts without power and throughput.
@@ -29,7 +31,8 @@ pub(in crate::plan) struct MarginalStep {
     pub(in crate::plan) price: f64,
 }
 
-/// For each mode, the hull of its usable points as indices in [`Problem::points`], slowest first.
+/// Hulls (points on the concave envelope of throughput over power) for each allowed activity of a slot, as indices in
+/// [`Problem::points`], slowest first.
 pub(in crate::plan) struct Hulls {
     run: Vec<usize>,
     either: Vec<usize>,
@@ -63,8 +66,8 @@ impl Hulls {
         self.run.iter().copied().fold(self.run[0], |best, p| if energy(p) <= energy(best) { p } else { best })
     }
 
-    /// Returns the mixture that reaches a throughput with the least power: two neighbouring hull points with their time
-    /// shares, the faster first. Beyond the hull's ends, the end point alone.
+    /// Returns the mixture that reaches a throughput with the least power: two neighbouring hull points, the faster
+    /// first, each with its share of the time. For a throughput beyond the hull's ends, the end point has all the time.
     pub(super) fn mix_at(&self, problem: &Problem, throughput: SamplesPerSecond) -> [(usize, f64); 2] {
         let rate = |point: usize| problem.points()[point].throughput;
         let last = self.run.len() - 1;
@@ -86,7 +89,8 @@ impl Hulls {
     }
 }
 
-/// Returns the steps of a full slot from the hull's point of least power upwards, in order of marginal cost.
+/// Returns the steps of a full slot from the hull's point of least power to the fastest point, in order of marginal
+/// cost.
 pub(in crate::plan) fn full_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
     hull_steps(problem, hulls.at(problem.mode(slot)), slot)
 }
@@ -102,7 +106,8 @@ fn hull_steps(problem: &Problem, hull: &[usize], slot: usize) -> Vec<MarginalSte
     hull.windows(2).map(step).collect()
 }
 
-/// Returns the steps of the finishing slot: from zero to the point of least cost per sample, then up the hull.
+/// Returns the steps of the finishing slot (the slot in which the work ends): first from zero to the point of least
+/// cost per sample, then from one hull point to the next.
 pub(in crate::plan) fn finishing_slot_steps(problem: &Problem, hulls: &Hulls, slot: usize) -> Vec<MarginalStep> {
     let hull = hulls.running();
     let price = |point: usize| problem.second_cost(slot, point) / problem.points()[point].throughput.get();
@@ -122,8 +127,8 @@ pub(in crate::plan) fn finishing_slot_steps(problem: &Problem, hulls: &Hulls, sl
     steps
 }
 
-/// Solves the problem. Among equally cheap plans it returns the one that ends first and has its faster parts earlier,
-/// so that planning again later with an unchanged forecast repeats the plan.
+/// Returns the cheapest plan of a job. Among equally cheap plans it is the one that ends first and has its faster parts
+/// earlier, so that planning again later with an unchanged forecast repeats the plan.
 ///
 /// # Errors
 /// If even the fastest point cannot do the work in time.
@@ -140,7 +145,7 @@ pub fn solve(problem: &Problem) -> Result<Solution, Infeasible> {
     Ok(problem.evaluate(market.shares(&best)))
 }
 
-/// Returns each slot in which a plan can end, with the least cost of such a plan, in time order.
+/// Returns each slot in which a plan can end and the least cost of the plans that end there, in time order.
 pub(super) fn costs_by_end(problem: &Problem) -> Vec<(usize, f64)> {
     let Ok(work) = problem.reachable_work() else { return Vec::new() };
     let mut costs = Vec::new();
@@ -161,7 +166,8 @@ pub(super) fn solve_ending_in(problem: &Problem, finishing: usize) -> Option<Sol
     Some(problem.evaluate(market.shares(&candidate)))
 }
 
-/// Calls `evaluate` with the cheapest plan for each slot in which a plan can end.
+/// Calls `evaluate` with the cheapest plan for each slot in which a plan can end. Returns the market, which converts
+/// these plans to time shares.
 fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut evaluate: impl FnMut(Candidate)) -> Market<'a> {
     let mut market = Market::new(problem, hulls);
     for finishing in 0..problem.open_slots().len() {
@@ -169,7 +175,7 @@ fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut evaluate:
             market.fill_slot(finishing - 1);
         }
         if market.base_samples > work {
-            break; // the earlier slots alone do too much work, and so they do for every later finishing slot
+            break; // the slots before `finishing` alone do too much work, as they do for every later finishing slot
         }
         if problem.runs(finishing) {
             market.finish_in(finishing, work).into_iter().for_each(&mut evaluate);
@@ -182,7 +188,7 @@ fn each_end<'a>(problem: &'a Problem, hulls: &'a Hulls, work: f64, mut evaluate:
 struct Candidate {
     finishing: usize,
     cost: f64,
-    /// Samples from steps of full slots, in addition to those at the points of least power.
+    /// Samples from steps of full slots, in addition to the samples that full slots do at their points of least power.
     above_base: f64,
     /// Samples from steps of the finishing slot.
     in_last: f64,
@@ -195,7 +201,7 @@ struct Offer {
     samples: f64,
 }
 
-/// All steps of all slots in order of marginal cost; only those of slots marked as full count.
+/// All steps of all slots in order of marginal cost. Only the steps of slots that are marked as full count.
 struct Market<'a> {
     problem: &'a Problem,
     hulls: &'a Hulls,
@@ -238,7 +244,8 @@ impl<'a> Market<'a> {
         }
     }
 
-    /// Returns the cheapest plan of the full slots and `finishing`; `None` if not even their fastest points do `work`.
+    /// Returns the cheapest plan that uses the full slots and ends in slot `finishing`; `None` if not even the fastest
+    /// points of these slots do `work`.
     fn finish_in(&self, finishing: usize, work: f64) -> Option<Candidate> {
         let usable = self.problem.usable(&self.problem.slots()[finishing]).get();
         let needed = work - self.base_samples;
@@ -263,7 +270,8 @@ impl<'a> Market<'a> {
         })
     }
 
-    /// Returns how many of `samples` the full slots can do with their cheapest steps, and the cost of these steps.
+    /// Returns first how many of `samples` the full slots can do with their cheapest steps, second the cost of these
+    /// steps.
     fn take_cheapest(&self, samples: f64) -> (f64, f64) {
         let (place, whole, cost) = self.counted.whole_within(samples);
         match self.offers.get(place) {
@@ -314,9 +322,10 @@ fn climb(steps: &[MarginalStep], bottom: Option<usize>, seconds: f64, samples: f
     at.map(|point| (point, Seconds::new(seconds))).into_iter().collect()
 }
 
-/// Prefix sums of a list whose members are added one by one (a Fenwick tree); queried for each finishing slot.
+/// Prefix sums of a list whose members are added one by one (a Fenwick tree), so that the sums can be queried for each
+/// finishing slot.
 struct PrefixSums {
-    /// Samples and cost; entry i (counted from 1) sums the last i & −i members up to the i-th.
+    /// Sums, first of samples, second of costs; entry i (counted from 1) sums the last i & −i members up to the i-th.
     sums: Vec<(f64, f64)>,
 }
 
@@ -343,7 +352,8 @@ impl PrefixSums {
         samples
     }
 
-    /// Returns how many of the first members fit completely into `samples`, with the sums of their samples and costs.
+    /// Returns first how many members from the list's start fit completely into `samples`, second the sum of their
+    /// samples, third the sum of their costs.
     fn whole_within(&self, samples: f64) -> (usize, f64, f64) {
         let members = self.sums.len() - 1;
         let (mut place, mut sum, mut cost) = (0, 0.0, 0.0);

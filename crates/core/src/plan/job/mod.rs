@@ -1,4 +1,5 @@
-//! Planning of one job: its problem, the optimum, carbon budgets, pauses and the receding horizon.
+//! Planning of one job: the planning problem, its optimum, carbon budgets, pauses, and planning again as time passes
+//! (receding horizon).
 
 pub(super) mod budget;
 mod constraints;

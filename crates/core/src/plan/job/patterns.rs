@@ -1,6 +1,6 @@
-//! Patterns of runs and pauses: the allowed ones, and the cheapest one for a given marginal cost λ per sample. For a
-//! given λ each slot has one best way to run and one to pause, and dynamic programming over slot boundaries finds the
-//! pattern.
+//! Patterns of runs and pauses: the patterns that a job's rules allow, and the cheapest pattern for a given marginal
+//! cost λ per sample. For a given λ each slot has one best way to run and one to pause, and dynamic programming over
+//! slot boundaries finds the cheapest pattern.
 
 use std::ops::Range;
 
@@ -14,11 +14,11 @@ use crate::units::Seconds;
 /// Tolerance for comparing durations, in seconds.
 pub(in crate::plan) const SLACK: f64 = 1e-3;
 
-/// Pauses of a plan as ranges of slots in time order, each followed by loading a checkpoint. For a job that is paused
-/// now, the first pause starts at the first slot and may be empty.
+/// Pauses of a plan as ranges of slots in time order. After each pause the job loads a checkpoint. For a job that is
+/// paused now, the first pause starts at the first slot and may be empty.
 pub(super) type Pattern = Vec<Range<usize>>;
 
-/// The slots of a problem, and the rules for pauses.
+/// The slots of a problem, and the rules and costs of the job's pauses.
 pub(super) struct Grid<'a> {
     pub(in crate::plan) problem: &'a Problem,
     pub(super) hulls: Hulls,
@@ -30,11 +30,11 @@ pub(super) struct Grid<'a> {
     pub(super) bounds: Vec<f64>,
 }
 
-/// The cheapest pattern for some λ.
+/// The cheapest pattern of runs and pauses for some λ, the price of a sample.
 pub(super) struct PricedPattern {
     pub(super) pattern: Pattern,
     pub(in crate::plan) samples: f64,
-    /// For each slot, a lower bound of the cost of plans that end there and pause at slot boundaries only.
+    /// For each slot, a lower bound of the cost of plans that end in the slot and pause at slot boundaries only.
     pub(super) bounds: Vec<f64>,
 }
 
@@ -62,7 +62,8 @@ impl<'a> Grid<'a> {
         self.bounds.len() - 1
     }
 
-    /// Returns the pattern without further pauses: a current pause ends as soon as its minimum duration allows.
+    /// Returns the pattern without further pauses: if the job is paused now, the pause ends as soon as its minimum
+    /// duration allows.
     pub(super) fn no_pause(&self) -> Pattern {
         if !self.pauses_now {
             return Vec::new();
@@ -94,8 +95,9 @@ impl<'a> Grid<'a> {
         })
     }
 
-    /// Splits the horizon's slots by a pattern, with the activity in each piece. The pause `within` may start anywhere
-    /// in its first slot.
+    /// Splits the horizon's slots into pieces with one activity each, by a pattern. Each piece is first the index of
+    /// its slot, second its time span, third its activity. `within` is the index of the pause that may start anywhere
+    /// in its first slot, if any.
     pub(in crate::plan) fn pieces(&self, pattern: &Pattern, within: Option<usize>) -> Vec<(usize, Slot, Mode)> {
         let mut pieces = Vec::with_capacity(self.slots() + 2 * pattern.len());
         let (mut next, mut to_load) = (0, Seconds::ZERO);
@@ -118,8 +120,9 @@ impl<'a> Grid<'a> {
         pieces
     }
 
-    /// Returns the cheapest pattern at a price λ per sample; `None` if the rules allow none. In a `forced` slot, the
-    /// job runs (`true`) or pauses (`false`) unless it has ended. An `end` admits only patterns that end in that slot.
+    /// Returns the cheapest pattern at a price λ per sample; `None` if the rules allow none. `forced` is a slot in
+    /// which the job has to run (`true`) or to pause (`false`) unless it has ended. With an `end`, only patterns that
+    /// end in that slot count.
     pub(in crate::plan) fn at(
         &self,
         price: f64,
@@ -146,7 +149,8 @@ impl<'a> Grid<'a> {
             let sums = if runs { &mut pause } else { &mut run };
             sums[slot + 1..].iter_mut().for_each(|sum| *sum += prohibitive);
         }
-        // Additional cost of loading a checkpoint from a boundary on instead of running, and the samples lost.
+        // For a checkpoint loaded from a boundary on: first the additional cost over running instead, second the
+        // samples lost.
         let checkpoint = self.costs.checkpoint.get();
         let loading = |at: usize| {
             let (mut left, mut cost, mut lost) = (checkpoint, 0.0, 0.0);
@@ -167,8 +171,8 @@ impl<'a> Grid<'a> {
 
         let (min_run, min_pause) = (self.costs.min_run.get(), self.costs.min_pause.get());
         let since = self.since;
-        // Least cost up to each boundary if the job runs (or pauses) before it, and the boundary at which that run (or
-        // pause) began; `None` if it began before now.
+        // Least cost up to each boundary if the job runs (or pauses) before the boundary, and the boundary at which
+        // that run (or pause) began; `None` if it began before now.
         let mut ran = vec![(f64::INFINITY, None); n + 1];
         let mut paused = vec![(f64::INFINITY, None); n + 1];
         let mut ends = vec![(f64::INFINITY, 0, None); n + 1];
@@ -203,7 +207,8 @@ impl<'a> Grid<'a> {
                 }
             }
         }
-        // The work ends between the boundaries of a slot, so the lower cost of its two boundaries is the slot's bound.
+        // The work ends between the two boundaries of a slot, so the lower cost of the two boundaries gives the slot's
+        // bound.
         let bounds = ends.windows(2).map(|pair| pair[0].0.min(pair[1].0) + price * self.problem.work().get()).collect();
         let among = end.map_or(&ends[..], |slot| &ends[slot..=slot + 1]);
         let (cost, mut at, mut from) = *among.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -230,7 +235,8 @@ impl<'a> Grid<'a> {
     }
 }
 
-/// Running minimum over all boundaries that lie at least a duration before the boundary asked for. Queries must ascend.
+/// Minimum of a value over all slot boundaries that lie at least the duration `least` before a given boundary. The
+/// given boundaries must ascend from query to query.
 struct DelayedMinimum {
     least: f64,
     next: usize,

@@ -1,13 +1,13 @@
-//! Plans with pauses: when a job that may pause does so.
+//! Plans with pauses: the times at which a job that may pause does so.
 //!
-//! A pause is idle power without work. Without minimum durations and checkpoints it is just one more point for
-//! [`super::solve`]; with them the choice of paused slots is combinatorial. For a given marginal cost λ per sample,
-//! [`super::patterns`] finds the cheapest pattern of runs and pauses; bisection of λ finds the patterns around the one
-//! that does the work. Each pattern is then solved exactly, with its pauses fixed or with one of them starting within a
-//! slot, and the best is improved by moving and removing pauses. The dynamic programme gives a lower bound of the cost
-//! for any λ, but a weak one over all ends at once, because an end between two days is no mixture of one before and one
-//! after it. So λ is bisected again for each possible finishing slot whose own bound leaves room for improvement, the
-//! lowest bound first.
+//! During a pause the job draws idle power and does no work. Without minimum durations and checkpoints a pause is just
+//! one more point for [`super::solve`]; with them the choice of paused slots is combinatorial. For a given marginal
+//! cost λ per sample, [`super::patterns`] finds the cheapest pattern of runs and pauses; bisection of λ finds patterns
+//! that do just too little and just enough work. Each pattern is then solved exactly, with its pauses fixed or with one
+//! of them starting within a slot, and the best pattern is improved by moving and removing pauses. The dynamic
+//! programme of [`super::patterns`] also gives a lower bound of the cost for any λ. One λ for all finishing slots
+//! (slots in which the work can end) gives a weak bound, because the cost is not convex over finishing slots. So λ is
+//! bisected again for each finishing slot whose own bound leaves room for improvement, the lowest bound first.
 
 use std::ops::Range;
 
@@ -23,13 +23,14 @@ use crate::units::{GramsCo2e, Seconds, Watts};
 const HALVINGS: u32 = 50;
 /// Number of bisection steps of a carbon budget's multiplier.
 const BUDGET_HALVINGS: u32 = 40;
-/// Relative reduction of the cost that counts as rounding.
+/// Relative reduction of a plan's cost that counts as rounding.
 const ROUNDING: f64 = 1e-10;
-/// Maximum number of slots for which `force_slots` runs, which tries each slot running and paused.
+/// Maximum number of slots for which `force_slots` runs, which tries to make the job run and pause in each single slot.
 const FEW_SLOTS: usize = 128;
 /// Number of bisection steps of λ for each forced slot.
 const FORCED_HALVINGS: u32 = 12;
-/// Approximate maximum number of slot evaluations over all finishing slots: with many slots, fewer of these are tried.
+/// Approximate maximum number of slot evaluations over all finishing slots (slots in which the work can end): the more
+/// slots there are, the fewer finishing slots are tried.
 const MOST_EVALUATIONS: usize = 2_000_000;
 
 /// Rules for the job's pauses, its current activity, and its carbon budget.
@@ -47,22 +48,23 @@ pub(in crate::plan) struct Rules {
 /// A plan that may contain pauses.
 #[derive(Clone, Debug)]
 pub(in crate::plan) struct Paused {
-    /// The problem over pieces of the horizon's slots, with the pauses fixed.
+    /// The problem whose slots are pieces of the horizon's slots with fixed runs and pauses.
     pub(in crate::plan) problem: Problem,
     pub(in crate::plan) solution: Solution,
-    /// Additional cost per gram of carbon due to the carbon budget; 0 if the budget does not bind.
+    /// Additional cost per gram of carbon due to the carbon budget, in grams of the objective; 0 if the budget does not
+    /// bind.
     pub(in crate::plan) multiplier: f64,
-    /// True if no plan meets the carbon budget; then this plan is the one of least carbon that was found.
+    /// True if no plan that was found meets the carbon budget; then this plan is the one of least carbon.
     pub(in crate::plan) over_budget: bool,
 }
 
-/// Returns the cheapest plan found under the rules. If the work cannot be done in time otherwise, a current pause may
-/// end before its minimum duration.
+/// Returns the cheapest plan found under the rules. If the work cannot be done in time otherwise, the pause in which
+/// the job is now may end before its minimum duration.
 ///
 /// # Errors
 /// If the work cannot be done in time even without a further pause.
 pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
-    // If the work cannot be done in time without pauses, it cannot be with pauses.
+    // Pauses only take time: if the work cannot be done in time without pauses, it cannot be done with pauses.
     problem.reachable_work()?;
     let problem = problem.clone().pausing_at(rules.costs.idle_power, rules.checkpoint);
     let cheapest = solve_free(&problem, rules)?;
@@ -114,7 +116,8 @@ impl Paused {
 
 /// State of the search for the best pattern of runs and pauses.
 struct Search {
-    /// For each slot, a lower bound of the cost of plans that end there and pause at slot boundaries only.
+    /// For each slot, a lower bound of the cost of plans that complete the work in the slot and whose pauses begin and
+    /// end at slot boundaries.
     bounds: Vec<f64>,
     tried: Vec<Pattern>,
     best: Option<(Pattern, Paused)>,
@@ -145,7 +148,7 @@ impl Grid<'_> {
             }
         }
         let (pattern, _) = best.clone()?;
-        // One of the pauses may start within a slot: within its first slot or the slot before.
+        // One of the pauses may start within a slot: within the pause's first slot or within the slot before.
         for block in 0..pattern.len() {
             for earlier in [0, 1] {
                 let mut pattern = pattern.clone();
@@ -157,7 +160,8 @@ impl Grid<'_> {
         best.map(|(_, found)| found)
     }
 
-    /// Tries the finishing slots that may give a cheaper plan than the best so far.
+    /// Tries the finishing slots (slots in which the work ends) that may give a cheaper plan than the best so far, the
+    /// lowest lower bound first. `price` is the first λ that is tried for each.
     fn each_end(&self, search: &mut Search, price: f64) {
         let mut closed = vec![false; self.slots()];
         for _ in 0..MOST_EVALUATIONS / (self.slots() * HALVINGS as usize) {
@@ -169,8 +173,9 @@ impl Grid<'_> {
         }
     }
 
-    /// Bisects λ to the lowest value at which the work is done, and returns it. With an `end`, considers only plans
-    /// that end in that slot, and only as long as these may be cheaper than the best so far.
+    /// Bisects λ to the lowest value at which the work is done, and returns this value. `price` is the first λ that is
+    /// tried. With an `end`, considers only plans that end in that slot, and stops when these can't be cheaper than the
+    /// best so far.
     fn halve(&self, search: &mut Search, end: Option<usize>, price: f64) -> f64 {
         let (mut low, mut high) = (0.0, price);
         while !self.evaluate_price(search, end, high) && high < 1e12 && end.is_none_or(|end| search.may_end_in(end)) {
@@ -187,7 +192,8 @@ impl Grid<'_> {
         high
     }
 
-    /// Solves the cheapest pattern at a price λ if it is new, and raises the bounds. Returns whether it does the work.
+    /// Solves the cheapest pattern at a price λ if the pattern is new, and raises the lower bounds of the search.
+    /// Returns whether the pattern does all the work.
     fn evaluate_price(&self, search: &mut Search, end: Option<usize>, price: f64) -> bool {
         let Some(priced) = self.at(price, None, end) else { return false };
         search.bounds.iter_mut().zip(&priced.bounds).for_each(|(bound, at)| *bound = bound.max(*at));
@@ -198,8 +204,8 @@ impl Grid<'_> {
         priced.samples >= self.problem.work().get()
     }
 
-    /// Solves a pattern exactly; the pause `within` may start anywhere in its first slot. Stores the plan if it is the
-    /// cheapest so far, and returns whether it is.
+    /// Solves a pattern exactly. `within` is the index of the pause that may start anywhere in its first slot, if any.
+    /// Stores the plan if it is the cheapest so far, and returns whether it is.
     fn improve(&self, best: &mut Option<(Pattern, Paused)>, pattern: &Pattern, within: Option<usize>) -> bool {
         if !self.is_allowed(pattern) || (self.pauses_now && within == Some(0)) {
             return false;
@@ -244,8 +250,8 @@ impl Grid<'_> {
         }
     }
 
-    /// Tries the cheapest patterns with the job forced to run or to pause in each slot in turn: with few slots,
-    /// patterns are so coarse that the optimum need not be the cheapest at any λ.
+    /// Tries the cheapest patterns in which the job is forced to run or to pause in a slot, for each slot in turn: with
+    /// few slots, patterns are so coarse that the optimum need not be the cheapest pattern at any λ.
     fn force_slots(&self, best: &mut Option<(Pattern, Paused)>, price: f64) {
         let mut tried: Vec<Pattern> = Vec::new();
         for forced in (0..self.slots()).flat_map(|slot| [(slot, true), (slot, false)]) {
@@ -263,7 +269,7 @@ impl Grid<'_> {
         }
     }
 
-    /// Returns whether a pause that starts within a slot has its minimum duration in a plan.
+    /// Returns whether `pause`, which may start within its first slot, has its minimum duration in the plan `found`.
     fn pauses_long_enough(&self, found: &Paused, pause: &Range<usize>) -> bool {
         let begin = self.problem.slots()[pause.start].slot;
         let place = found.problem.slots().iter().position(|s| s.slot == begin);

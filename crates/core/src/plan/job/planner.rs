@@ -1,4 +1,5 @@
-//! Planner of one job: derives its usable points, the work due, the problem to solve, and the plan of given segments.
+//! Planner of one job: derives the job's usable operating points, the work to plan, the problem to solve, and the plan
+//! that consists of given segments.
 
 use chrono::{DateTime, Utc};
 
@@ -20,10 +21,10 @@ const NO_TIME: Seconds = Seconds::new(1e-12);
 /// Maximum number of slots to plan over; if the forecast has more, they are averaged to longer ones first.
 const MOST_SLOTS: usize = 4096;
 
-/// The points of a profile that a plan may use: measured, and with all limits allowed by the external cap.
+/// Points of a job's profile that a plan may use: measured, and with all power limits allowed by the external cap.
 pub(in crate::plan) struct UsablePoints {
     pub(in crate::plan) points: Vec<Point>,
-    /// Index of each point in the profile.
+    /// Index of each point in the profile's points.
     pub(in crate::plan) places: Vec<usize>,
 }
 
@@ -75,7 +76,8 @@ impl UsablePoints {
 pub(in crate::plan) enum Due {
     /// No work: the job's work is done.
     Done,
-    /// No work for now: the job's total work is unknown, and no constraint requires a minimum.
+    /// No work for now: the job's total work is unknown, and no maximum slowdown requires work within the planning
+    /// window.
     NothingNow,
     /// The given work.
     Work(DueWork),
@@ -123,7 +125,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Returns the problem of the work due and the end of the forecast.
+    /// Returns first the problem of doing the work that is due, second the end of the forecast.
     pub(in crate::plan) fn problem(&self, due: &DueWork) -> Result<(Problem, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
         let slowest = self.choice.points.iter().map(|p| p.throughput).fold(self.reference.throughput, |a, b| a.min(b));
@@ -152,8 +154,8 @@ impl<'a> Planner<'a> {
         due.full_speed.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
     }
 
-    /// Returns the slots from now to `until`, and the end of the forecast. The time after the forecast is one slot with
-    /// the forecast's mean intensity, which is equivalent to many equal slots.
+    /// Returns first the slots from now to `until`, second the end of the forecast. The time after the forecast is one
+    /// slot with the forecast's mean intensity, which is equivalent to many slots with this intensity.
     pub(in crate::plan) fn horizon(&self, until: DateTime<Utc>) -> Result<(Vec<PlanSlot>, DateTime<Utc>), Unplannable> {
         let now = self.request.now;
         let until = until.clamp(later(now, SHORTEST.to_delta()), later(now, FURTHEST.to_delta()));
@@ -173,7 +175,8 @@ impl<'a> Planner<'a> {
         }
         let known_until = slots.last().map_or(now, |s| s.slot.end());
         if let Some(slot) = Slot::new(known_until, until) {
-            // The mean includes past slots: a mean of future slots only would drift, and plans would change with it.
+            // The mean includes the forecast's past slots: a mean of future slots only would change as time passes, and
+            // plans with it.
             let intensity = mean(self.request.horizon).unwrap_or(self.request.reference_intensity);
             let intensity = intensity.max(GramsPerKwh::ZERO);
             slots.push(PlanSlot { slot, intensity });
@@ -240,7 +243,7 @@ impl<'a> Planner<'a> {
 }
 
 impl DueWork {
-    /// Returns whether the job continues after this work, because its total work is unknown.
+    /// Returns whether the job continues after the work that is due, because its total work is unknown.
     pub(in crate::plan) fn endless(&self) -> bool {
         self.full_speed.is_some()
     }

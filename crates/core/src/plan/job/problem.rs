@@ -5,21 +5,22 @@ use chrono::{DateTime, Utc};
 use crate::domain::Slot;
 use crate::units::{GramsCo2e, GramsPerKwh, JOULES_PER_KWH, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// Relative tolerance for work that does not fit, in addition to [`RESOLUTION`]: times are rounded to the microsecond.
+/// Fraction of the work that may exceed what fits into the available time and still counts as rounding; or the work of
+/// [`RESOLUTION`] at full speed, if that is more. Times are rounded to the microsecond.
 const ROUNDING: f64 = 1e-9;
 /// Time resolution of planning; shorter times count as rounding.
 pub(in crate::plan) const RESOLUTION: Seconds = Seconds::new(1e-3);
 
-/// A time span of the horizon with its expected carbon intensity.
+/// Slot (time step) of the planning horizon with its expected carbon intensity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanSlot {
-    /// Time span; the first slot of a horizon may be cut at the present.
+    /// Time span of the slot; the first slot of a horizon may be cut at the present.
     pub slot: Slot,
     /// Expected carbon intensity, c_t.
     pub intensity: GramsPerKwh,
 }
 
-/// Power and throughput of the job at one setting.
+/// Operating point: power and throughput of the job at one setting of its power limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Average power of all the job's GPUs, p(l).
@@ -40,58 +41,67 @@ pub enum InvalidProblem {
     /// An intensity is below zero.
     #[error("the carbon intensity of {0} is negative; it must be at least 0 g/kWh")]
     NegativeIntensity(Slot),
-    /// There are no points, or none with throughput.
-    #[error("there is no operating point with throughput; at least one is needed")]
+    /// There are no operating points, or work is done at none of them.
+    #[error("no operating point does any work; at least one with a throughput above 0 is needed")]
     NoPoints,
-    /// A point has no throughput or negative power.
-    #[error("operating point {0} has no throughput or negative power")]
+    /// The power or the throughput of the point with this index is negative; in the problem of one job, a throughput of
+    /// zero is invalid too.
+    #[error("operating point {0} has a throughput that is too low or a power below 0 W")]
     UnusablePoint(usize),
     /// The remaining work is not more than 0.
     #[error("the remaining work is {0}; it must be more than 0")]
     NoWork(Samples),
-    /// η is outside 0..=1, or a factor of the time cost is negative.
-    #[error("eta must be within 0 to 1, and the reference intensity and the maximum power at least 0")]
+    /// η (weight of carbon against time) is outside 0 to 1, or c_ref or P_max, which scale the cost of time, is
+    /// negative.
+    #[error("eta must be from 0 to 1; the reference intensity and the maximum power must be at least 0")]
     BadWeights,
-    /// Joint planning: caps, weighted intensities or pauses are not one per slot, or a weighted intensity is negative.
-    #[error("caps, weighted intensities of at least 0 and pauses must be given for each slot")]
+    /// Joint planning: the number of caps, weighted intensities or pause flags is not the number of slots, or a
+    /// weighted intensity is negative.
+    #[error(
+        "caps, weighted intensities and pauses must have one value per slot, and weighted intensities must be at least 0"
+    )]
     NotPerSlot,
-    /// Joint planning: a power limit or a resting limit is negative.
-    #[error("a power limit or resting limit is negative; it must be at least 0 W")]
+    /// Joint planning: a power limit of a point, or the limit that counts after a job's end (resting limit), is
+    /// negative.
+    #[error("a power limit of a job, or of its GPUs after its end, is negative; limits must be at least 0 W")]
     NegativeLimit,
 }
 
-/// Reason why no plan does the work in time, with figures for running at full speed.
+/// Reason why no plan does the work in time, with figures for running at full speed (always at the fastest point).
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Infeasible {
-    /// Even the fastest point is too slow for the latest end.
-    #[error("even at full speed {missing:.0} are missing at the latest end, {late_by:.0} of work")]
+    /// Even at the fastest point, the work ends after the latest end that the job's promises allow.
+    #[error("even at full speed {missing:.0} are not done at the latest end; they take another {late_by:.0}")]
     NotEnoughTime {
         /// Work that full speed leaves undone at the latest end.
         missing: Samples,
         /// Time after the latest end at which full speed completes the work.
         late_by: Seconds,
     },
-    /// The horizon ends before the work can be done.
-    #[error("even at full speed {missing:.0} are missing at the end of the horizon, {short_by:.0} of work")]
+    /// The planning horizon ends before the work can be done.
+    #[error(
+        "even at full speed {missing:.0} are not done when the planning horizon ends; they take another {short_by:.0}"
+    )]
     HorizonTooShort {
         /// Work that full speed leaves undone at the end of the horizon.
         missing: Samples,
-        /// Additional length of horizon that full speed would need.
+        /// Additional length of the horizon that the work would need at full speed.
         short_by: Seconds,
     },
 }
 
-/// Solution of a planning problem: time at each point in each slot, with the cost.
+/// Solution of a planning problem: the time at each point in each slot, and its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Solution {
-    /// For each used slot in time order: the points used (indices in [`Problem::points`]), faster first, and the time
-    /// at each. All slots but the last are full.
+    /// For each used slot in time order, its parts, faster ones first: first the index of the point in
+    /// [`Problem::points`], second the time at the point. All slots but the last are full.
     pub shares: Vec<Vec<(usize, Seconds)>>,
-    /// Value of the objective in `planning.md` §2: η · carbon (or a mixture of carbon and price) + (1 − η) · time.
+    /// Value of the objective in `planning.md` §2: η · carbon (or a mixture of carbon and price) + (1 − η) · time, in
+    /// grams.
     pub cost: GramsCo2e,
     /// Emissions, Σ x·c·p.
     pub carbon: GramsCo2e,
-    /// Emissions as a carbon budget counts them.
+    /// Emissions with the carbon intensities that the job's carbon budget counts.
     pub counted: GramsCo2e,
     /// Energy, Σ x·p.
     pub energy: Joules,
@@ -99,7 +109,8 @@ pub struct Solution {
     pub ends_at: DateTime<Utc>,
 }
 
-/// Planning problem of one job (`planning.md` §2). Validated on construction.
+/// Planning problem of one job (`planning.md` §2): the choice of an operating point at each time. Validated on
+/// construction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     slots: Vec<PlanSlot>,
@@ -112,20 +123,21 @@ pub struct Problem {
     weights: Vec<Weight>,
     /// Allowed activity in each slot.
     modes: Vec<Mode>,
-    /// Number of points with throughput. Points after these belong to pauses and checkpoints.
+    /// Number of points at which the job trains, which come first in `points`. A job that may pause has two more: one
+    /// for pauses, one for checkpoints.
     working: usize,
 }
 
-/// Cost of energy in a slot, in g/kWh.
+/// Weights of energy in a slot, in g/kWh: in the objective and in the carbon budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Weight {
-    /// Cost in the objective: η·c_t, or η times the mixture of carbon and price.
+    /// Cost of energy in the objective: η·c_t, or η times the mixture of carbon and price.
     cost: f64,
-    /// Intensity that a carbon budget counts.
+    /// Carbon intensity that a carbon budget counts.
     counted: f64,
 }
 
-/// Allowed activity in a slot.
+/// Activity of the job that is allowed in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::plan) enum Mode {
     /// The job runs unless it has ended.
@@ -134,18 +146,18 @@ pub(in crate::plan) enum Mode {
     Pause,
     /// The job saves or loads a checkpoint without progress.
     Resume,
-    /// The job runs, or runs and then pauses, or pauses.
+    /// The job runs, pauses, or first runs and then pauses.
     Either,
 }
 
 impl Problem {
-    /// Creates a problem. `slots` are contiguous and the first starts now; `points` are all usable settings in any
-    /// order; `work` is the remaining work; `eta` is the weight of carbon against time, whose cost is scaled by
-    /// `reference_intensity` (c_ref) and `max_power` (P_max of all GPUs); `latest_end` is the earlier of the deadline
-    /// and the end of the slowdown budget.
+    /// Creates a problem. `slots` are contiguous and the first starts now; `points` are all usable operating points in
+    /// any order; `work` is the remaining work; `eta` is η, the weight of carbon, and 1 − η that of time, whose cost is
+    /// scaled by `reference_intensity` (c_ref) and `max_power` (P_max of all GPUs); `latest_end` is the earlier of the
+    /// deadline and the time at which the maximum slowdown is used up.
     ///
     /// # Errors
-    /// For invalid input. Infeasible problems are valid; the solver reports them.
+    /// For invalid input. A problem without a feasible plan is valid input; the solver reports that there is no plan.
     pub fn new(
         slots: Vec<PlanSlot>,
         points: Vec<Point>,
@@ -176,7 +188,7 @@ impl Problem {
         Ok(Self { slots, points, work, eta, reference_intensity, max_power, latest_end, weights, modes, working })
     }
 
-    /// Adds two points without throughput, given by their power: one for pauses, one for checkpoints.
+    /// Adds two points at which no work is done, given by their power: one for pauses, one for checkpoints.
     #[must_use]
     pub(in crate::plan) fn pausing_at(mut self, idle: Watts, checkpoint: Watts) -> Self {
         let point = |power| Point { power, throughput: SamplesPerSecond::ZERO };
@@ -184,7 +196,8 @@ impl Problem {
         self
     }
 
-    /// Returns the problem over pieces of slots, each given as the index of its slot, its time span and its mode.
+    /// Returns the problem with its slots replaced by pieces of them. A piece is first the index of the slot that it is
+    /// cut from, second its time span, third its allowed activity.
     pub(in crate::plan) fn in_pieces(&self, pieces: &[(usize, Slot, Mode)]) -> Self {
         let piece =
             |(of, slot, _): &(usize, Slot, Mode)| PlanSlot { slot: *slot, intensity: self.slots[*of].intensity };
@@ -196,7 +209,7 @@ impl Problem {
         }
     }
 
-    /// Returns the problem from the second slot on with the given work; `None` if no slot or no work remains.
+    /// Returns the problem that starts at the second slot, with the given work; `None` if no slot or no work remains.
     pub(super) fn after_first(&self, work: Samples) -> Option<Self> {
         let left = self.slots.len() > 1 && work > Samples::ZERO;
         left.then(|| Self {
@@ -208,7 +221,8 @@ impl Problem {
         })
     }
 
-    /// Returns the cost of energy in a slot in the objective, including η.
+    /// Returns the cost of energy in a slot as the objective counts it: η times the carbon intensity, or η times the
+    /// mixture of carbon and price.
     pub(in crate::plan) fn weight(&self, slot: usize) -> GramsPerKwh {
         GramsPerKwh::new(self.weights[slot].cost)
     }
@@ -223,7 +237,7 @@ impl Problem {
         (self.working < self.points.len()).then_some(self.working)
     }
 
-    /// Returns the indices of the points that may be used in a mode.
+    /// Returns the indices of the points that may be used in a slot with this allowed activity.
     pub(in crate::plan) fn points_in(&self, mode: Mode) -> std::ops::Range<usize> {
         match mode {
             Mode::Run => 0..self.working,
@@ -238,8 +252,8 @@ impl Problem {
         matches!(self.modes[slot], Mode::Run | Mode::Either)
     }
 
-    /// Sets the intensities of the objective, one per slot: a mixture of carbon and price. Negative values count as 0.
-    /// Reported emissions still use the slots' carbon intensities.
+    /// Sets the intensities that the objective minimises, one per slot, such as a mixture of carbon and price. Negative
+    /// values count as 0. Reported emissions still use the slots' carbon intensities.
     #[must_use]
     pub fn minimising(mut self, intensities: &[GramsPerKwh]) -> Self {
         debug_assert_eq!(intensities.len(), self.slots.len());
@@ -271,7 +285,7 @@ impl Problem {
         &self.slots
     }
 
-    /// Returns the points in input order; if the job may pause, followed by those for pauses and checkpoints.
+    /// Returns the points in input order. If the job may pause, two points follow: one for pauses, one for checkpoints.
     pub fn points(&self) -> &[Point] {
         &self.points
     }
@@ -281,7 +295,7 @@ impl Problem {
         self.work
     }
 
-    /// Returns the time by which the work must be done, if any.
+    /// Returns the time by which the work must be done; `None` if there is no such time.
     pub fn latest_end(&self) -> Option<DateTime<Utc>> {
         self.latest_end
     }
@@ -313,13 +327,14 @@ impl Problem {
         self.weights[slot].cost / JOULES_PER_KWH
     }
 
-    /// Returns the cost of a second at a point in a slot, in gCO2e/s: the brackets in the objective of `planning.md`
-    /// §2.
+    /// Returns the cost of a second at a point in a slot, in gCO2e/s: the term in brackets of the objective in
+    /// `planning.md` §2, for energy and time.
     pub(in crate::plan) fn second_cost(&self, slot: usize, point: usize) -> f64 {
         self.joule_cost(slot) * self.points[point].power.get() + self.time_cost()
     }
 
-    /// Returns the work to plan: all remaining work, or the part that fits if the rest is only rounding.
+    /// Returns the work to plan: all remaining work, or the part that fits into the available time if what remains is
+    /// only rounding.
     ///
     /// # Errors
     /// If even the fastest point cannot do the work in the available time.
@@ -333,7 +348,7 @@ impl Problem {
         }
         if let Some(end) = self.latest_end {
             let late_by = self.work / fastest - (Seconds::from_delta(end - start) - idle);
-            // A smaller delay counts as rounding, unless no time is left at all.
+            // A delay within the tolerance counts as rounding, unless no time is left at all.
             if fastest * late_by > tolerance || available <= Seconds::ZERO {
                 let missing = (fastest * late_by).min(self.work);
                 return Err(Infeasible::NotEnoughTime { missing, late_by });
@@ -346,7 +361,8 @@ impl Problem {
         Ok(self.work.min(fastest * available))
     }
 
-    /// Returns the solution with given time shares, the faster part of each slot first, and computes its cost and end.
+    /// Returns the solution with given time shares (for each slot, the points used and the time at each): sorts each
+    /// slot's points, the fastest first, and computes cost, emissions, energy and end.
     pub(in crate::plan) fn evaluate(&self, mut shares: Vec<Vec<(usize, Seconds)>>) -> Solution {
         while shares.last().is_some_and(Vec::is_empty) {
             shares.pop();

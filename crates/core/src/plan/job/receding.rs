@@ -1,9 +1,9 @@
-//! Receding horizon: plans a job's remaining work from its state and a forecast. Only the present of a plan is applied
-//! (`planning.md` §4).
+//! Receding horizon: plans a job's remaining work again and again from its state and a forecast. Only the present of
+//! each plan is applied (`planning.md` §4).
 //!
 //! Planning is repeated on each relevant change. The slowdown budget covers the job's whole life, (1+ε)·W/r(l_max) of
-//! active time, so time lost early is recovered later. Because r(l_max) is an estimate, plans use ε less a reserve
-//! ([`crate::profile::reserve`]).
+//! active time, so time lost early is recovered later. Because r(l_max), the throughput at the maximum usable limit, is
+//! an estimate, plans use the maximum slowdown ε less a reserve ([`crate::profile::reserve`]).
 
 use chrono::{DateTime, Utc};
 
@@ -20,13 +20,14 @@ use crate::plan::schedule::{Plan, Segment, Verdict};
 use crate::time::later;
 use crate::units::{GramsPerKwh, Samples, Seconds};
 
-/// Plans the rest of a job, or the next window of a job with unknown work. In a slot with two settings the faster comes
-/// first; each part lasts at least a second unless it is the only one in its slot.
+/// Plans the rest of a job, or the next window of a job whose total work is unknown. In a slot with two settings the
+/// faster comes first; each part lasts at least a second unless it is the only one in its slot.
 ///
 /// If the time constraints cannot be met, the job runs at full speed; if only the carbon budget cannot be met, the plan
-/// of least carbon that meets the time constraints is used. [`Verdict`] lists the broken promises. For unknown work,
-/// the window's work is `window · r(l_max)/(1+ε)` less the samples that the job is ahead; without a maximum slowdown,
-/// or if the job is ahead by a whole window, each slot takes argmin (η·c_t·p(l) + (1−η)·c_ref·P_max)/r(l).
+/// of least carbon that meets the time constraints is used. [`Verdict`] lists the broken promises. If the total work is
+/// unknown, the work of the window is `window · r(l_max)/(1+ε)` less the samples that the job is ahead. Without a
+/// maximum slowdown ε, or if the job is ahead by a whole window, each slot takes the limit l with the least cost per
+/// sample, (η·c_t·p(l)+(1−η)·c_ref·P_max)/r(l).
 ///
 /// # Errors
 /// If the profile has no usable and allowed point, or the horizon or the objective is invalid.
@@ -43,7 +44,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the optimum; if no plan keeps all promises, the plan of least carbon, or the plan at full speed.
+    /// Returns the optimal plan; if no plan keeps all promises, the plan of least carbon, or the plan at full speed.
     fn solve(&self, due: &DueWork) -> Result<Plan, Unplannable> {
         let (problem, known_until) = self.problem(due)?;
         let promise = due.latest_end.map(|(_, promise)| promise);
@@ -77,7 +78,7 @@ impl Planner<'_> {
                 let reasons = shares.iter().map(|_| vec![Reason::FullSpeed { promise }]).collect();
                 let draft = Draft { slots: problem.slots(), shares, reasons };
                 let mut plan = self.finish(&draft, known_until, Verdict::Optimal);
-                // Segments end with the horizon, but the work may continue after it.
+                // The plan's segments end with the horizon, but the work may continue after it.
                 let slowdown = self.slowdown(self.choice.points[fastest].throughput * full_speed, full_speed);
                 plan.expected.slowdown = slowdown;
                 plan.verdict = Verdict::FullSpeed { broken: self.broken(ends_at, slowdown, plan.expected.carbon), why };
@@ -86,7 +87,7 @@ impl Planner<'_> {
         })
     }
 
-    /// Returns the optimum for the job's objective, with its pauses and its carbon budget, if any.
+    /// Returns the optimum for the job's objective, with the job's pauses and its carbon budget, if any.
     fn optimum(&self, problem: &Problem, due: &DueWork) -> Result<Optimum, Infeasible> {
         let budget = self.budget_left();
         let left = budget.map(|(left, _)| left);
@@ -132,7 +133,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Plans each slot of the window at its point of least cost per sample.
+    /// Plans each slot of the planning window at the slot's point of least cost per sample.
     fn cheapest_per_slot(&self) -> Result<Plan, Unplannable> {
         let Request { objective, reference_intensity, max_power, window, .. } = *self.request;
         let (slots, known_until) = self.horizon(later(self.request.now, window.to_delta()))?;
@@ -158,14 +159,14 @@ impl Planner<'_> {
         Some(Reason::OnlyMeasured { limit, lacks_time: self.request.objective.bounds_time() })
     }
 
-    /// Returns the samples done in time shares.
+    /// Returns the samples that are done in time shares (for each slot, the points used and the time at each).
     fn samples(&self, shares: &[Vec<(usize, Seconds)>]) -> Samples {
         let points = &self.choice.points;
         let part = |(point, seconds): &(usize, Seconds)| points.get(*point).map(|p| p.throughput * *seconds);
         shares.iter().flatten().filter_map(part).sum()
     }
 
-    /// Shortens the end by the surplus work that the lengthening of short parts caused.
+    /// Shortens the plan at its end by the surplus work that comes from lengthening parts that were too short.
     fn without_surplus(&self, mut shares: Shares, due: &DueWork) -> Shares {
         if self.request.dwell <= SHORTEST || due.full_speed.is_some() {
             return shares;
@@ -209,11 +210,12 @@ struct Draft<'a> {
     reasons: Vec<Vec<Reason>>,
 }
 
-/// A solution with the problem that it solves, in which a binding carbon budget is an additional cost of carbon.
+/// A solution with the problem that it solves. If a carbon budget binds, the problem's cost of carbon contains the
+/// budget's shadow price.
 struct Optimum {
     problem: Problem,
     solution: Solution,
-    /// The carbon budget, if it binds.
+    /// The promise that sets the carbon budget, if the budget binds; else `None`.
     promise: Option<Promise>,
     /// True if even this plan exceeds the carbon budget.
     over_budget: bool,

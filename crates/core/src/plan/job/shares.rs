@@ -1,13 +1,14 @@
-//! Time shares as solvers return them: for each slot the points used, the faster first, and the time at each.
+//! Time shares as solvers return them: for each slot the operating points used, the faster first, and the time at each
+//! point.
 
 use super::problem::{PlanSlot, RESOLUTION};
 use crate::domain::{Profile, Slot};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, SamplesPerSecond, Seconds, Watts};
 
-/// For each slot, the indices of the points used and the time at each.
+/// For each slot, its parts: first the index of the point, second the time at the point.
 pub(in crate::plan) type Shares = Vec<Vec<(usize, Seconds)>>;
 
-/// Minimum duration of a part of a slot, even if a shorter dwell is set.
+/// Minimum duration of a part of a slot, even if a shorter dwell (minimum time at one setting) is set.
 pub(in crate::plan) const SHORTEST: Seconds = Seconds::new(1.0);
 
 /// Returns the time-weighted mean carbon intensity; `None` without slots.
@@ -21,7 +22,7 @@ pub(in crate::plan) fn time(shares: &[Vec<(usize, Seconds)>]) -> Seconds {
     shares.iter().flatten().map(|part| part.1).sum()
 }
 
-/// Returns the time shares of running at one point for a duration, slot after slot.
+/// Returns the time shares of running at one point for a duration from the start of the slots, slot after slot.
 pub(in crate::plan) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize) -> Shares {
     let mut left = duration;
     let part = |slot: &PlanSlot| {
@@ -32,7 +33,8 @@ pub(in crate::plan) fn fill(slots: &[PlanSlot], duration: Seconds, point: usize)
     slots.iter().map_while(part).collect()
 }
 
-/// Returns the emissions of a constant power for a duration. Time after the slots has their mean intensity.
+/// Returns the emissions of a constant power for a duration from the start of the slots. Time after the last slot has
+/// the slots' mean intensity.
 pub(in crate::plan) fn carbon(slots: &[PlanSlot], power: Watts, duration: Seconds) -> GramsCo2e {
     let parts = fill(slots, duration, 0);
     let within: GramsCo2e = slots.iter().zip(&parts).map(|(s, part)| power * part[0].1 * s.intensity).sum();
@@ -40,7 +42,8 @@ pub(in crate::plan) fn carbon(slots: &[PlanSlot], power: Watts, duration: Second
     within + power * after * mean(slots).unwrap_or_default()
 }
 
-/// Returns the consecutive time spans of a slot's parts. A rest below the time resolution goes to the last part.
+/// Returns the consecutive time spans of a slot's parts, `None` for a part that is too short for a span. If less than
+/// the time resolution remains after a part, that part lasts until the slot's end.
 pub(in crate::plan) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Option<Slot>> {
     let (mut start, mut used) = (slot.start(), Seconds::ZERO);
     let span = |(_, seconds): &(usize, Seconds)| {
@@ -54,10 +57,11 @@ pub(in crate::plan) fn spans(slot: &Slot, parts: &[(usize, Seconds)]) -> Vec<Opt
     parts.iter().map(span).collect()
 }
 
-/// Removes parts of a slot that are too short to switch for: a short slower part takes the faster point, and a short
-/// faster part is prolonged to the minimum, so that the work is still done. Parts whose point continues in the adjacent
-/// slot may be short, and so may those of a twelfth of their slot: at most one slot of a plan has two points, and
-/// surplus work of a longer change could not be compensated at the end. Parts below the time resolution are dropped.
+/// Removes parts of a slot that are shorter than the dwell (minimum time at one setting): a short slower part takes the
+/// faster point, and a short faster part is prolonged to the minimum, so that the work is still done. The minimum is at
+/// most a twelfth of the slot: at most one slot of a plan has two points, and the surplus work of a longer prolongation
+/// could not be compensated at the plan's end. Parts whose point continues in the adjacent slot, and parts of the last
+/// slot, need only [`SHORTEST`]. Parts below the time resolution are dropped.
 pub(super) fn without_short_parts(mut shares: Shares, dwell: Seconds) -> Shares {
     for slot in 0..shares.len() {
         let [(fast, fast_time), (slow, slow_time)] = shares[slot][..] else { continue };
@@ -83,8 +87,8 @@ pub(super) fn without_short_parts(mut shares: Shares, dwell: Seconds) -> Shares 
     shares
 }
 
-/// Returns the requested dwell, or a tenth of the time that the work takes at the fastest point if that is shorter, so
-/// that short jobs can still mix set points.
+/// Returns the requested dwell (minimum time at one setting), or a tenth of the time that the work takes at the fastest
+/// point if that is shorter, so that short jobs can still mix set points.
 pub(in crate::plan) fn shortest_dwell(dwell: Seconds, work: Samples, profile: &Profile) -> Seconds {
     let rates = profile.points.iter().map(|p| p.throughput.mean);
     let fastest = rates.fold(SamplesPerSecond::ZERO, |fastest, rate| fastest.max(rate));

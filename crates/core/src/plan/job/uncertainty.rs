@@ -1,19 +1,22 @@
 //! Limit on how far a plan follows an uncertain forecast.
 //!
-//! The optimum exploits differences between hours, which are forecast with errors. Two rules limit the risk. Both use
-//! the standard error of exactly the energy that is moved between slots ([`ErrorPaths`]), in which errors common to all
-//! hours cancel.
+//! The optimum exploits differences between hours, which are forecast with errors. Two rules limit the risk. Each
+//! compares two plans and uses the standard error of the difference of their emissions, which depends only on the
+//! energy that is moved between slots ([`ErrorPaths`]); errors common to all hours cancel.
 //!
-//! * **Slowing down below the most efficient point, or pausing, requires a significant gain.** Such slowness costs
-//!   energy besides time and pays only if the work is done at a cleaner time later. The present slot is that slow only
-//!   if the plan's gain exceeds a multiple of its standard error.
-//! * **A plan may be only little worse than the best constant mix.** The job is compared with its *baseline*: the best
-//!   constant mix of two points from the job's start on. The present slot stays as planned if there is a slot such
-//!   that, with the plan up to that slot and a constant mix from there on, the gain so far plus the expected gain, less
-//!   a multiple of the standard error, is at least −[`MOST_LOST`]; the plan's expected gain over the constant mix may
-//!   be lost in addition. Else the present slot is moved towards the constant mix until the condition holds.
+//! 1. **Slowing down below the most efficient point (least energy per sample), or pausing, requires a significant
+//!    gain.** Such slowness costs energy besides time and pays only if the work is done at a cleaner time later. The
+//!    present slot is that slow only if the emissions saved by the plan, compared with the most efficient point or with
+//!    no pause, exceed a multiple of their standard error.
+//! 2. **A plan may be only little worse than the best constant mix.** The job is compared with its *baseline*: the best
+//!    constant mix of two points (the same shares of time throughout) from the job's start on. The present slot stays
+//!    as planned if there is a slot such that, with the plan up to that slot and a constant mix from there on, the
+//!    emissions saved so far plus those expected to be saved, less a multiple of their standard error, are at least
+//!    −[`MOST_LOST`]; the plan's expected gain over the constant mix may be lost in addition. Else the present slot is
+//!    moved towards the constant mix until the condition holds.
 //!
-//! Only the present slot is changed, since only its setting is applied; the following slots are the optimum after it.
+//! Only the present slot is changed, since only the present setting is applied; the following slots are the optimum
+//! after the changed slot.
 //!
 //! [`ErrorPaths`]: crate::forecast::ErrorPaths
 
@@ -25,26 +28,29 @@ use crate::forecast::SlotErrors;
 use crate::plan::request::{PastEmissions, Weighing};
 use crate::units::{GramsCo2e, JOULES_PER_KWH, Samples, SamplesPerSecond, Seconds};
 
-/// Minimum gain of slowing down below the most efficient point and of pausing, in standard errors of the gain.
+/// Minimum emissions saved by slowing down below the most efficient point or by pausing, in standard errors of the
+/// emissions saved.
 const WORTH: f64 = 0.15;
-/// Maximum excess over the baseline's emissions, relative to the job's emissions at the maximum usable limit.
+/// Maximum excess over the emissions of the baseline (best constant mix), relative to the job's emissions at the
+/// maximum usable limit.
 const MOST_LOST: f64 = 0.003;
-/// Multiple of the standard error that the second rule subtracts from a gain.
+/// Multiple of the standard error that rule 2 subtracts from the emissions saved.
 const SAFE: f64 = 0.75;
-/// Bisection steps for the fraction by which the present slot follows the plan.
+/// Bisection steps for the fraction by which the present slot follows the plan rather than the constant mix.
 const HALVINGS: u32 = 6;
 
-/// Basis for evaluating the risk of one job's plans: problem, hulls and forecast errors.
+/// Data for evaluating the risk of one job's plans: problem, hulls (useful points) and forecast errors.
 struct RiskModel<'a> {
     problem: &'a Problem,
     hulls: Hulls,
     errors: SlotErrors,
 }
 
-/// Energy per slot of the problem in kWh.
+/// Energy in each slot of the problem, kWh.
 type Energies = Vec<f64>;
 
-/// The best constant mix: the mean throughput of two neighbouring hull points that just ends the work in time.
+/// The best constant mix: two neighbouring hull points whose shares of time are the same throughout, with the mean
+/// throughput that just ends the work in time.
 struct ConstantMix {
     throughput: SamplesPerSecond,
     /// Energy in each slot from now on, kWh.
@@ -52,10 +58,11 @@ struct ConstantMix {
 }
 
 impl Planner<'_> {
-    /// Returns the solution with its present slot changed by the two rules; `None` if it need not change.
+    /// Returns the solution with its present slot changed by the two rules of this module; `None` if the slot stays as
+    /// it is.
     ///
-    /// The rules do not apply if the objective weighs more than carbon or the forecast's errors are unknown. A carbon
-    /// budget takes precedence over the rules.
+    /// The rules do not apply if the objective gives weight to time or price or if the forecast's errors are unknown.
+    /// If the changed solution would exceed the carbon budget, the slot is not changed.
     pub(super) fn restrained(&self, problem: &Problem, solution: &Solution, due: &DueWork) -> Option<Solution> {
         let model = RiskModel::of(self, problem)?;
         let efficient = model.without_uncertain_slowness(solution);
@@ -65,7 +72,8 @@ impl Planner<'_> {
         budget.is_none_or(|left| restrained.counted <= left).then_some(restrained)
     }
 
-    /// Returns whether a plan with pauses emits significantly less than one without. True if the errors are unknown.
+    /// Returns whether a plan with pauses emits significantly less than one without. True if the two rules do not
+    /// apply.
     pub(super) fn pausing_pays(&self, without: (&Problem, &Solution), with: (&Problem, &Solution)) -> bool {
         let (a, b) = (parts(without.0, without.1), parts(with.0, with.1));
         let slots: Vec<Slot> = a.iter().chain(&b).map(|(slot, _)| *slot).collect();
@@ -78,7 +86,8 @@ impl Planner<'_> {
         self.request.objective.eta >= 1.0 && self.request.weighing() == Weighing::Carbon
     }
 
-    /// Applies the second rule: returns the changed solution; `None` if the present slot may stay as planned.
+    /// Applies rule 2 of this module: returns the solution with the present slot moved towards the constant mix; `None`
+    /// if the present slot may stay as planned.
     fn limit_expected_loss(&self, model: &RiskModel<'_>, solution: &Solution, due: &DueWork) -> Option<Solution> {
         let Work::TotalSamples(total) = self.request.work else { return None };
         let elapsed = self.request.progress.elapsed;
@@ -93,7 +102,8 @@ impl Planner<'_> {
         let planned = model.energies(solution);
         let gain = model.carbon(&difference(&model.constant(throughput, due.samples, 0), &planned));
         let least = -MOST_LOST * at_ceiling.get() / JOULES_PER_KWH * level - gain.max(0.0);
-        // Gain over the baseline, less the margin, of following the plan up to a slot and a constant mix from there on.
+        // Emissions saved against the baseline, less a multiple of their standard error, if the job follows the plan
+        // for a number of slots and a constant mix from there on.
         let until = |slots: usize| {
             let done: Samples = (0..slots).map(|slot| model.throughput_in(solution, slot) * model.duration(slot)).sum();
             let rest = (due.samples - done).max(Samples::ZERO);
@@ -102,7 +112,8 @@ impl Planner<'_> {
             let against = difference(&baseline.energies, &energies);
             so_far.get() + model.carbon(&against) - SAFE * model.errors.of(&against)
         };
-        // The same for following the plan by a fraction in the present slot only, and a constant mix from there on.
+        // The same if the job follows the plan by a fraction in the present slot only, and a constant mix from there
+        // on.
         let throughput_by = |part: f64| throughput + (present - throughput) * part;
         let outcome = |part: f64| {
             let rest = due.samples - throughput_by(part) * model.duration(0);
@@ -125,7 +136,8 @@ impl Planner<'_> {
         model.with_present_at(throughput_by(holds))
     }
 
-    /// Returns the emissions saved against the baseline so far (0 if unknown) and the mean intensity of the job's life.
+    /// Returns first the emissions saved against the baseline so far (0 if unknown), second the mean carbon intensity
+    /// of the baseline's energy over the job's life (only of the time from now on if the past is unknown), in g/kWh.
     fn so_far(&self, model: &RiskModel<'_>, baseline: &ConstantMix, elapsed: Seconds) -> (GramsCo2e, f64) {
         let energy: f64 = baseline.energies.iter().sum();
         let ahead = if energy > 0.0 { model.carbon(&baseline.energies) / energy } else { 0.0 };
@@ -146,8 +158,8 @@ impl<'a> RiskModel<'a> {
         Some(Self { problem, hulls: Hulls::of(problem), errors: paths.over(&slots)? })
     }
 
-    /// Applies the first rule: returns the changed solution; `None` if the present slot is not slower than the most
-    /// efficient point, or the gain is significant.
+    /// Applies rule 1 of this module: returns the solution with the present slot at the most efficient point; `None` if
+    /// the present slot is not slower than that point, or the gain of slowness is significant.
     fn without_uncertain_slowness(&self, solution: &Solution) -> Option<Solution> {
         let efficient = self.hulls.most_efficient(self.problem);
         let rate = |point: usize| self.problem.points()[point].throughput;
@@ -160,8 +172,8 @@ impl<'a> RiskModel<'a> {
         doubtful.then_some(instead)
     }
 
-    /// Returns the cheapest plan with this throughput in the present slot; `None` if the work ends in this slot or
-    /// late.
+    /// Returns the cheapest plan with this throughput in the present slot; `None` if the work ends in the present slot
+    /// or cannot end in time.
     fn with_present_at(&self, throughput: SamplesPerSecond) -> Option<Solution> {
         let duration = self.duration(0);
         let after = solve(&self.problem.after_first(self.problem.work() - throughput * duration)?).ok()?;
@@ -178,18 +190,18 @@ impl<'a> RiskModel<'a> {
         self.problem.slots()[slot].slot.duration()
     }
 
-    /// Returns the time from the start of a slot to the latest end.
+    /// Returns the time from the start of a slot to the job's latest end.
     fn time_left(&self, slot: usize) -> Seconds {
         let left = |end| Seconds::from_delta(end - self.problem.slots()[slot].slot.start());
         self.problem.latest_end().map_or(Seconds::new(f64::MAX), left)
     }
 
-    /// Returns the throughput of the best constant mix that does `work` from a slot on.
+    /// Returns the throughput of the best constant mix that does `work` from the start of a slot to the latest end.
     fn constant_throughput(&self, work: Samples, slot: usize) -> SamplesPerSecond {
         self.clamped_throughput(work / self.time_left(slot.min(self.slots() - 1)).max(Seconds::new(1e-3)))
     }
 
-    /// Clamps a throughput to the range from the most efficient to the fastest point.
+    /// Clamps a throughput to the range from that of the most efficient point to that of the fastest.
     fn clamped_throughput(&self, throughput: SamplesPerSecond) -> SamplesPerSecond {
         let slowest = self.problem.points()[self.hulls.most_efficient(self.problem)].throughput;
         throughput.max(slowest).min(self.problem.fastest())
@@ -201,7 +213,7 @@ impl<'a> RiskModel<'a> {
         solution.shares[slot].iter().map(part).sum::<Samples>() / self.duration(slot)
     }
 
-    /// Returns the power of the constant mix with this throughput, in W.
+    /// Returns the power of the cheapest mix of two points with this throughput, in W.
     fn power(&self, throughput: SamplesPerSecond) -> f64 {
         let parts = self.hulls.mix_at(self.problem, throughput);
         parts.into_iter().map(|(point, share)| self.problem.points()[point].power.get() * share).sum()
@@ -231,13 +243,13 @@ impl<'a> RiskModel<'a> {
         energies
     }
 
-    /// Returns the emissions of the energies in all slots, in g.
+    /// Returns the emissions of given energies in all slots, in g.
     fn carbon(&self, energies: &[f64]) -> f64 {
         self.problem.slots().iter().zip(energies).map(|(s, energy)| s.intensity.get() * energy).sum()
     }
 }
 
-/// Returns the slots of a solution with their energy in kWh.
+/// Returns each slot that a solution uses and the energy in the slot in kWh, in time order.
 fn parts(problem: &Problem, solution: &Solution) -> Vec<(Slot, f64)> {
     let energy = |parts: &Vec<(usize, Seconds)>| {
         parts.iter().map(|(point, time)| (problem.points()[*point].power * *time).get() / JOULES_PER_KWH).sum()

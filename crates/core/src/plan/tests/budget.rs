@@ -49,13 +49,13 @@ fn with_a_budget_alone_time_is_minimised() {
     assert_eq!(plan.verdict, Verdict::Optimal);
     assert!((plan.expected.carbon.get() - 350.0).abs() < 0.1, "{}", plan.expected.carbon);
     let promise = Promise::CarbonBudget(GramsCo2e::new(350.0));
-    // Full speed emits 390 g, 10 % slower 299 g; the budget lies between.
+    // Full speed emits 390 g, running 10 % slower emits 299 g; the budget lies between these.
     assert!(plan.expected.slowdown > 0.0 && plan.expected.slowdown < 0.1);
     job.horizon.iter_mut().for_each(|s| s.intensity = REFERENCE * 1.2);
     let reason = job.plan().segments[0].reason;
     assert!(matches!(reason, Reason::Flat { promise: Some(p), .. } if p == promise), "{reason:?}");
     assert!(reason.to_string().contains("as fast as the carbon budget of 350 g allows"), "{reason}");
-    // With a larger budget it runs at full speed.
+    // With a larger budget the job runs at full speed.
     job.objective.carbon_budget = Some(GramsCo2e::new(1000.0));
     assert_eq!(job.plan().ends_at(), at(10_800.0));
 }

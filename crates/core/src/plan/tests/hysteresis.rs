@@ -26,7 +26,7 @@ fn curve() -> Profile {
     profile(&points)
 }
 
-/// Returns a grid with a sunny noon in slots of a length in minutes, over two days.
+/// Returns a grid with a sunny noon over two days: slots of `minutes` minutes, each with its carbon intensity in g/kWh.
 fn grid(minutes: i64) -> Vec<(Slot, f64)> {
     let start = DateTime::UNIX_EPOCH + TimeDelta::days(20_000);
     let slot = |i: i64| {
@@ -39,7 +39,7 @@ fn grid(minutes: i64) -> Vec<(Slot, f64)> {
     (0..48 * 60 / minutes).map(slot).collect()
 }
 
-/// Options of a replay.
+/// Options of a replay: a simulated job that is planned again every five minutes.
 #[derive(Clone, Copy)]
 struct Replay {
     minutes: i64,
@@ -54,9 +54,9 @@ struct Replay {
 
 struct Outcome {
     carbon: f64,
-    /// Carbon relative to running at the ceiling.
+    /// Increase of the job's time over running at the ceiling (maximum usable limit); 0.1 is 10 %.
     slowdown: f64,
-    /// Times of changed set points.
+    /// Times at which the set point changed.
     changes: Vec<DateTime<Utc>>,
 }
 
@@ -107,7 +107,7 @@ fn replay(with: Replay) -> Outcome {
             });
             let horizon = Horizon { slots: slots.collect() };
             job.horizon = planning_slots(&horizon, now, &Settings::default());
-            // Each measurement has the same error; the profile holds their mean.
+            // Each measurement has an error of the same size; the profile holds the mean of all measurements.
             measured += 1.0;
             errors.iter_mut().for_each(|sum| *sum += with.refinement * error());
             for ((point, of), errors) in job.profile.points.iter_mut().zip(&profile.points).zip(errors.chunks(2)) {
@@ -149,7 +149,7 @@ fn at_ceiling(minutes: i64) -> f64 {
     grid(minutes).into_iter().map(hour).sum()
 }
 
-/// White noise of 2 %, reissued every five minutes.
+/// Forecasts have white noise of 2 % and are reissued every five minutes.
 #[test]
 fn noise_causes_no_chatter_and_little_cost() {
     for minutes in [5, 30, 60] {
@@ -201,15 +201,15 @@ fn violated_constraints_force_a_new_plan() {
     job.progress.elapsed = Seconds::new(600.0);
     let again = |job: &Job| keep_if_nearly_as_good(&old, job.plan(), &job.request(), 0.9).forgone_saving;
     assert!(again(&job).is_some());
-    // Far behind the plan.
+    // The job is far behind the plan.
     let mut behind = job.clone();
     behind.progress.samples = behind.progress.samples * 0.7;
     assert_eq!(again(&behind), None);
-    // A cap removes its settings.
+    // A cap removes settings that the plan uses.
     let mut capped = job.clone();
     capped.allowed = Some(PowerLimit::from_milliwatts(375_000));
     assert_eq!(again(&capped), None);
-    // A deadline that the plan does not know: full speed at the end makes up the missing work.
+    // A deadline that was set after the plan was made: full speed at the end makes up the missing work.
     let mut hurried = job.clone();
     hurried.objective.deadline = Some(old.ends_at() - TimeDelta::seconds(60));
     let kept = keep_if_nearly_as_good(&old, hurried.plan(), &hurried.request(), 0.9);
@@ -218,7 +218,7 @@ fn violated_constraints_force_a_new_plan() {
     assert!((kept.expected.samples - (Samples::new(1_080_000.0) - job.progress.samples)).abs().get() < 0.2);
     hurried.objective.deadline = Some(old.ends_at() - TimeDelta::seconds(1500));
     assert_eq!(again(&hurried), None, "more than a little");
-    // A budget that it exceeds.
+    // A carbon budget close to the plan's emissions.
     let mut frugal = job.clone();
     frugal.objective.carbon_budget = Some(GramsCo2e::new(299.5));
     assert!(again(&frugal).is_some());
@@ -235,7 +235,7 @@ fn set(watts: f64) -> Vec<SetPoint> {
     vec![PowerLimit::from_watts(Watts::new(watts)).into()]
 }
 
-/// Returns a plan with one limit for ever and a latest end.
+/// Returns a plan that stays at `watts` and `rate` samples/s for ever; `latest_end` is the job's latest end in seconds.
 fn steady_plan(watts: f64, rate: f64, latest_end: f64) -> Plan {
     let mut job = training();
     job.profile = profile(&[(300.0, 100.0), (200.0, 90.0), (100.0, 60.0)]);
@@ -332,7 +332,7 @@ proptest! {
         }
         let new = job.plan();
         let chosen = keep_if_nearly_as_good(&old, new.clone(), &job.request(), better_by);
-        // A part too short to switch for is extended to a second.
+        // A part that is too short to switch limits for is extended to a second.
         prop_assert!((chosen.expected.samples - new.expected.samples).abs().get() <= 40.0);
         prop_assert!(chosen.ends_at() <= job.plan().slack.expect("promised").0 + TimeDelta::milliseconds(2));
         let cost = |plan: &Plan| plan.expected.carbon.get();
@@ -346,7 +346,7 @@ proptest! {
 
 #[test]
 fn coarser_far_slots_cost_almost_nothing() {
-    // Twenty days of hours with a daily profile that varies from day to day.
+    // Hourly intensities of twenty days, with a daily profile that varies from day to day.
     let hours: Vec<_> = (0..480)
         .map(|h| {
             let hour = f64::from(h);
@@ -367,7 +367,7 @@ fn coarser_far_slots_cost_almost_nothing() {
     job.objective.max_slowdown = Some(0.03);
     job.work = Work::TotalSamples(curve().points[0].throughput.mean * Seconds::new(400.0 * 3600.0));
     let best = job.plan().expected.carbon;
-    // Replays the days with hourly planning and coarse far slots.
+    // Replays these days, planning every four hours with coarse far slots.
     let (mut log, truth) = (Vec::new(), job.horizon.clone());
     let mut carbon = 0.0;
     let Work::TotalSamples(total) = job.work else { unreachable!() };

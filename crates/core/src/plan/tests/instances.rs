@@ -12,7 +12,8 @@ pub(super) fn at(seconds: f64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + Seconds::new(seconds).to_delta()
 }
 
-/// Returns slots of the given seconds and intensities, the first starting at `start` seconds.
+/// Returns contiguous slots, each given by its duration in seconds and its intensity; the first starts at `start`
+/// seconds.
 pub(super) fn horizon(start: f64, slots: &[(f64, f64)]) -> Vec<PlanSlot> {
     let mut from = start;
     let mut slot = |&(seconds, intensity): &(f64, f64)| {
@@ -31,17 +32,17 @@ pub(super) fn points(points: &[(f64, f64)]) -> Vec<Point> {
 pub(super) const MAX_POWER: Watts = Watts::new(400.0);
 pub(super) const REFERENCE: GramsPerKwh = GramsPerKwh::new(350.0);
 
-/// The parts of a problem, so that tests can change one of them.
+/// Parts of a planning problem, so that tests can change one of them.
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
-    /// Seconds and g/kWh.
+    /// For each slot, first its duration in seconds, second its carbon intensity in g/kWh.
     pub(super) slots: Vec<(f64, f64)>,
-    /// Watts and samples/s.
+    /// For each point, first its power in watts, second its throughput in samples/s.
     pub(super) points: Vec<(f64, f64)>,
     pub(super) eta: f64,
-    /// Work relative to what fits in at the fastest point.
+    /// Work relative to what can be done at the fastest point before the latest end.
     pub(super) load: f64,
-    /// Latest end relative to the horizon.
+    /// Latest end as a fraction of the horizon's length.
     pub(super) latest_end: Option<f64>,
 }
 
@@ -97,7 +98,7 @@ fn point() -> impl Strategy<Value = (f64, f64)> {
     prop_oneof![1 => coarse, 2 => (50.0..400.0, 5.0..1000.0)]
 }
 
-/// Generates realistic points: diminishing returns with noise.
+/// Generates operating points like those of GPUs: diminishing returns with noise.
 fn realistic(most: usize) -> impl Strategy<Value = Vec<(f64, f64)>> {
     prop::collection::vec(0.97..1.03f64, 1..=most).prop_map(|noise| {
         let point = |(i, noise): (usize, f64)| {

@@ -18,7 +18,7 @@ fn limits(job: &Job) -> Vec<Watts> {
     (0..job.profile.points.len()).map(|i| Watts::new(400.0 - 25.0 * i as f64)).collect()
 }
 
-/// Returns a cap in watts from each of these seconds on.
+/// Returns a cap given by steps: first the time in seconds from which on a step applies, second its cap in watts.
 fn cap(steps: &[(f64, f64)]) -> TimeSeries<Watts> {
     let ends = steps.iter().skip(1).map(|step| step.0).chain([1e9]);
     let span =
@@ -44,7 +44,7 @@ fn joint_plan(jobs: &[(Job, i32)], at_rest: f64, cap: &TimeSeries<Watts>, budget
     plan_jointly(&members, &Shared { cap, carbon_budget: budget.as_ref() }, Solver::default(), &|| true)
 }
 
-/// Returns the maximum excess of the plans' limits over the cap.
+/// Returns the maximum excess of the sum of the plans' limits over the cap, W; negative if the sum is always below.
 fn excess(jobs: &[(Job, i32)], made: &JointPlan, at_rest: f64, cap: &TimeSeries<Watts>) -> f64 {
     let plans: Vec<_> = made.plans.iter().flatten().collect();
     let mut moments: BTreeSet<DateTime<Utc>> = plans.iter().flat_map(|p| &p.segments).map(|s| s.slot.start()).collect();
@@ -71,7 +71,7 @@ fn assert_contiguous(job: &Job, made: &crate::plan::Plan) -> TestCaseResult {
     Ok(())
 }
 
-/// Generates jobs with one time and one grid.
+/// Generates jobs that are planned at the same time with the same forecast, each with its priority.
 fn jobs() -> impl Strategy<Value = Vec<(Job, i32)>> {
     prop::collection::vec((job(), 0i32..3, any::<bool>()), 1..4).prop_map(|jobs| {
         let horizon = jobs[0].0.horizon.clone();
@@ -134,7 +134,7 @@ proptest! {
     }
 }
 
-/// Returns two equal jobs with a day of slack, whose limits exceed the cap in the first two hours.
+/// Returns two equal jobs, each with 3.3 hours of work at the highest limit and a maximum slowdown of 10 %.
 fn two() -> Vec<(Job, i32)> {
     let mut job = training();
     job.profile = profile(&[(400.0, 110.0), (375.0, 108.0), (350.0, 104.0), (325.0, 99.0), (300.0, 93.0)]);
@@ -238,7 +238,7 @@ fn replanned(jobs: &[(Job, i32)], before: &JointPlan, cap: &TimeSeries<Watts>, b
     )
 }
 
-/// Jobs whose profiles have the same limits.
+/// Returns members for jobs whose profiles have the same limits.
 fn members<'a>(jobs: &'a [(Job, i32)], limits: &'a [Watts]) -> Vec<Member<'a>> {
     let member = |(job, priority): &'a (Job, i32)| Member {
         request: job.request(),
@@ -265,13 +265,13 @@ fn joint_plans_are_kept_until_others_are_clearly_better_or_the_cap_falls() {
         let horizon = horizon(0.0, &intensities.map(|c| (3600.0, c)));
         jobs.iter().map(|(job, priority)| (Job { horizon: horizon.clone(), ..job.clone() }, *priority)).collect()
     };
-    // A little noise: the cleanest hour stays the cleanest.
+    // A little noise in the forecast: the cleanest hour stays the cleanest.
     let noisy = seen([300.2, 599.5, 400.4, 499.8]);
     let kept = replanned(&noisy, &before, &wide, 0.01);
     assert!(kept.plans.iter().flatten().all(|p| p.forgone_saving.is_some()), "not kept");
     assert_eq!((at_limits(&kept), &kept.broken[..]), (at_limits(&before), &[][..]));
     assert!(excess(&noisy, &kept, 0.0, &wide) <= 0.0);
-    // Another grid.
+    // A very different forecast.
     let turned = seen([600.0, 300.0, 500.0, 400.0]);
     let new = replanned(&turned, &before, &wide, 0.01);
     assert!(new.plans.iter().flatten().all(|p| p.forgone_saving.is_none()), "kept");

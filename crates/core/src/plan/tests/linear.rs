@@ -1,22 +1,23 @@
-//! The problem of one job as a linear programme (`planning.md` §2), against which the dual form is checked.
+//! The planning problem of one job as a linear programme (`planning.md` §2), with which the solution by marginal costs
+//! (dual form) is compared.
 
 use good_lp::{Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint, microlp, variable};
 
 use crate::plan::{Infeasible, Problem, Solution};
 use crate::units::Seconds;
 
-/// Reason why there is no solution.
+/// Reason why the linear programme has no solution.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum LinearError {
     /// There is no plan.
     #[error(transparent)]
     Infeasible(#[from] Infeasible),
-    /// The solver failed for all finishing slots; its last message.
+    /// The solver found no solution for any finishing slot (slot in which the work ends); holds its last error message.
     #[error("the linear programme was not solved: {0}")]
     Unsolved(String),
 }
 
-/// Solves one linear programme per finishing slot over all points and returns the cheapest.
+/// Solves one linear programme per finishing slot (slot in which the work ends) and returns the cheapest solution.
 ///
 /// # Errors
 /// If even the fastest point cannot do the work in time, or the solver fails.
@@ -34,13 +35,13 @@ pub(super) fn solve_linear(problem: &Problem) -> Result<Solution, LinearError> {
     best.ok_or(LinearError::Unsolved(failure))
 }
 
-/// Returns the cheapest plan that fills the slots before `finishing` and ends in it.
+/// Returns the cheapest plan that fills the slots before `finishing` and ends in `finishing`.
 ///
-/// A variable is a point's share of its slot's time; the work and the largest cost are scaled to 1, so that rows and
-/// objective have one magnitude in any unit.
+/// Each variable is a point's share of a slot's time. The work and the largest cost are scaled to 1, so that rows and
+/// objective have the same magnitude in any unit.
 fn finish_in(problem: &Problem, finishing: usize, work: f64) -> Result<Solution, good_lp::ResolutionError> {
     let points = problem.points();
-    // In a slot much longer than the work, shares of the slot would be tiny.
+    // Limits the length of a slot much longer than the work takes, because shares of its whole time would be tiny.
     let longest = 2.0 * work / problem.fastest().get();
     let span = |slot: usize| {
         if slot < finishing {

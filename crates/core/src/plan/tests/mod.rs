@@ -1,4 +1,5 @@
-//! Compares the solvers with each other and with two oracles, and checks properties of all plans.
+//! Compares the planning solvers with each other and with two independent ones (oracles), and checks properties of all
+//! plans.
 
 mod budget;
 mod hysteresis;

@@ -1,17 +1,18 @@
-//! Two independent solvers of the planning problem: an interior-point solver, and brute force over all vertices.
+//! Two independent solvers of the planning problem of one job: an interior-point solver, and brute force over all
+//! vertices of its linear programme.
 
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettingsBuilder, DefaultSolver, IPSolver, NonnegativeConeT, SolverStatus, ZeroConeT};
 
 use super::instances::{Instance, MAX_POWER, REFERENCE};
 
-/// Returns the cost per second of a point in a slot by its definition, in g/s.
+/// Returns the cost of a second at a point in a slot from the definition of the objective, in g/s.
 fn second_cost(instance: &Instance, slot: usize, point: usize) -> f64 {
     let (intensity, power) = (instance.slots[slot].1, instance.points[point].0);
     (instance.eta * intensity * power + (1.0 - instance.eta) * REFERENCE.get() * MAX_POWER.get()) / 3.6e6
 }
 
-/// Returns the seconds of each slot before the latest end.
+/// Returns the part of each slot before the latest end, in seconds.
 fn usable(instance: &Instance) -> Vec<f64> {
     let mut left = instance.latest_end().unwrap_or(f64::INFINITY);
     let take = |&(seconds, _): &(f64, f64)| {
@@ -22,14 +23,16 @@ fn usable(instance: &Instance) -> Vec<f64> {
     instance.slots.iter().map(take).collect()
 }
 
-/// Returns the optimal cost by clarabel over all finishing slots; `None` if there is none.
+/// Returns the optimal cost over all finishing slots (slots in which the work ends), computed by clarabel; `None` if no
+/// plan is feasible.
 pub(super) fn by_interior_point(instance: &Instance) -> Option<f64> {
     let usable = usable(instance);
     let open = (0..usable.len()).filter(|&last| usable[last] > 0.0);
     open.filter_map(|last| finish_by_interior_point(instance, &usable, last, None)).reduce(f64::min)
 }
 
-/// Does the same with a maximum of grams.
+/// Returns the optimal cost of plans that emit at most `budget` grams, computed by clarabel; `None` if no plan is
+/// feasible.
 pub(super) fn within_budget_by_interior_point(instance: &Instance, budget: f64) -> Option<f64> {
     let usable = usable(instance);
     let open = (0..usable.len()).filter(|&last| usable[last] > 0.0);
@@ -47,7 +50,8 @@ fn finish_by_interior_point(instance: &Instance, usable: &[f64], last: usize, bu
         .map(|v| {
             let (slot, point) = (v / l, v % l);
             let work_part = instance.points[point].1 * usable[slot] / work;
-            // Rows in rising order: a full slot's own row precedes the work's, the last slot's follows it.
+            // The rows of a column must be in rising order: the row of a full slot comes before that of the work, the
+            // row of the last slot after it.
             let mut column = vec![(last, work_part)];
             column.insert(if slot < last { 0 } else { 1 }, (if slot < last { slot } else { last + 1 }, 1.0));
             if let Some(budget) = budget {
@@ -90,7 +94,7 @@ pub(super) fn by_brute_force(instance: &Instance) -> Option<f64> {
             let full: f64 = (0..last).map(|slot| rate(point(slot)) * usable[slot]).sum();
             let cost: f64 = (0..last).map(|slot| second_cost(instance, slot, point(slot)) * usable[slot]).sum();
             let mut keep = |cost: f64| best = Some(best.map_or(cost, |b| b.min(cost)));
-            // The last slot alone takes the rest.
+            // All full slots stay at one point, and one point in the last slot does the remaining work.
             let seconds = (instance.work() - full) / rate(point(last));
             if (0.0..=usable[last]).contains(&seconds) {
                 keep(cost + second_cost(instance, last, point(last)) * seconds);

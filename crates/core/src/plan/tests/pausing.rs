@@ -24,7 +24,7 @@ fn rules(costs: Pausing, activity: Option<Activity>) -> Rules {
     Rules { costs, activity, now: at(1800.0), checkpoint: Watts::new(300.0), budget: None }
 }
 
-/// Generates instances with work for at most 80 % of the time and a latest end.
+/// Generates planning problems with a latest end and work that takes at most 80 % of the time before it.
 fn roomy(longest: usize, most: usize) -> impl Strategy<Value = Instance> {
     (instance(longest, most), 0.3..0.8f64).prop_map(|(mut instance, load)| {
         instance.latest_end = Some(1.0);
@@ -33,14 +33,14 @@ fn roomy(longest: usize, most: usize) -> impl Strategy<Value = Instance> {
     })
 }
 
-/// Returns the cost of the cheapest pattern of whole slots, each solved exactly, with checkpoint time taken from the
-/// start of each run.
+/// Returns the cost of the cheapest pattern of running and pausing in whole slots, each pattern solved exactly. The
+/// time for loading a checkpoint is taken from the start of each run.
 fn by_brute_force(problem: &Problem, costs: &Pausing) -> Option<f64> {
     let base = problem.clone().pausing_at(costs.idle_power, Watts::new(300.0));
     let n = problem.slots().len();
     let length = |slot: usize| problem.slots()[slot].slot.duration().get();
     let patterns = (0..1u32 << n).filter(|pattern| {
-        // Runs and pauses have their minimum durations; the last run may be as short as the work.
+        // Keeps patterns whose runs and pauses have their minimum durations; the last run may be as short as the work.
         let pausing = |slot: usize| pattern >> slot & 1 == 1;
         let (mut start, mut valid) = (0, true);
         while start < n {
@@ -74,8 +74,8 @@ fn by_brute_force(problem: &Problem, costs: &Pausing) -> Option<f64> {
     solved.reduce(f64::min)
 }
 
-/// Most patterns found by the search are optimal, the others close to it. Uses fixed instances because the search has
-/// no bound for each.
+/// Checks that most patterns found by the search are optimal and the others close to it. Uses fixed instances because
+/// no bound of the gap holds for each random instance.
 #[test]
 fn brute_force_finds_little_improvement() {
     let mut runner = TestRunner::deterministic();
@@ -101,8 +101,7 @@ proptest! {
     fn without_minimum_durations_a_pause_is_one_more_point(mut instance in roomy(8, 5)) {
         let problem = instance.problem();
         let paused = solve_pausing(&problem, &rules(costs(0.0, 0.0, 0.0), None)).expect("feasible");
-        // Makes idling at the end of the linear programme useless: idle counts as little as a thousandth of the slowest
-        // point's work.
+        // For the oracle, a pause is one more operating point: idle power without throughput.
         instance.points.push((IDLE.get(), 0.0));
         let load = instance.load;
         instance.load = problem.work().get() / (instance.latest_end().expect("set") * instance.fastest());
@@ -135,7 +134,8 @@ proptest! {
     }
 }
 
-/// Returns three hours of work within six, with a dirty middle.
+/// Returns a job with three hours of work and a deadline in six hours, with high carbon intensity in the two middle
+/// hours.
 fn waiting() -> Job {
     let hours: Vec<_> = [300.0, 300.0, 900.0, 900.0, 300.0, 300.0, 300.0].iter().map(|c| (3600.0, *c)).collect();
     Job {
@@ -183,7 +183,7 @@ fn a_paused_job_planned_again_stays_paused() {
     let resumed = flat.segments.iter().find(|s| s.activity == JobActivity::Resuming).expect("resumes");
     assert_eq!(flat.segments[0].activity, JobActivity::Paused);
     assert!(resumed.slot.start() >= at(9000.0), "half an hour at the least: {}", resumed.slot.start());
-    // Unless a constraint would be violated.
+    // The pause ends early if it would violate a constraint.
     job.objective.deadline = Some(at(7500.0 + (1_080_000.0 - job.progress.samples.get()) / 100.0 + 130.0));
     let urgent = job.plan();
     assert_eq!((urgent.verdict, urgent.segments[0].activity), (Verdict::Optimal, JobActivity::Resuming));

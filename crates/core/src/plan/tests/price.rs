@@ -12,7 +12,7 @@ fn prices(of_hours: &[f64]) -> TimeSeries<Quoted<PricePerMwh>> {
     TimeSeries::from_points([0.0, 1.0, 2.0, 3.0].into_iter().zip(of_hours).map(point).collect()).0
 }
 
-/// Intensities of 300, 600, 400 and 500 g/kWh.
+/// The job's four hours have carbon intensities of 300, 600, 400 and 500 g/kWh.
 #[test]
 fn the_price_replaces_carbon_by_its_weight() {
     let mut job = training();
@@ -57,7 +57,7 @@ fn without_prices_only_carbon_counts_and_this_is_reported() {
     let known = prices(&[-90.0, -10.0]);
     request.prices = Some(Prices { known: &known, reference: PricePerMwh::new(-50.0) });
     assert_eq!(request.weighing(), Weighing::NoPrices, "a mean below zero makes nothing commensurable");
-    // Hours without a price use the mean; negative prices gain nothing.
+    // Hours without a price use the mean price; a negative price gives an intensity of 0, not less.
     let known = prices(&[-500.0, 10.0]);
     request.prices = Some(Prices { known: &known, reference: PricePerMwh::new(50.0) });
     let weighed = request.weighed_intensities(&job.horizon);

@@ -20,7 +20,7 @@ pub(super) fn profile(points: &[(f64, f64)]) -> Profile {
     Profile { points: points.iter().enumerate().map(point).collect() }
 }
 
-/// Owned parts of a request.
+/// Owned data of a planning [`Request`].
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) now: DateTime<Utc>,
@@ -58,7 +58,7 @@ impl Job {
         plan(&self.request()).expect("plannable")
     }
 
-    /// Follows a plan until `t` and adds the work done to the log.
+    /// Follows a plan until `t` and adds the start, end and point of each segment to the log.
     pub(super) fn follow(
         &mut self,
         plan: &Plan,
@@ -78,7 +78,7 @@ impl Job {
     }
 }
 
-/// Returns a job with three limits of an A100-like GPU over four hours.
+/// Returns a job of three hours on an A100-like GPU with three limits, with a forecast of four hours.
 pub(super) fn training() -> Job {
     Job {
         now: at(0.0),
@@ -117,12 +117,12 @@ pub(super) fn job() -> impl Strategy<Value = Job> {
     })
 }
 
-/// Returns the delay after a missed deadline.
+/// Returns the delay after the deadline; `None` if no deadline is missed.
 pub(super) fn misses_deadline_by(verdict: &Verdict) -> Option<Seconds> {
     verdict.broken().iter().find_map(|broken| if let Excess::Time(by) = broken.by { Some(by) } else { None })
 }
 
-/// Returns the excess over an exceeded slowdown.
+/// Returns the excess over the maximum slowdown; `None` if it is kept.
 fn exceeds_slowdown_by(verdict: &Verdict) -> Option<f64> {
     verdict.broken().iter().find_map(|broken| if let Excess::Slowdown(by) = broken.by { Some(by) } else { None })
 }
@@ -148,7 +148,7 @@ fn a_single_measured_limit_is_not_called_the_only_useful_one() {
     assert_eq!(reason(&job), why);
     job.objective = Objective::UNBOUND;
     assert_eq!(reason(&job), "Only 400 W is measured so far");
-    // Here the others are measured, and worse.
+    // Here another limit is measured, and it is slower and draws more power.
     job.profile = profile(&[(300.0, 100.0), (310.0, 90.0)]);
     assert!(reason(&job).starts_with("The only useful limit"), "{}", reason(&job));
 }
@@ -229,7 +229,7 @@ proptest! {
             }
         }
         job.follow(&current, current.ends_at(), &mut log);
-        // All actions of the first plan were taken, except for seconds at the switches.
+        // The job spent its time as in the first plan, except for seconds when limits were switched.
         let mut differs = Seconds::ZERO;
         for segment in &once.segments {
             let same = log.iter().filter(|(_, _, point)| *point == segment.point).map(|(from, to, _)| {
@@ -268,7 +268,7 @@ proptest! {
                 }
                 _ => continue,
             };
-            // At the plan's price, neither a slower nor a faster limit would be better.
+            // At the plan's price of a sample, neither a slower nor a faster limit would be better.
             let rounding = 1e-9 * margin.price;
             prop_assert!(margin.slower.is_none_or(|saved| saved <= margin.price + rounding), "{margin:?}");
             prop_assert!(margin.faster.is_none_or(|cost| cost >= margin.price - rounding), "{margin:?}");
@@ -295,7 +295,7 @@ proptest! {
 #[test]
 fn a_latest_end_just_passed_leaves_no_time_for_any_work() {
     let mut job = training();
-    // 0.9 samples at 10⁹ a second and more, due 0.8 ms ago: both far below the time resolution.
+    // 0.9 samples at 10⁹ samples/s, due 0.8 ms ago: both times are below the time resolution of 1 ms.
     job.work = Work::TotalSamples(Samples::new(1.0));
     job.profile.points.iter_mut().for_each(|p| p.throughput.mean = p.throughput.mean * 1e7);
     job.progress.elapsed = Seconds::new(1e-3);
@@ -323,8 +323,8 @@ fn rendered(plan: &Plan) -> String {
 fn a_plan_is_readable() {
     let mut job = training();
     insta::assert_snapshot!(rendered(&job.plan()), @r"
-    00:00:00-00:18:00 400 W Two limits share this slot at 300 g/kWh: 30 % of the time at the faster one completes the remaining work
-    00:18:00-01:00:00 375 W Two limits share this slot at 300 g/kWh: 30 % of the time at the faster one completes the remaining work
+    00:00:00-00:18:00 400 W Two limits in turn at 300 g/kWh: by the plan, the faster one for 30 % of the time
+    00:18:00-01:00:00 375 W Two limits in turn at 300 g/kWh: by the plan, the faster one for 30 % of the time
     01:00:00-02:00:00 375 W Running slower: 600 g/kWh now, 439 g/kWh on average until the job ends
     02:00:00-03:00:00 375 W Best speed at 400 g/kWh: neither a slower nor a faster limit costs less
     03:00:00-03:18:00 375 W Running slower: 500 g/kWh now, 439 g/kWh on average until the job ends
@@ -374,7 +374,7 @@ fn an_uncertain_reference_leaves_a_reserve() {
     job.progress.reserve = 0.25;
     let plan = job.plan();
     assert_eq!((plan.verdict, plan.expected.slowdown), (Verdict::Optimal, 0.0));
-    // The reserve is used up, but the constraint itself is met.
+    // The lost time uses up the reserve, but the maximum slowdown itself is kept.
     job.progress.elapsed = Seconds::new(600.0);
     let Verdict::FullSpeed { broken, why } = job.plan().verdict else { panic!("{:?}", job.plan().verdict) };
     assert_eq!(broken, []);
@@ -465,7 +465,7 @@ fn unknown_work_keeps_its_speed_over_the_window() {
     // An hour lost is recovered within the window.
     job.progress = Progress { elapsed: Seconds::new(3600.0), ..Progress::default() };
     assert!((job.plan().expected.slowdown - 0.1).abs() < 1e-6);
-    // A lost day is not.
+    // A lost day can't be recovered within the window.
     job.progress.elapsed = Seconds::new(86_400.0);
     let Verdict::FullSpeed { broken, .. } = job.plan().verdict else { panic!("feasible") };
     assert!(matches!(broken[..], [Broken { by: Excess::Slowdown(_), .. }]), "{broken:?}");
@@ -478,7 +478,8 @@ fn unknown_work_without_a_budget_takes_each_slots_optimum() {
     job.objective = Objective { eta: 0.5, ..Objective::UNBOUND };
     job.horizon = horizon(0.0, &[(43_200.0, 0.0), (43_200.0, 5000.0)]);
     let plan = job.plan();
-    // (0.5·c·p + 0.5·350·400) / r: only time without carbon, then 2·p(l) and less.
+    // Each slot takes the point with the least (0.5·c·p + 0.5·350·400) / r: without carbon (c = 0) only time counts, at
+    // 5000 g/kWh mostly energy.
     assert_eq!(plan.segments.iter().map(|s| s.point).collect::<Vec<_>>(), [0, 2]);
     assert_eq!(plan.segments[0].reason, Reason::LeastCostPerSample { intensity: GramsPerKwh::ZERO });
     assert_eq!(plan.verdict, Verdict::Optimal);

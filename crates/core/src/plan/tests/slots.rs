@@ -8,7 +8,7 @@ fn at(minutes: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
 }
 
-/// Returns slots of given minutes from a minute on.
+/// Returns contiguous slots, each given by its length in minutes and its intensity; the first starts at minute `from`.
 fn horizon(from: i64, slots: &[(i64, f64)]) -> Horizon {
     let mut start = from;
     let slot = |&(minutes, value): &(i64, f64)| {

@@ -8,7 +8,7 @@ use crate::plan::job::Hulls;
 use crate::plan::{Infeasible, InvalidProblem, Problem, Solution, solve};
 use crate::units::{GramsPerKwh, Samples, Seconds, Watts};
 
-/// Returns the maximum possible cost, as the scale of rounding where the optimum is zero.
+/// Returns the maximum possible cost, which scales the tolerance for rounding where the optimal cost is zero.
 fn maximum_cost(problem: &Problem) -> f64 {
     let seconds: f64 = problem.slots().iter().map(|s| s.slot.duration().get()).sum();
     let second = |slot| (0..problem.points().len()).map(|p| problem.second_cost(slot, p)).fold(0.0, f64::max);
@@ -21,7 +21,7 @@ fn assert_close(problem: &Problem, a: f64, b: f64, relative: f64) -> TestCaseRes
     Ok(())
 }
 
-/// Checks work, latest end and order of slots.
+/// Checks that a solution does the work, keeps the latest end, and fills all slots before its last one.
 fn assert_meets_its_constraints(problem: &Problem, solution: &Solution) -> TestCaseResult {
     let last = solution.shares.len() - 1;
     let mut work = 0.0;
@@ -143,7 +143,7 @@ proptest! {
         let cost = zeus * REFERENCE;
         prop_assert!((solution.cost - cost).abs().get() <= 1e-6 * cost.get());
         if instance.latest_end.is_none() && instance.load < 0.5 {
-            // Without constraints: the point of least Zeus cost per sample, if there is time for it.
+            // Without constraints, the job runs at the point of least Zeus cost per sample, if there is time for it.
             let per_sample = |p: &(f64, f64)| {
                 (instance.eta * p.0 + (1.0 - instance.eta) * MAX_POWER.get()) / p.1 * REFERENCE.get() / 3.6e6
             };
@@ -158,7 +158,7 @@ proptest! {
 
     #[test]
     fn one_slot_is_the_carbon_aware_zeus_choice(mut instance in instance(1, 6), load in 0.001..1.0f64) {
-        // Carbon-Aware Zeus: argmin (eta·p·c + (1 − eta)·P_max·c_ref) / r, when the budget allows anything.
+        // The rule of Carbon-Aware Zeus, argmin (eta·p·c + (1 − eta)·P_max·c_ref) / r; here the time allows any point.
         let c = instance.slots[0].1;
         let cost = |p: &(f64, f64)| {
             (instance.eta * p.0 * c + (1.0 - instance.eta) * MAX_POWER.get() * REFERENCE.get()) / p.1
@@ -177,7 +177,7 @@ proptest! {
 
     #[test]
     fn units_do_not_matter(instance in instance(6, 5), rate in -9i32..12, power in -6i32..9) {
-        // The same problem counted in tokens or epochs, on a rack or a microcontroller.
+        // Solves the same problem in other units: work in tokens or epochs, power of a rack or a microcontroller.
         let problem = instance.problem();
         let Ok(solution) = solve(&problem) else { return Ok(()) };
         let (rate, power) = (10f64.powi(rate), 10f64.powi(power));
@@ -233,7 +233,10 @@ fn infeasible_reports_by_how_much() {
     let Err(Infeasible::HorizonTooShort { missing, short_by }) = solve(&instance.problem()) else { panic!("feasible") };
     assert!((missing.get() - 72_000.0).abs() < 1e-6 && (short_by.get() - 720.0).abs() < 1e-9);
     let text = solve(&instance.problem()).expect_err("too long").to_string();
-    assert_eq!(text, "even at full speed 72000 samples are missing at the end of the horizon, 720 s of work");
+    assert_eq!(
+        text,
+        "even at full speed 72000 samples are not done when the planning horizon ends; they take another 720 s"
+    );
 }
 
 #[test]

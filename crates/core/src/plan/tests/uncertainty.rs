@@ -8,7 +8,8 @@ use crate::forecast::ErrorPaths;
 use crate::plan::{PastEmissions, Plan, Request, Verdict, plan};
 use crate::units::{GramsCo2e, GramsPerKwh, Samples, Seconds};
 
-/// Returns eight days' errors by hour with alternating signs.
+/// Returns the forecast errors of eight days: `error` gives the error in g/kWh by lead in hours; its sign alternates
+/// from day to day.
 fn errors(job: &Job, error: impl Fn(usize) -> f64) -> ErrorPaths {
     let sign = |day: usize| if day.is_multiple_of(2) { 1.0 } else { -1.0 };
     let day = |day| (0..48).map(|lead| sign(day) * error(lead)).collect();
@@ -19,13 +20,14 @@ fn planned(job: &Job, errors: &ErrorPaths) -> Plan {
     plan(&Request { errors: Some(errors), ..job.request() }).expect("plannable")
 }
 
-/// Returns the samples of the first hour.
+/// Returns the samples that a plan does in the first hour.
 fn present(job: &Job, plan: &Plan) -> f64 {
     let end = job.horizon[0].slot.end();
     plan.segments.iter().filter(|s| s.slot.end() <= end).map(|s| s.samples().get()).sum()
 }
 
-/// Returns the samples per hour of the best constant mix, which uses the whole slowdown budget on this job.
+/// Returns the samples per hour of the best constant mix of two limits, which uses the whole slowdown budget of this
+/// job.
 fn constant(job: &Job) -> f64 {
     let Work::TotalSamples(total) = job.work else { unreachable!("its work is known") };
     let pace = job.profile.points[0].throughput.mean.get() / 1.1;

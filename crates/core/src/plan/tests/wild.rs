@@ -15,7 +15,7 @@ use crate::plan::{
 };
 use crate::units::{GramsCo2e, GramsPerKwh, PricePerMwh, Samples, Seconds, Watts};
 
-/// Owned parts of a request.
+/// Owned data of a planning [`Request`] with arbitrary valid values.
 #[derive(Clone, Debug)]
 struct Wild {
     job: Job,
@@ -47,7 +47,7 @@ impl Wild {
         self.job.profile.points.iter().map(|p| p.setting[0].limit.watts()).collect()
     }
 
-    /// Calls `take` with the request.
+    /// Calls `take` with the request that the data make up.
     fn with<T>(&self, take: impl FnOnce(&Request<'_>) -> T) -> T {
         let (known, errors) = (self.known_prices(), self.paths());
         let prices = self.prices.as_ref().map(|prices| {
@@ -94,7 +94,7 @@ fn objective() -> impl Strategy<Value = (Objective, Option<f64>)> {
         |(eta, max_slowdown, deadline, budget, price_weight, pausable)| {
             let asked = Objective {
                 max_slowdown,
-                // Relative to now, which is not known here.
+                // Placeholder, because the deadline is relative to the time of planning, which is not known here.
                 deadline: deadline.map(|_| DateTime::UNIX_EPOCH),
                 carbon_budget: budget.map(GramsCo2e::new),
                 price_weight,
@@ -174,7 +174,7 @@ fn wild() -> impl Strategy<Value = Wild> {
         let after = |seconds: f64| now + Seconds::new(seconds).to_delta();
         let known = work != Work::Unknown;
         let objective = Objective {
-            // Validation rejects both without known work.
+            // Validation rejects a deadline or a carbon budget without known work.
             deadline: deadline.filter(|_| known).map(after),
             carbon_budget: objective.carbon_budget.filter(|_| known),
             ..objective
@@ -207,7 +207,8 @@ fn wild() -> impl Strategy<Value = Wild> {
     })
 }
 
-/// Returns slots of given seconds and intensities, the first starting `start` seconds after now.
+/// Returns contiguous slots, each given by its duration in seconds and its intensity; the first starts `start` seconds
+/// after now.
 fn horizon_from(now: DateTime<Utc>, start: f64, slots: &[(f64, f64)]) -> Vec<PlanSlot> {
     let mut from = now + Seconds::new(start).to_delta();
     let one = |(seconds, intensity): &(f64, f64)| {
@@ -261,7 +262,8 @@ fn assert_sound(wild: &Wild, made: &Result<Plan, Unplannable>) -> TestCaseResult
     Ok(())
 }
 
-/// Returns a cap in watts, or none, from now on.
+/// Returns a cap from five minutes before now on, given by steps: first the duration in seconds, second the cap in
+/// watts.
 fn cap(now: DateTime<Utc>, steps: &[(i64, f64)]) -> TimeSeries<Watts> {
     let mut from = now - TimeDelta::minutes(5);
     let mut points = Vec::new();
@@ -294,7 +296,8 @@ fn a_pausable_job_is_planned_despite_a_past_deadline_or_tiny_work() {
             job.activity = activity;
             let made = job.plan();
             let late = deadline.is_some() && total > 1.0;
-            // A paused job with a hundredth of a second of work is late because of the checkpoint alone.
+            // A paused job with work for a hundredth of a second is late only because loading its checkpoint takes
+            // time.
             let resumes = activity == Some(Activity::PausedSince(at(-10.0))) && total == 1.0;
             let is_late = matches!(made.verdict, Verdict::FullSpeed { .. });
             assert!(total < 1.0 || is_late == (late || resumes), "{total}: {made:?}");
@@ -312,7 +315,7 @@ proptest! {
         let made = wild.with(plan);
         assert_sound(&wild, &made)?;
         let Ok(made) = made else { return Ok(()) };
-        // Plan again later with the previous plan.
+        // Plans again later, and may keep the previous plan.
         let mut next = wild.clone();
         next.job.now += Seconds::new(later).to_delta();
         next.job.progress.samples = made.expected_samples_at(next.job.now);
@@ -373,7 +376,7 @@ proptest! {
     }
 }
 
-/// Returns the number of cases, unless the environment sets another one.
+/// Returns the number of test cases: `usual`, unless an environment variable sets another one.
 fn cases(usual: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }

@@ -1,4 +1,5 @@
-//! Slack budget of profiling: bounds the time cost of a measurement in advance and ends it when its share is spent.
+//! Time budget of profiling, a part of the job's slack (the time that it may still lose): bounds the time cost of a
+//! measurement in advance, and ends the measurement when its share of the budget is spent.
 
 use super::state::MeasurementBudget;
 use super::{Profiler, Stage};
@@ -9,8 +10,8 @@ use crate::units::{Seconds, Watts};
 
 /// Maximum fraction of a job's slack that profiling may spend.
 const LEARNING: f64 = 0.25;
-/// Maximum fraction of the remaining budget spent on one measurement, and on one below a setting that already exceeds
-/// the allowed slowdown: with throughput concave in power, such a setting does not pay.
+/// Maximum fraction of the remaining budget spent on one measurement (`VISIT`), and on one below a setting that already
+/// exceeds the allowed slowdown (`CURIOUS_VISIT`): with throughput concave in power, such a setting does not pay.
 const VISIT: f64 = 0.5;
 const CURIOUS_VISIT: f64 = 0.05;
 /// Number of recent times between reports from which the report interval is estimated.
@@ -25,8 +26,8 @@ const LONGEST_PART: f64 = 0.05;
 const ACCURACY: f64 = 0.1;
 
 impl Profiler {
-    /// Limits the time cost of profiling to the slack that [`Self::allow`] sets. Until then only the reference is
-    /// measured.
+    /// Limits the time cost of profiling to the slack that [`Self::allow`] sets. Until it is called, only the reference
+    /// setting (maximum usable limits) is measured.
     #[must_use]
     pub fn with_slack_budget(mut self) -> Self {
         self.learning.slack = Some(Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, whole: None, part: 0.0 });
@@ -56,14 +57,15 @@ impl Profiler {
         }
     }
 
-    /// Returns the median time between two reports; `None` before the second one.
+    /// Returns the median time between recent reports; `None` before the second report.
     pub fn spacing(&self) -> Option<Seconds> {
         let mut newest: Vec<Seconds> = self.learning.spacing.iter().copied().collect();
         newest.sort_by(|a, b| a.get().total_cmp(&b.get()));
         newest.get(newest.len() / 2).copied()
     }
 
-    /// Charges the time lost since the last call to the current measurement and ends it once its share is spent.
+    /// Charges to the current measurement's budget the time that the job lost since the last call, and ends the
+    /// measurement once the budget is spent. `in_force` is the setting in force, `None` if unknown.
     pub(super) fn charge(&mut self, at: Monotonic, in_force: Option<&Setting>) {
         let since = self.learning.last_observed.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
         let wanted = match self.wanted() {
@@ -92,7 +94,8 @@ impl Profiler {
         }
     }
 
-    /// Returns true if the minimum time cost of measuring a setting is within its share of the slack.
+    /// Returns true if the part of the slack that one measurement may use covers the shortest possible measurement of a
+    /// setting, or if the job's time is not limited.
     pub(super) fn is_affordable(&self, setting: &Setting) -> bool {
         let cost = self.shortest_visit() * (1.0 - self.least_share(setting)).max(0.0);
         self.learning.slack.is_none() || cost < self.may_cost(setting)
@@ -105,7 +108,7 @@ impl Profiler {
         left.max(Seconds::ZERO) * if self.is_beyond(setting, slack.part) { CURIOUS_VISIT } else { VISIT }
     }
 
-    /// Returns true if the next measured setting above this one already exceeds the allowed slowdown `part`.
+    /// Returns true if the next measured setting above `setting` already exceeds the allowed slowdown `part`.
     fn is_beyond(&self, setting: &Setting, part: f64) -> bool {
         let Some(above) = self.nearest_above(setting).filter(|above| above != self.ceiling()) else { return false };
         let (Some(rate), Some(top)) = (self.rate(&above), self.rate(self.ceiling())) else { return false };
@@ -132,7 +135,7 @@ impl Profiler {
         self.settings.standard_error.max(ACCURACY * part)
     }
 
-    /// Returns the target relative standard error of the reference's rate.
+    /// Returns the target relative standard error of the rate at the reference setting (maximum usable limits).
     pub(super) fn wanted_reference_error(&self) -> f64 {
         let part = self.learning.slack.map_or(0.0, |slack| slack.part);
         self.settings.reference_standard_error.max(0.1 * ACCURACY * part)
@@ -143,10 +146,11 @@ impl Profiler {
         self.learning.slack?.whole
     }
 
-    /// Returns a lower bound of a setting's throughput relative to the reference: the measured rate less its error,
-    /// else that of the next measured setting above, lowered in proportion to limit and clock. A limit above the peaks
-    /// of that setting's power does not bind. Throughput is at least proportional to the limit in 1,344 of 1,401 rows
-    /// of recorded traces.
+    /// Returns a lower bound of a setting's throughput relative to the reference setting, in 0 to 1. For a measured
+    /// setting, it is the measured rate less its error. Otherwise it is the rate of the next measured setting above,
+    /// lowered in proportion to limit and clock, but not for a limit above the power peaks at that setting, because
+    /// such a limit has no effect. Throughput is at least proportional to the limit in 1,344 of 1,401 rows of recorded
+    /// traces.
     fn least_share(&self, setting: &Setting) -> f64 {
         let Some(top) = self.rate(self.ceiling()) else { return 0.0 };
         if let Some(rate) = self.rate(setting) {
@@ -159,7 +163,8 @@ impl Profiler {
         (share * lower).clamp(0.0, 1.0)
     }
 
-    /// Returns the least ratio (up to 1) of a setting's limits to the peak power at `above`; 0 if their clocks differ.
+    /// Returns the ratio of a setting's limits to the peak power of the GPUs at the setting `above`: the lowest of all
+    /// groups, at most 1. Returns 0 if the clocks of the two settings differ.
     fn above_draw(&self, setting: &Setting, above: &Setting) -> f64 {
         let Some(stats) = self.stats(above) else { return 0.0 };
         let each = setting.iter().zip(above).zip(stats.power.iter().zip(&self.groups));
@@ -172,7 +177,7 @@ impl Profiler {
         ratio.fold(1.0, f64::min)
     }
 
-    /// Returns the nearest measured setting with higher limits or clocks.
+    /// Returns the nearest measured setting with higher limits or clocks than `setting`; `None` if there is none.
     fn nearest_above(&self, setting: &Setting) -> Option<Setting> {
         let known = self.record.points.iter().filter(|p| self.rate(&p.setting).is_some()).map(|p| &p.setting);
         let above = known.filter(|known| known.len() == setting.len() && ratio(setting, known) < 1.0);
@@ -184,10 +189,10 @@ impl Profiler {
     }
 }
 
-/// Ratio of peak to mean power of a GPU.
+/// Assumed ratio of a GPU's peak power to its mean power.
 const PEAKS: f64 = 1.1;
 
-/// Returns the least ratio over all groups of one setting's limits and clocks to another's.
+/// Returns the ratio of limit times clock of `setting` to those of `other`: the lowest of all groups.
 fn ratio(setting: &Setting, other: &Setting) -> f64 {
     let each = setting.iter().zip(other).map(|(set, other)| {
         let watts = |limit: Watts| limit.get().max(1e-9);
@@ -203,7 +208,7 @@ fn ratio(setting: &Setting, other: &Setting) -> f64 {
     each.fold(f64::INFINITY, f64::min)
 }
 
-/// Minimum ratio of the first locked clock of a sweep to the highest clock.
+/// Assumed minimum ratio of the first locked clock of a sweep to the highest clock.
 const FIRST_CLOCK: f64 = 0.9;
 
 #[cfg(test)]

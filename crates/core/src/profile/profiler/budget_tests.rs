@@ -14,7 +14,7 @@ const fn w(watts: u32) -> PowerLimit {
     PowerLimit::from_milliwatts(watts * 1000)
 }
 
-/// Limit, samples per second and watts, roughly ResNet-50 on an A40.
+/// Power limit in watts, throughput in samples/s and power in watts, roughly ResNet-50 on an A40.
 const CURVE: [(u32, f64, f64); 9] = [
     (300, 100.0, 290.0),
     (275, 99.6, 270.0),
@@ -27,8 +27,8 @@ const CURVE: [(u32, f64, f64); 9] = [
     (100, 34.0, 99.0),
 ];
 
-/// Simulates a run of `whole` seconds with an allowed slowdown of `part` and returns the time lost and the profiler.
-/// The job reports each `every` seconds; its speed is drawn within ±`noise` each second.
+/// Simulates a run of `whole` seconds with an allowed slowdown of `part`, and returns the time lost in seconds (first)
+/// and the profiler (second). The job reports every `every` seconds; its speed is drawn within ±`noise` each second.
 fn learn(whole: f64, part: f64, every: u32, noise: f64, record: Record) -> (f64, Profiler) {
     let group = GroupRange::of_limits(w(300), w(100));
     let mut profiler = Profiler::new(Settings::default(), &[group], record).with_slack_budget();
@@ -64,7 +64,7 @@ fn profiling_spends_at_most_a_quarter_of_the_slack() {
                 for noise in [0.0, 0.1] {
                     let (lost, _) = learn(whole, part, every, noise, Record::default());
                     let case = format!("{whole} s, {part}, reports each {every} s, ±{noise}");
-                    // Throughput may fall faster than the limit. The profiler notices only with the next report.
+                    // Throughput may fall faster than the limit, which the profiler notices only with the next report.
                     let unseen = f64::from(2 * every) * 0.2;
                     assert!(lost <= whole * part * 0.25 + unseen.min(whole * part * 0.25), "{case}: {lost}");
                 }

@@ -1,4 +1,5 @@
-//! Measurements: readings and reports become chunks, which refine points or reveal drift.
+//! Measurements: GPU readings and progress reports become chunks (progress and energy between two reports), which
+//! refine the points of the profile or reveal drift.
 
 use super::state::ActiveMeasurement;
 use super::{GpuSnapshot, Profiler, Report, Settings, Stage};
@@ -57,7 +58,7 @@ impl Profiler {
         active.energy = Some((snapshot.at, snapshot.energy));
     }
 
-    /// Excludes pauses that the power showed since the last report from the chunk that the next report ends.
+    /// Excludes pauses that the job's power showed since the last report from the chunk that the next report ends.
     pub fn exclude_pauses(&mut self, newest: LatestPauses) {
         if let Some(active) = &mut self.active {
             let was_low = std::mem::replace(&mut active.ends_low, newest.ends_low);
@@ -138,7 +139,8 @@ impl Profiler {
             ChunkVerdict::Pause => {}
             ChunkVerdict::Slow => self.far_below += chunk.span,
         }
-        // A record of an earlier version does not list its GPUs, and must not list only the new ones.
+        // A record written by an earlier version lists no GPUs. New GPUs are not added to it, because it would then
+        // seem that they alone measured the record.
         if self.record.points.is_empty() || !self.record.gpus.is_empty() {
             let new = self.gpus.iter().filter(|gpu| !self.record.gpus.contains(*gpu));
             let new: Vec<GpuId> = new.cloned().collect();
@@ -155,7 +157,7 @@ impl Profiler {
         if verdict == ChunkVerdict::Training {
             self.watch_drift(chunk);
         } else if self.far_below >= self.settings.drift_s * 2.0 {
-            self.profile_again("progress is far below the profile".into());
+            self.profile_again("the job has been much slower than its profile".into());
         }
     }
 

@@ -21,7 +21,7 @@ pub struct GpuSnapshot {
     pub unusable: bool,
     /// True if a GPU reports that its power limit lowers its clocks.
     pub capped: bool,
-    /// Cumulative energy of each group's GPUs.
+    /// Cumulative energy of the job's GPUs, one sum per group of equal GPUs.
     pub energy: Vec<Joules>,
 }
 
@@ -36,12 +36,12 @@ pub struct Report {
     pub samples: Samples,
 }
 
-/// Time that profiling costs in this run.
+/// Time that profiling may cost and has cost in this run of the job.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Learning {
-    /// Slack of the job; `None` if its objective does not limit time.
+    /// Slack of the job (time that it may lose, and has lost); `None` if its objective does not limit time.
     pub(super) slack: Option<Slack>,
-    /// Time lost by measuring settings below the reference.
+    /// Time lost by measuring settings below the reference (maximum usable limits).
     pub(super) time_lost: Seconds,
     pub(super) current: Option<MeasurementBudget>,
     /// Settings whose time budget was spent before their error was small enough.
@@ -53,7 +53,7 @@ pub(super) struct Learning {
     pub(super) spacing: VecDeque<Seconds>,
 }
 
-/// Time cost and maximum cost of the current measurement below the reference.
+/// Time cost so far (`cost`) and maximum time cost (`most`) of the current measurement below the reference setting.
 #[derive(Clone, Debug)]
 pub(super) struct MeasurementBudget {
     pub(super) setting: Setting,
@@ -83,7 +83,8 @@ pub(super) struct ActiveMeasurement {
     pub(super) holds_beginning: bool,
     /// Chunks measured at this setting without interruption.
     pub(super) measurement: Option<Measurement>,
-    /// Profile of this setting when it came into force, and the chunks since then, for drift detection.
+    /// Throughput and power in the profile when the setting came into force (`baseline`; `None` if it was unmeasured),
+    /// and the chunks since then (`recent`), for drift detection.
     pub(super) baseline: Option<Baseline>,
     pub(super) recent: DriftWindow,
 }

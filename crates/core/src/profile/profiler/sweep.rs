@@ -9,16 +9,16 @@ use crate::units::{Seconds, Watts};
 const VISIT: Seconds = Seconds::new(60.0);
 /// Minimum ratio of a job's duration to the duration of a re-measurement.
 const VISIT_PART: f64 = 60.0;
-/// Ratio of mean power to limit below which a limit may not bind.
+/// Ratio of a GPU's mean power to its limit below which the limit may be without effect.
 const LOOSE: f64 = 0.9;
-/// Ratio of limit to mean power above which a limit may have no effect.
+/// Ratio of a limit to a GPU's mean power above which the limit may be without effect.
 const ABOVE_DRAW: f64 = 1.05;
-/// Relative differences of throughput and power up to which two settings count as equal.
+/// Relative differences of throughput and of power up to which two settings count as equal.
 const SAME_THROUGHPUT: f64 = 0.003;
 const SAME_POWER: f64 = 0.01;
 
 impl Profiler {
-    /// Goes on to the next stage as long as the current one is complete.
+    /// Moves on from stage to stage until one is not yet complete.
     pub(super) fn advance(&mut self) {
         loop {
             let next = match self.stage {
@@ -52,7 +52,7 @@ impl Profiler {
             if self.stage_time < patience || setting == *self.ceiling() {
                 return None;
             }
-            self.notes.push(format!("no usable measurement at {}; skipped", describe(&setting)));
+            self.notes.push(format!("skipped {}: no usable measurement in the time allowed", describe(&setting)));
             self.skipped.push(setting.clone());
         }
         let further = self.next_step(self.stage);
@@ -68,11 +68,11 @@ impl Profiler {
             }
             let loose = self.ceiling_is_loose();
             if loose && self.clocks.len() > 1 {
-                self.notes.push("the power limit does not bind: measuring locked clocks too".into());
+                self.notes.push("the power limit does not slow the job: measuring locked clocks too".into());
                 return Some(Stage::Clocks { index: 1 });
             }
             if loose && self.groups.len() > 1 && self.groups.iter().any(|g| g.clocks.is_some()) {
-                let note = "the power limit does not bind; clocks are not locked because the GPUs differ";
+                let note = "the power limit does not slow the job; clocks are not locked because the job's GPUs are of different models";
                 self.notes.push(note.into());
             }
         }
@@ -80,12 +80,14 @@ impl Profiler {
         Some(if self.is_closed() || nothing_new { Stage::Done } else { Stage::Closing })
     }
 
-    /// Returns true if measuring the setting of a stage is affordable now. The ceiling always is.
+    /// Returns true if the job's slack (the time that it may still lose) now covers measuring the setting of a stage.
+    /// Measuring the ceiling (maximum usable limits) costs no slack.
     fn may_begin(&self, stage: Stage) -> bool {
         self.setting_of(stage).is_some_and(|setting| setting == self.ceiling() || self.is_affordable(setting))
     }
 
-    /// Returns the stage at which a sweep that waits for more slack continues, once affordable.
+    /// Returns the stage at which a sweep that was interrupted for lack of slack continues; `None` if there is no such
+    /// sweep, or still too little slack.
     fn resumed(&mut self) -> Option<Stage> {
         if !self.learning.deferred || self.is_closed() {
             return None;
@@ -97,7 +99,8 @@ impl Profiler {
         begins.then_some(stage)
     }
 
-    /// Returns the stage of the next setting of the current sweep; `None` if none is left or lower ones are of no use.
+    /// Returns the stage of the next setting in the sweep of `stage`; `None` if none is left, or if the last settings
+    /// were worse than those above them, so that lower ones are of no use.
     fn next_step(&self, stage: Stage) -> Option<Stage> {
         match stage {
             Stage::Clocks { index } => {
@@ -117,29 +120,30 @@ impl Profiler {
         }
     }
 
-    /// Returns the index of the lowest limit above the job's power if the maximum usable limit does not bind. The sweep
-    /// measures it first, then those above, since power peaks may reach them. Above a limit without effect, none binds.
+    /// Returns the index of the lowest limit above the job's power if the maximum usable limit has no effect. The sweep
+    /// measures that limit first, and then higher ones because power peaks may reach them, until one has no effect: the
+    /// limits above that one have none either.
     fn probe(&self) -> Option<usize> {
         let ([steps], true) = (self.limit_steps.as_slice(), self.ceiling_is_loose()) else { return None };
         let draw = *self.ceiling_draws()?.first()?;
         (1..steps.len()).rev().find(|i| steps[*i][0].limit.watts() > draw * ABOVE_DRAW)
     }
 
-    /// Returns true if the sweep from this ceiling is complete.
+    /// Returns true if the record contains a complete sweep from the present ceiling (maximum usable limits).
     pub(super) fn is_closed(&self) -> bool {
         self.record.closed_at.as_ref() == Some(self.ceiling())
     }
 
-    /// Returns true if the maximum usable limit does not bind: the job draws well below it and no GPU reports that the
-    /// limit lowers its clocks. Limits close below have no effect either, so the sweep measures clocks too.
+    /// Returns true if the maximum usable limit has no effect: the job draws well below it, and no GPU reports that the
+    /// limit lowers its clocks. Slightly lower limits then have no effect either, so the sweep measures clocks too.
     fn ceiling_is_loose(&self) -> bool {
         let Some((top, draws)) = self.stats(self.ceiling()).zip(self.ceiling_draws()) else { return false };
         let far_below = |(set, draw): (&SetPoint, &Watts)| *draw < set.limit.watts() * LOOSE;
         top.is_loose() && self.ceiling().iter().zip(&draws).all(far_below)
     }
 
-    /// Returns the limits that cannot bind, in descending order: those at or above a limit measured to have no effect.
-    /// Empty for unequal GPUs.
+    /// Returns the limits without effect, in descending order: those at or above a limit that was measured to have
+    /// none, except the ceiling. Empty for unequal GPUs.
     pub(super) fn loose_limits(&self) -> Vec<PowerLimit> {
         let ([steps], true) = (self.limit_steps.as_slice(), self.ceiling_is_loose()) else { return Vec::new() };
         let limits = &steps[1.min(steps.len())..];
@@ -181,12 +185,13 @@ impl Profiler {
             || (seconds >= self.longest_measurement() && count >= 2.0)
     }
 
-    /// Returns true if each of the last two settings was worse than the previous one.
+    /// Returns true if each of the last two settings was worse than the one before it, in energy and in time.
     fn worse_twice(&self, visited: &[Setting]) -> bool {
         matches!(self.known_of(visited).as_slice(), [.., a, b, c] if is_worse(a, b) && is_worse(b, c))
     }
 
-    /// Returns true if the last setting was worse than the one before, whose limit is at or below the expected best.
+    /// Returns true if the last setting was worse than the one before it, and the limit of that earlier one is at or
+    /// below the limit that is expected to be most efficient.
     fn worse_as_expected(&self, visited: &[Setting]) -> bool {
         let known = self.known_of(visited);
         let (Some(expected), [.., a, b]) = (self.expected, known.as_slice()) else { return false };
@@ -222,7 +227,10 @@ impl Profiler {
             opening.merge(&closing);
         }
         if significant {
-            self.notes.push(format!("throughput at the ceiling changed by {:+.2} % during the sweep", 100.0 * trend));
+            self.notes.push(format!(
+                "throughput at the maximum usable limit changed by {:+.2} % from start to end of the sweep",
+                100.0 * trend
+            ));
         }
         self.record.thermal_trend = Some(trend);
         self.record.closed_at = Some(ceiling).filter(|_| !self.learning.deferred);
@@ -234,9 +242,10 @@ impl Profiler {
         self.whole().map_or(VISIT, |whole| VISIT.min(whole / VISIT_PART))
     }
 
-    /// Returns the setting to re-measure now, if the time budget allows: the least known of those that a plan may use,
-    /// from the ceiling down to the most efficient. The ceiling's error counts three times, since it adds to every
-    /// slowdown. Only re-measurement corrects a point that looks bad due to noise, since plans avoid such a point.
+    /// Returns the setting to re-measure now: the one with the largest error among those that a plan may use, from the
+    /// ceiling (maximum usable limits) down to the most efficient. `None` if the time budget of re-measurements is
+    /// spent, or all errors are small enough. The ceiling's error counts three times, since it adds to every slowdown.
+    /// Plans avoid a point that looks bad because of noise, so only re-measurement can correct such a point.
     fn remeasurement_due(&self) -> Option<Setting> {
         let Settings { standard_error, visit_share, .. } = self.settings;
         // Right after a sweep, re-measurements may take as long as the sweep: plans from inaccurate points cost more.

@@ -1,11 +1,12 @@
-//! Constant choices: the default batch size at the largest power limit, and the best choice, known beforehand.
+//! Policies whose choice is constant: the default batch size at the largest power limit, or the best choice, known
+//! beforehand.
 
 use super::kind::{Chooser, Knobs, Policy, SimulationError};
 use crate::bandit::job::Job;
 use crate::bandit::oracle;
 use crate::bandit::run::Setting;
 
-/// Policy of users who ignore energy.
+/// Policy of users who do not tune energy: the default batch size at the largest power limit.
 pub(super) const DEFAULT: Policy = Policy {
     name: "default",
     about: "always the default batch size at the largest limit",
@@ -13,7 +14,7 @@ pub(super) const DEFAULT: Policy = Policy {
     first_must_reach: false,
 };
 
-/// Bound of all policies: the best choice, known beforehand.
+/// Lower bound on the expected cost of all policies: the best choice, known beforehand.
 pub(super) const ORACLE: Policy = Policy {
     name: "oracle",
     about: "the best batch size and limit, known beforehand",

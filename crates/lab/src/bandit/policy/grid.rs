@@ -1,4 +1,5 @@
-//! Tries every batch size at every power limit once, in order, each with a whole run; then uses the cheapest.
+//! Policy that tries every batch size at every power limit once, in order, each with a whole run, and then uses the
+//! cheapest combination.
 
 use super::kind::{Chooser, Knobs, Policy, SimulationError};
 use crate::bandit::job::Job;
@@ -13,13 +14,15 @@ pub(super) const POLICY: Policy = Policy {
 };
 
 struct Grid {
-    /// Choices that were not tried yet, in reverse order.
+    /// Choices that were not tried yet, in reverse order: index of the arm (first) and of the limit among its levels
+    /// (second).
     left: Vec<(usize, usize)>,
-    /// Cost of the cheapest run that reached the target, and its choice.
+    /// Cost of the cheapest run that reached the target (first), and the choice of this run (second).
     best: (Cost, (usize, usize)),
 }
 
-/// Starts with the smallest batch size at its largest limit. A batch size that misses the target is not tried again.
+/// Starts with the smallest batch size at its largest limit. A batch size that misses the target once is not tried at
+/// the limits that remain.
 fn start(job: &Job, _: &Knobs, _: u64) -> Result<Box<dyn Chooser>, SimulationError> {
     let all = job.arms.iter().enumerate().flat_map(|(arm, a)| (0..a.levels.len()).map(move |level| (arm, level)));
     let mut left: Vec<_> = all.collect();

@@ -1,18 +1,18 @@
-//! The kind of a policy that chooses batch sizes: its name, and its choices.
+//! Description of a policy that chooses batch sizes, and the trait that such policies implement.
 
 use crate::bandit::job::Job;
 use crate::bandit::run::{EndedRun, Setting};
 use crate::traces::Epoch;
 use wattune_core::bandit::{self, Choice, Cost, Generator, PolicyName, Spec, Trial};
 
-/// Settings of all policies.
+/// Settings that all policies get.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Knobs {
-    /// Weight of energy against time: 0 is only time, 1 only energy.
+    /// Weight of energy against time in costs: 0 if only time counts, 1 if only energy counts.
     pub eta: f64,
-    /// A run is stopped when it costs this many times the cheapest one; `None` never stops a run.
+    /// Cost at which a run is stopped, as a multiple of the cheapest cost so far; `None` if no run is stopped.
     pub beta: Option<f64>,
-    /// Number of newest runs of a batch size that count; 0 for all. Only for the policy zeus.
+    /// Number of newest runs of a batch size that cost estimates use; 0 for all. Only the policy zeus uses it.
     pub window: u32,
 }
 
@@ -20,10 +20,10 @@ pub struct Knobs {
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimulationError {
-    /// No batch size reaches the target.
+    /// No batch size reaches the target within the maximum number of epochs.
     #[error("no batch size reaches the target within {max_epochs} epochs; lower the target or allow more")]
     Hopeless { max_epochs: u32 },
-    /// The first recurrence did not reach its target.
+    /// No run of the first recurrence reached the target.
     #[error(
         "the first run, with batch size {batch_size}, did not reach the target (seed {seed}); the default batch size \
          must: choose another, more epochs, or another target"
@@ -31,13 +31,13 @@ pub enum SimulationError {
     DefaultFails { batch_size: u64, seed: u64 },
 }
 
-/// State, in a simulation, of a policy that the daemon has too.
+/// State of a simulated policy that chooses batch sizes as one of the daemon's policies does.
 pub struct Learner {
-    /// Specification of the job for the daemon's policies.
+    /// Specification of the job, as the daemon's policies need it.
     pub(super) spec: Spec,
     pub(super) generator: Generator,
     pub(super) trials: Vec<Trial>,
-    /// Index of the power limit of each arm; `None` before the arm is profiled.
+    /// Index of each arm's best power limit; `None` for arms that were not profiled yet.
     pub(super) limits: Vec<Option<usize>>,
 }
 
@@ -55,12 +55,12 @@ impl Learner {
         Self { spec, generator: Generator::new(seed), trials: Vec::new(), limits: vec![None; job.arms.len()] }
     }
 
-    /// Returns the choice that the daemon would make; `None` if there is nothing left to choose from.
+    /// Returns the choice that the daemon would make; `None` if no batch size is left to choose from.
     pub(super) fn next(&mut self) -> Option<Choice> {
         bandit::next(&self.spec, &self.trials, &mut self.generator).ok()
     }
 
-    /// Returns the index of the arm with the best batch size so far.
+    /// Returns the index of the arm whose batch size is the best so far.
     pub(super) fn favourite(&self, job: &Job) -> usize {
         job.arm_of(bandit::favourite(&self.spec, &self.trials)).unwrap_or(job.default)
     }
@@ -71,26 +71,28 @@ impl Learner {
     }
 }
 
-/// A policy that chooses batch sizes and limits for one job.
+/// A policy that chooses batch sizes and power limits of the runs of one job.
 pub trait Chooser {
-    /// Chooses batch size and limit of run `number`; `in_flight` is true if other runs have not ended yet.
+    /// Chooses batch size and power limit of the run with this `number`; `in_flight` is true if other runs have not
+    /// ended yet.
     fn choose(&mut self, job: &Job, number: u32, in_flight: bool) -> Setting;
 
-    /// Returns the number of epochs after which a run is stopped at the latest. `epoch` is a measured epoch of the run.
+    /// Returns the number of epochs after which a run is stopped, if it has not reached its target. `epoch` is the
+    /// measured epoch that was drawn for the run.
     fn patience(&self, job: &Job, _setting: &Setting, _epoch: &Epoch) -> u32 {
         job.max_epochs
     }
 
-    /// Learns from a run that has ended. `spent` is the cost that counts for the bound on later runs if the run reached
-    /// its target: if runs do not overlap, the cost of all tries of the recurrence.
+    /// Learns from a run that has ended. If the run reached its target, `spent` is the cost from which later runs' cost
+    /// limit follows: if runs overlap, the cost of this run, else of all runs of the recurrence.
     fn observe(&mut self, _job: &Job, _ended: &EndedRun, _spent: Cost) {}
 
-    /// Returns the state of a policy that learns as the daemon does; `None` for other policies.
+    /// Returns the state of a policy that learns as one of the daemon's policies does; `None` for other policies.
     fn learner(&mut self) -> Option<&mut Learner> {
         None
     }
 
-    /// Continues with other traces. On a new GPU, profiles are no longer valid.
+    /// Continues with other traces, those of `job`. If they are of a new GPU, the best power limits are learned anew.
     fn switched(&mut self, job: &Job, new_gpu: bool) {
         let Some(learner) = self.learner() else { return };
         learner.spec.max_epochs = job.max_epochs;
@@ -100,21 +102,22 @@ pub trait Chooser {
         }
     }
 
-    /// Returns the best batch size and power limit so far, as indices of arm and level.
+    /// Returns the best batch size (first, as index of an arm) and its best power limit (second, as index of a level)
+    /// so far.
     fn favourite(&self, job: &Job) -> (usize, usize);
 }
 
 type Start = fn(&Job, &Knobs, u64) -> Result<Box<dyn Chooser>, SimulationError>;
 
-/// A named policy.
+/// Description of a policy: its name, and how it starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Name of the policy for `--policy` and in rows.
+    /// Name of the policy, for `--policy` and in rows of results.
     pub name: &'static str,
     /// Rule of the policy, for the command-line help; ends without a period.
     pub about: &'static str,
-    /// Starts the policy for a job, with its settings and a seed.
+    /// Starts the policy for a job, with settings and with the seed of the policy's random generator.
     pub start: Start,
-    /// True if the very first run must reach the target, as in the published algorithm.
+    /// True if the very first run of a job must reach the target, as in the published algorithm.
     pub first_must_reach: bool,
 }

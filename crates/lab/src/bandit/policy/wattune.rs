@@ -1,5 +1,5 @@
-//! The daemon's own policy, [`wattune_core::bandit::wattune`], with its search for power limits: the first batch size
-//! is profiled at all limits, later ones only around the limit of the nearest profiled batch size.
+//! The daemon's own policy, [`wattune_core::bandit::wattune`], with a search for power limits: the first batch size is
+//! profiled at all limits, each later one only around the best limit of the nearest batch size that was profiled.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,8 @@ use crate::bandit::run::{EndedRun, Setting};
 use crate::traces::Epoch;
 use wattune_core::bandit::{self, Choice, Cost, Kind, Outcome, PolicyName, State, Trial};
 
-/// Number of limits on each side of the neighbour's that are profiled; more if the best limit is the outermost.
+/// Number of limits that are profiled on each side of the neighbouring batch size's best limit. If the best limit is
+/// the outermost of those profiled, the search goes on beyond it.
 const WINDOW: usize = 2;
 
 pub(super) const POLICY: Policy = Policy {
@@ -26,7 +27,8 @@ fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, Simula
 }
 
 impl Wattune {
-    /// Returns the best limit of an arm that was not profiled yet, and the range of limits profiled to find it.
+    /// Returns the best limit of an arm that was not profiled yet (first), and the range of limits that are profiled to
+    /// find it (second), as indices of levels.
     fn search(&self, job: &Job, arm: usize) -> (usize, RangeInclusive<usize>) {
         let trace = &job.arms[arm];
         let last = trace.levels.len() - 1;
@@ -49,7 +51,8 @@ impl Wattune {
         }
     }
 
-    /// Returns the limit of the profiled batch size that is nearest on a logarithmic scale.
+    /// Returns the best limit of the profiled batch size that is nearest to that of `arm` on a logarithmic scale;
+    /// `None` if no batch size was profiled.
     fn neighbour(&self, job: &Job, arm: usize) -> Option<wattune_core::units::Watts> {
         #[expect(clippy::cast_precision_loss, reason = "a batch size")]
         let log = |arm: usize| (job.arms[arm].batch_size as f64).ln();
@@ -62,7 +65,7 @@ impl Wattune {
 
 impl Chooser for Wattune {
     fn choose(&mut self, job: &Job, number: u32, _: bool) -> Setting {
-        // If there is nothing left to choose from, the best batch size so far is used.
+        // If no batch size is left to choose from, the run uses the best one so far.
         let choice = self.0.next().unwrap_or_else(|| Choice {
             batch_size: bandit::favourite(&self.0.spec, &self.0.trials),
             kind: Kind::Regular,
@@ -81,7 +84,7 @@ impl Chooser for Wattune {
 
     fn patience(&self, job: &Job, setting: &Setting, epoch: &Epoch) -> u32 {
         let epoch_cost = self.0.epoch_cost(epoch);
-        // The newest trial is the run itself.
+        // The newest trial is that of the run itself.
         let others = self.0.trials.split_last().map_or(&[][..], |(_, others)| others);
         bandit::patience(&self.0.spec, others, job.arms[setting.arm].batch_size, epoch_cost)
     }

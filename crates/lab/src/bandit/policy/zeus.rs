@@ -1,6 +1,6 @@
-//! Zeus as its published simulator runs it. The batch size comes from [`wattune_core::bandit::zeus`]. The other rules
-//! are those of the simulator where they differ from the daemon's: the bound and the power limit of a run, the cost of
-//! profiling, and runs without a whole epoch.
+//! Zeus as its published simulator runs it. Batch sizes are chosen by [`wattune_core::bandit::zeus`]. The other rules
+//! are those of the published simulator, which differ from the daemon's: the bound on the cost and the power limit of a
+//! run, the cost of profiling, and runs without a whole epoch.
 
 use super::kind::{Chooser, Knobs, Learner, Policy, SimulationError};
 use crate::bandit::job::Job;
@@ -8,7 +8,7 @@ use crate::bandit::run::{EndedRun, Setting};
 use crate::traces::Epoch;
 use wattune_core::bandit::{Cost, Kind, Knob, Outcome, PolicyName, Spec, State, Trial};
 
-/// Cost of a run without a whole epoch, as a multiple of the bound.
+/// Cost that counts for a run without a whole epoch, as a multiple of the bound on the run's cost.
 const WITHOUT_EPOCH: f64 = 100.0;
 
 pub(super) const POLICY: Policy = Policy {
@@ -19,11 +19,11 @@ pub(super) const POLICY: Policy = Policy {
 };
 
 struct Zeus {
-    /// State of the policy, whose trials are the ended runs in the order of their ends.
+    /// State of the policy; its trials are the runs that have ended, in the order of their ends.
     learner: Learner,
-    /// Cost of the cheapest recurrence so far, and its arm, which reached the target.
+    /// Cost of the cheapest recurrence so far (first), and the arm with which it reached the target (second).
     cheapest: Option<(Cost, usize)>,
-    /// Batch size that is explored, whose result pruning waits for.
+    /// Batch size that is being explored, on whose result pruning waits; `None` if there is none.
     exploring: Option<u64>,
 }
 
@@ -31,13 +31,14 @@ fn start(job: &Job, knobs: &Knobs, seed: u64) -> Result<Box<dyn Chooser>, Simula
     Ok(Box::new(Zeus { learner: Learner::new(job, knobs, PolicyName::Zeus, seed), cheapest: None, exploring: None }))
 }
 
-/// Returns the cost function for limits, with the largest limit of the batch size as P_max, not that of the GPU.
+/// Returns the cost function by which power limits are chosen: P_max is the largest limit of the batch size, not of the
+/// GPU.
 fn limit_knob(spec: &Spec, job: &Job, arm: usize) -> Knob {
     Knob { max_power: job.arms[arm].max_limit(), ..spec.knob }
 }
 
-/// Returns the number of epochs that fit under a bound. The remainder is exact: a rounded quotient could be one more
-/// than in the published simulator.
+/// Returns the number of whole epochs that fit under a bound. The exact remainder is subtracted first: a rounded
+/// quotient could be one more than in the published simulator.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
 fn whole_epochs(bound: f64, epoch_cost: f64) -> u32 {
     ((bound - bound % epoch_cost) / epoch_cost).round() as u32
@@ -48,13 +49,13 @@ impl Zeus {
         self.cheapest.map_or(job.default, |(_, arm)| arm)
     }
 
-    /// Returns the maximum cost of a run; `None` if runs are not bounded, or none has reached the target yet.
+    /// Returns the maximum cost of a run; `None` if runs are not bounded, or no run has reached the target yet.
     fn bound(&self) -> Option<Cost> {
         self.learner.spec.beta.zip(self.cheapest).map(|(beta, (cheapest, _))| cheapest * beta)
     }
 
-    /// Returns the kind of an ended run. A run with the batch size whose result pruning waits for counts as
-    /// exploration, even if it was not started as one; other runs only join the history.
+    /// Returns the kind of a run that has ended. A run with the batch size on whose result pruning waits counts as
+    /// exploration, even if it was not started as one; other runs only add to the history of their batch size.
     fn kind(&mut self, batch_size: u64) -> Kind {
         if self.exploring == Some(batch_size) {
             self.exploring = None;
@@ -72,7 +73,7 @@ impl Chooser for Zeus {
             job.arm_of(choice.batch_size)
         };
         let chosen = if in_flight { None } else { learned(self) };
-        // If there is nothing left to choose from, the cheapest batch size that reached its target is used.
+        // If there is no choice, the run uses the batch size of the cheapest recurrence that reached its target.
         let arm = chosen.unwrap_or_else(|| self.best_known(job));
         let first = self.learner.limits[arm].is_none();
         let trace = &job.arms[arm];

@@ -6,7 +6,7 @@ use crate::domain::{Slot, TimeSeries};
 use crate::plan::fleet::{Breach, FleetProblem, FleetSolution, Solver, solve_fleet};
 use crate::units::{GramsCo2e, Seconds, Watts};
 
-/// The most that limits add up to at any instant of a slot: looked at in the middle between any two changes.
+/// Returns the maximum sum of limits at any instant of a slot, evaluated in the middle between adjacent changes.
 fn peak(problem: &FleetProblem, solution: &FleetSolution, t: usize) -> f64 {
     let seconds = problem.slots[t].slot.duration().get();
     let empty = Vec::new();
@@ -31,12 +31,13 @@ fn peak(problem: &FleetProblem, solution: &FleetSolution, t: usize) -> f64 {
         }
         j.points.iter().fold(j.at_rest.get(), |a, p| a.min(p.limit.get()))
     };
-    // Moments closer than a microsecond are one.
+    // Changes less than a microsecond apart count as one.
     let middles = moments.windows(2).filter(|m| m[1] - m[0] > 1e-6).map(|m| (m[0] + m[1]) / 2.0);
     middles.map(|m| (0..problem.jobs.len()).map(|job| limit(job, m)).sum()).fold(0.0, f64::max)
 }
 
-/// Caps at every instant, slots in order, work done, ends and budgets kept; or it is said what is not, and by how much.
+/// Checks that caps hold at every instant, slots are filled in order, work is done, and ends and budgets are kept, or
+/// that `breaches` names what is violated and by how much.
 pub(super) fn assert_honest(problem: &FleetProblem, solution: &FleetSolution) -> TestCaseResult {
     let breaches = &solution.breaches;
     for (t, slot) in problem.slots.iter().enumerate() {
@@ -121,7 +122,7 @@ const CURVE: [(f64, f64, f64); 3] = [(300.0, 290.0, 100.0), (200.0, 195.0, 80.0)
 
 #[test]
 fn two_jobs_take_turns_within_a_slot() {
-    // Both have to be at 300 W half of the time, and only one of them can be.
+    // Both jobs have to be at 300 W for half of the slot, and the cap allows only one of them at a time.
     let two = [(300.0, 290.0, 100.0), (100.0, 98.0, 40.0)];
     let jobs = vec![job(&two, 70.0 * 3600.0, Some(3600.0)), job(&two, 70.0 * 3600.0, Some(3600.0))];
     let problem = problem(&[(3600.0, 400.0)], Some(400.0), jobs);
@@ -133,7 +134,8 @@ fn two_jobs_take_turns_within_a_slot() {
 
 #[test]
 fn what_cannot_be_arranged_is_late_and_said_so() {
-    // Three jobs at half 100 and half 300 W would be 600 W on average, but two at 300 W are already 700 W with the third.
+    // Three jobs at 100 W for one half of the slot and at 300 W for the other need 600 W on average, but 700 W while
+    // two of them are at 300 W.
     let two = [(300.0, 290.0, 100.0), (100.0, 98.0, 40.0)];
     let jobs = vec![job(&two, 70.0 * 3600.0, Some(3600.0)); 3];
     let problem = problem(&[(3600.0, 400.0), (36_000.0, 400.0)], Some(600.0), jobs);
@@ -170,7 +172,7 @@ fn a_deadline_that_cannot_be_kept_under_a_cap_is_missed_by_little() {
     let solution = solve_fleet(&problem, Solver::default(), &|| true);
     let [breach] = solution.breaches[..] else { panic!("{:?}", solution.breaches) };
     let Breach::Late { job: 0, by } = breach else { panic!("{breach:?}") };
-    // 80 to 90 samples/s under the cap.
+    // Under the cap the job does at least 80 samples/s (200 W) and at most 90 samples/s (250 W on average).
     assert!((3600.0 * 60.0 / 90.0..=3600.0 * 70.0 / 80.0).contains(&by.get()), "{by}");
 }
 

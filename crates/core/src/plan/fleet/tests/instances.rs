@@ -1,4 +1,4 @@
-//! Random fleets, with the corners that break planners: ties, equal jobs, caps at the sum of limits, caps below the
+//! Random joint planning problems (fleets) with edge cases: ties, equal jobs, caps at the sum of limits, caps below the
 //! lowest limits, zero intensities, one slot, one point, pauses, budgets.
 
 use chrono::{DateTime, Utc};
@@ -13,7 +13,7 @@ pub(super) fn at(seconds: f64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + Seconds::new(seconds).to_delta()
 }
 
-/// Slots of the given seconds and intensities.
+/// Returns contiguous slots, each given by its duration in seconds and its intensity.
 pub(super) fn horizon(slots: &[(f64, f64)]) -> Vec<PlanSlot> {
     let mut from = 0.0;
     let mut slot = |&(seconds, intensity): &(f64, f64)| {
@@ -24,7 +24,7 @@ pub(super) fn horizon(slots: &[(f64, f64)]) -> Vec<PlanSlot> {
     slots.iter().map(&mut slot).collect()
 }
 
-/// Points of the given limits, powers and throughputs.
+/// Returns operating points, each given by its limit, power and throughput.
 pub(super) fn points(points: &[(f64, f64, f64)]) -> Vec<FleetPoint> {
     let point = |&(limit, power, rate): &(f64, f64, f64)| FleetPoint {
         power: Watts::new(power),
@@ -34,7 +34,7 @@ pub(super) fn points(points: &[(f64, f64, f64)]) -> Vec<FleetPoint> {
     points.iter().map(point).collect()
 }
 
-/// A job that counts carbon alone.
+/// Returns a job whose objective is carbon alone.
 pub(super) fn job(of: &[(f64, f64, f64)], work: f64, latest_end: Option<f64>) -> FleetJob {
     FleetJob {
         points: points(of),
@@ -51,7 +51,7 @@ pub(super) fn job(of: &[(f64, f64, f64)], work: f64, latest_end: Option<f64>) ->
     }
 }
 
-/// A problem with the same cap, if any, in every slot.
+/// Returns a problem with the same cap, if any, in every slot.
 pub(super) fn problem(slots: &[(f64, f64)], cap: Option<f64>, jobs: Vec<FleetJob>) -> FleetProblem {
     FleetProblem::new(horizon(slots), vec![cap.map(Watts::new); slots.len()], jobs, None).expect("valid")
 }
@@ -62,7 +62,7 @@ fn a_point() -> impl Strategy<Value = (f64, f64, f64)> {
     prop_oneof![1 => coarse, 1 => (50.0..400.0, 50.0..400.0, 5.0..1000.0f64)]
 }
 
-/// What GPUs do: diminishing returns, with noise.
+/// Generates operating points like those of GPUs: diminishing returns with noise.
 fn realistic(most: usize) -> impl Strategy<Value = Vec<(f64, f64, f64)>> {
     (prop::collection::vec((0.98..1.02f64, 0.98..1.02f64), 1..=most), 0.3..0.9f64).prop_map(|(noise, bend)| {
         let point = |(i, (p, r)): (usize, (f64, f64))| {
@@ -73,8 +73,8 @@ fn realistic(most: usize) -> impl Strategy<Value = Vec<(f64, f64, f64)>> {
     })
 }
 
-/// A job, its work as a part of what fits before its latest end, its latest end as a part of the horizon, and a budget
-/// as a part of the most that it could emit.
+/// A job relative to its horizon: `load` is the work as a fraction of what fits before the latest end, `latest_end` a
+/// fraction of the horizon, and `budget` a fraction of the most that the job could emit.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch {
     points: Vec<(f64, f64, f64)>,
@@ -130,7 +130,7 @@ fn intensity() -> impl Strategy<Value = f64> {
     prop_oneof![1 => Just(0.0), 3 => (0u8..4).prop_map(|c| f64::from(c) * 150.0 + 100.0), 6 => 0.0..900.0f64]
 }
 
-/// Fleets of up to so many jobs, slots and points.
+/// Generates problems with up to `jobs` jobs, `slots` slots and `most` points per job.
 pub(super) fn fleet(jobs: usize, slots: usize, most: usize) -> impl Strategy<Value = FleetProblem> {
     let slot = (prop_oneof![Just(1800.0), Just(3600.0), 60.0..7200.0f64], intensity());
     let sketches = prop_oneof![
@@ -138,7 +138,7 @@ pub(super) fn fleet(jobs: usize, slots: usize, most: usize) -> impl Strategy<Val
         1 => (sketch(most), 1..=jobs).prop_map(|(sketch, n)| vec![sketch; n]),
     ];
     let cap = prop::option::weighted(0.9, prop_oneof![8 => 0.4..1.0f64, 1 => Just(1.0), 1 => 0.05..0.4f64]);
-    // One shared budget, or two, of which the second begins with one of the slots.
+    // One shared carbon budget, or two; the second one begins with one of the slots.
     let shared = prop::option::weighted(0.2, (0.2..1.0f64, prop::option::of((0usize..6, 0.2..1.0f64))));
     (prop::collection::vec((slot, cap), 1..=slots), sketches, shared).prop_map(|(slots, sketches, shared)| {
         let spans: Vec<(f64, f64)> = slots.iter().map(|((seconds, c), _)| (seconds.ceil(), *c)).collect();

@@ -1,4 +1,5 @@
-//! The fleet's solver against two oracles, and against what must hold for every answer.
+//! Compares the solver of joint planning problems with two independent ones (oracles), and checks properties of all its
+//! solutions.
 
 mod answers;
 mod instances;

@@ -18,7 +18,7 @@ fn solved(problem: &FleetProblem) -> FleetSolution {
     solve_fleet(problem, Solver::default(), &|| true)
 }
 
-/// The same without the points that no job needs.
+/// Returns the same problem without the points that another point of the job dominates.
 fn pruned(problem: &FleetProblem) -> FleetProblem {
     let mut pruned = problem.clone();
     for job in &mut pruned.jobs {
@@ -28,20 +28,21 @@ fn pruned(problem: &FleetProblem) -> FleetProblem {
     pruned
 }
 
-/// What could be paid at most: the scale of rounding where the optimum costs nothing.
+/// Returns the maximum possible cost, which scales the tolerance for rounding where the optimal cost is zero.
 fn highest_cost(model: &Model) -> f64 {
     let slots = 0..model.seconds.len();
     model.jobs.iter().flat_map(|j| slots.clone().map(|t| j.max_second_cost(t) * model.seconds[t])).sum()
 }
 
-/// The optimum in which each instant keeps the cap; `None` where there is none, or where the oracle has no answer for some
-/// ends: whether that would be the best, nobody knows.
+/// Returns the optimal cost if caps hold at every instant. `None` if no plan is feasible, or if the oracle fails for
+/// some choice of ends, since that choice might be the best one.
 fn exact(problem: &FleetProblem) -> Option<f64> {
     let all: Result<Vec<_>, _> = all_ends(problem).iter().map(|ends| instantaneous(problem, ends)).collect();
     all.ok()?.into_iter().flatten().reduce(f64::min)
 }
 
-/// Rounding keeps the method from an answer in about one of 18,000 of these.
+/// Maximum number of unsolved relaxations among the 256 of a test: rounding keeps the interior-point method from
+/// solving about one in 18,000.
 const UNSOLVED: u32 = 2;
 
 #[test]
@@ -57,7 +58,8 @@ fn a_general_solver_agrees_with_the_relaxation() {
         let missed = interior.missing.iter().chain(&interior.surplus).chain(&interior.over_budget).any(|m| *m > 1e-7);
         let below = (0..model.seconds.len()).any(|t| model.caps[t] < model.cap(t, &ends));
         let oracle = relaxed(&problem, &as_given);
-        // Where even a sample less would save nothing, time is wasted until the end that is given.
+        // A negative price of work means that doing more than the work would cost less, which the oracle allows and the
+        // relaxation does not.
         let wasted = interior.prices.work.iter().any(|price| *price < 0.0);
         unsolved.set(unsolved.get() + u32::from(!interior.solved));
         let over = interior.over_shared.iter().any(|over| *over > 1e-7);
@@ -92,7 +94,8 @@ proptest! {
         prop_assert!(bound <= best + close(best), "the bound {bound} is above the optimum {best}");
         prop_assert!(bound <= cost + close(cost), "the bound {bound} is above the cost {cost}");
         if let Some(exact) = exact {
-            // Parts of a second are rounded up.
+            // The tolerance covers rounding of times: parts of a slot that are shorter than a second are lengthened to
+            // a second.
             prop_assert!(cost >= exact * (1.0 - 1e-3) - close(exact), "{cost} is cheaper than the optimum {exact}");
         }
     }
@@ -120,7 +123,7 @@ proptest! {
     }
 }
 
-/// Jobs that nothing couples are each at their own optimum.
+/// Jobs whose shared constraints do not bind are each planned as if alone.
 #[test]
 fn without_a_cap_that_binds_each_job_is_alone() {
     let curve = [(300.0, 290.0, 100.0), (200.0, 195.0, 90.0), (100.0, 98.0, 60.0)];
@@ -134,7 +137,8 @@ fn without_a_cap_that_binds_each_job_is_alone() {
     assert_eq!(free.schedules, alone.into_iter().flat_map(|s| s.schedules).collect::<Vec<_>>());
 }
 
-/// How far from the optimum at every instant, over many small fleets with coarse limits: the worst case for rounding.
+/// Checks how much plans cost above the optimum with caps at every instant, over many small problems with coarse
+/// limits, which are the worst case for converting averages to limits.
 #[test]
 fn instants_cost_little_on_average() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -156,7 +160,7 @@ fn instants_cost_little_on_average() {
     assert!(mean < 0.03 && f64::from(kept) > 0.85 * f64::from(could), "mean loss {mean}, kept {kept} of {could}");
 }
 
-/// With limits as close as GPUs have them the loss is small.
+/// Checks that converting averages to limits costs little if limits are as close together as those of GPUs.
 #[test]
 fn instants_cost_almost_nothing_where_limits_are_fine() {
     let slots: Vec<(f64, f64)> =

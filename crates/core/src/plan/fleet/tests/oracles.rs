@@ -1,5 +1,5 @@
-//! Independent answers by a general interior-point solver: the relaxation for given ends, and the optimum in which each
-//! instant keeps the cap.
+//! Independent solutions by a general interior-point solver, for given ends of the jobs: of the relaxation, in which
+//! caps hold on average over a slot, and of the problem in which they hold at every instant.
 
 use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettingsBuilder, DefaultSolver, IPSolver, NonnegativeConeT, SolverStatus, ZeroConeT};
@@ -10,17 +10,17 @@ use crate::plan::fleet::FleetProblem;
 #[derive(Default)]
 struct Programme {
     cost: Vec<f64>,
-    /// Rows as (column, coefficient).
+    /// Rows that equal their right side: first the terms as (column, coefficient), second the right side.
     equal: Vec<(Vec<(usize, f64)>, f64)>,
     at_most: Vec<(Vec<(usize, f64)>, f64)>,
 }
 
-/// The solver stopped without an answer.
+/// Error: the solver stopped without a solution.
 #[derive(Debug)]
 pub(super) struct Unsolved;
 
 impl Programme {
-    /// The optimum, `None` where there is none.
+    /// Returns the least cost; `None` if the programme is infeasible.
     fn solve(&self) -> Result<Option<f64>, Unsolved> {
         let n = self.cost.len();
         let scale = self.cost.iter().fold(1e-300_f64, |a, c| a.max(c.abs()));
@@ -63,14 +63,15 @@ impl Programme {
     }
 }
 
-/// Where a job ends: the slot and how much of it may be used.
+/// Ends of the jobs: for each job, first the index of the slot in which it ends, second the usable seconds of this
+/// slot.
 pub(super) type Ends<'a> = &'a [(usize, f64)];
 
 fn rest(problem: &FleetProblem, job: usize) -> f64 {
     problem.jobs[job].points.iter().fold(problem.jobs[job].at_rest.get(), |a, p| a.min(p.limit.get()))
 }
 
-/// Cost of a second at a point, from the definition.
+/// Returns the cost of a second at a point, from the definition of the objective, in g.
 fn second(problem: &FleetProblem, job: usize, t: usize, point: usize) -> f64 {
     let j = &problem.jobs[job];
     let c = j.weighed.as_ref().map_or(problem.slots[t].intensity, |w| w[t]).get();
@@ -82,7 +83,8 @@ fn grams(problem: &FleetProblem, job: usize, t: usize, point: usize) -> f64 {
     problem.slots[t].intensity.get() * problem.jobs[job].points[point].power.get() / 3.6e6
 }
 
-/// The optimum for given ends if caps hold on average and at least the work is done. Variables are seconds.
+/// Returns the least cost with given ends if caps hold on average over a slot and at least the work is done; `None` if
+/// that is infeasible. Variables are the seconds of each slot at each point.
 pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
     let mut programme = Programme::default();
     let mut caps = vec![Vec::new(); problem.slots.len()];
@@ -97,7 +99,7 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
             }
             let mut used = Vec::new();
             for (l, point) in j.points.iter().enumerate() {
-                // What no instant can have, no average needs.
+                // A point whose limit does not fit under the cap at any instant is not used in averages either.
                 let others: f64 = (0..problem.jobs.len()).filter(|o| *o != job).map(|o| rest(problem, o)).sum();
                 let most = problem.caps[t].map_or(f64::INFINITY, |cap| cap.get() - others);
                 if point.limit.get() > most * (1.0 + 1e-12) {
@@ -129,15 +131,16 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
     programme.solve().ok().flatten()
 }
 
-/// The optimum for given ends if caps hold at every instant and at least the work is done: variables are the seconds of each slot for which all jobs
-/// together stand at some combination of points that keeps the cap.
+/// Returns the least cost with given ends if caps hold at every instant and at least the work is done; `None` if that
+/// is infeasible. Variables are the seconds of each slot for which all jobs together are at some combination of points
+/// that keeps the cap.
 pub(super) fn instantaneous(problem: &FleetProblem, ends: Ends<'_>) -> Result<Option<f64>, Unsolved> {
     let mut programme = Programme::default();
     let jobs = problem.jobs.len();
     let (mut work, mut budgets) = (vec![Vec::new(); jobs], vec![Vec::new(); jobs]);
     let mut shared = vec![Vec::new(); problem.carbon_budgets.points().len()];
     for (t, slot) in problem.slots.iter().enumerate() {
-        // The last choice of each job is to have ended.
+        // The last choice of each job stands for a job that has ended.
         let choices: Vec<Vec<usize>> = (0..jobs)
             .map(|job| {
                 let ended = problem.jobs[job].points.len();
@@ -201,7 +204,7 @@ pub(super) fn instantaneous(problem: &FleetProblem, ends: Ends<'_>) -> Result<Op
     programme.solve()
 }
 
-/// All ways in which jobs can end in time.
+/// Returns all combinations of slots in which the jobs can end in time, each with the usable seconds of the slot.
 pub(super) fn all_ends(problem: &FleetProblem) -> Vec<Vec<(usize, f64)>> {
     let start = problem.slots[0].slot.start();
     let of_job = |job: usize| -> Vec<(usize, f64)> {

@@ -1,4 +1,5 @@
-//! The linear programme beside the structured method: both agree, and the programme stands in where the method stops.
+//! Compares the linear programme with the structured interior-point method: both find the same optimum, and the
+//! programme replaces the method where it fails.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -15,17 +16,17 @@ use crate::plan::fleet::model::{End, Model};
 use crate::plan::fleet::search::{STIFFEST, solve_by};
 use crate::plan::fleet::{FleetProblem, Solver, solve_fleet};
 
-/// Stops the structured method before its first iteration, so that only the programme is left.
+/// Settings that stop the structured method before its first iteration, so that only the linear programme is used.
 const STOPPED: Relaxer = Relaxer { solver: Solver::Structured, most_iterations: 0 };
 const AIMS: [Aim; 4] = [cost(FIRST_FACTOR, false), cost(1e4, false), cost(FIRST_FACTOR, true), Aim::Misses];
-/// The aim that rounding stops the structured method at most often.
+/// Aim with which rounding stops the structured method most often.
 const STIFF: Aim = cost(STIFFEST, false);
 
 const fn cost(factor: f64, ranked: bool) -> Aim {
     Aim::Cost { work: factor, budget: factor, ranked }
 }
 
-/// The random fleet of a seed.
+/// Returns the random joint problem (fleet) of a seed.
 fn seeded(seed: u64) -> FleetProblem {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -38,13 +39,13 @@ fn latest_ends(model: &Model) -> Vec<End> {
     (0..model.jobs.len()).map(|job| model.latest(job)).collect()
 }
 
-/// The structured method's answer alone.
+/// Returns the solution of the structured method alone.
 fn structured(model: &Model, aim: Aim) -> Interior {
     let method = Method::new(model, &latest_ends(model), aim);
     method.run(Relaxer::new(Solver::Structured).most_iterations, &|| true)
 }
 
-/// The programme's answer alone.
+/// Returns the solution of the linear programme alone.
 fn programme(model: &Model, aim: Aim) -> Interior {
     STOPPED.solve(model, &latest_ends(model), aim, &|| true)
 }
@@ -119,7 +120,7 @@ fn a_plan_needs_no_structured_method() {
     assert!((relaxed - usual).abs() <= 1e-6 * usual, "{relaxed} is not {usual}");
 }
 
-/// Fleets on which rounding stopped the structured method on x86-64, each with its aim.
+/// Uses problems on which rounding stopped the structured method on x86-64, each with the aim of that relaxation.
 #[test]
 fn the_programme_stands_in_where_rounding_stops_the_method() {
     let known = [(16_497, AIMS[0]), (85_494, AIMS[0]), (90_279, AIMS[0]), (90_279, AIMS[2])];
@@ -131,8 +132,8 @@ fn the_programme_stands_in_where_rounding_stops_the_method() {
     }
 }
 
-/// Figures of `general.rs`: the structured method stops on few relaxations, the programme on none of those, nor on any of
-/// one in twenty of the others.
+/// Checks the figures in `general.rs`: the structured method fails on few relaxations; the programme solves all of
+/// these and all of the one in twenty of the others that are tried.
 #[test]
 #[ignore = "takes minutes"]
 fn stress() {
