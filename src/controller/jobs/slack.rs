@@ -35,7 +35,7 @@ impl Job {
 
     /// Returns first the time that all work from the first report on takes at the reference throughput, and second
     /// true. If the total work is unknown, returns the time that the work done so far takes, and false.
-    fn whole(&self, reference: SamplesPerSecond) -> (Seconds, bool) {
+    fn reference_duration(&self, reference: SamplesPerSecond) -> (Seconds, bool) {
         match self.spec.work {
             Work::TotalSamples(total) => {
                 ((total - Samples::new(self.progress.first_samples)).max(Samples::ZERO) / reference, true)
@@ -49,13 +49,13 @@ impl Job {
     /// the reference is measured.
     pub(in crate::controller) fn reserve(&self) -> f64 {
         let Some((reference, profiler)) = self.reference().zip(self.profiler.as_ref()) else { return 0.0 };
-        let (whole, is_known) = self.whole(reference);
-        let few = is_known && whole < profiler.spacing().unwrap_or(ASSUMED_SPACING) * FEWEST_REPORTS;
+        let (reference_duration, is_known) = self.reference_duration(reference);
+        let few = is_known && reference_duration < profiler.spacing().unwrap_or(ASSUMED_SPACING) * FEWEST_REPORTS;
         if few || self.progress.account.is_unclear() {
             return 1.0;
         }
         let error = profiler.profile().ceiling().map_or(1.0, |p| p.throughput.relative_error);
-        reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), whole)
+        reserve(error, profiler.noise_at(profiler.ceiling()).as_ref(), reference_duration)
     }
 
     /// Returns the time that the job may lose to lower limits and the time that it has lost to them; `None` without a
@@ -65,12 +65,12 @@ impl Job {
         if !objective.bounds_time() {
             return None;
         }
-        let nothing = Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, whole: None, part: 0.0 };
+        let nothing = Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, full_duration: None, part: 0.0 };
         let Some(reference) = self.reference() else { return Some(nothing) };
-        let (whole, is_known) = self.whole(reference);
+        let (reference_duration, is_known) = self.reference_duration(reference);
         let (reserve, lost) = (self.reserve(), self.progress.account.lost().time(reference));
         let allowed = objective.promises().filter_map(|promise| match promise {
-            Promise::Slowdown(max) => Some(whole * (max - reserve).max(0.0)),
+            Promise::Slowdown(max) => Some(reference_duration * (max - reserve).max(0.0)),
             Promise::Deadline(at) => {
                 let needed = self.remaining()? / reference * (1.0 + reserve);
                 Some(lost + Seconds::from_delta(at - now.utc) - needed)
@@ -78,8 +78,8 @@ impl Job {
             _ => None,
         });
         let allowed = allowed.reduce(Seconds::min)?;
-        let part = if whole > Seconds::ZERO { (allowed / whole).max(0.0) } else { 0.0 };
-        Some(Slack { allowed, lost, whole: is_known.then_some(whole), part })
+        let part = if reference_duration > Seconds::ZERO { (allowed / reference_duration).max(0.0) } else { 0.0 };
+        Some(Slack { allowed, lost, full_duration: is_known.then_some(reference_duration), part })
     }
 
     /// Passes the job's slack (time that it may still lose) to the profiler, whose measurements at lower limits cost
@@ -95,8 +95,8 @@ impl Job {
     /// total work or the reference throughput is unknown.
     pub(super) fn least_slowdown(&self) -> Option<f64> {
         let reference = self.reference()?;
-        let (whole, is_known) = self.whole(reference);
-        self.slowdown_over(whole).filter(|_| is_known)
+        let (reference_duration, is_known) = self.reference_duration(reference);
+        self.slowdown_over(reference_duration).filter(|_| is_known)
     }
 
     /// Returns the slowdown over all work done; `None` if wattune did not control the job or measured no reference.

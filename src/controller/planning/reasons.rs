@@ -48,9 +48,9 @@ impl Job {
         let (Some(reference), Some(slack)) = (self.reference(), self.slack(now)) else {
             return since > DEVIATION_SPAN && missing.abs() > planned * DEVIATION;
         };
-        let whole = slack.whole.unwrap_or(DEVIATION_SPAN / DEVIATION_PART);
-        let is_late = missing / reference > (slack.left() * LAG).max(whole * LEAST_LAG);
-        since > DEVIATION_SPAN.min(whole * DEVIATION_PART) && (missing.abs() > planned * DEVIATION || is_late)
+        let full_duration = slack.full_duration.unwrap_or(DEVIATION_SPAN / DEVIATION_PART);
+        let is_late = missing / reference > (slack.left() * LAG).max(full_duration * LEAST_LAG);
+        since > DEVIATION_SPAN.min(full_duration * DEVIATION_PART) && (missing.abs() > planned * DEVIATION || is_late)
     }
 
     /// Returns whether the slot (time step of the plan) in which the plan was made has ended.

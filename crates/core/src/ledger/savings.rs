@@ -219,7 +219,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     })
 }
 
-/// Returns the change of each of the [`figures`] if all time that may be training or pauses (`account.doubt`) were
+/// Returns the change of each of the [`figures`] if all time that may be training or pauses (`account.unclear_time`) were
 /// pauses, at the job's mean power; the reason why the saving is unknown if the change is too large.
 fn ambiguous_time_effect(
     done: &CompletedWork,
@@ -227,11 +227,11 @@ fn ambiguous_time_effect(
     found: &Comparison,
     compared: &dyn Fn(&CompletedWork) -> Option<Comparison>,
 ) -> Result<[f64; FIGURES], String> {
-    let doubt = account.doubt.min(done.active * 0.5);
-    let energy = done.energy * (doubt / (done.active + done.stalled));
+    let unclear_time = account.unclear_time.min(done.active * 0.5);
+    let energy = done.energy * (unclear_time / (done.active + done.stalled));
     let paused = CompletedWork {
-        active: done.active - doubt,
-        stalled: done.stalled + doubt,
+        active: done.active - unclear_time,
+        stalled: done.stalled + unclear_time,
         stalled_energy: done.stalled_energy + energy,
         ..*done
     };
@@ -240,7 +240,7 @@ fn ambiguous_time_effect(
     if off[0].abs() > MAX_REDUCTION_ERROR_PCT || off[2].abs() > MAX_TIME_ERROR_PCT {
         return Err(format!(
             "{:.0} s may be training or the job's own pauses: progress reports are too far apart to distinguish them",
-            doubt.get()
+            unclear_time.get()
         ));
     }
     Ok(off)

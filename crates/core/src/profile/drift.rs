@@ -59,7 +59,7 @@ impl DriftWindow {
 
 fn mean_rate(chunks: &[Chunk]) -> Option<f64> {
     let span: Seconds = chunks.iter().map(|c| c.span).sum();
-    (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.done).sum::<Samples>().get() / span.get())
+    (span > Seconds::ZERO).then(|| chunks.iter().map(|c| c.samples_done).sum::<Samples>().get() / span.get())
 }
 
 fn mean_power(chunks: &[Chunk]) -> Option<f64> {

@@ -92,7 +92,7 @@ impl Measurement {
     }
 
     fn intervals(&self) -> Vec<IntervalWork> {
-        let interval = |c: &Chunk| IntervalWork { span: c.span.get(), done: c.done.get(), waited: c.waited };
+        let interval = |c: &Chunk| IntervalWork { span: c.span.get(), samples: c.samples_done.get(), waited: c.waited };
         self.chunks.iter().map(interval).collect()
     }
 }

@@ -23,7 +23,7 @@ pub(super) const STEP_MARGIN: f64 = 1.2;
 /// Smallest training step considered, as a divisor of the samples of a usual interval.
 const FINEST_STEP: u32 = 32;
 /// Minimum fraction of intervals whose samples are whole multiples of a step, for that step to be accepted.
-const MOST_STEPS: f64 = 0.8;
+const LEAST_WHOLE_STEPS: f64 = 0.8;
 /// Fraction of intervals that contain reports without progress. From this fraction on, a training step counts as longer
 /// than the time between reports.
 const LONG_STEPS: f64 = 0.05;
@@ -43,7 +43,7 @@ pub(super) struct IntervalWork {
     /// Duration in seconds.
     pub(super) span: f64,
     /// Samples done.
-    pub(super) done: f64,
+    pub(super) samples: f64,
     /// True if the interval contains reports without progress.
     pub(super) waited: bool,
 }
@@ -66,9 +66,9 @@ pub(super) struct Verdict {
 
 /// Finds the intervals at one setting that contain pauses. `known` is the rate from other measurements, if any.
 pub(super) fn judge(intervals: &[IntervalWork], known: Option<f64>) -> Verdict {
-    let count = intervals.iter().filter(|p| p.done > 0.0).count();
+    let count = intervals.iter().filter(|p| p.samples > 0.0).count();
     if count < FEW {
-        let slow = |p: &IntervalWork| p.done <= 0.0 || known.is_some_and(|rate| p.done < rate * p.span * STALL);
+        let slow = |p: &IntervalWork| p.samples <= 0.0 || known.is_some_and(|rate| p.samples < rate * p.span * STALL);
         return Verdict::new(intervals.iter().map(slow).collect(), known);
     }
     // If there are few intervals, all of them may contain pauses; the rate from other measurements reveals that.
@@ -80,7 +80,7 @@ pub(super) fn judge(intervals: &[IntervalWork], known: Option<f64>) -> Verdict {
     let mut paused = vec![false; intervals.len()];
     let mut noise_share = 0.0;
     for _ in 0..12 {
-        let excess = |p: &IntervalWork| p.span - p.done / rate;
+        let excess = |p: &IntervalWork| p.span - p.samples / rate;
         // Pauses only slow down, so only the intervals faster than the mean show the noise alone: half of it, hence 2.
         let squares: f64 = intervals.iter().map(excess).filter(|x| *x < 0.0).map(|x| x * x).sum();
         let training = paused.iter().filter(|p| !**p).count().max(1);
@@ -96,7 +96,7 @@ pub(super) fn judge(intervals: &[IntervalWork], known: Option<f64>) -> Verdict {
                     true => STEP_MARGIN * quantum / rate + least,
                     false => DEVIATIONS * deviation * (p.span / typical).max(1.0).sqrt(),
                 };
-                p.done <= 0.0 || excess(p) > noise.max(least)
+                p.samples <= 0.0 || excess(p) > noise.max(least)
             })
             .collect();
         let Some(refined) = rate_without(intervals, &before_pauses(&slow)) else {
@@ -127,7 +127,7 @@ fn rate_without(intervals: &[IntervalWork], pauses: &[bool]) -> Option<f64> {
     let (mut span, mut done) = (0.0, 0.0);
     for (interval, _) in intervals.iter().zip(pauses).filter(|(_, pauses)| !**pauses) {
         span += interval.span;
-        done += interval.done;
+        done += interval.samples;
     }
     (done > 0.0).then(|| done / span)
 }
@@ -147,7 +147,7 @@ fn before_pauses(paused: &[bool]) -> Vec<bool> {
 /// pause; `None` if they are too short in all.
 fn changed(intervals: &[IntervalWork], paused: &[bool], rate: f64) -> Option<usize> {
     let slow = intervals.iter().zip(paused).rev();
-    let run = slow.take_while(|(p, slow)| **slow && p.done > CHANGED_RATE * rate * p.span).count();
+    let run = slow.take_while(|(p, slow)| **slow && p.samples > CHANGED_RATE * rate * p.span).count();
     let start = intervals.len() - run;
     let span: f64 = intervals[start..].iter().map(|p| p.span).sum();
     (run >= SOME && start > 0 && span >= CHANGED_S).then_some(start)
@@ -157,7 +157,7 @@ fn changed(intervals: &[IntervalWork], paused: &[bool], rate: f64) -> Option<usi
 /// even if most intervals contain pauses.
 fn upper_rate(intervals: &[IntervalWork]) -> Option<f64> {
     let mut rates: Vec<(f64, f64)> =
-        intervals.iter().filter(|p| p.done > 0.0 && p.span > 0.0).map(|p| (p.done / p.span, p.done)).collect();
+        intervals.iter().filter(|p| p.samples > 0.0 && p.span > 0.0).map(|p| (p.samples / p.span, p.samples)).collect();
     rates.sort_by(|a, b| a.0.total_cmp(&b.0));
     let all: f64 = rates.iter().map(|r| r.1).sum();
     let mut below = 0.0;
@@ -176,7 +176,7 @@ fn typical_span(intervals: &[IntervalWork]) -> f64 {
 
 /// Returns the samples per training step if intervals contain few and varying numbers of whole steps, else 0.
 pub(super) fn step(intervals: &[IntervalWork]) -> f64 {
-    let mut done: Vec<f64> = intervals.iter().map(|p| p.done).filter(|d| *d > 0.0).collect();
+    let mut done: Vec<f64> = intervals.iter().map(|p| p.samples).filter(|d| *d > 0.0).collect();
     done.sort_by(f64::total_cmp);
     let Some(usual) = done.get(done.len() / 2).copied() else { return 0.0 };
     let is_whole = |of: f64| move |d: &f64| ((d / of) - (d / of).round()).abs() < 1e-6;
@@ -185,7 +185,8 @@ pub(super) fn step(intervals: &[IntervalWork]) -> f64 {
     // A finer step must match many more intervals, because the last step of an epoch may have any size.
     let more = done.len() / 10;
     let best = steps.reduce(|best, next| if next.1.len() > best.1.len() + more { next } else { best });
-    let Some((step, whole)) = best.filter(|(_, whole)| whole.len() as f64 >= MOST_STEPS * done.len() as f64) else {
+    let Some((step, whole)) = best.filter(|(_, whole)| whole.len() as f64 >= LEAST_WHOLE_STEPS * done.len() as f64)
+    else {
         return 0.0;
     };
     let equal = whole.iter().all(|d| (d - usual).abs() < step * 0.5);
@@ -204,7 +205,7 @@ mod tests {
         let mut interval = |n: i32| {
             let shown = (f64::from(n) * 5.0 * 400.0 / 128.0).floor() * 128.0;
             let done = shown - std::mem::replace(&mut reported, shown);
-            IntervalWork { span: 5.0, done, waited: false }
+            IntervalWork { span: 5.0, samples: done, waited: false }
         };
         let intervals: Vec<IntervalWork> = (1..40).map(&mut interval).collect();
         let verdict = judge(&intervals, None);

@@ -20,7 +20,7 @@ const LEAST_SPAN: Seconds = Seconds::new(1.0);
 pub(super) struct Chunk {
     /// Duration on the client's clock if both reports carry a time, else on the daemon's clock.
     pub(super) span: Seconds,
-    pub(super) done: Samples,
+    pub(super) samples_done: Samples,
     /// Duration of the energy measurement on the daemon's clock.
     pub(super) energy_span: Seconds,
     /// Energy of the job's GPUs, one sum per group of equal GPUs.
@@ -33,7 +33,7 @@ pub(super) struct Chunk {
 
 impl Chunk {
     pub(super) fn rate(&self) -> f64 {
-        self.done.get() / self.span.get()
+        self.samples_done.get() / self.span.get()
     }
 
     /// Removes the time and energy of pauses from the chunk; `None` if less than a second remains.
@@ -69,7 +69,7 @@ fn is_zero(seconds: &f64) -> bool {
 
 /// Maximum fraction of the measured time in which a limit that has no effect may seem to lower the GPUs' clocks, for
 /// example while settings change.
-const FELT: f64 = 0.05;
+const MOST_SPURIOUS_CAPPING: f64 = 0.05;
 
 impl PointStats {
     pub(super) fn new(setting: Setting) -> Self {
@@ -78,7 +78,7 @@ impl PointStats {
     }
 
     pub(super) fn add(&mut self, chunk: &Chunk) {
-        self.throughput.add(chunk.span.get(), chunk.done.get());
+        self.throughput.add(chunk.span.get(), chunk.samples_done.get());
         if chunk.loose {
             self.loose_s += chunk.span.get();
         }
@@ -91,7 +91,7 @@ impl PointStats {
 
     /// Returns true if in at least 95 % of the measured time no GPU's power limit lowered its clocks.
     pub(super) fn is_loose(&self) -> bool {
-        self.loose_s > 0.0 && self.loose_s >= self.throughput.seconds() * (1.0 - FELT)
+        self.loose_s > 0.0 && self.loose_s >= self.throughput.seconds() * (1.0 - MOST_SPURIOUS_CAPPING)
     }
 
     /// Adds another measurement of the same setting.

@@ -254,17 +254,17 @@ impl Profiler {
 
     /// Returns the measured points, and for unequal GPUs also the points inferred from the groups' sweeps.
     fn known_points(&self) -> Vec<OperatingPoint> {
-        let known = |setting: &Setting| self.known(setting);
-        let Some(top) = known(self.ceiling()) else { return Vec::new() };
+        let point_at = |setting: &Setting| self.point_at(setting);
+        let Some(top) = point_at(self.ceiling()) else { return Vec::new() };
         let error = top.throughput.relative_error;
         let mut points = vec![top];
         if let [only] = self.limit_steps.as_slice() {
-            points.extend(only[1..].iter().filter_map(known));
+            points.extend(only[1..].iter().filter_map(point_at));
         } else {
             let inferred = steps::equalised(&self.group_curves(), error.max(self.settings.standard_error));
-            points.extend(inferred.into_iter().map(|p| known(&p.setting).unwrap_or(p)));
+            points.extend(inferred.into_iter().map(|p| point_at(&p.setting).unwrap_or(p)));
         }
-        points.extend(self.clocks.iter().skip(1).filter_map(known));
+        points.extend(self.clocks.iter().skip(1).filter_map(point_at));
         points
     }
 
@@ -304,7 +304,7 @@ impl Profiler {
     }
 
     /// Returns the operating point measured at a setting.
-    fn known(&self, setting: &Setting) -> Option<OperatingPoint> {
+    fn point_at(&self, setting: &Setting) -> Option<OperatingPoint> {
         let mut point = self.stats(setting)?.operating_point()?;
         point.throughput.relative_error = self.throughput_error(setting)?;
         Some(point)

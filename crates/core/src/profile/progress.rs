@@ -45,8 +45,8 @@ pub struct ProgressAccount {
     #[serde(default)]
     pub unclear: Seconds,
     /// Time that may be attributed wrongly to training or to pauses.
-    #[serde(default)]
-    pub doubt: Seconds,
+    #[serde(rename = "doubt", default)]
+    pub unclear_time: Seconds,
     /// Training below the reference setting (all GPUs at their maximum usable limits). Absent before the first report
     /// and in accounts of older versions; all training then counts as below the reference setting.
     #[serde(default)]
@@ -66,7 +66,7 @@ impl ProgressAccount {
             bound: self.bound + other.bound,
             bound_energy: self.bound_energy + other.bound_energy,
             unclear: self.unclear + other.unclear,
-            doubt: self.doubt + other.doubt,
+            unclear_time: self.unclear_time + other.unclear_time,
             lost: Some(self.lost().plus(&other.lost())),
         }
     }
@@ -113,7 +113,7 @@ impl ProgressAccount {
     /// the relative standard error of `ceiling`.
     pub fn known_slowdown(&self, ceiling: SamplesPerSecond, error: f64) -> Option<f64> {
         let slowdown = self.slowdown(ceiling)?;
-        let half = student(f64::INFINITY) * error * (self.lost().below / self.time()) + self.doubt / self.time();
+        let half = student(f64::INFINITY) * error * (self.lost().below / self.time()) + self.unclear_time / self.time();
         let is_known = !self.is_unclear() && half <= STATED_WITHIN && slowdown >= -half.max(ROUNDING);
         is_known.then_some(slowdown)
     }
@@ -131,7 +131,7 @@ mod tests {
         let known = |account: &ProgressAccount, error| account.known_slowdown(SamplesPerSecond::new(100.0), error);
         assert!(known(&account, 0.001).is_some_and(|slowdown| (slowdown - 15.0 / 985.0).abs() < 1e-12));
         assert_eq!(known(&account, 0.004), None, "half of its time may be off by 0.8 %");
-        assert_eq!(known(&ProgressAccount { doubt: Seconds::new(2.5), ..account }, 0.001), None);
-        assert!(known(&ProgressAccount { doubt: Seconds::new(1.5), ..account }, 0.001).is_some());
+        assert_eq!(known(&ProgressAccount { unclear_time: Seconds::new(2.5), ..account }, 0.001), None);
+        assert!(known(&ProgressAccount { unclear_time: Seconds::new(1.5), ..account }, 0.001).is_some());
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct ProgressInterval {
     pub(super) from: Monotonic,
     pub(super) to: Monotonic,
     pub(super) span: Seconds,
-    pub(super) done: Samples,
+    pub(super) samples_done: Samples,
     /// Time in which the daemon paused the job.
     pub(super) idle: Seconds,
     pub(super) waited: bool,
@@ -48,7 +48,7 @@ impl ProgressInterval {
     pub(super) fn work(&self, dip: &Dip) -> IntervalWork {
         // A power dip in the interval already explains why some reports showed no progress.
         let waited = self.waited && dip.span <= Seconds::ZERO;
-        IntervalWork { span: (self.span - dip.span).get().max(LEAST_SPAN), done: self.done.get(), waited }
+        IntervalWork { span: (self.span - dip.span).get().max(LEAST_SPAN), samples: self.samples_done.get(), waited }
     }
 
     pub(super) fn trainable(&self) -> Seconds {

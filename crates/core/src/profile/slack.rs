@@ -47,7 +47,7 @@ pub struct Slack {
     /// Time that the job lost so far.
     pub lost: Seconds,
     /// Duration of the whole job at the reference setting; `None` if its work is unknown.
-    pub whole: Option<Seconds>,
+    pub full_duration: Option<Seconds>,
     /// Allowed slowdown, less the reserve for the error of the reference throughput; 0.03 is 3 %.
     pub part: f64,
 }
@@ -64,11 +64,11 @@ impl Slack {
 /// most 0.25 % of the duration), and at least half a standard error. While the noise is unknown, returns 1, or 0 if
 /// `error` is zero.
 ///
-/// `error` is the relative standard error of the reference throughput, `whole` the duration of all work at the
+/// `error` is the relative standard error of the reference throughput, `full_duration` the duration of all work at the
 /// reference.
-pub fn reserve(error: f64, noise: Option<&Noise>, whole: Seconds) -> f64 {
+pub fn reserve(error: f64, noise: Option<&Noise>, full_duration: Seconds) -> f64 {
     let Some(noise) = noise else { return if error > 0.0 { 1.0 } else { 0.0 } };
-    let part = if whole > Seconds::ZERO { TOLERATED / whole } else { 0.0 };
+    let part = if full_duration > Seconds::ZERO { TOLERATED / full_duration } else { 0.0 };
     let tolerated = part.clamp(TOLERATED_PART.0, TOLERATED_PART.1);
     (noise.rare() * error - tolerated).max(LEAST_RESERVE * error)
 }
@@ -85,7 +85,7 @@ mod tests {
         let lost = SlowedTraining { below: Seconds::new(20.0), samples: Samples::new(1_800.0) };
         assert_eq!(lost.time(RATE), Seconds::new(2.0));
         assert_eq!(lost.plus(&lost).time(RATE), Seconds::new(4.0));
-        let slack = Slack { allowed: Seconds::new(3.0), lost: lost.time(RATE), whole: None, part: 0.03 };
+        let slack = Slack { allowed: Seconds::new(3.0), lost: lost.time(RATE), full_duration: None, part: 0.03 };
         assert_eq!(slack.left(), Seconds::new(1.0));
     }
 

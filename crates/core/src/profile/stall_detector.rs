@@ -138,18 +138,18 @@ impl StallDetector {
         self.open = self.reopened();
     }
 
-    /// Adds a report of `done` samples in `span` since the previous one and returns the account up to it. `known`
-    /// returns the estimated throughput and power at a setting.
+    /// Adds a report of `samples_done` samples in `span` since the previous one and returns the account up to it.
+    /// `known` returns the estimated throughput and power at a setting.
     pub fn report(
         &mut self,
         span: Seconds,
-        done: Samples,
+        samples_done: Samples,
         known: &dyn Fn(&Setting) -> Option<SettingEstimate>,
     ) -> ProgressAccount {
         self.open.span += span;
-        self.open.done += done;
+        self.open.samples_done += samples_done;
         self.open.idle = self.open.idle.min(self.open.span);
-        let ends = done > Samples::ZERO || self.open.idle > Seconds::ZERO;
+        let ends = samples_done > Samples::ZERO || self.open.idle > Seconds::ZERO;
         if ends {
             let next = self.reopened();
             self.recent.push_back(std::mem::replace(&mut self.open, next));
@@ -215,7 +215,7 @@ impl StallDetector {
             let mut places: Vec<usize> =
                 (0..self.recent.len()).filter(|i| self.recent[*i].setting() == Some(setting)).collect();
             let prior = model.estimate(setting);
-            while places.iter().filter(|i| self.recent[**i].done > Samples::ZERO).count() >= FEW {
+            while places.iter().filter(|i| self.recent[**i].samples_done > Samples::ZERO).count() >= FEW {
                 let intervals: Vec<IntervalWork> =
                     places.iter().map(|i| self.recent[*i].work(&shown[*i].dip)).collect();
                 let mut verdict = judge(&intervals, prior.map(|k| k.throughput.get()));
@@ -227,7 +227,7 @@ impl StallDetector {
         }
         // A pause may have begun in the interval before the one that took too long.
         for i in 1..judged.len() {
-            if judged[i].alone && self.recent[i - 1].idle <= Seconds::ZERO {
+            if judged[i].took_too_long && self.recent[i - 1].idle <= Seconds::ZERO {
                 judged[i - 1].paused = true;
             }
         }
@@ -249,7 +249,7 @@ impl StallDetector {
         for run in runs(readings) {
             let (from, to) = (self.drawn[run.start].from, self.drawn[run.end - 1].to);
             // A job that reports progress several times during a dip is not paused.
-            if self.recent.iter().filter(|of| of.from < to && from < of.to && of.done > Samples::ZERO).count()
+            if self.recent.iter().filter(|of| of.from < to && from < of.to && of.samples_done > Samples::ZERO).count()
                 > MOST_TOUCHED
             {
                 continue;
@@ -266,15 +266,16 @@ impl StallDetector {
                 }
             }
         }
-        let borne_out = self.borne_out(&sums);
+        let explained_by_dips = self.explained_by_dips(&sums);
         for (place, (of, dip)) in self.recent.iter().zip(&mut sums).enumerate() {
             dip.span = dip.span.min(of.trainable());
             if dip.span <= Seconds::ZERO {
                 continue;
             }
             let rates = model.rates(of, &net[place]);
-            let too_fast = || rates.is_none_or(|rates| of.done > rates.most * (of.span - dip.span + EDGES) * FASTER);
-            if of.idle > Seconds::ZERO || !borne_out[place] && too_fast() {
+            let too_fast =
+                || rates.is_none_or(|rates| of.samples_done > rates.most * (of.span - dip.span + EDGES) * FASTER);
+            if of.idle > Seconds::ZERO || !explained_by_dips[place] && too_fast() {
                 *dip = Dip::default();
                 net[place] = of.settings.iter().map(|(_, time)| *time).collect();
             }
@@ -284,26 +285,26 @@ impl StallDetector {
 
     /// Returns one flag per recent interval: true if, at the interval's setting, dips explain the differences in
     /// throughput between intervals.
-    fn borne_out(&self, sums: &[Dip]) -> Vec<bool> {
-        let mut borne_out = vec![false; sums.len()];
+    fn explained_by_dips(&self, sums: &[Dip]) -> Vec<bool> {
+        let mut explained_by_dips = vec![false; sums.len()];
         for place in 0..sums.len() {
-            let Some(setting) = self.recent[place].setting().filter(|_| !borne_out[place]) else { continue };
+            let Some(setting) = self.recent[place].setting().filter(|_| !explained_by_dips[place]) else { continue };
             let places: Vec<usize> =
                 (place..sums.len()).filter(|i| self.recent[*i].setting() == Some(setting)).collect();
             let spread = |net: bool| {
                 let of = |i: &usize| {
                     let span = self.recent[*i].span - if net { sums[*i].span } else { Seconds::ZERO };
-                    (span.get(), self.recent[*i].done.get())
+                    (span.get(), self.recent[*i].samples_done.get())
                 };
                 let all: Vec<(f64, f64)> = places.iter().map(of).collect();
                 let (span, done) = all.iter().fold((0.0, 0.0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
                 all.iter().map(|of| (of.0 - of.1 * span / done.max(f64::MIN_POSITIVE)).powi(2)).sum::<f64>()
             };
             if places.len() > FEW && spread(true) < spread(false) * EXPLAINED {
-                places.iter().for_each(|i| borne_out[*i] = true);
+                places.iter().for_each(|i| explained_by_dips[*i] = true);
             }
         }
-        borne_out
+        explained_by_dips
     }
 
     fn apply(
@@ -328,10 +329,10 @@ impl StallDetector {
         for (place, slow) in places.iter().zip(&verdict.paused) {
             let rate = verdict.rate.map(SamplesPerSecond::new).filter(|_| enough);
             let it = &mut judged[*place];
-            it.alone = *slow;
+            it.took_too_long = *slow;
             it.unclear = verdict.unclear;
             it.paused = *slow;
-            it.doubt = Seconds::ZERO;
+            it.unclear_time = Seconds::ZERO;
             it.rate = match (prior, rate) {
                 (Some(known), Some(own)) if near(known.throughput.get(), own.get()) => Some(known.throughput),
                 (known, own) => own.or(known.map(|k| k.throughput)),
@@ -352,14 +353,15 @@ impl StallDetector {
         let (mut span, mut idle, mut capped) = (Seconds::ZERO, Seconds::ZERO, Watts::ZERO);
         let mut dips = Dip::default();
         for (of, it) in intervals() {
-            sums.samples += of.done;
+            sums.samples += of.samples_done;
             sums.unclear += if it.unclear { of.span } else { Seconds::ZERO };
-            sums.doubt += it.doubt;
+            sums.unclear_time += it.unclear_time;
             dips.add(it.dip);
             span += of.span;
             idle += of.idle;
-            let work = it.rate.filter(|r| *r > SamplesPerSecond::ZERO).map_or(of.trainable(), |rate| of.done / rate);
-            let work = if it.rate.is_none() && of.done <= Samples::ZERO { Seconds::ZERO } else { work };
+            let work =
+                it.rate.filter(|r| *r > SamplesPerSecond::ZERO).map_or(of.trainable(), |rate| of.samples_done / rate);
+            let work = if it.rate.is_none() && of.samples_done <= Samples::ZERO { Seconds::ZERO } else { work };
             training += work;
             used = used.zip(of.energy).map(|(sum, e)| sum + e).filter(|_| of.idle <= Seconds::ZERO);
             trained = match it.power {
@@ -439,11 +441,11 @@ struct IntervalVerdict {
     /// True if the interval contains a pause besides its dips, or possibly the beginning of one.
     paused: bool,
     /// True if the interval itself took longer than its samples explain; false if only the next interval did.
-    alone: bool,
+    took_too_long: bool,
     /// True if pauses cannot be distinguished from training in this interval.
     unclear: bool,
     /// Time of the interval that may be training or a pause.
-    doubt: Seconds,
+    unclear_time: Seconds,
     dip: Dip,
     rate: Option<SamplesPerSecond>,
     power: Option<Watts>,
@@ -456,12 +458,15 @@ impl IntervalVerdict {
         let net = of.trainable() - shown.dip.span;
         let mut it = Self { dip: shown.dip, power: model.power(of), ..Self::default() };
         let Some(rates) = model.rates(of, &shown.net) else { return it };
-        let least = (of.done + Samples::new(STEP_MARGIN * quantum)) / rates.least;
-        it.alone = net > Seconds::ZERO && net - least > net * LEAST_PART_OF_SOME;
-        it.paused = it.alone;
-        let doubt =
-            if it.alone { (of.done / rates.least - of.done / rates.most) * 0.5 } else { net - of.done / rates.most };
-        it.doubt = if rates.least < rates.most { doubt.max(Seconds::ZERO) } else { Seconds::ZERO };
+        let least = (of.samples_done + Samples::new(STEP_MARGIN * quantum)) / rates.least;
+        it.took_too_long = net > Seconds::ZERO && net - least > net * LEAST_PART_OF_SOME;
+        it.paused = it.took_too_long;
+        let unclear_time = if it.took_too_long {
+            (of.samples_done / rates.least - of.samples_done / rates.most) * 0.5
+        } else {
+            net - of.samples_done / rates.most
+        };
+        it.unclear_time = if rates.least < rates.most { unclear_time.max(Seconds::ZERO) } else { Seconds::ZERO };
         it.rate = Some((rates.least + rates.most) * 0.5);
         it
     }

@@ -10,10 +10,11 @@ use crate::units::{Seconds, Watts};
 
 /// Maximum fraction of a job's slack that profiling may spend.
 const LEARNING: f64 = 0.25;
-/// Maximum fraction of the remaining budget spent on one measurement (`VISIT`), and on one below a setting that already
-/// exceeds the allowed slowdown (`CURIOUS_VISIT`): with throughput concave in power, such a setting does not pay.
-const VISIT: f64 = 0.5;
-const CURIOUS_VISIT: f64 = 0.05;
+/// Maximum fraction of the remaining budget spent on one measurement (`MEASUREMENT_SHARE`), and on one below a setting
+/// that already exceeds the allowed slowdown (`SHARE_BEYOND_SLOWDOWN`): with throughput concave in power, such a
+/// setting does not pay.
+const MEASUREMENT_SHARE: f64 = 0.5;
+const SHARE_BEYOND_SLOWDOWN: f64 = 0.05;
 /// Number of recent times between reports from which the report interval is estimated.
 const SPACING: usize = 5;
 /// Assumed delay of a report and of setting a limit.
@@ -30,7 +31,8 @@ impl Profiler {
     /// setting (maximum usable limits) is measured.
     #[must_use]
     pub fn with_slack_budget(mut self) -> Self {
-        self.learning.slack = Some(Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, whole: None, part: 0.0 });
+        self.learning.slack =
+            Some(Slack { allowed: Seconds::ZERO, lost: Seconds::ZERO, full_duration: None, part: 0.0 });
         self.profile.take();
         self.stage = Stage::Sweep { group: 0, index: 0 };
         self.advance();
@@ -39,7 +41,7 @@ impl Profiler {
 
     /// Sets the job's slack; `None` if its objective does not limit time.
     pub fn allow(&mut self, slack: Option<Slack>) {
-        let accuracy = |slack: Option<Slack>| slack.map(|slack| (slack.whole, slack.part));
+        let accuracy = |slack: Option<Slack>| slack.map(|slack| (slack.full_duration, slack.part));
         if accuracy(std::mem::replace(&mut self.learning.slack, slack)) != accuracy(slack) {
             self.profile.take();
         }
@@ -97,7 +99,7 @@ impl Profiler {
     /// Returns true if the part of the slack that one measurement may use covers the shortest possible measurement of a
     /// setting, or if the job's time is not limited.
     pub(super) fn is_affordable(&self, setting: &Setting) -> bool {
-        let cost = self.shortest_visit() * (1.0 - self.least_share(setting)).max(0.0);
+        let cost = self.shortest_measurement() * (1.0 - self.least_share(setting)).max(0.0);
         self.learning.slack.is_none() || cost < self.may_cost(setting)
     }
 
@@ -105,7 +107,8 @@ impl Profiler {
     fn may_cost(&self, setting: &Setting) -> Seconds {
         let Some(slack) = self.learning.slack else { return Seconds::new(f64::MAX) };
         let left = (slack.allowed * LEARNING - self.learning.time_lost).min(slack.left());
-        left.max(Seconds::ZERO) * if self.is_beyond(setting, slack.part) { CURIOUS_VISIT } else { VISIT }
+        left.max(Seconds::ZERO)
+            * if self.is_beyond(setting, slack.part) { SHARE_BEYOND_SLOWDOWN } else { MEASUREMENT_SHARE }
     }
 
     /// Returns true if the next measured setting above `setting` already exceeds the allowed slowdown `part`.
@@ -117,7 +120,7 @@ impl Profiler {
     }
 
     /// Returns the minimum duration of a measurement: settling and two report intervals.
-    pub(super) fn shortest_visit(&self) -> Seconds {
+    pub(super) fn shortest_measurement(&self) -> Seconds {
         let spacing = self.learning.spacing.iter().copied().reduce(Seconds::min).unwrap_or(Seconds::ZERO);
         self.settings.settle_s + (spacing * 2.0 + LATE).max(SHORTEST)
     }
@@ -125,7 +128,8 @@ impl Profiler {
     /// Returns the maximum duration of a measurement, which is shorter for short jobs but at least `window_s`.
     pub(super) fn longest_measurement(&self) -> Seconds {
         let most = self.settings.max_window_s;
-        let part = self.learning.slack.and_then(|slack| slack.whole).map_or(most, |whole| whole * LONGEST_PART);
+        let part =
+            self.learning.slack.and_then(|slack| slack.full_duration).map_or(most, |duration| duration * LONGEST_PART);
         part.max(self.settings.window_s).min(most)
     }
 
@@ -142,8 +146,8 @@ impl Profiler {
     }
 
     /// Returns the duration of the whole job at the reference setting, if known and the job's time is limited.
-    pub(super) fn whole(&self) -> Option<Seconds> {
-        self.learning.slack?.whole
+    pub(super) fn full_duration(&self) -> Option<Seconds> {
+        self.learning.slack?.full_duration
     }
 
     /// Returns a lower bound of a setting's throughput relative to the reference setting, in 0 to 1. For a measured

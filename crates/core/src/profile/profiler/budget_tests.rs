@@ -27,23 +27,29 @@ const CURVE: [(u32, f64, f64); 9] = [
     (100, 34.0, 99.0),
 ];
 
-/// Simulates a run of `whole` seconds with an allowed slowdown of `part`, and returns the time lost in seconds (first)
-/// and the profiler (second). The job reports every `every` seconds; its speed is drawn within ±`noise` each second.
-fn learn(whole: f64, part: f64, every: u32, noise: f64, record: Record) -> (f64, Profiler) {
+/// Simulates a run of `duration` seconds with an allowed slowdown of `part`, and returns the time lost in seconds
+/// (first) and the profiler (second). The job reports every `every` seconds; its speed is drawn within ±`noise` each
+/// second.
+fn learn(duration: f64, part: f64, every: u32, noise: f64, record: Record) -> (f64, Profiler) {
     let group = GroupRange::of_limits(w(300), w(100));
     let mut profiler = Profiler::new(Settings::default(), &[group], record).with_slack_budget();
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let speed = Uniform::new_inclusive(1.0 - noise, 1.0 + noise).expect("a range");
     let (mut samples, mut energy, mut lost) = (0.0, 0.0, 0.0);
-    for second in 0..whole as u32 {
+    for second in 0..duration as u32 {
         let limit = profiler.wanted().map_or(300, |setting| setting[0].limit.milliwatts() / 1000);
         let (_, rate, power) = *CURVE.iter().find(|point| point.0 == limit).expect("a step");
         (samples, energy) = (samples + rate * speed.sample(&mut rng), energy + power);
         lost += 1.0 - rate / 100.0;
         let at = Monotonic::default().after(Seconds::new(f64::from(second + 1)));
         let is_known = profiler.profile().ceiling().is_some();
-        let allowed = Seconds::new(if is_known { whole * part } else { 0.0 });
-        profiler.allow(Some(Slack { allowed, lost: Seconds::new(lost), whole: Some(Seconds::new(whole)), part }));
+        let allowed = Seconds::new(if is_known { duration * part } else { 0.0 });
+        profiler.allow(Some(Slack {
+            allowed,
+            lost: Seconds::new(lost),
+            full_duration: Some(Seconds::new(duration)),
+            part,
+        }));
         if second < 2_000 {
             assert_eq!(*profiler.profile(), profiler.measured_profile(), "kept at {second} s");
         }
@@ -58,15 +64,15 @@ fn learn(whole: f64, part: f64, every: u32, noise: f64, record: Record) -> (f64,
 
 #[test]
 fn profiling_spends_at_most_a_quarter_of_the_slack() {
-    for whole in [120.0, 300.0, 600.0, 1800.0] {
+    for duration in [120.0, 300.0, 600.0, 1800.0] {
         for part in [0.01, 0.03, 0.1] {
             for every in [1, 10, 30] {
                 for noise in [0.0, 0.1] {
-                    let (lost, _) = learn(whole, part, every, noise, Record::default());
-                    let case = format!("{whole} s, {part}, reports each {every} s, ±{noise}");
+                    let (lost, _) = learn(duration, part, every, noise, Record::default());
+                    let case = format!("{duration} s, {part}, reports each {every} s, ±{noise}");
                     // Throughput may fall faster than the limit, which the profiler notices only with the next report.
                     let unseen = f64::from(2 * every) * 0.2;
-                    assert!(lost <= whole * part * 0.25 + unseen.min(whole * part * 0.25), "{case}: {lost}");
+                    assert!(lost <= duration * part * 0.25 + unseen.min(duration * part * 0.25), "{case}: {lost}");
                 }
             }
         }
@@ -92,8 +98,8 @@ fn a_job_without_slack_is_not_profiled() {
 
 #[test]
 fn limits_too_slow_to_be_useful_are_measured_only_if_nearly_free() {
-    let lowest = |whole, part| {
-        let (_, profiler) = learn(whole, part, 1, 0.0, Record::default());
+    let lowest = |duration, part| {
+        let (_, profiler) = learn(duration, part, 1, 0.0, Record::default());
         let points = &profiler.profile().points;
         points.iter().map(|p| p.setting[0].limit.milliwatts() / 1000).min().expect("measured")
     };

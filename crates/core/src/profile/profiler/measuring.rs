@@ -106,7 +106,7 @@ impl Profiler {
             std::mem::replace(&mut active.pending, (Seconds::ZERO, vec![Joules::ZERO; active.setting.len()]));
         let loose = !std::mem::take(&mut active.capped);
         let (waited, paused) = (std::mem::take(&mut active.waited), std::mem::take(&mut active.paused));
-        let chunk = Chunk { span, done: report.samples - last.samples, energy_span, energy, loose, waited };
+        let chunk = Chunk { span, samples_done: report.samples - last.samples, energy_span, energy, loose, waited };
         let ends_low = std::mem::take(&mut active.ends_low);
         // If power is low at the end of a chunk and no pause follows, the energy counter was late and the next chunk
         // contains the missing energy. Excluding only one of the two would bias the power.

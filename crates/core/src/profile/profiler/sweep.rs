@@ -6,9 +6,9 @@ use crate::profile::steps::Setting;
 use crate::units::{Seconds, Watts};
 
 /// Duration of a re-measurement in a long job.
-const VISIT: Seconds = Seconds::new(60.0);
+const REMEASUREMENT: Seconds = Seconds::new(60.0);
 /// Minimum ratio of a job's duration to the duration of a re-measurement.
-const VISIT_PART: f64 = 60.0;
+const JOB_PER_REMEASUREMENT: f64 = 60.0;
 /// Ratio of a GPU's mean power to its limit below which the limit may be without effect.
 const LOOSE: f64 = 0.9;
 /// Ratio of a limit to a GPU's mean power above which the limit may be without effect.
@@ -48,7 +48,7 @@ impl Profiler {
         let setting = self.wanted()?.clone();
         if !self.is_measured(&setting) && !self.learning.abandoned.contains(&setting) {
             // A setting without a usable measurement after this time is skipped; heat is the most likely cause.
-            let patience = self.longest_measurement().max(self.shortest_visit() * 2.0) * 1.5;
+            let patience = self.longest_measurement().max(self.shortest_measurement() * 2.0) * 1.5;
             if self.stage_time < patience || setting == *self.ceiling() {
                 return None;
             }
@@ -153,7 +153,7 @@ impl Profiler {
 
     /// Returns true if a measured setting has the throughput and power of the ceiling, within their errors.
     fn changes_nothing(&self, setting: &Setting) -> bool {
-        let known = |s| self.stats(s).filter(|s| s.is_loose()).and_then(|_| self.known(s));
+        let known = |s| self.stats(s).filter(|s| s.is_loose()).and_then(|_| self.point_at(s));
         let (Some(top), Some(here), true) = (known(self.ceiling()), known(setting), self.is_measured(setting)) else {
             return false;
         };
@@ -199,7 +199,7 @@ impl Profiler {
     }
 
     fn known_of(&self, settings: &[Setting]) -> Vec<OperatingPoint> {
-        settings.iter().filter_map(|s| self.known(s)).collect()
+        settings.iter().filter_map(|s| self.point_at(s)).collect()
     }
 
     fn after_closing(&mut self) -> Option<Stage> {
@@ -239,7 +239,7 @@ impl Profiler {
 
     /// Returns the duration of a re-measurement: a minute, or a sixtieth of a job shorter than an hour.
     fn remeasurement_length(&self) -> Seconds {
-        self.whole().map_or(VISIT, |whole| VISIT.min(whole / VISIT_PART))
+        self.full_duration().map_or(REMEASUREMENT, |duration| REMEASUREMENT.min(duration / JOB_PER_REMEASUREMENT))
     }
 
     /// Returns the setting to re-measure now: the one with the largest error among those that a plan may use, from the
@@ -249,9 +249,11 @@ impl Profiler {
     fn remeasurement_due(&self) -> Option<Setting> {
         let Settings { standard_error, visit_share, .. } = self.settings;
         // Right after a sweep, re-measurements may take as long as the sweep: plans from inaccurate points cost more.
-        let at_once = self.whole().map_or(self.sweep_time, |whole| self.sweep_time.min(whole * visit_share));
+        let at_once =
+            self.full_duration().map_or(self.sweep_time, |duration| self.sweep_time.min(duration * visit_share));
         let length = self.remeasurement_length();
-        if self.reported * visit_share + at_once - self.remeasured_time < length || length < self.shortest_visit() {
+        if self.reported * visit_share + at_once - self.remeasured_time < length || length < self.shortest_measurement()
+        {
             return None;
         }
         let points = self.known_points();
