@@ -256,7 +256,7 @@ async fn a_correction_after_a_change_of_source_moves_energy_and_no_factor() {
         let row = report.rows.iter().find(|row| row.key == key);
         let row = row.unwrap_or_else(|| panic!("{by}: {:?}", report.rows.iter().map(|r| &r.key).collect::<Vec<_>>()));
         assert_eq!((row.jobs, row.ended, row.total.unknown.get()), (1, 0, 0), "{by}");
-        assert!(row.total.energy.get() > 0 && row.held.get() == 0.0, "{by}");
+        assert!(row.total.energy.get() > 0 && row.occupied.get() == 0.0, "{by}");
     }
     let by_job = store.report(wanted(Grouping::Job)).await.expect("read").total.jobs;
     for by in [Grouping::Name, Grouping::Device, Grouping::Day, Grouping::Month] {

@@ -85,7 +85,7 @@ fn cases(ground: &Ground, places: &[usize]) -> Result<Vec<Case>, Failed> {
             let span = Slot::new(row.start, end).ok_or("the job has no length")?;
             let least = bound::least_carbon(job, &costs, &ground.grid.actual, span);
             let least = least.ok_or_else(|| format!("{name}: no bound"))?;
-            let at_max = |found: &CaseResult| Some(found.replayed.as_ref()?.against_max.carbon_at_ceiling);
+            let at_max = |found: &CaseResult| Some(found.replayed.as_ref()?.against_max.carbon_at_reference);
             let at_max = at_max(once).ok_or("a run without its replay")?;
             let bound = 100.0 * (1.0 - least / at_max);
             let [without, again, once] = [without, again, once].map(carbon);

@@ -308,7 +308,7 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
         let end = actual.end().map(|e| e.to_rfc3339()).unwrap_or_default();
         bail!("job {} ran past the end of the carbon trace ({end}); give fewer --hours", outcome.name);
     };
-    let (energy, at_max) = (outcome.truth.energy.get(), against.energy_at_ceiling.get());
+    let (energy, at_max) = (outcome.truth.energy.get(), against.energy_at_reference.get());
     Ok(JobReport {
         name: outcome.name.clone(),
         max_slowdown: outcome.objective.max_slowdown,
@@ -316,10 +316,10 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
         energy_at_max_j: at_max,
         energy_reduction_pct: 100.0 * (1.0 - energy / at_max),
         carbon_g: outcome.truth.carbon.get(),
-        carbon_at_max_g: against.carbon_at_ceiling.get(),
+        carbon_at_max_g: against.carbon_at_reference.get(),
         carbon_reduction_pct: against.carbon_reduction_pct,
         time_s: outcome.truth.time.get(),
-        time_at_max_s: against.time_at_ceiling.get(),
+        time_at_max_s: against.time_at_reference.get(),
         time_increase_pct: against.time_increase_pct,
         energy_effect_pct: against.energy_effect_pct,
         timing_effect_pct: against.timing_effect_pct,

@@ -203,7 +203,7 @@ impl Training {
         let carbon = pausing.replay(done.started, done.samples / rate, rate, (power, limit), gpus, actual)?;
         let reduction = 100.0 * (1.0 - done.carbon / carbon);
         let timing_effect_pct = reduction - compared.energy_effect_pct;
-        Some(Comparison { carbon_at_ceiling: carbon, carbon_reduction_pct: reduction, timing_effect_pct, ..compared })
+        Some(Comparison { carbon_at_reference: carbon, carbon_reduction_pct: reduction, timing_effect_pct, ..compared })
     }
 
     /// Returns the work of the slowest GPU times the number of GPUs, because the training is synchronous.

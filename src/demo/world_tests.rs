@@ -175,12 +175,12 @@ async fn references_are_frozen_in_the_ledger_and_outcomes_follow() {
     let [Entry::Outcome(outcome)] = outcomes.as_slice() else { panic!("{outcomes:?}") };
     assert_eq!((frozen.version, outcome.version), (1, 1));
     assert!(frozen.forecast.as_ref().is_some_and(|f| f.source == "synthetic"), "{frozen:?}");
-    let at_found = frozen.found.measured.known().expect("measured");
-    assert_eq!((&frozen.found.limits, &frozen.max.limits), (&vec![watts(240)], &vec![watts(300)]));
+    let at_found = frozen.original.measured.known().expect("measured");
+    assert_eq!((&frozen.original.limits, &frozen.max.limits), (&vec![watts(240)], &vec![watts(300)]));
     // The plan covers the work that was left, and uses less energy and carbon for it than the largest limit would.
     let expected = (frozen.max.expected_energy_j.expect("known"), frozen.max.expected_carbon_g.expect("known"));
     assert!(frozen.planned_energy_j < expected.0 && frozen.planned_carbon_g < expected.1, "{frozen:?}");
-    assert!(frozen.found.expected_energy_j.expect("known") < expected.0, "{frozen:?}");
+    assert!(frozen.original.expected_energy_j.expect("known") < expected.0, "{frozen:?}");
     let compared = outcome.savings.against_original.known().expect("estimated");
     assert!(compared.basis.points[0].throughput_error <= at_found.throughput_error, "visits make it better");
     assert!(compared.basis.same_sensors);

@@ -437,7 +437,7 @@ impl ReportRow {
             market_based_carbon_g: row.market.map(|g| g.get()),
             facility_energy_kwh: kwh(row.facility_energy),
             facility_carbon_g: grams(row.facility_carbon),
-            held_s: row.held.get(),
+            held_s: row.occupied.get(),
             embodied_g: row.embodied.map(|g| g.get()),
             jobs: row.jobs,
             ended_jobs: row.ended,

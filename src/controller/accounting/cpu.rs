@@ -14,7 +14,7 @@ use crate::cpu::CpuSource;
 use crate::cpu::watch::ZoneState;
 use crate::store::{Checkpoint, OpenIntervalRecord};
 use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, ProcessSelector, Processes};
-use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole};
+use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole_millijoules};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
@@ -47,7 +47,7 @@ impl Accounting {
             else {
                 continue;
             };
-            let (device, counter) = (zone.device.clone(), whole(counter));
+            let (device, counter) = (zone.device.clone(), whole_millijoules(counter));
             let last = self.backlog.recovered.iter().position(|c| c.device == device);
             let mut rebased_before = 0;
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
@@ -89,7 +89,7 @@ impl Accounting {
             return Vec::new();
         }
         let span = Seconds::from_delta(at.utc - last.at).max(Seconds::ZERO);
-        let counter = whole(zone.counter_uj.unwrap_or_default());
+        let counter = whole_millijoules(zone.counter_uj.unwrap_or_default());
         let energy = ledger::min_energy_between(last.counter, counter, zone.range_uj, span);
         // If the energy equals the reading, the counter was reset: after a wrap the energy would be more than the
         // reading.

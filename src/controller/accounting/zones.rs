@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use crate::cpu::watch::{CpuHandle, Observation, TimeState, ZoneState};
 use crate::store::Checkpoint;
 use wattune_core::domain::{DeviceId, JobId};
-use wattune_core::ledger::{CpuTime, OpenInterval, whole};
+use wattune_core::ledger::{CpuTime, OpenInterval, whole_millijoules};
 use wattune_core::time::Now;
 use wattune_core::units::Millijoules;
 
@@ -45,7 +45,7 @@ impl OpenZone {
     pub(super) fn checkpoint(&self, zone: &ZoneState, at: DateTime<Utc>) -> Option<Checkpoint> {
         Some(Checkpoint {
             device: zone.device.clone(),
-            counter: whole(zone.counter_uj?),
+            counter: whole_millijoules(zone.counter_uj?),
             at,
             read_from: Some(zone.counter_id().to_owned()),
             holders: Vec::new(),

@@ -20,7 +20,7 @@ use wattune_core::units::{Joules, Samples, Seconds, Watts};
 
 /// Time at a job's start and end in which rows of other jobs on its GPUs are accepted: a little more than the time
 /// between readings.
-const TOUCH: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
+const EDGE_TOLERANCE: chrono::TimeDelta = chrono::TimeDelta::seconds(2);
 
 /// Minimum number of hours that a forecast score must cover to be used.
 const LEAST_SCORED_H: f64 = 24.0;
@@ -162,7 +162,7 @@ impl Estimate<'_> {
         let Some(span) = span.and_then(|(start, end)| Slot::new(start, end)) else {
             return Ok(Err("it has not reported progress yet".into()));
         };
-        if let Some(inner) = Slot::new(span.start() + TOUCH, span.end() - TOUCH) {
+        if let Some(inner) = Slot::new(span.start() + EDGE_TOLERANCE, span.end() - EDGE_TOLERANCE) {
             for gpu in &stored.spec.gpus {
                 if self.snapshot.store.was_shared(gpu, &stored.id, &inner).await? {
                     let why = "another job or an unregistered process used its GPUs: the job's part of their energy is only estimated";
@@ -176,18 +176,24 @@ impl Estimate<'_> {
         if let Some(why) = hole {
             return Ok(Err(format!("a part of its GPUs' energy is missing in the ledger: {why}")));
         }
-        let otherwise = self.if_more();
-        let known = |done: CompletedWork| -> Result<SavingInput, String> {
-            let otherwise = otherwise.map(|series| Ok::<_, String>((self.done_by(&span, &series)?, series)));
+        let with_larger_forecasts = self.with_error_added();
+        let known = |completed: CompletedWork| -> Result<SavingInput, String> {
+            let with_larger_forecasts =
+                with_larger_forecasts.map(|series| Ok::<_, String>((self.completed_in(&span, &series)?, series)));
             let account = stored.progress.account;
-            Ok(SavingInput { done, account, series: self.series.clone(), otherwise: otherwise.transpose()? })
+            Ok(SavingInput {
+                completed,
+                account,
+                series: self.series.clone(),
+                with_larger_forecasts: with_larger_forecasts.transpose()?,
+            })
         };
-        Ok(self.done_by(&span, self.series).and_then(known))
+        Ok(self.completed_in(&span, self.series).and_then(known))
     }
 
     /// Returns the carbon intensities, with each one that is not an actual value increased by its standard error;
     /// `None` if all are actual values.
-    fn if_more(&self) -> Option<CarbonSeries> {
+    fn with_error_added(&self) -> Option<CarbonSeries> {
         let series = self.series;
         if series.points().iter().all(|(_, i)| i.origin.is_actual()) {
             return None;
@@ -244,7 +250,7 @@ impl Estimate<'_> {
     }
 
     /// Returns the job's work in the span of its reports, with energy and emissions from its ledger rows.
-    fn done_by(&self, span: &Slot, series: &CarbonSeries) -> Result<CompletedWork, String> {
+    fn completed_in(&self, span: &Slot, series: &CarbonSeries) -> Result<CompletedWork, String> {
         let account = self.stored.progress.account;
         let mut rows = ledger::within(self.rows, span);
         rows.retain(|r| r.device.kind() == DeviceKind::Gpu);

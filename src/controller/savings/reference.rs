@@ -24,7 +24,7 @@ pub(super) enum ReferenceKind {
 impl ReferenceKind {
     pub(super) fn of(self, frozen: &Counterfactual) -> &Reference {
         match self {
-            Self::Original => &frozen.found,
+            Self::Original => &frozen.original,
             Self::Max => &frozen.max,
         }
     }
@@ -75,7 +75,7 @@ impl Snapshot<'_> {
             why: why.into(),
             rule: RULE.into(),
             samples: plan.samples_done,
-            found: reference(ReferenceKind::Original),
+            original: reference(ReferenceKind::Original),
             max: reference(ReferenceKind::Max),
             planned_energy_j: plan.expected.energy,
             planned_carbon_g: plan.expected.carbon,

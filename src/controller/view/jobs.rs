@@ -334,9 +334,9 @@ pub struct ComparisonView {
 impl From<wattune_core::ledger::Comparison> for ComparisonView {
     fn from(c: wattune_core::ledger::Comparison) -> Self {
         Self {
-            carbon_at_max_g: c.carbon_at_ceiling.get(),
-            energy_at_max_j: c.energy_at_ceiling.get(),
-            time_at_max_s: c.time_at_ceiling.get(),
+            carbon_at_max_g: c.carbon_at_reference.get(),
+            energy_at_max_j: c.energy_at_reference.get(),
+            time_at_max_s: c.time_at_reference.get(),
             carbon_reduction_pct: c.carbon_reduction_pct,
             time_increase_pct: c.time_increase_pct,
             energy_effect_pct: c.energy_effect_pct,

@@ -16,7 +16,7 @@ use wattune_core::ledger::Interval;
 use wattune_core::ledger::apportion::day_of;
 use wattune_core::ledger::due::{self, DueReason};
 use wattune_core::ledger::entry::{Entry, Factor, Settlement};
-use wattune_core::ledger::hour::{self, Intensities, SettlementInput, TotalsChange};
+use wattune_core::ledger::hour::{self, IntensityChoice, SettlementInput, TotalsChange};
 use wattune_core::ledger::report::unsettled_after;
 use wattune_core::ledger::sources;
 
@@ -136,11 +136,11 @@ fn intensities(
     with: &SettlementInput<'_>,
 ) -> Result<Vec<Factor>, StoreError> {
     match hour::intensities(hour, before, with) {
-        Intensities::Kept(factors) => Ok(factors),
-        Intensities::AroundHour(span) => {
+        IntensityChoice::Kept(factors) => Ok(factors),
+        IntensityChoice::AroundHour(span) => {
             factors_within(db, &sources_with_earlier(db, with.kind, with.sources, with.silent, &span)?, hour)
         }
-        Intensities::Published => {
+        IntensityChoice::Published => {
             let published = factors_within(db, with.sources, hour)?;
             match before.and_then(|before| hour::sources_to_read(before, &published, with)) {
                 Some(sources) => factors_within(db, &sources, hour),

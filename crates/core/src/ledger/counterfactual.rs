@@ -34,13 +34,13 @@ pub struct CompletedWork {
 pub struct Comparison {
     /// Time that the job would have taken at the maximum usable limit.
     #[serde(rename = "time_at_max_s")]
-    pub time_at_ceiling: Seconds,
+    pub time_at_reference: Seconds,
     /// Energy that the job would have used at the maximum usable limit.
     #[serde(rename = "energy_at_max_j")]
-    pub energy_at_ceiling: Joules,
+    pub energy_at_reference: Joules,
     /// Emissions that the job would have caused at the maximum usable limit.
     #[serde(rename = "carbon_at_max_g")]
-    pub carbon_at_ceiling: GramsCo2e,
+    pub carbon_at_reference: GramsCo2e,
     /// Reduction of emissions, in percent of those at the maximum usable limit.
     pub carbon_reduction_pct: f64,
     /// Increase of time, in percent of the time at the maximum usable limit.
@@ -51,44 +51,45 @@ pub struct Comparison {
     pub timing_effect_pct: f64,
 }
 
-/// Compares `done` with the same work at the maximum usable limit (or another reference), where the job has throughput
-/// `ceiling.0` and power `ceiling.1`. `static_power` returns the power of the best constant mix of power limits with a
-/// given throughput (the lower hull of the profile); `series` holds the carbon intensities.
+/// Compares `completed` with the same work at the maximum usable limit (or another reference), where the job has
+/// throughput `reference.0` and power `reference.1`. `static_power` returns the power of the best constant mix of power
+/// limits with a given throughput (the lower hull of the profile); `series` holds the carbon intensities.
 ///
-/// Returns `None` if no work was done, the throughput `ceiling.0` is zero, a carbon intensity is unknown for a part of
-/// the job's time or of the time at the limit, `static_power` returns `None`, or the emissions at the limit are zero.
+/// Returns `None` if no work was done, the throughput `reference.0` is zero, a carbon intensity is unknown for a part
+/// of the job's time or of the time at the limit, `static_power` returns `None`, or the emissions at the limit are
+/// zero.
 pub fn compare(
-    done: &CompletedWork,
-    ceiling: (SamplesPerSecond, Watts),
+    completed: &CompletedWork,
+    reference: (SamplesPerSecond, Watts),
     static_power: impl Fn(SamplesPerSecond) -> Option<Watts>,
     series: &CarbonSeries,
 ) -> Option<Comparison> {
-    let (throughput, power) = ceiling;
-    if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO || throughput <= SamplesPerSecond::ZERO {
+    let (throughput, power) = reference;
+    if completed.samples <= Samples::ZERO || completed.active <= Seconds::ZERO || throughput <= SamplesPerSecond::ZERO {
         return None;
     }
-    let training = done.samples / throughput;
-    let (time, time_at_ceiling) = (done.active + done.stalled, training + done.stalled);
-    let energy_at_ceiling = power * training + done.stalled_energy;
+    let training = completed.samples / throughput;
+    let (time, time_at_reference) = (completed.active + completed.stalled, training + completed.stalled);
+    let energy_at_reference = power * training + completed.stalled_energy;
     let mean = |span: Seconds| {
-        let end = done.started.checked_add_signed(span.to_delta())?;
-        mean_intensity(series, &Slot::new(done.started, end)?)
+        let end = completed.started.checked_add_signed(span.to_delta())?;
+        mean_intensity(series, &Slot::new(completed.started, end)?)
     };
-    let carbon_at_ceiling = energy_at_ceiling * mean(time_at_ceiling)?;
-    let constant = static_power(done.samples / done.active)? * done.active + done.stalled_energy;
+    let carbon_at_reference = energy_at_reference * mean(time_at_reference)?;
+    let constant = static_power(completed.samples / completed.active)? * completed.active + completed.stalled_energy;
     let constant = constant * mean(time)?;
-    if carbon_at_ceiling <= GramsCo2e::ZERO {
+    if carbon_at_reference <= GramsCo2e::ZERO {
         return None;
     }
-    let percent = |grams: GramsCo2e| 100.0 * (grams / carbon_at_ceiling);
+    let percent = |grams: GramsCo2e| 100.0 * (grams / carbon_at_reference);
     Some(Comparison {
-        time_at_ceiling,
-        energy_at_ceiling,
-        carbon_at_ceiling,
-        carbon_reduction_pct: percent(carbon_at_ceiling - done.carbon),
-        time_increase_pct: 100.0 * (time / time_at_ceiling - 1.0),
-        energy_effect_pct: percent(carbon_at_ceiling - constant),
-        timing_effect_pct: percent(constant - done.carbon),
+        time_at_reference,
+        energy_at_reference,
+        carbon_at_reference,
+        carbon_reduction_pct: percent(carbon_at_reference - completed.carbon),
+        time_increase_pct: 100.0 * (time / time_at_reference - 1.0),
+        energy_effect_pct: percent(carbon_at_reference - constant),
+        timing_effect_pct: percent(constant - completed.carbon),
     })
 }
 
@@ -112,7 +113,7 @@ mod tests {
         // limit.
         let samples = Samples::new(90.0 * 7200.0);
         let energy = Joules::new(180.0 * 7200.0);
-        let done = CompletedWork {
+        let completed = CompletedWork {
             started: at(0),
             active: Seconds::new(7200.0),
             stalled: Seconds::ZERO,
@@ -121,10 +122,10 @@ mod tests {
             energy,
             carbon: GramsCo2e::new(130.0),
         };
-        let ceiling = (SamplesPerSecond::new(100.0), Watts::new(240.0));
-        let found = compare(&done, ceiling, |_| Some(Watts::new(185.0)), &series).expect("all known");
+        let reference = (SamplesPerSecond::new(100.0), Watts::new(240.0));
+        let found = compare(&completed, reference, |_| Some(Watts::new(185.0)), &series).expect("all known");
         let carbon = 240.0 * 6480.0 / 3.6e6 * (500.0 * 3600.0 + 300.0 * 2880.0) / 6480.0;
-        assert!((found.carbon_at_ceiling.get() - carbon).abs() < 1e-9, "{found:?}");
+        assert!((found.carbon_at_reference.get() - carbon).abs() < 1e-9, "{found:?}");
         assert!((found.time_increase_pct - 100.0 * (7200.0 / 6480.0 - 1.0)).abs() < 1e-9);
         assert!((found.energy_effect_pct - 100.0 * (1.0 - 185.0 * 2.0 / 1000.0 * 400.0 / carbon)).abs() < 1e-9);
         let sum = found.energy_effect_pct + found.timing_effect_pct;
@@ -133,16 +134,21 @@ mod tests {
         let (flat, _) = TimeSeries::from_points(vec![point(0, 4, 400.0)]);
         let pauses = Joules::new(60.0 * 3600.0);
         let carbon = (energy + pauses) * GramsPerKwh::new(400.0);
-        let paused = CompletedWork { stalled: Seconds::new(3600.0), stalled_energy: pauses, energy, carbon, ..done };
-        let found = compare(&paused, ceiling, |_| Some(Watts::new(185.0)), &flat).expect("all known");
-        let reference = 240.0 * 6480.0 + 60.0 * 3600.0;
-        let reduction = 100.0 * (1.0 - (180.0 * 7200.0 + 60.0 * 3600.0) / reference);
+        let paused =
+            CompletedWork { stalled: Seconds::new(3600.0), stalled_energy: pauses, energy, carbon, ..completed };
+        let found = compare(&paused, reference, |_| Some(Watts::new(185.0)), &flat).expect("all known");
+        let reference_energy = 240.0 * 6480.0 + 60.0 * 3600.0;
+        let reduction = 100.0 * (1.0 - (180.0 * 7200.0 + 60.0 * 3600.0) / reference_energy);
         assert!((found.carbon_reduction_pct - reduction).abs() < 1e-9, "{found:?}");
         assert!((found.time_increase_pct - 100.0 * (10_800.0 / 10_080.0 - 1.0)).abs() < 1e-9, "{found:?}");
-        let endless = CompletedWork { samples: Samples::new(1e15), ..done };
+        let endless = CompletedWork { samples: Samples::new(1e15), ..completed };
         let crawling = (SamplesPerSecond::new(1e-9), Watts::new(240.0));
         assert_eq!(compare(&endless, crawling, |_| Some(Watts::new(185.0)), &series), None, "beyond all calendars");
-        let later = CompletedWork { started: at(2), ..done };
-        assert_eq!(compare(&later, ceiling, |_| Some(Watts::new(185.0)), &series), None, "the third hour is the last");
+        let later = CompletedWork { started: at(2), ..completed };
+        assert_eq!(
+            compare(&later, reference, |_| Some(Watts::new(185.0)), &series),
+            None,
+            "the third hour is the last"
+        );
     }
 }

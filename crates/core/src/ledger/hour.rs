@@ -45,7 +45,7 @@ pub fn has_begun(kind: SignalKind, sources: &[SourceKey], before: Option<&Settle
 
 /// Choice of the carbon intensities for the next version of an hour's settlement.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Intensities {
+pub enum IntensityChoice {
     /// The previous version's intensities, unchanged.
     Kept(Vec<Factor>),
     /// Intensities of the active sources, and of the sources that settlements of the hours within this time used.
@@ -55,16 +55,16 @@ pub enum Intensities {
 }
 
 /// Chooses the carbon intensities for the next version of an hour's settlement; `before` is the previous version.
-pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &SettlementInput<'_>) -> Intensities {
+pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &SettlementInput<'_>) -> IntensityChoice {
     match before {
         // A source that is no longer active may have published values for this hour, which remain valid: settlements of
         // the hours before used that source.
-        None => Intensities::AroundHour(Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour)),
+        None => IntensityChoice::AroundHour(Slot::new(hour.start() - TimeDelta::days(1), hour.end()).unwrap_or(*hour)),
         // Neither a correction nor a daemon's start without active sources yet changes carbon intensities.
         Some(before) if with.why == DueReason::Correction || with.sources.is_empty() => {
-            Intensities::Kept(before.factors.clone())
+            IntensityChoice::Kept(before.factors.clone())
         }
-        Some(_) => Intensities::Published,
+        Some(_) => IntensityChoice::Published,
     }
 }
 

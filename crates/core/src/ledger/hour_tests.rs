@@ -77,10 +77,10 @@ fn a_correction_keeps_intensities_and_other_reasons_read_them_again() {
     let before =
         Settlement { hour: at(60), ..version(None, &[row(0, 1, Share::Idle)], factors.clone()).expect("first") };
     let found = |why, sources, before| intensities(&hour, before, &settling(sources, why));
-    assert_eq!(found(DueReason::Correction, &sources, Some(&before)), Intensities::Kept(factors.clone()));
-    assert_eq!(found(DueReason::Energy, &[], Some(&before)), Intensities::Kept(factors));
-    assert_eq!(found(DueReason::Energy, &sources, Some(&before)), Intensities::Published);
-    assert_eq!(found(DueReason::Correction, &sources, None), Intensities::AroundHour(slot(60 - 24 * 60, 120)));
+    assert_eq!(found(DueReason::Correction, &sources, Some(&before)), IntensityChoice::Kept(factors.clone()));
+    assert_eq!(found(DueReason::Energy, &[], Some(&before)), IntensityChoice::Kept(factors));
+    assert_eq!(found(DueReason::Energy, &sources, Some(&before)), IntensityChoice::Published);
+    assert_eq!(found(DueReason::Correction, &sources, None), IntensityChoice::AroundHour(slot(60 - 24 * 60, 120)));
 }
 
 #[test]

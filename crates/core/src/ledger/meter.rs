@@ -110,7 +110,7 @@ pub struct Meter {
     base: Option<Base>,
     still: Option<Standstill>,
     /// True if the meter continues an earlier ledger, or the counter has changed since the meter began.
-    is_known_since: bool,
+    has_known_origin: bool,
     metered: Metered,
     /// Energy below a millijoule that integration has not recorded yet.
     carry: Joules,
@@ -217,12 +217,12 @@ impl Meter {
         self.last = Some(Sample { at, power });
         match (before, counter) {
             (Some(before), Some(counter)) => match counter.checked_since(before.counter) {
-                Some(_) if was_absent && !self.is_known_since => {
-                    self.is_known_since = true;
+                Some(_) if was_absent && !self.has_known_origin => {
+                    self.has_known_origin = true;
                     self.skip(before, counter, last, at, power);
                 }
                 Some(gained) => {
-                    self.is_known_since |= gained > Millijoules::ZERO;
+                    self.has_known_origin |= gained > Millijoules::ZERO;
                     let span = at.since(still_since.map_or(before.at, |since| since.min(before.at)));
                     match self.possible(span, last, power).filter(|possible| gained.to_joules() > *possible) {
                         Some(possible) => {
@@ -283,7 +283,7 @@ impl Meter {
     /// increase.
     pub fn continue_ledger(&mut self, ahead: Millijoules) {
         self.metered.ahead += ahead;
-        self.is_known_since = true;
+        self.has_known_origin = true;
     }
 
     /// Records the counter's increase `gained` since the reading `before`, less the energy that integration has

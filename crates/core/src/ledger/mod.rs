@@ -34,4 +34,4 @@ pub use meter::{CounterJump, Disagreement, Meter, Metered, PowerBound, rebased};
 pub use open_interval::{OccupancySpan, OpenInterval, gap_intervals};
 pub use settings::Settings;
 pub use settlement::Total;
-pub use wrapping_counter::{CounterPosition, WrappingCounter, min_energy_between, whole};
+pub use wrapping_counter::{CounterPosition, WrappingCounter, min_energy_between, whole_millijoules};

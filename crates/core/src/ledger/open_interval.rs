@@ -216,7 +216,7 @@ mod tests {
         JobId::new(name).expect("an id")
     }
 
-    fn held(jobs: &[JobId], unknown_user: bool) -> AttributionRule {
+    fn holders(jobs: &[JobId], unknown_user: bool) -> AttributionRule {
         AttributionRule::Holders { jobs: jobs.to_vec(), unknown_user, used: None }
     }
 
@@ -227,9 +227,9 @@ mod tests {
     #[test]
     fn idle_unattributed_and_jobs_are_kept_apart() {
         let mut interval = open();
-        assert_eq!(interval.close(now(0.1), counter(5), &held(&[], false)), None, "too short to be measured");
-        let mut close = |at, mj, holders: &[JobId], unknown| {
-            interval.close(now(at), counter(mj), &held(holders, unknown)).expect("long enough")
+        assert_eq!(interval.close(now(0.1), counter(5), &holders(&[], false)), None, "too short to be measured");
+        let mut close = |at, mj, jobs: &[JobId], unknown| {
+            interval.close(now(at), counter(mj), &holders(jobs, unknown)).expect("long enough")
         };
         assert_eq!(close(60.0, 100, &[], false)[0].share, Share::Idle);
         assert_eq!(close(120.0, 200, &[], true)[0].share, Share::Unattributed);
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_part_of_the_ledger_is_divided_by_time() {
         let mut interval = open();
-        let rows = interval.close(now(60.0), counter(600), &held(&[job("a")], false)).expect("long enough");
+        let rows = interval.close(now(60.0), counter(600), &holders(&[job("a")], false)).expect("long enough");
         let span = Slot::new(now(45.0).utc, now(90.0).utc).expect("from < to");
         let part = within(&rows, &span);
         assert_eq!(
@@ -256,7 +256,7 @@ mod tests {
         let mut interval = open();
         let mut later = now(60.0);
         later.utc -= chrono::TimeDelta::hours(1);
-        let rows = interval.close(later, counter(10), &held(&[], false)).expect("long enough");
+        let rows = interval.close(later, counter(10), &holders(&[], false)).expect("long enough");
         assert_eq!(rows[0].slot.duration(), Seconds::new(60.0));
         assert_eq!(interval.start(), later.utc);
     }
@@ -265,15 +265,15 @@ mod tests {
     fn energy_of_an_unresponsive_time_is_divided_over_the_jobs_on_the_gpu() {
         let mut interval = open();
         let at = |seconds| now(seconds).monotonic;
-        interval.change_rule(at(10.0), held(&[job("a")], false));
-        interval.change_rule(at(15.0), held(&[], false));
-        interval.change_rule(at(15.0), held(&[job("nobody"), job("ever")], false));
+        interval.change_rule(at(10.0), holders(&[job("a")], false));
+        interval.change_rule(at(15.0), holders(&[], false));
+        interval.change_rule(at(15.0), holders(&[job("nobody"), job("ever")], false));
         assert!(interval.has_rule_changes() && !interval.is_unread(at(15.1), Seconds::ZERO));
         // A close before the last change of rule leaves that change to the next interval.
         let metered = Metered { gap: Millijoules::new(1_201), ..Metered::default() };
-        let mut rows = interval.close(now(12.0), metered, &held(&[job("b")], false)).expect("long enough");
+        let mut rows = interval.close(now(12.0), metered, &holders(&[job("b")], false)).expect("long enough");
         let metered = Metered { counter: Millijoules::new(7), gap: Millijoules::new(2_001), ..metered };
-        rows.extend(interval.close(now(20.0), metered, &held(&[job("b")], false)).expect("long enough"));
+        rows.extend(interval.close(now(20.0), metered, &holders(&[job("b")], false)).expect("long enough"));
         assert!(!interval.has_rule_changes());
         let since = |t: DateTime<Utc>| (t - DateTime::UNIX_EPOCH).num_seconds();
         let found: Vec<_> = rows
@@ -324,10 +324,10 @@ mod tests {
         ) {
             // Times at which the set of jobs on the GPU changes.
             let names = [job("a"), job("b"), job("c"), job("d")];
-            let (mut occupancy, mut at) = (vec![(0, held(&[], false))], 0);
+            let (mut occupancy, mut at) = (vec![(0, holders(&[], false))], 0);
             for (ms, count) in turns {
                 at += ms;
-                occupancy.push((at, held(&names[..count], false)));
+                occupancy.push((at, holders(&names[..count], false)));
             }
             let rule_at = |ms: u32| occupancy.iter().rfind(|(from, _)| *from <= ms).expect("from the start").1.clone();
             let (mut interval, mut metered, mut rows, mut noted, mut read) = (open(), Metered::default(), Vec::new(), 0, 0);
@@ -388,12 +388,12 @@ mod tests {
         ) {
             let names = [job("a"), job("b"), job("c")];
             let (mut interval, mut at, mut total, mut rows) = (open(), 0.0, 0, Vec::new());
-            for (ms, energy, holders) in steps {
+            for (ms, energy, count) in steps {
                 at += f64::from(ms) / 1e3;
                 total += energy;
-                rows.extend(interval.close(now(at), counter(total), &held(&names[..holders], false)).into_iter().flatten());
+                rows.extend(interval.close(now(at), counter(total), &holders(&names[..count], false)).into_iter().flatten());
             }
-            rows.extend(interval.close(now(at + 1.0), counter(total), &held(&[], false)).into_iter().flatten());
+            rows.extend(interval.close(now(at + 1.0), counter(total), &holders(&[], false)).into_iter().flatten());
             prop_assert_eq!(rows.iter().map(|r| r.energy.get()).sum::<u64>(), total);
             for pair in rows.windows(2) {
                 prop_assert!(pair[1].slot.start() >= pair[0].slot.start());

@@ -188,7 +188,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
         let next = if silent { tick } else { tick.min(due) };
         job.pass((next - job.now).max(1e-6));
     }
-    let done = CompletedWork {
+    let completed = CompletedWork {
         started: chrono::DateTime::UNIX_EPOCH,
         active: account.active,
         stalled: account.stalled,
@@ -208,7 +208,7 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
             same_sensors: true,
             at_ceiling: true,
         };
-        saving(&SavingInput { done, account, series: grid(job.now * 2.0), otherwise: None }, &basis)
+        saving(&SavingInput { completed, account, series: grid(job.now * 2.0), with_larger_forecasts: None }, &basis)
     });
     let reference = CURVE[0].2 * job.at_reference + job.paused_energy;
     let reduction = 100.0 * (1.0 - job.energy / reference);

@@ -30,14 +30,14 @@ const MIN_RUNS: usize = 4;
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavingInput {
     /// Work, time, energy and emissions of the job.
-    pub done: CompletedWork,
+    pub completed: CompletedWork,
     /// Time and energy of the job's own pauses.
     pub account: ProgressAccount,
     /// Carbon intensities, from the job's start to the end that the job would have had at the reference.
     pub series: CarbonSeries,
-    /// Value of `done` (first) and `series` (second) if all forecasts were larger by their standard error; absent if
-    /// `series` contains no forecasts.
-    pub otherwise: Option<(CompletedWork, CarbonSeries)>,
+    /// Value of `completed` (first) and `series` (second) if all forecasts were larger by their standard error; absent
+    /// if `series` contains no forecasts.
+    pub with_larger_forecasts: Option<(CompletedWork, CarbonSeries)>,
 }
 
 /// Measurements and assumptions that a saving is computed from.
@@ -120,7 +120,7 @@ pub struct BatchEffect {
 /// # Errors
 /// Returns the reason if measurements, carbon intensities or pauses are too uncertain for a comparison.
 pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String> {
-    let SavingInput { done, account, series, otherwise } = known;
+    let SavingInput { completed, account, series, with_larger_forecasts } = known;
     let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
     if referred.is_empty() {
         return Err("the job was not measured at the reference's power limit".into());
@@ -128,17 +128,17 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     if referred.iter().any(|p| p.freedom < LEAST_FREEDOM) {
         return Err("the reference's power limit was measured in too few windows for a confidence interval".into());
     }
-    if done.samples <= Samples::ZERO || done.active <= Seconds::ZERO {
+    if completed.samples <= Samples::ZERO || completed.active <= Seconds::ZERO {
         return Err("no samples were completed yet".into());
     }
     let pauses = pause_energy(account, basis.limit)?;
-    let with_pauses = |done: &CompletedWork| CompletedWork { stalled_energy: pauses.mean, ..*done };
-    let done = &with_pauses(done);
+    let with_pauses = |completed: &CompletedWork| CompletedWork { stalled_energy: pauses.mean, ..*completed };
+    let completed = &with_pauses(completed);
     let training_split = TrainingSplit::of(account, basis);
-    let compared = |done: &CompletedWork, points: &[Evidence], series: &CarbonSeries| {
-        basis.compared(done, &training_split, points, None, series)
+    let compared = |completed: &CompletedWork, points: &[Evidence], series: &CarbonSeries| {
+        basis.compared(completed, &training_split, points, None, series)
     };
-    let found = compared(done, &basis.points, series).ok_or(
+    let found = compared(completed, &basis.points, series).ok_or(
         "the carbon intensity is unknown for part of the time, or zero throughout: emissions cannot be compared",
     )?;
     let mut errors: [Errors; FIGURES] = Default::default();
@@ -146,7 +146,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
         let moved = |moved: Evidence| {
             let mut points = basis.points.clone();
             points[i] = moved;
-            compared(done, &points, series)
+            compared(completed, &points, series)
         };
         let faster = moved(Evidence { throughput: point.throughput * (1.0 + point.throughput_error), ..*point });
         let hungrier = moved(Evidence { power: point.power * (1.0 + point.power_error), ..*point });
@@ -157,7 +157,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
             }
         }
     }
-    let longer = CompletedWork { stalled_energy: pauses.mean + pauses.half, ..*done };
+    let longer = CompletedWork { stalled_energy: pauses.mean + pauses.half, ..*completed };
     let moved = compared(&longer, &basis.points, series).ok_or("the power in the job's own pauses is unknown")?;
     let off = difference(&moved, &found);
     if off[0].abs() > MAX_REDUCTION_ERROR_PCT {
@@ -170,13 +170,14 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     for (sum, off) in errors.iter_mut().zip(off) {
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }
-    let off = ambiguous_time_effect(done, account, &found, &|done| compared(done, &basis.points, series))?;
+    let off =
+        ambiguous_time_effect(completed, account, &found, &|completed| compared(completed, &basis.points, series))?;
     for (sum, off) in errors.iter_mut().zip(off) {
         sum.add(off / student(f64::INFINITY), f64::INFINITY);
     }
     let mut provisional = false;
-    if let Some((done, series)) = otherwise {
-        let moved = compared(&with_pauses(done), &basis.points, series)
+    if let Some((completed, series)) = with_larger_forecasts {
+        let moved = compared(&with_pauses(completed), &basis.points, series)
             .ok_or("the carbon intensity is unknown for part of the time")?;
         let off = difference(&moved, &found);
         provisional = off.iter().any(|off| *off != 0.0);
@@ -190,7 +191,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
         let gain = 1.0 + SENSOR_GAIN * std::f64::consts::SQRT_2;
         let points: Vec<Evidence> =
             basis.points.iter().map(|point| Evidence { power: point.power * gain, ..*point }).collect();
-        let moved = compared(done, &points, series).ok_or("the power at the reference is unknown")?;
+        let moved = compared(completed, &points, series).ok_or("the power at the reference is unknown")?;
         gains = difference(&moved, &found);
     }
     let half = |i: usize| errors[i].half_width().hypot(gains[i]);
@@ -198,8 +199,9 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     let sure = |i: usize| ConfidenceInterval::about(figures[i], half(i));
     // A constant mix that needs less power than measured would shift a part of the reduction from the timing effect to
     // the energy effect.
-    let more =
-        basis.mix_at_least.and_then(|least| basis.compared(done, &training_split, &basis.points, Some(least), series));
+    let more = basis
+        .mix_at_least
+        .and_then(|least| basis.compared(completed, &training_split, &basis.points, Some(least), series));
     let more = more.map_or(0.0, |more| (more.energy_effect_pct - found.energy_effect_pct).max(0.0));
     let split = |i: usize, (low, high): (f64, f64)| {
         let (mean, half) = (figures[i], half(i));
@@ -207,9 +209,9 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
         known.then(|| ConfidenceInterval { low: mean - half.hypot(low), mean, high: mean + half.hypot(high) })
     };
     Ok(Saving {
-        time_at_reference_s: found.time_at_ceiling,
-        energy_at_reference_j: found.energy_at_ceiling,
-        carbon_at_reference_g: found.carbon_at_ceiling,
+        time_at_reference_s: found.time_at_reference,
+        energy_at_reference_j: found.energy_at_reference,
+        carbon_at_reference_g: found.carbon_at_reference,
         carbon_reduction_pct: sure(0),
         carbon_reduction_g: sure(1).with_gain(SENSOR_GAIN),
         time_increase_pct: sure(2),
@@ -219,21 +221,21 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     })
 }
 
-/// Returns the change of each of the [`figures`] if all time that may be training or pauses (`account.unclear_time`) were
-/// pauses, at the job's mean power; the reason why the saving is unknown if the change is too large.
+/// Returns the change of each of the [`figures`] if all time that may be training or pauses (`account.unclear_time`)
+/// were pauses, at the job's mean power; the reason why the saving is unknown if the change is too large.
 fn ambiguous_time_effect(
-    done: &CompletedWork,
+    completed: &CompletedWork,
     account: &ProgressAccount,
     found: &Comparison,
     compared: &dyn Fn(&CompletedWork) -> Option<Comparison>,
 ) -> Result<[f64; FIGURES], String> {
-    let unclear_time = account.unclear_time.min(done.active * 0.5);
-    let energy = done.energy * (unclear_time / (done.active + done.stalled));
+    let unclear_time = account.unclear_time.min(completed.active * 0.5);
+    let energy = completed.energy * (unclear_time / (completed.active + completed.stalled));
     let paused = CompletedWork {
-        active: done.active - unclear_time,
-        stalled: done.stalled + unclear_time,
-        stalled_energy: done.stalled_energy + energy,
-        ..*done
+        active: completed.active - unclear_time,
+        stalled: completed.stalled + unclear_time,
+        stalled_energy: completed.stalled_energy + energy,
+        ..*completed
     };
     let moved = compared(&paused).ok_or("the job's own pauses cannot be distinguished from training")?;
     let off = difference(&moved, found);
@@ -251,7 +253,7 @@ const FIGURES: usize = 5;
 /// Returns the figures that have a confidence interval: reduction of emissions in percent and in grams, time increase,
 /// energy effect and timing effect, the last three in percent.
 fn figures(found: &Comparison) -> [f64; FIGURES] {
-    let grams = found.carbon_at_ceiling * (found.carbon_reduction_pct / 100.0);
+    let grams = found.carbon_at_reference * (found.carbon_reduction_pct / 100.0);
     [found.carbon_reduction_pct, grams.get(), found.time_increase_pct, found.energy_effect_pct, found.timing_effect_pct]
 }
 
@@ -283,12 +285,12 @@ impl TrainingSplit {
 }
 
 impl SavingBasis {
-    /// Compares `done` with the reference, taking the values in `points` as exact. `mix_draws` is the power of the best
-    /// constant mix; if absent, this power is computed from `points`. Returns `None` where [`compare`] does, or if the
-    /// reference has no throughput.
+    /// Compares `completed` with the reference, taking the values in `points` as exact. `mix_draws` is the power of the
+    /// best constant mix; if absent, this power is computed from `points`. Returns `None` where [`compare`] does, or if
+    /// the reference has no throughput.
     fn compared(
         &self,
-        done: &CompletedWork,
+        completed: &CompletedWork,
         training_split: &TrainingSplit,
         points: &[Evidence],
         mix_draws: Option<Watts>,
@@ -297,7 +299,7 @@ impl SavingBasis {
         let (mut time, mut energy) = (Seconds::ZERO, Joules::ZERO);
         for (i, epoch) in self.epochs.iter().enumerate() {
             let point = points.get(epoch.point).filter(|p| p.throughput > SamplesPerSecond::ZERO)?;
-            let until = self.epochs.get(i + 1).map_or(done.samples, |next| next.from.min(done.samples));
+            let until = self.epochs.get(i + 1).map_or(completed.samples, |next| next.from.min(completed.samples));
             let spent = (until - epoch.from).max(Samples::ZERO) / point.throughput;
             time += spent;
             energy += point.power * spent;
@@ -309,11 +311,11 @@ impl SavingBasis {
         if training <= Seconds::ZERO {
             return None;
         }
-        let reference = (done.samples / training, energy / time);
+        let reference = (completed.samples / training, energy / time);
         let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
         let mix = mix?;
         let constant = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).unwrap_or(reference.1);
-        compare(done, reference, |rate| Some(constant(rate)), series)
+        compare(completed, reference, |rate| Some(constant(rate)), series)
     }
 
     fn mix_is_known(&self) -> bool {

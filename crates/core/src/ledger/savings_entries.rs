@@ -63,7 +63,8 @@ pub struct Counterfactual {
     /// Number of samples that the job had completed by `at`.
     pub samples: Samples,
     /// Reference at the original limits of the job's GPUs, those before wattune's first write.
-    pub found: Reference,
+    #[serde(rename = "found")]
+    pub original: Reference,
     /// Reference at the maximum limits that the job's GPUs accept.
     pub max: Reference,
     /// Energy that the plan expected the job to use from `at` to the job's end.

@@ -47,7 +47,7 @@ fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> CompletedWork {
 }
 
 fn known(done: &CompletedWork) -> SavingInput {
-    SavingInput { done: *done, account: ProgressAccount::default(), series: grid(), otherwise: None }
+    SavingInput { completed: *done, account: ProgressAccount::default(), series: grid(), with_larger_forecasts: None }
 }
 
 fn against(point: Evidence, mix: Vec<Evidence>) -> SavingBasis {
@@ -151,8 +151,8 @@ fn forecasts_widen_the_interval() {
             .map(|(slot, i)| (*slot, Intensity { value: i.value * if slot.start() < last { 1.0 } else { 1.1 }, ..*i }))
             .collect(),
     );
-    let otherwise = CompletedWork { carbon: work.carbon * 1.025, ..work };
-    let open = SavingInput { otherwise: Some((otherwise, larger.0)), ..known(&work) };
+    let completed = CompletedWork { carbon: work.carbon * 1.025, ..work };
+    let open = SavingInput { with_larger_forecasts: Some((completed, larger.0)), ..known(&work) };
     let found = saving(&open, &basis).expect("all is known");
     assert!(found.provisional && !settled.provisional);
     assert_eq!(found.carbon_reduction_pct.mean, settled.carbon_reduction_pct.mean);
@@ -160,7 +160,7 @@ fn forecasts_widen_the_interval() {
     assert!(width(found.carbon_reduction_g) > width(settled.carbon_reduction_g));
     assert!(width(found.carbon_reduction_pct) > width(settled.carbon_reduction_pct));
     assert_eq!(width(found.time_increase_pct), width(settled.time_increase_pct), "emissions do not affect time");
-    let same = SavingInput { otherwise: Some((work, grid())), ..known(&work) };
+    let same = SavingInput { with_larger_forecasts: Some((work, grid())), ..known(&work) };
     assert_eq!(saving(&same, &basis).expect("all is known"), settled);
 }
 

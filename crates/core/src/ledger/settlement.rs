@@ -61,10 +61,11 @@ pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
 }
 
 /// Splits the rolled-up energy sums of an hour over the times with different carbon intensities, as the earlier
-/// settlement `before` did. The energy of `minutes`, the rows that were not rolled up, is also in that settlement and
-/// is subtracted first. A sum that differs from what is left of the settlement stays spread evenly over the hour.
-pub fn distribute(sums: Vec<Interval>, minutes: &[Interval], before: &Settlement) -> Vec<Interval> {
-    let left = parts(minutes, &before.factors);
+/// settlement `before` did. The energy of `remaining_rows`, the rows that were not rolled up, is also in that
+/// settlement and is subtracted first. A sum that differs from what is left of the settlement stays spread evenly over
+/// the hour.
+pub fn distribute(sums: Vec<Interval>, remaining_rows: &[Interval], before: &Settlement) -> Vec<Interval> {
+    let left = parts(remaining_rows, &before.factors);
     let rows_of = |sum: &Interval| -> Option<Vec<Interval>> {
         let alike = |part: &&Part| (&part.device, &part.share, part.source) == (&sum.device, &sum.share, sum.source);
         let part = before.parts.iter().find(alike)?;

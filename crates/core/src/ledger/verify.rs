@@ -70,7 +70,7 @@ pub struct Verifier {
     line: u64,
     /// Bytes of a line whose end was not read yet.
     begun: Vec<u8>,
-    found: VerifiedLedger,
+    verified: VerifiedLedger,
     /// Intervals of the block whose close was not read yet.
     rows: Vec<super::Interval>,
     last_row: u64,
@@ -105,9 +105,9 @@ impl Verifier {
     /// Returns a verifier that also requires an entry with the digest `head`, kept from an earlier export; `None`
     /// requires nothing more.
     pub fn with_known_head(head: Option<Digest>) -> Self {
-        let found =
+        let verified =
             VerifiedLedger { known_head: (head == Some(Digest::GENESIS)).then_some(0), ..VerifiedLedger::default() };
-        Self { known_head: head, found, ..Self::default() }
+        Self { known_head: head, verified, ..Self::default() }
     }
 
     /// Processes the next bytes of an export; they may end in the middle of a line.
@@ -183,20 +183,20 @@ impl Verifier {
             let why = "its intervals are missing without a roll-up".to_owned();
             return Err(Inconsistency { place: format!("block {block}"), why });
         }
-        let mut found = self.found;
-        if let (Some(head), None) = (self.known_head, found.known_head) {
+        let mut verified = self.verified;
+        if let (Some(head), None) = (self.known_head, verified.known_head) {
             let why = "is not the digest of any entry: entries were changed or removed since it was kept";
             return Err(Inconsistency { place: format!("the digest {head}"), why: why.into() });
         }
-        found.open = self.rows.len() as u64;
+        verified.open = self.rows.len() as u64;
         let sums = |of: Option<&Sums>| -> Sums {
             let mut sums = of.cloned().unwrap_or_default();
             sums.retain(|_, energy| *energy > Millijoules::ZERO);
             sums
         };
         let unsettled = self.changed.iter().filter(|(hour, then)| sums(Some(then)) != sums(self.hours.get(hour)));
-        found.unsettled = unsettled.map(|(hour, _)| *hour).collect();
-        Ok(found)
+        verified.unsettled = unsettled.map(|(hour, _)| *hour).collect();
+        Ok(verified)
     }
 
     fn inconsistency(&self, what: &str, why: impl ToString) -> Inconsistency {
@@ -208,13 +208,15 @@ impl Verifier {
         let (seq, hash, entry) =
             parts_of(rest, "\"entry\":").ok_or_else(|| self.inconsistency("", "is not a valid entry"))?;
         let name = format!("entry {seq}");
-        let expected = self.found.head.then(entry);
+        let expected = self.verified.head.then(entry);
         let written = entry_line(seq, hash, entry);
         if written != text {
             return Err(self.inconsistency(&name, "is not in the canonical form of an entry"));
         }
-        if seq != self.found.entries + 1 {
-            return Err(self.inconsistency(&name, format!("follows entry {}: an entry is missing", self.found.entries)));
+        if seq != self.verified.entries + 1 {
+            return Err(
+                self.inconsistency(&name, format!("follows entry {}: an entry is missing", self.verified.entries))
+            );
         }
         if hash != expected {
             return Err(self.inconsistency(&name, "its hash does not match: this line or an earlier one was changed"));
@@ -237,10 +239,10 @@ impl Verifier {
             | Entry::Outcome(_) => Ok(()),
         };
         result.map_err(|why| self.inconsistency(&name, why))?;
-        self.found.entries = seq;
-        self.found.head = hash;
+        self.verified.entries = seq;
+        self.verified.head = hash;
         if self.known_head == Some(hash) {
-            self.found.known_head = Some(seq);
+            self.verified.known_head = Some(seq);
         }
         if matches!(entry, Entry::Close(_)) {
             self.details = hash;
@@ -260,8 +262,8 @@ impl Verifier {
         if row_line(block, row, hash, interval) != text {
             return Err(self.inconsistency(&name, "is not in the canonical form of an interval"));
         }
-        if block != self.found.blocks + 1 {
-            return Err(self.inconsistency(&name, format!("should be in block {}", self.found.blocks + 1)));
+        if block != self.verified.blocks + 1 {
+            return Err(self.inconsistency(&name, format!("should be in block {}", self.verified.blocks + 1)));
         }
         if row != self.last_row + 1 {
             return Err(self.inconsistency(&name, format!("follows row {}", self.last_row)));
@@ -271,8 +273,8 @@ impl Verifier {
         }
         let parsed: Row = serde_json::from_str(interval).map_err(|e| self.inconsistency(&name, e))?;
         let Some(parsed) = parsed.interval() else { return Err(self.inconsistency(&name, "ends before it begins")) };
-        self.found.energy += parsed.energy;
-        self.found.intervals += 1;
+        self.verified.energy += parsed.energy;
+        self.verified.intervals += 1;
         self.rows.push(parsed);
         self.details = hash;
         self.last_row = row;
@@ -281,7 +283,7 @@ impl Verifier {
 
     fn read_end(&mut self, text: &str, rest: &str) -> Result<(), Inconsistency> {
         let entries = rest.split_once(',').and_then(|(n, _)| n.parse().ok());
-        let (seen, head, rows) = (self.found.entries, self.found.head, self.last_row);
+        let (seen, head, rows) = (self.verified.entries, self.verified.head, self.last_row);
         if entries != Some(seen) || text != last_line(seen, head, rows, self.details) {
             let why = format!("should state {seen} entries up to {head} and {rows} intervals up to {}", self.details);
             return Err(self.inconsistency("the end", why));
@@ -291,14 +293,14 @@ impl Verifier {
     }
 
     fn close(&mut self, close: &Close) -> Result<(), String> {
-        if close.block != self.found.blocks + 1 {
-            return Err(format!("closes block {}, not {}", close.block, self.found.blocks + 1));
+        if close.block != self.verified.blocks + 1 {
+            return Err(format!("closes block {}, not {}", close.block, self.verified.blocks + 1));
         }
         let rows = std::mem::take(&mut self.rows);
         if rows.is_empty() && close.rows > 0 {
             self.bare.insert(close.block);
             self.last_row += close.rows;
-            self.found.energy += close.cells.iter().map(|c| c.energy_mj).sum();
+            self.verified.energy += close.cells.iter().map(|c| c.energy_mj).sum();
         } else {
             if (close.rows, close.details) != (rows.len() as u64, self.details) {
                 return Err(format!("states {} intervals, but {} precede it", close.rows, rows.len()));
@@ -312,14 +314,14 @@ impl Verifier {
             return Err("its balances do not match its sums".into());
         }
         let off = close.balances.iter().filter(|b| b.difference_mj != 0);
-        self.found.differences.extend(off.map(|b| (close.block, b.device.clone(), b.difference_mj)));
+        self.verified.differences.extend(off.map(|b| (close.block, b.device.clone(), b.difference_mj)));
         for cell in &close.cells {
             let key = (cell.device.clone(), cell.share.clone(), cell.source);
             self.change(cell.hour);
             *self.hours.entry(cell.hour).or_default().entry(key).or_default() += cell.energy_mj;
         }
-        self.found.blocks = close.block;
-        self.found.closed_at = Some(close.at);
+        self.verified.blocks = close.block;
+        self.verified.closed_at = Some(close.at);
         Ok(())
     }
 
@@ -356,7 +358,7 @@ impl Verifier {
         if settled.kind == SignalKind::Average {
             self.changed.remove(&settled.hour);
         }
-        self.found.settlements += 1;
+        self.verified.settlements += 1;
         Ok(())
     }
 
@@ -375,13 +377,13 @@ impl Verifier {
     }
 
     fn roll_up(&mut self, rolled: &RollUp) -> Result<(), String> {
-        if rolled.last_block > self.found.blocks || rolled.first_block > rolled.last_block {
+        if rolled.last_block > self.verified.blocks || rolled.first_block > rolled.last_block {
             return Err(format!("names the invalid blocks {} to {}", rolled.first_block, rolled.last_block));
         }
         for block in rolled.first_block..=rolled.last_block {
             self.bare.remove(&block);
         }
-        self.found.rolled_up += rolled.last_block - rolled.first_block + 1;
+        self.verified.rolled_up += rolled.last_block - rolled.first_block + 1;
         Ok(())
     }
 }

@@ -33,7 +33,7 @@ const GAP: Seconds = Seconds::new(10.0);
 pub struct WrappingCounter {
     last: Option<(Monotonic, u64)>,
     /// Reading that the counter would show if it had never wrapped, in microjoules.
-    straight: u64,
+    unwrapped_uj: u64,
     metered: Metered,
     wraps: u32,
     resets: u32,
@@ -46,7 +46,7 @@ pub struct WrappingCounter {
 pub struct CounterPosition {
     at: Monotonic,
     counter_uj: u64,
-    straight: u64,
+    unwrapped_uj: u64,
     /// Energy that the meter had recorded up to this reading.
     recorded: Millijoules,
 }
@@ -63,7 +63,7 @@ impl WrappingCounter {
     /// reset.
     pub fn observe(&mut self, at: Monotonic, counter_uj: u64, range_uj: Option<u64>) {
         let Some((then, before)) = self.last.replace((at, counter_uj)) else {
-            self.straight = counter_uj;
+            self.unwrapped_uj = counter_uj;
             return;
         };
         let span = at.since(then);
@@ -74,7 +74,7 @@ impl WrappingCounter {
                 self.jumps += u32::from(jumped);
                 (used, certain && !jumped)
             }
-            Advance::Turn(used) => {
+            Advance::Wrap(used) => {
                 self.wraps += 1;
                 (used, certain)
             }
@@ -86,20 +86,20 @@ impl WrappingCounter {
             }
         };
         // Rounding the counter's own readings, and not the increase, lets another daemon continue without a difference.
-        let recorded = Millijoules::new((self.straight + used) / 1000 - self.straight / 1000);
-        self.straight += used;
+        let recorded = Millijoules::new((self.unwrapped_uj + used) / 1000 - self.unwrapped_uj / 1000);
+        self.unwrapped_uj += used;
         match counted && span <= GAP {
             true => self.metered.counter += recorded,
             false => self.metered.gap += recorded,
         }
-        self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), recorded);
+        self.metered.rebased_mj += rebased(whole_millijoules(before), whole_millijoules(counter_uj), recorded);
         self.power = power(used, span);
     }
 
     /// Returns the last reading, for a later [`Self::rebase`] back to this counter; `None` before the first reading.
     pub fn mark(&self) -> Option<CounterPosition> {
         let (at, counter_uj) = self.last?;
-        Some(CounterPosition { at, counter_uj, straight: self.straight, recorded: self.metered.total() })
+        Some(CounterPosition { at, counter_uj, unwrapped_uj: self.unwrapped_uj, recorded: self.metered.total() })
     }
 
     /// Continues with another counter of the same device. If that counter was read before, `left` is its last reading
@@ -111,21 +111,21 @@ impl WrappingCounter {
         self.power = None;
         let known = left.map(|mark| (mark, advance(mark.counter_uj, counter_uj, range_uj, at.since(mark.at))));
         let recorded = match known {
-            Some((mark, Advance::Forward(used) | Advance::Turn(used))) => {
-                self.straight = mark.straight + used;
-                let counted = Millijoules::new(self.straight / 1000 - mark.straight / 1000);
+            Some((mark, Advance::Forward(used) | Advance::Wrap(used))) => {
+                self.unwrapped_uj = mark.unwrapped_uj + used;
+                let counted = Millijoules::new(self.unwrapped_uj / 1000 - mark.unwrapped_uj / 1000);
                 let meanwhile = self.metered.total().checked_since(mark.recorded).unwrap_or_default();
                 counted.checked_since(meanwhile).unwrap_or_default()
             }
             Some((_, Advance::Reset)) | None => {
                 self.metered.lost += u32::from(before.is_some());
-                self.straight = counter_uj;
+                self.unwrapped_uj = counter_uj;
                 Millijoules::ZERO
             }
         };
         self.metered.gap += recorded;
         if let Some(before) = before {
-            self.metered.rebased_mj += rebased(whole(before), whole(counter_uj), recorded);
+            self.metered.rebased_mj += rebased(whole_millijoules(before), whole_millijoules(counter_uj), recorded);
         }
     }
 
@@ -159,7 +159,7 @@ impl WrappingCounter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Advance {
     Forward(u64),
-    Turn(u64),
+    Wrap(u64),
     Reset,
 }
 
@@ -168,7 +168,7 @@ fn advance(before: u64, now: u64, range: Option<u64>, span: Seconds) -> Advance 
         return Advance::Forward(now - before);
     }
     match range.and_then(|range| range.checked_sub(before)).map(|left| left + now) {
-        Some(used) if !is_implausible(used, span) => Advance::Turn(used),
+        Some(used) if !is_implausible(used, span) => Advance::Wrap(used),
         _ => Advance::Reset,
     }
 }
@@ -184,7 +184,7 @@ fn power(used_uj: u64, span: Seconds) -> Option<Watts> {
 }
 
 /// Converts a counter in microjoules to whole millijoules.
-pub fn whole(counter_uj: u64) -> Millijoules {
+pub fn whole_millijoules(counter_uj: u64) -> Millijoules {
     Millijoules::new(counter_uj / 1000)
 }
 
@@ -193,7 +193,7 @@ pub fn whole(counter_uj: u64) -> Millijoules {
 /// new reading.
 pub fn min_energy_between(before: Millijoules, now: Millijoules, range_uj: Option<u64>, span: Seconds) -> Millijoules {
     match advance(before.get().saturating_mul(1000), now.get().saturating_mul(1000), range_uj, span) {
-        Advance::Forward(used) | Advance::Turn(used) => whole(used),
+        Advance::Forward(used) | Advance::Wrap(used) => whole_millijoules(used),
         Advance::Reset => now,
     }
 }
@@ -320,8 +320,8 @@ mod tests {
                 prop_assert_eq!(metered.counter.get(), ideal / 1000 - first / 1000, "to the last whole millijoule");
                 prop_assert_eq!(metered.gap, Millijoules::ZERO);
                 // The reading less the changes due to wraps equals the recorded energy, up to a constant.
-                let shown = whole(ideal % range).get() as i64 - metered.rebased_mj;
-                prop_assert_eq!(shown - whole(first).get() as i64, metered.counter.get() as i64);
+                let shown = whole_millijoules(ideal % range).get() as i64 - metered.rebased_mj;
+                prop_assert_eq!(shown - whole_millijoules(first).get() as i64, metered.counter.get() as i64);
             }
             prop_assert_eq!(u64::from(meter.wraps()), ideal / range);
         }

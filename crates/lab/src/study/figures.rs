@@ -29,7 +29,7 @@ impl Figures {
         Self {
             carbon_reduction_pct: against.carbon_reduction_pct,
             time_increase_pct: against.time_increase_pct,
-            energy_reduction_pct: 100.0 * (1.0 - replayed.energy / against.energy_at_ceiling),
+            energy_reduction_pct: 100.0 * (1.0 - replayed.energy / against.energy_at_reference),
             energy_effect_pct: against.energy_effect_pct,
             timing_effect_pct: against.timing_effect_pct,
         }

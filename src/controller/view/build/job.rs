@@ -193,9 +193,9 @@ impl Snapshot<'_> {
         let known = estimate.completed_work().await?;
         let known_pauses = known.as_ref().ok().filter(|known| {
             // `against_max` has no confidence intervals, so it is given only if the energy of pauses is almost exact.
-            pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.done.energy * NEGLIGIBLE)
+            pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.completed.energy * NEGLIGIBLE)
         });
-        let against_max = known_pauses.and_then(|known| against_ceiling(&known.done, job.profile(), &series));
+        let against_max = known_pauses.and_then(|known| against_ceiling(&known.completed, job.profile(), &series));
         let savings = estimate.savings(known).await?;
         let warnings = match &stored.ended {
             Some((at, _)) => [job.broken_at_end(*at, emissions.carbon), job.likely_mistakes()].concat(),
@@ -260,10 +260,10 @@ impl Job {
 
 /// Compares a job with the same work at the maximum usable limit. Returns `None` if measurements at that limit, work or
 /// carbon intensities are missing.
-fn against_ceiling(done: &CompletedWork, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
+fn against_ceiling(completed: &CompletedWork, profile: &Profile, series: &CarbonSeries) -> Option<ledger::Comparison> {
     let (curve, ceiling) = (Curve::from_profile(profile)?, profile.ceiling()?);
     let top = (ceiling.throughput.mean, ceiling.power.mean);
-    ledger::compare(done, top, |rate| curve.power_at(rate), series)
+    ledger::compare(completed, top, |rate| curve.power_at(rate), series)
 }
 
 fn watts(setting: &[SetPoint]) -> Vec<f64> {

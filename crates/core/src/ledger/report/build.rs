@@ -67,7 +67,7 @@ struct Draft {
     /// First: market-based emissions by the electricity contract. Second: energy used while no contract was declared.
     market: (GramsCo2e, Millijoules),
     facility: (Joules, GramsCo2e),
-    held: Seconds,
+    occupied: Seconds,
     embodied: GramsCo2e,
     /// Time of GPUs for which no embodied emissions were declared.
     undeclared: Seconds,
@@ -165,8 +165,8 @@ impl<'a> ReportBuilder<'a> {
 
     /// Returns true if an unknown amount of energy was used by one of the job's GPUs while the job ran.
     fn has_holes(&self, job: &JobFacts) -> bool {
-        let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(self.request.now));
-        held.is_some_and(|held| self.data.gaps.iter().any(|gap| gap.is_hole_of(&job.gpus, &held)))
+        let occupied = Slot::new(job.registered_at, job.ended_at.unwrap_or(self.request.now));
+        occupied.is_some_and(|occupied| self.data.gaps.iter().any(|gap| gap.is_hole_of(&job.gpus, &occupied)))
     }
 
     fn add_holding_times(&mut self) {
@@ -198,7 +198,7 @@ impl<'a> ReportBuilder<'a> {
         };
         // Other rows without energy are not added for the sake of their time, but their time counts in the total.
         for draft in self.rows.get_mut(&key).into_iter().chain([&mut self.total]) {
-            draft.held += hold.time;
+            draft.occupied += hold.time;
             draft.embodied += embodied;
             draft.undeclared += undeclared;
             if whole {
@@ -229,7 +229,7 @@ impl<'a> ReportBuilder<'a> {
                 market: (without == Millijoules::ZERO && draft.average.energy > Millijoules::ZERO).then_some(contract),
                 facility_energy: draft.facility.0,
                 facility_carbon: draft.facility.1,
-                held: draft.held,
+                occupied: draft.occupied,
                 embodied: (has_embodied && draft.undeclared <= Seconds::ZERO).then_some(draft.embodied),
                 jobs: draft.jobs,
                 ended: draft.ended,
@@ -248,10 +248,10 @@ fn without_marginal(draft: &Draft) -> Millijoules {
     recorded + draft.marginal.unknown
 }
 
-/// Returns the part of a GPU's embodied emissions for the time `held` on the GPU: `TE · TiR / EL`, total emissions by
-/// time over lifetime (SCI, ISO/IEC 21031).
-fn share(embodied: &Embodied, held: Seconds) -> GramsCo2e {
-    GramsCo2e::new(embodied.per_gpu_g * (held.get() / embodied.life_s))
+/// Returns the part of a GPU's embodied emissions for the time `occupied` on the GPU: `TE · TiR / EL`, total emissions
+/// by time over lifetime (SCI, ISO/IEC 21031).
+fn share(embodied: &Embodied, occupied: Seconds) -> GramsCo2e {
+    GramsCo2e::new(embodied.per_gpu_g * (occupied.get() / embodied.life_s))
 }
 
 impl Draft {

@@ -91,8 +91,9 @@ pub struct Row {
     /// Emissions of the facility: location-based emissions of the devices × node factor × PUE.
     pub facility_carbon: GramsCo2e,
     /// Time on GPUs: an hour on two GPUs is two hours. Time on a shared GPU is divided evenly between its jobs.
-    pub held: Seconds,
-    /// Embodied emissions for the time `held`, by the settings in force; absent unless declared for all of this time.
+    pub occupied: Seconds,
+    /// Embodied emissions for the time `occupied`, by the settings in force; absent unless declared for all of this
+    /// time.
     pub embodied: Option<GramsCo2e>,
     /// Number of jobs; in a row of a day or month, the number of jobs that ended then.
     pub jobs: u64,

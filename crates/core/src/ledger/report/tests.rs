@@ -167,9 +167,9 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
         data(vec![BoundaryPeriod { span: span(0, 72), boundary, sums }], vec![job(2), job(3)]),
     );
     // Job 2 ran from 02:00 to 04:00, and job 3 from 03:00 to 05:00 on the same GPU: the hour from 03:00 is divided.
-    let held: Vec<f64> = report.rows.iter().map(|row| row.held.get() / 3600.0).collect();
-    assert_eq!(held, [1.5, 1.5, 69.0]);
-    assert_eq!(report.total.held, Seconds::new(72.0 * 3600.0));
+    let occupied: Vec<f64> = report.rows.iter().map(|row| row.occupied.get() / 3600.0).collect();
+    assert_eq!(occupied, [1.5, 1.5, 69.0]);
+    assert_eq!(report.total.occupied, Seconds::new(72.0 * 3600.0));
     // 360 kg over 1000 h of a GPU are 360 g per hour.
     let embodied: Vec<f64> = report.rows.iter().map(|row| row.embodied.expect("declared").get()).collect();
     let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
@@ -184,11 +184,11 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let mut later = report.data.clone();
     later.first_seen = BTreeMap::from([(device(0), at(3))]);
     let later = build(report.request.clone(), later);
-    let held: Vec<f64> = later.rows.iter().map(|row| row.held.get() / 3600.0).collect();
-    assert_eq!((held, later.total.held), (vec![0.5, 1.5, 67.0], Seconds::new(69.0 * 3600.0)));
+    let occupied: Vec<f64> = later.rows.iter().map(|row| row.occupied.get() / 3600.0).collect();
+    assert_eq!((occupied, later.total.occupied), (vec![0.5, 1.5, 67.0], Seconds::new(69.0 * 3600.0)));
     let mut never = report.data.clone();
     never.first_seen.clear();
-    assert_eq!(build(report.request.clone(), never).total.held, Seconds::ZERO);
+    assert_eq!(build(report.request.clone(), never).total.occupied, Seconds::ZERO);
     // A new declaration of embodied emissions counts from its time on; without one for part of the time there is no
     // sum.
     let mut changed = report.data.clone();
@@ -202,8 +202,8 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     changed.periods[1].boundary = Boundary::default();
     assert_eq!(grams(&changed), None);
     let by_day = build(ReportRequest { by: Grouping::Day, ..report.request.clone() }, report.data.clone());
-    assert_eq!(by_day.total.held, report.total.held);
-    assert_eq!(by_day.rows[0].held, Seconds::new(86_400.0));
+    assert_eq!(by_day.total.occupied, report.total.occupied);
+    assert_eq!(by_day.rows[0].occupied, Seconds::new(86_400.0));
 }
 
 #[test]
