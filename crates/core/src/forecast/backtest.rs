@@ -67,7 +67,7 @@ fn at_horizon(
     horizon_h: u32,
     policy: &ModelPolicy,
 ) -> Vec<BacktestRow> {
-    let reach = TimeDelta::hours(i64::from(horizon_h));
+    let horizon = TimeDelta::hours(i64::from(horizon_h));
     let sources: Vec<usize> =
         (0..SOURCES.len()).filter(|i| !matches!((published, i), (PublishedForecasts::Nothing, 2 | 3))).collect();
     // Pairs by forecaster and day ahead.
@@ -76,7 +76,7 @@ fn at_horizon(
     let mut publications = Publications::new(published);
     let mut now = from;
     while now < to {
-        let Some(ahead) = Slot::new(now, (now + reach).min(to)) else { break };
+        let Some(ahead) = Slot::new(now, (now + horizon).min(to)) else { break };
         let Some(past) = Slot::new(now - BACK, now) else { break };
         publications.advance_to(now);
         let published = publications.published();
@@ -111,7 +111,7 @@ fn at_horizon(
                 pairs[day].push(Pair { slot: *slot, forecast, interval, actual: outcome.value });
             }
         }
-        now += reach.min(TimeDelta::days(1));
+        now += horizon.min(TimeDelta::days(1));
     }
     let rows = SOURCES.into_iter().zip(pairs).filter(|(_, days)| days.iter().any(|pairs| !pairs.is_empty()));
     rows.map(|(source, pairs)| {

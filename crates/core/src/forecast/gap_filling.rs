@@ -44,7 +44,7 @@ impl KnownValues {
     }
 
     /// Returns the mean over `span` if the known values cover it fully.
-    fn whole(&self, span: &Slot) -> Option<f64> {
+    fn fully_known_mean(&self, span: &Slot) -> Option<f64> {
         let (mean, covered) = self.series.mean_over(span, value)?;
         (covered >= span.duration()).then_some(mean)
     }
@@ -52,7 +52,7 @@ impl KnownValues {
     /// Returns the mean at the same time of day as `span` on the nearest day on which that time is fully known; of two
     /// equally near days, on the earlier one.
     pub(super) fn other_day(&self, span: &Slot) -> Option<f64> {
-        (1..=DAYS).flat_map(|n| [-n, n]).find_map(|days| self.whole(&shifted(span, days)?))
+        (1..=DAYS).flat_map(|n| [-n, n]).find_map(|days| self.fully_known_mean(&shifted(span, days)?))
     }
 
     /// Returns the weighted mean at the same time of day as `span` on up to 14 earlier days, of which recent ones weigh
@@ -69,7 +69,7 @@ impl KnownValues {
             if earlier.start() < start {
                 break;
             }
-            if let Some(mean) = self.whole(&earlier) {
+            if let Some(mean) = self.fully_known_mean(&earlier) {
                 sum += weight * mean;
                 weights += weight;
                 weight *= WEIGHT_PER_DAY;

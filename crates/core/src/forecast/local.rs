@@ -61,7 +61,7 @@ pub(super) struct Local {
     /// Extrapolated deviations from the daily profile by lead in hours.
     extrapolated: Vec<f64>,
     /// Past deviations by age in hours, each from the daily profile of the other days.
-    past: Vec<Option<f64>>,
+    past_deviations: Vec<Option<f64>>,
     ar: [f64; LAGS.len()],
     /// Number of hours of the day with any known value.
     known_hours: usize,
@@ -82,8 +82,8 @@ impl Local {
     ) -> Option<Self> {
         let mut local = Self::of_profile(&actual.days_ago(days), anchor - TimeDelta::days(i64::try_from(days).ok()?))?;
         let shape = |age: usize| local.shape(before(age));
-        let past = |age: usize| actual.get(days * DAY + age).unwrap_or_else(|| shape(age));
-        if let Some((path, rows)) = design.path(days, anchor, past, MAX_LEAD_HOURS) {
+        let lagged_value = |age: usize| actual.get(days * DAY + age).unwrap_or_else(|| shape(age));
+        if let Some((path, rows)) = design.path(days, anchor, lagged_value, MAX_LEAD_HOURS) {
             let share = RIDGE_SHARE * rows / (rows + RIDGE_HALF_ROWS);
             for (lead, value) in (0..).zip(path) {
                 let shape = local.shape(lead);
@@ -105,7 +105,7 @@ impl Local {
         let plain = |age: usize, y: f64| if is_weekend[age] { y - extra[place(age)] } else { y };
         let weight = weights(PROFILE_PER_DAY);
         let (mut sums, mut totals) = ([0.0; DAY], [0.0; DAY]);
-        for (age, y) in known(actual) {
+        for (age, y) in known_values(actual) {
             sums[place(age)] += weight[age] * plain(age, y);
             totals[place(age)] += weight[age];
         }
@@ -120,10 +120,10 @@ impl Local {
             let rest = totals[place(age)] - weight[age];
             if rest > 1e-9 { e * totals[place(age)] / rest } else { e + profile[place(age)] - mean }
         };
-        let past = inside.iter().enumerate().map(|(age, e)| Some(other(age, (*e)?))).collect();
+        let past_deviations = inside.iter().enumerate().map(|(age, e)| Some(other(age, (*e)?))).collect();
         let ar = fit_autoregression(&inside);
         let extrapolated = deviations(&inside, 0, &ar, MAX_LEAD_HOURS);
-        Some(Self { anchor, profile, weekend: extra, extrapolated, past, ar, known_hours })
+        Some(Self { anchor, profile, weekend: extra, extrapolated, past_deviations, ar, known_hours })
     }
 
     /// Returns true if at least three quarters of the day's hours have values; the others are interpolated.
@@ -149,12 +149,12 @@ impl Local {
 
     /// Returns the past deviations, each from the daily profile of the other days.
     pub(super) fn deviations(&self) -> impl Iterator<Item = f64> + '_ {
-        self.past.iter().flatten().copied()
+        self.past_deviations.iter().flatten().copied()
     }
 }
 
 /// Returns the known hours with their ages.
-fn known(trail: &HourlyWindow) -> impl Iterator<Item = (usize, f64)> + '_ {
+fn known_values(trail: &HourlyWindow) -> impl Iterator<Item = (usize, f64)> + '_ {
     trail.hours().iter().enumerate().filter_map(|(age, y)| Some((age, (*y)?)))
 }
 
@@ -168,7 +168,7 @@ fn weekend_part(actual: &HourlyWindow, is_weekend: &[bool]) -> [f64; DAY] {
     let weight = weights(SLOW_PER_DAY);
     // Weekday and weekend: sum, weight and count by time of day.
     let mut sides = [[(0.0, 0.0, 0.0); DAY]; 2];
-    for (age, y) in known(actual) {
+    for (age, y) in known_values(actual) {
         let (sum, total, count) = &mut sides[usize::from(is_weekend[age])][place(age)];
         *sum += weight[age] * y;
         *total += weight[age];
@@ -224,16 +224,16 @@ fn fit_autoregression(deviations: &[Option<f64>]) -> [f64; LAGS.len()] {
     }
 }
 
-/// Extrapolates deviations over the `reach` hours that begin `from` hours before the end of the latest value. The
+/// Extrapolates deviations over the `lead_hours` hours that begin `from` hours before the end of the latest value. The
 /// fitted part never exceeds the largest deviation of the week before that time, and fades after a day.
-fn deviations(past: &[Option<f64>], from: usize, ar: &[f64; LAGS.len()], reach: usize) -> Vec<f64> {
-    let at = |age: usize| past.get(age).copied().flatten().unwrap_or(0.0);
+fn deviations(past_deviations: &[Option<f64>], from: usize, ar: &[f64; LAGS.len()], lead_hours: usize) -> Vec<f64> {
+    let at = |age: usize| past_deviations.get(age).copied().flatten().unwrap_or(0.0);
     let last = at(from);
     let most = (from..from + 7 * DAY).map(|age| at(age).abs()).fold(0.0, f64::max);
     let (mut decay, mut fading) = (1.0, 1.0);
-    let mut fitted: Vec<f64> = Vec::with_capacity(reach);
-    let mut extrapolated = Vec::with_capacity(reach);
-    for lead in 0..reach {
+    let mut fitted: Vec<f64> = Vec::with_capacity(lead_hours);
+    let mut extrapolated = Vec::with_capacity(lead_hours);
+    for lead in 0..lead_hours {
         let term =
             |(lag, a): (&usize, &f64)| a * if *lag <= lead { fitted[lead - lag] } else { at(from + lag - lead - 1) };
         let next: f64 = LAGS.iter().zip(ar).map(term).sum::<f64>().clamp(-most, most);

@@ -60,8 +60,8 @@ impl SourceErrors {
             let published = HourlyWindow::of_lead(issues, from, anchor);
             ages.extend(age(from, &published).filter(|age| age.errors.known() >= LEAST_HOURS));
         }
-        let reach = |issued: &&Issued| Some((issued.issued_at, issued.series.end().filter(|end| *end > anchor)?));
-        let current = issues.iter().rev().filter_map(reach).collect();
+        let issue_end = |issued: &&Issued| Some((issued.issued_at, issued.series.end().filter(|end| *end > anchor)?));
+        let current = issues.iter().rev().filter_map(issue_end).collect();
         Some(Self { anchor, ages, current })
     }
 
@@ -96,7 +96,7 @@ impl SourceErrors {
         let places: Vec<usize> =
             (0..MAX_LEAD_HOURS).map(|lead| self.age_of(self.anchor + TimeDelta::hours(at(lead)))).collect();
         let furthest = self.current.iter().map(|(_, end)| (*end - self.anchor).num_hours()).max();
-        let reach =
+        let lead_hours =
             furthest.map_or(MAX_LEAD_HOURS, |hours| usize::try_from(hours).unwrap_or(0).clamp(1, MAX_LEAD_HOURS));
         let day = |days: usize| -> Vec<Option<f64>> {
             let then: Vec<_> = self.ages.iter().map(|age| past_correction(age, self.anchor, days)).collect();
@@ -109,7 +109,7 @@ impl SourceErrors {
                     error - then[place].as_ref().zip(then[0].as_ref()).map_or(0.0, |(c, newest)| correction(c, newest)),
                 )
             };
-            (0..reach.min(days * DAY)).map(error).collect()
+            (0..lead_hours.min(days * DAY)).map(error).collect()
         };
         past_days().map(day).collect()
     }

@@ -45,15 +45,15 @@ pub(super) struct Design {
     lowest: f64,
     highest: f64,
     /// Sums over the rows that were known n days before the anchor, at index n.
-    known: Vec<Sums>,
+    sums: Vec<Sums>,
 }
 
 impl Design {
     /// Collects the training data. `anchor` is the end of the window's latest hour.
     pub(super) fn new(actual: &HourlyWindow, anchor: DateTime<Utc>) -> Self {
         let mean = actual.mean().unwrap_or(0.0);
-        let known = || actual.hours().iter().flatten().copied();
-        let (lowest, highest) = (known().fold(mean, f64::min), known().fold(mean, f64::max));
+        let known_values = || actual.hours().iter().flatten().copied();
+        let (lowest, highest) = (known_values().fold(mean, f64::min), known_values().fold(mean, f64::max));
         let mut sums = Sums::none();
         let mut by_day = Vec::with_capacity(HOURS / DAY);
         for day in (0..HOURS / DAY).rev() {
@@ -66,28 +66,28 @@ impl Design {
             by_day.push(sums.clone());
         }
         by_day.reverse();
-        Self { mean, lowest, highest, known: by_day }
+        Self { mean, lowest, highest, sums: by_day }
     }
 
-    /// Forecasts the first `reach` hours after the time that lies `days` days before the anchor. `past` returns the
-    /// value of an hour before that time by its age (0 is the latest). Returns the forecasts (first) and the number of
-    /// training rows (second); `None` if there are too few rows.
+    /// Forecasts the first `lead_hours` hours after the time that lies `days` days before the anchor. `lagged_value`
+    /// returns the value of an hour before that time by its age (0 is the latest). Returns the forecasts (first) and
+    /// the number of training rows (second); `None` if there are too few rows.
     pub(super) fn path(
         &self,
         days: usize,
         anchor: DateTime<Utc>,
-        past: impl Fn(usize) -> f64,
-        reach: usize,
+        lagged_value: impl Fn(usize) -> f64,
+        lead_hours: usize,
     ) -> Option<(Vec<f64>, f64)> {
-        let sums = self.known.get(days)?;
+        let sums = self.sums.get(days)?;
         let (effects, means) = sums.solved()?;
         let margin = OUTSIDE * (self.highest - self.lowest);
         let (lowest, highest) = (self.lowest - margin - self.mean, self.highest + margin - self.mean);
         let then = anchor - TimeDelta::days(i64::try_from(days).ok()?);
         // Preceding values, the latest first.
-        let mut before: [f64; LAGS] = std::array::from_fn(|age| past(age) - self.mean);
-        let mut path = Vec::with_capacity(reach);
-        for lead in 0..reach {
+        let mut before: [f64; LAGS] = std::array::from_fn(|age| lagged_value(age) - self.mean);
+        let mut path = Vec::with_capacity(lead_hours);
+        for lead in 0..lead_hours {
             let mean = &means[lead % DAY];
             let mut value = mean[TERMS] + effects[LAGS] * (weekend_at(then, lead) - mean[LAGS]);
             for lag in 0..LAGS {
