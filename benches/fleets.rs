@@ -71,6 +71,6 @@ fn job(place: usize, slots: usize, limits: usize, noise: &mut Noise) -> FleetJob
         priority: 0,
         at_rest: Watts::ZERO,
         weighed: None,
-        still: Vec::new(),
+        pauses: Vec::new(),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings
 impl Job {
     /// Returns the job's mean carbon intensity and its emissions so far. The emissions are without those of the job's
     /// own pauses, which power limits do not affect.
-    fn past(&self, now: Now, reference: GramsPerKwh) -> Option<PastEmissions> {
+    fn past_emissions(&self, now: Now, reference: GramsPerKwh) -> Option<PastEmissions> {
         let span = Slot::new(self.progress.started_at?, now.utc)?;
         let intensity = self.emissions.mean_intensity_over(&span)?;
         let stalled = self.progress.account.stalled_energy * intensity;
@@ -81,7 +81,7 @@ impl Job {
                 elapsed,
                 reserve: self.reserve(),
                 carbon: self.emissions.sum().estimate(outlook.reference),
-                past: self.past(now, outlook.reference),
+                past_emissions: self.past_emissions(now, outlook.reference),
             },
             profile,
             max_power: sum_of_ranges(self, gpus, |range| range.max),

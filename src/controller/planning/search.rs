@@ -59,7 +59,7 @@ impl PlanInput {
             progress: self.progress,
             max_power: self.max_power,
             reference_intensity: self.reference_intensity,
-            prices: self.prices.as_ref().map(|(known, reference)| Prices { known, reference: *reference }),
+            prices: self.prices.as_ref().map(|(known_prices, reference)| Prices { known_prices, reference: *reference }),
             dwell: self.dwell,
             activity: self.activity,
             errors: Some(&self.errors),

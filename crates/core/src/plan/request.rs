@@ -24,7 +24,7 @@ pub struct Progress {
     /// Emissions so far that count against the carbon budget.
     pub carbon: GramsCo2e,
     /// Mean carbon intensity and emissions since the job's start; `None` if unknown.
-    pub past: Option<PastEmissions>,
+    pub past_emissions: Option<PastEmissions>,
 }
 
 /// Mean carbon intensity and emissions of a job since its start.
@@ -40,7 +40,7 @@ pub struct PastEmissions {
 #[derive(Clone, Copy, Debug)]
 pub struct Prices<'a> {
     /// Known past and future prices.
-    pub known: &'a TimeSeries<Quoted<PricePerMwh>>,
+    pub known_prices: &'a TimeSeries<Quoted<PricePerMwh>>,
     /// π_ref: mean of the known prices; also assumed for times without a known price.
     pub reference: PricePerMwh,
 }
@@ -103,7 +103,7 @@ impl Request<'_> {
     pub fn weighing(&self) -> Weighing {
         match self.prices {
             _ if self.objective.price_weight <= 0.0 => Weighing::Carbon,
-            Some(prices) if prices.reference > PricePerMwh::ZERO && !prices.known.is_empty() => {
+            Some(prices) if prices.reference > PricePerMwh::ZERO && !prices.known_prices.is_empty() => {
                 Weighing::CarbonAndPrice
             }
             _ => Weighing::NoPrices,
@@ -117,10 +117,11 @@ impl Request<'_> {
         let weight = self.objective.price_weight;
         let carbon = |s: &PlanSlot| s.intensity.max(GramsPerKwh::ZERO);
         let prices = self.prices.filter(|_| self.weighing() == Weighing::CarbonAndPrice);
-        let Some(Prices { known, reference }) = prices else { return slots.iter().map(carbon).collect() };
+        let Some(Prices { known_prices, reference }) = prices else { return slots.iter().map(carbon).collect() };
         let c_ref = self.reference_intensity.max(GramsPerKwh::ZERO);
         let weighed = |s: &PlanSlot| {
-            let price = known.mean_over(&s.slot, |p| p.value.get()).map_or(1.0, |(mean, _)| mean / reference.get());
+            let price =
+                known_prices.mean_over(&s.slot, |p| p.value.get()).map_or(1.0, |(mean, _)| mean / reference.get());
             (carbon(s) * (1.0 - weight) + c_ref * (weight * price)).max(GramsPerKwh::ZERO)
         };
         slots.iter().map(weighed).collect()

@@ -46,7 +46,7 @@ pub(super) fn planning_slots(horizon: &Horizon, now: DateTime<Utc>, settings: &S
         })
         .collect();
     let near_end = floor(now, NEAR_STEP).checked_add_signed(settings.near_s.to_delta());
-    let slots = cut(&slots, near_end);
+    let slots = split_at(&slots, near_end);
     let far = near_end.map_or(slots.len(), |end| slots.partition_point(|s| s.slot.start() < end));
     let mut coarse = coarser(&slots[..far], settings.shortest_slot_s);
     coarse.extend(coarser(&slots[far..], settings.far_slot_s));
@@ -60,7 +60,7 @@ pub(super) fn floor(t: DateTime<Utc>, step: TimeDelta) -> DateTime<Utc> {
 }
 
 /// Splits slots at those `moments` that lie inside them.
-fn cut(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>) -> Vec<PlanSlot> {
+fn split_at(slots: &[PlanSlot], moments: impl IntoIterator<Item = DateTime<Utc>>) -> Vec<PlanSlot> {
     let mut moments: Vec<_> = moments.into_iter().collect();
     moments.sort_unstable();
     let mut pieces = Vec::with_capacity(slots.len());

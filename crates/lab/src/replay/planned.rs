@@ -34,7 +34,7 @@ pub(super) fn request<'a>(
             elapsed: view.elapsed,
             reserve: 0.5 * view.profile_error,
             carbon: GramsCo2e::ZERO,
-            past: view.past,
+            past_emissions: view.past,
         },
         max_power: view.max_power,
         // The reference intensity converts other costs to carbon; here carbon is the only cost, so that any value will

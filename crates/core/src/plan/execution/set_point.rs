@@ -33,42 +33,42 @@ pub struct AppliedSetPoint {
     pub activity: JobActivity,
 }
 
-/// Returns the set point to apply now: the plan's, the applied one (`held`) if its minimum dwell has not passed, or a
-/// step of a ramp from the applied one to the plan's. `None` if the plan does not cover `now`. `done` are the job's
-/// samples so far.
+/// Returns the set point to apply now: the plan's, the applied one (`applied`) if its minimum dwell has not passed, or
+/// a step of a ramp from the applied one to the plan's. `None` if the plan does not cover `now`. `samples_done` are the
+/// job's samples so far.
 ///
 /// Time constraints take precedence over the dwell: if waiting at a slower set point would violate a constraint, the
 /// faster one applies at once; a slower set point whose own dwell would violate a constraint is skipped. Pauses start
 /// and end without delay.
 pub fn next_set_point(
-    held: Option<&AppliedSetPoint>,
+    applied: Option<&AppliedSetPoint>,
     plan: &Plan,
     profile: &Profile,
-    done: Samples,
+    samples_done: Samples,
     now: DateTime<Utc>,
     limits: &SwitchingLimits,
 ) -> Option<AppliedSetPoint> {
     let Segment { setting: wanted, throughput, activity, .. } = plan.segment_at(now)?;
     let dwell = shortest_dwell(limits.dwell, plan.samples_done + plan.expected.samples, profile).to_delta();
     let fresh = || AppliedSetPoint { setting: wanted.clone(), since: now, ramping: false, activity: *activity };
-    let Some(held) = held.filter(|held| held.setting.len() == wanted.len()) else { return Some(fresh()) };
-    let trains = *activity == JobActivity::Training && held.activity == JobActivity::Training;
-    if held.setting == *wanted {
-        return Some(AppliedSetPoint { activity: *activity, ..held.clone() });
+    let Some(applied) = applied.filter(|applied| applied.setting.len() == wanted.len()) else { return Some(fresh()) };
+    let trains = *activity == JobActivity::Training && applied.activity == JobActivity::Training;
+    if applied.setting == *wanted {
+        return Some(AppliedSetPoint { activity: *activity, ..applied.clone() });
     }
-    if held.ramping && now - held.since < STEP {
-        return Some(AppliedSetPoint { activity: *activity, ..held.clone() });
+    if applied.ramping && now - applied.since < STEP {
+        return Some(AppliedSetPoint { activity: *activity, ..applied.clone() });
     }
-    if trains && !held.ramping {
-        let kept = profile.at(&held.setting).map_or(SamplesPerSecond::ZERO, |p| p.throughput.mean);
-        let stay = held.since + dwell;
+    if trains && !applied.ramping {
+        let kept = profile.at(&applied.setting).map_or(SamplesPerSecond::ZERO, |p| p.throughput.mean);
+        let stay = applied.since + dwell;
         let waits = if *throughput > kept {
-            now < stay && may_wait(plan, done, kept, now, stay)
+            now < stay && may_wait(plan, samples_done, kept, now, stay)
         } else {
-            now < stay || !may_wait(plan, done, *throughput, now, now + dwell)
+            now < stay || !may_wait(plan, samples_done, *throughput, now, now + dwell)
         };
         if waits {
-            return Some(held.clone());
+            return Some(applied.clone());
         }
     }
     let step = limits.ramp_per_min.map(|ramp| ramp.max(Watts::new(1.0)));
@@ -78,21 +78,21 @@ pub fn next_set_point(
         let next = if target > from { from + step } else { from - step };
         SetPoint { limit: PowerLimit::from_watts(next), ..*to }
     };
-    let setting: Vec<SetPoint> = held.setting.iter().zip(wanted).map(towards).collect();
+    let setting: Vec<SetPoint> = applied.setting.iter().zip(wanted).map(towards).collect();
     Some(AppliedSetPoint { ramping: setting != *wanted, setting, since: now, activity: *activity })
 }
 
 /// Returns whether the job still ends in time if it stays at `throughput` until `until` and then runs at full speed.
 fn may_wait(
     plan: &Plan,
-    done: Samples,
+    samples_done: Samples,
     throughput: SamplesPerSecond,
     now: DateTime<Utc>,
     until: DateTime<Utc>,
 ) -> bool {
     let Some((latest_end, fastest)) = plan.slack else { return true };
     let wait = Seconds::from_delta(until - now).max(Seconds::ZERO);
-    let left = plan.samples_done + plan.expected.samples - done - throughput * wait;
+    let left = plan.samples_done + plan.expected.samples - samples_done - throughput * wait;
     let needed = (left / fastest).max(Seconds::ZERO);
     let ends_before = left <= Samples::ZERO;
     ends_before || Seconds::from_delta(latest_end - now) + RESOLUTION >= wait + needed

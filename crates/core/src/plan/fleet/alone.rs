@@ -9,7 +9,7 @@ use crate::units::{GramsCo2e, SamplesPerSecond, Seconds, Watts};
 /// point's index and the seconds at the point. `None` if there is no feasible plan, or if the job may pause or has a
 /// carbon budget.
 pub(super) fn alone(problem: &FleetProblem, job: &FleetJob) -> Option<Vec<Vec<(usize, Seconds)>>> {
-    let may_pause = !job.still.is_empty() || job.points.iter().any(|p| p.throughput == SamplesPerSecond::ZERO);
+    let may_pause = !job.pauses.is_empty() || job.points.iter().any(|p| p.throughput == SamplesPerSecond::ZERO);
     if job.carbon_budget.is_some() || may_pause {
         return None;
     }

@@ -16,9 +16,9 @@ use super::model::{End, Model, ROUNDING};
 const SAME: f64 = 1e-6;
 /// Difference of powers that counts as rounding, W.
 const NO_POWER: f64 = 1e-6;
-/// Value in [`Piece::at`] for a job that has ended; [`STILL`] is the value for a job that pauses.
+/// Value in [`Piece::at`] for a job that has ended; [`PAUSED`] is the value for a job that pauses.
 const ENDED: u16 = u16::MAX;
-const STILL: u16 = u16::MAX - 1;
+const PAUSED: u16 = u16::MAX - 1;
 
 /// A part of a slot in which no job changes its power limit.
 #[derive(Clone, Debug)]
@@ -26,19 +26,19 @@ pub(super) struct Piece {
     pub(super) seconds: f64,
     /// Difference between the cap and the sum of the jobs' limits, W.
     free: f64,
-    /// Index of each job's point, [`ENDED`] or [`STILL`].
+    /// Index of each job's point, [`ENDED`] or [`PAUSED`].
     at: Vec<u16>,
 }
 
 impl Piece {
     /// Returns the index of a job's point; `None` if the job pauses or has ended.
     pub(super) fn point(&self, job: usize) -> Option<usize> {
-        (self.at[job] < STILL).then(|| usize::from(self.at[job]))
+        (self.at[job] < PAUSED).then(|| usize::from(self.at[job]))
     }
 
     /// Returns whether a job pauses.
-    pub(super) fn stands_still(&self, job: usize) -> bool {
-        self.at[job] == STILL
+    pub(super) fn is_paused(&self, job: usize) -> bool {
+        self.at[job] == PAUSED
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
         scale: if highest > 0.0 { highest } else { 1.0 },
     };
     for t in slots {
-        let pieces = arranger.ground(t, interior);
+        let pieces = arranger.base_pieces(t, interior);
         for piece in &pieces {
             for (job, left) in arranger.left.iter_mut().enumerate() {
                 *left -= piece.point(job).map_or(0.0, |l| model.jobs[job].rate[l] * piece.seconds);
@@ -109,9 +109,9 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
         arranger.slots.push(pieces);
     }
     if first == First::SameSlot {
-        arranger.buy_back_in_place(interior);
+        arranger.place_in_same_slot(interior);
     }
-    arranger.buy_back();
+    arranger.place_undone_work();
     for job in 0..ends.len() {
         arranger.trim(job);
     }
@@ -120,15 +120,15 @@ pub(super) fn arrange(model: &Model, ends: &[End], interior: &Interior, first: F
 
 impl Arranger<'_> {
     /// Returns a first division of a slot into pieces, in which each job stays at one point for as long as it runs.
-    fn ground(&self, t: usize, interior: &Interior) -> Vec<Piece> {
+    fn base_pieces(&self, t: usize, interior: &Interior) -> Vec<Piece> {
         let jobs = self.model.jobs.len();
         let mut at = vec![ENDED; jobs];
         let mut over = vec![0.0; jobs];
         let mut until = vec![self.model.seconds[t]; jobs];
         let mut work = vec![0.0; jobs];
         for job in (0..jobs).filter(|job| t <= self.ends[*job].slot) {
-            if self.model.jobs[job].stands_still(t) {
-                at[job] = STILL;
+            if self.model.jobs[job].pauses_in(t) {
+                at[job] = PAUSED;
                 continue;
             }
             let points = self.model.jobs[job].points();
@@ -139,7 +139,7 @@ impl Arranger<'_> {
             }
             let mean = |of: &[f64]| of.iter().zip(&parts[..points]).map(|(x, y)| x * y).sum::<f64>() / running;
             let (limit, rate) = (mean(&self.model.jobs[job].limit), mean(&self.model.jobs[job].rate));
-            let point = self.foot(job, t, limit, rate);
+            let point = self.base_point(job, t, limit, rate);
             over[job] = self.model.jobs[job].limit[point] - limit;
             at[job] = point as u16;
             work[job] = rate * until[job];
@@ -147,7 +147,7 @@ impl Arranger<'_> {
         let cap = self.model.cap(t, self.ends).unwrap_or(f64::INFINITY);
         self.fit(t, cap, &mut at, &mut over);
         // A job that ends in this slot runs longer if its point is slower than its average in the relaxation.
-        for job in (0..jobs).filter(|job| t == self.ends[*job].slot && at[*job] < STILL) {
+        for job in (0..jobs).filter(|job| t == self.ends[*job].slot && at[*job] < PAUSED) {
             let rate = self.model.jobs[job].rate[usize::from(at[job])];
             if rate > 0.0 {
                 until[job] = (work[job] / rate).clamp(until[job], self.ends[job].seconds);
@@ -176,10 +176,10 @@ impl Arranger<'_> {
 
     /// Returns the point that costs least at the relaxation's prices, less the value of its work, among the points
     /// whose limit and throughput are at most `limit` and `rate`.
-    fn foot(&self, job: usize, t: usize, limit: f64, rate: f64) -> usize {
+    fn base_point(&self, job: usize, t: usize, limit: f64, rate: f64) -> usize {
         let j = &self.model.jobs[job];
         let (most, fastest) = (limit + 1e-5 * j.highest() + NO_POWER, rate + 1e-5 * j.fastest());
-        let value = |l: usize| self.second(job, t, l) - self.prices.work[job] * j.rate[l];
+        let value = |l: usize| self.cost_per_second(job, t, l) - self.prices.work[job] * j.rate[l];
         let within = || (0..j.points()).filter(|l| j.limit[*l] <= most && j.rate[*l] <= fastest);
         let best = within().map(value).fold(f64::INFINITY, f64::min);
         let good = within().filter(|l| value(*l) <= best + SAME * self.scale);
@@ -191,16 +191,17 @@ impl Arranger<'_> {
     fn fit(&self, t: usize, cap: f64, at: &mut [u16], over: &mut [f64]) {
         let limit = |job: usize, l: u16| self.model.jobs[job].limit[usize::from(l)];
         loop {
-            let needed: f64 = (0..at.len()).filter(|job| at[*job] < STILL).map(|job| limit(job, at[job])).sum();
-            let lower = (0..at.len()).filter(|job| at[*job] < STILL && at[*job] > 0);
+            let needed: f64 = (0..at.len()).filter(|job| at[*job] < PAUSED).map(|job| limit(job, at[job])).sum();
+            let lower = (0..at.len()).filter(|job| at[*job] < PAUSED && at[*job] > 0);
             let Some(job) = lower.max_by(|a, b| over[*a].total_cmp(&over[*b])).filter(|_| needed > cap + NO_POWER)
             else {
                 return;
             };
             let before = limit(job, at[job]);
             let lambda = self.prices.work[job];
-            let value =
-                |l: &u16| self.second(job, t, usize::from(*l)) - lambda * self.model.jobs[job].rate[usize::from(*l)];
+            let value = |l: &u16| {
+                self.cost_per_second(job, t, usize::from(*l)) - lambda * self.model.jobs[job].rate[usize::from(*l)]
+            };
             let below = (0..at[job]).filter(|l| limit(job, *l) < before || *l == 0);
             at[job] = below.min_by(|a, b| value(a).total_cmp(&value(b))).unwrap_or(0);
             over[job] -= before - limit(job, at[job]);
@@ -209,21 +210,21 @@ impl Arranger<'_> {
 
     /// Returns the cost of a second at a point, at the relaxation's prices, without the cost of time and without the
     /// value of the work done.
-    fn second(&self, job: usize, t: usize, l: usize) -> f64 {
+    fn cost_per_second(&self, job: usize, t: usize, l: usize) -> f64 {
         let j = &self.model.jobs[job];
         let grams = (self.prices.budget[job] + self.prices.shared[t]) * self.model.carbon[t];
         (j.joule_cost[t] + grams) * j.power[l] + self.prices.cap[t] * j.limit[l]
     }
 
     /// Returns whether all work of a job is placed, up to rounding.
-    fn done(&self, job: usize) -> bool {
+    fn is_placed(&self, job: usize) -> bool {
         self.left[job] <= ROUNDING * self.model.jobs[job].work
     }
 
-    fn buy_back_in_place(&mut self, interior: &Interior) {
+    fn place_in_same_slot(&mut self, interior: &Interior) {
         for t in 0..self.slots.len() {
             let mut jobs: Vec<usize> = (0..self.ends.len()).filter(|job| t <= self.ends[*job].slot).collect();
-            jobs.sort_by_key(|job| self.turn(*job));
+            jobs.sort_by_key(|job| self.placing_rank(*job));
             for job in jobs {
                 let j = &self.model.jobs[job];
                 let span = if t == self.ends[job].slot { self.ends[job].seconds } else { self.model.span(job, t) };
@@ -234,51 +235,51 @@ impl Arranger<'_> {
                 while left > ROUNDING * j.work
                     && let Some(offer) = self.offer(job, t)
                 {
-                    left -= self.buy(job, t, offer, left);
+                    left -= self.accept(job, t, offer, left);
                 }
             }
         }
     }
 
-    fn buy_back(&mut self) {
+    fn place_undone_work(&mut self) {
         // Each round may free power that was reserved in `room` for other jobs.
-        while self.buy_what_there_is() {}
+        while self.place_once() {}
     }
 
     /// Places work that is still undone, the cheapest first, as far as there is room. Returns whether any work was
     /// placed.
-    fn buy_what_there_is(&mut self) -> bool {
-        let mut bought = false;
+    fn place_once(&mut self) -> bool {
+        let mut placed = false;
         let mut queue = BinaryHeap::new();
-        for job in (0..self.ends.len()).filter(|job| !self.done(*job)) {
+        for job in (0..self.ends.len()).filter(|job| !self.is_placed(*job)) {
             for t in 0..=self.ends[job].slot {
-                queue.extend(self.offer(job, t).map(|offer| Reverse((self.turn(job), offer.key, t, job))));
+                queue.extend(self.offer(job, t).map(|offer| Reverse((self.placing_rank(job), offer.key, t, job))));
             }
         }
         while let Some(Reverse((_, key, t, job))) = queue.pop() {
-            if self.done(job) {
+            if self.is_placed(job) {
                 continue;
             }
             let Some(offer) = self.offer(job, t) else { continue };
             if offer.key <= key {
-                self.buy(job, t, offer, self.left[job]);
-                bought = true;
+                self.accept(job, t, offer, self.left[job]);
+                placed = true;
             }
-            queue.extend(self.offer(job, t).map(|offer| Reverse((self.turn(job), offer.key, t, job))));
+            queue.extend(self.offer(job, t).map(|offer| Reverse((self.placing_rank(job), offer.key, t, job))));
         }
-        bought
+        placed
     }
 
     /// Returns the power of a piece of a slot that a job may take: the free power, less what unfinished jobs that end
     /// in this slot need for running longer.
     fn room(&self, job: usize, t: usize, piece: &Piece) -> f64 {
-        let waits = |other: &&usize| **other != job && piece.at[**other] == ENDED && !self.done(**other);
+        let waits = |other: &&usize| **other != job && piece.at[**other] == ENDED && !self.is_placed(**other);
         let kept: f64 = self.enders[t].iter().filter(waits).map(|other| self.model.jobs[*other].lowest()).sum();
         piece.free - kept + NO_POWER
     }
 
     /// Returns a job's rank in the order of placing work; the job with the lowest rank comes first.
-    fn turn(&self, job: usize) -> i32 {
+    fn placing_rank(&self, job: usize) -> i32 {
         if self.by_priority { -self.model.jobs[job].rank } else { 0 }
     }
 
@@ -297,7 +298,7 @@ impl Arranger<'_> {
         let mut last = None;
         for (piece, p) in self.slots[t].iter().enumerate() {
             let Some(from) = p.point(job) else {
-                if t == self.ends[job].slot && !p.stands_still(job) {
+                if t == self.ends[job].slot && !p.is_paused(job) {
                     self.longer(job, t, piece, &mut consider);
                 }
                 break;
@@ -307,12 +308,12 @@ impl Arranger<'_> {
                 continue;
             }
             last = Some((from, p.free));
-            let (below, rate, limit) = (self.second(job, t, from), j.rate[from], j.limit[from]);
+            let (below, rate, limit) = (self.cost_per_second(job, t, from), j.rate[from], j.limit[from]);
             let room = self.room(job, t, p);
             for to in 0..j.points() {
                 let (gain, watts) = (j.rate[to] - rate, j.limit[to] - limit);
                 if gain > 0.0 && watts <= room {
-                    let price = (self.second(job, t, to) - below) / gain;
+                    let price = (self.cost_per_second(job, t, to) - below) / gain;
                     consider(price, Offer { key: 0, piece, to, gain, watts });
                 }
             }
@@ -333,14 +334,14 @@ impl Arranger<'_> {
         let room = self.room(job, t, &self.slots[t][piece]);
         for to in (0..j.points()).filter(|to| j.rate[*to] > 0.0) {
             if j.limit[to] <= room {
-                let price = (self.second(job, t, to) + j.time_cost + late) / j.rate[to];
+                let price = (self.cost_per_second(job, t, to) + j.time_cost + late) / j.rate[to];
                 consider(price, Offer { key: 0, piece, to, gain: j.rate[to], watts: j.limit[to] });
             }
         }
     }
 
     /// Applies as much of an offer as `work` samples need; returns the samples gained.
-    fn buy(&mut self, job: usize, t: usize, offer: Offer, work: f64) -> f64 {
+    fn accept(&mut self, job: usize, t: usize, offer: Offer, work: f64) -> f64 {
         let so_far: f64 = self.slots[t][..offer.piece].iter().map(|p| p.seconds).sum();
         let pieces = &mut self.slots[t];
         let mut whole = pieces[offer.piece].seconds;

@@ -143,7 +143,7 @@ impl Method<'_> {
             // The predictor step leads towards the optimum.
             let predictor = self.solve(&dense, |row| row.right);
             self.set_bases(&predictor);
-            let (primal, dual, sums) = self.reach(&predictor);
+            let (primal, dual, sums) = self.step_lengths(&predictor);
             let after = sums[0] + dual * sums[1] + primal * sums[2] + primal * dual * sums[3];
             let target = (after / product).clamp(0.0, 1.0).powi(3) * product / variables as f64;
             // The corrector step also leads towards the centre, and includes the predictor's second-order terms.
@@ -200,7 +200,7 @@ impl Method<'_> {
     /// Returns first the maximum step of a predictor in the shares, second that in the prices, third the coefficients
     /// of the duality gap after both steps: the constant, and the factors of the step in prices, of the step in shares
     /// and of the product of both.
-    fn reach(&self, step: &Step) -> (f64, f64, [f64; 4]) {
+    fn step_lengths(&self, step: &Step) -> (f64, f64, [f64; 4]) {
         let (mut primal, mut dual) = (1.0_f64, 1.0_f64);
         let mut sums = [0.0; 4];
         for (j, blocks) in self.blocks.iter().enumerate() {
@@ -253,19 +253,20 @@ impl Method<'_> {
                 let (y, inverse) = (&blocks.y[range.clone()], &blocks.inverse[range.clone()]);
                 let extra = &mut blocks.extra[range];
                 let (g, r, p) = self.model.jobs[j].features(t, last);
-                let mut taken = [0.0; 3];
+                let mut contribution = [0.0; 3];
                 let mut sum = 0.0;
                 for l in 0..y.len() {
                     let turn = (base + sg * g[l] + sr * r[l] + sp * p[l]) * inverse[l];
                     let added = target * inverse[l] + y[l] * turn * (turn - 1.0);
                     extra[l] = added;
                     sum += added;
-                    taken[0] += added * (g[l] - mean[0]);
-                    taken[1] += added * (r[l] - mean[1]);
-                    taken[2] += added * (p[l] - mean[2]);
+                    contribution[0] += added * (g[l] - mean[0]);
+                    contribution[1] += added * (r[l] - mean[1]);
+                    contribution[2] += added * (p[l] - mean[2]);
                 }
                 blocks.right[t] = 1.0 - sum;
-                blocks.taken[t] = [mean[0] + taken[0], mean[1] + taken[1], mean[2] + taken[2]];
+                blocks.contribution[t] =
+                    [mean[0] + contribution[0], mean[1] + contribution[1], mean[2] + contribution[2]];
             }
         }
         self.rows.iter_mut().zip(&predictor.row).for_each(|(row, rise)| row.correct(*rise, target));

@@ -56,12 +56,12 @@ struct Active<'a> {
     samples: Samples,
     latest_end: Option<DateTime<Utc>>,
     /// End of the planning window if the job's work is unknown.
-    cut: Option<DateTime<Utc>>,
+    window_end: Option<DateTime<Utc>>,
     /// Index of the usable point with the lowest limit.
     lowest: usize,
     /// Time spans without progress in the plan made for this job alone, each with the job's activity: pause or
     /// checkpoint.
-    still: Vec<(Slot, JobActivity)>,
+    idle: Vec<(Slot, JobActivity)>,
     known_until: DateTime<Utc>,
     /// The slots that all members are planned over, with the carbon intensities of this job's forecast.
     slots: Vec<PlanSlot>,
@@ -90,7 +90,7 @@ impl<'a> Joint<'a> {
         bounds.extend(shared.cap.points().iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
         let budgets = shared.carbon_budget.map_or(&[][..], |budgets| budgets.points());
         bounds.extend(budgets.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
-        let mut own = Vec::new();
+        let mut own_slots = Vec::new();
         for job in &mut active {
             let (slots, known_until) = job.planner.horizon(until).ok()?;
             job.known_until = known_until;
@@ -98,12 +98,12 @@ impl<'a> Joint<'a> {
             // In a slot that extends beyond the job's latest end, the limits would be averaged over more time than the
             // job has.
             bounds.extend(job.latest_end);
-            bounds.extend(job.still.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
-            own.push(slots);
+            bounds.extend(job.idle.iter().flat_map(|(slot, _)| [slot.start(), slot.end()]));
+            own_slots.push(slots);
         }
-        let end = own.iter().filter_map(|slots| slots.last()).map(|s| s.slot.end()).min()?;
+        let end = own_slots.iter().filter_map(|slots| slots.last()).map(|s| s.slot.end()).min()?;
         let joint = between(&bounds, now, end);
-        for (job, own) in active.iter_mut().zip(&own) {
+        for (job, own) in active.iter_mut().zip(&own_slots) {
             job.slots = with_intensities(&joint, own);
         }
         let caps = joint.iter().map(|slot| shared.cap.overlapping(slot).iter().map(|(_, cap)| *cap).reduce(Watts::min));
@@ -131,8 +131,8 @@ impl<'a> Joint<'a> {
     ) -> Vec<Result<Plan, Unplannable>> {
         let mut plans = alone;
         for ((job, fleet_job), schedule) in self.active.iter().zip(self.problem.jobs()).zip(&solution.schedules) {
-            let own = plans[job.place].as_ref().ok().map_or(Verdict::Optimal, |plan| plan.verdict.clone());
-            plans[job.place] = Ok(job.plan(fleet_job, schedule, &self.problem, solution, own));
+            let own_verdict = plans[job.place].as_ref().ok().map_or(Verdict::Optimal, |plan| plan.verdict.clone());
+            plans[job.place] = Ok(job.plan(fleet_job, schedule, &self.problem, solution, own_verdict));
         }
         plans
     }
@@ -143,7 +143,7 @@ impl<'a> Active<'a> {
         let request = &member.request;
         let planner = Planner::new(request).ok()?;
         let window = later(request.now, request.window.to_delta());
-        let cut = (request.work == Work::Unknown).then_some(window);
+        let window_end = (request.work == Work::Unknown).then_some(window);
         let (samples, latest_end) = match planner.due() {
             Due::Done => return None,
             // As much work as in the plan made for the job alone.
@@ -152,24 +152,35 @@ impl<'a> Active<'a> {
         };
         let limit = |point: &usize| member.limit(planner.choice.places[*point]);
         let lowest = (0..planner.choice.points.len()).min_by(|a, b| limit(a).total_cmp(&limit(b)))?;
-        let idle = alone.segments.iter().filter(|s| s.activity != JobActivity::Training);
-        let still = idle.map(|s| (s.slot, s.activity)).collect();
+        let spans = alone.segments.iter().filter(|s| s.activity != JobActivity::Training);
+        let idle = spans.map(|s| (s.slot, s.activity)).collect();
         let known_until = request.now;
-        Some(Self { place, member, planner, samples, latest_end, cut, lowest, still, known_until, slots: Vec::new() })
+        Some(Self {
+            place,
+            member,
+            planner,
+            samples,
+            latest_end,
+            window_end,
+            lowest,
+            idle,
+            known_until,
+            slots: Vec::new(),
+        })
     }
 
     /// Returns the time at which the job ends at its slowest point, or its latest end if that is later.
     fn at_leisure(&self) -> DateTime<Utc> {
         let slowest = self.planner.choice.points.iter().map(|p| p.throughput).reduce(|a, b| a.min(b));
         let needed = slowest.map_or(Seconds::ZERO, |rate| self.samples / rate);
-        let still: Seconds = self.still.iter().map(|(slot, _)| slot.duration()).sum();
-        later(self.member.request.now, (needed + still).to_delta())
+        let idle: Seconds = self.idle.iter().map(|(slot, _)| slot.duration()).sum();
+        later(self.member.request.now, (needed + idle).to_delta())
             .max(self.latest_end.unwrap_or(self.member.request.now))
     }
 
     /// Returns what the job does in a slot without progress, pause or checkpoint; `None` if the job trains in the slot.
     fn activity(&self, slot: &Slot) -> Option<JobActivity> {
-        self.still.iter().find(|(still, _)| still.contains(slot.start())).map(|(_, activity)| *activity)
+        self.idle.iter().find(|(span, _)| span.contains(slot.start())).map(|(_, activity)| *activity)
     }
 
     fn job(&self) -> FleetJob {
@@ -179,7 +190,7 @@ impl<'a> Active<'a> {
             throughput: point.throughput,
             limit: self.member.limit(*place),
         };
-        let still: Vec<bool> = match self.still.is_empty() {
+        let pauses: Vec<bool> = match self.idle.is_empty() {
             true => Vec::new(),
             false => self.slots.iter().map(|s| self.activity(&s.slot).is_some()).collect(),
         };
@@ -196,19 +207,19 @@ impl<'a> Active<'a> {
             priority: self.member.priority,
             at_rest: self.member.at_rest,
             weighed: Some(request.weighed_intensities(&self.slots)),
-            still,
+            pauses,
         }
     }
 
     /// Returns the job's emissions during pauses and checkpoints in the slots for which `counts` is true.
     fn idle_carbon(&self, counts: impl Fn(&Slot) -> bool) -> GramsCo2e {
         let slots = self.slots.iter().filter(|s| counts(&s.slot));
-        let still = slots.filter_map(|s| Some(self.still_segment(s.slot, self.activity(&s.slot)?, s.intensity)));
-        still.map(|segment| segment.energy() * segment.intensity).sum()
+        let segments = slots.filter_map(|s| Some(self.idle_segment(s.slot, self.activity(&s.slot)?, s.intensity)));
+        segments.map(|segment| segment.energy() * segment.intensity).sum()
     }
 
     /// Returns a segment of a pause or a checkpoint, at the lowest limit.
-    fn still_segment(&self, slot: Slot, activity: JobActivity, intensity: GramsPerKwh) -> Segment {
+    fn idle_segment(&self, slot: Slot, activity: JobActivity, intensity: GramsPerKwh) -> Segment {
         let points = self.planner.choice.points.len();
         let (point, reason) = match activity {
             JobActivity::Resuming => (points + 1, Reason::Resuming),
@@ -225,7 +236,7 @@ impl<'a> Active<'a> {
         schedule: &FleetSchedule,
         problem: &FleetProblem,
         solution: &FleetSolution,
-        own: Verdict,
+        own_verdict: Verdict,
     ) -> Plan {
         let fastest = self.planner.choice.fastest();
         let mut segments: Vec<Segment> = Vec::new();
@@ -236,7 +247,7 @@ impl<'a> Active<'a> {
             for (span, (point, _)) in spans(&slot, parts).into_iter().zip(parts) {
                 let Some(span) = span.and_then(|span| self.until_end_of_known(span)) else { continue };
                 let segment = match self.activity(&span) {
-                    Some(activity) if *point == job.standing_still() => self.still_segment(span, activity, intensity),
+                    Some(activity) if *point == job.pause_index() => self.idle_segment(span, activity, intensity),
                     _ if *point != fastest && saving >= LEAST_SAVING => {
                         self.planner.segment(span, *point, intensity, Reason::LimitedByCap { intensity, saving })
                     }
@@ -253,20 +264,20 @@ impl<'a> Active<'a> {
         }
         let time = segments.iter().map(|segment| segment.slot.duration()).sum();
         let mut plan = self.planner.sum_up(segments, &self.slots, time, self.known_until, Verdict::Optimal);
-        plan.verdict = self.verdict(&plan, own);
+        plan.verdict = self.verdict(&plan, own_verdict);
         plan
     }
 
     fn until_end_of_known(&self, span: Slot) -> Option<Slot> {
-        Slot::new(span.start(), self.cut.map_or(span.end(), |cut| span.end().min(cut)))
+        Slot::new(span.start(), self.window_end.map_or(span.end(), |end| span.end().min(end)))
     }
 
-    /// Returns the verdict of the joint plan; `own` is the verdict of the job's plan alone.
-    fn verdict(&self, plan: &Plan, own: Verdict) -> Verdict {
+    /// Returns the verdict of the joint plan; `own_verdict` is the verdict of the job's plan alone.
+    fn verdict(&self, plan: &Plan, own_verdict: Verdict) -> Verdict {
         let Expected { slowdown, carbon, .. } = plan.expected;
         let slowdown = if plan.segments.is_empty() { 0.0 } else { slowdown };
         let broken = self.planner.broken(plan.ends_at(), slowdown, carbon);
-        match own {
+        match own_verdict {
             Verdict::FullSpeed { why, .. } => Verdict::FullSpeed { broken, why },
             _ if broken.is_empty() => Verdict::Optimal,
             Verdict::OverBudget { .. } if broken.iter().all(|broken| !broken.promise.bounds_time()) => {

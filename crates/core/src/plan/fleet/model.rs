@@ -48,7 +48,7 @@ pub(super) struct Job {
     /// Rank of the job's priority among those of all jobs; 0 is the lowest.
     pub(super) rank: i32,
     /// True for each slot in which the job pauses; empty if it never pauses.
-    still: Vec<bool>,
+    pauses: Vec<bool>,
     needed: Vec<Needed>,
     /// Index of each slot's points in `needed`.
     needed_in: Vec<usize>,
@@ -78,8 +78,8 @@ impl Job {
     }
 
     /// Returns whether the job pauses in a slot.
-    pub(super) fn stands_still(&self, slot: usize) -> bool {
-        self.still.get(slot).is_some_and(|still| *still)
+    pub(super) fn pauses_in(&self, slot: usize) -> bool {
+        self.pauses.get(slot).is_some_and(|pauses| *pauses)
     }
 
     /// Returns the points that the best average over a slot can need.
@@ -164,11 +164,11 @@ impl Model {
         priorities.sort_unstable();
         priorities.dedup();
         let rank = |j: &FleetJob| priorities.partition_point(|p| *p < j.priority) as i32;
-        let mut jobs: Vec<Job> = problem.jobs.iter().map(|j| number(problem, j, rank(j), &seconds)).collect();
+        let mut jobs: Vec<Job> = problem.jobs.iter().map(|j| job_in_numbers(problem, j, rank(j), &seconds)).collect();
         let at_rest: f64 = problem.jobs.iter().map(|j| j.rest().get()).sum();
-        let still = |t: usize| jobs.iter().filter(|job| job.stands_still(t)).map(Job::lowest).sum::<f64>();
+        let paused = |t: usize| jobs.iter().filter(|job| job.pauses_in(t)).map(Job::lowest).sum::<f64>();
         let caps = problem.caps.iter().enumerate();
-        let caps: Vec<Option<f64>> = caps.map(|(t, cap)| cap.map(|cap| cap.get() - at_rest - still(t))).collect();
+        let caps: Vec<Option<f64>> = caps.map(|(t, cap)| cap.map(|cap| cap.get() - at_rest - paused(t))).collect();
         for (job, of) in jobs.iter_mut().zip(&problem.jobs) {
             job.find_needed(&of.points, &caps);
         }
@@ -187,7 +187,7 @@ impl Model {
 
     /// Returns the seconds of a full slot in which a job can train; 0 if the job pauses in the slot.
     pub(super) fn span(&self, job: usize, slot: usize) -> f64 {
-        if self.jobs[job].stands_still(slot) { 0.0 } else { self.seconds[slot] }
+        if self.jobs[job].pauses_in(slot) { 0.0 } else { self.seconds[slot] }
     }
 
     /// Returns the seconds in which a job can train before a given end.
@@ -238,7 +238,7 @@ impl Model {
     }
 
     fn running<'a>(&'a self, slot: usize, ends: &'a [End]) -> impl Iterator<Item = &'a Job> {
-        let runs = move |(job, end): &(&Job, &End)| slot <= end.slot && !job.stands_still(slot);
+        let runs = move |(job, end): &(&Job, &End)| slot <= end.slot && !job.pauses_in(slot);
         self.jobs.iter().zip(ends).filter(runs).map(|(job, _)| job)
     }
 
@@ -254,7 +254,7 @@ impl Model {
     }
 }
 
-fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) -> Job {
+fn job_in_numbers(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) -> Job {
     let places = undominated(&job.points);
     let rest = job.rest().get();
     let column = |of: &dyn Fn(usize) -> f64| places.iter().map(|i| of(*i)).chain([0.0]).collect::<Vec<f64>>();
@@ -278,7 +278,7 @@ fn number(problem: &FleetProblem, job: &FleetJob, rank: i32, seconds: &[f64]) ->
         latest,
         budget: job.carbon_budget.map(|b| b.get()),
         rank,
-        still: job.still.clone(),
+        pauses: job.pauses.clone(),
         needed: Vec::new(),
         needed_in: Vec::new(),
     }

@@ -90,7 +90,7 @@ impl Method<'_> {
             rr += weight * dr * dr;
         }
         (blocks.mean[t], blocks.weight[t]) = (mean, sum);
-        (blocks.right[t], blocks.taken[t]) = (1.0, mean);
+        (blocks.right[t], blocks.contribution[t]) = (1.0, mean);
         [gg, gr, rr]
     }
 
@@ -115,7 +115,7 @@ impl Method<'_> {
         let mut row: Vec<f64> = self.rows.iter().map(right).collect();
         let mut cap: Vec<f64> = self.caps.iter().map(|cap| cap.as_ref().map_or(0.0, right)).collect();
         for (j, blocks) in self.blocks.iter().enumerate() {
-            for (t, [g, r, p]) in blocks.taken.iter().enumerate() {
+            for (t, [g, r, p]) in blocks.contribution.iter().enumerate() {
                 let [fg, fr, fb, fs] = self.factors(j, t);
                 cap[t] -= fg * g;
                 row[j] -= fr * r;

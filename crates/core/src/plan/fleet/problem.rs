@@ -44,13 +44,13 @@ pub struct FleetJob {
     pub weighed: Option<Vec<GramsPerKwh>>,
     /// True for each slot in which the job pauses: it is then at its lowest limit, and the energy of the pause is not
     /// part of this problem. Empty if the job never pauses.
-    pub still: Vec<bool>,
+    pub pauses: Vec<bool>,
 }
 
 impl FleetJob {
     /// Returns the index that stands for a pause in [`FleetSchedule::parts`]: the index after those of the job's
     /// points.
-    pub fn standing_still(&self) -> usize {
+    pub fn pause_index(&self) -> usize {
         self.points.len()
     }
 
@@ -105,7 +105,7 @@ impl FleetProblem {
             check_job(j)?;
             let weighed = j.weighed.as_ref();
             let weighs = weighed.is_none_or(|w| w.len() == slots.len() && w.iter().all(|c| *c >= GramsPerKwh::ZERO));
-            let pauses = j.still.is_empty() || j.still.len() == slots.len();
+            let pauses = j.pauses.is_empty() || j.pauses.len() == slots.len();
             if !(weighs && pauses) {
                 return Err(InvalidProblem::NotPerSlot);
             }

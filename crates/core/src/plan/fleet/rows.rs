@@ -111,10 +111,10 @@ pub(super) struct Blocks {
     /// weights.
     pub(super) mean: Vec<[f64; 3]>,
     pub(super) weight: Vec<f64>,
-    /// Right side of each block's own row (sum of shares); `taken` is what the block contributes to the other rows per
-    /// unit of its factors ([`Method::factors`](super::iterate::Method::factors)).
+    /// Right side of each block's own row (sum of shares); `contribution` is what the block contributes to the other
+    /// rows per unit of its factors ([`Method::factors`](super::iterate::Method::factors)).
     pub(super) right: Vec<f64>,
-    pub(super) taken: Vec<[f64; 3]>,
+    pub(super) contribution: Vec<[f64; 3]>,
     /// Constant part of the decrease of each block's reduced costs in a step; the decrease is `base + slopes·point`.
     pub(super) base: Vec<f64>,
 }
@@ -143,7 +143,7 @@ impl Blocks {
             mean: vec![[0.0; 3]; count],
             weight: vec![0.0; count],
             right: vec![0.0; count],
-            taken: vec![[0.0; 3]; count],
+            contribution: vec![[0.0; 3]; count],
             base: vec![0.0; count],
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
     }
     let model = Model::new(problem);
     let found = Search { problem, model: &model, relaxer, go_on, rounds: 0, bound: f64::NEG_INFINITY }.run();
-    let schedules = written(problem, &model, &found.arrangement);
+    let schedules = schedules_of(problem, &model, &found.arrangement);
     let breaches = breaches(problem, &schedules);
     let cost: GramsCo2e = schedules.iter().map(|s| s.cost).sum();
     // With values of very different magnitude the relaxation may fail; then zero is the only known lower bound.
@@ -276,7 +276,7 @@ impl Search<'_> {
     /// Returns first an arrangement's undone work, second its lateness, both in seconds weighted by priority, third its
     /// cost, gCO2e. In comparisons the first difference decides.
     fn score(&self, arrangement: &Arrangement) -> (f64, f64, f64) {
-        let schedules = written(self.problem, self.model, arrangement);
+        let schedules = schedules_of(self.problem, self.model, arrangement);
         let weight = |rank: i32| 100_f64.powi(rank.min(4));
         let missed = arrangement.short.iter().zip(&self.model.jobs).filter(|(short, job)| **short > MISSED * job.work);
         let missed: f64 = missed.map(|(short, job)| short / job.fastest() * weight(job.rank)).sum();
@@ -290,15 +290,15 @@ impl Search<'_> {
 }
 
 /// Returns the jobs' schedules in an arrangement.
-fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> Vec<FleetSchedule> {
+fn schedules_of(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> Vec<FleetSchedule> {
     let of_job = |job: usize| {
         let mut slots: Vec<Vec<(usize, Seconds)>> = Vec::new();
         for pieces in &arrangement.slots {
             let mut parts: Vec<(usize, Seconds)> = Vec::new();
             for piece in pieces {
-                let still = piece.stands_still(job).then(|| problem.jobs[job].standing_still());
+                let pause = piece.is_paused(job).then(|| problem.jobs[job].pause_index());
                 let place = piece.point(job).map(|point| model.jobs[job].places[point]);
-                let Some(place) = place.or(still) else { break };
+                let Some(place) = place.or(pause) else { break };
                 let seconds = Seconds::new(piece.seconds);
                 match parts.last_mut() {
                     Some(last) if last.0 == place => last.1 += seconds,
@@ -310,7 +310,7 @@ fn written(problem: &FleetProblem, model: &Model, arrangement: &Arrangement) -> 
             }
             slots.push(parts);
         }
-        while slots.last().is_some_and(|parts| parts.iter().all(|p| p.0 == problem.jobs[job].standing_still())) {
+        while slots.last().is_some_and(|parts| parts.iter().all(|p| p.0 == problem.jobs[job].pause_index())) {
             slots.pop();
         }
         schedule(problem, job, slots)

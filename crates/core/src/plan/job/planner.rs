@@ -87,7 +87,7 @@ pub(in crate::plan) struct DueWork {
     pub(in crate::plan) samples: Samples,
     pub(in crate::plan) latest_end: Option<(DateTime<Utc>, Promise)>,
     /// Length of the window of a job with unknown work; `None` if the work is known.
-    pub(super) full_speed: Option<Seconds>,
+    pub(super) window: Option<Seconds>,
 }
 
 pub(in crate::plan) struct Planner<'a> {
@@ -110,7 +110,7 @@ impl<'a> Planner<'a> {
                 if samples <= self.choice.points[self.choice.fastest()].throughput * NO_TIME {
                     return Due::Done;
                 }
-                Due::Work(DueWork { samples, latest_end: self.latest_end(), full_speed: None })
+                Due::Work(DueWork { samples, latest_end: self.latest_end(), window: None })
             }
             Work::Unknown => {
                 let Some(max) = objective.max_slowdown else { return Due::NothingNow };
@@ -120,7 +120,7 @@ impl<'a> Planner<'a> {
                 if samples <= Samples::ZERO {
                     return Due::NothingNow;
                 }
-                Due::Work(DueWork { samples, latest_end: self.latest_end(), full_speed: Some(window) })
+                Due::Work(DueWork { samples, latest_end: self.latest_end(), window: Some(window) })
             }
         }
     }
@@ -151,7 +151,7 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn full_speed_time(&self, due: &DueWork) -> Seconds {
-        due.full_speed.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
+        due.window.unwrap_or(due.samples / self.choice.points[self.choice.fastest()].throughput)
     }
 
     /// Returns first the slots from now to `until`, second the end of the forecast. The time after the forecast is one
@@ -245,6 +245,6 @@ impl<'a> Planner<'a> {
 impl DueWork {
     /// Returns whether the job continues after the work that is due, because its total work is unknown.
     pub(in crate::plan) fn endless(&self) -> bool {
-        self.full_speed.is_some()
+        self.window.is_some()
     }
 }

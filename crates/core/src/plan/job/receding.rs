@@ -168,7 +168,7 @@ impl Planner<'_> {
 
     /// Shortens the plan at its end by the surplus work that comes from lengthening parts that were too short.
     fn without_surplus(&self, mut shares: Shares, due: &DueWork) -> Shares {
-        if self.request.dwell <= SHORTEST || due.full_speed.is_some() {
+        if self.request.dwell <= SHORTEST || due.window.is_some() {
             return shares;
         }
         let mut surplus = self.samples(&shares) - due.samples;

@@ -141,7 +141,7 @@ impl Planner<'_> {
     fn so_far(&self, model: &RiskModel<'_>, baseline: &ConstantMix, elapsed: Seconds) -> (GramsCo2e, f64) {
         let energy: f64 = baseline.energies.iter().sum();
         let ahead = if energy > 0.0 { model.carbon(&baseline.energies) / energy } else { 0.0 };
-        let Some(PastEmissions { intensity, carbon }) = self.request.progress.past else {
+        let Some(PastEmissions { intensity, carbon }) = self.request.progress.past_emissions else {
             return (GramsCo2e::ZERO, ahead);
         };
         let used = model.power(baseline.throughput) * elapsed.get() / JOULES_PER_KWH;

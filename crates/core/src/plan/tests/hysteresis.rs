@@ -253,8 +253,8 @@ fn set_points_dwell_and_ramp_in_steps() {
     let limits = SwitchingLimits { dwell: Seconds::new(1200.0), ramp_per_min: None };
     let profile = training().profile;
     let (fast, slow) = (steady_plan(400.0, 100.0, 1e6), steady_plan(350.0, 60.0, 1e6));
-    let next = |held: Option<&AppliedSetPoint>, plan: &Plan, t: f64, limits: &SwitchingLimits| {
-        next_set_point(held, plan, &profile, Samples::ZERO, at(t), limits).expect("planned")
+    let next = |applied: Option<&AppliedSetPoint>, plan: &Plan, t: f64, limits: &SwitchingLimits| {
+        next_set_point(applied, plan, &profile, Samples::ZERO, at(t), limits).expect("planned")
     };
     let first = next(None, &fast, 0.0, &limits);
     assert_eq!((first.setting.clone(), first.since), (set(400.0), at(0.0)));
@@ -267,16 +267,16 @@ fn set_points_dwell_and_ramp_in_steps() {
     assert_eq!(next_set_point(Some(&first), &slow, &profile, Samples::ZERO, at(2e6), &limits), None);
 
     let ramped = SwitchingLimits { ramp_per_min: Some(Watts::new(20.0)), ..limits };
-    let (mut held, mut log) = (first, Vec::new());
+    let (mut applied, mut log) = (first, Vec::new());
     for second in 1190..1500 {
-        let next = next(Some(&held), &slow, f64::from(second), &ramped);
-        if next.setting != held.setting {
+        let next = next(Some(&applied), &slow, f64::from(second), &ramped);
+        if next.setting != applied.setting {
             log.push((second, next.setting[0].limit.watts().get()));
         }
-        held = next;
+        applied = next;
     }
     assert_eq!(log, [(1190, 380.0), (1250, 360.0), (1310, 350.0)]);
-    assert!(!held.ramping);
+    assert!(!applied.ramping);
 }
 
 #[test]
@@ -284,8 +284,8 @@ fn a_constraint_takes_precedence_over_the_dwell() {
     let limits = SwitchingLimits { dwell: Seconds::new(1800.0), ramp_per_min: None };
     let profile = training().profile;
     let work = 10_800.0; // seconds at the fastest
-    let next = |held: &AppliedSetPoint, plan: &Plan| {
-        next_set_point(Some(held), plan, &profile, Samples::ZERO, at(0.0), &limits)
+    let next = |applied: &AppliedSetPoint, plan: &Plan| {
+        next_set_point(Some(applied), plan, &profile, Samples::ZERO, at(0.0), &limits)
     };
     let at_limit = |watts| AppliedSetPoint {
         setting: set(watts),
@@ -294,7 +294,7 @@ fn a_constraint_takes_precedence_over_the_dwell() {
         activity: JobActivity::Training,
     };
     // 18 minutes at 60 instead of 100 samples/s cost 432 s, at 90 they cost 108 s.
-    let setting = |held, plan| next(&held, &plan).expect("planned").setting;
+    let setting = |applied, plan| next(&applied, &plan).expect("planned").setting;
     assert_eq!(setting(at_limit(350.0), steady_plan(400.0, 100.0, work + 216.0)), set(400.0), "cannot wait");
     assert_eq!(setting(at_limit(375.0), steady_plan(400.0, 100.0, work + 216.0)), set(375.0), "can wait");
     let long_ago = AppliedSetPoint { since: at(-7200.0), ..at_limit(400.0) };

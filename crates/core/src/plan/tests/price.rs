@@ -16,11 +16,11 @@ fn prices(of_hours: &[f64]) -> TimeSeries<Quoted<PricePerMwh>> {
 #[test]
 fn the_price_replaces_carbon_by_its_weight() {
     let mut job = training();
-    let known = prices(&[90.0, 10.0, 20.0, 80.0]);
+    let known_prices = prices(&[90.0, 10.0, 20.0, 80.0]);
     let reference = PricePerMwh::new(50.0);
     let with = |job: &super::receding::Job| {
         let mut request = job.request();
-        request.prices = Some(Prices { known: &known, reference });
+        request.prices = Some(Prices { known_prices: &known_prices, reference });
         (plan(&request).expect("plannable"), request.weighed_intensities(&job.horizon))
     };
     let carbon_alone = job.plan();
@@ -54,12 +54,12 @@ fn without_prices_only_carbon_counts_and_this_is_reported() {
     assert_eq!(plan_without.weighing, Weighing::NoPrices);
     assert_eq!(plan_without.segments, carbon_alone.segments);
     let mut request = job.request();
-    let known = prices(&[-90.0, -10.0]);
-    request.prices = Some(Prices { known: &known, reference: PricePerMwh::new(-50.0) });
+    let known_prices = prices(&[-90.0, -10.0]);
+    request.prices = Some(Prices { known_prices: &known_prices, reference: PricePerMwh::new(-50.0) });
     assert_eq!(request.weighing(), Weighing::NoPrices, "a mean below zero makes nothing commensurable");
     // Hours without a price use the mean price; a negative price gives an intensity of 0, not less.
-    let known = prices(&[-500.0, 10.0]);
-    request.prices = Some(Prices { known: &known, reference: PricePerMwh::new(50.0) });
+    let known_prices = prices(&[-500.0, 10.0]);
+    request.prices = Some(Prices { known_prices: &known_prices, reference: PricePerMwh::new(50.0) });
     let weighed = request.weighed_intensities(&job.horizon);
     assert_eq!((weighed[0], weighed[2]), (GramsPerKwh::ZERO, REFERENCE));
 }

@@ -74,7 +74,7 @@ fn a_quantile_lies_between_the_middle_and_above_the_interval() {
 #[test]
 fn cuts_split_slots_and_change_nothing_else() {
     let slots = expected(&horizon(0, &[(60, 1.0), (60, 2.0)]), 0);
-    let cuts = cut(&slots, [at(90), at(30), at(60), at(200)]);
+    let cuts = split_at(&slots, [at(90), at(30), at(60), at(200)]);
     assert_eq!(spans(&cuts), [(0, 30), (30, 60), (60, 90), (90, 120)]);
     assert_eq!(cuts[3].intensity, GramsPerKwh::new(2.0));
 }

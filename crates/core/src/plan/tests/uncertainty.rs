@@ -73,9 +73,9 @@ fn losses_against_the_baseline_are_not_risked_again() {
     job.progress.elapsed = Seconds::new(360.0);
     job.progress.samples = Samples::new(360.0 * 100.0 / 1.1);
     // The constant mix draws about 205 W.
-    job.progress.past = Some(lost(205.0 * 0.1 / 1000.0 * 400.0));
+    job.progress.past_emissions = Some(lost(205.0 * 0.1 / 1000.0 * 400.0));
     assert!(planned(&job, &known).is_restrained().not());
-    job.progress.past = Some(lost(5.0 * 205.0 * 0.1 / 1000.0 * 400.0));
+    job.progress.past_emissions = Some(lost(5.0 * 205.0 * 0.1 / 1000.0 * 400.0));
     assert!(planned(&job, &known).is_restrained());
 }
 

@@ -49,10 +49,10 @@ impl Wild {
 
     /// Calls `take` with the request that the data make up.
     fn with<T>(&self, take: impl FnOnce(&Request<'_>) -> T) -> T {
-        let (known, errors) = (self.known_prices(), self.paths());
+        let (known_prices, errors) = (self.known_prices(), self.paths());
         let prices = self.prices.as_ref().map(|prices| {
             let mean = prices.iter().sum::<f64>() / (prices.len() as f64).max(1.0);
-            Prices { known: &known, reference: PricePerMwh::new(mean) }
+            Prices { known_prices: &known_prices, reference: PricePerMwh::new(mean) }
         });
         let request = Request {
             max_power: self.max_power,
@@ -133,7 +133,7 @@ fn progress() -> impl Strategy<Value = Progress> {
             elapsed: Seconds::new(elapsed),
             reserve,
             carbon: GramsCo2e::new(carbon),
-            past: past.map(|(intensity, carbon)| PastEmissions {
+            past_emissions: past.map(|(intensity, carbon)| PastEmissions {
                 intensity: GramsPerKwh::new(intensity),
                 carbon: GramsCo2e::new(carbon),
             }),
@@ -322,10 +322,10 @@ proptest! {
         let again = next.with(|request| plan(request).map(|new| keep_if_nearly_as_good(&made, new, request, 0.0005)));
         assert_sound(&next, &again)?;
         let pace = SwitchingLimits { dwell: wild.job.dwell, ramp_per_min: None };
-        let mut held: Option<AppliedSetPoint> = None;
+        let mut applied: Option<AppliedSetPoint> = None;
         for seconds in [0.0, 1.0, later, 2.0 * later] {
             let now = wild.job.now + Seconds::new(seconds).to_delta();
-            held = next_set_point(held.as_ref(), &made, &wild.job.profile, made.expected_samples_at(now), now, &pace);
+            applied = next_set_point(applied.as_ref(), &made, &wild.job.profile, made.expected_samples_at(now), now, &pace);
         }
     }
 }
@@ -349,7 +349,7 @@ proptest! {
         let errors: Vec<_> = wilds.iter().map(Wild::paths).collect();
         let limits: Vec<_> = wilds.iter().map(Wild::limits).collect();
         let members: Vec<Member<'_>> = wilds.iter().enumerate().map(|(i, wild)| {
-            let prices = wild.prices.as_ref().map(|_| Prices { known: &prices[i], reference: PricePerMwh::new(40.0) });
+            let prices = wild.prices.as_ref().map(|_| Prices { known_prices: &prices[i], reference: PricePerMwh::new(40.0) });
             let request = Request {
                 max_power: wild.max_power,
                 reference_intensity: wild.reference,

@@ -47,7 +47,7 @@ pub(super) fn job(of: &[(f64, f64, f64)], work: f64, latest_end: Option<f64>) ->
         priority: 0,
         at_rest: Watts::ZERO,
         weighed: None,
-        still: Vec::new(),
+        pauses: Vec::new(),
     }
 }
 
