@@ -3,7 +3,7 @@
 use crate::controller::gpus::{Gpu, Gpus};
 use crate::controller::jobs::{Jobs, Phase, SweepCeiling};
 use crate::controller::settings::Settings;
-use wattune_core::cap::{LimitPriority, LimitRequest};
+use wattune_core::cap::{LimitPurpose, LimitRequest};
 use wattune_core::domain::{GpuId, SetPoint};
 use wattune_core::time::Now;
 use wattune_core::units::Samples;
@@ -41,44 +41,44 @@ impl Demand<'_> {
         let in_force = gpu.in_force()?;
         let original = self.gpus.original_limit(gpu.id()).unwrap_or(in_force);
         let set_point = self.set_point(gpu.id()).map(|set| set.limit);
-        let priority = self.priority(gpu);
+        let purpose = self.purpose(gpu);
         let (floor, ceiling) = match gpu.range() {
-            Some(range) if priority != LimitPriority::Fixed => (range.min, range.ceiling(original)),
+            Some(range) if purpose != LimitPurpose::Fixed => (range.min, range.ceiling(original)),
             _ => (in_force, in_force),
         };
         let wanted = set_point.unwrap_or(original);
-        let most = match priority {
-            LimitPriority::Job { .. } | LimitPriority::Sweep { .. } => ceiling,
-            LimitPriority::Fixed | LimitPriority::Idle | LimitPriority::Manual => wanted,
+        let most = match purpose {
+            LimitPurpose::Job { .. } | LimitPurpose::Sweep { .. } => ceiling,
+            LimitPurpose::Fixed | LimitPurpose::Idle | LimitPurpose::Manual => wanted,
         };
-        Some(LimitRequest { in_force, wanted, floor, most, priority, unyielding: gpu.is_unyielding() })
+        Some(LimitRequest { in_force, wanted, floor, most, purpose, unyielding: gpu.is_unyielding() })
     }
 
     /// Returns the purpose of a GPU's limit, which decides when the limit is lowered under the cap.
-    pub(crate) fn priority(&self, gpu: &Gpu) -> LimitPriority {
+    pub(crate) fn purpose(&self, gpu: &Gpu) -> LimitPurpose {
         let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
         let is_silent = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
         let not_ours = gpu.external.is_some() || gpu.handle.capabilities().why_no_control().is_some();
         if is_silent || not_ours {
-            return LimitPriority::Fixed;
+            return LimitPurpose::Fixed;
         }
         if gpu.manual.is_some() {
-            return LimitPriority::Manual;
+            return LimitPurpose::Manual;
         }
         let Some(job) = owner else {
             // The operator's cap also applies to GPUs whose jobs wattune does not control.
             let guest = gpu.guests.first().and_then(|id| self.jobs.get(id));
-            return guest.map_or(LimitPriority::Idle, |job| LimitPriority::Job { priority: job.spec.priority });
+            return guest.map_or(LimitPurpose::Idle, |job| LimitPurpose::Job { priority: job.spec.priority });
         };
         let priority = job.spec.priority;
         let finished = job.remaining().is_some_and(|left| left <= Samples::ZERO);
         match job.phase {
-            Phase::Waiting => LimitPriority::Idle,
-            Phase::Observing if finished => LimitPriority::Idle,
+            Phase::Waiting => LimitPurpose::Idle,
+            Phase::Observing if finished => LimitPurpose::Idle,
             // A sweep that waits for power claims none of the cap.
-            Phase::Profiling if matches!(job.sweep_ceiling, SweepCeiling::Waiting { .. }) => LimitPriority::Idle,
-            Phase::Profiling => LimitPriority::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
-            _ => LimitPriority::Job { priority },
+            Phase::Profiling if matches!(job.sweep_ceiling, SweepCeiling::Waiting { .. }) => LimitPurpose::Idle,
+            Phase::Profiling => LimitPurpose::Sweep { priority, seniority: -job.registered_at.timestamp_micros() },
+            _ => LimitPurpose::Job { priority },
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::gpu::Observation;
 use crate::gpu::journal::{Journal, ObservedLimit, RestoreAction, restore_action};
 use crate::gpu::restore::{Restored, absent, restore_all, restore_only};
 use crate::gpu::thread::GpuHandle;
-use wattune_core::cap::{LimitGrant, LimitPriority, LimitRequest, allocate};
+use wattune_core::cap::{LimitGrant, LimitPurpose, LimitRequest, allocate};
 use wattune_core::domain::{GpuId, PowerLimit};
 use wattune_core::units::Seconds;
 
@@ -92,7 +92,7 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
         wanted: in_force,
         floor: in_force,
         most: in_force,
-        priority: LimitPriority::Fixed,
+        purpose: LimitPurpose::Fixed,
         unyielding: false,
     };
     let (Some(entry), Some(range)) = (journal.entry(&handle.identity().id), range) else { return Some(fixed) };
@@ -111,7 +111,7 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
                 wanted: entry.original,
                 most: entry.original,
                 floor,
-                priority: LimitPriority::Idle,
+                purpose: LimitPurpose::Idle,
                 ..fixed
             })
         }

@@ -4,7 +4,7 @@ use chrono::TimeDelta;
 
 use super::{Cap, Demand};
 use crate::controller::view::CapView;
-use wattune_core::cap::{LimitPriority, LimitRequest};
+use wattune_core::cap::{LimitPurpose, LimitRequest};
 use wattune_core::domain::Slot;
 use wattune_core::units::Watts;
 
@@ -79,6 +79,6 @@ impl Cap {
 
 /// Returns the lowest possible sum of the limits.
 fn lowest(requests: &[LimitRequest]) -> Watts {
-    let least = |s: &LimitRequest| if s.priority == LimitPriority::Fixed { s.in_force } else { s.floor };
+    let least = |s: &LimitRequest| if s.purpose == LimitPurpose::Fixed { s.in_force } else { s.floor };
     requests.iter().map(|s| least(s).watts()).sum()
 }

@@ -11,7 +11,7 @@ use super::job::{Group, Job, PriorProfile, SweepCeiling};
 use crate::controller::gpus::Gpu;
 use crate::controller::planning::ReplanReason;
 use crate::controller::snapshot::Snapshot;
-use wattune_core::cap::LimitPriority;
+use wattune_core::cap::LimitPurpose;
 use wattune_core::domain::{CapSchedule, JobId, PowerLimit, Slot};
 use wattune_core::profile::{Profiler, Settings as ProfileSettings};
 use wattune_core::units::Watts;
@@ -102,8 +102,8 @@ impl Snapshot<'_> {
     fn others(&self, groups: &[Group], held: impl Fn(&Gpu) -> bool) -> Watts {
         let demand = self.demand();
         let is_mine = |gpu: &&Gpu| groups.iter().any(|g| g.members.contains(gpu.id()));
-        let least = |gpu: &Gpu| match (demand.priority(gpu), gpu.range(), gpu.manual) {
-            (LimitPriority::Fixed, ..) | (_, None, _) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
+        let least = |gpu: &Gpu| match (demand.purpose(gpu), gpu.range(), gpu.manual) {
+            (LimitPurpose::Fixed, ..) | (_, None, _) => gpu.in_force().map_or(Watts::ZERO, PowerLimit::watts),
             (_, _, Some(manual)) if held(gpu) => manual.limit.watts(),
             (_, Some(range), _) => range.min.watts(),
         };

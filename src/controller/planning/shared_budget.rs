@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::controller::accounting::BudgetAccount;
 use crate::controller::cap::{Cap, Demand};
 use crate::controller::jobs::{Job, Phase};
-use wattune_core::cap::{LimitPriority, LimitRequest};
+use wattune_core::cap::{LimitPurpose, LimitRequest};
 use wattune_core::domain::{CapSchedule, GpuId, JobId, PowerLimit, Slot, TimeSeries};
 use wattune_core::units::{Seconds, Watts};
 
@@ -45,14 +45,14 @@ impl Counted {
     /// Returns the limit, over time, with which the GPU that makes `request` counts against the cap; `until` is the end
     /// of the GPU's manual override, if it has one.
     fn of(request: &LimitRequest, until: Option<DateTime<Utc>>) -> Self {
-        match request.priority {
-            LimitPriority::Fixed => Self::Always(request.in_force),
+        match request.purpose {
+            LimitPurpose::Fixed => Self::Always(request.in_force),
             // The last write failed or had no full effect, so that the limit may stay in force.
-            LimitPriority::Idle if request.unyielding => Self::Always(request.in_force),
-            LimitPriority::Idle => Self::Always(request.floor),
-            LimitPriority::Job { .. } => Self::Always(request.wanted),
-            LimitPriority::Sweep { .. } => Self::Sweeping(request.wanted, request.floor),
-            LimitPriority::Manual => match until {
+            LimitPurpose::Idle if request.unyielding => Self::Always(request.in_force),
+            LimitPurpose::Idle => Self::Always(request.floor),
+            LimitPurpose::Job { .. } => Self::Always(request.wanted),
+            LimitPurpose::Sweep { .. } => Self::Sweeping(request.wanted, request.floor),
+            LimitPurpose::Manual => match until {
                 Some(until) => Self::Until(until, request.wanted, request.floor),
                 None => Self::Always(request.wanted),
             },

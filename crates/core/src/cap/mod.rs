@@ -11,7 +11,7 @@ use crate::domain::PowerLimit;
 /// Purpose of a GPU's limit. If not all limits fit under the cap, limits whose purpose is listed first are lowered
 /// first, except [`Fixed`](Self::Fixed) ones, which the cap can't lower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LimitPriority {
+pub enum LimitPurpose {
     /// A limit that wattune does not set, such as an external limit; it counts with the value that the GPU reports.
     Fixed,
     /// The limit of a GPU on which no job is known to train, so that a low limit slows no job.
@@ -46,7 +46,7 @@ pub struct LimitRequest {
     /// Highest limit that may be requested for this GPU later for the same purpose.
     pub most: PowerLimit,
     /// Purpose of the limit, which decides the order in which limits are lowered.
-    pub priority: LimitPriority,
+    pub purpose: LimitPurpose,
     /// True if the last write failed or the GPU reports more than was written, so that the GPU may exceed its grant for
     /// long.
     pub unyielding: bool,
@@ -78,7 +78,7 @@ pub fn allocate(requests: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> 
     let mut sum: u64 = requests.iter().map(|s| mw(s.in_force)).sum();
     let mut grants: Vec<LimitGrant> = limits.iter().map(|limit| LimitGrant { limit: *limit, now: true }).collect();
     let mut raises: Vec<usize> = (0..requests.len()).filter(|&i| limits[i] > requests[i].in_force).collect();
-    raises.sort_by_key(|&i| std::cmp::Reverse(requests[i].priority));
+    raises.sort_by_key(|&i| std::cmp::Reverse(requests[i].purpose));
     for i in raises {
         let with = sum + mw(limits[i]) - mw(requests[i].in_force);
         grants[i].now = with <= cap;
@@ -90,19 +90,19 @@ pub fn allocate(requests: &[LimitRequest], cap: Option<u64>) -> Vec<LimitGrant> 
 /// Returns limits that fit under the cap, or the lowest limits if none fit. GPUs for which `is_fixed` is true count
 /// with the limit in force. Lowered limits are whole watts.
 fn allot(requests: &[LimitRequest], cap: u64, is_fixed: impl Fn(usize) -> bool) -> Vec<PowerLimit> {
-    let priority = |i: usize| if is_fixed(i) { LimitPriority::Fixed } else { requests[i].priority };
+    let purpose = |i: usize| if is_fixed(i) { LimitPurpose::Fixed } else { requests[i].purpose };
     let mut limits: Vec<PowerLimit> = requests.iter().map(|s| s.wanted).collect();
     let places = 0..requests.len();
     let fixed: u64 =
-        places.clone().filter(|&i| priority(i) == LimitPriority::Fixed).map(|i| mw(requests[i].in_force)).sum();
+        places.clone().filter(|&i| purpose(i) == LimitPurpose::Fixed).map(|i| mw(requests[i].in_force)).sum();
     let left = cap.saturating_sub(fixed);
     // GPUs without a job get what remains if all other GPUs request their maximum, so that the limits of the former
     // stay constant while plans and profiling runs (sweeps) change.
-    let mut groups: BTreeMap<LimitPriority, Vec<usize>> = BTreeMap::new();
-    for i in places.filter(|&i| priority(i) != LimitPriority::Fixed) {
-        groups.entry(priority(i)).or_default().push(i);
+    let mut groups: BTreeMap<LimitPurpose, Vec<usize>> = BTreeMap::new();
+    for i in places.filter(|&i| purpose(i) != LimitPurpose::Fixed) {
+        groups.entry(purpose(i)).or_default().push(i);
     }
-    let idle = groups.remove(&LimitPriority::Idle).unwrap_or_default();
+    let idle = groups.remove(&LimitPurpose::Idle).unwrap_or_default();
     let most: u64 = groups.values().flatten().map(|&i| mw(requests[i].most.max(requests[i].wanted))).sum();
     reduce(requests, &mut limits, &idle, left.saturating_sub(most));
     let mut left = left.saturating_sub(total(&limits, &idle));

@@ -8,8 +8,8 @@ const fn w(watts: u32) -> PowerLimit {
     PowerLimit::from_milliwatts(watts * 1000)
 }
 
-fn request(in_force: u32, wanted: u32, priority: LimitPriority) -> LimitRequest {
-    LimitRequest { in_force: w(in_force), wanted: w(wanted), floor: w(100), most: w(350), priority, unyielding: false }
+fn request(in_force: u32, wanted: u32, purpose: LimitPurpose) -> LimitRequest {
+    LimitRequest { in_force: w(in_force), wanted: w(wanted), floor: w(100), most: w(350), purpose, unyielding: false }
 }
 
 const fn cap(watts: u64) -> Option<u64> {
@@ -20,7 +20,7 @@ const fn grant(watts: u32, now: bool) -> LimitGrant {
     LimitGrant { limit: w(watts), now }
 }
 
-const JOB: LimitPriority = LimitPriority::Job { priority: 0 };
+const JOB: LimitPurpose = LimitPurpose::Job { priority: 0 };
 
 #[test]
 fn a_raise_waits_until_the_lowering_is_read_back() {
@@ -32,8 +32,8 @@ fn a_raise_waits_until_the_lowering_is_read_back() {
 
 #[test]
 fn gpus_without_a_job_bend_first_then_the_lowest_priority() {
-    let jobs = [LimitPriority::Job { priority: -1 }, LimitPriority::Job { priority: 5 }];
-    let gpus = [request(300, 300, jobs[1]), request(300, 300, LimitPriority::Idle), request(300, 300, jobs[0])];
+    let jobs = [LimitPurpose::Job { priority: -1 }, LimitPurpose::Job { priority: 5 }];
+    let gpus = [request(300, 300, jobs[1]), request(300, 300, LimitPurpose::Idle), request(300, 300, jobs[0])];
     let limits = |watts| allocate(&gpus, cap(watts)).into_iter().map(|p| p.limit).collect::<Vec<_>>();
     assert_eq!(limits(1000), [w(300), w(300), w(300)], "with both jobs at their most, 300 W are left");
     assert_eq!(limits(900), [w(300), w(200), w(300)]);
@@ -52,7 +52,7 @@ fn equals_give_the_same_part() {
 
 #[test]
 fn sweeps_of_one_priority_are_measured_one_after_the_other() {
-    let sweep = |seniority| LimitPriority::Sweep { priority: 0, seniority };
+    let sweep = |seniority| LimitPurpose::Sweep { priority: 0, seniority };
     let gpus = [request(100, 350, sweep(1)), request(100, 350, sweep(2)), request(200, 200, JOB)];
     let limits: Vec<_> = allocate(&gpus, cap(600)).into_iter().map(|p| p.limit).collect();
     assert_eq!(limits, [w(150), w(350), w(100)]);
@@ -63,33 +63,33 @@ fn a_gpu_that_does_not_yield_is_reckoned_with_as_it_is() {
     let stuck = LimitRequest { unyielding: true, ..request(300, 200, JOB) };
     let gpus = [stuck, request(300, 300, JOB)];
     assert_eq!(allocate(&gpus, cap(500)), [grant(200, true), grant(200, true)]);
-    let external = LimitRequest { priority: LimitPriority::Fixed, ..request(350, 350, JOB) };
+    let external = LimitRequest { purpose: LimitPurpose::Fixed, ..request(350, 350, JOB) };
     assert_eq!(allocate(&[external, request(300, 300, JOB)], cap(500))[1], grant(150, true));
 }
 
 #[test]
 fn without_a_cap_everything_is_granted() {
-    let gpus = [request(300, 200, JOB), request(200, 300, LimitPriority::Idle)];
+    let gpus = [request(300, 200, JOB), request(200, 300, LimitPurpose::Idle)];
     assert_eq!(allocate(&gpus, None), [grant(200, true), grant(300, true)]);
 }
 
-fn claims() -> impl Strategy<Value = LimitPriority> {
+fn claims() -> impl Strategy<Value = LimitPurpose> {
     prop_oneof![
-        Just(LimitPriority::Fixed),
-        Just(LimitPriority::Idle),
-        (-2i32..3).prop_map(|priority| LimitPriority::Job { priority }),
-        (-2i32..3, 0i64..5).prop_map(|(priority, seniority)| LimitPriority::Sweep { priority, seniority }),
-        Just(LimitPriority::Manual),
+        Just(LimitPurpose::Fixed),
+        Just(LimitPurpose::Idle),
+        (-2i32..3).prop_map(|priority| LimitPurpose::Job { priority }),
+        (-2i32..3, 0i64..5).prop_map(|(priority, seniority)| LimitPurpose::Sweep { priority, seniority }),
+        Just(LimitPurpose::Manual),
     ]
 }
 
 fn requests() -> impl Strategy<Value = Vec<LimitRequest>> {
     let one = (claims(), 50u32..200, 0u32..400_000, 0u32..400_000, 0u32..400_000, any::<bool>());
-    let one = one.prop_map(|(priority, floor, shown, wanted, most, unyielding)| {
+    let one = one.prop_map(|(purpose, floor, shown, wanted, most, unyielding)| {
         let above = |extra: u32| PowerLimit::from_milliwatts(floor * 1000 + extra);
         let in_force = above(shown);
-        let wanted = if priority == LimitPriority::Fixed { in_force } else { above(wanted) };
-        LimitRequest { in_force, wanted, floor: w(floor), most: above(most), priority, unyielding }
+        let wanted = if purpose == LimitPurpose::Fixed { in_force } else { above(wanted) };
+        LimitRequest { in_force, wanted, floor: w(floor), most: above(most), purpose, unyielding }
     });
     prop::collection::vec(one, 1..8)
 }
@@ -109,15 +109,15 @@ proptest! {
         }
         // After all writes, the sum fits if it can, and a job is lowered only once jobs of lower priority are at their
         // lowest.
-        let after = |s: &LimitRequest, p: &LimitGrant| if s.priority == LimitPriority::Fixed { mw(s.in_force) } else { mw(p.limit) };
+        let after = |s: &LimitRequest, p: &LimitGrant| if s.purpose == LimitPurpose::Fixed { mw(s.in_force) } else { mw(p.limit) };
         let sum: u64 = requests.iter().zip(&grants).map(|(s, p)| after(s, p)).sum();
-        let least = |s: &LimitRequest| if s.priority == LimitPriority::Fixed { mw(s.in_force) } else { mw(s.floor) };
+        let least = |s: &LimitRequest| if s.purpose == LimitPurpose::Fixed { mw(s.in_force) } else { mw(s.floor) };
         let lowest: u64 = requests.iter().map(least).sum();
         prop_assert!(sum <= cap.max(lowest) , "{sum} {cap} {lowest}");
         let whole = 1000 * u64::try_from(requests.len()).expect("a few");
         for (a, pa) in requests.iter().zip(&grants) {
             for (b, pb) in requests.iter().zip(&grants) {
-                let jobs = a.priority > LimitPriority::Idle && b.priority > a.priority && !a.unyielding && !b.unyielding;
+                let jobs = a.purpose > LimitPurpose::Idle && b.purpose > a.purpose && !a.unyielding && !b.unyielding;
                 if jobs && requests.iter().all(|s| !s.unyielding) && pb.limit < b.wanted {
                     // Up to a watt per GPU may be left, because lowered limits are whole watts.
                     let left = mw(pa.limit) - mw(a.floor);
@@ -178,7 +178,7 @@ impl Fake {
 fn run(
     mut gpus: Vec<Fake>,
     caps: &[(usize, u32)],
-    wishes: &[(usize, usize, u32, LimitPriority)],
+    wishes: &[(usize, usize, u32, LimitPurpose)],
     delays: &[usize],
     joins: usize,
     fails: impl Fn(usize) -> bool,
@@ -189,15 +189,15 @@ fn run(
     let level = |part: u32| floor + (most - floor) * u64::from(part) / 100;
     let steps: Vec<u64> = caps.iter().flat_map(|(lasts, part)| vec![level(*part); *lasts]).collect();
     let cap_at = |t: usize| steps[t.min(steps.len() - 1)];
-    let mut wanted: Vec<(PowerLimit, LimitPriority)> = gpus.iter().map(|b| (b.limit, LimitPriority::Idle)).collect();
-    wanted[joins % gpus.len()] = (w(400), LimitPriority::Sweep { priority: 0, seniority: 0 });
+    let mut wanted: Vec<(PowerLimit, LimitPurpose)> = gpus.iter().map(|b| (b.limit, LimitPurpose::Idle)).collect();
+    wanted[joins % gpus.len()] = (w(400), LimitPurpose::Sweep { priority: 0, seniority: 0 });
     let mut writes = 0;
     let mut failing = false;
     for t in 0..steps.len() + 20 {
-        for &(_, gpu, watts, priority) in wishes.iter().filter(|wish| wish.0 == t) {
-            let priority = if priority == LimitPriority::Fixed { LimitPriority::Idle } else { priority };
+        for &(_, gpu, watts, purpose) in wishes.iter().filter(|wish| wish.0 == t) {
+            let purpose = if purpose == LimitPurpose::Fixed { LimitPurpose::Idle } else { purpose };
             let gpu = gpu % gpus.len();
-            wanted[gpu] = (w(watts), priority);
+            wanted[gpu] = (w(watts), purpose);
         }
         let before: u64 = gpus.iter().map(|b| mw(b.limit)).sum();
         for gpu in &mut gpus {
@@ -222,12 +222,12 @@ fn run(
         let requests: Vec<LimitRequest> = gpus
             .iter()
             .zip(&wanted)
-            .map(|(gpu, (wanted, priority))| LimitRequest {
+            .map(|(gpu, (wanted, purpose))| LimitRequest {
                 in_force: gpu.in_flight.map_or(gpu.limit, |f| f.0.max(gpu.limit)),
                 wanted: *wanted,
                 floor: w(100),
                 most: w(400),
-                priority: *priority,
+                purpose: *purpose,
                 unyielding: gpu.failed,
             })
             .collect();
