@@ -237,7 +237,7 @@ impl RecurringDocument {
             run.check(&terms.spec.knob).map_err(wrong)?;
             runs.push(run);
         }
-        let job = Job { terms, generator: self.generator, earlier: 0, past: Vec::new(), runs };
+        let job = Job { terms, generator: self.generator, earlier: 0, past_trials: Vec::new(), runs };
         Ok(StoredRecurring { name, created_at: self.created_at, job })
     }
 }

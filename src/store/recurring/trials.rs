@@ -81,8 +81,8 @@ pub(super) fn load(
     let generator = rows::from_json("recurring job", rows::text(row, 2)?)?;
     let created_at = rows::moment(row.get(3)?)?;
     let earlier = row.get(4)?;
-    let (past, runs) = trials(db, id)?;
-    let job = Job { terms, generator, earlier, past, runs };
+    let (past_trials, runs) = trials(db, id)?;
+    let job = Job { terms, generator, earlier, past_trials, runs };
     Ok(Some((id, StoredRecurring { name, created_at, job })))
 }
 
@@ -129,14 +129,14 @@ pub(super) fn outline(db: &Connection, job: i64, full_runs: &FullRuns) -> Result
     runs.dedup_by_key(|r| r.trial.number);
     let sql = format!("SELECT {TRIAL} FROM recurring_trials WHERE job = ?1 ORDER BY number");
     let mut statement = db.prepare_cached(&sql)?;
-    let mut past = Vec::new();
+    let mut past_trials = Vec::new();
     for found in statement.query_and_then([job], trial)? {
         let found = found?;
         if runs.binary_search_by_key(&found.number, |r| r.trial.number).is_err() {
-            past.push(found);
+            past_trials.push(found);
         }
     }
-    Ok((past, runs))
+    Ok((past_trials, runs))
 }
 
 pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), StoreError> {

@@ -32,7 +32,7 @@ pub struct Job {
     /// numbers, so that a late report for a trial of the earlier job is not taken for a report of this job.
     pub earlier: u32,
     /// Ended trials that are loaded only with the data that policies need, in order of their numbers.
-    pub past: Vec<Trial>,
+    pub past_trials: Vec<Trial>,
     /// All other trials, loaded with all data, in order of their numbers.
     pub runs: Vec<Run>,
 }
@@ -50,7 +50,7 @@ impl Job {
     /// Returns a job without trials. `seed` seeds the random generator if the terms contain no seed.
     pub fn new(terms: Terms, seed: u64) -> Self {
         let generator = Generator::new(terms.seed.unwrap_or(seed));
-        Self { terms, generator, earlier: 0, past: Vec::new(), runs: Vec::new() }
+        Self { terms, generator, earlier: 0, past_trials: Vec::new(), runs: Vec::new() }
     }
 
     /// Returns all trials in order of their numbers, with the data that policies need.
@@ -67,7 +67,7 @@ impl Job {
 
     /// Returns all trials in no particular order.
     fn all(&self) -> impl Iterator<Item = &Trial> {
-        self.past.iter().chain(self.runs.iter().map(|r| &r.trial))
+        self.past_trials.iter().chain(self.runs.iter().map(|r| &r.trial))
     }
 
     /// Returns the trial with this number if all its data are loaded.
@@ -110,7 +110,8 @@ impl Job {
         let mut generator = self.generator.clone();
         let choice = next(&self.terms.spec, &self.trials(), &mut generator)?;
         self.generator = generator;
-        let newest = self.past.last().into_iter().chain(self.runs.last().map(|r| &r.trial)).map(|t| t.number).max();
+        let newest =
+            self.past_trials.last().into_iter().chain(self.runs.last().map(|r| &r.trial)).map(|t| t.number).max();
         let number = newest.unwrap_or(0).max(self.earlier) + 1;
         let trial = Trial {
             number,

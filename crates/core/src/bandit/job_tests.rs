@@ -339,8 +339,9 @@ fn act(job: &mut Job, client: &mut Client, step: Step, now: DateTime<Utc>) {
 }
 
 fn outlined(job: &Job, asked: impl Fn(&Run) -> bool) -> Job {
-    let (runs, past): (Vec<Run>, Vec<Run>) = job.runs.iter().cloned().partition(|r| r.trial.is_running() || asked(r));
-    Job { past: past.into_iter().map(|r| r.trial).collect(), runs, ..job.clone() }
+    let (runs, past_trials): (Vec<Run>, Vec<Run>) =
+        job.runs.iter().cloned().partition(|r| r.trial.is_running() || asked(r));
+    Job { past_trials: past_trials.into_iter().map(|r| r.trial).collect(), runs, ..job.clone() }
 }
 
 fn renew(client: &mut Client) {

@@ -41,7 +41,7 @@ pub(super) fn next(spec: &Spec, trials: &[Trial], generator: &mut Generator) -> 
 /// target; `max_epochs` if that is lower, if β is not set, or if no run has reached its target.
 pub(super) fn patience(spec: &Spec, trials: &[Trial], epoch_cost: Cost) -> u32 {
     let bound = spec.beta.zip(cheapest(trials)).map(|(beta, (cheapest, _))| cheapest * beta);
-    bound.map_or(spec.max_epochs, |bound| whole(bound / epoch_cost).min(spec.max_epochs))
+    bound.map_or(spec.max_epochs, |bound| whole_epochs(bound / epoch_cost).min(spec.max_epochs))
 }
 
 /// Returns the best batch size so far: after pruning, the arm with the highest mean reward; during pruning, the batch
@@ -161,6 +161,6 @@ fn sample(spec: &Spec, trials: &[Trial], arms: &[u64], generator: &mut Generator
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
-fn whole(epochs: f64) -> u32 {
+fn whole_epochs(epochs: f64) -> u32 {
     epochs.floor() as u32
 }

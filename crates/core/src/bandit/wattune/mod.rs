@@ -127,7 +127,7 @@ impl Roughness {
 /// Belief about the cost of a run at each of a job's batch sizes (arms), after a list of trials.
 struct JobBelief {
     /// Observations since the last change of the job, oldest first.
-    seen: Vec<Observation>,
+    observations: Vec<Observation>,
     octaves: Vec<f64>,
     epochs: Belief,
     epoch_cost: Belief,
@@ -152,17 +152,17 @@ struct Best {
 impl JobBelief {
     /// Returns the belief after all trials; `None` if no trial has a result with an epoch.
     fn new(spec: &Spec, trials: &[Trial]) -> Option<Self> {
-        let mut seen: Vec<Observation> = trials.iter().filter_map(|t| Observation::of(spec, t)).collect();
+        let mut observations: Vec<Observation> = trials.iter().filter_map(|t| Observation::of(spec, t)).collect();
         let octaves: Vec<f64> = spec.batch_sizes.iter().map(|b| log2(*b)).collect();
-        let regime::Changes { at: changes, doubtful } = regime::changes(octaves.len(), &seen);
+        let regime::Changes { at: changes, doubtful } = regime::changes(octaves.len(), &observations);
         let present = changes.last().copied().unwrap_or(0);
-        let noise = noise(octaves.len(), &seen[present..]);
-        let begun = *seen.first()?;
+        let noise = noise(octaves.len(), &observations[present..]);
+        let begun = *observations.first()?;
         let mut epochs: Vec<Roughness> = ROUGHER.iter().map(|by| Roughness::new(&octaves, &begun, *by)).collect();
         let mut epoch_cost = Belief::new(&octaves, begun.arm, begun.log_epoch_cost, 0.0, EPOCH_COST);
         let mut last_cost = vec![None; octaves.len()];
         let mut changed = changes.iter().copied().peekable();
-        for (i, s) in seen.iter().enumerate() {
+        for (i, s) in observations.iter().enumerate() {
             if changed.next_if_eq(&i).is_some() {
                 epochs.iter_mut().for_each(|rough| rough.change(&octaves, s));
                 epoch_cost.shift_by_unknown(&octaves, s.arm, CHANGE, Drift { slope: 0.0, ..EPOCH_COST });
@@ -178,11 +178,22 @@ impl JobBelief {
             epochs.iter_mut().for_each(|rough| rough.learn(s, noise));
         }
         let epochs = epochs.into_iter().max_by(|a, b| a.likelihood.total_cmp(&b.likelihood))?.epochs;
-        seen.drain(..present);
-        let first = seen.first()?.arm;
+        observations.drain(..present);
+        let first = observations.first()?.arm;
         let failed: Vec<bool> = spec.batch_sizes.iter().map(|b| has_failed(spec, trials, *b)).collect();
         let tried = last_cost.iter().zip(&failed).map(|(cost, failed)| cost.is_some() || *failed).collect();
-        Some(Self { seen, octaves, epochs, epoch_cost, tried, failed, noise, first, changed: present > 0, doubtful })
+        Some(Self {
+            observations,
+            octaves,
+            epochs,
+            epoch_cost,
+            tried,
+            failed,
+            noise,
+            first,
+            changed: present > 0,
+            doubtful,
+        })
     }
 
     /// Returns the expected cost of a run with an arm's batch size, in joules.
@@ -192,7 +203,7 @@ impl JobBelief {
 
     /// Returns the cheapest arm that reached its target; `None` if no arm has.
     fn best(&self) -> Option<Best> {
-        let reached = |arm: &usize| !self.failed[*arm] && self.seen.iter().any(|s| s.arm == *arm && s.reached);
+        let reached = |arm: &usize| !self.failed[*arm] && self.observations.iter().any(|s| s.arm == *arm && s.reached);
         let all = (0..self.tried.len()).filter(reached).map(|arm| Best { arm, cost: self.cost(arm) });
         all.min_by(|a, b| a.cost.total_cmp(&b.cost))
     }
@@ -202,9 +213,9 @@ impl JobBelief {
         let default = self.cost(self.first);
         #[expect(clippy::cast_precision_loss, reason = "a hundred batch sizes at the most")]
         let others = self.tried.len() as f64 - 1.0;
-        let gained: f64 = self.seen.iter().filter(|s| s.reached).map(|_| (default - best.cost).max(0.0)).sum();
+        let gained: f64 = self.observations.iter().filter(|s| s.reached).map(|_| (default - best.cost).max(0.0)).sum();
         // Stopped runs of the first arm are no loss: they measured its cost, which had to be known.
-        let lost: f64 = self.seen.iter().filter(|s| !s.reached && s.arm != self.first).map(spent).sum();
+        let lost: f64 = self.observations.iter().filter(|s| !s.reached && s.arm != self.first).map(spent).sum();
         ALLOWANCE * others * default + gained - lost
     }
 
@@ -215,7 +226,7 @@ impl JobBelief {
         if self.tried[arm] || allowance >= LEAST * best.cost {
             return allowance;
         }
-        allowance + self.seen.iter().filter(|s| s.reached).map(|_| PUT_BY * best.cost).sum::<f64>()
+        allowance + self.observations.iter().filter(|s| s.reached).map(|_| PUT_BY * best.cost).sum::<f64>()
     }
 
     /// Returns the next arm to explore, given the best arm so far; `None` if exploration has ended.
@@ -245,7 +256,7 @@ impl JobBelief {
     /// Returns true if the allowance suffices for a run of `arm`, which is not the best arm.
     fn affordable(&self, arm: usize, best: Best) -> bool {
         let allowance = self.allowance(best);
-        let of_arm = || self.seen.iter().filter(|s| s.arm == arm);
+        let of_arm = || self.observations.iter().filter(|s| s.arm == arm);
         let survived = of_arm().filter(|s| !s.reached).map(spent).fold(0.0, f64::max);
         let never = !of_arm().any(|s| s.reached);
         if allowance < LEAST * best.cost {
@@ -260,7 +271,7 @@ impl JobBelief {
         let n = self.tried.len();
         let (epochs, epoch_cost) = (self.epochs.draw(generator), self.epoch_cost.draw(generator));
         let known = |k: usize| self.tried[k] || (k > 0 && self.tried[k - 1]) || (k + 1 < n && self.tried[k + 1]);
-        let runs = |k: usize| self.seen.iter().filter(|s| s.arm == k).count();
+        let runs = |k: usize| self.observations.iter().filter(|s| s.arm == k).count();
         let part = |k: usize| if runs(k) == 1 { ONCE } else { TEMPERATURE };
         let drawn: Vec<f64> = (0..n)
             .map(|k| {
@@ -365,8 +376,8 @@ fn has_failed(spec: &Spec, trials: &[Trial], batch_size: u64) -> bool {
     in_a_row >= if of_arm().any(Trial::reached) { 2 } else { 1 }
 }
 
-fn spent(seen: &Observation) -> f64 {
-    seen.epochs * seen.log_epoch_cost.exp()
+fn spent(observation: &Observation) -> f64 {
+    observation.epochs * observation.log_epoch_cost.exp()
 }
 
 /// Adds to each arm the variance of its own deviation from the smooth curve of log epochs. Part of this variance comes
@@ -379,9 +390,9 @@ fn add_residual_variance(epochs: &mut Belief, first: &Observation) {
 }
 
 /// Returns the variance of log epochs among runs with the same batch size.
-fn noise(arms: usize, seen: &[Observation]) -> f64 {
+fn noise(arms: usize, observations: &[Observation]) -> f64 {
     let mut spread = regime::Spread::new(arms);
-    seen.iter().filter(|s| s.reached).for_each(|s| spread.add(s.arm, s.log_epochs));
+    observations.iter().filter(|s| s.reached).for_each(|s| spread.add(s.arm, s.log_epochs));
     spread.pooled(NOISE)
 }
 

@@ -106,11 +106,11 @@ struct Off {
 }
 
 /// Returns the changes of a job that its results show; `seen` has the results, oldest first.
-pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
+pub(super) fn changes(arms: usize, observations: &[Observation]) -> Changes {
     let mut found = Changes { at: Vec::new(), doubtful: None };
     let (mut spread, mut epoch_cost) = (Spread::new(arms), vec![None; arms]);
     let mut off: Option<Off> = None;
-    for (at, s) in seen.iter().enumerate() {
+    for (at, s) in observations.iter().enumerate() {
         found.doubtful = None;
         let dearer = epoch_cost[s.arm].map(|known: f64| s.log_epoch_cost - known).filter(|by| by.abs() > EPOCH_COST);
         let longer = spread.above(s.arm, s.log_epochs);
@@ -126,7 +126,7 @@ pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
                 }
                 found.at.push(since);
                 (spread, epoch_cost) = (Spread::new(arms), vec![None; arms]);
-                for s in &seen[since..at] {
+                for s in &observations[since..at] {
                     learn(&mut spread, &mut epoch_cost, s);
                 }
             }
@@ -135,7 +135,7 @@ pub(super) fn changes(arms: usize, seen: &[Observation]) -> Changes {
             // An outlier on the other side or a normal result: the noise is larger than assumed, and includes the
             // outliers before.
             (_, before) => {
-                let noise = before.map(|o| &seen[o.since..at]).unwrap_or_default();
+                let noise = before.map(|o| &observations[o.since..at]).unwrap_or_default();
                 noise.iter().filter(|s| s.reached && epoch_cost[s.arm].is_some()).for_each(|s| {
                     if spread.above(s.arm, s.log_epochs).is_some_and(|z| z.abs() > FAR) {
                         spread.add(s.arm, s.log_epochs);

@@ -273,8 +273,8 @@ fn two_dearer_or_three_cheaper_results_are_a_change() {
     let known = vec![result(3.0, 5.0); 6];
     for (off, needed) in [(result(4.0, 5.0), 2), (result(3.0, 5.5), 2), (result(2.0, 5.0), 3), (result(3.0, 4.5), 3)] {
         for results in 1..=4 {
-            let seen = [known.clone(), vec![off; results]].concat();
-            let found = super::regime::changes(1, &seen);
+            let observations = [known.clone(), vec![off; results]].concat();
+            let found = super::regime::changes(1, &observations);
             assert_eq!(found.at, if results < needed { vec![] } else { vec![6] }, "{results} like {off:?}");
             assert_eq!(found.doubtful, (results < needed).then_some(0), "{results} like {off:?}");
         }
@@ -283,22 +283,22 @@ fn two_dearer_or_three_cheaper_results_are_a_change() {
 
 #[test]
 fn outliers_on_both_sides_are_noise() {
-    let mut seen = vec![result(3.0, 5.0); 6];
+    let mut observations = vec![result(3.0, 5.0); 6];
     for turn in 0..10 {
-        seen.push(result(if turn % 2 == 0 { 3.6 } else { 2.4 }, 5.0));
+        observations.push(result(if turn % 2 == 0 { 3.6 } else { 2.4 }, 5.0));
     }
-    let found = super::regime::changes(1, &seen);
+    let found = super::regime::changes(1, &observations);
     assert_eq!((found.at, found.doubtful), (vec![], None));
 }
 
 #[test]
 fn outliers_that_proved_to_be_noise_are_remembered() {
-    let mut seen = Vec::new();
+    let mut observations = Vec::new();
     for _ in 0..4 {
-        seen.extend([vec![result(1.4, 5.0); 6], vec![result(1.8, 5.0)]].concat());
+        observations.extend([vec![result(1.4, 5.0); 6], vec![result(1.8, 5.0)]].concat());
     }
-    seen.extend(vec![result(1.8, 5.0); 2]);
-    let found = super::regime::changes(1, &seen);
+    observations.extend(vec![result(1.8, 5.0); 2]);
+    let found = super::regime::changes(1, &observations);
     assert_eq!((found.at, found.doubtful), (vec![], None));
 }
 
