@@ -154,7 +154,7 @@ fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: 
     let policy = HorizonPolicy { fallback: signal.fallback(), ..HorizonPolicy::default() };
     let nothing = CarbonSeries::default();
     let (expected, recent) = match signal.forecast() {
-        Some(forecast) => (&forecast.expected, forecast.known()),
+        Some(forecast) => (&forecast.expected, forecast.known_values()),
         None => (&nothing, CarbonSeries::default()),
     };
     let slots = slots_ahead(signal.model(), expected, (now, until), &policy, planning);
@@ -165,7 +165,7 @@ fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: 
 
 /// Returns the known prices and their mean; `None` if the current price is unknown.
 fn prices(signal: &Signal, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
-    let known = signal.price()?.state.borrow().forecast.as_ref()?.known();
+    let known = signal.price()?.state.borrow().forecast.as_ref()?.known_values();
     known.at(now)?;
     let span = Slot::new(known.start()?, known.end()?)?;
     let (mean, _) = known.mean_over(&span, |price| price.value.get())?;

@@ -35,7 +35,7 @@ pub(in crate::providers) fn follow<V: SignalValue>(forecast: &Forecast<V>) {
     let mut actuals = newest.expected.clone();
     quarantine_past(forecast, &mut actuals, 4.0, middle);
     check_series(&actuals);
-    let known = merged(forecast, newest, middle).known();
+    let known = merged(forecast, newest, middle).known_values();
     assert!(known.points().len() <= 4 * forecast.expected.points().len(), "nothing multiplies");
     check_series(&known);
 }

@@ -294,7 +294,7 @@ impl<V: SignalValue> Forecast<V> {
     }
 
     /// Returns the forecast values, overwritten by actual values where these exist.
-    pub fn known(&self) -> TimeSeries<Quoted<V>> {
+    pub fn known_values(&self) -> TimeSeries<Quoted<V>> {
         let mut known = self.expected.clone();
         known.overwrite(&self.actual);
         known
