@@ -13,7 +13,7 @@ pub(super) const POLICY: Policy = Policy {
     name: "carbon-zeus",
     about: "every half hour the limit of least carbon-time cost at the forecast; rows with a budget lie on the frontier of \
             its knob",
-    mode: RunMode::Swept { decide, own: 0.25 },
+    mode: RunMode::Swept { decide, authors_value: 0.25 },
     learns: true,
 };
 

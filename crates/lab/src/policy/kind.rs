@@ -17,7 +17,7 @@ pub enum RunMode {
         /// Decides with the given value of the knob.
         decide: fn(&View<'_>, f64) -> Decision,
         /// Value of the knob that the policy's authors chose.
-        own: f64,
+        authors_value: f64,
     },
 }
 

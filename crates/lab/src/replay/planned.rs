@@ -30,11 +30,11 @@ pub(super) fn request<'a>(
         objective,
         work: Work::TotalSamples(view.work),
         progress: Progress {
-            samples: view.done,
+            samples: view.samples_done,
             elapsed: view.elapsed,
             reserve: 0.5 * view.profile_error,
             carbon: GramsCo2e::ZERO,
-            past_emissions: view.past,
+            past_emissions: view.past_emissions,
         },
         max_power: view.max_power,
         // The reference intensity converts other costs to carbon; here carbon is the only cost, so that any value will

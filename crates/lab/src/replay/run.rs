@@ -112,7 +112,7 @@ pub(super) struct Run<'a> {
     start: DateTime<Utc>,
     pausing: Option<Pausing>,
     actual: &'a CarbonSeries,
-    done: Samples,
+    samples_done: Samples,
     elapsed: Seconds,
     energy: Joules,
     carbon: GramsCo2e,
@@ -127,7 +127,7 @@ impl<'a> Run<'a> {
             start: setting.start,
             pausing: setting.pausing,
             actual: setting.grid.actual(),
-            done: Samples::ZERO,
+            samples_done: Samples::ZERO,
             elapsed: Seconds::ZERO,
             energy: Joules::ZERO,
             carbon: GramsCo2e::ZERO,
@@ -147,9 +147,9 @@ impl<'a> Run<'a> {
             profile_error: setting.profile_error,
             max_power: self.job.max_power,
             work: self.job.work,
-            done: self.done,
+            samples_done: self.samples_done,
             elapsed: self.elapsed,
-            past: self.past(),
+            past_emissions: self.past_emissions(),
             budget,
             pausing: self.pausing,
             activity: self.activity,
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn past(&self) -> Option<PastEmissions> {
+    fn past_emissions(&self) -> Option<PastEmissions> {
         let intensity = ledger::mean_intensity(self.actual, &Slot::new(self.start, self.now())?)?;
         Some(PastEmissions { intensity, carbon: self.carbon })
     }
@@ -167,7 +167,7 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.job.work - self.done <= self.job.work * ROUNDING
+        self.job.work - self.samples_done <= self.job.work * ROUNDING
     }
 
     fn at(&self, action: &Action) -> (Watts, SamplesPerSecond) {
@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
         }
         let (power, throughput) = self.at(&step.action);
         let works = throughput > SamplesPerSecond::ZERO;
-        let lasts = if works { step.lasts.min((self.job.work - self.done) / throughput) } else { step.lasts };
+        let lasts = if works { step.lasts.min((self.job.work - self.samples_done) / throughput) } else { step.lasts };
         let before = self.now();
         let beyond = || ReplayError::BeyondTrace(self.actual.end().unwrap_or(before));
         let end = self.start.checked_add_signed((self.elapsed + lasts).to_delta()).ok_or_else(beyond)?;
@@ -210,18 +210,18 @@ impl<'a> Run<'a> {
             (same, _) => same,
         };
         self.energy += power * lasts;
-        self.done += throughput * lasts;
+        self.samples_done += throughput * lasts;
         self.elapsed += lasts;
         Ok(())
     }
 
     pub(super) fn end(self) -> Result<Replayed, ReplayError> {
-        let done = CompletedWork {
+        let completed = CompletedWork {
             started: self.start,
             active: self.elapsed,
             stalled: Seconds::ZERO,
             stalled_energy: Joules::ZERO,
-            samples: self.done,
+            samples: self.samples_done,
             energy: self.energy,
             carbon: self.carbon,
         };
@@ -234,7 +234,7 @@ impl<'a> Run<'a> {
             let pace = if self.pausing.is_some() { throughput.max(efficient) } else { throughput };
             Some(curve.power_at(pace)? * (throughput / pace))
         };
-        let against_max = ledger::compare(&done, (ceiling.throughput, ceiling.power), constant, self.actual);
+        let against_max = ledger::compare(&completed, (ceiling.throughput, ceiling.power), constant, self.actual);
         let missing = if self.carbon > GramsCo2e::ZERO {
             ReplayError::BeyondTrace(self.actual.end().unwrap_or(self.start))
         } else {

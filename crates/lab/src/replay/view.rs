@@ -26,11 +26,11 @@ pub struct View<'a> {
     /// All the job's work (W).
     pub work: Samples,
     /// Part of the work that is done.
-    pub done: Samples,
+    pub samples_done: Samples,
     /// Time since the job's start.
     pub elapsed: Seconds,
     /// Emissions since the job's start, and the mean carbon intensity since then; `None` at the start.
-    pub past: Option<PastEmissions>,
+    pub past_emissions: Option<PastEmissions>,
     /// Extra time that the job may take: 0.03 is 3 %. If `None`, the policy uses its own weights.
     pub budget: Option<f64>,
     /// Conditions and costs of pauses; `None` if the job may not pause.
@@ -44,7 +44,7 @@ pub struct View<'a> {
 impl View<'_> {
     /// Returns the work that remains to be done.
     pub fn left(&self) -> Samples {
-        self.work - self.done
+        self.work - self.samples_done
     }
 
     /// Returns the smallest constant throughput, from start to end of the job, that keeps the budget; 0 without a

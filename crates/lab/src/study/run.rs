@@ -170,7 +170,9 @@ impl Case<'_> {
             let replayed = match policy.mode {
                 RunMode::WithinBudget(_) => continue,
                 RunMode::WithinBudgetAndFree(decide) => self.within_trace(policy, None, decide)?,
-                RunMode::Swept { decide, own } => self.within_trace(policy, None, |view| decide(view, own))?,
+                RunMode::Swept { decide, authors_value } => {
+                    self.within_trace(policy, None, |view| decide(view, authors_value))?
+                }
             };
             let figures = replayed.as_ref().map(Figures::of);
             rows.push(CaseResult { row: self.row(policy, None, figures, None), replayed, frontier });
