@@ -219,6 +219,7 @@ mod tests {
         insta::assert_snapshot!(schemas.keys().cloned().collect::<Vec<_>>().join("\n"), @r"
         AccountKind
         AccountView
+        ActualView
         ArmView
         BasisLevel
         BatchEffectView
@@ -271,7 +272,6 @@ mod tests {
         NewEvent
         ObjectiveSpec
         ObjectiveView
-        OutcomeView
         PastForecastView
         Pausable
         PausingCosts

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::HORIZONS_H;
-use crate::controller::view::{OutcomeView, PastForecastView};
+use crate::controller::view::{ActualView, PastForecastView};
 use crate::store::{SourceKey, Store, StoreError};
 use wattune_core::domain::{Forecast, Intensity, Slot};
 use wattune_core::forecast::mean_if_covered;
@@ -17,7 +17,7 @@ pub(crate) struct PastForecasts {
     /// Past forecasts for the current slot.
     pub(crate) of_present: Vec<PastForecastView>,
     /// Latest actual value with the past forecasts for its slot.
-    pub(crate) outcome: Option<OutcomeView>,
+    pub(crate) outcome: Option<ActualView>,
 }
 
 #[derive(Clone, PartialEq)]
@@ -55,7 +55,7 @@ impl PastForecasts {
             None => Vec::new(),
         };
         let outcome = match outcome {
-            Some((slot, intensity)) => Some(OutcomeView {
+            Some((slot, intensity)) => Some(ActualView {
                 start: slot.start(),
                 end: slot.end(),
                 intensity_g_per_kwh: intensity.value.get(),

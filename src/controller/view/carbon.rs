@@ -51,7 +51,7 @@ pub struct CarbonView {
     /// Past forecasts of the active source for the present slot: those known an hour and a day before the slot began.
     pub past_forecasts: Vec<PastForecastView>,
     /// Latest slot for which the active source has published an actual value, with that value; absent without one.
-    pub outcome: Option<OutcomeView>,
+    pub outcome: Option<ActualView>,
     /// Irregularities of the signal's data, and how wattune handles them.
     pub notes: Vec<String>,
     /// Sources of the signal, in the order of the chain.
@@ -71,7 +71,7 @@ pub struct PastForecastView {
 
 /// Actual carbon intensity of a slot.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
-pub struct OutcomeView {
+pub struct ActualView {
     /// Start of the slot.
     pub start: DateTime<Utc>,
     /// End of the slot.

@@ -13,7 +13,7 @@ mod status;
 pub use super::signal::BasisLevel;
 pub use build::{describe_feed, price_view};
 pub use carbon::{
-    CarbonView, IntensityView, OutcomeView, PastForecastView, PresentPrice, PriceSlotView, PriceView, ScoreView,
+    ActualView, CarbonView, IntensityView, PastForecastView, PresentPrice, PriceSlotView, PriceView, ScoreView,
     SourceView,
 };
 pub use devices::{CpuView, CpuZoneView, GpuView, LimitSpanView};

@@ -4,10 +4,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::*;
 use crate::controller::view::{
-    BasisLevel, CarbonView, Circuit, Concern, CpuView, CpuZoneKind, CpuZoneView, EnergyMethod, GpuState, GpuView,
-    IntensityKind, IntensityOrigin, IntensityScope, IntervalView, JobView, LedgerView, Mode, ObjectiveView,
-    OutcomeView, PastForecastView, PlanningView, PresentPrice, RecordedView, SavedView, ScoreView, SettledView,
-    SignalFreshness, SourceView, StorageView,
+    ActualView, BasisLevel, CarbonView, Circuit, Concern, CpuView, CpuZoneKind, CpuZoneView, EnergyMethod, GpuState,
+    GpuView, IntensityKind, IntensityOrigin, IntensityScope, IntervalView, JobView, LedgerView, Mode, ObjectiveView,
+    PastForecastView, PlanningView, PresentPrice, RecordedView, SavedView, ScoreView, SettledView, SignalFreshness,
+    SourceView, StorageView,
 };
 use crate::controller::{CapView, Phase};
 use crate::cpu::CpuSource;
@@ -38,7 +38,7 @@ fn carbon() -> CarbonView {
         bias_g_per_kwh: Some(-3.5),
         fallback_g_per_kwh: 400.0,
         past_forecasts: [(1.0, 141.5), (24.0, 160.0)].map(|(h, g)| past_forecasts(h, g)).to_vec(),
-        outcome: Some(OutcomeView {
+        outcome: Some(ActualView {
             start: at(7_200),
             end: at(9_000),
             intensity_g_per_kwh: 138.0,
