@@ -305,7 +305,7 @@ impl Controller {
                 Err(error) => return self.accounting.record_store_fault(&error),
             };
             if let Some(job) = self.jobs.get_mut(&id) {
-                job.frozen = job.profiler.as_ref().map(|p| p.restarts());
+                job.restarts_at_reference = job.profiler.as_ref().map(|p| p.restarts());
             }
             if let Some(entry) = entry {
                 self.write_entry(entry).await;

@@ -54,7 +54,7 @@ impl Group {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Idling {
     /// Time of the last count.
-    seen: Option<Monotonic>,
+    last_seen: Option<Monotonic>,
     /// Time since the last report in which the job was to do no work.
     pub(crate) since_report: Seconds,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Idling {
 impl Idling {
     /// Counts the time since the last call, if the job was to do no work.
     pub(crate) fn count(&mut self, at: Monotonic, is_idle: bool) {
-        let since = self.seen.replace(at).map_or(Seconds::ZERO, |seen| at.since(seen));
+        let since = self.last_seen.replace(at).map_or(Seconds::ZERO, |last| at.since(last));
         if is_idle {
             self.since_report += since;
         }
@@ -141,12 +141,12 @@ pub(crate) struct Job {
     pub(in crate::controller) setback: Option<Setback>,
     /// Lowest out-of-band cap (power limit set from outside the host) on the job's GPUs when the plan was made; `None`
     /// if no such cap was known.
-    pub(crate) planned_under: Option<PowerLimit>,
+    pub(crate) planned_out_of_band_cap: Option<PowerLimit>,
     /// Reason why a new plan is due; `None` if none is.
     pub(crate) replan: Option<ReplanReason>,
     /// Number of restarts of the profiler when the ledger last recorded the references with which the job's savings are
     /// computed; `None` before the first record.
-    pub(crate) frozen: Option<u32>,
+    pub(crate) restarts_at_reference: Option<u32>,
     pub(crate) phase: Phase,
     /// Reason for the phase, in one sentence.
     pub(crate) reason: String,
@@ -201,9 +201,9 @@ impl Job {
             plan: None,
             unplannable: None,
             setback: None,
-            planned_under: None,
+            planned_out_of_band_cap: None,
             replan: Some(ReplanReason::NewJob),
-            frozen: None,
+            restarts_at_reference: None,
             phase: Phase::Waiting,
             reason: "waiting for the first progress report".into(),
             emissions: HourlyEmissions::default(),
@@ -234,7 +234,7 @@ impl Job {
         let profiler =
             Profiler::new(settings, &ranges, known.record).with_expected_limit(known.expected).with_slack_budget();
         self.profiler = Some(profiler.with_gpus(gpus));
-        self.frozen = self.frozen.map(|_| 0);
+        self.restarts_at_reference = self.restarts_at_reference.map(|_| 0);
         self.key = profile_key(&self.spec, &groups);
         self.full_ceilings = groups.iter().map(|g| g.range.ceiling).collect();
         self.stalls.set_groups(&ranges);

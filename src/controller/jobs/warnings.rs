@@ -50,7 +50,7 @@ impl Job {
     fn broken(&self, is_followed: bool, now: Now) -> Vec<(Broken, Circumstance)> {
         let inevitable = self.judge(&self.best_outcome(now)).into_iter().map(|b| (b, Circumstance::Inevitable));
         let Some(plan) = self.plan.as_ref().filter(|_| is_followed) else { return inevitable.collect() };
-        let how = plan.verdict.circumstance(self.planned_under);
+        let how = plan.verdict.circumstance(self.planned_out_of_band_cap);
         let mut broken: Vec<_> = plan.verdict.broken().iter().map(|broken| (*broken, how)).collect();
         // The plan's check of its promises does not include time lost and carbon emitted since the plan was made.
         let judged: Vec<Promise> = broken.iter().map(|(broken, _)| broken.promise).collect();

@@ -10,23 +10,23 @@ use wattune_core::units::Watts;
 
 impl Job {
     /// Updates the sentence that explains the job's current set point.
-    pub(super) fn explain(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
-        self.explain_choice(now, allowed, held);
+    pub(super) fn explain(&mut self, now: Now, out_of_band_cap: Option<PowerLimit>, reduction: Option<CapReduction>) {
+        self.explain_choice(now, out_of_band_cap, reduction);
         if let Some(why) = self.describe_applied(now) {
             self.reason = format!("{why}: {}", self.reason);
         }
     }
 
-    fn explain_choice(&mut self, now: Now, allowed: Option<PowerLimit>, held: Option<CapReduction>) {
+    fn explain_choice(&mut self, now: Now, out_of_band_cap: Option<PowerLimit>, reduction: Option<CapReduction>) {
         if self.phase == Phase::Profiling {
             let wanted = self.profiler.as_ref().and_then(|p| p.wanted()).and_then(|w| w.iter().map(|s| s.limit).max());
-            if let (Some(cap), Some(wanted)) = (allowed, wanted)
+            if let (Some(cap), Some(wanted)) = (out_of_band_cap, wanted)
                 && cap < wanted
             {
                 self.reason =
                     format!("measuring waits: an out-of-band cap of {cap} is below the {wanted} to be measured");
-            } else if let Some(held) = &held {
-                self.reason = format!("measuring waits for {}: {held}", held.wanted);
+            } else if let Some(reduction) = &reduction {
+                self.reason = format!("measuring waits for {}: {reduction}", reduction.wanted);
             }
         }
         if !matches!(self.phase, Phase::Planned | Phase::Paused) {
@@ -38,8 +38,8 @@ impl Job {
             (None, Some(why)) => format!("no plan, original limits: {why}"),
             (None, None) => "past the end of its plan; original limits".into(),
         };
-        if let Some(held) = held {
-            self.reason = format!("{held} instead of {}: {}", held.wanted, self.reason);
+        if let Some(reduction) = reduction {
+            self.reason = format!("{reduction} instead of {}: {}", reduction.wanted, self.reason);
         }
     }
 }

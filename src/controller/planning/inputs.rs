@@ -43,8 +43,9 @@ pub(super) fn inputs(ids: &[JobId], node: &mut Node<'_>, planning: &PlanSettings
         let why = job.replan.take().unwrap_or(ReplanReason::WithOthers);
         tracing::debug!(job.id = %id, "job {id}: planned again ({why})");
         let input = job.plan_input(&shared, node.gpus, window, now);
-        let before = job.plan.clone().filter(|_| why.is_routine() && job.planned_under == input.allowed);
-        job.planned_under = input.allowed;
+        let before =
+            job.plan.clone().filter(|_| why.is_routine() && job.planned_out_of_band_cap == input.out_of_band_cap);
+        job.planned_out_of_band_cap = input.out_of_band_cap;
         inputs.push(PlanInput { before, better_by: planning.better_by, ..input });
     }
     inputs
@@ -88,7 +89,7 @@ impl Job {
             reference_intensity: outlook.reference,
             prices: outlook.prices.clone(),
             window,
-            allowed: self.out_of_band_cap(gpus),
+            out_of_band_cap: self.out_of_band_cap(gpus),
             dwell: outlook.dwell,
             activity: self.progress.activity,
             errors: outlook.errors.clone(),

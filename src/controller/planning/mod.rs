@@ -28,11 +28,11 @@ pub(super) struct Planner {
     /// The search in progress.
     search: Option<Search>,
     /// Cap and carbon budget for which plans were made last, with the jobs that share them; `None` if there are none.
-    share: Option<SharedBudget>,
+    shared_budget: Option<SharedBudget>,
     /// Shared constraints that the plans in force break, in one sentence each.
     broken: Vec<String>,
     /// Reason why joint planning failed and each job was planned alone.
-    apart: Option<String>,
+    joint_failure: Option<String>,
     /// Duration of the last search.
     took: Option<Seconds>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Planner {
 impl Planner {
     /// Returns a planner without plans.
     pub(super) fn new(settings: PlanSettings) -> Self {
-        Self { settings, search: None, share: None, broken: Vec::new(), apart: None, took: None }
+        Self { settings, search: None, shared_budget: None, broken: Vec::new(), joint_failure: None, took: None }
     }
 
     /// Updates the phase of each job and plans every job that has a reason to be planned. A search that takes longer
@@ -55,14 +55,14 @@ impl Planner {
         if self.search.is_some() {
             return;
         }
-        let share = SharedBudget::of(&node.demand(now), node.cap, budget);
-        self.detect_other_share(node.jobs, share.as_ref());
-        let batch = self.batch(node, budget, share.as_ref(), now);
+        let shared_budget = SharedBudget::of(&node.demand(now), node.cap, budget);
+        self.detect_other_budget(node.jobs, shared_budget.as_ref());
+        let batch = self.batch(node, budget, shared_budget.as_ref(), now);
         if batch.is_empty() {
             return;
         }
-        self.share.clone_from(&share);
-        self.search = Some(Search::start(batch, share, now.monotonic));
+        self.shared_budget.clone_from(&shared_budget);
+        self.search = Some(Search::start(batch, shared_budget, now.monotonic));
         if node.settings.solve_limit_s > Seconds::ZERO {
             self.await_plans(node, budget, node.settings.solve_limit_s).await;
         }
@@ -75,7 +75,7 @@ impl Planner {
         let is_finished = self.search.as_ref().is_some_and(Search::is_finished);
         is_finished
             || node.jobs.get(id).is_some_and(|job| job.is_due(now))
-            || self.share != SharedBudget::of(&node.demand(now), node.cap, budget)
+            || self.shared_budget != SharedBudget::of(&node.demand(now), node.cap, budget)
     }
 
     /// Sets each job's current set point by its plan, with a sentence that explains the set point. Returns the limits
@@ -89,11 +89,11 @@ impl Planner {
         }
         let demand = node.demand(now);
         let grants = node.cap.grants(&demand);
-        let held = |id: &JobId| CapReduction::of(demand.jobs.get(id)?, &grants, &demand, node.cap);
-        let held: Vec<Option<CapReduction>> = ids.iter().map(held).collect();
-        for (id, held) in ids.iter().zip(held) {
+        let of = |id: &JobId| CapReduction::of(demand.jobs.get(id)?, &grants, &demand, node.cap);
+        let reductions: Vec<Option<CapReduction>> = ids.iter().map(of).collect();
+        for (id, reduction) in ids.iter().zip(reductions) {
             if let Some(job) = node.jobs.get_mut(id) {
-                job.explain(now, job.out_of_band_cap(node.gpus), held);
+                job.explain(now, job.out_of_band_cap(node.gpus), reduction);
             }
         }
         grants
@@ -101,7 +101,7 @@ impl Planner {
 
     /// Returns the problems of planning, in one sentence each.
     pub(super) fn problems(&self, now: Now) -> Vec<String> {
-        let apart = self.apart.iter().map(|why| {
+        let joint_failure = self.joint_failure.iter().map(|why| {
             format!(
                 "joint planning of the jobs that share the node's cap or carbon budget failed because of a bug in wattune \
                  ({why}); each job is planned alone, and limits are lowered where their sum exceeds the cap"
@@ -110,12 +110,12 @@ impl Planner {
         let late = self.searching(now).map(|since| {
             format!("planning has taken {:.1} s so far; current plans stay in force meanwhile", since.get())
         });
-        self.broken.iter().cloned().chain(apart).chain(late).collect()
+        self.broken.iter().cloned().chain(joint_failure).chain(late).collect()
     }
 
     /// Returns the shared constraints that a job's plan and those of others break, in one sentence each.
     pub(super) fn broken_for(&self, id: &JobId) -> &[String] {
-        let shares = self.share.as_ref().is_some_and(|share| share.members.contains(id));
+        let shares = self.shared_budget.as_ref().is_some_and(|shared| shared.members.contains(id));
         if shares { &self.broken } else { &[] }
     }
 
@@ -157,9 +157,9 @@ impl Planner {
         // A late result may be for another cap than the current one. Such a result is dropped: its jobs are planned
         // again.
         let is_stale =
-            patience <= Seconds::ZERO && search.share != SharedBudget::of(&node.demand(now), node.cap, budget);
-        let stale = search.share.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
-        self.apart = solved.apart;
+            patience <= Seconds::ZERO && search.shared_budget != SharedBudget::of(&node.demand(now), node.cap, budget);
+        let stale = search.shared_budget.as_ref().filter(|_| is_stale).map(|s| s.members.clone()).unwrap_or_default();
+        self.joint_failure = solved.joint_failure;
         if let Some(broken) = solved.broken.filter(|_| !is_stale) {
             self.broken = broken.iter().map(ToString::to_string).collect();
         }
@@ -182,39 +182,45 @@ impl Planner {
     }
 
     /// If the shared budget changed, requests new plans for the jobs that share it now or shared it before.
-    fn detect_other_share(&mut self, jobs: &mut Jobs, share: Option<&SharedBudget>) {
-        if self.share.as_ref() == share {
+    fn detect_other_budget(&mut self, jobs: &mut Jobs, shared_budget: Option<&SharedBudget>) {
+        if self.shared_budget.as_ref() == shared_budget {
             return;
         }
-        let before = self.share.as_ref().map(|s| s.members.clone()).unwrap_or_default();
-        let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
+        let before = self.shared_budget.as_ref().map(|s| s.members.clone()).unwrap_or_default();
+        let members = shared_budget.map(|s| s.members.as_slice()).unwrap_or_default();
         for id in before.iter().chain(members) {
             if let Some(job) = jobs.get_mut(id) {
                 job.replan.get_or_insert(ReplanReason::OtherShare);
             }
         }
-        if share.is_none() {
-            self.share = None;
-            self.apart = None;
+        if shared_budget.is_none() {
+            self.shared_budget = None;
+            self.joint_failure = None;
             self.broken.clear();
         }
     }
 
     /// Returns the jobs to plan now. If a job that shares the cap or budget is due, all jobs that share it are planned.
-    fn batch(&self, node: &mut Node<'_>, budget: &BudgetAccount, share: Option<&SharedBudget>, now: Now) -> PlanBatch {
+    fn batch(
+        &self,
+        node: &mut Node<'_>,
+        budget: &BudgetAccount,
+        shared_budget: Option<&SharedBudget>,
+        now: Now,
+    ) -> PlanBatch {
         let due = node.jobs.iter().filter(|job| job.is_due(now)).map(|job| job.id.clone());
-        let members = share.map(|s| s.members.as_slice()).unwrap_or_default();
+        let members = shared_budget.map(|s| s.members.as_slice()).unwrap_or_default();
         let (joint, alone): (Vec<JobId>, Vec<JobId>) = due.partition(|id| members.contains(id));
         let mut batch = PlanBatch {
             alone: inputs(&alone, node, &self.settings, now),
             solver: self.settings.solver,
             ..PlanBatch::default()
         };
-        if let Some(share) = share.filter(|_| !joint.is_empty()) {
+        if let Some(shared_budget) = shared_budget.filter(|_| !joint.is_empty()) {
             batch.joint = inputs(members, node, &self.settings, now);
             let ends = batch.joint.iter().filter_map(|b| b.horizon.last()).map(|s| s.slot.end());
             let until = ends.max().unwrap_or(now.utc);
-            batch.cap = share.left(now.utc, until);
+            batch.cap = shared_budget.left(now.utc, until);
             batch.carbon_budget = budget.left(now.utc, until, node.signal.basis().value);
         }
         batch
@@ -223,7 +229,8 @@ impl Planner {
     /// Returns the limits on how often and how fast a job's set points change. Jobs that share a cap have no minimum
     /// time at a set point: their set points change when the joint plan says so.
     fn switching_limits(&self, id: &JobId) -> SwitchingLimits {
-        let shares = self.share.as_ref().is_some_and(|share| share.is_capped() && share.members.contains(id));
+        let shares =
+            self.shared_budget.as_ref().is_some_and(|shared| shared.is_capped() && shared.members.contains(id));
         let dwell = if shares { Seconds::ZERO } else { self.settings.dwell_s };
         SwitchingLimits { dwell, ramp_per_min: self.settings.ramp_w_per_min }
     }

@@ -19,9 +19,9 @@ const LAG: f64 = 0.05;
 const LEAST_LAG: f64 = 0.0002;
 
 impl Job {
-    /// Records a reason to plan the job again, if there is one. `allowed` is the lowest out-of-band cap (power limit
-    /// set from outside the host) on the job's GPUs.
-    pub(super) fn detect_reasons(&mut self, now: Now, allowed: Option<PowerLimit>) {
+    /// Records a reason to plan the job again, if there is one. `out_of_band_cap` is the lowest out-of-band cap (power
+    /// limit set from outside the host) on the job's GPUs.
+    pub(super) fn detect_reasons(&mut self, now: Now, out_of_band_cap: Option<PowerLimit>) {
         let Some(plan) = &self.plan else {
             self.replan.get_or_insert(ReplanReason::NoPlan);
             return;
@@ -35,7 +35,7 @@ impl Job {
         let done = samples - plan.samples_done;
         if self.slot_ended(now) {
             self.replan = Some(ReplanReason::NewSlot);
-        } else if allowed != self.planned_under {
+        } else if out_of_band_cap != self.planned_out_of_band_cap {
             self.replan = Some(ReplanReason::OutOfBandCap);
         } else if self.is_off(planned - done, planned, since, now) {
             self.replan = Some(ReplanReason::OffThePlan);

@@ -36,7 +36,7 @@ pub(super) struct PlanInput {
     /// Errors of past forecasts.
     pub(super) errors: Arc<ErrorPaths>,
     pub(super) window: Seconds,
-    pub(super) allowed: Option<PowerLimit>,
+    pub(super) out_of_band_cap: Option<PowerLimit>,
     pub(super) priority: i32,
     /// Current plan, which stays in force unless a new one costs less by the fraction `better_by`; `None` if the new
     /// plan applies in any case.
@@ -59,12 +59,15 @@ impl PlanInput {
             progress: self.progress,
             max_power: self.max_power,
             reference_intensity: self.reference_intensity,
-            prices: self.prices.as_ref().map(|(known_prices, reference)| Prices { known_prices, reference: *reference }),
+            prices: self
+                .prices
+                .as_ref()
+                .map(|(known_prices, reference)| Prices { known_prices, reference: *reference }),
             dwell: self.dwell,
             activity: self.activity,
             errors: Some(&self.errors),
             window: self.window,
-            allowed: self.allowed,
+            allowed: self.out_of_band_cap,
         }
     }
 
@@ -122,14 +125,14 @@ impl PlanBatch {
                 Ok(Some(made)) => {
                     let made_plans = made.plans.into_iter().map(|plan| plan.map_err(NoPlan::Unplannable));
                     plans.extend(left.iter().map(|job| job.id.clone()).zip(made_plans));
-                    return Solved { plans, broken: Some(made.broken), apart: None };
+                    return Solved { plans, broken: Some(made.broken), joint_failure: None };
                 }
                 Err(why) => why,
             };
             let culprits = planning.culprits(&left, &shared);
             if culprits.is_empty() {
                 plans.extend(left.iter().map(|job| (job.id.clone(), planning.plan(job))));
-                return Solved { plans, broken: None, apart: Some(why) };
+                return Solved { plans, broken: None, joint_failure: Some(why) };
             }
             for job in left.extract_if(.., |job| culprits.contains(&job.id)) {
                 // The job's highest limits are reserved until the next planning, which counts its limits in force
@@ -214,7 +217,7 @@ pub(super) struct Solved {
     /// plans.
     pub(super) broken: Option<Vec<SharedViolation>>,
     /// Reason why joint planning failed and each job was planned alone.
-    pub(super) apart: Option<String>,
+    pub(super) joint_failure: Option<String>,
 }
 
 /// A search in progress.
@@ -224,16 +227,16 @@ pub(super) struct Search {
     pub(super) since: Monotonic,
     /// Cap and carbon budget for which the search was started, with the jobs that share them; `None` if there were
     /// none.
-    pub(super) share: Option<SharedBudget>,
+    pub(super) shared_budget: Option<SharedBudget>,
 }
 
 impl Search {
     /// Starts a search on a thread of its own.
-    pub(super) fn start(batch: PlanBatch, share: Option<SharedBudget>, now: Monotonic) -> Self {
+    pub(super) fn start(batch: PlanBatch, shared_budget: Option<SharedBudget>, now: Monotonic) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let go_on = move || !stopped.load(Ordering::Relaxed);
-        Self { task: tokio::task::spawn_blocking(move || batch.solve(&go_on)), stop, since: now, share }
+        Self { task: tokio::task::spawn_blocking(move || batch.solve(&go_on)), stop, since: now, shared_budget }
     }
 
     /// Returns the plans if the search ends within `patience`. Otherwise returns `None` and asks the search to stop

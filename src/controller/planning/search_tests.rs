@@ -40,7 +40,7 @@ fn input(name: &str) -> PlanInput {
         activity: None,
         errors: Arc::default(),
         window: Seconds::new(86_400.0),
-        allowed: None,
+        out_of_band_cap: None,
         priority: 0,
         before: None,
         better_by: 0.0,
@@ -105,7 +105,7 @@ fn a_job_that_spoils_joint_planning_is_left_out_with_what_its_gpus_may_draw() {
     let planning = Planning { alone: &|job| job.plan(), joint: &joint };
     let solved = batch(&["d"], &["a", "b", "c"], 800.0).solve_by(&planning);
     assert_eq!(outcomes(&solved), (vec!["a", "b", "d"], vec!["c"]));
-    assert_eq!(solved.apart, None);
+    assert_eq!(solved.joint_failure, None);
 }
 
 #[test]
@@ -113,5 +113,5 @@ fn without_a_culprit_all_are_planned_alone() {
     let planning = Planning { alone: &|job| job.plan(), joint: &|_, _| panic!("attempt to divide by zero") };
     let solved = batch(&[], &["a", "b", "c"], 700.0).solve_by(&planning);
     assert_eq!(outcomes(&solved), (vec!["a", "b", "c"], vec![]));
-    assert!(solved.apart.is_some_and(|why| why.contains("divide by zero")));
+    assert!(solved.joint_failure.is_some_and(|why| why.contains("divide by zero")));
 }

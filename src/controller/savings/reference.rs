@@ -35,7 +35,10 @@ impl ReferenceKind {
 pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
     let is_due = |job: &&Job| {
         let restarts = job.profiler.as_ref().map(|p| p.restarts());
-        job.spec.control && job.plan.is_some() && job.is_profiled() && job.frozen.is_none_or(|n| Some(n) < restarts)
+        job.spec.control
+            && job.plan.is_some()
+            && job.is_profiled()
+            && job.restarts_at_reference.is_none_or(|n| Some(n) < restarts)
     };
     jobs.iter().filter(is_due).map(|job| job.id.clone()).collect()
 }
@@ -46,7 +49,7 @@ impl Snapshot<'_> {
     pub(crate) async fn freeze(&self, job: &Job) -> Result<Option<Entry>, StoreError> {
         let Some(plan) = &job.plan else { return Ok(None) };
         let earlier = self.counterfactuals(&job.id).await?;
-        if job.frozen.is_none() && !earlier.is_empty() {
+        if job.restarts_at_reference.is_none() && !earlier.is_empty() {
             return Ok(None);
         }
         let why = if earlier.is_empty() { "its first plan" } else { "it was profiled anew" };
