@@ -201,7 +201,7 @@ impl Controller {
         for (id, w) in self.gpus.take_finished_writes() {
             let what = if w.failed { "power limit refused" } else { "power limit" };
             let (before, enforced) = (w.before, w.shown);
-            let change = Change { what, external: false, before, asked: Some(w.asked), enforced };
+            let change = Change { what, external: false, before, requested: Some(w.requested), enforced };
             self.accounting.record_control(&mut node!(self), &id, change);
         }
         self.gpus.expire_overrides(now);
@@ -439,7 +439,7 @@ impl Controller {
                 Act::Requested { .. } | Act::Clocks(_) => self.accounting.close_interval_of(&mut node!(self), &id),
                 Act::Yielded(external) => {
                     let (what, enforced) = ("external power limit", Some(external.limit));
-                    let change = Change { what, external: true, before: None, asked: None, enforced };
+                    let change = Change { what, external: true, before: None, requested: None, enforced };
                     self.accounting.record_control(&mut node!(self), &id, change);
                     self.jobs.replan_all(ReplanReason::GpuTakenOver);
                 }

@@ -82,8 +82,8 @@ fn await_answers(handles: &[GpuHandle], patience: Seconds) {
     let mut left = patience;
     let silent = |handle: &GpuHandle| {
         handle.refresh();
-        let seen = handle.observe();
-        seen.at.is_none() && seen.fault.is_none()
+        let observed = handle.observe();
+        observed.at.is_none() && observed.fault.is_none()
     };
     while left > Seconds::ZERO && handles.iter().any(silent) {
         std::thread::sleep(step.to_std());
@@ -166,7 +166,7 @@ impl Controller {
                 recorded_until.insert(device, until);
             }
         }
-        let away = recovered_intervals.last_seen.map(|seen| Downtime::until_now(seen, &*parts.clock));
+        let away = recovered_intervals.last_seen.map(|last_seen| Downtime::until_now(last_seen, &*parts.clock));
         let backlog = Backlog { recovered, recorded_until, last_reports, ended_occupancy, away, ..Backlog::default() };
         let fallback = parts.carbon.fallback_g_per_kwh;
         let signal = Signal::new(parts.signal, parts.price, fallback, parts.ranks, parts.clock.utc());

@@ -75,7 +75,7 @@ pub(crate) struct EndedOccupancy {
 
 /// Time from the last daemon's last sign of life to the start of this daemon.
 pub(crate) struct Downtime {
-    pub(super) seen: LastSeen,
+    pub(super) last_seen: LastSeen,
     /// Length of the downtime.
     pub(super) span: Seconds,
     /// Start of this daemon, at the end of the downtime.
@@ -83,19 +83,20 @@ pub(crate) struct Downtime {
 }
 
 impl Downtime {
-    /// Returns the downtime from the last daemon's last sign of life, `seen`, to now.
-    pub(crate) fn until_now(seen: LastSeen, clock: &dyn Clock) -> Self {
-        let by_machine = seen.uptime.zip(clock.uptime()).filter(|(then, now)| seen.boot_id == boot_id() && now >= then);
+    /// Returns the downtime from the last daemon's last sign of life, `last_seen`, to now.
+    pub(crate) fn until_now(last_seen: LastSeen, clock: &dyn Clock) -> Self {
+        let by_machine =
+            last_seen.uptime.zip(clock.uptime()).filter(|(then, now)| last_seen.boot_id == boot_id() && now >= then);
         // The uptime of the same boot is preferred, because the wall clock may have been set meanwhile.
-        let span = by_machine.map_or_else(|| Seconds::from_delta(clock.utc() - seen.at), |(then, now)| now - then);
-        Self { seen, span: span.max(Seconds::ZERO), back: clock.monotonic() }
+        let span = by_machine.map_or_else(|| Seconds::from_delta(clock.utc() - last_seen.at), |(then, now)| now - then);
+        Self { last_seen, span: span.max(Seconds::ZERO), back: clock.monotonic() }
     }
 
     /// Returns the time that was left of a job's lease (longest silence before a job counts as dead) at the last
     /// daemon's last sign of life. A job without a record in that sign of life was registered right afterwards: its
     /// whole lease was left.
     pub(super) fn lease_left(&self, job: &Job) -> Seconds {
-        self.seen.leases.get(&job.id).copied().unwrap_or(job.spec.lease)
+        self.last_seen.leases.get(&job.id).copied().unwrap_or(job.spec.lease)
     }
 }
 

@@ -144,13 +144,13 @@ impl BudgetAccount {
 
     /// Returns the counted emissions within a span; zero if another span is being counted. Energy without a known
     /// carbon intensity counts with the mean intensity of the other energy, or with `otherwise` if there is none.
-    pub(super) fn emitted(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
+    pub(super) fn counted_emissions(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
         let counted = self.counted.as_ref().filter(|(of, _)| of == span);
         counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.sum().estimate(otherwise))
     }
 
     /// Returns the rest of the budget for each span from `now` up to `until`; an empty series without a budget. Energy
-    /// without a known carbon intensity counts as in [`Self::emitted`].
+    /// without a known carbon intensity counts as in [`Self::counted_emissions`].
     pub(crate) fn left(
         &self,
         now: DateTime<Utc>,
@@ -159,7 +159,7 @@ impl BudgetAccount {
     ) -> TimeSeries<GramsCo2e> {
         let Some(limit) = self.settings.limit() else { return TimeSeries::default() };
         let spans = self.settings.spans(now, until).into_iter();
-        let left = |span: Slot| (span, limit - self.emitted(&span, otherwise));
+        let left = |span: Slot| (span, limit - self.counted_emissions(&span, otherwise));
         TimeSeries::from_points(spans.map(left).collect()).0
     }
 }

@@ -87,8 +87,8 @@ impl Accounting {
     /// Returns a GPU's open interval as it would be closed with the newest reading of the GPU's energy; `None` if it
     /// need not be stored.
     fn open_interval_of(&self, node: &Node<'_>, gpu: &Gpu) -> Option<OpenIntervalRecord> {
-        let (seen, interval, device) = (&gpu.seen, gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
-        let reading = EnergyReading { at: seen.metered_at?, metered: seen.metered, counter: seen.counter };
+        let (observed, interval, device) = (&gpu.observed, gpu.interval.as_ref()?, DeviceId::from(gpu.id()));
+        let reading = EnergyReading { at: observed.metered_at?, metered: observed.metered, counter: observed.counter };
         if reading.counter.is_some() && gpu.has_many_jobs() {
             // A row per job every few seconds is too much to write, and after a kill the counter still has the
             // interval's energy.

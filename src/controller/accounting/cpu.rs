@@ -28,18 +28,18 @@ impl Accounting {
     pub(crate) fn observe_cpu(&mut self) {
         let Some(handle) = &self.cpu.handle else { return };
         handle.refresh();
-        self.cpu.seen = handle.observe();
+        self.cpu.observed = handle.observe();
         self.open_zone_intervals();
     }
 
     /// Returns the job of each process that belongs to a job, by process id.
     pub(crate) fn process_owners(&self) -> &BTreeMap<u32, JobId> {
-        &self.cpu.seen.usage.owners
+        &self.cpu.observed.usage.owners
     }
 
     fn open_zone_intervals(&mut self) {
-        let seen = self.cpu.seen.clone();
-        for zone in &seen.zones {
+        let observed = self.cpu.observed.clone();
+        for zone in &observed.zones {
             if self.cpu.zones.contains_key(&zone.device) {
                 continue;
             }
@@ -51,14 +51,14 @@ impl Accounting {
             let last = self.backlog.recovered.iter().position(|c| c.device == device);
             let mut rebased_before = 0;
             if let Some(last) = last.map(|i| self.backlog.recovered.swap_remove(i)) {
-                let gap = self.gap_of(zone, &last, at, seen.usage.booted);
+                let gap = self.gap_of(zone, &last, at, observed.usage.booted);
                 self.backlog.intervals.extend(gap.iter().cloned());
                 let recorded = gap.iter().map(|row| row.energy).sum();
                 let moved = ledger::rebased(last.counter, counter, recorded);
                 rebased_before = last.rebased_mj + moved - zone.metered.rebased_mj;
             }
             let interval = OpenInterval::open(device.clone(), at, zone.metered);
-            let open = OpenZone { interval, rebased_before, time: seen.time.clone() };
+            let open = OpenZone { interval, rebased_before, time: observed.time.clone() };
             self.backlog.checkpoints.extend(open.checkpoint(zone, at.utc));
             self.cpu.zones.insert(device, open);
         }
@@ -102,7 +102,7 @@ impl Accounting {
     /// Closes the intervals of zones that `due` accepts or whose attribution rule changed, if they are long enough to
     /// be measured.
     pub(crate) fn close_zones(&mut self, due: impl Fn(&OpenInterval) -> bool) {
-        let seen = self.cpu.seen.clone();
+        let observed = self.cpu.observed.clone();
         let devices: Vec<DeviceId> = self.cpu.zones.keys().cloned().collect();
         for device in devices {
             let read = self.cpu.read(&device).filter(|(zone, _)| zone.counter_uj.is_some());
@@ -111,13 +111,13 @@ impl Accounting {
             if !(open.interval.has_rule_changes() || due(&open.interval)) {
                 continue;
             }
-            let time = open.time(&seen.time);
+            let time = open.time(&observed.time);
             let lost = open.interval.has_lost_energy(zone.metered).then(|| open.interval.start());
             let Some(rows) = open.interval.close(at, zone.metered, &AttributionRule::CpuTime(time)) else { continue };
             if let Some(from) = lost {
                 self.ledger.record_lost(&device, from, open.interval.start(), RESET);
             }
-            open.time = seen.time.clone();
+            open.time = observed.time.clone();
             self.backlog.intervals.extend(rows);
             self.backlog.checkpoints.retain(|c| c.device != device);
             self.backlog.checkpoints.extend(open.checkpoint(&zone, open.interval.start()));
@@ -126,7 +126,7 @@ impl Accounting {
 
     /// Returns the open intervals of zones as they would be closed now.
     pub(crate) fn open_zones(&self) -> Vec<OpenIntervalRecord> {
-        let time = &self.cpu.seen.time;
+        let time = &self.cpu.observed.time;
         let open = |(device, open): (&DeviceId, &OpenZone)| {
             let (zone, at) = self.cpu.read(device)?;
             let rule = AttributionRule::CpuTime(open.time(time));
@@ -140,12 +140,12 @@ impl Accounting {
     /// began. If a zone cannot be read now, the zone's energy is attributed later, by the CPU time up to now.
     fn split_zones(&mut self) {
         self.close_zones(|_| true);
-        let seen = self.cpu.seen.clone();
-        let Some(at) = seen.at else { return };
+        let observed = self.cpu.observed.clone();
+        let Some(at) = observed.at else { return };
         for open in self.cpu.zones.values_mut().filter(|open| open.interval.is_unread(at.monotonic, Seconds::ZERO)) {
-            let time = open.time(&seen.time);
+            let time = open.time(&observed.time);
             open.interval.change_rule(at.monotonic, AttributionRule::CpuTime(time));
-            open.time = seen.time.clone();
+            open.time = observed.time.clone();
         }
     }
 
@@ -220,7 +220,7 @@ impl Accounting {
 
     /// Returns the CPUs as the API shows them; `None` if the daemon does not read them.
     pub(crate) fn cpu_view(&self) -> Option<CpuView> {
-        let (handle, seen) = (self.cpu.handle.as_ref()?, &self.cpu.seen);
+        let (handle, observed) = (self.cpu.handle.as_ref()?, &self.cpu.observed);
         let zone = |zone: &ZoneState| CpuZoneView {
             device: zone.device.to_string(),
             zone: zone_name(&zone.device),
@@ -238,28 +238,29 @@ impl Accounting {
             counter_changes: zone.moves,
             problem: zone.problem.clone(),
         };
-        let unread = seen.zones.iter().filter_map(|zone| Some(format!("{}: {}", zone.device, zone.problem.as_ref()?)));
+        let unread =
+            observed.zones.iter().filter_map(|zone| Some(format!("{}: {}", zone.device, zone.problem.as_ref()?)));
         Some(CpuView {
             source: handle.source(),
             simulated: handle.source() == CpuSource::Simulated,
-            cores: seen.usage.cores,
-            zones: seen.zones.iter().map(zone).collect(),
-            problems: seen.problems.iter().chain(&seen.usage.problem).cloned().chain(unread).collect(),
+            cores: observed.usage.cores,
+            zones: observed.zones.iter().map(zone).collect(),
+            problems: observed.problems.iter().chain(&observed.usage.problem).cloned().chain(unread).collect(),
         })
     }
 
     /// Returns the problems of the CPUs, one sentence each. That the machine has no RAPL energy counters is no problem
     /// here; [`Self::cpu_view`] shows it.
     pub(crate) fn cpu_problems(&self) -> Vec<String> {
-        let seen = &self.cpu.seen;
-        let of_all = seen.problems.iter().filter(|_| !seen.zones.is_empty()).chain(&seen.usage.problem);
+        let observed = &self.cpu.observed;
+        let of_all = observed.problems.iter().filter(|_| !observed.zones.is_empty()).chain(&observed.usage.problem);
         let of_all = of_all.map(|problem| format!("CPU: {problem}"));
-        of_all.chain(seen.zones.iter().flat_map(ZoneState::concerns)).collect()
+        of_all.chain(observed.zones.iter().flat_map(ZoneState::concerns)).collect()
     }
 
     /// Returns a running job's processes as the API shows them.
     pub(crate) fn processes_view(&self, job: &JobId, processes: &Processes) -> ProcessesView {
-        let usage = self.cpu.seen.usage.jobs.get(job);
+        let usage = self.cpu.observed.usage.jobs.get(job);
         ProcessesView {
             running: usage.map(|usage| usage.running),
             #[expect(clippy::cast_precision_loss, reason = "for display")]

@@ -30,7 +30,8 @@ impl Accounting {
                 || boundary.is_some_and(|b| interval.start() < b && b <= now.utc)
         };
         // The interval of an unresponsive GPU stays due, but cannot be closed before the GPU answers.
-        let closes = |gpu: &Gpu, interval: &OpenInterval| gpu.seen.metered_at.is_some_and(|at| interval.can_close(at));
+        let closes =
+            |gpu: &Gpu, interval: &OpenInterval| gpu.observed.metered_at.is_some_and(|at| interval.can_close(at));
         // An interval has a row per job. On a GPU with many jobs intervals are therefore longer, but end with the
         // carbon signal's slot.
         let waits = |gpu: &Gpu, interval: &OpenInterval| {
@@ -64,12 +65,13 @@ impl Accounting {
     /// Closes a GPU's open interval, if it is long enough to be measured.
     fn close_interval_now(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let Some(gpu) = node.gpus.get(id) else { return };
-        let seen = &gpu.seen;
-        let newest = seen.metered_at.map(|at| EnergyReading { at, metered: seen.metered, counter: seen.counter });
+        let observed = &gpu.observed;
+        let newest =
+            observed.metered_at.map(|at| EnergyReading { at, metered: observed.metered, counter: observed.counter });
         // Energy that was used while the GPU did not respond is divided over that time alone: the interval is closed at
         // the first reading afterwards, and again at the newest reading.
         let turned = gpu.interval.as_ref().is_some_and(OpenInterval::has_rule_changes);
-        for reading in seen.after_gap.filter(|_| turned).into_iter().chain(newest) {
+        for reading in observed.after_gap.filter(|_| turned).into_iter().chain(newest) {
             self.close_interval_at(node, id, reading);
         }
     }
@@ -174,7 +176,7 @@ impl Accounting {
         // would come after the job's final account.
         let is_due = |interval: &OpenInterval| !is_leaving || interval.is_unread(now, node.settings.sample_s);
         // A GPU without readings has no energy to attribute.
-        if gpu.seen.metered_at.is_none() || !gpu.interval.as_ref().is_some_and(is_due) {
+        if gpu.observed.metered_at.is_none() || !gpu.interval.as_ref().is_some_and(is_due) {
             return;
         }
         let Some(rule) = self.rule_of(node, id) else { return };

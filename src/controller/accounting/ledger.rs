@@ -54,7 +54,7 @@ pub(crate) struct Ledger {
     pub(super) lost: u64,
     /// Gaps of the last 24 hours: first the state at the count, second the number of gaps with known energy, third the
     /// number with unknown energy. `None` before the first count.
-    pub(super) of_the_day: Option<(Counted, u64, u64)>,
+    pub(super) gaps_last_day: Option<(Counted, u64, u64)>,
     pub(super) closed_at: Option<DateTime<Utc>>,
     pub(super) difference_mj: u64,
     pub(super) settlements: u64,

@@ -103,7 +103,7 @@ impl Accounting {
     /// Returns the budget's current span as the API shows it; `None` without a budget, or once its single span is over.
     pub(crate) fn budget_view(&self, jobs: &Jobs, signal: &Signal, now: DateTime<Utc>) -> Option<BudgetView> {
         let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
-        let emitted = self.budget.emitted(&span, signal.basis().value);
+        let counted = self.budget.counted_emissions(&span, signal.basis().value);
         let ahead = Slot::new(now.max(span.start()), span.end())?;
         let planned: GramsCo2e =
             jobs.iter().filter_map(|job| job.plan.as_ref()).map(|plan| plan.carbon_within(&ahead)).sum();
@@ -111,9 +111,9 @@ impl Accounting {
             from: span.start(),
             until: span.end(),
             limit_g: limit.get(),
-            emissions_g: emitted.get(),
-            left_g: (limit - emitted).get(),
-            expected_g: (emitted + planned).get(),
+            emissions_g: counted.get(),
+            left_g: (limit - counted).get(),
+            expected_g: (counted + planned).get(),
         })
     }
 

@@ -27,39 +27,39 @@ const CLOCK_CHANGE: Seconds = Seconds::new(3700.0);
 const GIVEN_UP: Seconds = Seconds::new(3600.0);
 /// Longest time between two records of a GPU without a counter in which no energy counts as lost: sensors do not
 /// measure faster.
-const PAUSE: TimeDelta = TimeDelta::milliseconds(200);
+const MAX_UNRECORDED: TimeDelta = TimeDelta::milliseconds(200);
 
 impl Accounting {
     /// Opens the interval of each GPU that answers for the first time. Once a GPU's counter is read, the increase of
     /// the counter since the last daemon's checkpoint is recorded in intervals of its own.
     pub(crate) fn open_intervals(&mut self, node: &mut Node<'_>) {
         let now = node.now();
-        let answers = |gpu: &Gpu| gpu.seen.at.is_some() && gpu.seen.fault.is_none();
+        let answers = |gpu: &Gpu| gpu.observed.at.is_some() && gpu.observed.fault.is_none();
         let is_new = |gpu: &&Gpu| gpu.interval.is_none() && answers(gpu);
         let ids: Vec<GpuId> = node.gpus.iter().filter(is_new).map(|gpu| gpu.id().clone()).collect();
         for id in ids {
             let device = DeviceId::from(&id);
             let is_known = self.backlog.recovered.iter().any(|c| c.device == device);
             let Some(gpu) = node.gpus.get_mut(&id) else { continue };
-            if is_known && gpu.seen.metered_at.is_none() {
+            if is_known && gpu.observed.metered_at.is_none() {
                 // If the interval were opened before the first metered value, it would include energy of the gap before
                 // it.
                 continue;
             }
-            gpu.interval = Some(OpenInterval::open(device.clone(), now, gpu.seen.metered));
-            gpu.opened = Some((now, gpu.seen.metered));
+            gpu.interval = Some(OpenInterval::open(device.clone(), now, gpu.observed.metered));
+            gpu.opened = Some((now, gpu.observed.metered));
             if is_known {
                 continue;
             }
-            let Some(counter) = gpu.seen.counter else {
+            let Some(counter) = gpu.observed.counter else {
                 if let Some(until) =
-                    self.backlog.recorded_until.remove(&device).filter(|until| now.utc - *until > PAUSE)
+                    self.backlog.recorded_until.remove(&device).filter(|until| now.utc - *until > MAX_UNRECORDED)
                 {
                     self.ledger.record_lost(&device, until, now.utc, NOT_KEPT);
                 }
                 continue;
             };
-            let (holders, rebased_mj) = (gpu.holders(), gpu.rebased_before + gpu.seen.metered.rebased_mj);
+            let (holders, rebased_mj) = (gpu.holders(), gpu.rebased_before + gpu.observed.metered.rebased_mj);
             let (at, read_from, estimated) = (now.utc, None, Millijoules::ZERO);
             let point = Checkpoint { device, counter, at, read_from, holders, rebased_mj, estimated };
             self.backlog.checkpoints.push(point);
@@ -79,7 +79,7 @@ impl Accounting {
         let spans = self.occupancy_of(node, id, self.backlog.recovered[place].at);
         let Some(gpu) = node.gpus.get_mut(id) else { return };
         let (Some((opened, first)), Some(interval)) = (gpu.opened, &gpu.interval) else { return };
-        let Some(counter) = gpu.seen.counter else {
+        let Some(counter) = gpu.observed.counter else {
             if now.monotonic.since(opened.monotonic) > GIVEN_UP && !std::mem::replace(&mut gpu.is_given_up, true) {
                 // The energy up to `recorded` is known: earlier daemons integrated the GPU's power.
                 let recorded = self.backlog.recorded_until.get(&device).copied();
@@ -89,12 +89,12 @@ impl Accounting {
             return;
         };
         let last = self.backlog.recovered.swap_remove(place);
-        let (metered, estimated) = (gpu.seen.metered, last.estimated + gpu.seen.metered.since_opened(&first));
+        let (metered, estimated) = (gpu.observed.metered, last.estimated + gpu.observed.metered.since_opened(&first));
         // The counter's reading when the interval was opened, or the counter's first reading after that.
         let shown = metered.reading_before(counter, &first);
         let gained = shown.checked_since(last.counter);
         let away = Seconds::from_delta(now.utc - last.at);
-        let highest = gpu.handle.capabilities().highest_power(gpu.seen.reading.requested);
+        let highest = gpu.handle.capabilities().highest_power(gpu.observed.reading.requested);
         let possible = ledger::PowerBound { highest, slack: CLOCK_CHANGE }.energy_within(away);
         let used = gained.unwrap_or(shown);
         // If the wall clock was set back, the time since the checkpoint is unknown, and so is the energy that is
@@ -152,10 +152,10 @@ impl Accounting {
         let span = |from, until| OccupancySpan { job: job.id.clone(), from, until };
         let Some(heard) = self.backlog.last_reports.get(&job.id) else { return vec![span(job.registered_at, None)] };
         let away = self.backlog.away.as_ref();
-        let was_there = away.filter(|away| away.seen.leases.contains_key(&job.id));
+        let was_there = away.filter(|away| away.last_seen.leases.contains_key(&job.id));
         // If the wall clock was set back, a job's registration may seem later than it was.
         let from = match was_there {
-            Some(away) if job.registered_at > away.seen.at => since.min(job.registered_at),
+            Some(away) if job.registered_at > away.last_seen.at => since.min(job.registered_at),
             _ => job.registered_at,
         };
         let goes_on = match away {
@@ -169,7 +169,7 @@ impl Accounting {
         if goes_on {
             return vec![span(from, None)];
         }
-        let last = was_there.map_or(*heard, |away| away.seen.at.max(*heard));
+        let last = was_there.map_or(*heard, |away| away.last_seen.at.max(*heard));
         let before = (last - since >= SHORTEST_SPAN).then(|| span(from, Some(last)));
         before.into_iter().chain(job.is_alive().then(|| span(node.started_at, None))).collect()
     }

@@ -113,13 +113,13 @@ impl Accounting {
         minute: DateTime<Utc>,
     ) -> Result<(), StoreError> {
         let found = (minute, self.ledger.gaps, self.ledger.lost);
-        if self.ledger.of_the_day.is_some_and(|(at, ..)| at == found) {
+        if self.ledger.gaps_last_day.is_some_and(|(at, ..)| at == found) {
             return Ok(());
         }
         let Some(day) = Slot::new(now - TimeDelta::days(1), now + TimeDelta::hours(1)) else { return Ok(()) };
         let (known, unknown): (Vec<_>, Vec<_>) =
             node.store.gaps(&day).await?.into_iter().partition(|gap| gap.energy.is_ok());
-        self.ledger.of_the_day = Some((found, known.len() as u64, unknown.len() as u64));
+        self.ledger.gaps_last_day = Some((found, known.len() as u64, unknown.len() as u64));
         Ok(())
     }
 
@@ -204,8 +204,8 @@ impl Accounting {
             gaps: ledger.gaps,
             gap_j: joules(of_gaps.map(|(_, energy)| *energy).sum()),
             unknown_gaps: ledger.lost,
-            gaps_last_day: ledger.of_the_day.map(|(_, known, _)| known),
-            unknown_gaps_last_day: ledger.of_the_day.map(|(.., unknown)| unknown),
+            gaps_last_day: ledger.gaps_last_day.map(|(_, known, _)| known),
+            unknown_gaps_last_day: ledger.gaps_last_day.map(|(.., unknown)| unknown),
             difference_j: joules(Millijoules::new(ledger.difference_mj)),
             settlements: ledger.settlements,
             pending_hours: ledger.pending.iter().map(|(hour, _)| hour).collect::<BTreeSet<_>>().len() as u64,
@@ -239,7 +239,7 @@ impl Accounting {
             what: change.what.into(),
             device: DeviceId::from(id),
             before_mw: milliwatts(change.before),
-            asked_mw: milliwatts(change.asked),
+            asked_mw: milliwatts(change.requested),
             enforced_mw: milliwatts(change.enforced),
         }));
     }
@@ -250,7 +250,7 @@ pub(crate) struct Change {
     pub(crate) what: &'static str,
     pub(crate) external: bool,
     pub(crate) before: Option<PowerLimit>,
-    pub(crate) asked: Option<PowerLimit>,
+    pub(crate) requested: Option<PowerLimit>,
     pub(crate) enforced: Option<PowerLimit>,
 }
 

@@ -16,7 +16,7 @@ use wattune_core::units::Millijoules;
 #[derive(Default)]
 pub(crate) struct Processors {
     pub(super) handle: Option<CpuHandle>,
-    pub(crate) seen: Arc<Observation>,
+    pub(crate) observed: Arc<Observation>,
     pub(super) zones: BTreeMap<DeviceId, OpenZone>,
 }
 
@@ -63,8 +63,8 @@ impl Processors {
     /// Returns the state of a zone (first) and the time of its reading (second). `None` if the newest observation could
     /// not read the zone, whose interval then stays open.
     pub(super) fn read(&self, device: &DeviceId) -> Option<(&ZoneState, Now)> {
-        let zone = self.seen.zones.iter().find(|zone| zone.device == *device)?;
-        let at = zone.at.filter(|at| self.seen.at == Some(*at) && zone.problem.is_none())?;
+        let zone = self.observed.zones.iter().find(|zone| zone.device == *device)?;
+        let at = zone.at.filter(|at| self.observed.at == Some(*at) && zone.problem.is_none())?;
         Some((zone, at))
     }
 }

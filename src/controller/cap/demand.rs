@@ -57,7 +57,7 @@ impl Demand<'_> {
     /// Returns the purpose of a GPU's limit, which decides when the limit is lowered under the cap.
     pub(crate) fn purpose(&self, gpu: &Gpu) -> LimitPurpose {
         let owner = gpu.owner.as_ref().and_then(|id| self.jobs.get(id));
-        let is_silent = gpu.seen.fault.is_some() || gpu.seen.reading.requested.is_none();
+        let is_silent = gpu.observed.fault.is_some() || gpu.observed.reading.requested.is_none();
         let not_ours = gpu.external.is_some() || gpu.handle.capabilities().why_no_control().is_some();
         if is_silent || not_ours {
             return LimitPurpose::Fixed;

@@ -32,7 +32,7 @@ pub(crate) fn restore_within(
         }
         let observations = read_all(handles, timeout);
         let requests: Vec<Option<LimitRequest>> =
-            handles.iter().zip(&observations).map(|(h, seen)| request(h, seen, journal)).collect();
+            handles.iter().zip(&observations).map(|(h, observed)| request(h, observed, journal)).collect();
         let grants = allocate(&requests.iter().flatten().copied().collect::<Vec<_>>(), Some(cap));
         let mut grants = grants.into_iter();
         let mut now = Vec::new();
@@ -78,15 +78,15 @@ fn read_all(handles: &[GpuHandle], timeout: Seconds) -> Vec<Observation> {
     thread::scope(|scope| {
         let read = |handle: &GpuHandle| handle.read_and_wait(timeout).unwrap_or_else(|_| handle.observe());
         let reading: Vec<_> = handles.iter().map(|handle| (handle, scope.spawn(move || read(handle)))).collect();
-        reading.into_iter().map(|(handle, seen)| seen.join().unwrap_or_else(|_| handle.observe())).collect()
+        reading.into_iter().map(|(handle, observed)| observed.join().unwrap_or_else(|_| handle.observe())).collect()
     })
 }
 
 /// Returns a GPU's request for a part of the cap when the daemon ends: its original limit, or the limit in force if
 /// wattune has none to restore. `None` if neither the GPU's limit nor its range is known.
-fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<LimitRequest> {
+fn request(handle: &GpuHandle, observed: &Observation, journal: &Journal) -> Option<LimitRequest> {
     let range = handle.capabilities().limits.as_ref().ok().copied();
-    let in_force = seen.reading.requested.max(seen.reading.enforced).or(range.map(|r| r.max))?;
+    let in_force = observed.reading.requested.max(observed.reading.enforced).or(range.map(|r| r.max))?;
     let fixed = LimitRequest {
         in_force,
         wanted: in_force,
@@ -99,8 +99,8 @@ fn request(handle: &GpuHandle, seen: &Observation, journal: &Journal) -> Option<
     let observed = ObservedLimit {
         current: in_force,
         default: Some(range.default),
-        counter: seen.counter,
-        restarted: seen.restarts() > 0,
+        counter: observed.counter,
+        restarted: observed.restarts() > 0,
     };
     match restore_action(entry, journal.boot_id(), &observed) {
         RestoreAction::LeaveExternal(_) => Some(fixed),

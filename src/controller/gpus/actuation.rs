@@ -62,7 +62,7 @@ impl Gpu {
 
     /// Returns the present limit if the GPU responds and no write is in flight.
     fn free_to_set(&self) -> Option<PowerLimit> {
-        self.seen.reading.requested.filter(|_| self.writes.in_flight.is_none() && self.seen.fault.is_none())
+        self.observed.reading.requested.filter(|_| self.writes.in_flight.is_none() && self.observed.fault.is_none())
     }
 
     /// Records in the journal that wattune's last write took effect, once `current` shows it. The limit that the GPU
@@ -84,8 +84,8 @@ impl Gpu {
     /// Records the GPU's original limit in the journal, if a job controls the GPU and wattune may set its limit.
     pub(super) fn journal_original(&self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
         let is_free_to_set = self.owner.is_some() && !self.is_writing() && self.why_no_control().is_none();
-        match self.seen.reading.requested.filter(|_| is_free_to_set) {
-            Some(current) => journal.record_original(self.id(), current, self.seen.counter, now.utc),
+        match self.observed.reading.requested.filter(|_| is_free_to_set) {
+            Some(current) => journal.record_original(self.id(), current, self.observed.counter, now.utc),
             None => Ok(()),
         }
     }
@@ -94,7 +94,7 @@ impl Gpu {
     /// the GPU. This limit is left alone.
     pub(super) fn respect_external_limit(&mut self, journal: &Journal) {
         let default = self.range().map(|range| range.default);
-        self.external = journal.external_limit(self.id(), self.seen.reading.requested, default);
+        self.external = journal.external_limit(self.id(), self.observed.reading.requested, default);
     }
 
     /// Yields to an external writer if one has set the present limit: records the limit in the journal as external, and
@@ -119,7 +119,7 @@ impl Gpu {
         }
         let written = self.writes.limit?;
         if current.same_as(written.requested) || self.shows_written(current) {
-            self.writes.restarts_seen = self.seen.restarts();
+            self.writes.restarts_seen = self.observed.restarts();
             return None;
         }
         self.writes.limit = None;
@@ -162,12 +162,12 @@ impl Gpu {
 
     fn observed_limit(&self, current: PowerLimit) -> ObservedLimit {
         let default = self.range().map(|range| range.default);
-        ObservedLimit { current, default, counter: self.seen.counter, restarted: self.has_restarted() }
+        ObservedLimit { current, default, counter: self.observed.counter, restarted: self.has_restarted() }
     }
 
     /// Returns whether the GPU or its driver may have restarted since the GPU last showed wattune's limit.
     fn has_restarted(&self) -> bool {
-        self.arrived_late || self.seen.restarts() > self.writes.restarts_seen
+        self.arrived_late || self.observed.restarts() > self.writes.restarts_seen
     }
 
     fn pursue(
@@ -188,10 +188,10 @@ impl Gpu {
         }
         // The driver rounded or did not keep the limit, or the last attempt to write it failed.
         let has_failed = is_requested || (self.writes.error.is_some() && self.writes.last_limit == Some(limit));
-        if (is_requested && self.deviation.is_none()) || (has_failed && self.waits_to_write_again(now)) {
+        if (is_requested && self.deviation.is_none()) || (has_failed && self.is_backing_off(now)) {
             return Ok(Act::Nothing);
         }
-        journal.record_write(&self.id().clone(), current, limit, self.seen.counter, now.utc)?;
+        journal.record_write(&self.id().clone(), current, limit, self.observed.counter, now.utc)?;
         self.writes.is_restoring = false;
         self.request_write(Write::PowerLimit(limit), now);
         Ok(Act::Requested { from: current, to: limit })
@@ -216,7 +216,7 @@ impl Gpu {
                 self.forget_original(journal).map(|()| Act::Nothing)
             }
             RestoreAction::AlreadyRestored => match entry.original_persistence {
-                Some(on) if self.seen.reading.persistence == Some(!on) && self.persistence_denied.is_none() => {
+                Some(on) if self.observed.reading.persistence == Some(!on) && self.persistence_denied.is_none() => {
                     self.request_write(Write::Persistence(on), now);
                     Ok(Act::Nothing)
                 }
@@ -266,7 +266,7 @@ impl Gpu {
     /// # Errors
     /// If the journal cannot be written; then nothing is written to the GPU.
     pub(crate) fn persist(&mut self, journal: &mut Journal, now: Now) -> Result<(), JournalError> {
-        let (off, limit) = (self.seen.reading.persistence == Some(false), self.seen.reading.requested);
+        let (off, limit) = (self.observed.reading.persistence == Some(false), self.observed.reading.requested);
         let id = self.id().clone();
         let tried = journal.entry(&id).is_some_and(|e| e.original_persistence.is_some());
         let hindered = tried || self.persistence_denied.is_some() || self.why_no_control().is_some();

@@ -20,11 +20,11 @@ const TRY_AGAIN: Seconds = Seconds::new(2.0);
 impl Gpu {
     /// Compares the reported clock with wattune's lock or, without a lock, records the highest clock.
     pub(crate) fn observe_clocks(&mut self) {
-        let restarts = self.seen.restarts();
-        if self.clocks.held.is_some_and(|h| h.restarts != restarts) {
-            self.clocks.held = None;
+        let restarts = self.observed.restarts();
+        if self.clocks.locked.is_some_and(|h| h.restarts != restarts) {
+            self.clocks.locked = None;
         }
-        let (clock, at) = (self.seen.unexplained_clock(), self.seen.at.map(|at| at.monotonic));
+        let (clock, at) = (self.observed.unexplained_clock(), self.observed.at.map(|at| at.monotonic));
         if let (Some(unlocking), Some(at)) = (&mut self.clocks.unlocking, at)
             && unlocking.is_done(clock, at)
         {
@@ -38,32 +38,32 @@ impl Gpu {
             (self.clocks.unlocking, self.clocks.unlocked) = (None, true);
         }
         let (Some(clock), Some(at)) = (clock, at) else {
-            if let Some(held) = &mut self.clocks.held {
-                held.deviating_since = None;
+            if let Some(locked) = &mut self.clocks.locked {
+                locked.deviating_since = None;
             }
             return;
         };
-        match &mut self.clocks.held {
-            Some(held) => {
-                let is_taken = held.compare(clock, at);
-                let is_ignored = held.is_above && !held.shown;
+        match &mut self.clocks.locked {
+            Some(locked) => {
+                let is_taken = locked.compare(clock, at);
+                let is_ignored = locked.is_above && !locked.shown;
                 let since = is_ignored.then(|| *self.clocks.ignored_since.get_or_insert(at));
                 self.clocks.ignored_since = since;
                 if since.is_some_and(|since| at.since(since) > LASTING) {
-                    self.clocks.off = Some(format!(
+                    self.clocks.left_alone_because = Some(format!(
                         "its clocks were locked to {} and run at {clock} MHz: the driver accepts the lock and does not keep it; \
                          wattune does not lock this GPU's clocks until its next job",
-                        held.clock
+                        locked.clock
                     ));
                 }
                 if is_taken {
                     let why = format!(
                         "an external writer has set its clocks: it runs at {clock} MHz where wattune had locked {}; wattune does not lock this GPU's clocks until its next job",
-                        held.clock
+                        locked.clock
                     );
-                    self.clocks.held = None;
+                    self.clocks.locked = None;
                     self.clocks.taken = true;
-                    self.clocks.off = Some(why);
+                    self.clocks.left_alone_because = Some(why);
                 }
             }
             None => {
@@ -77,29 +77,29 @@ impl Gpu {
     pub(crate) fn apply_clock_outcome(&mut self, write: Write, result: &Result<(), GpuError>) {
         match (write, result) {
             (Write::LockClocks(clock), Ok(())) => {
-                let restarts = self.seen.restarts();
-                let held = LockedClock { clock, shown: false, is_above: false, deviating_since: None, restarts };
-                (self.clocks.held, self.clocks.unlocking) = (Some(held), None);
+                let restarts = self.observed.restarts();
+                let locked = LockedClock { clock, shown: false, is_above: false, deviating_since: None, restarts };
+                (self.clocks.locked, self.clocks.unlocking) = (Some(locked), None);
                 self.clocks.failing = None;
             }
             (Write::LockClocks(_), Err(error)) if !matches!(error, GpuError::Lost { .. }) => {
                 let refused = matches!(error, GpuError::NoPermission { .. }) || error.is_unsupported();
                 self.clocks.unlocked = self.clocks.first && refused;
-                let now = self.seen.at.map(|at| at.monotonic).unwrap_or_default();
+                let now = self.observed.at.map(|at| at.monotonic).unwrap_or_default();
                 let since = *self.clocks.failing.get_or_insert(now);
                 // A refusal may pass within seconds, but missing permission does not.
                 if now.since(since) <= LASTING && !matches!(error, GpuError::NoPermission { .. }) {
                     return;
                 }
-                self.clocks.off = Some(format!("its clocks are left alone: {error}"));
+                self.clocks.left_alone_because = Some(format!("its clocks are left alone: {error}"));
             }
             (Write::ResetClocks, Ok(())) => {
-                self.clocks.held = None;
+                self.clocks.locked = None;
                 self.clocks.refused = false;
-                let (now, last) = (self.seen.at.map(|at| at.monotonic).unwrap_or_default(), self.clocks.last_lock);
+                let (now, last) = (self.observed.at.map(|at| at.monotonic).unwrap_or_default(), self.clocks.last_lock);
                 match last.filter(|lock| self.handle.capabilities().can_verify_unlock(*lock)) {
                     Some(lock) => {
-                        let new = Unlocking { lock, unjudged_since: now, still: None, is_ignored: false };
+                        let new = Unlocking { lock, unjudged_since: now, still_low: None, is_ignored: false };
                         self.clocks.unlocking.get_or_insert(new);
                     }
                     None => self.clocks.unlocked = true,
@@ -115,22 +115,24 @@ impl Gpu {
 
     /// Clears the reasons for which clocks were left alone: for a new owner they may be lockable again.
     pub(crate) fn reset_clock_state(&mut self) {
-        self.clocks.off = None;
+        self.clocks.left_alone_because = None;
         self.clocks.failing = None;
         self.clocks.free = None;
         self.clocks.ignored_since = None;
     }
 
     pub(crate) fn clock_lock(&self) -> Option<ClockLimit> {
-        self.clocks.held.map(|h| h.clock)
+        self.clocks.locked.map(|h| h.clock)
     }
 
     /// Returns the clock lock in force, judged by the observed clock. A lock that had no effect does not count as in
     /// force; a lock whose removal had no effect does. `None` if no lock is in force.
     pub(crate) fn clock_in_force(&self) -> Option<ClockLimit> {
-        match self.clocks.held {
-            Some(held) => Some(held.clock).filter(|_| held.shown || !held.is_above),
-            None => self.clocks.unlocking.filter(|unlocking| unlocking.still.is_some()).map(|unlocking| unlocking.lock),
+        match self.clocks.locked {
+            Some(locked) => Some(locked.clock).filter(|_| locked.shown || !locked.is_above),
+            None => {
+                self.clocks.unlocking.filter(|unlocking| unlocking.still_low.is_some()).map(|unlocking| unlocking.lock)
+            }
         }
     }
 
@@ -139,17 +141,17 @@ impl Gpu {
         if self.clocks.refused {
             return Some("its clocks are still locked: the driver refuses to unlock them; it is tried again".into());
         }
-        let Unlocking { lock, still, .. } = self.clocks.unlocking.filter(|unlocking| unlocking.is_ignored)?;
+        let Unlocking { lock, still_low, .. } = self.clocks.unlocking.filter(|unlocking| unlocking.is_ignored)?;
         Some(format!(
             "its clocks are still locked: the driver accepts their unlocking from {lock}, and they run at {} MHz for no other \
              reason; it is tried again",
-            still?.0
+            still_low?.0
         ))
     }
 
     /// Returns why wattune may not lock the GPU's clocks, in one sentence; `None` if it may.
     pub(crate) fn why_no_clocks(&self) -> Option<String> {
-        self.handle.capabilities().why_no_clocks().or_else(|| self.clocks.off.clone())
+        self.handle.capabilities().why_no_clocks().or_else(|| self.clocks.left_alone_because.clone())
     }
 
     /// Does the next step towards the clock lock `wanted`, or with `None` towards unlocked clocks. `limit` is the power
@@ -184,7 +186,7 @@ impl Gpu {
 
     fn unlock(&mut self, ours: bool, journal: &mut Journal, now: Now) -> Result<Act, JournalError> {
         if !ours {
-            self.clocks.held = None;
+            self.clocks.locked = None;
             return Ok(Act::Nothing);
         }
         if std::mem::take(&mut self.clocks.unlocked) {
@@ -212,7 +214,7 @@ impl Gpu {
         let Ok(range) = &capabilities.clocks else { return false };
         let Some((highest, since)) = self.clocks.free else {
             // A driver that does not even report the present clock gives no reason to assume a lock.
-            return self.seen.at.is_some() && self.seen.reading.sm_clock_mhz.is_none();
+            return self.observed.at.is_some() && self.observed.reading.sm_clock_mhz.is_none();
         };
         if f64::from(highest) >= f64::from(range.max().megahertz()) * FREE {
             return true;
@@ -221,7 +223,7 @@ impl Gpu {
         if now.monotonic.since(since) < PERSISTENT {
             return false;
         }
-        self.clocks.off = Some(match self.clocks.last_lock.filter(|lock| is_ours(*lock)) {
+        self.clocks.left_alone_because = Some(match self.clocks.last_lock.filter(|lock| is_ours(*lock)) {
             Some(lock) => format!(
                 "its clocks are left alone: it works at {highest} MHz of {} and reports no reason. wattune had locked them to \
                  {lock}, and the driver accepted their unlocking without doing it (nvidia-smi -rgc unlocks them)",

@@ -19,9 +19,9 @@ const JUMP_SHOWN: Seconds = Seconds::new(600.0);
 
 /// Returns all problems of a GPU. Short outages of readings and short deviations from the wanted limit are left out.
 pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
-    let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
+    let (can, observed) = (gpu.handle.capabilities(), &gpu.observed);
     let mut concerns: Vec<(Concern, String)> = Vec::new();
-    if let Some((error, since)) = &seen.fault {
+    if let Some((error, since)) = &observed.fault {
         concerns.push((Concern::Answer, format!("{error} (since {})", since.utc.format("%FT%TZ"))));
     }
     // For a GPU that does not respond, `why_no_control` gives the same reason as the fault above; it is listed once.
@@ -29,10 +29,10 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
     concerns.extend(uncontrolled.map(|why| (Concern::Limit, why)));
     concerns.extend(gpu.restore_problem.clone().map(|why| (Concern::Limit, why)));
     concerns.extend(gpu.describe_deviation(now).map(|why| (Concern::Limit, why)));
-    if seen.fault.is_none() {
+    if observed.fault.is_none() {
         concerns.extend(unmeasured(gpu, now));
     }
-    if let Some(mean) = seen.disagreement.filter(|_| can.energy_counter.is_ok()) {
+    if let Some(mean) = observed.disagreement.filter(|_| can.energy_counter.is_ok()) {
         let words = format!(
             "by its energy counter it draws {:.0} W and by its power readings {:.0} W, for more than ten seconds: one of the \
              two is wrong (wattune records the counter)",
@@ -41,7 +41,7 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
         );
         concerns.push((Concern::Energy, words));
     }
-    if let Some((jump, at)) = seen.counter_jump.filter(|(jump, _)| now.since(jump.at) < JUMP_SHOWN) {
+    if let Some((jump, at)) = observed.counter_jump.filter(|(jump, _)| now.since(jump.at) < JUMP_SHOWN) {
         let words = format!(
             "its energy counter gained {:.0} J in {:.1} s at {}, and it can have used {:.0} J at most: not recorded, its power \
              is integrated instead and marked as estimated",
@@ -52,7 +52,7 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
         );
         concerns.push((Concern::Energy, words));
     }
-    concerns.extend(gpu.clocks.off.clone().map(|why| (Concern::Clocks, why)));
+    concerns.extend(gpu.clocks.left_alone_because.clone().map(|why| (Concern::Clocks, why)));
     concerns.extend(gpu.describe_clock_deviation().map(|why| (Concern::Clocks, why)));
     if let Some(error) = &gpu.persistence_denied {
         concerns.push((Concern::Persistence, format!("persistence mode could not be changed: {error}")));
@@ -62,13 +62,13 @@ pub(crate) fn concerns(gpu: &Gpu, now: Monotonic) -> Vec<(Concern, String)> {
 
 /// Returns the problem of missing energy or power readings, if there is one.
 fn unmeasured(gpu: &Gpu, now: Monotonic) -> Option<(Concern, String)> {
-    let (can, seen) = (gpu.handle.capabilities(), &gpu.seen);
+    let (can, observed) = (gpu.handle.capabilities(), &gpu.observed);
     let since = |availability: &crate::gpu::Availability| availability.missing_longer_than(LASTING, now);
     let why =
         |answer: &Result<(), GpuError>, fine: &str| answer.as_ref().err().map_or(fine.into(), ToString::to_string);
     let counter = why(&can.energy_counter, "the counter does not increase although power is drawn");
     let power = why(&can.power, "no answer");
-    match (since(&seen.energy_availability), since(&seen.power_availability)) {
+    match (since(&observed.energy_availability), since(&observed.power_availability)) {
         (Some(_), None) => {
             let words =
                 format!("no energy counter ({counter}); its energy is integrated from power and marked as estimated");

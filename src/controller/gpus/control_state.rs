@@ -56,7 +56,7 @@ pub(super) struct WrittenLimit {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FinishedWrite {
     pub(crate) before: Option<PowerLimit>,
-    pub(crate) asked: PowerLimit,
+    pub(crate) requested: PowerLimit,
     pub(crate) shown: Option<PowerLimit>,
     pub(crate) failed: bool,
 }
@@ -101,7 +101,7 @@ pub(crate) struct LimitDeviation {
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
     /// Lock that wattune has written and that is assumed to be in force.
-    pub(super) held: Option<LockedClock>,
+    pub(super) locked: Option<LockedClock>,
     /// True if the lock was removed or never took effect, and the journal does not record that yet.
     pub(super) unlocked: bool,
     /// True if wattune held no lock before the last requested lock.
@@ -119,7 +119,7 @@ pub(crate) struct Clocks {
     /// Time since which locking has failed.
     pub(super) failing: Option<Monotonic>,
     /// Reason why wattune leaves the GPU's clocks alone.
-    pub(super) off: Option<String>,
+    pub(super) left_alone_because: Option<String>,
     /// First the highest clock, in MHz, observed under load while neither a reported reason nor a lock of wattune's
     /// lowered the clock; second the time of the first such reading.
     pub(super) free: Option<(u32, Monotonic)>,
@@ -148,7 +148,7 @@ pub(super) struct Unlocking {
     pub(super) unjudged_since: Monotonic,
     /// First a clock, in MHz, at or below the lock although the GPU reports no reason for a low clock; second the time
     /// since which the GPU has run at such clocks. `None` while it does not.
-    pub(super) still: Option<(u32, Monotonic)>,
+    pub(super) still_low: Option<(u32, Monotonic)>,
     /// True if the clock has stayed at or below the lock for so long that the driver must have ignored the unlocking.
     pub(super) is_ignored: bool,
 }
@@ -160,14 +160,14 @@ impl Unlocking {
         match clock {
             Some(clock) if f64::from(clock) > f64::from(self.lock.megahertz()) * ABOVE => true,
             Some(clock) => {
-                let (_, since) = *self.still.get_or_insert((clock, at));
+                let (_, since) = *self.still_low.get_or_insert((clock, at));
                 self.is_ignored |= at.since(since) >= PERSISTENT;
                 self.unjudged_since = at;
                 false
             }
             None if self.is_ignored => false,
             None => {
-                self.still = None;
+                self.still_low = None;
                 at.since(self.unjudged_since) >= PERSISTENT
             }
         }
@@ -201,7 +201,7 @@ mod tests {
         let new = Unlocking {
             lock: ClockLimit::from_megahertz(930),
             unjudged_since: at(0.0),
-            still: None,
+            still_low: None,
             is_ignored: false,
         };
         assert!({ new }.is_done(Some(1740), at(0.5)), "it runs above the lock");

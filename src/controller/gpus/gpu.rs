@@ -16,7 +16,7 @@ use wattune_core::time::{Monotonic, Now};
 /// State of one GPU in the controller.
 pub(crate) struct Gpu {
     pub(crate) handle: GpuHandle,
-    pub(crate) seen: Observation,
+    pub(crate) observed: Observation,
     /// Job that controls the GPU's limit; `None` if no job does.
     pub(crate) owner: Option<JobId>,
     /// Jobs that use the GPU without controlling it.
@@ -58,7 +58,7 @@ pub(crate) struct Gpu {
     pub(super) writes: Writes,
     /// Out-of-band cap (power limit set from outside the host) when it was last visible, which it is only while it is
     /// below the requested limit.
-    pub(super) cap: Option<PowerLimit>,
+    pub(super) out_of_band_cap: Option<PowerLimit>,
     /// Last reported limit.
     pub(super) last_shown: Option<PowerLimit>,
     /// True if the GPU became usable after the daemon's start and wattune has not set it since: its default limit then
@@ -69,10 +69,10 @@ pub(crate) struct Gpu {
 impl Gpu {
     /// Returns a GPU without jobs.
     pub(crate) fn new(handle: GpuHandle) -> Self {
-        let seen = handle.observe();
+        let observed = handle.observe();
         Self {
             handle,
-            seen,
+            observed,
             owner: None,
             guests: Vec::new(),
             newcomers: BTreeSet::new(),
@@ -95,7 +95,7 @@ impl Gpu {
             sharing: Sharing::default(),
             deviation: None,
             writes: Writes::default(),
-            cap: None,
+            out_of_band_cap: None,
             last_shown: None,
             arrived_late: false,
         }
@@ -107,13 +107,13 @@ impl Gpu {
     /// Takes over the latest readings of the GPU, and applies the result of the write in flight if there is one.
     pub(crate) fn observe(&mut self) {
         self.handle.refresh();
-        self.seen = self.handle.observe();
+        self.observed = self.handle.observe();
         self.detect_cap();
         self.last_shown = self.shown().or(self.last_shown);
         self.observe_clocks();
         let Some((write, requested_at)) = self.writes.in_flight else { return };
         let is_result = |o: &&WriteOutcome| o.write == write && o.at.monotonic >= requested_at;
-        let Some(outcome) = self.seen.last_write.as_ref().filter(is_result).cloned() else { return };
+        let Some(outcome) = self.observed.last_write.as_ref().filter(is_result).cloned() else { return };
         self.writes.in_flight = None;
         self.apply_outcome(write, &outcome);
     }
@@ -124,9 +124,9 @@ impl Gpu {
             self.remark = Some(error.to_string());
             return;
         }
-        if let Write::PowerLimit(asked) = write {
+        if let Write::PowerLimit(requested) = write {
             let (before, shown, failed) = (self.writes.before, outcome.shown, outcome.result.is_err());
-            self.writes.finished = Some(FinishedWrite { before, asked, shown, failed });
+            self.writes.finished = Some(FinishedWrite { before, requested, shown, failed });
         }
         match (&outcome.result, write) {
             (result, Write::LockClocks(_) | Write::ResetClocks) => self.apply_clock_outcome(write, result),
@@ -158,7 +158,7 @@ impl Gpu {
 
     /// Returns the limit in force before wattune's first write; the present limit if wattune has written none.
     pub(crate) fn original_limit(&self, journal: &Journal) -> Option<PowerLimit> {
-        journal.original_limit(self.id()).or(self.seen.reading.requested)
+        journal.original_limit(self.id()).or(self.observed.reading.requested)
     }
 
     /// Returns the maximum usable limit (`planning.md` §5).
@@ -169,12 +169,12 @@ impl Gpu {
     /// Returns the out-of-band cap (power limit set from outside the host) that was below the requested limit when it
     /// was last visible; `None` if no such cap is known.
     pub(crate) fn out_of_band_cap(&self) -> Option<PowerLimit> {
-        self.cap
+        self.out_of_band_cap
     }
 
     /// Returns the reported limit: the larger of the requested and the enforced one.
     fn shown(&self) -> Option<PowerLimit> {
-        self.seen.reading.requested.max(self.seen.reading.enforced)
+        self.observed.reading.requested.max(self.observed.reading.enforced)
     }
 
     /// Returns an upper bound of the limit now: the largest of the last reported limit, a limit being written and, for
@@ -185,7 +185,7 @@ impl Gpu {
             Some((Write::PowerLimit(limit), _)) => Some(limit),
             _ => None,
         };
-        let lost = matches!(self.seen.fault, Some((GpuError::Lost { .. }, _)));
+        let lost = matches!(self.observed.fault, Some((GpuError::Lost { .. }, _)));
         let back = self.range().filter(|_| lost).map(|range| range.default);
         [Some(known), coming, back].into_iter().flatten().max()
     }
@@ -193,7 +193,7 @@ impl Gpu {
     /// Returns whether the GPU may stay above the requested limit: the last write failed, or the GPU reports a higher
     /// limit than was written.
     pub(crate) fn is_unyielding(&self) -> bool {
-        let written = self.writes.limit.zip(self.seen.reading.requested);
+        let written = self.writes.limit.zip(self.observed.reading.requested);
         self.writes.error.is_some() || written.is_some_and(|(written, shown)| shown > written.requested)
     }
 
@@ -201,7 +201,7 @@ impl Gpu {
     pub(crate) fn observe_sharing(&mut self, owners: &BTreeMap<u32, JobId>) {
         let shared = self.holder_count() > 1;
         self.handle.watch_processes(shared);
-        match &self.seen.process_use {
+        match &self.observed.process_use {
             Some(Ok(used)) if shared => self.sharing.observe(used, owners),
             _ => self.sharing.clear(),
         }

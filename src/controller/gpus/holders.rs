@@ -74,6 +74,6 @@ impl Gpu {
 
     /// Returns whether a process runs on the GPU although no job is registered on it.
     pub(crate) fn has_unknown_user(&self) -> bool {
-        self.owner.is_none() && self.guests.is_empty() && self.seen.reading.processes.is_some_and(|n| n > 0)
+        self.owner.is_none() && self.guests.is_empty() && self.observed.reading.processes.is_some_and(|n| n > 0)
     }
 }

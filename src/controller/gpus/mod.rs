@@ -221,7 +221,7 @@ impl Gpus {
         for id in ids {
             if let Some(gpu) = self.all.get_mut(id) {
                 gpu.handle.refresh();
-                gpu.seen = gpu.handle.observe();
+                gpu.observed = gpu.handle.observe();
             }
         }
     }
@@ -305,8 +305,8 @@ impl Gpus {
         self.handles.add(handle.clone());
         // Whether the GPU's limit is external is known only once the GPU has reported a limit.
         for _ in 0..50 {
-            let seen = handle.observe();
-            if seen.at.is_some() || seen.fault.is_some() {
+            let observed = handle.observe();
+            if observed.at.is_some() || observed.fault.is_some() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -17,9 +17,9 @@ pub(crate) struct Sharing {
 }
 
 impl Sharing {
-    /// Adds the increase of each process's use. `seen` maps process ids to cumulative use, `owners` to jobs.
-    pub(crate) fn observe(&mut self, seen: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
-        for (pid, used) in seen {
+    /// Adds the increase of each process's use. `use_by_process` maps process ids to cumulative use, `owners` to jobs.
+    pub(crate) fn observe(&mut self, use_by_process: &BTreeMap<u32, u64>, owners: &BTreeMap<u32, JobId>) {
+        for (pid, used) in use_by_process {
             let before = self.last.insert(*pid, *used).unwrap_or_default();
             let more = used.saturating_sub(before);
             if let Some(owner) = owners.get(pid) {
@@ -30,8 +30,8 @@ impl Sharing {
                 None => self.others += more,
             }
         }
-        self.last.retain(|pid, _| seen.contains_key(pid));
-        self.owners.retain(|pid, _| seen.contains_key(pid));
+        self.last.retain(|pid, _| use_by_process.contains_key(pid));
+        self.owners.retain(|pid, _| use_by_process.contains_key(pid));
     }
 
     /// Returns the use by each holder so far and clears it. Use by a job that no longer holds the GPU counts as use by

@@ -16,7 +16,7 @@ pub(crate) const LASTING: Seconds = Seconds::new(10.0);
 const ROUNDED: Watts = Watts::new(3.0);
 const ROUNDED_PART: f64 = 0.02;
 /// Pause before a limit that did not take effect is written again, as a fraction of the time since it deviated.
-const PART: f64 = 0.25;
+const PAUSE_FRACTION: f64 = 0.25;
 /// Maximum pause before a limit that did not take effect is written again.
 const LONGEST: Seconds = Seconds::new(10.0);
 /// Minimum pause before a write that was not permitted, or not supported, is tried again.
@@ -47,12 +47,12 @@ impl Gpu {
                 external.since.format("%FT%TZ")
             ));
         }
-        if let Some((error, since)) = &self.seen.fault {
+        if let Some((error, since)) = &self.observed.fault {
             return Some(format!("{error} (since {})", since.utc.format("%FT%TZ")));
         }
         // If the reported limit is absent for a short time, that is no problem: writes wait until it is read again.
         let missing =
-            self.seen.at.and_then(|at| self.seen.limit_availability.missing_longer_than(LASTING, at.monotonic));
+            self.observed.at.and_then(|at| self.observed.limit_availability.missing_longer_than(LASTING, at.monotonic));
         missing.map(|since| {
             let why = match &self.handle.capabilities().limit {
                 Err(error) => error.to_string(),
@@ -69,18 +69,18 @@ impl Gpu {
     /// Detects an out-of-band cap (power limit set from outside the host). Such a cap is visible only while a higher
     /// limit is requested; at other times the cap that was visible last is assumed to hold.
     pub(crate) fn detect_cap(&mut self) {
-        let reading = &self.seen.reading;
+        let reading = &self.observed.reading;
         let (Some(requested), Some(enforced)) = (reading.requested, reading.enforced) else { return };
         if enforced < requested && !enforced.same_as(requested) {
-            self.cap = Some(enforced);
-        } else if self.cap.is_some_and(|cap| requested > cap && !requested.same_as(cap)) {
-            self.cap = None;
+            self.out_of_band_cap = Some(enforced);
+        } else if self.out_of_band_cap.is_some_and(|cap| requested > cap && !requested.same_as(cap)) {
+            self.out_of_band_cap = None;
         }
     }
 
     /// Forgets an out-of-band cap that is not visible, so that the next plan tests whether it holds.
     pub(crate) fn expire_cap(&mut self) {
-        self.cap = None;
+        self.out_of_band_cap = None;
         self.detect_cap();
     }
 
@@ -97,9 +97,10 @@ impl Gpu {
     }
 
     /// Returns whether a limit that did not take effect has to wait before it is written again.
-    pub(crate) fn waits_to_write_again(&self, now: Now) -> bool {
+    pub(crate) fn is_backing_off(&self, now: Now) -> bool {
         let deviation = self.deviation.as_ref();
-        let pause = deviation.map(|deviation| (now.monotonic.since(deviation.since.monotonic) * PART).min(LONGEST));
+        let pause =
+            deviation.map(|deviation| (now.monotonic.since(deviation.since.monotonic) * PAUSE_FRACTION).min(LONGEST));
         pause.is_some_and(|pause| self.requested_within(pause, now))
     }
 
@@ -125,7 +126,7 @@ impl Gpu {
             return;
         }
         let Some(since) = self.denied_since.filter(|_| self.owner.is_some()) else { return };
-        let pause = (now.monotonic.since(since) * PART).max(DENIED_SHORTEST).min(DENIED_LONGEST);
+        let pause = (now.monotonic.since(since) * PAUSE_FRACTION).max(DENIED_SHORTEST).min(DENIED_LONGEST);
         if !self.requested_within(pause, now) {
             self.request_write(Write::PowerLimit(current), now);
         }
@@ -143,7 +144,7 @@ impl Gpu {
             None => self.record_restored(),
         }
         self.writes.limit = Some(WrittenLimit { requested, shown });
-        self.writes.restarts_seen = self.seen.restarts();
+        self.writes.restarts_seen = self.observed.restarts();
         self.arrived_late = false;
     }
 
@@ -170,29 +171,29 @@ impl Gpu {
     /// Requests a write; its result appears in a later observation.
     pub(super) fn request_write(&mut self, write: Write, now: Now) {
         self.writes.last_request = Some(now.monotonic);
-        if !self.handle.request(write, self.seen.reading.requested) {
+        if !self.handle.request(write, self.observed.reading.requested) {
             return;
         }
         self.writes.in_flight = Some((write, now.monotonic));
         if let Write::PowerLimit(limit) = write {
             self.writes.last_limit = Some(limit);
-            self.writes.before = self.seen.reading.requested;
+            self.writes.before = self.observed.reading.requested;
             self.remark = Some(format!("set to {limit} at {}", now.utc.format("%FT%TZ")));
         }
         // A handle without a thread of its own has completed the write already.
-        let seen = self.handle.observe();
-        if seen.last_write.is_some() && seen.last_write != self.seen.last_write {
-            self.seen = seen;
+        let observed = self.handle.observe();
+        if observed.last_write.is_some() && observed.last_write != self.observed.last_write {
+            self.observed = observed;
         }
     }
 
     /// Records the reported limit, the wanted limit and the energy in the GPU's limit history.
     pub(crate) fn remember(&mut self, wanted: Option<PowerLimit>, now: Now) {
-        let (reading, can) = (&self.seen.reading, self.handle.capabilities());
-        let answers = self.seen.fault.is_none();
+        let (reading, can) = (&self.observed.reading, self.handle.capabilities());
+        let answers = self.observed.fault.is_none();
         let limit = reading.enforced.or(reading.requested).filter(|_| answers);
         let is_metered = answers && (can.energy_counter.is_ok() || can.power.is_ok());
-        let metered = is_metered.then_some(self.seen.metered.drawn);
+        let metered = is_metered.then_some(self.observed.metered.drawn);
         self.history.record(now.utc, LimitState { limit, wanted, job: self.owner.clone() }, metered);
     }
 }

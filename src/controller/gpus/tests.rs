@@ -48,7 +48,7 @@ impl Room {
     }
 
     fn limits(&self) -> Vec<Option<PowerLimit>> {
-        self.gpus.iter().map(|gpu| gpu.seen.reading.requested).collect()
+        self.gpus.iter().map(|gpu| gpu.observed.reading.requested).collect()
     }
 }
 
@@ -113,7 +113,7 @@ async fn a_gpu_that_comes_late_is_taken_up_once() {
     let clock: Arc<dyn Clock> = room.clock.clone();
     let mut came = 0;
     while let Some(gpu) = room.gpus.next_arrival(&clock, Seconds::new(1.0)).await {
-        assert!(gpu.arrived_late && gpu.seen.at.is_some());
+        assert!(gpu.arrived_late && gpu.observed.at.is_some());
         room.gpus.add(gpu);
         came += 1;
     }
@@ -127,5 +127,5 @@ async fn at_the_end_all_are_given_back() {
     room.act(Some(150));
     let (gpus, restored) = room.gpus.restore(Seconds::new(1.0), None).await;
     assert_eq!(restored.len(), 2, "{restored:?}");
-    assert!(gpus.iter().all(|gpu| gpu.seen.reading.requested == Some(w(280))));
+    assert!(gpus.iter().all(|gpu| gpu.observed.reading.requested == Some(w(280))));
 }

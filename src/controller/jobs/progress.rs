@@ -56,12 +56,12 @@ impl Job {
         for group in &self.groups {
             let mut agreed = None;
             for id in &group.members {
-                let Some(gpu) = gpus.get(id).filter(|g| g.seen.fault.is_none()) else { return (None, reasons) };
-                let Some(limit) = gpu.seen.reading.enforced.or(gpu.seen.reading.requested) else {
+                let Some(gpu) = gpus.get(id).filter(|g| g.observed.fault.is_none()) else { return (None, reasons) };
+                let Some(limit) = gpu.observed.reading.enforced.or(gpu.observed.reading.requested) else {
                     return (None, reasons);
                 };
                 let set = SetPoint { limit, clock: gpu.clock_in_force() };
-                reasons = reasons | gpu.seen.reading.reasons.unwrap_or_default();
+                reasons = reasons | gpu.observed.reading.reasons.unwrap_or_default();
                 match agreed {
                     None => agreed = Some(set),
                     Some(other) if set.same_as(other) => {}
@@ -182,9 +182,9 @@ impl Job {
 /// since the reading is estimated from their power, because without it short measurements would be wrong.
 fn group_energy(members: &[GpuId], gpus: &Gpus, now: Now) -> Joules {
     let energy = |gpu: &Gpu| {
-        let since = gpu.seen.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();
-        let drawn = gpu.seen.reading.power.unwrap_or_default() * since;
-        gpu.seen.metered.drawn.to_joules() + drawn
+        let since = gpu.observed.at.map(|at| now.monotonic.since(at.monotonic)).unwrap_or_default();
+        let drawn = gpu.observed.reading.power.unwrap_or_default() * since;
+        gpu.observed.metered.drawn.to_joules() + drawn
     };
     members.iter().filter_map(|id| gpus.get(id)).map(energy).sum()
 }

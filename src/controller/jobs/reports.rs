@@ -224,13 +224,13 @@ mod tests {
     /// Returns the likely mistakes after one report per second. `samples` and `at` map the second to the reported count
     /// and to the time on the client's clock.
     fn likely_mistakes(spec: &JobSpec, seconds: u32, samples: fn(f64) -> f64, at: Option<fn(f64) -> f64>) -> String {
-        let mut seen = ReceivedReports::default();
+        let mut received = ReceivedReports::default();
         let start = Monotonic::default();
         for i in 0..=seconds {
             let t = f64::from(i);
-            seen.note(Samples::new(samples(t)), at.map(|at| Seconds::new(at(t))), start.after(Seconds::new(t)));
+            received.note(Samples::new(samples(t)), at.map(|at| Seconds::new(at(t))), start.after(Seconds::new(t)));
         }
-        seen.likely_mistakes(spec).join("; ")
+        received.likely_mistakes(spec).join("; ")
     }
 
     #[test]

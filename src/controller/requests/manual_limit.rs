@@ -45,17 +45,17 @@ impl Controller {
         gpu.denied = None;
         // An override ends the external writer's precedence on the GPU.
         let external = gpu.external.take();
-        let asked = match allowed(gpu, ceiling, limit) {
-            Ok(asked) => asked,
+        let requested = match allowed(gpu, ceiling, limit) {
+            Ok(requested) => requested,
             Err(refused) => {
                 gpu.external = external;
                 return Err(refused);
             }
         };
         let (until, until_utc) = (now.monotonic.after(ttl), now.utc + ttl.to_delta());
-        let manual = Override { limit: asked, until, until_utc, by };
+        let manual = Override { limit: requested, until, until_utc, by };
         let before = gpu.manual.replace(manual);
-        tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: manual override of {asked} for {ttl}");
+        tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: manual override of {requested} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
         self.plan().await;
         // While an earlier write is in flight, the result of the override's write would be unknown.
@@ -119,11 +119,11 @@ fn allowed(gpu: &Gpu, ceiling: Option<PowerLimit>, limit: Watts) -> Result<Power
     let (Some(range), Some(ceiling)) = (gpu.range(), ceiling) else {
         return Err(ControlError::Forbidden("the GPU does not report which limits it accepts".into()));
     };
-    let asked = PowerLimit::from_watts(limit);
-    if asked < range.min || asked > ceiling {
+    let requested = PowerLimit::from_watts(limit);
+    if requested < range.min || requested > ceiling {
         let original = if ceiling < range.max { " (its original limit; wattune never goes above it)" } else { "" };
         let why = format!("is {} W; this GPU accepts {} to {ceiling}{original}", Short(limit.get()), range.min);
         return Err(ControlError::Invalid(InvalidJob { field: "power_limit_w", why }));
     }
-    Ok(asked)
+    Ok(requested)
 }

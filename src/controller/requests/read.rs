@@ -39,7 +39,7 @@ impl Controller {
 
     /// Returns the `limit` jobs that ended last, newest first.
     pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<JobView>, ControlError> {
-        Ok(self.store.ended_jobs(limit).await?.iter().map(JobView::of_ended).collect())
+        Ok(self.store.ended_jobs(limit).await?.iter().map(JobView::from_stored).collect())
     }
 
     /// Returns a job, running or ended.

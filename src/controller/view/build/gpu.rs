@@ -26,11 +26,11 @@ impl Snapshot<'_> {
 
     fn gpu_view(&self, gpu: &Gpu, grants: &LimitGrants) -> GpuView {
         let (identity, capabilities) = (gpu.handle.identity(), gpu.handle.capabilities());
-        let (seen, reading, range) = (&gpu.seen, &gpu.seen.reading, gpu.range());
+        let (observed, reading, range) = (&gpu.observed, &gpu.observed.reading, gpu.range());
         let clocks = capabilities.clocks.as_ref().ok();
         let watts = |l: PowerLimit| l.watts().get();
         let cap = gpu.out_of_band_cap();
-        let state = match (&seen.fault, &gpu.external) {
+        let state = match (&observed.fault, &gpu.external) {
             (Some((GpuError::TimedOut { .. }, _)), _) => GpuState::Unresponsive,
             (Some(_), _) => GpuState::Lost,
             (None, Some(_)) => GpuState::External,
@@ -98,13 +98,13 @@ impl Snapshot<'_> {
             out_of_band_cap_w: cap.map(watts),
             override_until: gpu.manual.map(|m| m.until_utc),
             power_w: reading.power.map(|p| p.get()),
-            energy_j: seen.metered.total().to_joules().get(),
+            energy_j: observed.metered.total().to_joules().get(),
             energy_source: match &capabilities.energy_counter {
-                Ok(()) if seen.energy_availability.missing_since.is_none() => EnergyMethod::Counter,
+                Ok(()) if observed.energy_availability.missing_since.is_none() => EnergyMethod::Counter,
                 _ => EnergyMethod::IntegratedPower,
             },
-            counter_resets: seen.counter_resets,
-            counter_over_power: seen.counter_over_power,
+            counter_resets: observed.counter_resets,
+            counter_over_power: observed.counter_over_power,
             temperature_c: reading.temperature_c,
             sm_clock_mhz: reading.sm_clock_mhz,
             event_reasons: reading.reasons.map(|r| r.names().collect()),

@@ -46,7 +46,7 @@ impl Snapshot<'_> {
 
     /// Returns the view of an ended job, with the promises that it broke and the likely mistakes in its reports.
     async fn ended_view(&self, stored: &StoredJob) -> Result<JobView, ControlError> {
-        let view = JobView::of_ended(stored);
+        let view = JobView::from_stored(stored);
         let Some((at, _)) = stored.ended else { return Ok(view) };
         let carbon = match stored.spec.objective.carbon_budget {
             Some(_) => {
@@ -88,7 +88,7 @@ impl Snapshot<'_> {
             broken_promises: job.broken_promises(now),
             warnings: self.warnings_of(job),
             processes: job.spec.processes.as_ref().map(|p| self.accounting.processes_view(&job.id, p)),
-            ..JobView::of_ended(&job.stored(None))
+            ..JobView::from_stored(&job.stored(None))
         }
     }
 
@@ -291,7 +291,7 @@ fn points(profile: &Profile) -> Vec<PointView> {
 
 impl JobView {
     /// Returns the view of a stored job. For a running job the caller adds the present state, such as phase and limits.
-    pub(crate) fn of_ended(job: &StoredJob) -> Self {
+    pub(crate) fn from_stored(job: &StoredJob) -> Self {
         let spec = &job.spec;
         let account = job.progress.account;
         let total = match spec.work {
