@@ -39,34 +39,34 @@ impl Api {
     /// If no place is set, or if the place's text looks like coordinates but is no valid `latitude,longitude`.
     pub(in crate::providers) fn new(
         source: &'static str,
-        own: Network<'_>,
+        network: Network<'_>,
         shared: &SharedSettings<'_>,
         usual_cadence: Seconds,
     ) -> Result<Self, SettingsError> {
-        let place = Place::of(own.zone.or(shared.zone).ok_or(SettingsError::NoZone(source))?);
+        let place = Place::of(network.zone.or(shared.zone).ok_or(SettingsError::NoZone(source))?);
         if let Some(why) = place.misread() {
             return Err(place.refused(source, why));
         }
         let counted_as = file_name(source, place.zone());
-        Ok(Self::about(place, source, own, shared, usual_cadence, &counted_as))
+        Ok(Self::about(place, source, network, shared, usual_cadence, &counted_as))
     }
 
     /// Does the same as [`Self::new`] for a given place. Requests are counted in a file named after `counted_as`.
     pub(in crate::providers) fn about(
         place: Place,
         source: &'static str,
-        own: Network<'_>,
+        network: Network<'_>,
         shared: &SharedSettings<'_>,
         usual_cadence: Seconds,
         counted_as: &str,
     ) -> Self {
         Self {
             source,
-            http: Http::new(own, shared, Usage::load(shared.state_dir, counted_as, own.requests_per_hour)),
-            base_url: own.base_url.clone(),
+            http: Http::new(network, shared, Usage::load(shared.state_dir, counted_as, network.requests_per_hour)),
+            base_url: network.base_url.clone(),
             place,
-            cadence: own.poll_interval.or(shared.poll_interval).unwrap_or(usual_cadence),
-            contributes: own.contributes,
+            cadence: network.poll_interval.or(shared.poll_interval).unwrap_or(usual_cadence),
+            contributes: network.contributes,
             methods: Mutex::default(),
         }
     }

@@ -51,7 +51,7 @@ pub(in crate::providers) struct Http {
 
 #[derive(Debug, Default)]
 struct Remembered {
-    answers: VecDeque<Known>,
+    answers: VecDeque<RememberedResponse>,
     /// Digests of the bodies that were read since the digests were last taken.
     digests: VecDeque<Digest>,
     /// The server's clock minus this machine's, from the last response.
@@ -61,7 +61,7 @@ struct Remembered {
 /// A response with its validator (`ETag` or modification time), by which the server recognises at the next request that
 /// the response has not changed.
 #[derive(Debug)]
-struct Known {
+struct RememberedResponse {
     url: Url,
     validator: (HeaderName, HeaderValue),
     digest: Digest,
@@ -79,12 +79,12 @@ impl Remembered {
 }
 
 impl Http {
-    pub(in crate::providers) fn new(own: Network<'_>, shared: &SharedSettings<'_>, usage: Arc<Usage>) -> Self {
+    pub(in crate::providers) fn new(network: Network<'_>, shared: &SharedSettings<'_>, usage: Arc<Usage>) -> Self {
         Self {
-            connect_timeout: own.connect_timeout.unwrap_or(shared.connect_timeout),
-            timeout: own.timeout.unwrap_or(shared.timeout),
+            connect_timeout: network.connect_timeout.unwrap_or(shared.connect_timeout),
+            timeout: network.timeout.unwrap_or(shared.timeout),
             max_body_bytes: shared.max_body_bytes,
-            headers: own.headers.clone(),
+            headers: network.headers.clone(),
             secrets: Secrets::default(),
             usage,
             client: OnceLock::new(),
@@ -174,7 +174,7 @@ impl Http {
             if let Some((name, value, _)) = known {
                 request = request.header(name, value);
             }
-            self.usage.take(now)?;
+            self.usage.reserve(now)?;
             let response = request.headers(headers.clone()).send().await.map_err(|e| self.broken(&host, &e))?;
             let next = redirect(&response, &to).filter(|next| next.origin() == url.origin());
             match next.filter(|_| redirects < MOST_REDIRECTS) {
@@ -227,7 +227,7 @@ impl Http {
         if remembered.answers.len() >= REMEMBERED {
             remembered.answers.pop_front();
         }
-        remembered.answers.push_back(Known { url, validator, digest, body: body.to_string().into() });
+        remembered.answers.push_back(RememberedResponse { url, validator, digest, body: body.to_string().into() });
     }
 
     fn note_skew(&self, response: &Response, now: DateTime<Utc>) {
@@ -318,10 +318,10 @@ fn redirect(response: &Response, from: &Url) -> Option<Url> {
 
 /// Reads the header `Retry-After`, which holds seconds or an HTTP date, as the time to wait.
 fn retry_after(response: &Response, now: DateTime<Utc>) -> Option<Seconds> {
-    patience(response.headers().get(header::RETRY_AFTER)?.to_str().ok()?, now)
+    parse_retry_after(response.headers().get(header::RETRY_AFTER)?.to_str().ok()?, now)
 }
 
-fn patience(text: &str, now: DateTime<Utc>) -> Option<Seconds> {
+fn parse_retry_after(text: &str, now: DateTime<Utc>) -> Option<Seconds> {
     let text = text.trim();
     let seconds = match text.parse::<f64>() {
         Ok(seconds) => Seconds::try_new(seconds)?,
@@ -368,7 +368,8 @@ pub(in crate::providers) fn read_any(body: &[u8], now: DateTime<Utc>) {
     }
     let message = message_in(&text, &hidden);
     assert!(message.chars().count() <= 200, "messages are short");
-    let _ = (patience(&text, now), super::time::parse_time(&text, true), super::time::parse_time(&text, false));
+    let _ =
+        (parse_retry_after(&text, now), super::time::parse_time(&text, true), super::time::parse_time(&text, false));
 }
 
 fn host_of(url: &Url) -> String {

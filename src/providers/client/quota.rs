@@ -43,7 +43,8 @@ pub(in crate::providers) struct Usage {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Kept {
     /// Times of requests, in seconds since 1970, oldest first.
-    asked: VecDeque<i64>,
+    #[serde(rename = "asked")]
+    request_times: VecDeque<i64>,
     /// Zone that the source determined for a place; stored because near a border the source's response varies.
     pinned: Option<Pinned>,
 }
@@ -58,8 +59,8 @@ impl Kept {
     fn read(bytes: &[u8]) -> Option<Self> {
         let mut kept: Self = serde_json::from_slice(bytes).ok()?;
         // The file may have been edited by hand.
-        kept.asked.make_contiguous().sort_unstable();
-        kept.asked.drain(..kept.asked.len().saturating_sub(MOST));
+        kept.request_times.make_contiguous().sort_unstable();
+        kept.request_times.drain(..kept.request_times.len().saturating_sub(MOST));
         kept.pinned = kept.pinned.filter(|pinned| is_code(&pinned.zone));
         Some(kept)
     }
@@ -88,22 +89,22 @@ impl Usage {
     ///
     /// # Errors
     /// If the request would exceed the quota; then it must not be made.
-    pub(in crate::providers) fn take(&self, now: DateTime<Utc>) -> Result<(), ProviderError> {
+    pub(in crate::providers) fn reserve(&self, now: DateTime<Utc>) -> Result<(), ProviderError> {
         let mut kept = self.kept();
         let (present, day_ago) = (now.timestamp(), (now - DAY).timestamp());
         // Times in the future, left by a clock that was set back, would block the source until they pass.
-        kept.asked.retain(|t| (day_ago..=present).contains(t));
+        kept.request_times.retain(|t| (day_ago..=present).contains(t));
         let hour_ago = (now - HOUR).timestamp();
-        let recent = kept.asked.iter().filter(|t| **t > hour_ago).count();
+        let recent = kept.request_times.iter().filter(|t| **t > hour_ago).count();
         if recent >= self.per_hour as usize {
-            let oldest = kept.asked.iter().find(|t| **t > hour_ago).copied().unwrap_or(present);
+            let oldest = kept.request_times.iter().find(|t| **t > hour_ago).copied().unwrap_or(present);
             let until = DateTime::from_timestamp(oldest, 0).unwrap_or(now) + HOUR;
             return Err(ProviderError::QuotaSpent { per_hour: self.per_hour, until });
         }
-        if kept.asked.len() >= MOST {
-            kept.asked.pop_front();
+        if kept.request_times.len() >= MOST {
+            kept.request_times.pop_front();
         }
-        kept.asked.push_back(present);
+        kept.request_times.push_back(present);
         let copy = kept.clone();
         drop(kept);
         self.store(&copy);
@@ -112,7 +113,7 @@ impl Usage {
 
     pub(in crate::providers) fn requests(&self, now: DateTime<Utc>) -> Requests {
         let kept = self.kept();
-        let since = |t: DateTime<Utc>| kept.asked.iter().filter(|a| **a > t.timestamp()).count();
+        let since = |t: DateTime<Utc>| kept.request_times.iter().filter(|a| **a > t.timestamp()).count();
         let count = |t| u32::try_from(since(t)).unwrap_or(u32::MAX);
         Requests { last_hour: count(now - HOUR), last_day: count(now - DAY), allowed_per_hour: self.per_hour }
     }
@@ -151,7 +152,7 @@ impl Usage {
 pub(in crate::providers) fn read_any(bytes: &[u8], now: DateTime<Utc>) {
     let Some(kept) = Kept::read(bytes) else { return };
     let usage = Usage { path: None, per_hour: 10, inner: Mutex::new(kept) };
-    let _ = (usage.requests(now), usage.take(now), usage.pinned("1,2"));
+    let _ = (usage.requests(now), usage.reserve(now), usage.pinned("1,2"));
 }
 
 #[cfg(test)]
@@ -167,14 +168,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let open = || Usage::load(Some(directory.path()), "test", 2);
         let usage = open();
-        assert_eq!((usage.take(at(0)), usage.take(at(10))), (Ok(()), Ok(())));
+        assert_eq!((usage.reserve(at(0)), usage.reserve(at(10))), (Ok(()), Ok(())));
         let spent = Err(ProviderError::QuotaSpent { per_hour: 2, until: at(60) });
-        assert_eq!(usage.take(at(20)), spent);
-        assert_eq!(open().take(at(30)), spent, "counted over a restart");
+        assert_eq!(usage.reserve(at(20)), spent);
+        assert_eq!(open().reserve(at(30)), spent, "counted over a restart");
         assert_eq!(open().requests(at(30)), Requests { last_hour: 2, last_day: 2, allowed_per_hour: 2 });
-        assert_eq!(open().take(at(61)), Ok(()));
+        assert_eq!(open().reserve(at(61)), Ok(()));
         assert_eq!(open().requests(at(61)), Requests { last_hour: 2, last_day: 3, allowed_per_hour: 2 });
-        assert_eq!(open().take(at(-500)), Ok(()), "a clock set back does not block");
+        assert_eq!(open().reserve(at(-500)), Ok(()), "a clock set back does not block");
     }
 
     #[test]
@@ -187,9 +188,9 @@ mod tests {
         let second = at(0).timestamp();
         let usage = open(&format!("{{\"asked\":[{},{},{}],\"pinned\":null}}", i64::MAX, second, second - 60));
         let spent = Err(ProviderError::QuotaSpent { per_hour: 2, until: at(59) });
-        assert_eq!(usage.take(at(1)), spent, "the oldest, whatever the order");
+        assert_eq!(usage.reserve(at(1)), spent, "the oldest, whatever the order");
         let many = format!("{{\"asked\":[{}0],\"pinned\":null}}", "0,".repeat(MOST + 10));
-        assert_eq!(open(&many).kept().asked.len(), MOST);
+        assert_eq!(open(&many).kept().request_times.len(), MOST);
         let long = format!("{{\"asked\":[],\"pinned\":{{\"place\":\"1,2\",\"zone\":\"{}\"}}}}", "D".repeat(97));
         for pinned in [long.as_str(), "{\"asked\":[],\"pinned\":{\"place\":\"1,2\",\"zone\":\"D E\"}}"] {
             assert_eq!(open(pinned).pinned("1,2"), None);

@@ -15,10 +15,10 @@ const MOST: usize = 64;
 const HIDDEN: &str = "…";
 
 #[derive(Default)]
-pub(in crate::providers) struct Secrets(Mutex<VecDeque<Known>>);
+pub(in crate::providers) struct Secrets(Mutex<VecDeque<KnownSecret>>);
 
 #[derive(Clone, PartialEq)]
-struct Known {
+struct KnownSecret {
     text: Vec<char>,
     kind: Kind,
 }
@@ -78,7 +78,7 @@ impl Secrets {
         let slashes = json.replace('/', "\\/");
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for form in [text, json, &slashes, &percent] {
-            let new = Known { text: form.chars().collect(), kind };
+            let new = KnownSecret { text: form.chars().collect(), kind };
             if new.text.len() < kind.shortest() {
                 continue;
             }
@@ -122,7 +122,7 @@ impl Secrets {
     }
 }
 
-impl Known {
+impl KnownSecret {
     /// Returns the number of characters to hide at the start of `text`; `cut` is true if beginnings of secrets are
     /// hidden too.
     fn hides(&self, text: &[char], cut: bool) -> usize {

@@ -15,7 +15,7 @@ const MOST_WINDOWS: usize = 12;
 /// Returns the start of the span up to now whose actual values are fetched. It is the time up to which values are final
 /// or, if earlier, the start of a gap of a day or more (in which the daemon did not run), but at most four weeks ago.
 /// If no values older than 26 days are known, it is four weeks ago.
-pub(super) fn fetch_actuals_from<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> DateTime<Utc> {
+pub(super) fn actuals_start<V: SignalValue>(state: &SourceState<V>, now: DateTime<Utc>) -> DateTime<Utc> {
     let history = now - HISTORY;
     let Some(actual) = state.forecast.as_ref().map(|f| &f.actual) else { return history };
     if actual.start().is_none_or(|start| start > history + TimeDelta::days(2)) {

@@ -22,7 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use self::actuals::{fetch_actuals, fetch_actuals_from};
+use self::actuals::{actuals_start, fetch_actuals};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use self::fuzz::{check_series, follow, follow_rows};
 pub use self::outliers::Quarantined;
@@ -310,7 +310,7 @@ impl<V: SignalValue> Feed<V> {
             && member.actuals_due_at <= now.utc
         {
             member.busy = true;
-            let from = fetch_actuals_from(state, now.utc);
+            let from = actuals_start(state, now.utc);
             requests.spawn(async move {
                 let actuals = AssertUnwindSafe(fetch_actuals(provider.as_ref(), from, now.utc)).catch_unwind().await;
                 (index, Outcome::Actuals(Box::new(actuals.unwrap_or_else(|_| Err(died())))))

@@ -20,7 +20,7 @@ const SAME: f64 = 0.25;
 const FLOOR: f64 = 50.0;
 
 /// Minimum number of values in an answer from which a range is derived for comparison.
-const OWN_YARDSTICK: usize = 8;
+const MIN_RANGE_VALUES: usize = 8;
 
 /// Minimum span of an answer's actual values from which a range is derived for comparison.
 const DAY: TimeDelta = TimeDelta::hours(24);
@@ -76,14 +76,14 @@ pub(super) fn quarantine<V: SignalValue>(
     factor: f64,
     now: DateTime<Utc>,
 ) -> Option<Quarantined<V>> {
-    let yardstick = yardstick(old, newest, now)?;
-    let range = Range { yardstick, can_fall: newest.kind != SignalKind::Marginal && yardstick.0 >= FLOOR, factor };
+    let known_range = known_range(old, newest, now)?;
+    let range = Range { known_range, can_fall: newest.kind != SignalKind::Marginal && known_range.0 >= FLOOR, factor };
     let expected = newest.expected.points();
-    let dead = range.can_fall
+    let is_all_zero = range.can_fall
         && V::LOWEST >= 0.0
-        && expected.len() >= OWN_YARDSTICK
+        && expected.len() >= MIN_RANGE_VALUES
         && expected.iter().all(|(_, v)| v.value.number() == 0.0);
-    let jumps = |v: &Quoted<V>| range.is_left_by(v.value) || (dead && v.value.number() == 0.0);
+    let jumps = |v: &Quoted<V>| range.is_left_by(v.value) || (is_all_zero && v.value.number() == 0.0);
     let (of, mut all) = (expected.len() + newest.actual.points().len(), expected.iter().chain(newest.actual.points()));
     let (slot, value) = all.find(|(_, v)| jumps(v)).map(|(slot, v)| (*slot, v.value))?;
     let values = 1 + all.filter(|(_, v)| jumps(v)).count();
@@ -101,7 +101,7 @@ pub(super) fn quarantine<V: SignalValue>(
     let (slot, value) =
         again.map_or((slot, value), |b| if b.slot.end() > now { (b.slot, b.value) } else { (slot, value) });
     let since = again.map_or(now, |b| b.since);
-    Some(Quarantined { values, of, slot, value, known: yardstick, factor, times, since })
+    Some(Quarantined { values, of, slot, value, known: known_range, factor, times, since })
 }
 
 /// Removes outliers from past actual values, and returns their number. A long history may have a wider range than the
@@ -113,16 +113,17 @@ pub(super) fn quarantine_past<V: SignalValue>(
     factor: f64,
     now: DateTime<Utc>,
 ) -> usize {
-    let Some((mut low, mut high)) = yardstick(Some(known), known, now) else { return 0 };
+    let Some((mut low, mut high)) = known_range(Some(known), known, now) else { return 0 };
     let mut own: Vec<f64> = actuals.points().iter().map(|(_, v)| v.value.number()).collect();
     own.sort_by(f64::total_cmp);
-    if own.len() >= OWN_YARDSTICK {
+    if own.len() >= MIN_RANGE_VALUES {
         let at = |share: usize| own[(own.len() - 1) * share / 100];
         if at(25) <= 2.0 * high.max(FLOOR) && 2.0 * at(75).max(FLOOR) >= low {
             (low, high) = (low.min(at(5)), high.max(at(95)));
         }
     }
-    let range = Range { yardstick: (low, high), can_fall: known.kind != SignalKind::Marginal && low >= FLOOR, factor };
+    let range =
+        Range { known_range: (low, high), can_fall: known.kind != SignalKind::Marginal && low >= FLOOR, factor };
     let before = actuals.points().len();
     let kept = actuals.points().iter().filter(|(_, v)| !range.is_left_by(v.value)).copied().collect();
     *actuals = TimeSeries::from_points(kept).0;
@@ -130,14 +131,14 @@ pub(super) fn quarantine_past<V: SignalValue>(
 }
 
 struct Range {
-    yardstick: (f64, f64),
+    known_range: (f64, f64),
     can_fall: bool,
     factor: f64,
 }
 
 impl Range {
     fn is_left_by<V: SignalValue>(&self, value: V) -> bool {
-        let (number, (low, high)) = (value.number(), self.yardstick);
+        let (number, (low, high)) = (value.number(), self.known_range);
         let above = number.abs() > self.factor * high.abs().max(FLOOR);
         above || (self.can_fall && V::LOWEST >= 0.0 && number > 0.0 && number < low / self.factor)
     }
@@ -157,7 +158,7 @@ impl<V: SignalValue> Quarantined<V> {
 
 /// Returns the lowest and highest known value of the last four weeks. If there are none, returns the lower and upper
 /// quartile of the answer's actual values if they span a day, else of its forecast; `None` if those are fewer than 8.
-fn yardstick<V: SignalValue>(
+fn known_range<V: SignalValue>(
     old: Option<&Forecast<V>>,
     newest: &Forecast<V>,
     now: DateTime<Utc>,
@@ -175,7 +176,7 @@ fn yardstick<V: SignalValue>(
     let own = |series: &TimeSeries<Quoted<V>>| {
         let mut own: Vec<f64> = series.points().iter().map(|(_, v)| v.value.number()).collect();
         own.sort_by(f64::total_cmp);
-        (own.len() >= OWN_YARDSTICK).then(|| (own[own.len() / 4], own[3 * own.len() / 4]))
+        (own.len() >= MIN_RANGE_VALUES).then(|| (own[own.len() / 4], own[3 * own.len() / 4]))
     };
     // The values of a few hours do not represent the whole day.
     let actuals = newest.actual.start().zip(newest.actual.end()).filter(|(start, end)| *end - *start >= DAY);

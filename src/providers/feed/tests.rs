@@ -254,7 +254,7 @@ async fn actual_values_of_a_time_without_daemon_are_fetched() {
         let mut forecast = Forecast::clone(known.forecast.as_ref().expect("an answer"));
         forecast.actual = CarbonSeries::from_points(hours.collect()).0;
         let state = SourceState { forecast: Some(Arc::new(forecast)), ..known.clone() };
-        (start() - fetch_actuals_from(&state, start())).num_hours()
+        (start() - actuals_start(&state, start())).num_hours()
     };
     assert_eq!(with(&[]), 28 * 24);
     assert_eq!(with(&[(-48, 0)]), 28 * 24, "too little to learn from");

@@ -183,7 +183,7 @@ impl<V: SignalValue> SourceState<V> {
         let unusable = quarantined.is_some() && newest.expected.is_empty() && newest.actual.is_empty();
         let issued = Arc::new(newest.clone());
         let forecast = match old {
-            Some(old) => merged(&without(old, &published, &expected, now), newest, now),
+            Some(old) => merged(&without_withdrawn(old, &published, &expected, now), newest, now),
             None => newest,
         };
         Self {
@@ -208,7 +208,7 @@ impl<V: SignalValue> SourceState<V> {
     pub fn with_actuals(&self, actuals: &TimeSeries<Quoted<V>>, now: DateTime<Utc>, jump_factor: f64) -> Self {
         let (mut state, mut actuals) = (self.clone(), actuals.clone());
         if let Some(known) = &self.forecast {
-            let mut forecast = without(known, &actuals, &TimeSeries::default(), now);
+            let mut forecast = without_withdrawn(known, &actuals, &TimeSeries::default(), now);
             let held = quarantine_past(known, &mut actuals, jump_factor, now);
             if held > 0 {
                 state.notes.push(format!(
@@ -303,7 +303,7 @@ fn joinable<V>(old: &Forecast<V>, new: &Forecast<V>) -> bool {
 /// covers all time from the first to the last slot in `published` (its actual values), and later slots in `expected`
 /// (its forecast). An answer without actual values withdraws nothing, because it may be incomplete. A file, however, is
 /// complete: if it has a forecast but no actual value for a past slot, the actual value was deleted.
-fn without<V: SignalValue>(
+fn without_withdrawn<V: SignalValue>(
     known: &Forecast<V>,
     published: &TimeSeries<Quoted<V>>,
     expected: &TimeSeries<Quoted<V>>,

@@ -24,11 +24,11 @@ impl LocalTimes {
         Self { zone, last: HashMap::new(), is_used: false }
     }
 
-    /// Reads the start of the next row. `part` is the row's zone of the grid: the last row of the same zone determines
-    /// which of two possible times is meant.
-    pub(super) fn start(&mut self, text: &str, part: Option<&str>) -> Result<DateTime<Utc>, TimeProblem> {
+    /// Reads the start of the next row. `grid_zone` is the row's zone of the grid: the last row of the same zone
+    /// determines which of two possible times is meant.
+    pub(super) fn start(&mut self, text: &str, grid_zone: Option<&str>) -> Result<DateTime<Utc>, TimeProblem> {
         let moments = self.moments(text)?;
-        let key = part.map(str::to_owned);
+        let key = grid_zone.map(str::to_owned);
         let last = self.last.get(&key).copied();
         let chosen = match last {
             Some((last, true)) => moments.iter().rev().find(|t| **t < last).or(moments.first()),

@@ -144,14 +144,14 @@ impl<V: FileSignal> FileProvider<V> {
     }
 
     async fn load(&self) -> Result<Arc<Loaded<V>>, ProviderError> {
-        let known = self.state().loaded.clone();
+        let last_loaded = self.state().loaded.clone();
         let (path, settings, zone) = (self.path.clone(), self.settings.clone(), self.zone.clone());
-        let reading = move || read(&path, &settings, zone.as_ref(), known);
+        let reading = move || read(&path, &settings, zone.as_ref(), last_loaded);
         let loaded = tokio::task::spawn_blocking(reading).await.unwrap_or_else(|stopped| {
             Err(ProviderError::Unreadable { table: V::TABLE, path: self.shown(), why: stopped.to_string() })
         })?;
         let mut state = self.state();
-        if !state.loaded.as_ref().is_some_and(|known| Arc::ptr_eq(known, &loaded)) {
+        if !state.loaded.as_ref().is_some_and(|last| Arc::ptr_eq(last, &loaded)) {
             for note in &loaded.file.notes {
                 tracing::warn!(path = %self.path.display(), "{} file: {note}", V::TABLE);
             }
@@ -286,15 +286,15 @@ fn read<V: FileSignal>(
     path: &Path,
     settings: &Settings,
     zone: Option<&Zone>,
-    known: Option<Arc<Loaded<V>>>,
+    last_loaded: Option<Arc<Loaded<V>>>,
 ) -> Result<Arc<Loaded<V>>, ProviderError> {
     let because = |why: String| ProviderError::Unreadable { table: V::TABLE, path: path.display().to_string(), why };
     let unreadable = |e: std::io::Error| because(e.to_string());
     let file = files::regular::open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
     let stamp = Stamp { modified: metadata.modified().map_err(unreadable)?, length: metadata.len() };
-    if let Some(known) = known.filter(|known| known.stamp == stamp) {
-        return Ok(known);
+    if let Some(last) = last_loaded.filter(|last| last.stamp == stamp) {
+        return Ok(last);
     }
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;

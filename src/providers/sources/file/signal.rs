@@ -13,7 +13,7 @@ pub trait FileSignal: SignalValue {
     /// default, then others.
     const UNITS: &'static [&'static str];
     /// Value in the default unit: a file without a larger value is most likely in the second of [`Self::UNITS`].
-    const SMALL: f64;
+    const SUSPICIOUS_UP_TO: f64;
     /// Known names of value columns, in lower case, with letters and digits only.
     const VALUE_COLUMNS: &'static [&'static str];
     /// Example of a name of a value column, for messages.
@@ -30,7 +30,7 @@ impl FileSignal for GramsPerKwh {
     const TABLE: &'static str = "carbon";
     const UNIT: Option<Unit> = Some(Unit::GramsPerKwh);
     const UNITS: &'static [&'static str] = &["g_per_kwh", "kg_per_kwh", "t_per_mwh", "lb_per_mwh"];
-    const SMALL: f64 = 1.5;
+    const SUSPICIOUS_UP_TO: f64 = 1.5;
     const VALUE_COLUMNS: &'static [&'static str] = &[
         "value",
         "carbonintensity",
@@ -54,7 +54,7 @@ impl FileSignal for PricePerMwh {
     const TABLE: &'static str = "price";
     const UNIT: Option<Unit> = None;
     const UNITS: &'static [&'static str] = &["per_mwh", "per_kwh", "cents_per_kwh"];
-    const SMALL: f64 = 1.0;
+    const SUSPICIOUS_UP_TO: f64 = 1.0;
     const VALUE_COLUMNS: &'static [&'static str] = &[
         "price",
         "value",

@@ -54,7 +54,8 @@ pub(super) fn check_values<V: FileSignal>(
     settings: &Settings,
 ) -> Result<(), ParseError> {
     let most = values.clone().map(f64::abs).fold(0.0, f64::max);
-    if settings.unit.is_some() || most <= 0.0 || most > V::SMALL || values.clone().all(|v| v.fract() == 0.0) {
+    if settings.unit.is_some() || most <= 0.0 || most > V::SUSPICIOUS_UP_TO || values.clone().all(|v| v.fract() == 0.0)
+    {
         return Ok(());
     }
     let [right, other, ..] = V::UNITS else { return Ok(()) };
