@@ -11,7 +11,7 @@ use wattune_core::domain::{JobId, JobName};
 use wattune_core::units::{Joules, Seconds};
 
 /// Highest number that an imported trial may have; the numbers of later trials continue from the last imported number.
-const LAST: u32 = 1_000_000_000;
+const HIGHEST_IMPORTED_NUMBER: u32 = 1_000_000_000;
 /// Upper bound of a trial's costs and energy in joules, and of its time in seconds.
 const MOST: f64 = Cost::MOST.get();
 
@@ -221,8 +221,10 @@ impl RecurringDocument {
             if runs.last().map_or(0, |r| r.trial.number) >= number {
                 return Err(wrong("out of order; numbers start at 1 and increase".into()));
             }
-            if number > LAST {
-                return Err(wrong(format!("above {LAST}, the highest number that an import may have")));
+            if number > HIGHEST_IMPORTED_NUMBER {
+                return Err(wrong(format!(
+                    "above {HIGHEST_IMPORTED_NUMBER}, the highest number that an import may have"
+                )));
             }
             if trial.epochs > terms.spec.max_epochs {
                 return Err(wrong(format!("with {} epochs, more than max_epochs", trial.epochs)));

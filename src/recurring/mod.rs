@@ -23,7 +23,7 @@ pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
 pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView, VerdictView};
 
 /// Time between two searches for trials with an expired lease, whose clients were silent too long.
-const SWEEP: std::time::Duration = std::time::Duration::from_secs(30);
+const EXPIRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Maximum number of recurring jobs: more would mean that clients create one for each run, by mistake.
 const MAX_JOBS: u32 = 10_000;
@@ -80,15 +80,15 @@ impl Recurring {
 
     /// Ends trials with an expired lease, every 30 s until `cancel` is cancelled.
     pub async fn watch(self, cancel: CancellationToken) {
-        while cancel.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
-            if let Err(error) = self.sweep().await {
+        while cancel.run_until_cancelled(tokio::time::sleep(EXPIRY_INTERVAL)).await.is_some() {
+            if let Err(error) = self.expire_overdue().await {
                 tracing::error!(%error, "cannot end batch-size trials whose lease expired");
             }
         }
     }
 
     /// Ends the trials whose lease has expired.
-    pub async fn sweep(&self) -> Result<(), StoreError> {
+    pub async fn expire_overdue(&self) -> Result<(), StoreError> {
         let now = self.now();
         for name in self.store.overdue_recurring(now).await? {
             self.store.change_recurring(&name, FullRuns::default(), move |job| job.expire(now)).await?;
@@ -216,7 +216,7 @@ impl Recurring {
 
     /// Returns all data of a recurring job.
     pub async fn export(&self, name: &JobName) -> Result<RecurringDocument, RecurringError> {
-        Ok((&self.known(name).await?).into())
+        Ok((&self.existing(name).await?).into())
     }
 
     /// Creates a recurring job from an exported document.
@@ -263,7 +263,7 @@ impl Recurring {
         Ok((answer?, stored))
     }
 
-    async fn known(&self, name: &JobName) -> Result<StoredRecurring, RecurringError> {
+    async fn existing(&self, name: &JobName) -> Result<StoredRecurring, RecurringError> {
         self.store.recurring(name).await?.ok_or_else(|| RecurringError::NotFound(name.to_string()))
     }
 
