@@ -12,7 +12,7 @@ pub struct Store {
     /// The only connection that writes, apart from those of `recurring`.
     pub(super) write: ConnectionPool,
     /// Connections for short reads.
-    pub(super) read: ConnectionPool,
+    pub(super) short_reads: ConnectionPool,
     /// Connection for long reads; reports queue for it.
     pub(super) reports: ConnectionPool,
     pub(super) recurring: RecurringConnection,
@@ -24,7 +24,7 @@ impl Store {
         // The connection that closes last copies the write-ahead log into the database, so it must be one that can
         // write.
         self.reports.close().await;
-        self.read.close().await;
+        self.short_reads.close().await;
         self.recurring.close().await;
         self.write.close().await;
     }

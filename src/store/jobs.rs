@@ -102,14 +102,14 @@ impl Store {
     /// Returns the jobs that have not ended, and a problem description for each such job whose row is unreadable.
     pub async fn open_jobs(&self) -> Result<(Vec<StoredJob>, Vec<String>), StoreError> {
         let sql = "SELECT * FROM jobs WHERE ended_us IS NULL ORDER BY registered_us";
-        self.read.run(move |db| rows::readable(db, sql, [], "job", "register it again", job)).await
+        self.short_reads.run(move |db| rows::readable(db, sql, [], "job", "register it again", job)).await
     }
 
     /// Returns the last `limit` jobs that ended, newest first; jobs with unreadable rows are left out.
     pub async fn ended_jobs(&self, limit: u32) -> Result<Vec<StoredJob>, StoreError> {
         let sql = "SELECT * FROM jobs WHERE ended_us IS NOT NULL ORDER BY ended_us DESC LIMIT ?1";
         let advice = "restore the database from a backup if its account is needed";
-        let (jobs, _) = self.read.run(move |db| rows::readable(db, sql, [limit], "job", advice, job)).await?;
+        let (jobs, _) = self.short_reads.run(move |db| rows::readable(db, sql, [limit], "job", advice, job)).await?;
         Ok(jobs)
     }
 
@@ -117,7 +117,7 @@ impl Store {
     pub async fn job(&self, id: &JobId) -> Result<Option<StoredJob>, StoreError> {
         let id = id.clone();
         let sql = "SELECT * FROM jobs WHERE id = ?1";
-        self.read.run(move |db| rows::optional(db, sql, [id.as_str()], job)).await
+        self.short_reads.run(move |db| rows::optional(db, sql, [id.as_str()], job)).await
     }
 
     /// Stores a new job, or the current state of a stored job. The registration and the end of a job also become ledger

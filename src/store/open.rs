@@ -52,9 +52,9 @@ impl Store {
         write.run(jobs::append_old_jobs).await?;
         let file = path.clone();
         let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));
-        let read = ConnectionPool::start("store-read", READERS, to_read.clone()).map_err(no_thread)?;
+        let short_reads = ConnectionPool::start("store-read", READERS, to_read.clone()).map_err(no_thread)?;
         let reports = ConnectionPool::start("store-report", 1, to_read).map_err(no_thread)?;
-        Ok(Self { write, read, reports, recurring: RecurringConnection::open(&path)? })
+        Ok(Self { write, short_reads, reports, recurring: RecurringConnection::open(&path)? })
     }
 
     /// Opens the database in `state_dir` for reading.
@@ -81,8 +81,8 @@ impl Store {
             Err(other) => return Err(other),
         };
         connections.run(move |db| check_version(db, path)).await?;
-        let [write, read, reports] = std::array::from_fn(|_| connections.clone());
-        Ok(Self { write, read, reports, recurring: RecurringConnection::absent() })
+        let [write, short_reads, reports] = std::array::from_fn(|_| connections.clone());
+        Ok(Self { write, short_reads, reports, recurring: RecurringConnection::absent() })
     }
 }
 

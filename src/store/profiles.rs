@@ -14,7 +14,7 @@ impl Store {
         let key = rows::json(key)?;
         let sql = "SELECT record FROM profiles WHERE key = ?1";
         let record = |row: &Row<'_>| rows::from_json("profile", rows::text(row, "record")?);
-        self.read.run(move |db| rows::optional(db, sql, [key], record)).await
+        self.short_reads.run(move |db| rows::optional(db, sql, [key], record)).await
     }
 
     /// Returns the profiles of runs with the same name and GPU models but other batch sizes, each after its batch size.
@@ -33,7 +33,7 @@ impl Store {
         };
         let found =
             move |db: &mut Connection| rows::all(db, sql, [format!("{begin}:"), format!("{begin};")], neighbour);
-        Ok(self.read.run(found).await?.into_iter().flatten().collect())
+        Ok(self.short_reads.run(found).await?.into_iter().flatten().collect())
     }
 
     /// Stores a profile for later runs with this key, in place of the previous one.

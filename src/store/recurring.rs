@@ -82,7 +82,7 @@ impl Store {
         let run = run.clone();
         let sql = "SELECT j.name FROM recurring_trials t JOIN recurring_jobs j ON j.id = t.job WHERE t.job_id = ?1";
         let of = move |db: &mut Connection| rows::optional(db, sql, [run.as_str()], |row| name(row.get(0)?));
-        match self.read.run(of).await? {
+        match self.short_reads.run(of).await? {
             Some(name) => self.recurring(&name).await,
             None => Ok(None),
         }

@@ -89,14 +89,14 @@ impl Store {
     pub async fn intensities(&self, sources: &[SourceKey], span: &Slot) -> Result<CarbonSeries, StoreError> {
         let (sources, span) = (sources.to_vec(), *span);
         let read = move |db: &mut Connection| Ok(best(&*db.transaction()?, &sources, &span)?.map(|(_, v)| v.intensity));
-        self.read.run(read).await
+        self.short_reads.run(read).await
     }
 
     /// Returns the best known carbon intensities of a span, as [`Self::intensities`] does, with provenance and
     /// finality, oldest first. Slots that extend beyond the span are not cut.
     pub async fn factors(&self, sources: &[SourceKey], span: &Slot) -> Result<Vec<Factor>, StoreError> {
         let (sources, span) = (sources.to_vec(), *span);
-        self.read.run(move |db| factors(&*db.transaction()?, &sources, &span)).await
+        self.short_reads.run(move |db| factors(&*db.transaction()?, &sources, &span)).await
     }
 
     /// Stores a forecast as published, and deletes forecasts that were fetched more than 37 days earlier.
@@ -123,7 +123,7 @@ impl Store {
         let sql = "SELECT * FROM issued_forecasts WHERE id IN (SELECT MIN(id) FROM issued_forecasts \
                    WHERE retrieved_us >= ?1 GROUP BY zone, source, kind, scope, retrieved_us / 3600000000) \
                    ORDER BY issued_us";
-        self.read.run(move |db| rows::all(db, sql, [since.timestamp_micros()], issued)).await
+        self.short_reads.run(move |db| rows::all(db, sql, [since.timestamp_micros()], issued)).await
     }
 
     /// Returns some of the forecasts that were fetched from a source since a time, oldest first: the newest one, and
@@ -134,7 +134,7 @@ impl Store {
                    SELECT * FROM issued_forecasts WHERE id IN (SELECT MIN(id) FROM of GROUP BY retrieved_us / 21600000000) \
                    OR id = (SELECT MAX(id) FROM of) ORDER BY issued_us, retrieved_us";
         let columns = time_and_key(since, key);
-        self.read.run(move |db| rows::all(db, sql, columns, issued)).await
+        self.short_reads.run(move |db| rows::all(db, sql, columns, issued)).await
     }
 
     /// Returns the newest forecast of a source that had been issued and fetched by the time `at`; `None` if there is
@@ -143,7 +143,7 @@ impl Store {
         let sql = "SELECT * FROM issued_forecasts WHERE retrieved_us <= ?1 AND issued_us <= ?1 \
                    AND zone = ?2 AND source = ?3 AND kind = ?4 AND scope = ?5 ORDER BY retrieved_us DESC LIMIT 1";
         let columns = time_and_key(at, key);
-        self.read.run(move |db| rows::optional(db, sql, columns, issued)).await
+        self.short_reads.run(move |db| rows::optional(db, sql, columns, issued)).await
     }
 
     /// Records the time up to which a source's actual values are final. A time before the recorded one changes nothing.
@@ -157,7 +157,7 @@ impl Store {
     /// Returns the time up to which a source's actual values are final; `None` if no value is.
     pub async fn final_until(&self, key: &SourceKey) -> Result<Option<DateTime<Utc>>, StoreError> {
         let key = key.clone();
-        self.read.run(move |db| final_until(db, &key)).await
+        self.short_reads.run(move |db| final_until(db, &key)).await
     }
 }
 

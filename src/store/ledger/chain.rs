@@ -30,7 +30,7 @@ impl Store {
     pub async fn newest_entry(&self, kind: &str) -> Result<Option<Entry>, StoreError> {
         let sql = "SELECT seq, line FROM ledger WHERE seq = (SELECT MAX(seq) FROM ledger WHERE kind = ?1)";
         let kind = kind.to_owned();
-        self.read.run(move |db| rows::optional(db, sql, [kind], lines::entry)).await
+        self.short_reads.run(move |db| rows::optional(db, sql, [kind], lines::entry)).await
     }
 
     /// Returns a job's entries of kind `counterfactual` or `outcome`, oldest first.
@@ -38,7 +38,7 @@ impl Store {
         let sql = "SELECT seq, line FROM ledger WHERE kind IN ('counterfactual', 'outcome') \
                    AND json_extract(line, '$.job') = ?1 AND kind = ?2 ORDER BY seq";
         let (kind, job) = (kind.to_owned(), job.clone());
-        self.read.run(move |db| rows::all(db, sql, [job.as_str(), &kind], lines::entry)).await
+        self.short_reads.run(move |db| rows::all(db, sql, [job.as_str(), &kind], lines::entry)).await
     }
 }
 

@@ -36,7 +36,7 @@ impl Store {
     /// Returns the checkpoint of each device.
     pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
         let sql = "SELECT device, counter_mj, at_us, holders, rebased_mj, read_from, estimated_mj FROM checkpoints";
-        self.read.run(move |db| rows::all(db, sql, [], checkpoint)).await
+        self.short_reads.run(move |db| rows::all(db, sql, [], checkpoint)).await
     }
 }
 

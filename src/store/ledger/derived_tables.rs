@@ -91,7 +91,7 @@ impl Store {
     /// Verifies the ledger with `verifier`, which must be new, and compares the tables that reports read with the
     /// ledger, all in one read transaction. Returns the verified ledger, or the first inconsistency as the inner error.
     pub async fn verify(&self, verifier: Verifier) -> Result<Result<VerifiedLedger, Inconsistency>, StoreError> {
-        match self.reports.run(move |db| go_through(&*db.transaction()?, verifier)).await {
+        match self.reports.run(move |db| verify_all(&*db.transaction()?, verifier)).await {
             Ok(verified) => Ok(Ok(verified)),
             Err(VerifyError::Inconsistency(inconsistency)) => Ok(Err(inconsistency)),
             // An unreadable digest or interval is an inconsistency, just like a wrong one.
@@ -103,7 +103,7 @@ impl Store {
     }
 }
 
-fn go_through(tx: &Connection, mut verifier: Verifier) -> Result<VerifiedLedger, VerifyError> {
+fn verify_all(tx: &Connection, mut verifier: Verifier) -> Result<VerifiedLedger, VerifyError> {
     compare_schema(tx)?;
     check_pages(tx)?;
     let (mut derived, mut entries) = (Derived::default(), Rows::new());

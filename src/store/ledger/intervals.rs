@@ -16,7 +16,9 @@ impl Store {
         let sql = "SELECT end_us FROM intervals WHERE device = $1 AND start_us > \
                    (SELECT MAX(start_us) FROM intervals) - 604800000000 ORDER BY start_us DESC LIMIT 1";
         let device = device.clone();
-        self.read.run(move |db| rows::optional(db, sql, [device.as_str()], |row| rows::moment(row.get(0)?))).await
+        self.short_reads
+            .run(move |db| rows::optional(db, sql, [device.as_str()], |row| rows::moment(row.get(0)?)))
+            .await
     }
 
     /// Returns the intervals of a job, oldest first; rolled-up hours are returned as intervals of an hour.
@@ -30,7 +32,7 @@ impl Store {
             found.extend(rows::all(&tx, &sql, [job.as_str()], rows::interval)?);
             Ok(found)
         };
-        self.read.run(read).await
+        self.short_reads.run(read).await
     }
 
     /// Returns the intervals that belong to any job and overlap a span: first rolled-up hours, then single intervals,
@@ -49,7 +51,7 @@ impl Store {
             found.extend(rows::all(&tx, &sql, [end, start], rows::interval)?);
             Ok(found)
         };
-        self.read.run(read).await
+        self.short_reads.run(read).await
     }
 
     /// Returns the intervals that belong to any job and begin within the hour that starts at `hour`.
@@ -66,14 +68,14 @@ impl Store {
             found.extend(rows::all(&tx, &sql, [start, end], rows::interval)?);
             Ok(found)
         };
-        self.read.run(read).await
+        self.short_reads.run(read).await
     }
 
     /// Returns true if some of a job's intervals were rolled up to hours.
     pub async fn is_rolled_up(&self, job: &JobId) -> Result<bool, StoreError> {
         let sql = "SELECT EXISTS (SELECT 1 FROM rolled_up WHERE job_id = ?1)";
         let job = job.clone();
-        self.read.run(move |db| rows::one(db, sql, [job.as_str()], rows::first)).await
+        self.short_reads.run(move |db| rows::one(db, sql, [job.as_str()], rows::first)).await
     }
 
     /// Returns true if some of the energy that a GPU used in a span does not belong to this job.
@@ -87,6 +89,6 @@ impl Store {
         let shared = move |db: &mut Connection| {
             rows::one(db, sql, params![gpu.as_str(), job.as_str(), end, start, earliest], rows::first)
         };
-        self.read.run(shared).await
+        self.short_reads.run(shared).await
     }
 }

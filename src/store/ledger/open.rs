@@ -97,10 +97,11 @@ impl Store {
     pub async fn recover_open_intervals(&self) -> Result<RecoveredState, StoreError> {
         let mut taken = RecoveredState::default();
         let last_seen = "SELECT line FROM last_seen";
-        let last_seen: Option<String> = self.read.run(move |db| rows::optional(db, last_seen, [], rows::first)).await?;
+        let last_seen: Option<String> =
+            self.short_reads.run(move |db| rows::optional(db, last_seen, [], rows::first)).await?;
         taken.last_seen = last_seen.and_then(|line| readable("last sign of life", &line));
         let found = "SELECT line FROM open_books ORDER BY device";
-        let found: Vec<String> = self.read.run(move |db| rows::all(db, found, [], rows::first)).await?;
+        let found: Vec<String> = self.short_reads.run(move |db| rows::all(db, found, [], rows::first)).await?;
         let (mut intervals, mut checkpoints) = (Vec::new(), Vec::new());
         for line in &found {
             let Some(interval) = readable::<OpenIntervalRecord>("open interval", line) else { continue };

@@ -13,7 +13,7 @@ use super::blocks::device_balance;
 use super::chain::INTERVAL;
 use super::correct::corrections_within;
 use super::lines;
-use super::restated::version;
+use super::restated::settlement_state;
 use super::settle::{open_rows, settled_within, settlement, sources_with_earlier};
 use super::totals::days;
 use crate::store::signals;
@@ -52,7 +52,7 @@ impl Store {
     /// Returns the gaps of a span, oldest first: times in which a device was not monitored or its energy is unknown.
     pub async fn gaps(&self, span: &Slot) -> Result<Vec<Gap>, StoreError> {
         let span = *span;
-        self.read.run(move |db| gaps(&*db.transaction()?, &span)).await
+        self.short_reads.run(move |db| gaps(&*db.transaction()?, &span)).await
     }
 
     /// Returns the sources that the newest settlement for a kind of carbon intensity used; before the first settlement,
@@ -96,7 +96,7 @@ fn ledger_data(tx: &Connection, request: &ReportRequest) -> Result<LedgerData, S
         recorded_span: hours.0.and_then(|span| Slot::new(span.start(), span.end().min(request.now))),
         hours_with_energy: hours.1,
         unsettled: open.iter().map(|row| row.energy).sum(),
-        version: version(tx, request)?,
+        version: settlement_state(tx, request)?,
         corrections: corrections_within(tx, span)?,
     };
     add_unsettled(tx, &mut data, &open, request)?;

@@ -12,7 +12,7 @@ use wattune_core::ledger::hour::TotalsChange;
 use wattune_core::ledger::report::{ReportRequest, Restatement, Restatements, Version, carbon_after, is_restated};
 use wattune_core::units::Micrograms;
 
-pub(super) fn version(tx: &Connection, request: &ReportRequest) -> Result<Version, StoreError> {
+pub(super) fn settlement_state(tx: &Connection, request: &ReportRequest) -> Result<Version, StoreError> {
     let span = &request.span;
     let sql = "SELECT COALESCE(MAX(version), 0) AS highest, COALESCE(SUM(version), 0) AS settlements, \
                COUNT(DISTINCT hour_us) FILTER (WHERE version > 1) AS resettled FROM settled \

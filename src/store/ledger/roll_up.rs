@@ -28,13 +28,13 @@ impl Store {
                 JobId::new(row.get::<_, String>(0)?).map_err(|e| rows::damaged("interval", e))
             })
         };
-        self.read.run(jobs).await
+        self.short_reads.run(jobs).await
     }
 
     /// Returns the size of the database in bytes.
     pub async fn bytes(&self) -> Result<u64, StoreError> {
         let sql = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()";
-        self.read.run(move |db| rows::one(db, sql, [], |row| rows::number(row, 0))).await
+        self.short_reads.run(move |db| rows::one(db, sql, [], |row| rows::number(row, 0))).await
     }
 }
 

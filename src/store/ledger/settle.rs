@@ -42,14 +42,14 @@ impl Store {
         span: &Slot,
     ) -> Result<Vec<SourceKey>, StoreError> {
         let (sources, silent, span) = (sources.to_vec(), silent.to_vec(), *span);
-        self.read.run(move |db| sources_with_earlier(db, kind, &sources, &silent, &span)).await
+        self.short_reads.run(move |db| sources_with_earlier(db, kind, &sources, &silent, &span)).await
     }
 
     /// Returns the hours since `from` whose newest settlement is not final for at least one kind of carbon intensity.
     pub async fn unsettled_hours(&self, from: DateTime<Utc>) -> Result<BTreeSet<DateTime<Utc>>, StoreError> {
         let sql = "SELECT DISTINCT hour_us FROM settled WHERE NOT final AND hour_us >= ?1";
         let hour = |row: &Row<'_>| rows::moment(row.get(0)?);
-        let found = self.read.run(move |db| rows::all(db, sql, [from.timestamp_micros()], hour)).await?;
+        let found = self.short_reads.run(move |db| rows::all(db, sql, [from.timestamp_micros()], hour)).await?;
         Ok(found.into_iter().collect())
     }
 
@@ -60,7 +60,7 @@ impl Store {
         // A reason with an unknown name counts as energy, so that the hour's energy and intensities are read again.
         let why = |name: &str| DueReason::named(name).unwrap_or(DueReason::Energy);
         let hour = move |row: &Row<'_>| Ok((rows::moment(row.get(0)?)?, why(rows::text(row, 1)?)));
-        self.read.run(move |db| rows::all(db, sql, [], hour)).await
+        self.short_reads.run(move |db| rows::all(db, sql, [], hour)).await
     }
 
     /// Stores hours whose emissions are to be computed later, with the reasons.
@@ -78,7 +78,7 @@ impl Store {
 
     /// Returns all versions of an hour's settlements for all kinds of carbon intensity, oldest first.
     pub async fn settlements_of(&self, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
-        self.read.run(move |db| versions_of(db, hour)).await
+        self.short_reads.run(move |db| versions_of(db, hour)).await
     }
 }
 

@@ -100,7 +100,7 @@ async fn lines(store: &Store) -> Vec<String> {
 }
 
 async fn unsettled(store: &Store) -> Vec<Interval> {
-    store.read.run(|db| settle::open_rows(db, &slot(0, 180))).await.expect("read")
+    store.short_reads.run(|db| settle::open_rows(db, &slot(0, 180))).await.expect("read")
 }
 
 async fn execute(store: &Store, sql: &'static str) -> Result<usize, StoreError> {
@@ -243,7 +243,7 @@ async fn packed_lines_are_verified_like_those_of_earlier_versions() {
     execute(&store, "DROP TRIGGER ledger_is_not_changed").await.expect("dropped");
     let unpacked = |row: &Row<'_>| Ok::<(i64, String), StoreError>((row.get(0)?, lines::line(row)?.into_owned()));
     let kept = "SELECT seq, line FROM ledger WHERE typeof(line) = 'blob'";
-    let kept = store.read.run(move |db| rows::all(db, kept, [], unpacked)).await.expect("read");
+    let kept = store.short_reads.run(move |db| rows::all(db, kept, [], unpacked)).await.expect("read");
     assert_eq!(kept.len(), 3, "two closes and a settlement");
     let set = async |seq: i64, line: String| {
         let sql = "UPDATE ledger SET line = ?1 WHERE seq = ?2";

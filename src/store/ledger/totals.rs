@@ -38,7 +38,7 @@ impl Store {
     /// daily totals, other hours from their settlements.
     pub async fn settled_totals(&self, span: &Slot) -> Result<Vec<SettledTotal>, StoreError> {
         let span = *span;
-        self.read.run(move |db| settled_totals(&*db.transaction()?, &span)).await
+        self.short_reads.run(move |db| settled_totals(&*db.transaction()?, &span)).await
     }
 
     /// Returns the total energy and emissions of settled hours, by one kind of carbon intensity, from the UTC day that
@@ -47,7 +47,7 @@ impl Store {
         let sums = FIGURES.map(|column| format!("COALESCE(SUM({column}), 0) AS {column}")).join(", ");
         let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= ?1 AND book = ?2");
         let kind = kind.as_str();
-        self.read.run(move |db| rows::one(db, &sql, params![day.timestamp_micros(), kind], total)).await
+        self.short_reads.run(move |db| rows::one(db, &sql, params![day.timestamp_micros(), kind], total)).await
     }
 }
 
