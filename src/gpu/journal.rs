@@ -153,8 +153,8 @@ impl Journal {
     pub fn update_counter(&mut self, gpu: &GpuId, counter: Millijoules) {
         let entry = self.contents.entries.get_mut(gpu).map(|entry| &mut entry.counter);
         let original = self.contents.originals.get_mut(gpu).map(|original| &mut original.counter);
-        for known in entry.into_iter().chain(original) {
-            *known = Some(known.map_or(counter, |known| known.max(counter)));
+        for recorded in entry.into_iter().chain(original) {
+            *recorded = Some(recorded.map_or(counter, |earlier| earlier.max(counter)));
         }
     }
 
@@ -171,7 +171,7 @@ impl Journal {
         match self.contents.originals.get(gpu) {
             // Keeps the latest boot in which the GPU had its original limit: if the present boot is another one, the
             // machine was rebooted since.
-            Some(known) if known.boot_id == self.boot_id || !current.same_as(known.limit) => return Ok(()),
+            Some(recorded) if recorded.boot_id == self.boot_id || !current.same_as(recorded.limit) => return Ok(()),
             _ => {}
         }
         let limit = self.original_limit(gpu).unwrap_or(current);

@@ -15,7 +15,7 @@ use super::error::gpu_error;
 use super::library::Library;
 use super::processes::{Sample, since};
 use super::properties::StaticProperties;
-use super::query::{Answer, Query, unless_gone};
+use super::query::{Answer, Query, unless_gpu_lost};
 use super::refusals::Refusals;
 use crate::gpu::{Capabilities, Depth, GpuDevice, GpuError, ProcessUse, Reading};
 use wattune_core::domain::{ClockLimit, EventReasons, GpuId, GpuIdentity, PowerLimit};
@@ -176,7 +176,7 @@ fn identify(device: &Device<'_>, index: u32) -> Result<GpuIdentity, GpuError> {
 /// by the model's name, but wattune can use a GPU without a name, so the number of attempts is limited.
 fn read_name(call: &'static str, get: impl Fn() -> Result<String, NvmlError>) -> Result<String, GpuError> {
     for _ in 0..NAME_TRIES {
-        if let Ok(name) = unless_gone(call, get())? {
+        if let Ok(name) = unless_gpu_lost(call, get())? {
             return Ok(name);
         }
         std::thread::sleep(NAME_AGAIN);
@@ -185,16 +185,16 @@ fn read_name(call: &'static str, get: impl Fn() -> Result<String, NvmlError>) ->
 }
 
 fn probe(device: &Device<'_>, properties: &StaticProperties) -> Result<Capabilities, GpuError> {
-    let power = match unless_gone(call::FIELDS, newest_power(device))? {
+    let power = match unless_gpu_lost(call::FIELDS, newest_power(device))? {
         Ok(power) => Ok(power),
-        Err(_) => unless_gone(call::POWER, default_power(device))?,
+        Err(_) => unless_gpu_lost(call::POWER, default_power(device))?,
     };
     let (mig, virtualised, limits, clocks) = properties.capabilities();
     Ok(Capabilities {
-        energy_counter: unless_gone(call::ENERGY, device.total_energy_consumption().map(drop))?,
+        energy_counter: unless_gpu_lost(call::ENERGY, device.total_energy_consumption().map(drop))?,
         power: power.map(drop),
-        limit: unless_gone(call::LIMIT, device.power_management_limit().map(drop))?,
-        persistence: unless_gone(call::PERSISTENCE, device.is_in_persistent_mode().map(drop))?,
+        limit: unless_gpu_lost(call::LIMIT, device.power_management_limit().map(drop))?,
+        persistence: unless_gpu_lost(call::PERSISTENCE, device.is_in_persistent_mode().map(drop))?,
         mig,
         virtualised,
         limits,

@@ -41,7 +41,7 @@ pub(super) fn lookup_error(call: &'static str, error: NvmlError) -> GpuError {
 }
 
 /// Returns true if this error means that the GPU's handle is invalid, so that the GPU has to be looked up again.
-pub(super) fn is_gone(error: &NvmlError) -> bool {
+pub(super) fn is_gpu_lost(error: &NvmlError) -> bool {
     is_stale(error)
         || matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::UnexpectedVariant(GPU_NOT_FOUND))
 }
@@ -115,7 +115,7 @@ mod tests {
             (PciInfoToCFailed, driver("a call to `PciInfo.try_into_c()` failed")),
         ];
         for (refusal, meaning) in cases {
-            let gone = is_gone(&refusal);
+            let gone = is_gpu_lost(&refusal);
             let mapped = gpu_error(CALL, refusal);
             assert_eq!(mapped, meaning);
             // A lost GPU is looked up again, and so is a GPU whose driver was unloaded.
@@ -126,11 +126,11 @@ mod tests {
     #[test]
     fn only_an_unloaded_driver_makes_the_library_stale() {
         for stale in [NvmlError::Uninitialized, NvmlError::DriverNotLoaded, NvmlError::LibRmVersionMismatch] {
-            assert!(is_stale(&stale) && is_gone(&stale), "{stale}");
+            assert!(is_stale(&stale) && is_gpu_lost(&stale), "{stale}");
         }
         assert!(!is_stale(&NvmlError::GpuLost));
         for harmless in [NvmlError::Unknown, NvmlError::Timeout, NvmlError::NoPermission, NvmlError::NotSupported] {
-            assert!(!is_gone(&harmless), "{harmless}");
+            assert!(!is_gpu_lost(&harmless), "{harmless}");
         }
     }
 

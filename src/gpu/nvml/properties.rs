@@ -4,7 +4,7 @@ use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::{Clock, GpuVirtualizationMode};
 
 use super::call;
-use super::query::{Answer, Query, unless_gone};
+use super::query::{Answer, Query, unless_gpu_lost};
 use crate::gpu::GpuError;
 use wattune_core::domain::{ClockLimit, ClockRange, LimitRange, PowerLimit};
 
@@ -53,35 +53,35 @@ impl StaticProperties {
 }
 
 fn is_mig(device: &Device<'_>) -> Result<Answer<bool>, GpuError> {
-    unless_gone(call::MIG, device.mig_mode().map(|mode| mode.current == 1))
+    unless_gpu_lost(call::MIG, device.mig_mode().map(|mode| mode.current == 1))
 }
 
 fn is_virtual(device: &Device<'_>) -> Result<Answer<bool>, GpuError> {
     let mode = device.virtualization_mode();
-    unless_gone(call::VIRTUALIZATION, mode.map(|mode| mode == GpuVirtualizationMode::Vgpu))
+    unless_gpu_lost(call::VIRTUALIZATION, mode.map(|mode| mode == GpuVirtualizationMode::Vgpu))
 }
 
 fn constraints(device: &Device<'_>) -> Result<Answer<(u32, u32)>, GpuError> {
-    unless_gone(call::CONSTRAINTS, device.power_management_limit_constraints().map(|c| (c.min_limit, c.max_limit)))
+    unless_gpu_lost(call::CONSTRAINTS, device.power_management_limit_constraints().map(|c| (c.min_limit, c.max_limit)))
 }
 
 fn default_limit(device: &Device<'_>) -> Result<Answer<u32>, GpuError> {
-    unless_gone(call::DEFAULT_LIMIT, device.power_management_limit_default())
+    unless_gpu_lost(call::DEFAULT_LIMIT, device.power_management_limit_default())
 }
 
 /// Reads the graphics clocks that the GPU supports at its highest memory clock, at which compute GPUs run. If the GPU
 /// lists no clocks, uses steps of 15 MHz up to its highest clock: such a GPU accepts any clock, and the driver rounds
 /// it.
 fn lockable_clocks(device: &Device<'_>) -> Result<Answer<ClockRange>, GpuError> {
-    let memory = unless_gone(call::MEMORY_CLOCKS, device.supported_memory_clocks())?;
+    let memory = unless_gpu_lost(call::MEMORY_CLOCKS, device.supported_memory_clocks())?;
     let listed = match memory.map(|clocks| clocks.into_iter().max()) {
-        Ok(Some(memory)) => unless_gone(call::GRAPHICS_CLOCKS, device.supported_graphics_clocks(memory))?,
+        Ok(Some(memory)) => unless_gpu_lost(call::GRAPHICS_CLOCKS, device.supported_graphics_clocks(memory))?,
         Ok(None) => Err(GpuError::NotSupported { call: call::MEMORY_CLOCKS }),
         Err(error) => Err(error),
     };
     let steps = match listed {
         Ok(steps) if !steps.is_empty() => Ok(steps),
-        _ => unless_gone(call::MAX_CLOCK, device.max_clock_info(Clock::SM))?.map(clocks_up_to),
+        _ => unless_gpu_lost(call::MAX_CLOCK, device.max_clock_info(Clock::SM))?.map(clocks_up_to),
     };
     Ok(steps.and_then(|steps| {
         let steps = steps.into_iter().map(ClockLimit::from_megahertz).collect();

@@ -3,7 +3,7 @@
 use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
-use super::error::{gpu_error, is_gone};
+use super::error::{gpu_error, is_gpu_lost};
 use super::refusals::Refusals;
 use crate::gpu::{Depth, GpuError};
 use wattune_core::time::Monotonic;
@@ -12,10 +12,10 @@ use wattune_core::time::Monotonic;
 pub(super) type Answer<T> = Result<T, GpuError>;
 
 /// Returns the value, or the reason why `call` gave none. The outer error means that the GPU is gone.
-pub(super) fn unless_gone<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Answer<T>, GpuError> {
+pub(super) fn unless_gpu_lost<T>(call: &'static str, result: Result<T, NvmlError>) -> Result<Answer<T>, GpuError> {
     match result {
         Ok(value) => Ok(Ok(value)),
-        Err(error) if is_gone(&error) => Err(gpu_error(call, error)),
+        Err(error) if is_gpu_lost(&error) => Err(gpu_error(call, error)),
         Err(error) => Ok(Err(gpu_error(call, error))),
     }
 }
@@ -48,7 +48,7 @@ impl<'a> Query<'a> {
         if let Some(refused) = self.refusal(call) {
             return Ok(Err(refused.clone()));
         }
-        let answer = unless_gone(call, get(self.device))?;
+        let answer = unless_gpu_lost(call, get(self.device))?;
         match &answer {
             Ok(_) => {
                 self.answered = true;
@@ -63,17 +63,17 @@ impl<'a> Query<'a> {
     /// Reads a property again if it is missing and its retry is due.
     pub(super) fn renew<T>(
         &mut self,
-        known: &mut Answer<T>,
+        cached: &mut Answer<T>,
         get: impl FnOnce(&Device<'_>) -> Result<Answer<T>, GpuError>,
     ) -> Result<(), GpuError> {
-        let Err(error) = &*known else { return Ok(()) };
+        let Err(error) = &*cached else { return Ok(()) };
         if self.refusal(error.call()).is_some() {
             return Ok(());
         }
-        *known = get(self.device)?;
+        *cached = get(self.device)?;
         // Here every failure delays the retry, not only an unsupported call as in `ask`: a property that was missing at
         // the start may stay missing for any reason.
-        if let Err(error) = &*known {
+        if let Err(error) = &*cached {
             self.refusals.record(error.clone(), self.now);
         }
         Ok(())
@@ -95,12 +95,15 @@ mod tests {
 
     #[test]
     fn only_a_lost_gpu_ends_the_query() {
-        assert_eq!(unless_gone(call::POWER, Ok(1)), Ok(Ok(1)));
+        assert_eq!(unless_gpu_lost(call::POWER, Ok(1)), Ok(Ok(1)));
         assert_eq!(
-            unless_gone::<u32>(call::POWER, Err(NvmlError::NotSupported)),
+            unless_gpu_lost::<u32>(call::POWER, Err(NvmlError::NotSupported)),
             Ok(Err(GpuError::NotSupported { call: call::POWER }))
         );
-        assert_eq!(unless_gone::<u32>(call::POWER, Err(NvmlError::GpuLost)), Err(GpuError::Lost { call: call::POWER }));
-        assert!(unless_gone::<u32>(call::POWER, Err(NvmlError::Uninitialized)).is_err());
+        assert_eq!(
+            unless_gpu_lost::<u32>(call::POWER, Err(NvmlError::GpuLost)),
+            Err(GpuError::Lost { call: call::POWER })
+        );
+        assert!(unless_gpu_lost::<u32>(call::POWER, Err(NvmlError::Uninitialized)).is_err());
     }
 }
