@@ -16,14 +16,14 @@ pub(super) struct Stat {
     /// The process that started or adopted this one.
     pub(super) parent: u32,
     /// The CPU time of the process itself, all threads included.
-    pub(super) own: u64,
+    pub(super) own_time: u64,
     /// The CPU time of ended children that the process waited for, their descendants included.
     pub(super) waited: u64,
 }
 
 impl Stat {
     fn all(&self) -> u64 {
-        self.own + self.waited
+        self.own_time + self.waited
     }
 }
 
@@ -115,10 +115,10 @@ impl Forest {
         }
         for (pid, member) in &self.members {
             let Some(before) = before.get(pid) else { continue };
-            let own = member.stat.own.saturating_sub(before.own);
+            let own_time = member.stat.own_time.saturating_sub(before.own_time);
             let waited = member.stat.waited.saturating_sub(before.waited);
             let counted = moved.get(pid).copied().unwrap_or_default().min(waited);
-            *self.used.entry(member.job.clone()).or_default() += own + waited - counted;
+            *self.used.entry(member.job.clone()).or_default() += own_time + waited - counted;
         }
         self.unrelated.retain(|pid| all.binary_search(pid).is_ok());
         for (job, ticks) in self.adopt(all, &read) {
@@ -183,12 +183,12 @@ mod tests {
         fn spawn(&mut self, parent: u32) -> u32 {
             self.next += 1;
             self.ticks += 1;
-            self.processes.insert(self.next, Stat { start: self.ticks, parent, own: 0, waited: 0 });
+            self.processes.insert(self.next, Stat { start: self.ticks, parent, own_time: 0, waited: 0 });
             self.next
         }
 
         fn burn(&mut self, pid: u32, ticks: u64) {
-            self.processes.get_mut(&pid).expect("there").own += ticks;
+            self.processes.get_mut(&pid).expect("there").own_time += ticks;
             self.truth += ticks;
         }
 
@@ -251,7 +251,7 @@ mod tests {
         kernel.show(&mut forest);
         kernel.end(root);
         // The root's process id is reused by an unrelated process that has used CPU time.
-        kernel.processes.insert(root, Stat { start: 999, parent: 1, own: 500, waited: 0 });
+        kernel.processes.insert(root, Stat { start: 999, parent: 1, own_time: 500, waited: 0 });
         kernel.burn(child, 9);
         kernel.show(&mut forest);
         assert_eq!(forest.used(&job("a")), 9);

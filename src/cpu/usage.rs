@@ -63,7 +63,7 @@ fn parse_process(text: &str) -> Option<Stat> {
     Some(Stat {
         start: number(22)?,
         parent: u32::try_from(number(4)?).ok()?,
-        own: number(14)? + number(15)?,
+        own_time: number(14)? + number(15)?,
         waited: number(16)? + number(17)?,
     })
 }
@@ -190,7 +190,7 @@ mod tests {
     fn a_name_with_brackets_and_blanks_is_parsed() {
         let text = "42 (a) b (c d)) S 7 42 42 0 -1 4194304 1 2 3 4 11 22 33 44 20 0 9 0 555 1 2 3";
         let found = parse_process(text).expect("right");
-        assert_eq!(found, Stat { start: 555, parent: 7, own: 33, waited: 77 });
+        assert_eq!(found, Stat { start: 555, parent: 7, own_time: 33, waited: 77 });
         for garbage in ["", "42 (a", "42 (a) S", "42 (a) S x 42 42 0 -1 4194304 1 2 3 4 11 22 33 44 20 0 9 0 555"] {
             assert_eq!(parse_process(garbage), None, "{garbage:?}");
         }

@@ -76,7 +76,7 @@ pub struct CpuHandle {
     source: CpuSource,
     on_request: bool,
     worker: Arc<Mutex<Worker>>,
-    seen: Arc<Mutex<Arc<Observation>>>,
+    observed: Arc<Mutex<Arc<Observation>>>,
 }
 
 impl CpuHandle {
@@ -86,15 +86,15 @@ impl CpuHandle {
         let source = node.source();
         let worker = Worker { node, meters: BTreeMap::new(), last: None, observation: Observation::default() };
         let on_request = sampling == Sampling::OnRequest;
-        let handle = Self { clock, source, on_request, worker: Arc::new(Mutex::new(worker)), seen: Arc::default() };
+        let handle = Self { clock, source, on_request, worker: Arc::new(Mutex::new(worker)), observed: Arc::default() };
         if let Sampling::Every(period) = sampling {
-            let (worker, seen) = (Arc::downgrade(&handle.worker), handle.seen.clone());
+            let (worker, observed) = (Arc::downgrade(&handle.worker), handle.observed.clone());
             let clock = handle.clock.clone();
             let body = move || {
                 while let Some(worker) = worker.upgrade() {
                     let wait = {
                         let mut worker = lock(&worker);
-                        *lock(&seen) = worker.sample(&*clock);
+                        *lock(&observed) = worker.sample(&*clock);
                         worker.period(period)
                     };
                     drop(worker);
@@ -116,7 +116,7 @@ impl CpuHandle {
 
     /// Returns the latest state without waiting.
     pub fn observe(&self) -> Arc<Observation> {
-        lock(&self.seen).clone()
+        lock(&self.observed).clone()
     }
 
     /// Reads everything now if the handle has no thread ([`Sampling::OnRequest`]).
@@ -128,9 +128,9 @@ impl CpuHandle {
 
     /// Reads everything now and returns the new state. Blocks: not for async tasks.
     pub fn sample(&self) -> Arc<Observation> {
-        let seen = lock(&self.worker).sample(&*self.clock);
-        *lock(&self.seen) = seen.clone();
-        seen
+        let observed = lock(&self.worker).sample(&*self.clock);
+        *lock(&self.observed) = observed.clone();
+        observed
     }
 
     /// Returns the processes or the control group that a job named, after a check that they exist. Blocks: not for
@@ -143,8 +143,8 @@ impl CpuHandle {
     pub fn follow(&self, job: &JobId, processes: &Processes) {
         let mut worker = lock(&self.worker);
         worker.node.follow(job, processes);
-        let seen = worker.sample(&*self.clock);
-        *lock(&self.seen) = seen;
+        let observed = worker.sample(&*self.clock);
+        *lock(&self.observed) = observed;
     }
 
     /// Stops counting a job's CPU time. Blocks: not for async tasks.
