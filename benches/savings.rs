@@ -98,7 +98,7 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
             name: "job".into(),
             gpus: 1,
             curve,
-            at_max: hours,
+            duration_at_original: hours,
             objective: Objective::slower_by(budget)?,
             original_limit: (seed % 2 == 1).then_some(Watts::new(240.0)),
             pauses: None,
@@ -122,7 +122,7 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
     while !world.is_done() {
         world.step().await;
     }
-    world.settle().await;
+    world.wait_for_actuals().await;
     let outcome = world.outcomes().remove(0);
     world.end().await;
     let reported = outcome.reported.context("nothing reported")?;

@@ -140,7 +140,7 @@ struct JobReport {
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let (scenario, source) = scenario(&args)?;
     let (actual, start) = (scenario.actual.clone(), scenario.start);
-    let longest = scenario.jobs.iter().map(|j| j.at_max).fold(Seconds::ZERO, Seconds::max);
+    let longest = scenario.jobs.iter().map(|j| j.duration_at_original).fold(Seconds::ZERO, Seconds::max);
     let stopped = stopped(Hangup::Ends);
     let state = StateDir::make().context("cannot make a temporary directory for the demo's state")?;
     let (handle, requests) = Handle::queue();
@@ -165,7 +165,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         ));
     }
     let finished = tokio::select! {
-        () = pace(&mut world, &mut screen, longest, start, args.duration) => true,
+        () = run_at_speed(&mut world, &mut screen, longest, start, args.duration) => true,
         () = stopped => false,
     };
     screen.end();
@@ -189,7 +189,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
 
 /// Runs the world to its end, at the speed at which the simulated time `span` takes about `duration` real seconds; with
 /// a `duration` of 0, as fast as possible.
-async fn pace(world: &mut World, screen: &mut Screen, span: Seconds, start: DateTime<Utc>, duration: f64) {
+async fn run_at_speed(world: &mut World, screen: &mut Screen, span: Seconds, start: DateTime<Utc>, duration: f64) {
     let real = SystemClock::start();
     let begun = real.monotonic();
     let rate = if duration > 0.0 { span / Seconds::new(duration) } else { f64::INFINITY };
@@ -211,7 +211,7 @@ async fn pace(world: &mut World, screen: &mut Screen, span: Seconds, start: Date
             tokio::task::yield_now().await;
         }
     }
-    world.settle().await;
+    world.wait_for_actuals().await;
 }
 
 fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
@@ -219,8 +219,8 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
     let hours = args.hours.or(args.days.map(|d| d * 24.0)).unwrap_or(if traced { 64.0 } else { 48.0 });
     let count = args.jobs.unwrap_or(if traced { 1 } else { 2 });
     let objective = Objective::slower_by(args.max_slowdown).context("--max-slowdown")?;
-    let at_max = Seconds::new(hours * 3600.0);
-    let needed = at_max * (1.0 + args.max_slowdown) + Seconds::new(1800.0);
+    let duration_at_original = Seconds::new(hours * 3600.0);
+    let needed = duration_at_original * (1.0 + args.max_slowdown) + Seconds::new(1800.0);
     let (grid, actual, start, source) = match &args.carbon_trace {
         Some(path) => recorded(args, path, needed)?,
         None => generated(args, needed)?,
@@ -234,20 +234,23 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
                 name: if count == 1 { workload.to_string() } else { format!("{workload}-{n}") },
                 gpus: 1,
                 curve: curve.clone(),
-                at_max,
+                duration_at_original,
                 objective,
                 original_limit: None,
                 pauses: None,
             };
             ((1..=count).map(job).collect(), file.gpu().to_uppercase())
         }
-        _ => ((1..=count).map(|n| invented(n, args.memory_bound, at_max, objective)).collect(), "Demo GPU".to_owned()),
+        _ => (
+            (1..=count).map(|n| invented(n, args.memory_bound, duration_at_original, objective)).collect(),
+            "Demo GPU".to_owned(),
+        ),
     };
     Ok((Scenario { jobs, model, grid, actual, start, noise: args.noise, seed: args.seed }, source))
 }
 
 /// Creates job number `n` of a demo without traces: jobs differ in power, and every second one trains on two GPUs.
-fn invented(n: u32, memory_bound: bool, at_max: Seconds, objective: Objective) -> SimulatedJob {
+fn invented(n: u32, memory_bound: bool, duration_at_original: Seconds, objective: Objective) -> SimulatedJob {
     let watts = |w: u32| PowerLimit::from_milliwatts(w * 1000);
     let range = LimitRange { min: watts(100), max: watts(300), default: watts(300) };
     let demand = Watts::new(295.0 - 30.0 * f64::from((n - 1) % 3));
@@ -260,8 +263,8 @@ fn invented(n: u32, memory_bound: bool, at_max: Seconds, objective: Objective) -
     let shrink = 1.0 - 0.25 * f64::from((n - 1) % 3);
     let name = ["resnet50", "bert-base", "gpt2-small"][((n - 1) % 3) as usize];
     let name = if n <= 3 { name.to_owned() } else { format!("{name}-{n}") };
-    let (gpus, at_max) = (1 + (n - 1) % 2, at_max * shrink);
-    SimulatedJob { name, gpus, curve, at_max, objective, original_limit: None, pauses: None }
+    let (gpus, duration_at_original) = (1 + (n - 1) % 2, duration_at_original * shrink);
+    SimulatedJob { name, gpus, curve, duration_at_original, objective, original_limit: None, pauses: None }
 }
 
 type Grid = (TraceProvider, CarbonSeries, DateTime<Utc>, String);
@@ -308,13 +311,13 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
         let end = actual.end().map(|e| e.to_rfc3339()).unwrap_or_default();
         bail!("job {} ran past the end of the carbon trace ({end}); give fewer --hours", outcome.name);
     };
-    let (energy, at_max) = (outcome.truth.energy.get(), against.energy_at_reference.get());
+    let (energy, energy_at_max) = (outcome.truth.energy.get(), against.energy_at_reference.get());
     Ok(JobReport {
         name: outcome.name.clone(),
         max_slowdown: outcome.objective.max_slowdown,
         energy_j: energy,
-        energy_at_max_j: at_max,
-        energy_reduction_pct: 100.0 * (1.0 - energy / at_max),
+        energy_at_max_j: energy_at_max,
+        energy_reduction_pct: 100.0 * (1.0 - energy / energy_at_max),
         carbon_g: outcome.truth.carbon.get(),
         carbon_at_max_g: against.carbon_at_reference.get(),
         carbon_reduction_pct: against.carbon_reduction_pct,

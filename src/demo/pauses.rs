@@ -37,7 +37,7 @@ pub(super) struct Pausing {
     rate: SamplesPerSecond,
     next_at: Samples,
     left: Option<Seconds>,
-    past: Vec<PauseRecord>,
+    ended: Vec<PauseRecord>,
 }
 
 impl Pausing {
@@ -46,7 +46,7 @@ impl Pausing {
         let point =
             |limit: Watts| CurvePoint { limit, throughput: SamplesPerSecond::ZERO, power: pauses.power.min(limit) };
         let load = LoadCurve::new(limits.map(point).collect());
-        let mut pausing = Self { pauses: *pauses, load, rate, next_at: Samples::ZERO, left: None, past: Vec::new() };
+        let mut pausing = Self { pauses: *pauses, load, rate, next_at: Samples::ZERO, left: None, ended: Vec::new() };
         pausing.next_at = pausing.work(rng);
         pausing
     }
@@ -79,26 +79,26 @@ impl Pausing {
     }
 
     /// Advances by `span`. Returns true if a pause began or ended.
-    pub(super) fn step(&mut self, done: Samples, work: Samples, span: Seconds, rng: &mut ChaCha8Rng) -> bool {
+    pub(super) fn step(&mut self, samples_done: Samples, work: Samples, span: Seconds, rng: &mut ChaCha8Rng) -> bool {
         match self.left {
             Some(left) if left > span => {
                 self.left = Some(left - span);
-                if let Some(past) = self.past.last_mut() {
-                    past.lasted += span;
+                if let Some(pause) = self.ended.last_mut() {
+                    pause.lasted += span;
                 }
                 false
             }
             Some(_) => {
-                if let Some(past) = self.past.last_mut() {
-                    past.lasted += span;
+                if let Some(pause) = self.ended.last_mut() {
+                    pause.lasted += span;
                 }
                 self.left = None;
-                self.next_at = done + self.work(rng);
+                self.next_at = samples_done + self.work(rng);
                 true
             }
-            None if done >= self.next_at => {
+            None if samples_done >= self.next_at => {
                 self.left = Some(between(self.pauses.lasting, rng));
-                self.past.push(PauseRecord { after: work, lasted: Seconds::ZERO });
+                self.ended.push(PauseRecord { after: work, lasted: Seconds::ZERO });
                 true
             }
             None => false,
@@ -107,7 +107,7 @@ impl Pausing {
 
     /// Returns the energy that one GPU would have used at a power limit in all pauses so far.
     pub(super) fn energy_at(&self, limit: Watts) -> Joules {
-        self.pauses.power.min(limit) * self.past.iter().map(|past| past.lasted).sum::<Seconds>()
+        self.pauses.power.min(limit) * self.ended.iter().map(|pause| pause.lasted).sum::<Seconds>()
     }
 
     /// Returns the emissions of the same work and pauses in a reference run that trains for the time `training` with
@@ -130,11 +130,11 @@ impl Pausing {
             at = end;
             Some(())
         };
-        for past in &self.past {
-            let until = (past.after / rate).min(training);
+        for pause in &self.ended {
+            let until = (pause.after / rate).min(training);
             pass(until - trained, power)?;
             trained = until;
-            pass(past.lasted, self.pauses.power.min(limit) * gpus)?;
+            pass(pause.lasted, self.pauses.power.min(limit) * gpus)?;
         }
         pass(training - trained, power)?;
         Some(carbon)

@@ -25,14 +25,14 @@ pub struct Training {
     /// The job's total work.
     pub total: Samples,
     /// The work done so far.
-    pub done: Samples,
+    pub samples_done: Samples,
     curve: LoadCurve,
     original_limit: Watts,
     noise: f64,
     rng: ChaCha8Rng,
     pausing: Option<Pausing>,
-    work_seen: Samples,
-    energy_seen: Joules,
+    work_before: Samples,
+    energy_before: Joules,
     started: Option<DateTime<Utc>>,
     truth: Truth,
 }
@@ -55,33 +55,33 @@ pub struct Truth {
 }
 
 impl Training {
-    /// Creates a job whose work takes the time `at_ceiling` at the GPUs' present power limit, which becomes the job's
-    /// original limit. The job's throughput fluctuates by `noise` (relative standard deviation) from one progress
-    /// reading to the next.
+    /// Creates a job whose work takes the time `duration_at_original` at the GPUs' present power limit, which becomes
+    /// the job's original limit. The job's throughput fluctuates by `noise` (relative standard deviation) from one
+    /// progress reading to the next.
     pub fn new(
         name: String,
         gpus: Vec<SimulatedGpu>,
         curve: LoadCurve,
-        at_ceiling: Seconds,
+        duration_at_original: Seconds,
         noise: f64,
         seed: u64,
     ) -> Self {
         let limit = gpus.first().map_or(Watts::ZERO, |b| b.limit().watts());
-        let total = curve.at(limit).throughput * (gpus.len() as f64) * at_ceiling;
+        let total = curve.at(limit).throughput * (gpus.len() as f64) * duration_at_original;
         Self {
             name,
             id: None,
             ended: None,
             gpus,
             total,
-            done: Samples::ZERO,
+            samples_done: Samples::ZERO,
             curve,
             original_limit: limit,
             noise,
             rng: ChaCha8Rng::seed_from_u64(seed),
             pausing: None,
-            work_seen: Samples::ZERO,
-            energy_seen: Joules::ZERO,
+            work_before: Samples::ZERO,
+            energy_before: Joules::ZERO,
             started: None,
             truth: Truth::default(),
         }
@@ -105,8 +105,8 @@ impl Training {
         for gpu in &self.gpus {
             gpu.run(Some(self.curve.clone()));
         }
-        self.work_seen = self.work();
-        self.energy_seen = self.energy();
+        self.work_before = self.work();
+        self.energy_before = self.energy();
         self.started = Some(now);
     }
 
@@ -117,10 +117,10 @@ impl Training {
         }
         let deviation: f64 = StandardNormal.sample(&mut self.rng);
         let (work, energy) = (self.work(), self.energy());
-        self.done += (work - self.work_seen) * (1.0 + self.noise * deviation).max(0.0);
-        self.truth.work += work - self.work_seen;
-        let used = energy - self.energy_seen;
-        (self.work_seen, self.energy_seen) = (work, energy);
+        self.samples_done += (work - self.work_before) * (1.0 + self.noise * deviation).max(0.0);
+        self.truth.work += work - self.work_before;
+        let used = energy - self.energy_before;
+        (self.work_before, self.energy_before) = (work, energy);
         self.truth.energy += used;
         self.truth.time += span;
         let intensity = Slot::new(now - span.to_delta(), now).and_then(|s| ledger::mean_intensity(actual, &s));
@@ -132,7 +132,7 @@ impl Training {
                 self.truth.paused += span;
                 self.truth.paused_energy += used;
             }
-            if pausing.step(self.done, self.truth.work, span, &mut self.rng) {
+            if pausing.step(self.samples_done, self.truth.work, span, &mut self.rng) {
                 let load = pausing.load().unwrap_or(&self.curve);
                 self.gpus.iter().for_each(|gpu| gpu.run(Some(load.clone())));
             }
@@ -146,7 +146,7 @@ impl Training {
 
     /// Returns true if all work is done.
     pub fn is_done(&self) -> bool {
-        self.done >= self.total
+        self.samples_done >= self.total
     }
 
     /// Returns the time until the work is done or a pause begins or ends, at the present limits and without
@@ -158,7 +158,11 @@ impl Training {
         let until = self.pausing.as_ref().map_or(self.total, |pausing| pausing.next_at().min(self.total));
         let rates = self.gpus.iter().map(|b| self.curve.at_lock(b.limit().watts(), b.clock_lock()).throughput);
         let rate = rates.reduce(SamplesPerSecond::min).unwrap_or(SamplesPerSecond::ZERO) * (self.gpus.len() as f64);
-        if rate > SamplesPerSecond::ZERO { (until - self.done).max(Samples::ZERO) / rate } else { Seconds::ZERO }
+        if rate > SamplesPerSecond::ZERO {
+            (until - self.samples_done).max(Samples::ZERO) / rate
+        } else {
+            Seconds::ZERO
+        }
     }
 
     /// Returns the job's ground truth so far.
@@ -182,7 +186,7 @@ impl Training {
         let gpus = self.gpus.len() as f64;
         let (curve, reference) = (Curve::from_profile(&self.curve.profile(gpus))?, self.curve.at(limit));
         let stalled_energy = self.pausing.as_ref().map_or(Joules::ZERO, |pausing| pausing.energy_at(limit) * gpus);
-        let done = CompletedWork {
+        let completed = CompletedWork {
             started: self.started?,
             active: self.truth.time - self.truth.paused,
             stalled: self.truth.paused,
@@ -195,13 +199,13 @@ impl Training {
         // A throughput below that of the lowest limit occurs only while the GPUs' draw still follows a change.
         let slowest = curve.hull().first().map(|p| (p.throughput, p.power))?;
         let constant = |rate| curve.power_at(rate).or((rate < slowest.0).then_some(slowest.1));
-        let compared = ledger::compare(&done, reference, constant, actual)?;
+        let compared = ledger::compare(&completed, reference, constant, actual)?;
         let Some(pausing) = &self.pausing else { return Some(compared) };
         // In the reference run, each pause comes after the same amount of work as in the real run, at the time when the
         // reference run has done that work.
         let (rate, power) = reference;
-        let carbon = pausing.replay(done.started, done.samples / rate, rate, (power, limit), gpus, actual)?;
-        let reduction = 100.0 * (1.0 - done.carbon / carbon);
+        let carbon = pausing.replay(completed.started, completed.samples / rate, rate, (power, limit), gpus, actual)?;
+        let reduction = 100.0 * (1.0 - completed.carbon / carbon);
         let timing_effect_pct = reduction - compared.energy_effect_pct;
         Some(Comparison { carbon_at_reference: carbon, carbon_reduction_pct: reduction, timing_effect_pct, ..compared })
     }

@@ -52,7 +52,7 @@ pub struct SimulatedJob {
     /// The job's throughput and power on each GPU.
     pub curve: LoadCurve,
     /// The job's duration at the GPUs' original limit, which is the largest limit unless `original_limit` is set.
-    pub at_max: Seconds,
+    pub duration_at_original: Seconds,
     /// The job's objective.
     pub objective: Objective,
     /// The default and original limit of the job's GPUs; `None` for the largest limit.
@@ -158,7 +158,7 @@ impl World {
             }
             let (indexes, gpus): (Vec<u32>, Vec<SimulatedGpu>) = gpus.into_iter().unzip();
             let (curve, name) = (job.curve.clone(), job.name.clone());
-            let training = Training::new(name, gpus, curve, job.at_max, scenario.noise, seed);
+            let training = Training::new(name, gpus, curve, job.duration_at_original, scenario.noise, seed);
             jobs.push((training.pausing(job.pauses.as_ref()), job.objective));
             registrations.push((indexes, job));
         }
@@ -235,7 +235,7 @@ impl World {
     /// Advances the clock without work until the actual carbon intensities of the time in which the jobs ran are known,
     /// and updates the reported savings. Stops after `LONGEST_WAIT`, since a recorded grid may end before it has all of
     /// them.
-    pub async fn settle(&mut self) {
+    pub async fn wait_for_actuals(&mut self) {
         let until = self.clock.utc() + LONGEST_WAIT;
         let ids: Vec<(String, JobId)> =
             self.jobs.iter().filter_map(|(job, _)| Some((job.name.clone(), job.ended.clone()?))).collect();
@@ -272,7 +272,7 @@ impl World {
         let at = self.clock.monotonic().since(wattune_core::time::Monotonic::default());
         for (job, _) in &mut self.jobs {
             let Some(id) = job.id.clone().filter(|_| !job.is_silent()) else { continue };
-            let report = ProgressReport { samples: job.done, at: Some(at) };
+            let report = ProgressReport { samples: job.samples_done, at: Some(at) };
             if let Err(error) = self.controller.progress(&id, report).await {
                 tracing::error!(job.id = %id, "the daemon refused a report: {error}");
             }

@@ -44,7 +44,7 @@ async fn resnet_on_miso(max_slowdown: f64, seed: u64) -> Option<Outcome> {
             name: "resnet50".into(),
             gpus: 1,
             curve,
-            at_max: Seconds::new(64.0 * 3600.0),
+            duration_at_original: Seconds::new(64.0 * 3600.0),
             objective: Objective::slower_by(max_slowdown).expect("in range"),
             original_limit: None,
             pauses: None,
@@ -67,7 +67,7 @@ async fn run(scenario: Scenario) -> Outcome {
     while !world.is_done() {
         world.step().await;
     }
-    world.settle().await;
+    world.wait_for_actuals().await;
     let outcome = world.outcomes().remove(0);
     world.end().await;
     outcome
@@ -120,7 +120,7 @@ fn below_maximum(curve: LoadCurve, hours: f64, max_slowdown: f64) -> SimulatedJo
         name: "resnet50".into(),
         gpus: 1,
         curve,
-        at_max: Seconds::new(3600.0 * hours),
+        duration_at_original: Seconds::new(3600.0 * hours),
         objective: Objective::slower_by(max_slowdown).expect("in range"),
         original_limit: Some(Watts::new(240.0)),
         pauses: None,
@@ -233,7 +233,7 @@ async fn an_outcome_is_computed_again_once_the_actual_intensities_are_known() {
     let reported = |world: &World| world.outcomes().remove(0).reported.expect("the daemon ended the job").against_max;
     let SavingView::Known(early) = reported(&world) else { panic!("{:?}", reported(&world)) };
     assert!(early.provisional, "the last half hour has no actual value yet");
-    world.settle().await;
+    world.wait_for_actuals().await;
     let SavingView::Known(late) = reported(&world) else { panic!("{:?}", reported(&world)) };
     assert!(!late.provisional);
     let width = |interval: &IntervalView| interval.high - interval.low;
@@ -254,7 +254,7 @@ async fn memory_bound(curve: LoadCurve, gpus: u32, max_slowdown: f64) -> Compari
         name: "gnn".into(),
         gpus,
         curve,
-        at_max: Seconds::new(36_000.0),
+        duration_at_original: Seconds::new(36_000.0),
         objective: Objective::slower_by(max_slowdown).expect("in range"),
         original_limit: None,
         pauses: None,

@@ -33,7 +33,7 @@ impl Screen {
         let intensity = carbon.intensity_g_per_kwh.map_or("unknown".into(), |g| format!("{g:.0} gCO2e/kWh"));
         let mut lines = vec![format!("{}  {intensity}", world.now().format("%F %H:%M"))];
         for training in world.jobs() {
-            let share = 100.0 * (training.done / training.total).min(1.0);
+            let share = 100.0 * (training.samples_done / training.total).min(1.0);
             let view =
                 training.id.as_ref().and_then(|id| controller.jobs().into_iter().find(|j| j.job_id == id.as_str()));
             lines.push(match view {
