@@ -12,12 +12,12 @@ pub(super) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Ad
 
 /// The address at which a daemon's API is reached.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum DaemonAddress {
     Tcp(SocketAddr),
     Socket(PathBuf),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for DaemonAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
@@ -26,7 +26,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-impl Place {
+impl DaemonAddress {
     /// Returns the address of the daemon that runs with these settings.
     pub(super) fn of(settings: &Settings) -> Self {
         match (&settings.http.listen, &settings.http.socket) {

@@ -67,9 +67,9 @@ fn is_there(path: &Path) -> anyhow::Result<bool> {
     })
 }
 
-/// Prints the outcomes. `strange` is the state directory if it has no daemon's files; `None` if it has some.
-fn print(lines: &[Line], format: Format, strange: Option<&Path>) -> anyhow::Result<()> {
-    format.print(&lines, || match strange {
+/// Prints the outcomes. `unused_state_dir` is the state directory if it has no daemon's files; `None` if it has some.
+fn print(lines: &[Line], format: Format, unused_state_dir: Option<&Path>) -> anyhow::Result<()> {
+    format.print(&lines, || match unused_state_dir {
         Some(dir) => {
             format!("nothing to restore: {} has no daemon's state; is it the daemon's directory?\n", dir.display())
         }

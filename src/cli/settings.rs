@@ -171,7 +171,7 @@ impl OddVariables {
     /// Returns the unused variables of this process that are not empty.
     pub(super) fn present() -> Self {
         let set = std::env::vars_os().filter(|(_, value)| !value.is_empty());
-        Self::among(set.filter_map(|(name, _)| name.into_string().ok()), &known())
+        Self::among(set.filter_map(|(name, _)| name.into_string().ok()), &known_variables())
     }
 
     fn among(names: impl Iterator<Item = String>, known: &BTreeSet<String>) -> Self {
@@ -209,14 +209,14 @@ impl OddVariables {
 
     /// Describes the unknown variables in one sentence, if there are any.
     pub(super) fn describe_unknown(&self) -> Option<String> {
-        let known = || known().into_iter().collect::<Vec<_>>().join(", ");
+        let known = || known_variables().into_iter().collect::<Vec<_>>().join(", ");
         (!self.unknown.is_empty())
             .then(|| format!("{} is set but unused; wattune's variables are {}", self.unknown.join(", "), known()))
     }
 }
 
 /// Returns the names of all variables that wattune uses.
-fn known() -> BTreeSet<String> {
+fn known_variables() -> BTreeSet<String> {
     let flags = Overrides::augment_args(clap::Command::new(""));
     flags.get_arguments().filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned())).collect()
 }
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn misspelt_and_unknown_variables_are_found() {
-        let known = known();
+        let known = known_variables();
         assert!(known.contains("WATTUNE_ZONE") && known.contains("WATTUNE_CONFIG"), "{known:?}");
         let mut all = BTreeSet::new();
         collect(&crate::cli::Cli::command(), &mut all);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use serde_json::Value;
 
-use super::ask::{DEFAULT_ADDRESS, Place};
+use super::ask::{DEFAULT_ADDRESS, DaemonAddress};
 use super::output::{Format, deliver};
 use wattune_core::domain::legible;
 
@@ -27,28 +27,28 @@ pub(super) struct Args {
 impl Args {
     /// Returns the daemon's address. A flag overrides both variables. Clap does not read the variables, because a
     /// socket in the environment would then override `--listen`.
-    fn place(&self) -> anyhow::Result<Place> {
+    fn address(&self) -> anyhow::Result<DaemonAddress> {
         let variable = |key: &str| std::env::var_os(key).filter(|v| !v.is_empty());
         if let Some(path) = &self.socket {
-            return Ok(Place::Socket(path.clone()));
+            return Ok(DaemonAddress::Socket(path.clone()));
         }
         if let Some(address) = self.listen {
-            return Ok(Place::Tcp(address));
+            return Ok(DaemonAddress::Tcp(address));
         }
         if let Some(path) = variable("WATTUNE_SOCKET") {
-            return Ok(Place::Socket(path.into()));
+            return Ok(DaemonAddress::Socket(path.into()));
         }
-        let Some(text) = variable("WATTUNE_LISTEN") else { return Ok(Place::Tcp(DEFAULT_ADDRESS)) };
+        let Some(text) = variable("WATTUNE_LISTEN") else { return Ok(DaemonAddress::Tcp(DEFAULT_ADDRESS)) };
         let address = text.to_string_lossy().parse();
         address
-            .map(Place::Tcp)
+            .map(DaemonAddress::Tcp)
             .with_context(|| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {DEFAULT_ADDRESS}"))
     }
 }
 
 /// Prints the daemon's status.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    let text = args.place()?.get("/v1/status").await?;
+    let text = args.address()?.get("/v1/status").await?;
     let shown = match args.format {
         Format::Json => format!("{}\n", text.trim()),
         Format::Table => table(&serde_json::from_str(&text)?),

@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::chart;
-use crate::cli::ask::Place;
+use crate::cli::ask::DaemonAddress;
 use crate::cli::output::{Exit, Format};
 use crate::cli::settings::Overrides;
 use crate::clock::{Clock, SystemClock};
@@ -59,8 +59,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 async fn ask_daemon(settings: &Settings) -> anyhow::Result<Shown> {
-    let place = Place::of(settings);
-    let get = async |path| anyhow::Ok(serde_json::from_str::<Value>(&place.get(path).await?)?);
+    let address = DaemonAddress::of(settings);
+    let get = async |path| anyhow::Ok(serde_json::from_str::<Value>(&address.get(path).await?)?);
     let status = get("/v1/status").await?;
     let now = status["now"].as_str().and_then(|t| DateTime::parse_from_rfc3339(t).ok());
     Ok(Shown {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cli::ask::Place;
+use crate::cli::ask::DaemonAddress;
 use crate::cli::output::Exit;
 use crate::cli::settings::ShowFlags;
 use crate::clock::{Clock, SystemClock};
@@ -22,7 +22,7 @@ pub(super) struct Args {
 /// Prints the forecast scores.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.show.overrides.settings()?;
-    let scores = match Place::of(&settings).get("/v1/carbon").await {
+    let scores = match DaemonAddress::of(&settings).get("/v1/carbon").await {
         Ok(text) => serde_json::from_str::<Value>(&text)?["scores"].take(),
         Err(no_daemon) => from_database(&settings).await.map_err(|error| error.context(no_daemon))?,
     };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 
-use super::ledger::{Place, Time};
+use super::ledger::{LedgerArgs, Time};
 use crate::cli::output::deliver;
 use crate::reports::{RESTATED_BY_PCT, ReportRow, ReportView, RowKind, badge, summary};
 use wattune_core::domain::JobName;
@@ -16,7 +16,7 @@ use wattune_core::ledger::report::{Grouping, ReportRequest};
 #[command(group = clap::ArgGroup::new("what").required(true))]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Place,
+    ledger: LedgerArgs,
     #[command(flatten)]
     time: Time,
     /// One training run, by its job id.
@@ -39,9 +39,9 @@ fn job_name(text: &str) -> Result<JobName, String> {
 
 /// Writes the badge and the summary.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    args.place.check_output("--svg", args.svg.as_deref())?;
-    args.place.check_output("--markdown", args.markdown.as_deref())?;
-    let (store, now) = args.place.open().await?;
+    args.ledger.check_output("--svg", args.svg.as_deref())?;
+    args.ledger.check_output("--markdown", args.markdown.as_deref())?;
+    let (store, now) = args.ledger.open().await?;
     let mut span = args.time.span(now)?;
     if args.time.from.is_none() {
         // Without --from, all runs count, even the oldest ones.

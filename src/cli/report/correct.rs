@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::ledger::{Place, wrong};
+use super::ledger::{LedgerArgs, wrong};
 use crate::cli::state_dir::{Lock, LockError};
 use crate::clock::{Clock, SystemClock};
 use crate::reports::exact_span;
@@ -16,7 +16,7 @@ use wattune_core::ledger::Share;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Place,
+    ledger: LedgerArgs,
     /// The start of the corrected time: 2026-01-31, or 2026-01-31T12:00:30Z. Intervals that begin earlier do not
     /// change.
     #[arg(long, value_name = "TIME")]
@@ -58,7 +58,7 @@ fn words(text: &str) -> Result<String, String> {
 
 /// Writes the correction, and computes the hourly emissions again if no daemon is running.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    let settings = args.place.overrides.settings()?;
+    let settings = args.ledger.overrides.settings()?;
     let state_dir = settings.state_dir();
     let now = SystemClock::start().utc();
     let span = exact_span(&args.from, args.to.as_deref(), now).map_err(wrong)?;

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use super::ledger::Place;
+use super::ledger::LedgerArgs;
 use crate::cli::output::check_writable;
 
 /// Writes the whole ledger as lines of JSON, which `wattune report verify` can check on any machine.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Place,
+    ledger: LedgerArgs,
     /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -21,9 +21,9 @@ pub(super) struct Args {
 
 /// Writes the exported ledger.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    args.place.check_output("--output", args.output.as_deref())?;
+    args.ledger.check_output("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
-    let (store, _) = args.place.open().await?;
+    let (store, _) = args.ledger.open().await?;
     let mut out: Box<dyn Write> = match &args.output {
         Some(path) => {
             Box::new(BufWriter::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?))

@@ -14,7 +14,7 @@ use wattune_core::domain::{InvalidJob, Slot};
 
 /// The arguments that select a ledger.
 #[derive(Debug, clap::Args)]
-pub(super) struct Place {
+pub(super) struct LedgerArgs {
     #[command(flatten)]
     pub(super) overrides: Overrides,
 }
@@ -42,7 +42,7 @@ pub(super) fn wrong(error: InvalidJob) -> anyhow::Error {
     clap::Error::raw(clap::error::ErrorKind::ValueValidation, format!("{flag}: {}\n", error.why)).exit()
 }
 
-impl Place {
+impl LedgerArgs {
     /// Opens the database read-only, and returns the database with the current time.
     pub(super) async fn open(&self) -> anyhow::Result<(Store, DateTime<Utc>)> {
         let settings = self.overrides.settings()?;

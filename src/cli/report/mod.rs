@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 
-use self::ledger::{Place, Time, wrong};
+use self::ledger::{LedgerArgs, Time, wrong};
 use super::output::{Exit, check_writable, deliver};
 use super::values::{one_of, within};
 use crate::reports::{self, RESTATED_BY_PCT, ReportView, functional_unit};
@@ -39,7 +39,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct ShowArgs {
     #[command(flatten)]
-    place: Place,
+    ledger: LedgerArgs,
     #[command(flatten)]
     time: Time,
     /// The grouping of rows: job, name, gpu, day, month, or tag:KEY with a label's key.
@@ -103,9 +103,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 async fn show(args: ShowArgs) -> anyhow::Result<()> {
-    args.place.check_output("--output", args.output.as_deref())?;
+    args.ledger.check_output("--output", args.output.as_deref())?;
     check_writable(args.output.as_deref())?;
-    let (store, now) = args.place.open().await?;
+    let (store, now) = args.ledger.open().await?;
     let unit = functional_unit(args.unit.functional_unit.as_deref(), args.unit.samples_per_epoch).map_err(wrong)?;
     let span = args.time.span(now)?;
     let request = ReportRequest { by: args.by, span, unit, restated_by_pct: args.restated_by, now };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::ledger::Place;
+use super::ledger::LedgerArgs;
 use crate::cli::output::{Exit, Format, deliver};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
@@ -21,7 +21,7 @@ pub(super) struct Args {
     /// A file written by `wattune report export`; the database in the state directory if absent.
     file: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    ledger: LedgerArgs,
     /// A head from an earlier run, which the ledger must still contain.
     #[arg(long, value_name = "DIGEST")]
     head: Option<Digest>,
@@ -35,7 +35,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let (what, found) = match &args.file {
         Some(path) => (path.display().to_string(), of_file(path, args.head)?),
         None => {
-            let (store, _) = args.place.open().await?;
+            let (store, _) = args.ledger.open().await?;
             let found = store.verify(Verifier::with_known_head(args.head)).await?;
             ("the database".to_owned(), found)
         }

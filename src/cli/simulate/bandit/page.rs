@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::write::{by_policy, job, usual};
+use super::write::{by_policy, job, most_frequent_choice};
 use crate::reports::document::{Mark, Plot, document, escaped};
 use wattune_lab::bandit::{HistoryRow, Report, SummaryRow, mean_of};
 
@@ -39,7 +39,7 @@ fn table(policies: &[Vec<&SummaryRow>]) -> String {
         "<table>\n<tr><th>job<th>policy<th>seeds<th>cost, J<th>regret, runs<th>final choice<th>of seeds, %</tr>\n",
     );
     for rows in policies {
-        let (batch_size, limit, share) = usual(rows);
+        let (batch_size, limit, share) = most_frequent_choice(rows);
         text += &format!(
             "<tr><td>{}<td>{}<td>{}<td>{:.4e}<td>{:.2}<td>{batch_size} at {limit} W<td>{:.0}</tr>\n",
             escaped(&job(rows[0])),
@@ -70,10 +70,10 @@ fn mean_regret(rows: &[&SummaryRow], history: &[HistoryRow]) -> Vec<(f64, f64)> 
         *spent.entry(run.recurrence).or_default() += run.oracle_runs / rows.len() as f64;
     }
     let last = mean_of(rows, |row| row.cumulative_regret_runs);
-    let due = (spent.values().sum::<f64>() - last) / spent.len().max(1) as f64;
+    let oracle_runs_per_recurrence = (spent.values().sum::<f64>() - last) / spent.len().max(1) as f64;
     let mut sum = 0.0;
     let after = |(recurrence, spent): (u32, f64)| {
-        sum += spent - due;
+        sum += spent - oracle_runs_per_recurrence;
         (f64::from(recurrence), sum)
     };
     spent.into_iter().map(after).collect()

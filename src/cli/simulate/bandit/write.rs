@@ -43,7 +43,7 @@ pub(super) fn by_policy(summary: &[SummaryRow]) -> Vec<Vec<&SummaryRow>> {
 /// Returns the most frequent final choice over seeds: first the batch size, second the power limit in watts, third the
 /// fraction of seeds that ended with this choice.
 #[expect(clippy::cast_precision_loss, reason = "a count of rows")]
-pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
+pub(super) fn most_frequent_choice(rows: &[&SummaryRow]) -> (u64, f64, f64) {
     let count = |row: &SummaryRow| {
         let same = |other: &&&SummaryRow| {
             (other.final_batch_size, other.final_power_limit_w) == (row.final_batch_size, row.final_power_limit_w)
@@ -51,8 +51,8 @@ pub(super) fn usual(rows: &[&SummaryRow]) -> (u64, f64, f64) {
         rows.iter().filter(same).count()
     };
     let most = rows.iter().map(|row| count(row)).max().unwrap_or_default();
-    let usual = rows.iter().find(|row| count(row) == most).unwrap_or(&rows[0]);
-    (usual.final_batch_size, usual.final_power_limit_w, most as f64 / rows.len() as f64)
+    let most_frequent_choice = rows.iter().find(|row| count(row) == most).unwrap_or(&rows[0]);
+    (most_frequent_choice.final_batch_size, most_frequent_choice.final_power_limit_w, most as f64 / rows.len() as f64)
 }
 
 /// Returns the name of a row's job: GPU, workload and group.
@@ -77,7 +77,7 @@ pub(super) fn table(report: &Report) -> String {
         if last.as_ref().is_some_and(|last| *last != job) {
             text.push('\n');
         }
-        let (batch_size, limit, share) = usual(&rows);
+        let (batch_size, limit, share) = most_frequent_choice(&rows);
         text += &format!(
             "{job:44} {:8} {:>6} {:>14.4e} {:>13.2}  {batch_size} at {limit} W, {:.0} %\n",
             rows[0].policy,
