@@ -209,7 +209,7 @@ pub(super) fn page_length(limit: u32, most: u32) -> Result<u32, InvalidJob> {
 }
 
 /// Returns `N`, for use as the default of a field.
-pub(super) const fn usually<const N: u32>() -> u32 {
+pub(super) const fn default_number<const N: u32>() -> u32 {
     N
 }
 

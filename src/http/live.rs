@@ -104,7 +104,7 @@ impl Live {
 
     /// Returns a stream of the latest event and all later ones, unless too many clients are connected.
     pub(super) fn listen(&self, peer: Peer) -> Result<impl Stream<Item = Event> + use<>, Problem> {
-        let place = self.place(peer).map_err(|(all, own)| {
+        let slot = self.reserve_slot(peer).map_err(|(all, own)| {
             let detail = format!(
                 "{all} clients are connected already, {own} of them of this user; at most {CLIENTS} and \
                  {CLIENTS_PER_USER}; close a page, or ask GET /v1/status"
@@ -114,12 +114,12 @@ impl Live {
         let mut newest = self.newest.subscribe();
         newest.mark_changed();
         self.wanted.notify_one();
-        Ok(stream::unfold((newest, place), next).take_until(self.stop.clone().cancelled_owned()))
+        Ok(stream::unfold((newest, slot), next).take_until(self.stop.clone().cancelled_owned()))
     }
 
-    /// Reserves a place for one more client. The error holds the numbers of connected clients: first in total, second
+    /// Reserves a slot for one more client. The error holds the numbers of connected clients: first in total, second
     /// of this user.
-    fn place(&self, peer: Peer) -> Result<Place, (usize, usize)> {
+    fn reserve_slot(&self, peer: Peer) -> Result<ListenerSlot, (usize, usize)> {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = listeners.values().sum();
         let own = listeners.get(&peer).copied().unwrap_or_default();
@@ -127,17 +127,17 @@ impl Live {
             return Err((all, own));
         }
         listeners.insert(peer, own + 1);
-        Ok(Place { listeners: Arc::clone(&self.listeners), peer })
+        Ok(ListenerSlot { listeners: Arc::clone(&self.listeners), peer })
     }
 }
 
-/// The place of one connected client, released when dropped.
-struct Place {
+/// The slot of one connected client, released when dropped.
+struct ListenerSlot {
     listeners: Arc<Mutex<HashMap<Peer, usize>>>,
     peer: Peer,
 }
 
-impl Drop for Place {
+impl Drop for ListenerSlot {
     fn drop(&mut self) {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = listeners.get_mut(&self.peer) {
@@ -147,14 +147,14 @@ impl Drop for Place {
     }
 }
 
-type Listener = (watch::Receiver<Option<Frame>>, Place);
+type Listener = (watch::Receiver<Option<Frame>>, ListenerSlot);
 
-async fn next((mut newest, place): Listener) -> Option<(Event, Listener)> {
+async fn next((mut newest, slot): Listener) -> Option<(Event, Listener)> {
     loop {
         newest.changed().await.ok()?;
         let frame = newest.borrow_and_update().clone();
         if let Some(Frame { event, data, .. }) = frame {
-            return Some((Event::default().event(event).data(data), (newest, place)));
+            return Some((Event::default().event(event).data(data), (newest, slot)));
         }
     }
 }

@@ -302,13 +302,13 @@ mod tests {
         let mut scene = Scene::new();
         let own: Vec<Id> = (0..4).map(|_| scene.admit(USER).0).collect();
         for round in 0..100 {
-            let (_, given_away) = scene.admit(ATTACKER);
-            assert_eq!(given_away.is_some(), round >= LIMITS.each, "{round}");
+            let (_, displaced) = scene.admit(ATTACKER);
+            assert_eq!(displaced.is_some(), round >= LIMITS.each, "{round}");
         }
         assert!(own.iter().all(|id| scene.has(*id)));
         // The user's next connection exceeds the total limit; the attacker has the most connections and loses one.
-        let (newest, given_away) = scene.admit(USER);
-        assert!(given_away.is_some_and(|id| id >= 4) && scene.has(newest) && own.iter().all(|id| scene.has(*id)));
+        let (newest, displaced) = scene.admit(USER);
+        assert!(displaced.is_some_and(|id| id >= 4) && scene.has(newest) && own.iter().all(|id| scene.has(*id)));
     }
 
     #[test]
@@ -390,8 +390,8 @@ mod tests {
                 let now = scene.now();
                 match what {
                     0..=2 => {
-                        let (id, given_away) = scene.places.admit(Peer::User(user), now);
-                        prop_assert!(scene.has(id) && given_away.is_none_or(|gone| gone != id && !scene.has(gone)));
+                        let (id, displaced) = scene.places.admit(Peer::User(user), now);
+                        prop_assert!(scene.has(id) && displaced.is_none_or(|gone| gone != id && !scene.has(gone)));
                     }
                     3 => scene.places.begin(id, now),
                     4 => scene.places.arrived(id, now),

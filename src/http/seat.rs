@@ -52,9 +52,9 @@ impl Seats {
     pub(super) fn admit(&self, peer: Peer) -> Seat {
         let evicted = CancellationToken::new();
         let mut taken = self.taken();
-        let (id, given_away) = taken.places.admit(peer, Instant::now());
+        let (id, displaced) = taken.places.admit(peer, Instant::now());
         taken.ends.insert(id, evicted.clone());
-        if let Some(other) = given_away {
+        if let Some(other) = displaced {
             taken.end(other);
         }
         drop(taken);
@@ -127,24 +127,24 @@ pub(super) struct Seated<S> {
     is_stalled: bool,
     limit: Duration,
     /// The time limit of the write that waits at present; `None` if no write waits.
-    waits: Option<Pin<Box<Sleep>>>,
+    wait: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Seated<S> {
     /// Wraps a stream. `limit` is the longest time that one write may wait.
     pub(super) fn new(stream: S, seat: Seat, limit: Duration) -> Self {
-        Self { stream, seat, is_stalled: false, limit, waits: None }
+        Self { stream, seat, is_stalled: false, limit, wait: None }
     }
 
     /// Returns the result of a write, or a time-out error if the write has waited too long.
     fn within_limit<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.waits = None;
+            self.wait = None;
             return written;
         }
         let limit = self.limit;
-        let waits = self.waits.get_or_insert_with(|| Box::pin(sleep(limit)));
-        ready!(waits.as_mut().poll(context));
+        let wait = self.wait.get_or_insert_with(|| Box::pin(sleep(limit)));
+        ready!(wait.as_mut().poll(context));
         let why = format!("no write succeeded for {} s", limit.as_secs());
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
     }

@@ -111,12 +111,12 @@ impl Server {
         let on_tcp = async {
             let Some((listener, address)) = &tcp else { return pending().await };
             connections
-                .take(&Tcp(listener, TcpPeers::new()), routes::service(shared.clone(), Guard::tcp(*address)))
+                .accept_all(&Tcp(listener, TcpPeers::new()), routes::service(shared.clone(), Guard::tcp(*address)))
                 .await
         };
         let on_unix = async {
             let Some(socket) = &unix else { return pending().await };
-            connections.take(&socket.listener, routes::service(shared.clone(), Guard::unix(bound))).await
+            connections.accept_all(&socket.listener, routes::service(shared.clone(), Guard::unix(bound))).await
         };
         tokio::select! {
             () = cancel.cancelled() => {}
@@ -203,7 +203,7 @@ struct Connections {
 
 impl Connections {
     /// Accepts connections, and serves each in a task of its own.
-    async fn take(&self, listener: &impl Listener, service: Router) -> Infallible {
+    async fn accept_all(&self, listener: &impl Listener, service: Router) -> Infallible {
         let seats = Seats::new(self.limits);
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -107,16 +107,16 @@ impl Family {
         self.add(labels, 1.0)
     }
 
-    /// Adds one series for each state in `known`, labelled with the state under `key`: 1 for states for which `present`
-    /// is true, 0 for the others.
+    /// Adds one series for each state in `values`, labelled with the state under `key`: 1 for states for which
+    /// `present` is true, 0 for the others.
     pub(super) fn states<'k>(
         &mut self,
         labels: &[(&'k str, String)],
         key: &'k str,
-        known: impl IntoIterator<Item = &'static str>,
+        values: impl IntoIterator<Item = &'static str>,
         present: impl Fn(&str) -> bool,
     ) {
-        for state in known {
+        for state in values {
             self.add(labels.iter().cloned().chain([(key, state.to_owned())]), flag(present(state)));
         }
     }

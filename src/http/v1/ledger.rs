@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::http::error::{Answer, Problem};
-use crate::http::extract::{Params, invalid, optional_whole_number, page_length, usually, whole_number};
+use crate::http::extract::{Params, default_number, invalid, optional_whole_number, page_length, whole_number};
 use crate::http::shared::Shared;
 use crate::reports::{RESTATED_BY_PCT, ReportView, csv, functional_unit, html, span};
 use crate::store::{LedgerPage, Store};
@@ -98,7 +98,7 @@ pub(in crate::http) struct LedgerQuery {
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     after: Option<u64>,
     /// The maximum number of intervals per page, 1 to 10000.
-    #[serde(default = "usually::<1000>", deserialize_with = "whole_number")]
+    #[serde(default = "default_number::<1000>", deserialize_with = "whole_number")]
     #[param(default = 1000, minimum = 1, maximum = 10000)]
     limit: u32,
 }

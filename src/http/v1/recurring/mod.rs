@@ -10,7 +10,9 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::http::error::{Answer, Problem};
-use crate::http::extract::{FromPath, Named, Params, Payload, Wire, invalid, page_length, usually, whole_number};
+use crate::http::extract::{
+    FromPath, Named, Params, Payload, Wire, default_number, invalid, page_length, whole_number,
+};
 use crate::http::shared::Shared;
 use crate::recurring::{RecurringDocument, RecurringEntry, RecurringError, RecurringSpec, RecurringView};
 use wattune_core::domain::JobName;
@@ -54,7 +56,7 @@ pub(in crate::http) struct RecurringQuery {
     #[param(max_length = 128)]
     after: String,
     /// The maximum number of jobs, from 1 to 1000; 100 if absent.
-    #[serde(default = "usually::<100>", deserialize_with = "whole_number")]
+    #[serde(default = "default_number::<100>", deserialize_with = "whole_number")]
     #[param(default = 100, minimum = 1, maximum = 1000)]
     limit: u32,
 }

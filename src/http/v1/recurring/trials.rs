@@ -10,8 +10,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::RecurringPath;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
-    FromPath, Named, Params, Payload, Wire, finite, invalid, optional_object, optional_whole_number, page_length,
-    usually, whole_number,
+    FromPath, Named, Params, Payload, Wire, default_number, finite, invalid, optional_object, optional_whole_number,
+    page_length, whole_number,
 };
 use crate::http::shared::Shared;
 use crate::recurring::{LONGEST_KEY, TrialMessage, TrialView, VerdictView};
@@ -202,7 +202,7 @@ pub(in crate::http) struct TrialsQuery {
     #[param(format = Int64, minimum = 0, maximum = 4_294_967_295_i64)]
     after: Option<u32>,
     /// The maximum number of trials, from 1 to 1000; 1000 if absent.
-    #[serde(default = "usually::<1000>", deserialize_with = "whole_number")]
+    #[serde(default = "default_number::<1000>", deserialize_with = "whole_number")]
     #[param(default = 1000, minimum = 1, maximum = 1000)]
     limit: u32,
 }
