@@ -338,6 +338,7 @@ impl Meter {
     /// Continues from the reading `counter` after a reset of the counter at an unknown time since the reading `before`.
     fn restart(&mut self, before: Base, counter: Millijoules, last: Sample, at: Monotonic, power: Option<Watts>) {
         self.resets += 1;
+        self.has_known_origin = true;
         self.check = CrossCheck::default();
         self.metered.ahead = Millijoules::ZERO;
         let filled = self.integrate(last, at, power);

@@ -160,6 +160,18 @@ fn what_a_counter_gained_before_the_meter_began_is_not_recorded_when_it_catches_
 }
 
 #[test]
+fn a_counter_that_stands_still_after_a_reset_is_reconciled() {
+    let mut meter = Meter::default();
+    meter.observe(at(0.0), Some(Millijoules::new(5_000_000)), Some(Watts::new(90.0)));
+    for second in 1..=30 {
+        meter.observe(at(f64::from(second)), Some(Millijoules::ZERO), Some(Watts::new(90.0)));
+    }
+    meter.observe(at(31.0), Some(Millijoules::new(3_000_000)), Some(Watts::new(90.0)));
+    // The second of the reset is integrated; after it the counter's reading is the energy used.
+    assert_eq!((joules(meter.metered().total()), meter.resets()), (3_090, 1));
+}
+
+#[test]
 fn energy_recorded_before_the_meter_began_is_not_recorded_again() {
     let mut meter = Meter::default();
     watch(&mut meter, 0, 1, 100.0, true);
