@@ -201,6 +201,10 @@ fn mistakes_in_carbon_files_are_named() {
         assert!(verdict == "limited" && detail.contains(meant), "{text:?}: {verdict}: {detail}");
         assert!(!detail.contains("hunter2"), "{detail}");
     }
+    // A grid may be free of carbon for hours, so this is noted and not refused.
+    std::fs::write(&file, hours("time,value", ",", &["0", "0", "0"], utc)).expect("written");
+    let (_, detail) = signal("");
+    assert!(detail.contains("all values are 0; is this the right column"), "{detail}");
     let right = [
         (hours("time,value", ",", &["0.369", "0.369", "0.369"], utc), "unit = \"kg_per_kwh\"\n"),
         (hours("time,value", ",", &["369", "369", "369"], local), "time_zone = \"UTC\"\n"),

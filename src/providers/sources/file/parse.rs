@@ -264,7 +264,11 @@ impl<V: FileSignal> Rows<V> {
     fn into_file(mut self, settings: &Settings, zone: Option<&Zone>) -> Result<ParsedFile<V>, ParseError> {
         let mut notes = std::mem::take(&mut self.notes);
         let zone = self.choose_zone(zone)?;
-        check_values::<V>(self.rows.iter().flat_map(|r| [r.expected, r.actual]).flatten().map(V::number), settings)?;
+        let values = self.rows.iter().flat_map(|r| [r.expected, r.actual]).flatten().map(V::number);
+        check_values::<V>(values.clone(), settings)?;
+        if values.clone().count() > 1 && values.clone().all(|value| value == 0.0) {
+            notes.push("all values are 0; is this the right column, or are missing values written as 0?".to_owned());
+        }
         if !self.rows.is_sorted_by_key(|row| row.start) {
             // Files with the newest row first are common. Sorting here avoids sorting a long file by insertion.
             notes.push("rows are not in time order; sorted".to_owned());
