@@ -117,13 +117,16 @@ impl JobName {
     /// Checks that a new name is readable. Names stored by older versions may break this rule.
     ///
     /// # Errors
-    /// Returns an error if the name is blank, or has invisible characters, unusual spaces or text direction marks.
+    /// Returns an error if the name is blank, begins or ends with a space, or has invisible characters, unusual spaces or
+    /// text direction marks.
     pub fn require_visible(self) -> Result<Self, InvalidName> {
         let why = "names have no invisible characters, none that change the direction of text, no spaces but the plain one, \
-                   and are not all blank";
-        // A no-break space looks like a plain one, and two names that look alike would be two profiles.
+                   none at either end, and are not all blank";
+        // Two names that look alike would be two profiles: a no-break space looks like a plain one, and a space at an end
+        // like none.
+        let has_outer_space = self.0.starts_with(' ') || self.0.ends_with(' ');
         let is_odd_space = |c: char| c.is_whitespace() && c != ' ';
-        match self.0.contains(|c| is_invisible(c) || is_odd_space(c)) || !is_visible(&self.0) {
+        match has_outer_space || self.0.contains(|c| is_invisible(c) || is_odd_space(c)) || !is_visible(&self.0) {
             true => Err(InvalidName { what: "job name", given: legible(&self.0).chars().take(80).collect(), why }),
             false => Ok(self),
         }
@@ -214,6 +217,8 @@ mod tests {
             "\u{2800}",
             "\u{a0}",
             "a\u{a0}b",
+            " a",
+            "a ",
         ] {
             let error = JobName::new(odd).and_then(JobName::require_visible).expect_err(odd).to_string();
             assert!(error.contains("invisible") && !error.contains(is_invisible), "{error}");
