@@ -269,6 +269,8 @@ async fn mistakes_in_requests_are_named() {
         ("POST", jobs, job(json!({"name": "\u{a0}"})), "name", "all blank"),
         ("POST", jobs, job(json!({"name": "\u{301}\u{302}"})), "name", "all blank"),
         ("POST", jobs, job(json!({"name": "\u{2800}"})), "name", "all blank"),
+        ("POST", jobs, job(json!({"name": " resnet50"})), "name", "none at either end"),
+        ("POST", jobs, job(json!({"name": "resnet50 "})), "name", "none at either end"),
         ("POST", jobs, job(json!({"name": "resnet\u{a0}50"})), "name", "no spaces but the plain one"),
         ("POST", events, event(json!({"target_pct": 0.6})), "target_pct", "for 60 % write 60"),
         (
@@ -486,9 +488,12 @@ async fn a_trial_that_ends_without_an_epoch_says_what_it_counts_as() {
     let ended = daemon.post(&format!("{trials}/2/end"), &json!({"outcome": "not_reached"})).await.expect(200);
     let reason = ended["reason"].as_str().expect("reported");
     assert_eq!(ended["cost_j"], 200_000.0, "{ended}");
-    for part in
-        ["counts as 200000 J instead of 0 J", "200 times the cheapest", "completed no epoch", "outcome withdrawn"]
-    {
+    for part in [
+        "counts as 200000 J instead of 0 J",
+        "200 times that of the cheapest",
+        "completed no epoch",
+        "outcome withdrawn",
+    ] {
         assert!(reason.contains(part), "{part}: {reason}");
     }
 }

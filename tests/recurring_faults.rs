@@ -121,7 +121,7 @@ async fn trials_that_contradict_themselves_are_not_imported() {
         (0, "cost_j", json!(1e-300), "a trial 1 with cost_j"),
         (0, "energy_j", json!(0), "a trial 1 with cost_j"),
         (0, "epoch_cost_j", json!(1e-9), "a trial 1 with epoch_cost_j"),
-        (0, "first_cost_j", json!(1e9), "first_cost_j beyond its cost"),
+        (0, "first_cost_j", json!(1e9), "first_cost_j above its cost"),
         (0, "first_epochs", json!(null), "without first_epochs"),
         (0, "epochs", json!(0), "without an epoch"),
         (0, "key", json!(""), "a trial 1 whose key has 0 characters; give 1 to 200"),

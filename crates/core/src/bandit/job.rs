@@ -253,7 +253,10 @@ impl Job {
         } else if epochs >= most {
             self.finish(i, Outcome::NotReached, format!("it did not reach its target within {most} epochs"), now);
         } else if hopeless || (epochs > 0 && epochs >= allowed) {
-            let why = format!("stopped after {epochs} epochs: more epochs would cost more than they are worth");
+            let why = format!(
+                "stopped after {epochs} epochs: it would probably cost more than a run with the best batch size, or more \
+                 than beta allows"
+            );
             self.finish(i, Outcome::Stopped, why, now);
         } else {
             self.runs[i].reason = format!("it has not reached its target, and may run up to {allowed} epochs");
@@ -283,7 +286,8 @@ impl Job {
         let times = FAILURE * self.terms.spec.beta.unwrap_or(DEFAULT_BETA);
         let charge = charged.map(|charged| {
             let (charged, cost) = (charged.get(), cost.get());
-            format!("; it counts as {charged:.0} J instead of {cost:.0} J, at most {times:.0} times the cheapest trial")
+            format!("; its cost counts as {charged:.0} J instead of {cost:.0} J (at most {times:.0} times that of the cheapest \
+                 successful trial)")
         });
         let hint = match self.runs[i].trial.epochs {
             0 => "; it completed no epoch: if it was only interrupted, end such a trial with the outcome withdrawn",
@@ -305,7 +309,8 @@ impl Job {
         if !lived && lost >= MAX_LOST_WITHOUT_EPOCH {
             self.fail(
                 i,
-                "several runs with this batch size were lost without an epoch, so that it is considered the cause",
+                "several runs with this batch size were lost before their first epoch, so the batch size counts as unable \
+                 to reach the target",
                 now,
             );
         }

@@ -113,13 +113,13 @@ impl Run {
             };
         }
         if cost <= Cost::ZERO {
-            return Err("with epochs but without cost; give their energy_j and time_s".into());
+            return Err("with completed epochs but a cost of 0; give the energy_j and time_s of these epochs".into());
         }
         let Some(first) = self.first else {
             return Err("with epochs and without first_epochs and first_cost_j".into());
         };
         if first.0 == 0 || first.0 > epochs || (first.1 > cost && !same(first.1, cost)) {
-            return Err("with first_epochs beyond its epochs, or first_cost_j beyond its cost".into());
+            return Err("with first_epochs above its epochs, or first_cost_j above its cost".into());
         }
         let (has, right) = (self.trial.epoch_cost.unwrap_or(Cost::ZERO), each_epoch(epochs, cost, first));
         if !same(has, right) {

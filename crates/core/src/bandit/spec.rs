@@ -65,7 +65,7 @@ impl Spec {
             return invalid("batch_sizes", "contains 0; a batch has at least one sample".into());
         }
         if let Some(twice) = self.batch_sizes.windows(2).find(|pair| pair[0] == pair[1]) {
-            return invalid("batch_sizes", format!("names {} twice; give each once", twice[0]));
+            return invalid("batch_sizes", format!("contains {} twice; list each batch size once", twice[0]));
         }
         if !self.batch_sizes.contains(&self.default_batch_size) {
             let why = format!("is {}, which is not among batch_sizes", self.default_batch_size);

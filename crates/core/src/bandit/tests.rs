@@ -282,7 +282,7 @@ fn an_invalid_specification_names_the_reason() {
         change(&mut bad);
         bad.checked().expect_err("refused").to_string()
     };
-    assert_eq!(why(|s| s.batch_sizes = vec![16, 16]), "batch_sizes names 16 twice; give each once");
+    assert_eq!(why(|s| s.batch_sizes = vec![16, 16]), "batch_sizes contains 16 twice; list each batch size once");
     assert_eq!(why(|s| s.default_batch_size = 24), "default_batch_size is 24, which is not among batch_sizes");
     assert!(why(|s| s.batch_sizes.clear()).contains("from 1 to 100"));
     assert!(why(|s| s.batch_sizes = vec![0, 16]).contains("at least one sample"));

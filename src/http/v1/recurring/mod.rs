@@ -212,7 +212,7 @@ mod tests {
     fn an_invalid_specification_is_refused_with_a_hint() {
         let table = [
             (r#""batch_sizes":[]"#, "batch_sizes", "from 1 to 100"),
-            (r#""batch_sizes":[8,8]"#, "batch_sizes", "names 8 twice"),
+            (r#""batch_sizes":[8,8]"#, "batch_sizes", "contains 8 twice"),
             (r#""default_batch_size":5"#, "default_batch_size", "not among batch_sizes"),
             (r#""max_epochs":-1"#, "max_epochs", "at least 1"),
             (r#""eta":1.5"#, "eta", "from 0 (time alone)"),
