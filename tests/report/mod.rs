@@ -194,7 +194,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     // Only what lies within, to the second: the first half of the gap begins at 02:30.
     let within = ["correct", "--from", "2026-03-01T02:30:01Z", "--to", "2026-03-01T03:00:00Z"];
     let none = report(dir.path(), &[&within[..], &["--of", "unattributed", "--give-to", "job:b"], &said[..]].concat());
-    assert!(none.failed(1).contains("no closed interval of that share lies within"), "{none:?}");
+    assert!(none.failed(1).contains("no recorded interval of the energy to be corrected lies within"), "{none:?}");
     let done = correct(&[&["--of", "unattributed", "--give-to", "job:b"], &said[..]].concat());
     let reported = done.done();
     assert!(reported.contains("2 intervals with 1350000.000 J of GPU-"), "{reported}");
@@ -228,7 +228,7 @@ async fn a_correction_moves_energy_and_the_ledger_still_verifies() {
     assert_eq!(report(dir.path(), &before).json()["corrections"], json!([]), "of other hours");
 
     let again = correct(&[&["--of", "unattributed", "--give-to", "idle"], &said[..]].concat());
-    assert!(again.failed(1).contains("no closed interval of that share"), "{again:?}");
+    assert!(again.failed(1).contains("no recorded interval of the energy"), "{again:?}");
     let nowhere = correct(&[&["--device", "GPU-9", "--of", "idle", "--give-to", "job:b"], &said[..]].concat());
     assert!(
         nowhere.failed(1).contains("no closed block has energy of device GPU-9; known devices: GPU-0"),
