@@ -195,7 +195,7 @@ async fn price(
     let options = FeedOptions {
         signal: "price",
         cache_dir: Some(state_dir.to_path_buf()),
-        // Auction prices may jump and are correct nevertheless, so no price is quarantined (held back as an outlier).
+        // Auction prices may jump and are correct nevertheless, so no price is quarantined (ignored until confirmed).
         jump_factor: f64::INFINITY,
         fetch_actuals: false,
     };

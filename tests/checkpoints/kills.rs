@@ -56,7 +56,7 @@ async fn jobs_on_one_gpu_share_what_a_kill_leaves() {
 async fn what_a_gpu_used_before_the_kill_is_whose_it_was_then() {
     let mut world = World::new(json!({}));
     let mut controller = world.daemon().await;
-    // Nobody has it, then a job that ends.
+    // No job has the GPU, then one that ends.
     world.run(&mut controller, 30, &[]).await;
     let id = register(&mut controller, job("short", 10.0, true)).await;
     world.run(&mut controller, 10, &[&id]).await;

@@ -154,7 +154,7 @@ async fn slow_and_absent_servers_are_distinguished() {
     let slow = answered(ResponseTemplate::new(200).set_delay(std::time::Duration::from_secs(5))).await;
     assert!(matches!(slow, Err(ProviderError::TimedOut { .. })), "{slow:?}");
 
-    // The listener is dropped at once, so that nobody listens on its port.
+    // The listener is dropped at once, so that no process listens on its port.
     let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
     let url = format!("http://127.0.0.1:{port}/a?key=secret");
     let absent = http()

@@ -124,9 +124,9 @@ impl JobName {
                    none at either end, and are not all blank";
         // Two names that look alike would be two profiles: a no-break space looks like a plain one, and a space at an end
         // like none.
-        let has_outer_space = self.0.starts_with(' ') || self.0.ends_with(' ');
         let is_odd_space = |c: char| c.is_whitespace() && c != ' ';
-        match has_outer_space || self.0.contains(|c| is_invisible(c) || is_odd_space(c)) || !is_visible(&self.0) {
+        match self.0.trim() != self.0 || self.0.contains(|c| is_invisible(c) || is_odd_space(c)) || !is_visible(&self.0)
+        {
             true => Err(InvalidName { what: "job name", given: legible(&self.0).chars().take(80).collect(), why }),
             false => Ok(self),
         }
