@@ -279,7 +279,7 @@ impl Node {
         let at = self.clock.monotonic().since(Monotonic::default());
         for (job, gpu, before) in self.jobs.clone() {
             let samples = self.gpus[gpu as usize].work_done() - before;
-            self.controller.progress(&job, ProgressReport { samples, at: Some(at) }).await.expect("it runs");
+            self.controller.progress(&job, ProgressReport::new(samples, Some(at))).await.expect("it runs");
         }
     }
 }

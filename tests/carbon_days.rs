@@ -137,7 +137,7 @@ impl Outage {
         self.clock.advance(span);
         self.feed.poll_due(self.clock.now()).await;
         let at = self.clock.monotonic().since(wattune_core::time::Monotonic::default());
-        let report = ProgressReport { samples: self.gpu.work_done(), at: Some(at) };
+        let report = ProgressReport::new(self.gpu.work_done(), Some(at));
         self.controller.progress(&self.job, report).await.expect("taken");
         self.controller.tick().await;
     }

@@ -90,7 +90,7 @@ impl Node {
         for second in seconds {
             self.clock.advance(Seconds::new(1.0));
             let at = self.clock.monotonic().since(Monotonic::default());
-            let report = ProgressReport { samples: Samples::new(200.0 * f64::from(second)), at: Some(at) };
+            let report = ProgressReport::new(Samples::new(200.0 * f64::from(second)), Some(at));
             self.controller.progress(&self.jobs[0].clone(), report).await.expect("it runs");
             self.controller.tick().await;
         }
@@ -209,7 +209,7 @@ async fn guests_that_share_a_gpu_leave_no_profile_behind() {
             node.clock.advance(Seconds::new(1.0));
             for id in node.jobs.clone() {
                 let at = node.clock.monotonic().since(Monotonic::default());
-                let report = ProgressReport { samples: Samples::new(200.0 * f64::from(second)), at: Some(at) };
+                let report = ProgressReport::new(Samples::new(200.0 * f64::from(second)), Some(at));
                 node.controller.progress(&id, report).await.expect("it runs");
             }
             node.controller.tick().await;
@@ -265,7 +265,7 @@ async fn open_jobs_have_a_most_in_all_and_on_each_gpu() {
         node.register(false).await.expect("there is room again");
         // Who is there goes on.
         let at = node.clock.monotonic().since(Monotonic::default());
-        let report = ProgressReport { samples: Samples::new(1.0), at: Some(at) };
+        let report = ProgressReport::new(Samples::new(1.0), Some(at));
         node.controller.progress(&node.jobs[0].clone(), report).await.expect("it runs");
         node.controller.shut_down().await;
     }

@@ -150,7 +150,7 @@ impl Waiting {
 
     async fn report(&mut self) -> ProgressView {
         let at = self.clock.monotonic().since(Monotonic::default());
-        let report = ProgressReport { samples: self.gpu.work_done(), at: Some(at) };
+        let report = ProgressReport::new(self.gpu.work_done(), Some(at));
         self.controller.progress(&self.job, report).await.expect("taken")
     }
 

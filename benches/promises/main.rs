@@ -293,6 +293,7 @@ async fn once(
     let new = NewJob {
         name: JobName::new("job")?,
         processes: None,
+        replaces: None,
         gpus: vec![GpuRef::Index(0)],
         batch_size: None,
         work: Work::TotalSamples(job.total()),
@@ -323,7 +324,7 @@ async fn once(
         if now + Seconds::new(1e-6) >= report_due {
             report_due += if coarse { case.every.max(COARSE) } else { case.every };
             if !(silent && job.is_pausing()) {
-                let report = ProgressReport { samples: job.done(), at: own_clock.then_some(now) };
+                let report = ProgressReport::new(job.done(), own_clock.then_some(now));
                 let answer = controller.progress(&id, report).await?;
                 profiling = answer.phase == Phase::Profiling;
                 warned |= !answer.warnings.is_empty();
@@ -336,7 +337,7 @@ async fn once(
         }
     }
     let at = own_clock.then(|| clock.monotonic().since(begun));
-    let answer = controller.progress(&id, ProgressReport { samples: job.done(), at }).await?;
+    let answer = controller.progress(&id, ProgressReport::new(job.done(), at)).await?;
     let reported = answer.slowdown;
     controller.end(&id).await?;
     let (slowdown, saved) = (job.slowdown(), job.energy_saved(original));

@@ -1,6 +1,7 @@
 //! The CPUs of this Linux machine, read from the kernel's files.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -64,6 +65,12 @@ impl Group {
 impl Node for LinuxNode {
     fn source(&self) -> CpuSource {
         CpuSource::Rapl
+    }
+
+    fn pid_namespace(&self) -> Option<u64> {
+        // Process 1 belongs to the namespace that the mounted process files show; only root may see its namespace.
+        let first = ["1/ns/pid", "self/ns/pid"].map(|name| std::fs::metadata(self.proc.join(name)));
+        first.into_iter().find_map(Result::ok).map(|file| file.ino())
     }
 
     fn zones(&mut self) -> Zones {

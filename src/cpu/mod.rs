@@ -145,6 +145,11 @@ pub trait Node: Send {
     /// Returns the source of the energy readings.
     fn source(&self) -> CpuSource;
 
+    /// Returns the inode number of the namespace of process ids in which jobs name their processes; `None` if unknown.
+    fn pid_namespace(&self) -> Option<u64> {
+        None
+    }
+
     /// Reads the energy counters of all zones.
     fn zones(&mut self) -> Zones;
 

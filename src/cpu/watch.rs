@@ -74,6 +74,7 @@ pub struct Observation {
 pub struct CpuHandle {
     clock: Arc<dyn Clock>,
     source: CpuSource,
+    pid_namespace: Option<u64>,
     on_request: bool,
     worker: Arc<Mutex<Worker>>,
     observed: Arc<Mutex<Arc<Observation>>>,
@@ -83,10 +84,11 @@ impl CpuHandle {
     /// Wraps a node in a handle. With [`Sampling::Every`], a thread reads the node at the given interval, or more often
     /// if a counter could wrap twice within it. The thread ends when the last clone of the handle is dropped.
     pub fn start(node: Box<dyn Node>, clock: Arc<dyn Clock>, sampling: Sampling) -> Self {
-        let source = node.source();
+        let (source, pid_namespace) = (node.source(), node.pid_namespace());
         let worker = Worker { node, meters: BTreeMap::new(), last: None, observation: Observation::default() };
         let on_request = sampling == Sampling::OnRequest;
-        let handle = Self { clock, source, on_request, worker: Arc::new(Mutex::new(worker)), observed: Arc::default() };
+        let (worker, observed) = (Arc::new(Mutex::new(worker)), Arc::default());
+        let handle = Self { clock, source, pid_namespace, on_request, worker, observed };
         if let Sampling::Every(period) = sampling {
             let (worker, observed) = (Arc::downgrade(&handle.worker), handle.observed.clone());
             let clock = handle.clock.clone();
@@ -112,6 +114,11 @@ impl CpuHandle {
     /// Returns the source of the energy: `rapl` or `simulated`.
     pub fn source(&self) -> CpuSource {
         self.source
+    }
+
+    /// Returns the inode number of the namespace of process ids in which jobs name their processes; `None` if unknown.
+    pub fn pid_namespace(&self) -> Option<u64> {
+        self.pid_namespace
     }
 
     /// Returns the latest state without waiting.

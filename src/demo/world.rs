@@ -190,6 +190,7 @@ impl World {
             let new = NewJob {
                 name,
                 processes: Some(ProcessSelector::Pids(indexes.iter().map(|index| FIRST_PID + index).collect())),
+                replaces: None,
                 gpus: indexes.into_iter().map(GpuRef::Index).collect(),
                 batch_size: None,
                 work: Work::TotalSamples(training.total),
@@ -272,7 +273,7 @@ impl World {
         let at = self.clock.monotonic().since(wattune_core::time::Monotonic::default());
         for (job, _) in &mut self.jobs {
             let Some(id) = job.id.clone().filter(|_| !job.is_silent()) else { continue };
-            let report = ProgressReport { samples: job.samples_done, at: Some(at) };
+            let report = ProgressReport::new(job.samples_done, Some(at));
             if let Err(error) = self.controller.progress(&id, report).await {
                 tracing::error!(job.id = %id, "the daemon refused a report: {error}");
             }

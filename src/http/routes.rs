@@ -40,6 +40,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(jobs::register, jobs::list))
         .routes(routes!(jobs::show, jobs::end))
         .routes(routes!(jobs::progress))
+        .routes(routes!(jobs::renew_lease))
         .routes(routes!(jobs::plan))
         .routes(routes!(jobs::profile))
         .routes(routes!(jobs::emissions))

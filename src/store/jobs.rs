@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, params};
 use super::connection::writing;
 use super::ledger::append_entry;
 use super::{Store, StoreError, rows};
-use wattune_core::domain::{Activity, JobId, JobSpec};
+use wattune_core::domain::{Activity, JobId, JobSpec, ProgressSource, Work};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, JobFacts};
 use wattune_core::profile::ProgressAccount;
@@ -45,6 +45,13 @@ pub struct StoredProgress {
     /// measures both jobs together.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_shared: bool,
+    /// Source of the last progress report; `None` before the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<ProgressSource>,
+    /// Total work in samples that a progress report stated, which replaces that of the registration; `None` if no
+    /// report stated any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total_samples: Option<f64>,
     /// Summary of the job's reports, stored when the job ends; `None` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports: Option<ReportSummary>,
@@ -67,6 +74,13 @@ pub struct ReportSummary {
     /// after it. `None` if the clock did not restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_clock_s: Option<(f64, f64)>,
+}
+
+impl StoredJob {
+    /// Returns the job's work: as its last progress report with a total stated it, otherwise as registered.
+    pub fn work(&self) -> Work {
+        self.progress.total_samples.map_or(self.spec.work, |total| Work::TotalSamples(Samples::new(total)))
+    }
 }
 
 impl StoredProgress {

@@ -108,7 +108,7 @@ impl World {
             self.pass(1.0);
             self.samples += 100.0;
             for job in jobs {
-                let report = ProgressReport { samples: Samples::new(self.samples), at: None };
+                let report = ProgressReport::new(Samples::new(self.samples), None);
                 controller.progress(job, report).await.expect("taken");
             }
             controller.tick().await;

@@ -85,5 +85,6 @@ pub(crate) fn job(name: &str, max_slowdown: f64) -> NewJob {
         priority: 0,
         tags: BTreeMap::new(),
         processes: None,
+        replaces: None,
     }
 }

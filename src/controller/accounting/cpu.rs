@@ -32,6 +32,11 @@ impl Accounting {
         self.open_zone_intervals();
     }
 
+    /// Returns the inode number of the namespace of process ids in which jobs name their processes; `None` if unknown.
+    pub(crate) fn pid_namespace(&self) -> Option<u64> {
+        self.cpu.handle.as_ref()?.pid_namespace()
+    }
+
     /// Returns the job of each process that belongs to a job, by process id.
     pub(crate) fn process_owners(&self) -> &BTreeMap<u32, JobId> {
         &self.cpu.observed.usage.owners

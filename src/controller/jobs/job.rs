@@ -191,7 +191,10 @@ impl Job {
         let mut job = Self {
             key: profile_key(&spec, &[]),
             id,
-            spec,
+            spec: match stored.total_samples {
+                Some(total) => JobSpec { work: Work::TotalSamples(Samples::new(total)), ..spec },
+                None => spec,
+            },
             groups: Vec::new(),
             full_ceilings: Vec::new(),
             sweep_ceiling: SweepCeiling::Full,

@@ -6,7 +6,7 @@ use crate::controller::error::ControlError;
 use crate::controller::gpus::{Gpu, Gpus};
 use crate::controller::planning::ReplanReason;
 use crate::store::LastReport;
-use wattune_core::domain::{EventReasons, GpuId, InvalidJob, MOST_SAMPLES, SetPoint};
+use wattune_core::domain::{EventReasons, GpuId, InvalidJob, MOST_SAMPLES, ProgressSource, SetPoint, Work};
 use wattune_core::plan::JobActivity;
 use wattune_core::profile::steps::Setting;
 use wattune_core::profile::{GpuSnapshot, Profiler, Report};
@@ -26,6 +26,17 @@ pub struct ProgressReport {
     pub samples: Samples,
     /// Time of the report on the client's monotonic clock, if given.
     pub at: Option<Seconds>,
+    /// Total work, if the report states it: jobs often learn their total only once they have begun.
+    pub total: Option<Samples>,
+    /// Source of the report.
+    pub source: ProgressSource,
+}
+
+impl ProgressReport {
+    /// Returns a report of a client of the HTTP API that states only its count, and the time on its clock if given.
+    pub fn new(samples: Samples, at: Option<Seconds>) -> Self {
+        Self { samples, at, total: None, source: ProgressSource::default() }
+    }
 }
 
 impl Job {
@@ -80,7 +91,7 @@ impl Job {
     /// # Errors
     /// If the report is invalid or contradicts the previous one; then nothing but the lease changes.
     pub(crate) fn report(&mut self, report: ProgressReport, now: Now) -> Result<(), ControlError> {
-        self.lease_until = now.monotonic.after(self.spec.lease);
+        self.renew_lease(now);
         let invalid = |field, why| Err(ControlError::Invalid(InvalidJob { field, why }));
         if report.samples < Samples::ZERO {
             return invalid("samples", format!("is {}; it is a count and cannot be negative", report.samples.get()));
@@ -88,6 +99,10 @@ impl Job {
         if report.samples.get() > MOST_SAMPLES {
             let why = format!("is {:e}; no run counts beyond {MOST_SAMPLES:e} samples", report.samples.get());
             return invalid("samples", why);
+        }
+        if let Some(total) = report.total.filter(|t| *t <= Samples::ZERO || t.get() > MOST_SAMPLES) {
+            let why = format!("is {:e}; it must be more than 0 and at most {MOST_SAMPLES:e}", total.get());
+            return invalid("total_samples", why);
         }
         if report.at.is_some_and(|at| at < Seconds::ZERO) {
             return invalid("at_s", "is negative; give monotonic seconds since the job's start".into());
@@ -142,6 +157,10 @@ impl Job {
             self.progress.started_at = Some(now.utc);
             self.stalls.begin();
         }
+        if let Some(total) = report.total {
+            self.set_total(total);
+        }
+        self.progress.source = Some(report.source);
         self.progress.last =
             Some(LastReport { samples: report.samples.get(), at_s: report.at.map(Seconds::get), received: now.utc });
         self.last_report_at = Some(now.monotonic);
@@ -156,6 +175,21 @@ impl Job {
             }
         }
         Ok(())
+    }
+
+    /// Sets the job's total work, as a report states it. A plan for another total is made again.
+    fn set_total(&mut self, total: Samples) {
+        self.progress.total_samples = Some(total.get());
+        let work = Work::TotalSamples(total);
+        if self.spec.work != work {
+            self.spec.work = work;
+            self.replan = Some(ReplanReason::WorkChanged);
+        }
+    }
+
+    /// Renews the job's lease (longest silence before the job counts as dead).
+    pub(crate) fn renew_lease(&mut self, now: Now) {
+        self.lease_until = now.monotonic.after(self.spec.lease);
     }
 
     /// Counts the time since the last call as idle, if the plan has the job do no work.

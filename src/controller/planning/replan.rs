@@ -17,6 +17,8 @@ pub enum ReplanReason {
     AnotherBasis,
     /// The job's profile changed.
     ProfileChanged,
+    /// A progress report stated another total of the job's work.
+    WorkChanged,
     /// The node's cap leaves the job more or less power, so that the highest limits at which it can be measured differ.
     OtherCeilings,
     /// An external writer locks the GPUs' clocks, so that wattune may not.
@@ -56,6 +58,7 @@ impl fmt::Display for ReplanReason {
             Self::NewForecast => "new forecast",
             Self::AnotherBasis => "the current carbon intensity comes from another kind of source",
             Self::ProfileChanged => "the profile changed",
+            Self::WorkChanged => "the total work changed",
             Self::OtherCeilings => "the node's cap changed the limits that can be measured",
             Self::ClocksLeftAlone => "an external writer locks the clocks",
             Self::OffThePlan => "progress differs from the plan",

@@ -24,7 +24,7 @@ impl Controller {
         }
     }
 
-    async fn end_job(&mut self, id: &JobId, reason: &str) {
+    pub(super) async fn end_job(&mut self, id: &JobId, reason: &str) {
         let Some(job) = self.jobs.get(id) else { return };
         let gpus = job.spec.gpus.clone();
         if job.spec.processes.is_some() {

@@ -17,9 +17,9 @@ impl Controller {
         let now = self.clock.now();
         job.observe(&self.gpus, now);
         let (phase, stage) = (job.phase, job.profiler.as_ref().map(|p| p.stage()));
-        let first = job.progress.last.is_none();
+        let (first, total) = (job.progress.last.is_none(), job.progress.total_samples);
         job.report(report, now)?;
-        if first {
+        if first || job.progress.total_samples != total {
             self.store_progress(id).await;
         }
         let Some(job) = self.jobs.get_mut(id) else { return Err(self.snapshot().no_such_job(id).await) };
@@ -36,6 +36,19 @@ impl Controller {
             self.accounting.store_profile(&mut node!(self), id).await;
         }
         self.snapshot().progress_view(id, &grants).ok_or_else(|| ControlError::not_found("job", id, String::new()))
+    }
+
+    /// Renews a job's lease without progress, for a process that knows that the job runs.
+    ///
+    /// # Errors
+    /// If there is no such job, or it has ended.
+    pub async fn renew_lease(&mut self, id: &JobId) -> Result<ProgressView, ControlError> {
+        let now = self.now();
+        let Some(job) = self.jobs.get_mut(id) else { return Err(self.snapshot().no_such_job(id).await) };
+        job.renew_lease(now);
+        let snapshot = self.snapshot();
+        let view = snapshot.progress_view(id, &snapshot.grants());
+        view.ok_or_else(|| ControlError::not_found("job", id, String::new()))
     }
 
     /// Stores a job's progress. This is done at once for the first report, and for a report whose figures a response

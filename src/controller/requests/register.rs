@@ -33,6 +33,8 @@ pub struct NewJob {
     pub tags: BTreeMap<String, String>,
     /// Selector of the job's processes, whose CPU energy is recorded too.
     pub processes: Option<ProcessSelector>,
+    /// Open job that this one replaces; it ends when this one is registered.
+    pub replaces: Option<JobId>,
 }
 
 impl Controller {
@@ -41,8 +43,11 @@ impl Controller {
     /// # Errors
     /// If a GPU does not exist, if another job controls one of the GPUs that this job is to control, if
     /// [`JobSpec::check`] refuses the job, if the job's processes are not found or its price weight has no source of
-    /// prices, or if as many jobs are registered as the settings allow. Then nothing changes.
+    /// prices, or if as many jobs are registered as the settings allow, or if there is no open job to replace. Then nothing changes.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
+        if let Some(other) = new.replaces.as_ref().filter(|other| !self.jobs.contains(other)) {
+            return Err(self.snapshot().no_such_job(other).await);
+        }
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let spec = JobSpec {
             name: new.name,
@@ -64,15 +69,20 @@ impl Controller {
             return Err(ControlError::Invalid(InvalidJob { field, why: why.into() }));
         }
         if spec.control {
-            self.refuse_controlled_gpus(&spec)?;
+            self.refuse_controlled_gpus(&spec, new.replaces.as_ref())?;
         }
-        self.refuse_too_many(&spec)?;
+        if new.replaces.is_none() {
+            self.refuse_too_many(&spec)?;
+        }
         spec.processes = self.accounting.find_processes(&node!(self), new.processes).await?;
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
         let (progress, registered_at) = (StoredProgress::default(), self.now().utc);
         let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None };
         let job = self.snapshot().make_job(&stored).await?;
         self.store.save_job(&stored).await?;
+        if let Some(other) = &new.replaces {
+            self.end_job(other, &format!("replaced by job {id}")).await;
+        }
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
         self.admit(job).await;
         self.plan_one(&id).await;
@@ -101,11 +111,12 @@ impl Controller {
         Ok(())
     }
 
-    fn refuse_controlled_gpus(&self, spec: &JobSpec) -> Result<(), ControlError> {
+    /// Refuses a job if another job than `replaced`, which ends, controls one of its GPUs.
+    fn refuse_controlled_gpus(&self, spec: &JobSpec, replaced: Option<&JobId>) -> Result<(), ControlError> {
         for id in &spec.gpus {
             let Some(gpu) = self.gpus.get(id) else { continue };
             let index = gpu.handle.identity().index;
-            if let Some(owner) = gpu.owner.as_ref().and_then(|o| self.jobs.get(o)) {
+            if let Some(owner) = gpu.owner.as_ref().filter(|o| Some(*o) != replaced).and_then(|o| self.jobs.get(o)) {
                 return Err(ControlError::Conflict(format!(
                     "GPU {index} ({id}) is controlled by job {} ({}); end that job first, or register with \
                      \"control\": false to have its energy recorded without control",

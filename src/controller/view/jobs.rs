@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::states::SegmentActivity;
+use super::states::{ProgressOrigin, SegmentActivity};
 use super::{IntervalView, SavingsView};
 use crate::controller::jobs::Phase;
 use wattune_core::domain::Processes;
@@ -26,6 +26,9 @@ pub struct JobView {
     pub total_samples: Option<f64>,
     /// Cumulative count of samples in the job's last progress report; absent before the first report.
     pub samples: Option<f64>,
+    /// Source of the job's last progress report, such as a client of the API or a hook in PyTorch; absent before the
+    /// first report.
+    pub progress_source: Option<ProgressOrigin>,
     /// Objective of the job (the weights of carbon, time and price) and its promises (constraints that the user set,
     /// such as a deadline).
     pub objective: ObjectiveView,

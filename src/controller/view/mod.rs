@@ -24,7 +24,7 @@ pub use jobs::{
 pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
 pub use states::{
     Circuit, Concern, CpuZoneKind, EnergyMethod, Finality, GpuState, IntensityKind, IntensityOrigin, IntensityScope,
-    Mode, SegmentActivity, SignalFreshness,
+    Mode, ProgressOrigin, SegmentActivity, SignalFreshness,
 };
 pub use status::{
     BudgetView, CapView, LedgerView, PlanningView, RecordedView, SavedView, SettledView, StatusView, StorageView,

@@ -5,7 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::providers::Freshness;
-use wattune_core::domain::{Origin, SignalKind, SignalScope};
+use wattune_core::domain::{Origin, ProgressSource, SignalKind, SignalScope};
 use wattune_core::plan::JobActivity;
 
 /// Defines an enum of states with their names in the API.
@@ -211,6 +211,27 @@ states_of! {
     }
 }
 
+states_of! {
+    /// Source of a job's progress reports, from the least to the most explicit one. `wattune run` follows the most
+    /// explicit source that it receives.
+    ProgressOrigin of ProgressSource {
+        /// Lines that the job prints, such as `step 120/5000`.
+        LogLine = "log_line",
+        /// A hook that counts the steps of a PyTorch optimizer.
+        OptimizerHook = "optimizer_hook",
+        /// A Keras callback.
+        Keras = "keras",
+        /// A Lightning callback.
+        Lightning = "lightning",
+        /// Status posts of the Hugging Face `Trainer`.
+        TrainerStatus = "trainer_status",
+        /// The Python package `wattune`, which the job's own code calls.
+        PythonClient = "python_client",
+        /// Requests to the HTTP API that state no source.
+        Http = "http",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,5 +255,7 @@ mod tests {
         agree(IntensityKind::ALL, IntensityKind::as_str);
         agree(IntensityScope::ALL, IntensityScope::as_str);
         agree(IntensityOrigin::ALL, IntensityOrigin::as_str);
+        agree(ProgressOrigin::ALL, ProgressOrigin::as_str);
+        agree(&ProgressSource::ALL, |source| ProgressOrigin::from(source).as_str());
     }
 }

@@ -38,6 +38,9 @@ pub struct StatusView {
     pub gpus: Vec<GpuView>,
     /// CPU packages and memory; absent if the daemon does not read them.
     pub cpu: Option<CpuView>,
+    /// Inode number of the namespace of process ids (`/proc/self/ns/pid`) in which jobs name their `pids`; absent if
+    /// unknown. A client in another namespace, such as a container's, must not send process ids.
+    pub pid_namespace: Option<u64>,
     /// Jobs that have not ended, oldest first. An event of `GET /v1/events` has at most 50 jobs: preferably those that
     /// control GPUs, then the newest.
     pub jobs: Vec<JobView>,

@@ -175,6 +175,7 @@ fn job() -> JobView {
         batch_size: Some(256),
         total_samples: Some(1e8),
         samples: Some(123_456.0),
+        progress_source: None,
         objective: ObjectiveView {
             eta: 1.0,
             max_slowdown: Some(0.03),
@@ -305,6 +306,7 @@ fn cpu() -> CpuView {
 
 fn status() -> StatusView {
     StatusView {
+        pid_namespace: None,
         version: "0.1.0",
         mode: Mode::Control,
         simulated: false,

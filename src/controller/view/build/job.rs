@@ -294,7 +294,7 @@ impl JobView {
     pub(crate) fn from_stored(job: &StoredJob) -> Self {
         let spec = &job.spec;
         let account = job.progress.account;
-        let total = match spec.work {
+        let total = match job.work() {
             Work::TotalSamples(total) => Some(total.get()),
             Work::Unknown => None,
         };
@@ -305,6 +305,7 @@ impl JobView {
             batch_size: spec.batch_size,
             total_samples: total,
             samples: job.progress.last.map(|l| Samples::new(l.samples).get()),
+            progress_source: job.progress.source.map(Into::into),
             objective: objective_view(&spec.objective),
             control: spec.control,
             priority: spec.priority,

@@ -41,6 +41,7 @@ impl Snapshot<'_> {
             problems: self.problems(),
             gpus,
             cpu: self.accounting.cpu_view(),
+            pid_namespace: self.accounting.pid_namespace(),
             jobs: self.jobs(&grants),
             jobs_left_out: 0,
             problems_left_out: 0,

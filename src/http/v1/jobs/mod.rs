@@ -9,15 +9,15 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use self::register::RegisterJob;
-use crate::controller::view::{AccountView, JobView, PlanView, ProfileView, ProgressView};
+use self::register::{RegisterJob, null_as_default};
+use crate::controller::view::{AccountView, JobView, PlanView, ProfileView, ProgressOrigin, ProgressView};
 use crate::controller::{NewJob, ProgressReport};
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
     FromPath, Named, Params, Payload, Wire, finite, invalid, optional_whole_number, page_length,
 };
 use crate::http::shared::Shared;
-use wattune_core::domain::{InvalidJob, JobId};
+use wattune_core::domain::{InvalidJob, JobId, ProgressSource};
 use wattune_core::units::{Samples, Seconds, Short};
 
 const LATEST_ENDED: u32 = 50;
@@ -50,12 +50,31 @@ pub(in crate::http) struct ReportProgress {
     /// absent, the time at which the report arrives counts.
     #[schema(minimum = 0)]
     at_s: Option<f64>,
+    /// The total number of samples that this run will have processed at its end, once it is known; replaces the total
+    /// of the registration.
+    #[schema(exclusive_minimum = 0)]
+    total_samples: Option<f64>,
+    /// The part of the software that counts the samples; `http` if absent.
+    #[serde(default, deserialize_with = "null_as_default")]
+    #[schema(value_type = ProgressOrigin, default = "http")]
+    source: ProgressSource,
+}
+
+/// A request to renew a job's lease; an empty object.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct RenewLease {}
+
+impl Wire for RenewLease {
+    const HINTS: &'static [(&'static str, &'static str)] = &[];
 }
 
 impl Wire for ReportProgress {
     const HINTS: &'static [(&'static str, &'static str)] = &[
         ("samples", "give the cumulative count of samples of this run"),
         ("at_s", "give seconds of a monotonic clock, or leave it out"),
+        ("total_samples", "give the number of samples of the whole run, more than 0, or leave it out"),
+        ("source", "leave it out unless the report comes from one of these"),
     ];
 }
 
@@ -65,6 +84,7 @@ impl TryFrom<ReportProgress> for ProgressReport {
     fn try_from(wire: ReportProgress) -> Result<Self, InvalidJob> {
         let samples = finite("samples", Samples::try_new(wire.samples))?;
         let at = wire.at_s.map(|at| finite("at_s", Seconds::try_new(at))).transpose()?;
+        let total = wire.total_samples.map(|total| finite("total_samples", Samples::try_new(total))).transpose()?;
         if samples < Samples::ZERO {
             let why = format!("is {}; it is a count and cannot be negative", Short(wire.samples));
             return Err(invalid("samples", why));
@@ -73,7 +93,7 @@ impl TryFrom<ReportProgress> for ProgressReport {
             let why = format!("is {}; it counts seconds from a fixed moment and cannot be negative", Short(at.get()));
             return Err(invalid("at_s", why));
         }
-        Ok(Self { samples, at })
+        Ok(Self { samples, at, total, source: wire.source })
     }
 }
 
@@ -189,6 +209,25 @@ pub(in crate::http) async fn progress(
     Ok(Json(answer.await??))
 }
 
+/// Renews a job's lease without progress: for a process that knows that the job runs, although the job does not report,
+/// such as `wattune run`.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/lease", operation_id = "renew_lease", tag = "jobs", params(JobPath),
+    request_body = RenewLease,
+    responses(
+        (status = OK, body = ProgressView),
+        (status = NOT_FOUND, response = Problem),
+        (status = CONFLICT, description = "The job has ended")
+    )
+)]
+pub(in crate::http) async fn renew_lease(
+    State(shared): State<Shared>,
+    Named(id): Named<JobId>,
+    Payload(RenewLease {}): Payload<RenewLease>,
+) -> Answer<ProgressView> {
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.renew_lease(&id).await })).await??))
+}
+
 /// Returns a job's planned power limits over time with their reasons.
 #[utoipa::path(
     get, path = "/v1/jobs/{id}/plan", operation_id = "get_job_plan", tag = "jobs", params(JobPath),
@@ -230,10 +269,23 @@ mod tests {
             (r#"{"samples":"1"}"#, 422, Some("samples"), "cumulative count"),
             (r#"{"at_s":1}"#, 422, Some("samples"), "missing field"),
             (r#"{"samples":Infinity}"#, 400, None, "no infinity"),
-            (r#"{"samples":1,"loss":2}"#, 422, Some("loss"), "expected `samples` or `at_s`"),
+            (
+                r#"{"samples":1,"loss":2}"#,
+                422,
+                Some("loss"),
+                "expected one of `samples`, `at_s`, `total_samples`, `source`",
+            ),
+            (r#"{"samples":1,"total_samples":"all"}"#, 422, Some("total_samples"), "of the whole run"),
+            (r#"{"samples":1,"source":"torch"}"#, 422, Some("source"), "`optimizer_hook`"),
         ];
         assert_refused(report, &table);
-        let expected = ProgressReport { samples: Samples::new(123_456.0), at: Some(Seconds::new(8123.25)) };
+        let (samples, at) = (Samples::new(123_456.0), Some(Seconds::new(8123.25)));
+        let expected = ProgressReport { samples, at, total: None, source: ProgressSource::Http };
         assert_eq!(report(r#"{"samples":123456,"at_s":8123.25}"#), Ok(expected));
+        let full = ProgressReport { total: Some(Samples::new(5e5)), source: ProgressSource::Lightning, ..expected };
+        assert_eq!(
+            report(r#"{"samples":123456,"at_s":8123.25,"total_samples":500000,"source":"lightning"}"#),
+            Ok(full)
+        );
     }
 }

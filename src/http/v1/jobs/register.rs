@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::controller::{GpuRef, NewJob};
 use crate::http::extract::{Wire, finite, invalid, optional_object};
-use wattune_core::domain::{InvalidJob, JobName, Objective, Pausing, ProcessSelector, Work};
+use wattune_core::domain::{InvalidJob, JobId, JobName, Objective, Pausing, ProcessSelector, Work};
 use wattune_core::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// A training run to register.
@@ -54,13 +54,26 @@ pub(in crate::http) struct RegisterJob {
     /// the job's part of the CPU energy, and their use of a GPU the job's part of that GPU's energy if several jobs
     /// share it. At most 256; not together with `cgroup`.
     pids: Option<Vec<u32>>,
+    /// The id of an open job that this one replaces: that job ends, and this one takes over its GPUs in one step. For a
+    /// script that registers its job itself although `wattune run` has registered one for it.
+    #[serde(default, deserialize_with = "job_id")]
+    #[schema(value_type = Option<String>)]
+    replaces: Option<JobId>,
     /// The job's control group (cgroup v2), in place of `pids`, as a path from the root of the cgroup hierarchy.
     #[schema(example = "/system.slice/training.service")]
     cgroup: Option<String>,
 }
 
+/// Reads the id of a job.
+fn job_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<JobId>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    text.map(|id| JobId::new(id).map_err(de::Error::custom)).transpose()
+}
+
 /// Deserializes a field in which null means the default value, like an absent field.
-fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+pub(super) fn null_as_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
@@ -295,6 +308,7 @@ impl Wire for RegisterJob {
         ("priority", "give a whole number from -1000 to 1000; higher is more important"),
         ("tags", "give an object of texts, such as {\"team\": \"vision\"}"),
         ("pids", "give a list of process numbers, such as [4711], or leave it out"),
+        ("replaces", "give the job_id of an open job, or leave it out"),
         ("cgroup", "give the path of a control group, such as \"/system.slice/training.service\", or leave it out"),
     ];
 }
@@ -323,6 +337,7 @@ impl TryFrom<RegisterJob> for NewJob {
             priority: wire.priority,
             tags: wire.tags,
             processes,
+            replaces: wire.replaces,
         })
     }
 }

@@ -29,6 +29,7 @@ fn the_documented_request_is_accepted() {
         priority: 0,
         tags: BTreeMap::from([("team".to_owned(), "vision".to_owned())]),
         processes: None,
+        replaces: None,
     };
     assert_eq!(job, expected);
 }
