@@ -55,6 +55,13 @@ impl Clock for SystemClock {
     }
 }
 
+/// Returns the time in seconds on the machine's monotonic clock, which all processes of the machine share; in Python,
+/// it is `time.monotonic()`.
+pub fn shared_monotonic() -> Seconds {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Seconds::new(now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9)
+}
+
 /// A clock that moves only on command: for tests, simulation and the demo.
 #[derive(Debug)]
 pub struct ManualClock {

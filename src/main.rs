@@ -13,6 +13,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(Exit::Done) => ExitCode::SUCCESS,
         Ok(Exit::Failed) => ExitCode::FAILURE,
+        Ok(Exit::Code(code)) => ExitCode::from(code),
         Err(error) => {
             // Errors go to stderr; if that is closed, only the exit code remains.
             let _ = writeln!(std::io::stderr(), "wattune: {error:#}");

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
@@ -9,6 +10,9 @@ use crate::config::Settings;
 
 /// The daemon's default address.
 pub(super) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938);
+
+/// The Unix socket of a daemon that the packaged service starts.
+pub(super) const USUAL_SOCKET: &str = "/run/wattune/wattune.sock";
 
 /// The address at which a daemon's API is reached.
 #[derive(Clone, Debug)]
@@ -36,17 +40,22 @@ impl DaemonAddress {
         }
     }
 
-    /// Returns the body of the answer to a GET request for `path`, such as "/v1/status".
-    pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
+    /// Returns a client that reaches the daemon at this address, and the beginning of its URLs.
+    pub(super) fn client(&self, timeout: Duration) -> anyhow::Result<(reqwest::Client, String)> {
         // The client needs a TLS library even for plain HTTP; installing one fails only if one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5));
-        let client = client.no_proxy().tls_certs_only([]);
-        let (client, url) = match self {
-            Self::Socket(socket) => (client.unix_socket(socket.clone()), format!("http://localhost{path}")),
-            Self::Tcp(address) => (client, format!("http://{address}{path}")),
+        let client = reqwest::Client::builder().timeout(timeout).no_proxy().tls_certs_only([]);
+        let (client, base) = match self {
+            Self::Socket(socket) => (client.unix_socket(socket.clone()), "http://localhost".to_owned()),
+            Self::Tcp(address) => (client, format!("http://{address}")),
         };
-        let answer = client.build()?.get(&url).send().await.with_context(|| {
+        Ok((client.build()?, base))
+    }
+
+    /// Returns the body of the answer to a GET request for `path`, such as "/v1/status".
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<String> {
+        let (client, base) = self.client(Duration::from_secs(5))?;
+        let answer = client.get(format!("{base}{path}")).send().await.with_context(|| {
             format!("no wattune daemon answers at {self}; is `wattune serve` running, and does it listen there?")
         })?;
         let code = answer.status();

@@ -8,6 +8,7 @@ mod doctor;
 mod output;
 mod report;
 mod restore;
+mod run;
 mod serve;
 mod settings;
 mod signals;
@@ -36,6 +37,7 @@ pub struct Cli {
 enum Command {
     Serve(serve::Args),
     Demo(demo::Args),
+    Run(Box<run::Args>),
     Carbon(carbon::Args),
     Simulate(simulate::Args),
     Status(status::Args),
@@ -53,6 +55,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Demo(args) => block_on(demo::run(args)).map(|()| Exit::Done),
+            Command::Run(args) => block_on(run::run(*args)),
             Command::Carbon(args) => block_on(carbon::run(args)),
             Command::Simulate(args) => simulate::run(args).map(|()| Exit::Done),
             Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),

@@ -15,6 +15,8 @@ pub enum Exit {
     Done,
     /// A part failed, as the output explains: exit code 1.
     Failed,
+    /// The command that `wattune run` has run ended with this exit code.
+    Code(u8),
 }
 
 /// The output format.

@@ -218,7 +218,8 @@ impl OddVariables {
 /// Returns the names of all variables that wattune uses.
 fn known_variables() -> BTreeSet<String> {
     let flags = Overrides::augment_args(clap::Command::new(""));
-    flags.get_arguments().filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned())).collect()
+    let of_flags = flags.get_arguments().filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned()));
+    of_flags.chain(super::run::VARIABLES.map(str::to_owned)).collect()
 }
 
 #[cfg(test)]
@@ -262,6 +263,7 @@ mod tests {
         assert!(known.contains("WATTUNE_ZONE") && known.contains("WATTUNE_CONFIG"), "{known:?}");
         let mut all = BTreeSet::new();
         collect(&crate::cli::Cli::command(), &mut all);
+        all.extend(crate::cli::run::VARIABLES.map(str::to_owned));
         assert_eq!(all, known, "variables of all commands");
         let among = |names: &[&str]| OddVariables::among(names.iter().map(|n| (*n).to_owned()), &known);
         for (name, meant) in [

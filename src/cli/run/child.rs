@@ -1,0 +1,131 @@
+//! Runs the command: passes signals on, waits for its end, and gives the exit code that a shell would give.
+//!
+//! The command stays in this process's group. So the terminal's signals (Ctrl-C, Ctrl-\, Ctrl-Z, a lost connection)
+//! reach both directly from the kernel, and job control of the shell works. Only signals that another process sent to
+//! this one are passed on.
+
+use std::io;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
+use signal_hook::consts::{SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::origin::{Origin, WithOrigin};
+use signal_hook::low_level::siginfo::{Cause, Sent};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+/// Signals that are passed on.
+const PASSED: [i32; 9] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGWINCH];
+
+/// Exit code of a command that was not found.
+const NOT_FOUND: u8 = 127;
+/// Exit code of a command that cannot be executed.
+const NOT_EXECUTABLE: u8 = 126;
+
+/// Signals to this process, from the call of [`Signals::catch`] on.
+pub(super) struct Signals {
+    received: UnboundedReceiver<Origin>,
+}
+
+impl Signals {
+    /// Catches signals from now on. Signals that this process ignores, as under `nohup`, stay ignored, and so does the
+    /// command.
+    pub(super) fn catch() -> io::Result<Self> {
+        let caught = PASSED.into_iter().filter(|number| !is_ignored(*number));
+        let mut signals = SignalsInfo::<WithOrigin>::new(caught)?;
+        let (to, received) = mpsc::unbounded_channel();
+        let body = move || {
+            for origin in signals.forever() {
+                if to.send(origin).is_err() {
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(body)?;
+        Ok(Self { received })
+    }
+
+    /// Waits for the next signal.
+    pub(super) async fn next(&mut self) -> Origin {
+        match self.received.recv().await {
+            Some(origin) => origin,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for a signal that asks this process to end, and returns the exit code that belongs to it.
+    pub(super) async fn ending(&mut self) -> u8 {
+        loop {
+            let number = self.next().await.signal;
+            if [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&number) {
+                return of_signal(number);
+            }
+        }
+    }
+}
+
+/// Returns whether this process ignores the signal, by its inherited disposition.
+fn is_ignored(number: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or_default();
+    mask >> (number - 1) & 1 == 1
+}
+
+/// The running command.
+pub(super) struct Child {
+    pid: Pid,
+    ended: tokio::signal::unix::Signal,
+}
+
+impl Child {
+    /// Starts the command.
+    ///
+    /// # Errors
+    /// The exit code that a shell would give, and the reason, if the command cannot be started.
+    pub(super) fn start(mut command: Command) -> Result<Self, (u8, String)> {
+        let failed = |error: &io::Error| format!("cannot run {}: {error}", command.get_program().display());
+        let ended = signal(SignalKind::child()).map_err(|error| (NOT_EXECUTABLE, failed(&error)))?;
+        let started = command.spawn();
+        let child = started.map_err(|error| {
+            let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+            (code, format!("cannot run {}: {error}", command.get_program().display()))
+        })?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process id is positive");
+        Ok(Self { pid, ended })
+    }
+
+    /// Waits for the command's end and returns its exit code, 128 + n if signal n ended it. As process 1 of a container,
+    /// this process also collects the processes that others left behind.
+    pub(super) async fn ended(&mut self) -> u8 {
+        loop {
+            while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+                if pid != self.pid {
+                    continue;
+                }
+                if let Some(code) = status.exit_status() {
+                    return u8::try_from(code).unwrap_or(u8::MAX);
+                }
+                if let Some(number) = status.terminating_signal() {
+                    return of_signal(number);
+                }
+            }
+            let _ = self.ended.recv().await;
+        }
+    }
+
+    /// Passes a signal on, if another process sent it. The kernel sends the terminal's signals to the command, too.
+    pub(super) fn pass(&self, origin: &Origin) {
+        let is_sent = matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue));
+        // The command's own signals to its group arrive here, too; they are for its group and have reached it.
+        let is_own = origin.process.as_ref().is_some_and(|sender| sender.pid == self.pid.as_raw_nonzero().get());
+        if let Some(signal) = Signal::from_named_raw(origin.signal).filter(|_| is_sent && !is_own) {
+            let _ = kill_process(self.pid, signal);
+        }
+    }
+}
+
+fn of_signal(number: i32) -> u8 {
+    u8::try_from(128 + number).unwrap_or(u8::MAX)
+}

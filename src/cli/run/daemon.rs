@@ -1,0 +1,104 @@
+//! The daemon as a wrapper of a command sees it: at one of several addresses, and possibly absent, frozen or restarted.
+
+use std::time::Duration;
+
+use reqwest::{Client, Method};
+use serde_json::Value;
+
+use crate::cli::ask::DaemonAddress;
+
+/// Time-out of a connection attempt. A daemon on this machine accepts at once or not at all.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Addresses at which the daemon may answer, in the order in which they are tried.
+pub(super) struct Daemon {
+    doors: Vec<Door>,
+}
+
+struct Door {
+    address: DaemonAddress,
+    client: Client,
+    base: String,
+}
+
+/// Failure of a request to the daemon.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The daemon did not answer; the reason in one sentence.
+    NoAnswer(String),
+    /// The daemon refused the request.
+    Refused {
+        /// HTTP status.
+        status: u16,
+        /// Field of the request that is wrong, if the daemon named one.
+        field: Option<String>,
+        /// Reason in one sentence.
+        detail: String,
+    },
+}
+
+impl Failure {
+    /// Returns true if the daemon does not know the job, or the job has ended.
+    pub(super) fn is_end_of_job(&self) -> bool {
+        matches!(self, Self::Refused { status: 404 | 409, .. })
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoAnswer(why) => f.write_str(why),
+            Self::Refused { detail, .. } => f.write_str(detail),
+        }
+    }
+}
+
+impl Daemon {
+    /// Prepares connections to these addresses.
+    ///
+    /// # Errors
+    /// If a client cannot be built.
+    pub(super) fn at(addresses: Vec<DaemonAddress>) -> anyhow::Result<Self> {
+        let door = |address: DaemonAddress| {
+            let (client, base) = address.client(CONNECT_TIMEOUT)?;
+            Ok(Door { address, client, base })
+        };
+        Ok(Self { doors: addresses.into_iter().map(door).collect::<anyhow::Result<_>>()? })
+    }
+
+    /// Sends a request to the first address that accepts a connection, and returns the answer's body and that address.
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> Result<(Value, &DaemonAddress), Failure> {
+        let mut refused = Vec::new();
+        for Door { address, client, base } in &self.doors {
+            let request = client.request(method.clone(), format!("{base}{path}")).timeout(timeout);
+            let sent = match body {
+                Some(body) => request.json(body).send().await,
+                None => request.send().await,
+            };
+            match sent {
+                Ok(answer) => return read(answer).await.map(|body| (body, address)),
+                Err(error) if error.is_connect() && !error.is_timeout() => refused.push(address.to_string()),
+                Err(_) => return Err(Failure::NoAnswer(format!("the daemon at {address} does not answer"))),
+            }
+        }
+        Err(Failure::NoAnswer(format!("no daemon answers at {}", refused.join(" or "))))
+    }
+}
+
+async fn read(answer: reqwest::Response) -> Result<Value, Failure> {
+    let status = answer.status();
+    let text = answer.text().await.map_err(|_| Failure::NoAnswer("the daemon's answer broke off".into()))?;
+    let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+    if status.is_success() {
+        return Ok(body);
+    }
+    let text = |key: &str| body[key].as_str().map(str::to_owned);
+    let detail = text("detail").unwrap_or_else(|| format!("the daemon answered {status}"));
+    Err(Failure::Refused { status: status.as_u16(), field: text("field"), detail })
+}

@@ -1,0 +1,155 @@
+//! The private folder of one run: hooks for Python, the token of status posts, and the socket for progress messages.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use crate::files;
+
+/// Files for Python processes of the command, by their paths in the folder of hooks.
+const HOOKS: [(&str, &str); 11] = [
+    ("sitecustomize.py", include_str!("../../../clients/hooks/sitecustomize.py")),
+    ("wattune_hook-1.0.dist-info/METADATA", include_str!("../../../clients/hooks/wattune_hook-1.0.dist-info/METADATA")),
+    (
+        "wattune_hook-1.0.dist-info/entry_points.txt",
+        include_str!("../../../clients/hooks/wattune_hook-1.0.dist-info/entry_points.txt"),
+    ),
+    ("wattune_hook/__init__.py", include_str!("../../../clients/hooks/wattune_hook/__init__.py")),
+    ("wattune_hook/factories.py", include_str!("../../../clients/hooks/wattune_hook/factories.py")),
+    ("wattune_hook/keras.py", include_str!("../../../clients/hooks/wattune_hook/keras.py")),
+    ("wattune_hook/lightning.py", include_str!("../../../clients/hooks/wattune_hook/lightning.py")),
+    ("wattune_hook/optimizer.py", include_str!("../../../clients/hooks/wattune_hook/optimizer.py")),
+    ("wattune_hook/pytorch_lightning.py", include_str!("../../../clients/hooks/wattune_hook/pytorch_lightning.py")),
+    ("wattune_hook/report.py", include_str!("../../../clients/hooks/wattune_hook/report.py")),
+    ("wattune_hook/trainer.py", include_str!("../../../clients/hooks/wattune_hook/trainer.py")),
+];
+
+const PREFIX: &str = "wattune-run";
+
+/// Maximum length of a Unix socket's path on Linux.
+const LONGEST_SOCKET_PATH: usize = 107;
+
+/// Private folder of one run, removed when dropped.
+pub(super) struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// Creates the folder in the user's runtime directory or, without one, in the directory for temporary files.
+    /// Removes folders of earlier runs of this user that were killed.
+    pub(super) fn create() -> io::Result<Self> {
+        let base = places().into_iter().find(|place| place.is_dir()).unwrap_or_else(|| "/tmp".into());
+        remove_stale(&base);
+        let name = format!("{PREFIX}-{}-{}-{}", namespace(), std::process::id(), Uuid::new_v4().as_fields().0);
+        let path = base.join(name);
+        DirBuilder::new().mode(0o700).create(&path)?;
+        let folder = Self { path };
+        for (name, text) in HOOKS {
+            let file = folder.hooks().join(name);
+            fs::create_dir_all(file.parent().unwrap_or(&folder.path))?;
+            write_private(&file, text)?;
+        }
+        Ok(folder)
+    }
+
+    /// Returns the folder of the hooks, for `PYTHONPATH`.
+    pub(super) fn hooks(&self) -> PathBuf {
+        self.path.join("python")
+    }
+
+    /// Returns the path of the socket for progress messages.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.path.join("progress.sock")
+    }
+
+    /// Writes a new token of status posts, and returns its file and the token.
+    pub(super) fn write_token(&self) -> io::Result<(PathBuf, String)> {
+        let token = Uuid::new_v4().simple().to_string();
+        let file = self.path.join("token");
+        write_private(&file, &token)?;
+        Ok((file, token))
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        // A process that outlives the command may still write its caches there.
+        for _ in 0..3 {
+            if fs::remove_dir_all(&self.path).is_ok() || !self.path.exists() {
+                return;
+            }
+        }
+    }
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
+}
+
+/// Returns the directories in which the folder may be created, in order of preference. A socket's path must be short.
+fn places() -> Vec<PathBuf> {
+    let is_own = |path: &PathBuf| fs::metadata(path).is_ok_and(|dir| dir.is_dir() && dir.uid() == files::user());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(is_own);
+    let fits = |path: &PathBuf| path.is_absolute() && path.as_os_str().len() + 64 <= LONGEST_SOCKET_PATH;
+    runtime.into_iter().chain([std::env::temp_dir()]).filter(fits).collect()
+}
+
+/// Returns the namespace of process ids of this process, as part of a file name: another container's processes, which
+/// may share the directory, are unknown here.
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino())
+}
+
+/// Removes the folders of this user's runs whose processes are gone.
+fn remove_stale(base: &Path) {
+    let beginning = format!("{PREFIX}-{}-", namespace());
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(&beginning)?.split('-').next()?.parse::<u32>().ok());
+        let Some(pid) = pid else { continue };
+        let is_own = entry.metadata().is_ok_and(|dir| dir.is_dir() && dir.uid() == files::user());
+        if is_own && !Path::new(&format!("/proc/{pid}")).exists() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_is_private_and_leaves_nothing() {
+        let folder = RunFolder::create().expect("created");
+        let path = folder.path.clone();
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o700);
+        let (file, token) = folder.write_token().expect("written");
+        assert_eq!((mode(&file), fs::read_to_string(&file).expect("read")), (0o600, token.clone()));
+        assert_eq!(token.len(), 32);
+        assert!(folder.hooks().join("sitecustomize.py").is_file());
+        assert!(folder.socket().as_os_str().len() <= LONGEST_SOCKET_PATH);
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn folders_of_killed_runs_are_removed() {
+        let base = tempfile::tempdir().expect("a directory");
+        // No process has the highest id that Linux allows plus one.
+        let named = |pid: u32| base.path().join(format!("{PREFIX}-{}-{pid}-0", namespace()));
+        let (dead, alive) = (named(4_194_305), named(std::process::id()));
+        let foreign = base.path().join(format!("{PREFIX}-1-4194305-0"));
+        for path in [&dead, &alive, &foreign] {
+            fs::create_dir(path).expect("created");
+        }
+        remove_stale(base.path());
+        assert_eq!([dead.exists(), alive.exists(), foreign.exists()], [false, true, true]);
+    }
+}

@@ -1,0 +1,249 @@
+//! Finds the GPUs of a command by its environment, as CUDA, containers and Slurm describe them.
+
+use serde::Deserialize;
+
+/// GPU of the daemon.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Gpu {
+    pub(super) index: u32,
+    pub(super) uuid: String,
+    pub(super) pci_bus_id: Option<String>,
+    pub(super) model: String,
+}
+
+/// Description of the command's GPUs in its environment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Visible {
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub(super) cuda: Option<String>,
+    /// `CUDA_DEVICE_ORDER`.
+    pub(super) order: Option<String>,
+    /// `NVIDIA_VISIBLE_DEVICES`, with which container runtimes choose GPUs.
+    pub(super) container: Option<String>,
+    /// `SLURM_JOB_GPUS`, the GPUs that Slurm gave to the job on this node, by the node's indexes.
+    pub(super) slurm: Option<String>,
+    /// PCI bus ids of the GPUs that the driver shows to this process; a container shows its own GPUs only. Empty if
+    /// unknown.
+    pub(super) driver: Vec<String>,
+}
+
+impl Visible {
+    /// Reads the environment of this process, and the driver's files.
+    pub(super) fn read() -> Self {
+        let variable = |name: &str| std::env::var(name).ok();
+        let entries = std::fs::read_dir("/proc/driver/nvidia/gpus").into_iter().flatten().flatten();
+        Self {
+            cuda: variable("CUDA_VISIBLE_DEVICES"),
+            order: variable("CUDA_DEVICE_ORDER"),
+            container: variable("NVIDIA_VISIBLE_DEVICES"),
+            slurm: variable("SLURM_JOB_GPUS"),
+            driver: entries.filter_map(|entry| entry.file_name().into_string().ok()).collect(),
+        }
+    }
+
+    /// Returns the UUIDs of the command's GPUs, in the command's order.
+    ///
+    /// # Errors
+    /// If the environment hides all GPUs, names unknown ones, or is ambiguous. The text says how to name them.
+    pub(super) fn choose(&self, gpus: &[Gpu]) -> Result<Vec<String>, String> {
+        let base = self.base(gpus)?;
+        let chosen = match self.cuda.as_deref() {
+            None => base,
+            Some(list) => self.cuda_devices(list.trim(), &base, gpus)?,
+        };
+        match chosen.as_slice() {
+            [] => Err("the daemon has no GPUs".into()),
+            some => Ok(some.iter().map(|gpu| gpu.uuid.clone()).collect()),
+        }
+    }
+
+    /// Returns the GPUs that the process can reach before `CUDA_VISIBLE_DEVICES` selects among them.
+    fn base<'a>(&self, gpus: &'a [Gpu]) -> Result<Vec<&'a Gpu>, String> {
+        let mut sorted: Vec<&Gpu> = gpus.iter().collect();
+        sorted.sort_by_key(|gpu| gpu.index);
+        if let Some(list) = self.container.as_deref().map(str::trim) {
+            let named: Option<Vec<&Gpu>> = list.split(',').map(|name| find(name.trim(), gpus)).collect();
+            if let Some(named) = named.filter(|named| !named.is_empty()) {
+                return Ok(named);
+            }
+        }
+        let shown =
+            |gpu: &&Gpu| gpu.pci_bus_id.as_ref().is_some_and(|id| self.driver.iter().any(|d| is_same_bus(d, id)));
+        let in_container: Vec<&Gpu> = sorted.iter().copied().filter(shown).collect();
+        Ok(if in_container.is_empty() { sorted } else { in_container })
+    }
+
+    /// Returns the GPUs that `CUDA_VISIBLE_DEVICES` selects.
+    fn cuda_devices<'a>(&self, list: &str, base: &[&'a Gpu], gpus: &'a [Gpu]) -> Result<Vec<&'a Gpu>, String> {
+        // CUDA takes the entries up to the first invalid one.
+        let entries: Vec<&str> = list.split(',').map(str::trim).take_while(|e| !e.is_empty() && *e != "-1").collect();
+        if entries.is_empty() {
+            return Err(format!("CUDA_VISIBLE_DEVICES={list:?} hides all GPUs"));
+        }
+        let indexes: Option<Vec<usize>> = entries.iter().map(|entry| entry.parse().ok()).collect();
+        match indexes {
+            Some(indexes) => self.by_index(&indexes, base, gpus),
+            None => entries.iter().map(|entry| by_id(entry, gpus)).collect(),
+        }
+    }
+
+    fn by_index<'a>(&self, indexes: &[usize], base: &[&'a Gpu], gpus: &'a [Gpu]) -> Result<Vec<&'a Gpu>, String> {
+        if let Some(list) = self.slurm.as_deref() {
+            let given: Option<Vec<&Gpu>> = list.split(',').map(|index| find(index.trim(), gpus)).collect();
+            if let Some(given) = given {
+                return in_slurm(indexes, &given, list);
+            }
+        }
+        let is_all = indexes.len() == base.len();
+        let by_bus = self.order.as_deref().is_some_and(|order| order.trim() == "PCI_BUS_ID");
+        let alike = base.iter().all(|gpu| gpu.model == base[0].model);
+        if !(is_all || by_bus || alike) {
+            return Err(
+                "CUDA_VISIBLE_DEVICES has indexes, but this node's GPUs differ and CUDA numbers the fastest first; set \
+                 CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs with --gpus"
+                    .into(),
+            );
+        }
+        let one = |index: &usize| {
+            base.get(*index).copied().ok_or_else(|| {
+                format!("CUDA_VISIBLE_DEVICES names GPU {index}, but the daemon has {} here; give --gpus", base.len())
+            })
+        };
+        indexes.iter().map(one).collect()
+    }
+}
+
+/// Returns the GPUs of a task in a Slurm job that was `given` these GPUs. Slurm's indexes are the node's or, where
+/// control groups hide the other GPUs, those among the job's own.
+fn in_slurm<'a>(indexes: &[usize], given: &[&'a Gpu], list: &str) -> Result<Vec<&'a Gpu>, String> {
+    let on_node: Option<Vec<&Gpu>> =
+        indexes.iter().map(|index| given.iter().find(|gpu| gpu.index as usize == *index).copied()).collect();
+    let of_job: Option<Vec<&Gpu>> = indexes.iter().map(|index| given.get(*index).copied()).collect();
+    match (on_node, of_job) {
+        (Some(a), Some(b)) if a.len() == given.len() || a.iter().zip(&b).all(|(a, b)| a.uuid == b.uuid) => Ok(a),
+        (Some(_), Some(_)) => Err(format!(
+            "CUDA_VISIBLE_DEVICES may count the node's GPUs or those of SLURM_JOB_GPUS={list}; name the GPUs with --gpus"
+        )),
+        (Some(found), None) | (None, Some(found)) => Ok(found),
+        (None, None) => {
+            Err(format!("CUDA_VISIBLE_DEVICES does not fit SLURM_JOB_GPUS={list}; name the GPUs with --gpus"))
+        }
+    }
+}
+
+/// Returns the GPU with this UUID or beginning of a UUID, or the one that contains this MIG device.
+fn by_id<'a>(entry: &str, gpus: &'a [Gpu]) -> Result<&'a Gpu, String> {
+    // The older names of MIG devices contain the UUID of the GPU: MIG-GPU-<UUID>/<GPU instance>/<compute instance>.
+    let whole = entry.strip_prefix("MIG-").filter(|id| id.starts_with("GPU-")).and_then(|id| id.split('/').next());
+    let name = whole.unwrap_or(entry);
+    let mut found = gpus.iter().filter(|gpu| gpu.uuid.starts_with(name));
+    match (found.next(), found.next()) {
+        (Some(one), None) if name.len() > "GPU-".len() => Ok(one),
+        (Some(_), Some(_)) => Err(format!("CUDA_VISIBLE_DEVICES names {entry}, which several GPUs' UUIDs begin with")),
+        _ if entry.starts_with("MIG-") => {
+            Err(format!("CUDA_VISIBLE_DEVICES names the MIG device {entry}; name the GPU that contains it with --gpus"))
+        }
+        _ => Err(format!(
+            "CUDA_VISIBLE_DEVICES names {entry}, which the daemon does not have; name the GPUs with --gpus"
+        )),
+    }
+}
+
+/// Returns the GPU with this index of the node or this UUID.
+fn find<'a>(name: &str, gpus: &'a [Gpu]) -> Option<&'a Gpu> {
+    match name.parse::<u32>() {
+        Ok(index) => gpus.iter().find(|gpu| gpu.index == index),
+        Err(_) => by_id(name, gpus).ok(),
+    }
+}
+
+/// Returns whether two PCI bus ids, of which NVML writes the domain with 8 digits and the kernel with 4, are the same.
+fn is_same_bus(a: &str, b: &str) -> bool {
+    let short = |id: &str| id.to_ascii_lowercase().trim_start_matches('0').to_owned();
+    short(a) == short(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpus(models: &[&str]) -> Vec<Gpu> {
+        let one = |(index, model): (usize, &&str)| Gpu {
+            index: index as u32,
+            uuid: format!("GPU-{index}{index}aa"),
+            pci_bus_id: Some(format!("00000000:{index}A:00.0")),
+            model: (*model).to_owned(),
+        };
+        models.iter().enumerate().map(one).collect()
+    }
+
+    /// Returns the indexes of the chosen GPUs, or the error.
+    fn chosen(visible: &Visible, gpus: &[Gpu]) -> Result<Vec<u32>, String> {
+        let index = |uuid: &String| gpus.iter().find(|gpu| gpu.uuid == *uuid).expect("one of them").index;
+        Ok(visible.choose(gpus)?.iter().map(index).collect())
+    }
+
+    #[test]
+    fn the_environment_selects_gpus() {
+        let four = gpus(&["A", "A", "A", "A"]);
+        let cuda = |list: &str| Visible { cuda: Some(list.into()), ..Visible::default() };
+        let slurm = |list: &str, cuda: &str| Visible {
+            slurm: Some(list.into()),
+            cuda: Some(cuda.into()),
+            ..Visible::default()
+        };
+        let container = |list: &str, cuda: Option<&str>| Visible {
+            container: Some(list.into()),
+            cuda: cuda.map(Into::into),
+            ..Visible::default()
+        };
+        let driver = Visible { driver: vec!["0000:1a:00.0".into(), "0000:3a:00.0".into()], ..cuda("1") };
+        let table: [(Visible, &[u32]); 14] = [
+            (Visible::default(), &[0, 1, 2, 3]),
+            (cuda("2"), &[2]),
+            (cuda(" 3, 1 "), &[3, 1]),
+            (cuda("1,-1,2"), &[1]),
+            (cuda("GPU-22aa"), &[2]),
+            (cuda("GPU-2"), &[2]),
+            (cuda("MIG-GPU-33aa/7/0"), &[3]),
+            (container("GPU-33aa,GPU-11aa", None), &[3, 1]),
+            (container("GPU-33aa,GPU-11aa", Some("1")), &[1]),
+            (container("all", Some("1")), &[1]),
+            (driver, &[3]),
+            (slurm("2,3", "2,3"), &[2, 3]),
+            (slurm("2,3", "0,1"), &[2, 3]),
+            (slurm("0,1,2", "1"), &[1]),
+        ];
+        for (visible, expected) in table {
+            assert_eq!(chosen(&visible, &four).as_deref(), Ok(expected), "{visible:?}");
+        }
+    }
+
+    #[test]
+    fn ambiguous_and_wrong_names_are_refused_with_a_remedy() {
+        let mixed = gpus(&["A", "B"]);
+        let cuda = |list: &str, order: Option<&str>| Visible {
+            cuda: Some(list.into()),
+            order: order.map(Into::into),
+            ..Visible::default()
+        };
+        assert_eq!(chosen(&cuda("1", Some("PCI_BUS_ID")), &mixed), Ok(vec![1]));
+        assert_eq!(chosen(&cuda("1,0", None), &mixed), Ok(vec![1, 0]), "all of them, in whatever order");
+        let slurm = Visible { slurm: Some("1,2".into()), ..cuda("1", None) };
+        let refused = [
+            (cuda("1", None), gpus(&["A", "B"]), "CUDA_DEVICE_ORDER=PCI_BUS_ID"),
+            (cuda("", None), gpus(&["A"]), "hides all GPUs"),
+            (cuda("-1", None), gpus(&["A"]), "hides all GPUs"),
+            (cuda("4", None), gpus(&["A", "A"]), "names GPU 4"),
+            (cuda("GPU-", None), gpus(&["A", "A"]), "several"),
+            (cuda("GPU-99", None), gpus(&["A"]), "does not have"),
+            (cuda("MIG-1234", None), gpus(&["A"]), "MIG device"),
+            (slurm, gpus(&["A", "A", "A"]), "SLURM_JOB_GPUS=1,2"),
+            (Visible::default(), gpus(&[]), "no GPUs"),
+        ];
+        for (visible, gpus, expected) in refused {
+            let error = chosen(&visible, &gpus).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

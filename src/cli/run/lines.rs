@@ -1,0 +1,191 @@
+//! Progress from the lines that a command prints.
+
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+
+use regex_lite::Regex;
+use tokio::sync::mpsc::Sender;
+
+use super::progress::Message;
+use crate::clock::shared_monotonic;
+use wattune_core::domain::ProgressSource;
+
+/// Expressions for common progress lines, by name.
+const READY: [(&str, &str); 2] = [
+    // tqdm: " 37%|███▋      | 1850/5000 [01:02<01:45, 29.8it/s]"
+    ("tqdm", r"\|\s*(?P<step>\d+)/(?P<total>\d+)\s*\["),
+    // "step 120/5000", "iter: 120", "Iteration [120 of 5000]", "global_step=120"
+    (
+        "step",
+        r"(?i)\b(?:global_)?(?:step|iter|iteration)s?\b\s*[:=#]?\s*\[?\s*(?P<step>\d+)(?:\s*(?:/|of)\s*(?P<total>\d+))?",
+    ),
+];
+
+/// Maximum length of a line in which progress is searched.
+const LONGEST_LINE: usize = 4096;
+/// Minimum time between two messages.
+const PERIOD_S: f64 = 0.5;
+
+/// Expressions that find progress in a line.
+#[derive(Clone, Debug)]
+pub(super) struct Expressions(Vec<Regex>);
+
+impl Expressions {
+    /// Reads the value of `--log-progress`: `auto` for all ready expressions, the name of one, or a regular expression
+    /// with a group `step` and, if lines have a total, `total`.
+    ///
+    /// # Errors
+    /// If it is no regular expression, or has no group `step`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let ready = |only: Option<&str>| {
+            let chosen = READY.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+            Self(chosen.map(|(_, expression)| Regex::new(expression).expect("a valid expression")).collect())
+        };
+        if text == "auto" || READY.iter().any(|(name, _)| *name == text) {
+            return Ok(ready(Some(text).filter(|text| *text != "auto")));
+        }
+        let own = Regex::new(text).map_err(|error| format!("is no regular expression: {error}"))?;
+        if !own.capture_names().flatten().any(|name| name == "step") {
+            let example = r"(?P<step>\d+)/(?P<total>\d+)";
+            return Err(format!("has no group named step; write it as in \"{example}\", or give auto, tqdm or step"));
+        }
+        Ok(Self(vec![own]))
+    }
+
+    /// Returns the step in a line, and the total if the line has it.
+    fn find(&self, line: &str) -> Option<(f64, Option<f64>)> {
+        self.0.iter().find_map(|expression| {
+            // The last match counts: a bar that is drawn again leaves its older states before it.
+            let found = expression.captures_iter(line).last()?;
+            let number = |name: &str| found.name(name)?.as_str().replace(['_', ','], "").parse::<f64>().ok();
+            Some((number("step")?, number("total")))
+        })
+    }
+}
+
+/// Output of the command that passes through this process.
+pub(super) struct Relays(Vec<JoinHandle<()>>);
+
+impl Relays {
+    /// Sends the command's standard output and standard error through this process, which looks for progress in them and
+    /// passes every byte on. If both go to the same file, they go through one pipe, so that their order stays.
+    pub(super) fn install(command: &mut Command, find: &Expressions, to: &Sender<Message>) -> io::Result<Self> {
+        let mut threads = Vec::new();
+        let mut relay = |from: PipeReader, into: Box<dyn Write + Send>| {
+            let (find, to) = (find.clone(), to.clone());
+            let body = move || copy(from, into, &find, &to);
+            threads.push(std::thread::Builder::new().name("relay".into()).spawn(body)?);
+            io::Result::Ok(())
+        };
+        let (out_reader, out_writer) = io::pipe()?;
+        let is_one = is_same_file(&io::stdout(), &io::stderr());
+        if is_one {
+            command.stderr(Stdio::from(out_writer.try_clone()?));
+        } else {
+            let (err_reader, err_writer) = io::pipe()?;
+            command.stderr(Stdio::from(err_writer));
+            relay(err_reader, Box::new(io::stderr()))?;
+        }
+        command.stdout(Stdio::from(out_writer));
+        relay(out_reader, Box::new(io::stdout()))?;
+        // Python would keep lines back for minutes when it writes into a pipe.
+        if std::env::var_os("PYTHONUNBUFFERED").is_none() {
+            command.env("PYTHONUNBUFFERED", "1");
+        }
+        Ok(Self(threads))
+    }
+
+    /// Returns true once all output has passed through.
+    pub(super) fn are_done(&self) -> bool {
+        self.0.iter().all(JoinHandle::is_finished)
+    }
+}
+
+fn is_same_file(a: &impl AsFd, b: &impl AsFd) -> bool {
+    let id = |file: &dyn Fn() -> rustix::io::Result<rustix::fs::Stat>| file().ok().map(|s| (s.st_dev, s.st_ino));
+    let (a, b) = (id(&|| rustix::fs::fstat(a)), id(&|| rustix::fs::fstat(b)));
+    a.is_some() && a == b
+}
+
+/// Copies a stream and looks for progress in its lines.
+fn copy(mut from: PipeReader, mut into: impl Write, find: &Expressions, to: &Sender<Message>) {
+    let (mut buffer, mut line, mut sent_s) = ([0; 16_384], Vec::new(), f64::NEG_INFINITY);
+    loop {
+        let count = match from.read(&mut buffer) {
+            Ok(0) => return,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
+        // If the reader of this process's output is gone, the command must notice it as without wattune: the pipe closes.
+        if into.write_all(&buffer[..count]).and_then(|()| into.flush()).is_err() {
+            return;
+        }
+        for byte in &buffer[..count] {
+            if matches!(byte, b'\n' | b'\r') {
+                if let Some(message) =
+                    read_line(&line, find).filter(|m| m.at_s.is_some_and(|at| at >= sent_s + PERIOD_S))
+                {
+                    sent_s = message.at_s.unwrap_or(sent_s);
+                    // While the channel is full, newer lines will say the same.
+                    let _ = to.try_send(message);
+                }
+                line.clear();
+            } else if line.len() < LONGEST_LINE {
+                line.push(*byte);
+            }
+        }
+    }
+}
+
+fn read_line(line: &[u8], find: &Expressions) -> Option<Message> {
+    let (step, total) = find.find(&String::from_utf8_lossy(line))?;
+    Some(Message {
+        source: ProgressSource::LogLine,
+        at_s: Some(shared_monotonic().get()),
+        steps: Some(step),
+        total_steps: total,
+        samples: None,
+        total_samples: None,
+        pid: 0,
+        job_id: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn common_lines_are_understood() {
+        let auto = Expressions::parse("auto").expect("ready");
+        let table = [
+            (" 37%|███▋      | 1850/5000 [01:02<01:45, 29.8it/s]", Some((1850.0, Some(5000.0)))),
+            ("  0%|          | 0/5 [00:00<?, ?it/s]", Some((0.0, Some(5.0)))),
+            ("step 120/5000 loss 2.1", Some((120.0, Some(5000.0)))),
+            ("iter: 120, loss=1", Some((120.0, None))),
+            ("Iteration [120 of 5000]", Some((120.0, Some(5000.0)))),
+            ("epoch 1 global_step=77", Some((77.0, None))),
+            ("loss 2.1 in 30 steps per second", None),
+            ("Loading 3/5 shards", None),
+            ("misstep 4", None),
+        ];
+        for (line, expected) in table {
+            assert_eq!(auto.find(line), expected, "{line}");
+        }
+        let own = Expressions::parse(r"^batch (?P<step>[\d,]+)").expect("valid");
+        assert_eq!(own.find("batch 12,345 done"), Some((12_345.0, None)));
+    }
+
+    #[test]
+    fn wrong_expressions_are_refused() {
+        for (text, expected) in
+            [("(", "no regular expression"), (r"(\d+)", "no group named step"), ("keras", "no group")]
+        {
+            let error = Expressions::parse(text).expect_err(expected);
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

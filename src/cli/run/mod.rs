@@ -1,0 +1,342 @@
+//! `wattune run`: runs a command as a job, without any change to the command.
+
+mod child;
+mod daemon;
+mod folder;
+mod gpus;
+mod lines;
+mod posts;
+mod progress;
+mod reporter;
+mod request;
+mod summary;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::net::UnixDatagram;
+use tokio::sync::mpsc::{self, Sender};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use self::child::{Child, Signals};
+use self::daemon::Daemon;
+use self::folder::RunFolder;
+use self::gpus::Visible;
+use self::lines::{Expressions, Relays};
+use self::posts::Posts;
+use self::progress::Message;
+use self::reporter::{Outcome, Registered, Reporter};
+use self::request::Registration;
+use self::summary::Summary;
+use super::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
+use super::output::{Exit, check_writable, deliver};
+use crate::clock::shared_monotonic;
+use wattune_core::domain::legible;
+
+/// Variable with the path of the socket for progress messages.
+const PROGRESS_SOCKET: &str = "WATTUNE_PROGRESS_SOCKET";
+/// Variable with the id of the command's job.
+const JOB_ID: &str = "WATTUNE_JOB_ID";
+/// Variables that tell the command about its run.
+pub(super) const VARIABLES: [&str; 2] = [PROGRESS_SOCKET, JOB_ID];
+
+/// Longest time that the start of the command waits for the daemon.
+const REGISTRATION: Duration = Duration::from_secs(2);
+/// Longest time that this process waits for the daemon after the command's end.
+const ENDING: Duration = Duration::from_secs(5);
+/// Longest time that this process waits for the command's output after the command's end.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// Number of progress messages that wait to be read.
+const MESSAGES: usize = 1024;
+/// Maximum size of a progress message.
+const LARGEST_MESSAGE: usize = 8192;
+/// Exit code for wrong use.
+const WRONG_USE: u8 = 2;
+
+/// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and saved.
+///
+/// The command gets the terminal, signals and its exit code as without wattune. It runs in any case, also if no daemon
+/// answers.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The job's name; runs with the same name, batch size and GPU models share a profile [default: SLURM_JOB_NAME, else
+    /// the script's name].
+    #[arg(long)]
+    name: Option<String>,
+    /// The maximum increase of the job's duration: 0.03 is 3 % [default: 0.03 without other constraints].
+    #[arg(long, value_name = "FRACTION", value_parser = slowdown)]
+    max_slowdown: Option<f64>,
+    /// The time by which the job must be done, in RFC 3339, such as 2026-12-24T18:00:00Z. Needs --total-samples.
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<String>,
+    /// A job file in TOML with the fields of POST /v1/jobs; flags override it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The job's GPUs by index, UUID or PCI bus id, separated by commas [default: those that CUDA_VISIBLE_DEVICES, the
+    /// container or Slurm leave, else all].
+    #[arg(long, value_name = "LIST")]
+    gpus: Option<String>,
+    /// The number of samples per optimizer step over all GPUs; without it, a step counts as one sample.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    batch_size: Option<u64>,
+    /// The total number of samples; many sources of progress state it themselves.
+    #[arg(long, value_name = "N")]
+    total_samples: Option<f64>,
+    /// A label of the job; can be repeated.
+    #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = tag)]
+    tags: Vec<(String, String)>,
+    /// The priority when the cap on the node's power requires lower limits, from -1000 to 1000.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    priority: Option<i32>,
+    /// The time after which the daemon counts the job as dead if this process is silent, in seconds.
+    #[arg(long, value_name = "SECONDS")]
+    lease_s: Option<f64>,
+    /// Record the job's energy, but leave the power limits alone.
+    #[arg(long)]
+    no_control: bool,
+    /// Find progress in the lines that the command prints, if nothing better is known: auto, tqdm, step, or a regular
+    /// expression with the groups `step` and `total`. The output passes through this process.
+    #[arg(long, value_name = "EXPRESSION", num_args = 0..=1, require_equals = true, default_missing_value = "auto",
+          value_parser = Expressions::parse)]
+    log_progress: Option<Expressions>,
+    /// Write the summary to a file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print no messages and no summary.
+    #[arg(long, short)]
+    quiet: bool,
+    /// The daemon's TCP address [default: the Unix socket in WATTUNE_SOCKET, else /run/wattune/wattune.sock, else the
+    /// address in WATTUNE_LISTEN, else 127.0.0.1:4938].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
+    listen: Option<SocketAddr>,
+    /// The daemon's Unix socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn slowdown(text: &str) -> Result<f64, String> {
+    let fraction: f64 =
+        text.parse().map_err(|_| "give a fraction of the job's time: 0.03 allows 3 % more".to_owned())?;
+    if (0.0..1.0).contains(&fraction) {
+        return Ok(fraction);
+    }
+    Err(format!("{text} is not within 0 to 1; 0.03 allows 3 % more time"))
+}
+
+fn tag(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("give a key and a value, such as team=vision")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl Args {
+    /// Returns the addresses at which to look for the daemon, in order.
+    fn addresses(&self) -> Result<Vec<DaemonAddress>, String> {
+        if let Some(path) = &self.socket {
+            return Ok(vec![DaemonAddress::Socket(path.clone())]);
+        }
+        if let Some(address) = self.listen {
+            return Ok(vec![DaemonAddress::Tcp(address)]);
+        }
+        let variable = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
+        let tcp = match variable("WATTUNE_LISTEN").map(|text| text.to_string_lossy().into_owned()) {
+            None => Some(DEFAULT_ADDRESS),
+            Some(off) if off == "off" => None,
+            Some(text) => Some(
+                text.parse()
+                    .map_err(|_| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {DEFAULT_ADDRESS}"))?,
+            ),
+        };
+        let socket = variable("WATTUNE_SOCKET").map(PathBuf::from).or_else(|| {
+            let usual = PathBuf::from(USUAL_SOCKET);
+            usual.exists().then_some(usual)
+        });
+        Ok(socket.map(DaemonAddress::Socket).into_iter().chain(tcp.map(DaemonAddress::Tcp)).collect())
+    }
+}
+
+/// Writes a message to standard error, where it does not mix with the command's results.
+fn say(message: &str) {
+    let _ = writeln!(std::io::stderr(), "wattune: {}", legible(message));
+}
+
+/// Runs the command and returns its exit code.
+pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+    let prepared = args.addresses().map_err(anyhow::Error::msg).and_then(|addresses| {
+        check_writable(args.json.as_deref())?;
+        let registration = Registration::of(&args, |name| std::env::var(name).ok())?;
+        Ok((addresses, registration))
+    });
+    let (addresses, registration) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            say(&format!("{error:#}"));
+            return Ok(Exit::Code(WRONG_USE));
+        }
+    };
+    let mut signals = Signals::catch()?;
+    let begun = shared_monotonic();
+    if let Some(why) = why_unregistered() {
+        tracing::debug!("{why}");
+        let mut command = Command::new(&args.command[0]);
+        command.args(&args.command[1..]);
+        return Ok(Exit::Code(attend(command, &mut signals).await));
+    }
+    let (to, messages) = mpsc::channel(MESSAGES);
+    let mut reporter = Reporter::new(Daemon::at(addresses)?, registration, Visible::read(), args.quiet);
+    let registered = tokio::select! {
+        registered = timeout(REGISTRATION, reporter.register()) => registered.ok().flatten(),
+        // The user gave up before the command began.
+        code = signals.ending() => {
+            let _ = timeout(ENDING, reporter.run(messages, ended())).await;
+            return Ok(Exit::Code(code));
+        }
+    };
+    let (end, ending) = oneshot::channel();
+    let reporting = tokio::spawn(reporter.run(messages, ending));
+    let (code, posts) = train(&args, registered.as_ref(), to, &mut signals).await;
+    let _ = end.send(());
+    let outcome = tokio::select! {
+        outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok).unwrap_or_default(),
+        _ = signals.ending() => Outcome::default(),
+    };
+    if let Some(posts) = posts {
+        posts.finish(ENDING).await;
+    }
+    let wall_s = (shared_monotonic() - begun).get();
+    let summary = Summary { command: &args.command, exit_code: code, wall_s, outcome: &outcome };
+    if let Some(text) = summary.text().filter(|_| !args.quiet) {
+        let _ = writeln!(std::io::stderr(), "wattune: {text}");
+    }
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(&summary.json())? + "\n";
+        if let Err(error) = deliver(text.as_bytes(), Some(path)) {
+            say(&format!("--json: {error:#}"));
+        }
+    }
+    Ok(Exit::Code(code))
+}
+
+/// Returns a signal to end that has been given.
+fn ended() -> oneshot::Receiver<()> {
+    let (end, ending) = oneshot::channel();
+    let _ = end.send(());
+    ending
+}
+
+/// Returns why this process registers no job; `None` if it does.
+fn why_unregistered() -> Option<&'static str> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if variable(PROGRESS_SOCKET).is_some_and(|path| std::path::Path::new(&path).exists()) {
+        return Some("another `wattune run` registers the job");
+    }
+    let rank: Option<u32> = variable("LOCAL_RANK").and_then(|rank| rank.parse().ok());
+    rank.is_some_and(|rank| rank > 0).then_some("the process with local rank 0 registers the job with all GPUs")
+}
+
+/// Runs the command with everything that finds its progress. Returns its exit code and the receiver of status posts.
+async fn train(
+    args: &Args,
+    registered: Option<&Registered>,
+    to: Sender<Message>,
+    signals: &mut Signals,
+) -> (u8, Option<Posts>) {
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    if let Some(Registered { job, address }) = registered {
+        command.env(JOB_ID, job);
+        match address {
+            DaemonAddress::Socket(path) => command.env("WATTUNE_SOCKET", path),
+            DaemonAddress::Tcp(address) => command.env("WATTUNE_LISTEN", address.to_string()),
+        };
+    } else {
+        command.env_remove(JOB_ID);
+    }
+    let (folder, posts) = match prepare(&mut command, &to).await {
+        Ok((folder, posts)) => (Some(folder), posts),
+        Err(error) => {
+            say(&format!("progress cannot be received, so the job is recorded without control: {error:#}"));
+            (None, None)
+        }
+    };
+    let relays = args.log_progress.as_ref().and_then(|find| match Relays::install(&mut command, find, &to) {
+        Ok(relays) => Some(relays),
+        Err(error) => {
+            say(&format!("--log-progress: {error}"));
+            None
+        }
+    });
+    let code = attend(command, signals).await;
+    if let Some(relays) = relays {
+        let _ = timeout(LAST_OUTPUT, async {
+            while !relays.are_done() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+    drop(folder);
+    (code, posts)
+}
+
+/// Makes the folder of the run, receives messages and status posts, and tells the command where.
+async fn prepare(command: &mut Command, to: &Sender<Message>) -> anyhow::Result<(RunFolder, Option<Posts>)> {
+    let folder = RunFolder::create()?;
+    let socket = UnixDatagram::bind(folder.socket())?;
+    tokio::spawn(receive(socket, to.clone()));
+    command.env(PROGRESS_SOCKET, folder.socket());
+    let mut path = folder.hooks().into_os_string();
+    if let Some(given) = std::env::var_os("PYTHONPATH").filter(|given| !given.is_empty()) {
+        path.push(":");
+        path.push(given);
+    }
+    command.env("PYTHONPATH", path);
+    let (file, token) = folder.write_token()?;
+    // Without the loopback interface, or with a broken TrainJob, the other sources of progress remain.
+    let posts = match Posts::receive(token, to.clone()).await {
+        Ok(posts) => {
+            command.env(posts::URL, &posts.url).env(posts::TOKEN, file).env_remove(posts::CA_CERTIFICATE);
+            Some(posts)
+        }
+        Err(error) => {
+            say(&format!("status posts of the Hugging Face Trainer are not received: {error:#}"));
+            None
+        }
+    };
+    Ok((folder, posts))
+}
+
+/// Receives progress messages for as long as the run lasts. Ignores what is no message.
+async fn receive(socket: UnixDatagram, to: Sender<Message>) {
+    let mut buffer = [0; LARGEST_MESSAGE];
+    while let Ok(length) = socket.recv(&mut buffer).await {
+        if let Ok(message) = serde_json::from_slice::<Message>(&buffer[..length]) {
+            // If the channel is full, a later message has the newer count.
+            let _ = to.try_send(message);
+        }
+    }
+}
+
+/// Runs the command, passes signals on, and returns its exit code.
+async fn attend(command: Command, signals: &mut Signals) -> u8 {
+    let mut child = match Child::start(command) {
+        Ok(child) => child,
+        Err((code, why)) => {
+            say(&why);
+            return code;
+        }
+    };
+    loop {
+        tokio::select! {
+            code = child.ended() => return code,
+            origin = signals.next() => child.pass(&origin),
+        }
+    }
+}

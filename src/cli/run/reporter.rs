@@ -1,0 +1,304 @@
+//! Registers the command's job with the daemon, passes its progress on, keeps its lease, and ends it.
+//!
+//! The command runs whatever the daemon does: each request has a short time-out, and a daemon that is absent, frozen or
+//! restarted is asked again later.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::daemon::{Daemon, Failure};
+use super::gpus::{Gpu, Visible};
+use super::progress::{Follower, Message};
+use super::request::Registration;
+use super::say;
+use crate::cli::ask::DaemonAddress;
+use wattune_core::domain::ProgressSource;
+
+/// Time-out of one request while the command runs.
+const REQUEST: Duration = Duration::from_secs(2);
+/// Time between two reports of progress.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Time between two attempts to register with a daemon that is absent.
+const REGISTER_EVERY: Duration = Duration::from_secs(5);
+/// Longest time without a request that renews the lease, as a part of the lease.
+const LEASE_PART: f64 = 0.2;
+/// Time-out of the request that ends the job.
+const END: Duration = Duration::from_secs(4);
+
+/// Registered job of the command.
+#[derive(Clone, Debug)]
+struct Job {
+    id: String,
+    lease: Duration,
+    /// True if the command's own code has registered the job, and reports for it.
+    is_own: bool,
+}
+
+/// Connection of one command to the daemon.
+pub(super) struct Reporter {
+    daemon: Daemon,
+    registration: Registration,
+    visible: Visible,
+    follower: Follower,
+    job: Option<Job>,
+    /// Ids of earlier registrations of this run, such as those that ended while the daemon was frozen.
+    earlier: Vec<String>,
+    /// Time of the last request that the daemon answered.
+    contact: Option<Instant>,
+    /// True if another attempt to register makes no sense.
+    gave_up: bool,
+    /// True if the user has been told that the command runs without the daemon.
+    has_complained: bool,
+    /// Messages of the daemon about this job, for the summary.
+    problem: Option<String>,
+    quiet: bool,
+}
+
+/// Result of a run for the summary.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// Ids of the run's jobs, in order; empty if none was registered.
+    pub(super) jobs: Vec<String>,
+    /// Final account of the last job; `None` if the daemon gave none.
+    pub(super) account: Option<Value>,
+    /// Source of the job's progress; `None` if there was none.
+    pub(super) source: Option<ProgressSource>,
+    /// Reason why there is no account.
+    pub(super) problem: Option<String>,
+}
+
+/// What the command needs to know about its registration.
+#[derive(Clone, Debug)]
+pub(super) struct Registered {
+    pub(super) job: String,
+    pub(super) address: DaemonAddress,
+}
+
+impl Reporter {
+    pub(super) fn new(daemon: Daemon, registration: Registration, visible: Visible, quiet: bool) -> Self {
+        Self {
+            follower: Follower::new(registration.batch_size),
+            daemon,
+            registration,
+            visible,
+            job: None,
+            earlier: Vec::new(),
+            contact: None,
+            gave_up: false,
+            has_complained: false,
+            problem: None,
+            quiet,
+        }
+    }
+
+    /// Registers the job.
+    ///
+    /// Returns `None` if the daemon does not answer or refuses it; the user is told once.
+    pub(super) async fn register(&mut self) -> Option<Registered> {
+        match self.try_register().await {
+            Ok(registered) => return Some(registered),
+            Err(failure) => {
+                let refused = matches!(failure, Failure::Refused { .. });
+                self.gave_up |= refused;
+                self.problem = Some(failure.to_string());
+                if !std::mem::replace(&mut self.has_complained, true) {
+                    let how = if refused { "is not registered" } else { "runs without wattune until it does" };
+                    self.say(&format!("{failure}; the command {how}"));
+                }
+            }
+        }
+        None
+    }
+
+    async fn try_register(&mut self) -> Result<Registered, Failure> {
+        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
+        let mut body = self.registration.body.clone();
+        if !body.contains_key("gpus") {
+            let gpus: Vec<Gpu> = serde_json::from_value(status["gpus"].clone())
+                .map_err(|error| Failure::NoAnswer(format!("the daemon's list of GPUs cannot be read: {error}")))?;
+            let chosen = self.visible.choose(&gpus);
+            let chosen = chosen.map_err(|detail| Failure::Refused { status: 0, field: Some("gpus".into()), detail })?;
+            body.insert("gpus".into(), chosen.into());
+        }
+        if status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace()) {
+            body.insert("pids".into(), json!([std::process::id()]));
+        }
+        if let Some(other) = std::env::var(super::JOB_ID).ok().filter(|id| !id.is_empty()) {
+            body.insert("replaces".into(), other.into());
+        }
+        let (job, address) = self.post_registration(body).await?;
+        let text = |key: &str| job[key].as_str().unwrap_or_default().to_owned();
+        let (id, address) = (text("job_id"), address.clone());
+        let lease = Duration::from_secs_f64(job["lease_s"].as_f64().unwrap_or(60.0).clamp(1.0, 86_400.0));
+        self.describe(&job, &status);
+        self.job = Some(Job { id: id.clone(), lease, is_own: false });
+        (self.contact, self.problem) = (Some(Instant::now()), None);
+        self.follower.put_back();
+        Ok(Registered { job: id, address })
+    }
+
+    /// Posts a registration. If the daemon refuses a part that only adds to the job, leaves that part out.
+    async fn post_registration(
+        &self,
+        mut body: serde_json::Map<String, Value>,
+    ) -> Result<(Value, &DaemonAddress), Failure> {
+        loop {
+            let wire = Value::Object(body.clone());
+            let failure = match self.daemon.call(Method::POST, "/v1/jobs", Some(&wire), REQUEST).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            match &failure {
+                // The daemon itself runs below this process, or sees other processes.
+                Failure::Refused { status: 422, field: Some(field), .. } if field == "pids" => {
+                    body.remove("pids");
+                }
+                // Another task of the same Slurm job has replaced that registration.
+                Failure::Refused { status: 404 | 409, .. } if body.contains_key("replaces") => {
+                    body.remove("replaces");
+                }
+                Failure::Refused { status: 409, detail, .. } if body.get("control") != Some(&Value::Bool(false)) => {
+                    if let Some(found) = self.find_own().await {
+                        return Ok(found);
+                    }
+                    self.say(&format!("{detail}; the command's energy is recorded without control"));
+                    body.insert("control".into(), false.into());
+                }
+                _ => return Err(failure),
+            }
+        }
+    }
+
+    /// Returns this run's job if an earlier request has registered it, whose answer did not arrive in time.
+    async fn find_own(&self) -> Option<(Value, &DaemonAddress)> {
+        let (jobs, address) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
+        let own = pid_namespace()?;
+        let is_own = |job: &&Value| job["processes"]["pids"] == json!([std::process::id()]);
+        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
+        let found = jobs.as_array()?.iter().find(is_own).filter(|_| status["pid_namespace"] == json!(own))?;
+        Some((found.clone(), address))
+    }
+
+    fn say(&self, message: &str) {
+        if !self.quiet {
+            say(message);
+        }
+    }
+
+    fn describe(&self, job: &Value, status: &Value) {
+        let uuids: Vec<&str> = job["gpus"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let of_job = |gpu: &&Value| gpu["uuid"].as_str().is_some_and(|uuid| uuids.contains(&uuid));
+        let chosen = status["gpus"].as_array().into_iter().flatten().filter(of_job);
+        let indexes: Vec<String> = chosen.map(|gpu| gpu["index"].to_string()).collect();
+        let how = match (job["control"].as_bool(), job["objective"]["max_slowdown"].as_f64()) {
+            (Some(false), _) => "recorded without control".to_owned(),
+            (_, Some(most)) => format!("at most {:.4} % slower", most * 100.0).replace(".0000", ""),
+            _ => "controlled".to_owned(),
+        };
+        let label = if status["simulated"].as_bool() == Some(true) { " (simulated)" } else { "" };
+        let id = job["job_id"].as_str().unwrap_or_default();
+        self.say(&format!("job {id} on GPU {}{label}, {how}", indexes.join(", ")));
+    }
+
+    /// Passes progress on until `end` is signalled; then ends the job and returns the outcome.
+    pub(super) async fn run(mut self, mut messages: Receiver<Message>, mut end: oneshot::Receiver<()>) -> Outcome {
+        let mut ticks = interval(REPORT_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut attempted = Instant::now();
+        loop {
+            tokio::select! {
+                Some(message) = messages.recv() => self.observe(&message),
+                _ = ticks.tick() => {
+                    if self.job.is_some() {
+                        self.report().await;
+                    } else if !self.gave_up && attempted.elapsed() >= REGISTER_EVERY {
+                        self.register().await;
+                        attempted = Instant::now();
+                    }
+                }
+                _ = &mut end => break,
+            }
+        }
+        while let Ok(message) = messages.try_recv() {
+            self.observe(&message);
+        }
+        timeout(END, self.finish()).await.unwrap_or_default()
+    }
+
+    /// Takes a message of the command's processes into account.
+    pub(super) fn observe(&mut self, message: &Message) {
+        self.follower.apply(message);
+        let Some(id) = message.job_id.as_ref().filter(|_| message.source == ProgressSource::PythonClient) else {
+            return;
+        };
+        if self.job.as_ref().is_none_or(|job| job.id != *id) {
+            let lease = self.job.as_ref().map_or(Duration::from_secs(60), |job| job.lease);
+            self.earlier.extend(self.job.take().map(|job| job.id));
+            self.job = Some(Job { id: id.clone(), lease, is_own: true });
+        }
+    }
+
+    /// Reports new progress, or renews the lease if there has been none for a while.
+    async fn report(&mut self) {
+        let Some(job) = self.job.clone() else { return };
+        let count = self.follower.take().filter(|count| !job.is_own && count.source != ProgressSource::PythonClient);
+        let is_due = self.contact.is_none_or(|at| at.elapsed() >= job.lease.mul_f64(LEASE_PART));
+        let sent = match count {
+            Some(count) => {
+                let mut body = json!({ "samples": count.samples, "at_s": count.at_s, "source": count.source });
+                if let Some(total) = count.total {
+                    body["total_samples"] = total.into();
+                }
+                let path = format!("/v1/jobs/{}/progress", job.id);
+                self.daemon.call(Method::POST, &path, Some(&body), REQUEST).await
+            }
+            None if is_due => {
+                let path = format!("/v1/jobs/{}/lease", job.id);
+                self.daemon.call(Method::POST, &path, Some(&json!({})), REQUEST).await
+            }
+            None => return,
+        };
+        match sent {
+            Ok(_) => self.contact = Some(Instant::now()),
+            Err(failure) if failure.is_end_of_job() => {
+                // The lease ended while the daemon or this process was stopped. The job is registered anew.
+                self.earlier.push(job.id);
+                self.job = None;
+            }
+            Err(Failure::Refused { detail, .. }) => self.problem = Some(detail),
+            Err(Failure::NoAnswer(_)) if count.is_some() => self.follower.put_back(),
+            Err(Failure::NoAnswer(_)) => {}
+        }
+    }
+
+    /// Reports the last progress and ends the job.
+    async fn finish(mut self) -> Outcome {
+        self.report().await;
+        let source = self.follower.source();
+        let Some(job) = self.job.take() else {
+            return Outcome { jobs: self.earlier, source, problem: self.problem, account: None };
+        };
+        let (ending, account) = (format!("/v1/jobs/{}", job.id), format!("/v1/jobs/{}/emissions", job.id));
+        let ended = match self.daemon.call(Method::DELETE, &ending, None, END).await {
+            Err(failure) if failure.is_end_of_job() => self.daemon.call(Method::GET, &account, None, END).await,
+            ended => ended,
+        };
+        let (account, failed) = match ended {
+            Ok((account, _)) => (Some(account), None),
+            Err(failure) => (None, Some(format!("{failure}; the job ends with its lease"))),
+        };
+        let problem = failed.or(self.problem);
+        Outcome { jobs: self.earlier.into_iter().chain([job.id]).collect(), account, source, problem }
+    }
+}
+
+/// Returns the inode number of this process's namespace of process ids.
+fn pid_namespace() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|file| file.ino())
+}

@@ -1,0 +1,213 @@
+//! The registration of the command's job, from a file, flags, and the environment.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::{Map, Value, json};
+
+use super::Args;
+
+/// Keys of a job file, which are those of `POST /v1/jobs`.
+const KEYS: [&str; 9] = ["name", "gpus", "batch_size", "work", "objective", "lease_s", "control", "priority", "tags"];
+
+/// Variables of Slurm, and the tags that record them.
+const SLURM: [(&str, &str); 6] = [
+    ("SLURM_JOB_ID", "slurm_job_id"),
+    ("SLURM_JOB_USER", "user"),
+    ("SLURM_JOB_ACCOUNT", "account"),
+    ("SLURM_ARRAY_JOB_ID", "slurm_array_job_id"),
+    ("SLURM_ARRAY_TASK_ID", "slurm_array_task_id"),
+    ("SLURM_RESTART_COUNT", "slurm_restart_count"),
+];
+
+/// Longest name and longest value of a tag that the daemon accepts.
+const LONGEST_NAME: usize = 128;
+const LONGEST_VALUE: usize = 256;
+
+/// Interpreters and launchers, whose first argument that is no option names the program.
+const LAUNCHERS: [&str; 5] = ["python", "torchrun", "accelerate", "deepspeed", "srun"];
+
+/// Registration of the command's job, without its GPUs if neither file nor flags name them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Registration {
+    pub(super) body: Map<String, Value>,
+    /// Number of samples of a step, with which steps become samples.
+    pub(super) batch_size: Option<u64>,
+}
+
+impl Registration {
+    /// Combines the job file, the flags, which override it, and the environment, which fills what both leave open.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has an unknown key.
+    pub(super) fn of(args: &Args, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Self> {
+        let mut body = match &args.config {
+            Some(path) => read(path)?,
+            None => Map::new(),
+        };
+        let mut set = |key: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                body.insert(key.to_owned(), value);
+            }
+        };
+        set("name", args.name.clone().map(Value::from));
+        set("gpus", args.gpus.as_deref().map(|list| list.split(',').map(|name| selector(name.trim())).collect()));
+        set("batch_size", args.batch_size.map(Value::from));
+        set("work", args.total_samples.map(|total| json!({ "total_samples": total })));
+        set("lease_s", args.lease_s.map(Value::from));
+        set("priority", args.priority.map(Value::from));
+        set("control", args.no_control.then_some(Value::Bool(false)));
+        let objective = body.entry("objective").or_insert_with(|| json!({}));
+        if let Some(objective) = objective.as_object_mut() {
+            objective.extend(args.max_slowdown.map(|slowdown| ("max_slowdown".to_owned(), Value::from(slowdown))));
+            objective.extend(args.deadline.clone().map(|deadline| ("deadline".to_owned(), Value::from(deadline))));
+        }
+        let tags = body.entry("tags").or_insert_with(|| json!({}));
+        if let Some(tags) = tags.as_object_mut() {
+            tags.extend(args.tags.iter().map(|(key, value)| (key.clone(), Value::from(value.clone()))));
+            for (key, value) in slurm_tags(&variable) {
+                tags.entry(key).or_insert(Value::from(value));
+            }
+        }
+        if !body.contains_key("name") {
+            let name = variable("SLURM_JOB_NAME").filter(|name| !name.trim().is_empty());
+            let name = name.unwrap_or_else(|| name_of(&args.command));
+            body.insert("name".into(), shortened(name.trim(), LONGEST_NAME).into());
+        }
+        let batch_size = body.get("batch_size").and_then(Value::as_u64);
+        Ok(Self { body, batch_size })
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Map<String, Value>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("--config: cannot read {}", path.display()))?;
+    let table: Map<String, Value> =
+        toml::from_str(&text).with_context(|| format!("--config: {} is no job file in TOML", path.display()))?;
+    if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        bail!("--config: {} has the unknown key {key}; a job file has any of {}", path.display(), KEYS.join(", "));
+    }
+    Ok(table)
+}
+
+/// Returns an index as a number, and a UUID or PCI bus id as text.
+fn selector(name: &str) -> Value {
+    name.parse::<u32>().map_or_else(|_| Value::from(name), Value::from)
+}
+
+fn slurm_tags(variable: &impl Fn(&str) -> Option<String>) -> BTreeMap<String, String> {
+    let tag = |(name, key): &(&str, &str)| {
+        let value = variable(name).filter(|value| !value.is_empty())?;
+        Some(((*key).to_owned(), shortened(&value, LONGEST_VALUE)))
+    };
+    SLURM.iter().filter_map(tag).collect()
+}
+
+/// Returns the beginning of a text with at most this number of bytes.
+fn shortened(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_owned()
+}
+
+/// Returns a name for the command: that of the script that an interpreter or launcher runs, otherwise that of the
+/// program.
+fn name_of(command: &[OsString]) -> String {
+    let stem = |part: &OsString| {
+        let path = Path::new(part);
+        let is_script = path.extension().is_some_and(|end| end == "py" || end == "sh");
+        let name = if is_script { path.file_stem() } else { path.file_name() };
+        name.map(|name| name.to_string_lossy().into_owned())
+    };
+    let program = command.first().and_then(stem).unwrap_or_else(|| "job".into());
+    if !LAUNCHERS.iter().any(|launcher| program.starts_with(launcher)) {
+        return program;
+    }
+    let mut rest = command.iter().skip(1);
+    while let Some(part) = rest.next() {
+        let text = part.to_string_lossy();
+        match &*text {
+            "-m" => match rest.next() {
+                // `python -m torch.distributed.run train.py` and the like launch another script.
+                Some(module) if module.to_string_lossy().contains("distributed") => {}
+                module => return module.map_or(program, |module| module.to_string_lossy().into_owned()),
+            },
+            "-c" => return program,
+            _ if text.ends_with(".py") || text.ends_with(".sh") => return stem(part).unwrap_or(program),
+            _ => {}
+        }
+    }
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &[&str]) -> Args {
+        Line::try_parse_from([&["run"], line].concat()).expect("accepted").args
+    }
+
+    fn body(line: &[&str], variables: &[(&str, &str)]) -> Value {
+        let variable = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, v)| (*v).to_owned());
+        Value::Object(Registration::of(&args(line), variable).expect("read").body)
+    }
+
+    #[test]
+    fn names_come_from_the_script() {
+        let table = [
+            ("python train.py --lr 1", "train"),
+            ("python3.11 -u -m pkg.train", "pkg.train"),
+            ("/usr/bin/torchrun --nproc-per-node 2 dir/train_b.py", "train_b"),
+            ("python -m torch.distributed.run --nproc-per-node 2 a.py", "a"),
+            ("accelerate launch train.py", "train"),
+            ("python -c pass", "python"),
+            ("./train.sh", "train"),
+            ("nanogpt --config x", "nanogpt"),
+        ];
+        for (line, name) in table {
+            let command: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            assert_eq!(name_of(&command), name, "{line}");
+        }
+    }
+
+    #[test]
+    fn flags_override_the_file_and_slurm_fills_the_rest() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(
+            &file,
+            "name = \"a\"\nbatch_size = 8\n[objective]\neta = 0.5\nmax_slowdown = 0.1\n[tags]\nuser = \"x\"\n",
+        )
+        .expect("written");
+        let path = file.path().to_str().expect("text");
+        let line =
+            ["--config", path, "--max-slowdown", "0.02", "--tag", "team=vision", "--gpus", "0,GPU-1", "--", "true"];
+        let slurm =
+            [("SLURM_JOB_ID", "77"), ("SLURM_JOB_USER", "ann"), ("SLURM_JOB_NAME", "n"), ("SLURM_JOB_ACCOUNT", "")];
+        assert_eq!(
+            body(&line, &slurm),
+            json!({
+                "name": "a", "batch_size": 8, "gpus": [0, "GPU-1"], "objective": {"eta": 0.5, "max_slowdown": 0.02},
+                "tags": {"team": "vision", "user": "x", "slurm_job_id": "77"},
+            })
+        );
+        assert_eq!(body(&["--", "python", "t.py"], &slurm)["name"], "n");
+        assert_eq!(body(&["--", "python", "t.py"], &[]), json!({"name": "t", "objective": {}, "tags": {}}));
+    }
+
+    #[test]
+    fn unknown_keys_of_a_file_are_refused() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(&file, "max_slowdown = 0.1\n").expect("written");
+        let path = file.path().to_str().expect("text");
+        let error = Registration::of(&args(&["--config", path, "--", "true"]), |_| None).expect_err("refused");
+        assert!(error.to_string().contains("unknown key max_slowdown"), "{error}");
+    }
+}

@@ -1,0 +1,177 @@
+//! The summary of a run, for people and as JSON.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::reporter::Outcome;
+use wattune_core::domain::{ProgressSource, legible};
+
+/// Result of the command and of its job.
+pub(super) struct Summary<'a> {
+    pub(super) command: &'a [OsString],
+    pub(super) exit_code: u8,
+    pub(super) wall_s: f64,
+    pub(super) outcome: &'a Outcome,
+}
+
+impl Summary<'_> {
+    /// Returns the summary as JSON: the command, its exit code, the ids of its jobs and the final account.
+    pub(super) fn json(&self) -> Value {
+        let Outcome { jobs, account, source, problem } = self.outcome;
+        json!({
+            "command": self.command.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>(),
+            "exit_code": self.exit_code,
+            "wall_s": self.wall_s,
+            "job_ids": jobs,
+            "progress_source": source,
+            "problem": problem,
+            "account": account,
+        })
+    }
+
+    /// Returns the summary in a few lines; `None` if no job was registered.
+    pub(super) fn text(&self) -> Option<String> {
+        let Outcome { jobs, account, source, problem } = self.outcome;
+        if jobs.is_empty() {
+            return None;
+        }
+        let Some(account) = account else {
+            let why = problem.as_deref().unwrap_or("the daemon did not answer");
+            return Some(format!("no summary: {why}"));
+        };
+        let label = if account["simulated"].as_bool() == Some(true) { " on simulated GPUs" } else { "" };
+        let mut text =
+            format!("{} ran {}{label}", legible(account["name"].as_str().unwrap_or_default()), duration(self.wall_s));
+        let mut line = |name: &str, value: String| {
+            let _ = write!(text, "\n  {name:<9} {value}");
+        };
+        line("energy", account["energy_j"].as_f64().map_or_else(|| "unknown".into(), energy));
+        line("carbon", account["carbon_g"].as_f64().map_or_else(|| "unknown: no carbon intensity".into(), grams));
+        line("saved", saved(&account["savings"]["against_original"]));
+        let time = &account["savings"]["against_original"]["time_increase_pct"]["mean"];
+        line("time lost", time.as_f64().map_or_else(|| "unknown".into(), |pct| format!("{pct:.2} %")));
+        match source {
+            Some(source) => line("progress", described(*source).into()),
+            None => line("progress", "none was found, so power limits stayed as they were".into()),
+        }
+        if jobs.len() > 1 {
+            let earlier = jobs[..jobs.len() - 1].join(", ");
+            line("see also", format!("the energy of earlier parts is recorded under {earlier}"));
+        }
+        for warning in account["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+            line("warning", legible(warning));
+        }
+        if let Some(problem) = problem {
+            line("problem", legible(problem));
+        }
+        Some(text)
+    }
+}
+
+/// Describes the saving against the original limit, or why it is unknown.
+fn saved(saving: &Value) -> String {
+    let grams = &saving["carbon_reduction_g"];
+    let number = |key: &str| grams[key].as_f64();
+    match (number("mean"), number("low"), number("high"), saving["carbon_reduction_pct"]["mean"].as_f64()) {
+        (Some(mean), Some(low), Some(high), Some(pct)) => {
+            let unit = if mean.abs() >= 1000.0 { (1e-3, "kgCO2e") } else { (1.0, "gCO2e") };
+            let scaled = |g: f64| three_digits(g * unit.0);
+            format!(
+                "{} {} ({pct:.1} %) against the original limit; 95 % confidence interval {} to {}",
+                scaled(mean),
+                unit.1,
+                scaled(low),
+                scaled(high)
+            )
+        }
+        _ => format!("unknown: {}", legible(saving["unknown"].as_str().unwrap_or("the daemon gave no estimate"))),
+    }
+}
+
+fn described(source: ProgressSource) -> &'static str {
+    match source {
+        ProgressSource::LogLine => "from lines that the command printed",
+        ProgressSource::OptimizerHook => "from the steps of a PyTorch optimizer",
+        ProgressSource::Keras => "from Keras",
+        ProgressSource::Lightning => "from Lightning",
+        ProgressSource::TrainerStatus => "from the Hugging Face Trainer",
+        ProgressSource::PythonClient => "from the Python package wattune",
+        ProgressSource::Http => "from the command's own requests",
+    }
+}
+
+fn three_digits(number: f64) -> String {
+    let decimals = match number.abs() {
+        n if n >= 100.0 => 0,
+        n if n >= 10.0 => 1,
+        n if n >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{number:.decimals$}")
+}
+
+fn grams(carbon: f64) -> String {
+    if carbon.abs() >= 1000.0 {
+        format!("{} kgCO2e", three_digits(carbon / 1000.0))
+    } else {
+        format!("{} gCO2e", three_digits(carbon))
+    }
+}
+
+fn energy(joules: f64) -> String {
+    let kwh = joules / 3.6e6;
+    if kwh >= 0.1 { format!("{} kWh", three_digits(kwh)) } else { format!("{} Wh", three_digits(kwh * 1000.0)) }
+}
+
+fn duration(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, _) => format!("{seconds:.1} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(account: Option<Value>, source: Option<ProgressSource>, problem: Option<&str>) -> Option<String> {
+        let outcome = Outcome { jobs: vec!["j".into()], account, source, problem: problem.map(Into::into) };
+        Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome }.text()
+    }
+
+    #[test]
+    fn a_summary_states_every_figure_or_why_it_is_unknown() {
+        let saving = json!({
+            "carbon_reduction_g": {"mean": 15.24, "low": 12.1, "high": 18.31},
+            "carbon_reduction_pct": {"mean": 12.34}, "time_increase_pct": {"mean": 1.234},
+        });
+        let mut account = json!({
+            "name": "resnet\u{1b}50", "simulated": true, "energy_j": 1.48e6, "carbon_g": 123.4,
+            "savings": {"against_original": saving}, "warnings": ["odd"],
+        });
+        let all = text(Some(account.clone()), Some(ProgressSource::Lightning), None).expect("a summary");
+        for part in [
+            "ran 12 min 3 s on simulated GPUs",
+            "energy    0.411 kWh",
+            "carbon    123 gCO2e",
+            "saved     15.2 gCO2e (12.3 %) against the original limit; 95 % confidence interval 12.1 to 18.3",
+            "time lost 1.23 %",
+            "progress  from Lightning",
+            "warning   odd",
+        ] {
+            assert!(all.contains(part), "{part}: {all}");
+        }
+        assert!(!all.contains('\u{1b}'), "{all:?}");
+        account["savings"]["against_original"] = json!({"unknown": "too short"});
+        account["carbon_g"] = Value::Null;
+        let unknown = text(Some(account), None, None).expect("a summary");
+        for part in ["saved     unknown: too short", "time lost unknown", "carbon    unknown", "none was found"] {
+            assert!(unknown.contains(part), "{part}: {unknown}");
+        }
+        assert_eq!(text(None, None, Some("frozen")).as_deref(), Some("no summary: frozen"));
+    }
+}
