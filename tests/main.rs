@@ -44,6 +44,7 @@ mod report;
 mod report_http;
 mod report_verify;
 mod restoring;
+mod run;
 mod signals;
 mod simulate;
 #[allow(dead_code, unused_imports, reason = "shared with the trial, which uses other parts of it")]

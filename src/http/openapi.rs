@@ -201,6 +201,7 @@ mod tests {
         GET /v1/status
         POST /v1/demand-response
         POST /v1/jobs
+        POST /v1/jobs/{id}/lease
         POST /v1/jobs/{id}/progress
         POST /v1/recurring/{name}/import
         POST /v1/recurring/{name}/trials
@@ -286,6 +287,7 @@ mod tests {
         Problem
         ProcessesView
         ProfileView
+        ProgressOrigin
         ProgressView
         RecordedView
         RecurringDocument
@@ -300,6 +302,7 @@ mod tests {
         ReportProgress
         ReportRow
         ReportTrial
+        RenewLease
         ReportView
         RestatementView
         RolledUpRow

@@ -3,13 +3,12 @@
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-
-use regex_lite::Regex;
-use tokio::sync::mpsc::Sender;
 
 use super::progress::Message;
 use crate::clock::shared_monotonic;
+use regex_lite::Regex;
 use wattune_core::domain::ProgressSource;
 
 /// Expressions for common progress lines, by name.
@@ -25,8 +24,20 @@ const READY: [(&str, &str); 2] = [
 
 /// Maximum length of a line in which progress is searched.
 const LONGEST_LINE: usize = 4096;
-/// Minimum time between two messages.
-const PERIOD_S: f64 = 0.5;
+
+/// Newest progress that was found in the command's output, until it is taken.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Latest(Arc<Mutex<Option<Message>>>);
+
+impl Latest {
+    pub(super) fn take(&self) -> Option<Message> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn set(&self, message: Message) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+    }
+}
 
 /// Expressions that find progress in a line.
 #[derive(Clone, Debug)]
@@ -71,7 +82,7 @@ pub(super) struct Relays(Vec<JoinHandle<()>>);
 impl Relays {
     /// Sends the command's standard output and standard error through this process, which looks for progress in them and
     /// passes every byte on. If both go to the same file, they go through one pipe, so that their order stays.
-    pub(super) fn install(command: &mut Command, find: &Expressions, to: &Sender<Message>) -> io::Result<Self> {
+    pub(super) fn install(command: &mut Command, find: &Expressions, to: &Latest) -> io::Result<Self> {
         let mut threads = Vec::new();
         let mut relay = |from: PipeReader, into: Box<dyn Write + Send>| {
             let (find, to) = (find.clone(), to.clone());
@@ -110,8 +121,8 @@ fn is_same_file(a: &impl AsFd, b: &impl AsFd) -> bool {
 }
 
 /// Copies a stream and looks for progress in its lines.
-fn copy(mut from: PipeReader, mut into: impl Write, find: &Expressions, to: &Sender<Message>) {
-    let (mut buffer, mut line, mut sent_s) = ([0; 16_384], Vec::new(), f64::NEG_INFINITY);
+fn copy(mut from: PipeReader, mut into: impl Write, find: &Expressions, to: &Latest) {
+    let (mut buffer, mut line) = ([0; 16_384], Vec::new());
     loop {
         let count = match from.read(&mut buffer) {
             Ok(0) => return,
@@ -125,12 +136,8 @@ fn copy(mut from: PipeReader, mut into: impl Write, find: &Expressions, to: &Sen
         }
         for byte in &buffer[..count] {
             if matches!(byte, b'\n' | b'\r') {
-                if let Some(message) =
-                    read_line(&line, find).filter(|m| m.at_s.is_some_and(|at| at >= sent_s + PERIOD_S))
-                {
-                    sent_s = message.at_s.unwrap_or(sent_s);
-                    // While the channel is full, newer lines will say the same.
-                    let _ = to.try_send(message);
+                if let Some(message) = read_line(&line, find) {
+                    to.set(message);
                 }
                 line.clear();
             } else if line.len() < LONGEST_LINE {

@@ -27,7 +27,7 @@ use self::child::{Child, Signals};
 use self::daemon::Daemon;
 use self::folder::RunFolder;
 use self::gpus::Visible;
-use self::lines::{Expressions, Relays};
+use self::lines::{Expressions, Latest, Relays};
 use self::posts::Posts;
 use self::progress::Message;
 use self::reporter::{Outcome, Registered, Reporter};
@@ -46,7 +46,7 @@ const JOB_ID: &str = "WATTUNE_JOB_ID";
 pub(super) const VARIABLES: [&str; 2] = [PROGRESS_SOCKET, JOB_ID];
 
 /// Longest time that the start of the command waits for the daemon.
-const REGISTRATION: Duration = Duration::from_secs(2);
+const REGISTRATION: Duration = Duration::from_secs(3);
 /// Longest time that this process waits for the daemon after the command's end.
 const ENDING: Duration = Duration::from_secs(5);
 /// Longest time that this process waits for the command's output after the command's end.
@@ -187,21 +187,23 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         tracing::debug!("{why}");
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);
-        return Ok(Exit::Code(attend(command, &mut signals).await));
+        let (Ok(code) | Err(code)) = attend(command, &mut signals).await;
+        return Ok(Exit::Code(code));
     }
     let (to, messages) = mpsc::channel(MESSAGES);
-    let mut reporter = Reporter::new(Daemon::at(addresses)?, registration, Visible::read(), args.quiet);
+    let lines = Latest::default();
+    let mut reporter = Reporter::new(Daemon::at(addresses)?, registration, Visible::read(), lines.clone(), args.quiet);
     let registered = tokio::select! {
         registered = timeout(REGISTRATION, reporter.register()) => registered.ok().flatten(),
         // The user gave up before the command began.
         code = signals.ending() => {
-            let _ = timeout(ENDING, reporter.run(messages, ended())).await;
+            let _ = timeout(ENDING, reporter.run(messages, at_once())).await;
             return Ok(Exit::Code(code));
         }
     };
     let (end, ending) = oneshot::channel();
     let reporting = tokio::spawn(reporter.run(messages, ending));
-    let (code, posts) = train(&args, registered.as_ref(), to, &mut signals).await;
+    let (ended, posts) = train(&args, registered.as_ref(), to, &lines, &mut signals).await;
     let _ = end.send(());
     let outcome = tokio::select! {
         outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok).unwrap_or_default(),
@@ -211,8 +213,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         posts.finish(ENDING).await;
     }
     let wall_s = (shared_monotonic() - begun).get();
+    let (Ok(code) | Err(code)) = ended;
     let summary = Summary { command: &args.command, exit_code: code, wall_s, outcome: &outcome };
-    if let Some(text) = summary.text().filter(|_| !args.quiet) {
+    if let Some(text) = summary.text().filter(|_| !args.quiet && ended.is_ok()) {
         let _ = writeln!(std::io::stderr(), "wattune: {text}");
     }
     if let Some(path) = &args.json {
@@ -225,7 +228,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 /// Returns a signal to end that has been given.
-fn ended() -> oneshot::Receiver<()> {
+fn at_once() -> oneshot::Receiver<()> {
     let (end, ending) = oneshot::channel();
     let _ = end.send(());
     ending
@@ -241,13 +244,15 @@ fn why_unregistered() -> Option<&'static str> {
     rank.is_some_and(|rank| rank > 0).then_some("the process with local rank 0 registers the job with all GPUs")
 }
 
-/// Runs the command with everything that finds its progress. Returns its exit code and the receiver of status posts.
+/// Runs the command with everything that finds its progress. Returns its exit code, as
+/// an error if it cannot be started, and the receiver of status posts.
 async fn train(
     args: &Args,
     registered: Option<&Registered>,
     to: Sender<Message>,
+    lines: &Latest,
     signals: &mut Signals,
-) -> (u8, Option<Posts>) {
+) -> (Result<u8, u8>, Option<Posts>) {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     if let Some(Registered { job, address }) = registered {
@@ -266,7 +271,7 @@ async fn train(
             (None, None)
         }
     };
-    let relays = args.log_progress.as_ref().and_then(|find| match Relays::install(&mut command, find, &to) {
+    let relays = args.log_progress.as_ref().and_then(|find| match Relays::install(&mut command, find, lines) {
         Ok(relays) => Some(relays),
         Err(error) => {
             say(&format!("--log-progress: {error}"));
@@ -324,18 +329,18 @@ async fn receive(socket: UnixDatagram, to: Sender<Message>) {
     }
 }
 
-/// Runs the command, passes signals on, and returns its exit code.
-async fn attend(command: Command, signals: &mut Signals) -> u8 {
+/// Runs the command, passes signals on, and returns its exit code; as an error, that of a command that cannot be started.
+async fn attend(command: Command, signals: &mut Signals) -> Result<u8, u8> {
     let mut child = match Child::start(command) {
         Ok(child) => child,
         Err((code, why)) => {
             say(&why);
-            return code;
+            return Err(code);
         }
     };
     loop {
         tokio::select! {
-            code = child.ended() => return code,
+            code = child.ended() => return Ok(code),
             origin = signals.next() => child.pass(&origin),
         }
     }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::daemon::{Daemon, Failure};
 use super::gpus::{Gpu, Visible};
+use super::lines::Latest;
 use super::progress::{Follower, Message};
 use super::request::Registration;
 use super::say;
@@ -20,7 +21,7 @@ use crate::cli::ask::DaemonAddress;
 use wattune_core::domain::ProgressSource;
 
 /// Time-out of one request while the command runs.
-const REQUEST: Duration = Duration::from_secs(2);
+const REQUEST: Duration = Duration::from_millis(1500);
 /// Time between two reports of progress.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Time between two attempts to register with a daemon that is absent.
@@ -45,6 +46,8 @@ pub(super) struct Reporter {
     registration: Registration,
     visible: Visible,
     follower: Follower,
+    /// Progress found in the command's output.
+    lines: Latest,
     job: Option<Job>,
     /// Ids of earlier registrations of this run, such as those that ended while the daemon was frozen.
     earlier: Vec<String>,
@@ -80,12 +83,19 @@ pub(super) struct Registered {
 }
 
 impl Reporter {
-    pub(super) fn new(daemon: Daemon, registration: Registration, visible: Visible, quiet: bool) -> Self {
+    pub(super) fn new(
+        daemon: Daemon,
+        registration: Registration,
+        visible: Visible,
+        lines: Latest,
+        quiet: bool,
+    ) -> Self {
         Self {
             follower: Follower::new(registration.batch_size),
             daemon,
             registration,
             visible,
+            lines,
             job: None,
             earlier: Vec::new(),
             contact: None,
@@ -245,6 +255,9 @@ impl Reporter {
 
     /// Reports new progress, or renews the lease if there has been none for a while.
     async fn report(&mut self) {
+        if let Some(message) = self.lines.take() {
+            self.observe(&message);
+        }
         let Some(job) = self.job.clone() else { return };
         let count = self.follower.take().filter(|count| !job.is_own && count.source != ProgressSource::PythonClient);
         let is_due = self.contact.is_none_or(|at| at.elapsed() >= job.lease.mul_f64(LEASE_PART));

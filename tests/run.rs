@@ -1,0 +1,307 @@
+//! `wattune run`: the command runs as without wattune, and its job is registered, followed and ended.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::nvml::gpu;
+use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, wattune};
+
+/// A daemon on fake GPUs, and what its commands need to reach it.
+struct Scene {
+    driver: FakeDriver,
+    state: tempfile::TempDir,
+    daemon: Option<Daemon>,
+}
+
+impl Scene {
+    async fn new(gpus: usize) -> Self {
+        let driver = FakeDriver::new(&vec![gpu(); gpus]);
+        let state = tempfile::tempdir().expect("a directory");
+        let daemon = Daemon::start_with(&driver, state.path(), &[]).await;
+        Self { driver, state, daemon: Some(daemon) }
+    }
+
+    fn daemon(&self) -> &Daemon {
+        self.daemon.as_ref().expect("it runs")
+    }
+
+    /// `wattune run` with these flags and this shell script.
+    fn run(&self, flags: &[&str], script: &str) -> Command {
+        let address = self.daemon().base().strip_prefix("http://").expect("an address");
+        let mut command = run_at(address, self.state.path(), flags);
+        command.args(["--", "sh", "-c", script]);
+        command
+    }
+
+    /// The open job, once there is one that is as wanted.
+    async fn job(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, LONG, async || {
+            let jobs = self.daemon().get("/v1/jobs").await.json();
+            jobs.as_array()?.iter().find(|job| is_so(job)).cloned()
+        })
+        .await
+    }
+
+    async fn ended(&self) -> Vec<Value> {
+        let jobs = self.daemon().get("/v1/jobs?state=ended").await.json();
+        jobs.as_array().expect("a list").clone()
+    }
+
+    async fn open(&self) -> usize {
+        self.daemon().get("/v1/jobs").await.json().as_array().expect("a list").len()
+    }
+
+    /// Folders of runs that are left.
+    fn folders(&self) -> usize {
+        let entries = std::fs::read_dir(self.state.path()).expect("a directory").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("wattune-run")).count()
+    }
+}
+
+/// `wattune run` against a daemon at this address, with its folder below `temporary`.
+fn run_at(address: &str, temporary: &Path, flags: &[&str]) -> Command {
+    let mut command = wattune(&["run", "--listen", address]);
+    for name in ["XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "PYTHONPATH", "KUBEFLOW_TRAINER_SERVER_URL"] {
+        command.env_remove(name);
+    }
+    command.env("TMPDIR", temporary).args(flags);
+    command
+}
+
+fn kill(child: &Child, signal: &str) {
+    let sent = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+    assert!(sent.expect("kill runs").success());
+}
+
+async fn wait(child: &mut Child) -> Option<i32> {
+    eventually("the end", LONG, async || child.try_wait().expect("known")).await.code()
+}
+
+#[tokio::test]
+async fn a_command_runs_as_without_wattune() {
+    let scene = Scene::new(1).await;
+    let ended = Ended::of(&mut scene.run(&["--name", "echo"], "printf 'out\\0put'; printf err >&2; exit 3"));
+    assert_eq!((ended.code, ended.out.as_str()), (Some(3), "out\0put"));
+    assert!(ended.err.contains("err") && ended.err.contains("echo ran"), "{}", ended.err);
+    let quiet = Ended::of(&mut scene.run(&["--quiet"], "exit 0"));
+    assert_eq!((quiet.done(), quiet.err.as_str()), ("", ""));
+    assert_eq!(Ended::of(&mut scene.run(&[], "kill -KILL $$")).code, Some(137));
+    for (program, code) in [("no-such-program", 127), ("/etc/passwd", 126)] {
+        let address = scene.daemon().base().replace("http://", "");
+        let mut command = run_at(&address, scene.state.path(), &[]);
+        let ended = Ended::of(command.args(["--", program]));
+        assert!(ended.failed(code).contains(&format!("cannot run {program}")), "{ended:?}");
+        assert!(!ended.err.contains(" ran "), "nothing ran: {ended:?}");
+    }
+    assert_eq!((scene.open().await, scene.folders()), (0, 0));
+    assert_eq!(scene.ended().await.len(), 5);
+}
+
+#[tokio::test]
+async fn signals_reach_the_command() {
+    let scene = Scene::new(1).await;
+    // The shell's own answer to each signal, and what it does without one.
+    for (signal, script, code) in [
+        ("TERM", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done", 7),
+        ("INT", "trap 'exit 8' INT; echo ready; while :; do sleep 0.05; done", 8),
+        ("HUP", "trap 'exit 9' HUP; echo ready; while :; do sleep 0.05; done", 9),
+        ("USR1", "trap 'exit 10' USR1; echo ready; while :; do sleep 0.05; done", 10),
+        ("TERM", "echo ready; exec sleep 100", 143),
+        ("HUP", "echo ready; exec sleep 100", 129),
+    ] {
+        let mut command = scene.run(&["--quiet"], script);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let mut ready = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut ready).expect("ready");
+        kill(&child, signal);
+        assert_eq!(wait(&mut child).await, Some(code), "{signal}: {script}");
+    }
+    assert_eq!((scene.open().await, scene.folders()), (0, 0));
+}
+
+#[tokio::test]
+async fn printed_lines_are_progress_and_the_job_has_its_facts() {
+    let scene = Scene::new(2).await;
+    let file = scene.state.path().join("summary.json");
+    let flags = [
+        "--log-progress",
+        "--gpus",
+        "1",
+        "--batch-size",
+        "4",
+        "--tag",
+        "team=vision",
+        "--max-slowdown",
+        "0.05",
+        "--json",
+        file.to_str().expect("UTF-8"),
+    ];
+    let script = "for i in $(seq 1 60); do echo \"step $i/60\"; sleep 0.05; done; sleep 1.5";
+    let mut command = scene.run(&flags, script);
+    command.env("SLURM_JOB_ID", "77").env("SLURM_JOB_USER", "ann").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("starts");
+    let own = child.id();
+    let job = scene.job("progress", |job| job["progress_source"] == "log_line" && job["samples"] == 240.0).await;
+    assert_eq!(job["total_samples"], 240.0, "{job}");
+    assert_eq!(job["tags"], json!({"team": "vision", "slurm_job_id": "77", "user": "ann"}), "{job}");
+    assert_eq!((&job["objective"]["max_slowdown"], &job["batch_size"]), (&json!(0.05), &json!(4)), "{job}");
+    assert_eq!(job["processes"]["pids"], json!([own]), "{job}");
+    assert_eq!(scene.daemon().gpu(1).await["owner"], job["job_id"]);
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(output.stdout.iter().filter(|byte| **byte == b'\n').count(), 60, "every line has passed");
+    let summary: Value = serde_json::from_slice(&std::fs::read(&file).expect("written")).expect("JSON");
+    assert_eq!(summary["job_ids"], json!([job["job_id"]]), "{summary}");
+    assert_eq!((&summary["exit_code"], &summary["progress_source"]), (&json!(0), &json!("log_line")), "{summary}");
+    assert!(summary["account"]["energy_j"].as_f64().expect("known") > 0.0, "{summary}");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    for part in ["energy", "carbon", "saved", "time lost", "from lines that the command printed"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn the_daemon_may_come_and_go() {
+    let mut scene = Scene::new(1).await;
+    let address = scene.daemon().base().replace("http://", "");
+    // Without a daemon the command runs, and the user is told once.
+    scene.daemon.take().expect("it runs").stop("TERM").await;
+    let mut alone = run_at(&address, scene.state.path(), &[]);
+    let ended = Ended::of(alone.args(["--", "sh", "-c", "exit 4"]));
+    assert_eq!(ended.failed(4).matches("no daemon answers").count(), 1, "{ended:?}");
+    // One that comes later gets the job.
+    let mut early = run_at(&address, scene.state.path(), &["--name", "early"]);
+    let script = "for i in $(seq 1 1000); do sleep 0.1; [ -e \"$TMPDIR/stop\" ] && exit 5; done";
+    let mut early = early.args(["--", "sh", "-c", script]).stderr(Stdio::null()).spawn().expect("starts");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let restart = |scene: &Scene| Daemon::command_at(&scene.driver, scene.state.path(), &address);
+    scene.daemon = Some(Daemon::start(restart(&scene), scene.state.path()).await);
+    let job = scene.job("the registration", |job| job["name"] == "early").await;
+    // It is killed and comes back: the job goes on.
+    scene.daemon.take().expect("it runs").kill();
+    assert_eq!(early.try_wait().expect("known"), None, "the command is unharmed");
+    scene.daemon = Some(Daemon::start(restart(&scene), scene.state.path()).await);
+    let again = scene.job("the same job", |job| job["name"] == "early").await;
+    assert_eq!(again["job_id"], job["job_id"]);
+    // It is killed for good: the command ends with its own code.
+    scene.daemon.take().expect("it runs").kill();
+    std::fs::write(scene.state.path().join("stop"), "").expect("written");
+    assert_eq!(wait(&mut early).await, Some(5));
+    assert_eq!(scene.folders(), 0);
+}
+
+#[tokio::test]
+async fn a_frozen_daemon_delays_nothing_for_long() {
+    let scene = Scene::new(1).await;
+    scene.daemon().signal("STOP");
+    let begun = tokio::time::Instant::now();
+    let ended = Ended::of(&mut scene.run(&[], "exit 6"));
+    let took = begun.elapsed();
+    scene.daemon().signal("CONT");
+    assert!(ended.failed(6).contains("the command runs without wattune"), "{ended:?}");
+    // Two seconds before the start and five after the end, on a busy machine.
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_killed_wrapper_ends_its_job_with_the_lease() {
+    let scene = Scene::new(1).await;
+    let mut child = scene.run(&["--lease-s", "1", "--name", "killed"], "exec sleep 3").spawn().expect("starts");
+    // The wrapper keeps the lease although nothing reports.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    let job = scene.job("the job", |job| job["name"] == "killed").await;
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    eventually("the end of the lease", LONG, async || (scene.open().await == 0).then_some(())).await;
+    let ended = scene.ended().await;
+    assert_eq!((&ended[0]["job_id"], &ended[0]["end_reason"]), (&job["job_id"], &json!("lease expired")));
+    // The next run removes what is left.
+    assert_eq!(scene.folders(), 1);
+    Ended::of(&mut scene.run(&["--quiet"], "exit 0")).done();
+    assert_eq!(scene.folders(), 0);
+}
+
+#[tokio::test]
+async fn a_controlled_gpu_is_recorded_without_control() {
+    let scene = Scene::new(1).await;
+    let owner = scene.daemon().register(&json!({"name": "owner", "gpus": [0]})).await;
+    let mut child = scene.run(&["--name", "second"], "exec sleep 100").stderr(Stdio::piped()).spawn().expect("starts");
+    let job = scene.job("the second job", |job| job["name"] == "second").await;
+    assert_eq!(job["control"], false);
+    assert_eq!(scene.daemon().gpu(0).await["owner"], owner);
+    kill(&child, "TERM");
+    assert_eq!(wait(&mut child).await, Some(143));
+    let mut text = String::new();
+    std::io::Read::read_to_string(child.stderr.as_mut().expect("piped"), &mut text).expect("read");
+    assert!(text.contains("recorded without control"), "{text}");
+}
+
+#[tokio::test]
+async fn a_script_may_replace_the_registration() {
+    let scene = Scene::new(1).await;
+    let script = "echo $WATTUNE_JOB_ID; exec sleep 100";
+    let mut child = scene.run(&["--lease-s", "1"], script).stdout(Stdio::null()).spawn().expect("starts");
+    let first = scene.job("the job", |job| job["name"] == "sh").await;
+    let body = json!({"name": "own", "gpus": [0], "batch_size": 64, "replaces": first["job_id"]});
+    let own = scene.daemon().register(&body).await;
+    assert_eq!(scene.daemon().gpu(0).await["owner"], own);
+    let ended = scene.daemon().get(&format!("/v1/jobs/{}", first["job_id"].as_str().expect("an id"))).await.json();
+    assert_eq!(ended["end_reason"], format!("replaced by job {own}"));
+    // A job that has ended cannot be replaced again.
+    let problem = scene.daemon().post("/v1/jobs", &body).await.problem(409);
+    assert!(problem["detail"].as_str().expect("a sentence").contains("ended"), "{problem}");
+    let unknown = json!({"name": "own", "gpus": [0], "replaces": "no-such-job"});
+    scene.daemon().post("/v1/jobs", &unknown).await.problem(404);
+    kill(&child, "TERM");
+    assert_eq!(wait(&mut child).await, Some(143));
+}
+
+#[tokio::test]
+async fn leases_are_renewed_and_totals_change_while_a_job_runs() {
+    let scene = Scene::new(1).await;
+    let id = scene.daemon().register(&json!({"name": "late", "gpus": [0], "lease_s": 2})).await;
+    let (lease, progress) = (format!("/v1/jobs/{id}/lease"), format!("/v1/jobs/{id}/progress"));
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let answer = scene.daemon().post(&lease, &json!({})).await.expect(200);
+        assert_eq!(answer["phase"], "waiting", "{answer}");
+    }
+    let report = json!({"samples": 40_000, "total_samples": 50_000, "source": "lightning"});
+    scene.daemon().post(&progress, &report).await.expect(200);
+    let job = scene.daemon().get(&format!("/v1/jobs/{id}")).await.json();
+    assert_eq!((&job["total_samples"], &job["progress_source"]), (&json!(50_000.0), &json!("lightning")), "{job}");
+    for (body, field) in [
+        (json!({"samples": 40_001, "total_samples": 0}), "total_samples"),
+        (json!({"samples": 40_001, "source": "x"}), "source"),
+    ] {
+        assert_eq!(scene.daemon().post(&progress, &body).await.problem(422)["field"], field);
+    }
+    scene.daemon().delete(&format!("/v1/jobs/{id}")).await.expect(200);
+    let ended = scene.daemon().get(&format!("/v1/jobs/{id}")).await.json();
+    assert_eq!(
+        (&ended["total_samples"], &ended["progress_source"]),
+        (&json!(50_000.0), &json!("lightning")),
+        "{ended}"
+    );
+    scene.daemon().post(&lease, &json!({})).await.problem(409);
+    scene.daemon().post("/v1/jobs/none/lease", &json!({})).await.problem(404);
+}
+
+#[test]
+fn wrong_use_is_refused_before_the_command_runs() {
+    for (flags, expected) in [
+        (&["--max-slowdown", "3"][..], "0.03 allows 3 %"),
+        (&["--tag", "team"], "team=vision"),
+        (&["--log-progress=("], "no regular expression"),
+        (&["--config", "/no/such/file"], "cannot read /no/such/file"),
+        (&["--json", "/no/such/file"], "/no/such/file"),
+        (&["--batch-size", "0"], "batch-size"),
+    ] {
+        let ended = Ended::of(wattune(&["run"]).args(flags).args(["--", "sh", "-c", "echo ran"]));
+        assert!(ended.failed(2).contains(expected), "{ended:?}");
+        assert_eq!(ended.out, "", "the command did not run");
+    }
+    assert!(Ended::of(&mut wattune(&["run"])).failed(2).contains("COMMAND"));
+}
