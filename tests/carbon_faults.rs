@@ -177,7 +177,7 @@ async fn falls_over_and_comes_back(fault: Fault) {
     let more = daemon.most_memory_mib() - memory;
     assert!(more < 64.0, "{name}: {more} MiB more");
     let log = daemon.log();
-    let problems = log.lines().filter(|l| l.contains("carbon source fails") && l.contains(reported)).count();
+    let problems = log.lines().filter(|l| l.contains("carbon source failed:") && l.contains(reported)).count();
     assert_eq!(problems, 1, "{name}: told once\n{log}");
     if name == "429" {
         let last = |grid: &Grid| grid.asked().last().expect("asked").at;
@@ -238,7 +238,10 @@ async fn a_clock_ten_minutes_off_is_reported_and_changes_nothing_else() {
         nothing_reads_as_zero(&daemon).await;
     };
     tokio::join!(
-        skewed(10, "this machine's clock is 10 min behind the source's; check its time service"),
+        skewed(
+            10,
+            "this machine's clock is 10 min behind the source's; check this machine's time synchronisation (NTP)"
+        ),
         skewed(-10, "this machine's clock is 10 min ahead of the source's"),
     );
 }

@@ -63,7 +63,8 @@ pub(super) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 fn restore_abandoned(settings: &Settings) {
     if !settings.cap.is_empty() && settings.cap.on_exit == OnExit::Keep {
         tracing::warn!(
-            "some GPUs may stay below their original limits, so that the node stays under its cap; `wattune restore` restores all"
+            "limits that an earlier daemon set stay in force, because the node has a cap and cap.on_exit is \"keep\"; `wattune \
+             restore` ignores the cap and restores all original limits"
         );
         return;
     }

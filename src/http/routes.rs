@@ -99,7 +99,7 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
 
 async fn unknown(uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
-    Problem::new(StatusCode::NOT_FOUND, format!("there is no {path}; GET /openapi.json lists the addresses"))
+    Problem::new(StatusCode::NOT_FOUND, format!("there is no {path}; GET /openapi.json lists the paths"))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {

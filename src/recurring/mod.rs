@@ -290,8 +290,8 @@ impl Recurring {
         Ok(TrialView::of(&stored.job, run, hint))
     }
 
-    /// Returns the power limit in watts with the least cost per sample, if the profile (measured throughput and power
-    /// by limit) of this batch size is complete.
+    /// Returns the power limit in watts at which a sample costs least: cost weighs energy against time, as `knob` says.
+    /// Returns `None` unless the profile (measured throughput and power by limit) of this batch size is complete.
     async fn hint(&self, name: &JobName, gpus: &GpuSet, batch_size: u64, knob: &Knob) -> Option<f64> {
         let gpus = vec![(gpus.model.clone(), gpus.count)];
         let key = ProfileKey { name: name.clone(), batch_size: Some(batch_size), gpus };

@@ -223,7 +223,7 @@ pub struct MethodView {
     pub energy: &'static str,
     /// The method of computing emissions.
     pub carbon: &'static str,
-    /// The method of estimating the uncertainty.
+    /// The method of estimating the uncertainty of the energy and the emissions.
     pub uncertainty: &'static str,
     /// The boundary: the metered kinds of devices, and the declared node factor and PUE.
     pub boundary: String,

@@ -57,23 +57,23 @@ pub struct ReportView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RowKind {
-    /// One job.
+    /// The row covers one job.
     Job,
-    /// All jobs with the same name.
+    /// The row covers all jobs with the same name.
     Name,
-    /// One GPU.
+    /// The row covers one GPU.
     Gpu,
-    /// One processor package.
+    /// The row covers one processor package.
     Cpu,
-    /// The memory of one processor package.
+    /// The row covers the memory of one processor package.
     Dram,
-    /// All jobs with the same value of the label by which the report groups.
+    /// The row covers all jobs with the same value of the label by which the report groups.
     Tag,
-    /// One UTC day.
+    /// The row covers one UTC day.
     Day,
-    /// One calendar month, in UTC.
+    /// The row covers one calendar month, in UTC.
     Month,
-    /// Jobs without the label by which the report groups.
+    /// The row covers all jobs without the label by which the report groups.
     None,
     /// Idle energy: no job and no other process used the device. Of a CPU, the energy of its unused capacity.
     Idle,

@@ -1,4 +1,5 @@
-//! Carbon budget of the node: a limit on the emissions of all of its jobs within a span of time, such as a month.
+//! Carbon budget of the node: a limit on the emissions of all of the node's jobs within a budget period, such as a
+//! month.
 
 use chrono::{DateTime, Datelike, Days, Months, NaiveTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -13,23 +14,25 @@ use wattune_core::units::{GramsCo2e, GramsPerKwh, Short};
 /// node emits the upper bound.
 const LIMIT_RANGE_G: std::ops::RangeInclusive<f64> = 0.001..=1e12;
 
-/// `[carbon_budget]`: limit on the emissions of all jobs per day, week or month, or once.
+/// `[carbon_budget]`: limit on the emissions of all jobs per day, week or month, or over one period with given start
+/// and end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BudgetSettings {
-    /// Limit on the emissions of all jobs in each span, in gCO2e.
+    /// Limit on the emissions of all jobs in each budget period, in gCO2e.
     pub limit_g: Option<f64>,
-    /// Length of the spans, which follow one another in UTC; absent for a single span.
+    /// Length of the budget periods, which follow one another in UTC; absent if `from` and `until` give a single
+    /// period.
     pub per: Option<Period>,
-    /// Start of a single span, in place of `per`.
+    /// Start of the single budget period; given with `until`, in place of `per`.
     #[serde(deserialize_with = "optional_datetime")]
     pub from: Option<DateTime<Utc>>,
-    /// End of a single span.
+    /// End of the single budget period.
     #[serde(deserialize_with = "optional_datetime")]
     pub until: Option<DateTime<Utc>>,
 }
 
-/// Calendar period in UTC: the length of a budget's spans.
+/// Length of the budget periods: calendar days, weeks or months in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
@@ -42,7 +45,7 @@ pub enum Period {
 }
 
 impl Period {
-    /// Returns the period's span that contains a time.
+    /// Returns the day, week or month that contains a time.
     fn around(self, t: DateTime<Utc>) -> Option<Slot> {
         let today = t.date_naive();
         let (first, next) = match self {
@@ -61,13 +64,13 @@ impl Period {
 }
 
 impl BudgetSettings {
-    /// Returns the limit for each span; `None` without a budget.
+    /// Returns the limit for each budget period; `None` without a budget.
     pub fn limit(&self) -> Option<GramsCo2e> {
         self.limit_g.and_then(GramsCo2e::try_new)
     }
 
-    /// Returns the budget's span that contains `now`. A single span is also returned before its start. `None` without a
-    /// budget, or after the end of a single span.
+    /// Returns the budget period that contains `now`. A single period is also returned before its start. Returns `None`
+    /// without a budget, or after the end of a single period.
     pub fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.limit()?;
         match (self.per, self.from, self.until) {

@@ -32,8 +32,8 @@ impl Gpu {
             if clock.is_some() {
                 tracing::info!(gpu.uuid = %id, "GPU {id}: clocks unlocked");
             } else {
-                tracing::info!(gpu.uuid = %id, "GPU {id}: the driver accepted the unlocking of its clocks from {lock}; whether \
-                    they are free cannot be verified while the GPU is idle or limited otherwise");
+                tracing::info!(gpu.uuid = %id, "GPU {id}: the driver accepted the request to remove wattune's clock limit of \
+                    {lock}; the GPU is idle or limited for another reason, so its clock cannot confirm it");
             }
             (self.clocks.unlocking, self.clocks.unlocked) = (None, true);
         }

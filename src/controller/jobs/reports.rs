@@ -45,7 +45,7 @@ struct ReceivedReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ReceivedReports {
     summary: ReportSummary,
-    /// Time of the first report on the daemon's clock.
+    /// Time on the daemon's clock at which the first report arrived.
     began: Option<Monotonic>,
 }
 

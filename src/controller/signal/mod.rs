@@ -170,7 +170,7 @@ impl Signal {
         self.feed.clone()
     }
 
-    /// Returns the feed's state. While the result is borrowed, the feed cannot publish.
+    /// Returns the feed's state. While the caller holds the result, the feed cannot publish.
     pub(super) fn state(&self) -> watch::Ref<'_, FeedState> {
         self.feed.borrow()
     }

@@ -145,8 +145,8 @@ pub struct CapView {
 /// State of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct LedgerView {
-    /// Time at which this daemon last closed a block of the ledger (the intervals of about an hour) and compared its
-    /// energy with the devices' counters; absent before the first close.
+    /// Time at which this daemon last closed a block of the ledger, which holds the intervals of about an hour, and
+    /// compared the block's energy with the devices' counters; absent before the first close.
     pub closed_at: Option<DateTime<Utc>>,
     /// Energy recorded since the daemon's start, by device, owner and method of measurement.
     pub recorded: Vec<RecordedView>,

@@ -241,7 +241,7 @@ impl Http {
         let skew = self.remembered().skew.filter(|s| s.abs() > SKEW)?;
         let side = if skew > TimeDelta::zero() { "behind" } else { "ahead of" };
         Some(format!(
-            "this machine's clock is {} min {side} the source's; check its time service",
+            "this machine's clock is {} min {side} the source's; check this machine's time synchronisation (NTP)",
             (skew.num_seconds().abs() + 30) / 60
         ))
     }

@@ -43,7 +43,7 @@ pub(in crate::providers) fn same_zone(given: Option<&Value>, asked: &str, at: &s
     Err(malformed(at, format!("wrong zone in the answer: {zone}, but {asked} was asked for; check the zone")))
 }
 
-/// Maximum length of a zone's code.
+/// Maximum length of a zone's code, in bytes.
 const LONGEST_CODE: usize = 96;
 
 /// Returns true if a text can be a zone's code.

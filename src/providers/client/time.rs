@@ -15,7 +15,7 @@ pub(in crate::providers) enum TimeProblem {
              file's times?"
     )]
     Skipped,
-    #[error("is ambiguous, day or month may come first; write 2026-03-01T12:30:00Z")]
+    #[error("is ambiguous, day or month may come first; write RFC 3339, such as 2026-03-01T12:30:00Z")]
     DayOrMonth,
     #[error("is not a time; write RFC 3339 in UTC (2026-03-01T12:30:00Z) or unix seconds")]
     NotATime,

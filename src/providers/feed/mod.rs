@@ -409,11 +409,11 @@ fn log<V: SignalValue>(
     now: DateTime<Utc>,
 ) {
     let (source, failures) = (after.source, after.consecutive_failures);
-    let (freshness, next) = (after.freshness(now), after.next_poll_at);
+    let (freshness, next_attempt) = (after.freshness(now), after.next_poll_at);
     if before.last_error == after.last_error {
-        tracing::debug!(source, failures, ?freshness, %next, "{signal} source still fails: {error}");
+        tracing::debug!(source, failures, ?freshness, %next_attempt, "{signal} source failed again: {error}");
     } else {
-        tracing::warn!(source, failures, ?freshness, %next, "{signal} source fails: {error}");
+        tracing::warn!(source, failures, ?freshness, %next_attempt, "{signal} source failed: {error}");
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) fn changed_checkpoints(
         let why = match (stored, digest_of_row(row).ok(), open.checkpoints.get(&device)) {
             (None, ..) => "has no digest: it was changed",
             (Some(stored), of_row, _) if stored.is_none() || stored != of_row => {
-                "its hash does not match: it was changed"
+                "has a digest that does not match: it was changed"
             }
             (_, of_row, known) if of_row.as_ref() == known => {
                 changed.remove(&device);
@@ -121,7 +121,8 @@ impl Changes {
     fn set_aside(mut self, tx: &Connection, now: DateTime<Utc>) -> Result<(), StoreError> {
         for (device, why) in &self.checkpoints {
             tracing::error!(
-                "the database was changed by another program: the checkpoint of {device} {why}; its energy until now is unknown"
+                "the database was changed by another program: the checkpoint of {device} (the counter reading up to which \
+                 energy is recorded) {why}; the energy that {device} used since its last recorded interval is unknown"
             );
             let sql = "SELECT end_us FROM intervals WHERE device = ?1 ORDER BY id DESC LIMIT 1";
             let until = rows::optional(tx, sql, [device], rows::first)?;

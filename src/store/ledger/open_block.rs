@@ -46,7 +46,7 @@ impl OpenBlock {
         };
         Ok(match rows::optional(tx, "SELECT line, hash FROM open_block", [], of_row)? {
             None => Err("is missing"),
-            Some(None) => Err("its hash does not match: it was changed"),
+            Some(None) => Err("has a digest that does not match: it was changed"),
             Some(Some(open)) => Ok(open),
         })
     }

@@ -12,15 +12,18 @@ use tokio::sync::Mutex;
 
 use crate::store::StoreError;
 
-/// Number of changes, of about three pages each, after which the second connection copies the write-ahead log into the
-/// database. The log then seldom reaches the thousand pages at which SQLite makes a commit of the control loop copy it.
+/// Number of changes, of about three pages each, after which the connection [`RecurringConnection::log`] copies
+/// SQLite's write-ahead log into the database. The log then seldom reaches the thousand pages at which SQLite makes a
+/// commit of the control loop copy it.
 const CHANGES: u32 = 256;
-/// Log size in pages (64 MiB) at which a commit on the connection for recurring jobs copies the log itself: under
-/// continuous changes the second connection never empties the log, which then grows.
+/// Size of SQLite's write-ahead log, in pages (64 MiB), at which a commit on [`RecurringConnection::db`] copies the log
+/// into the database. Usually [`RecurringConnection::log`] does that, but while changes follow one another without a
+/// pause, it never empties the log, and the log would grow without end.
 const LONGEST_LOG: u32 = 16_384;
 
 /// Connection for requests about recurring jobs, which queue for it and never wait behind requests of the control loop.
-/// `db` and `log` are `None` once the store is closed.
+/// `db` runs the requests; `log` only copies the write-ahead log into the database. Both are `None` once the store is
+/// closed.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct RecurringConnection {
     db: Arc<Mutex<Option<Connection>>>,

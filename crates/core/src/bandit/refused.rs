@@ -52,12 +52,12 @@ pub enum Refused {
         /// Given value, and the value or values that would be valid.
         why: String,
     },
-    /// The training run that measures this trial's energy already belongs to another trial.
+    /// The job whose energy this trial's report gives already reports for another trial.
     #[error("job {job} already reports for trial {number}; register a job for each trial")]
     Taken {
-        /// Identifier of the training run.
+        /// Identifier of the job.
         job: JobId,
-        /// Number of the trial that the training run belongs to.
+        /// Number of the other trial, for which the job already reports.
         number: u32,
     },
 }

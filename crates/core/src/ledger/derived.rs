@@ -14,14 +14,15 @@ use crate::domain::{DeviceId, EnergySource, JobId};
 /// Key of a sum of energy: start of the hour, device, share (owner) and method of measurement.
 pub type CellKey = (DateTime<Utc>, DeviceId, Share, EnergySource);
 
-/// Newest settlement (stored emissions) of an hour for one kind of carbon intensity.
+/// Newest settlement of an hour for one kind of carbon intensity. A settlement is a ledger entry with the emissions
+/// computed for the hour's recorded energy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewestSettlement {
-    /// Number of the settlement's entry in the ledger.
+    /// Sequence number of the settlement in the ledger.
     pub entry: u64,
-    /// Version of the settlement.
+    /// Version of the hour's settlement, counted from 1.
     pub version: u32,
-    /// Number of the last block of intervals whose energy is included.
+    /// Number of the last block (intervals of about an hour) whose energy is included.
     pub through_block: u64,
     /// True if all of the hour's energy has a final carbon intensity.
     pub is_final: bool,

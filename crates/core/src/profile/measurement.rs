@@ -75,7 +75,8 @@ impl Measurement {
         stats
     }
 
-    /// Moves the first `count` chunks into `base`, without those marked as `slow`.
+    /// Removes the oldest `count` chunks (times between two reports) and adds them to the statistics in `base`, from
+    /// where no later chunk can change them. Chunks marked as `slow` are dropped.
     fn finalise(&mut self, count: usize, slow: &[bool]) {
         for (chunk, slow) in self.chunks.drain(..count).zip(slow) {
             if !slow {

@@ -64,7 +64,8 @@ pub(super) struct Verdict {
     pub(super) changed_at: Option<usize>,
 }
 
-/// Finds the intervals at one setting that contain pauses. `known` is the rate from other measurements, if any.
+/// Compares the intervals between a job's reports, all at one setting, and finds those that contain pauses. `known` is
+/// the rate of training, in samples per second, from other measurements; `None` if there are none.
 pub(super) fn judge(intervals: &[IntervalWork], known: Option<f64>) -> Verdict {
     let count = intervals.iter().filter(|p| p.samples > 0.0).count();
     if count < FEW {

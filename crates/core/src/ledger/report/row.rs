@@ -75,7 +75,7 @@ impl Split {
 /// A row of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Subject: for example a job, a day or a device.
+    /// Subject of the row, for example a job, a day or a device.
     pub key: RowKey,
     /// Energy, and location-based emissions with average carbon intensities.
     pub total: Total,

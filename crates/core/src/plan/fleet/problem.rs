@@ -192,7 +192,7 @@ pub struct FleetSchedule {
     pub carbon: GramsCo2e,
     /// Energy, Σ x·p.
     pub energy: Joules,
-    /// Time at which the job ends.
+    /// Time at which the job completes its work by this schedule.
     pub ends_at: DateTime<Utc>,
 }
 
