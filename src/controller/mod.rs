@@ -229,8 +229,8 @@ impl Controller {
         }
     }
 
-    /// Closes the ledger's energy intervals that have reached their full length and stores them, and stores a
-    /// checkpoint of the intervals that are still open.
+    /// Closes the ledger's energy intervals that have reached their full length and stores them, and stores the
+    /// intervals that are still open, so that a killed daemon loses little.
     async fn account(&mut self) {
         let is_closed = self.accounting.close_due(&mut node!(self));
         self.write_backlog().await;

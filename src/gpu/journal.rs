@@ -149,7 +149,8 @@ impl Journal {
     }
 
     /// Raises a GPU's recorded energy counter, in memory only, to at least `counter`: a later value, known from the
-    /// ledger's checkpoint. If the GPU then reports a smaller value, the driver was reloaded.
+    /// GPU's checkpoint (counter reading up to which the ledger has the energy). If the GPU then reports a smaller
+    /// value, the driver was reloaded.
     pub fn update_counter(&mut self, gpu: &GpuId, counter: Millijoules) {
         let entry = self.contents.entries.get_mut(gpu).map(|entry| &mut entry.counter);
         let original = self.contents.originals.get_mut(gpu).map(|original| &mut original.counter);

@@ -85,8 +85,8 @@ const READ_BACK_TIMEOUT: Seconds = Seconds::new(1.0);
 const READ_BACK_INTERVAL: Seconds = Seconds::new(0.1);
 
 /// Restores every GPU in the journal, all in parallel, so that a hanging GPU delays no other. Each step of a restore
-/// (read, clocks, limit, persistence mode) may take `timeout`. Returns the outcome for each GPU. Blocks: not for async
-/// tasks.
+/// (read, clocks, limit, persistence mode) may take `timeout`. Returns the outcome for each GPU. Blocks the calling
+/// thread: not for async tasks.
 pub fn restore_all(journal: &mut Journal, handles: &[GpuHandle], timeout: Seconds) -> Vec<(GpuId, Restored)> {
     let all: Vec<_> = handles.iter().map(|handle| (handle.clone(), None)).collect();
     let mut outcomes = restore_only(journal, &all, timeout);

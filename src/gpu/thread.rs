@@ -173,13 +173,13 @@ impl GpuHandle {
         }
     }
 
-    /// Writes and waits for the outcome for at most `timeout`. Blocks: not for async tasks.
+    /// Writes and waits for the outcome for at most `timeout`. Blocks the calling thread: not for async tasks.
     pub fn write_and_wait(&self, write: Write, timeout: Seconds) -> Result<(), GpuError> {
         self.carry_out(Task::Write(write, None), timeout)
     }
 
-    /// Reads everything after all queued writes, and returns the new state within at most `timeout`. Blocks: not for
-    /// async tasks.
+    /// Reads everything after all queued writes, and returns the new state within at most `timeout`. Blocks the calling
+    /// thread: not for async tasks.
     pub fn read_and_wait(&self, timeout: Seconds) -> Result<Observation, GpuError> {
         self.carry_out(Task::Read, timeout)?;
         Ok(lock(&self.shared).observation.clone())

@@ -56,7 +56,7 @@ pub struct EmbodiedView {
 /// The completeness of the recorded energy.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CompletenessView {
-    /// The number of hours in the span.
+    /// The number of hours in the report's span of time.
     pub hours: u64,
     /// The number of hours with recorded energy.
     pub hours_with_energy: u64,
@@ -69,8 +69,8 @@ pub struct CompletenessView {
     pub gaps: Vec<GapView>,
 }
 
-/// A device's recorded energy compared with its counter, over the ledger's blocks (usually an hour each) that were
-/// closed in the span: jobs + idle + unattributed equals counter + integrated + difference, exactly.
+/// A device's recorded energy compared with its counter, over the ledger's blocks (the intervals of about an hour each)
+/// that were closed in the report's span: jobs + idle + unattributed equals counter + integrated + difference, exactly.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct DeviceView {
     /// The id of the device.
@@ -87,7 +87,7 @@ pub struct DeviceView {
     pub integrated_mj: u64,
     /// The difference between recorded energy and the counter: zero unless the ledger is wrong.
     pub difference_mj: i64,
-    /// The number of blocks in which the difference is not zero.
+    /// The number of blocks (of about an hour each) in which the difference is not zero.
     pub unequal_blocks: u64,
 }
 
@@ -111,13 +111,14 @@ pub struct GapView {
 /// of the hour is a new version that replaces the previous one.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VersionView {
-    /// The highest version of any hour's settlement; 0 before the first settlement.
+    /// The highest version of the settlement (computed emissions) of any hour; 0 before the first settlement.
     pub highest: u32,
-    /// The number of settlements of the span's hours, all versions included.
+    /// The number of settlements (computations of an hour's emissions) for hours of the report's span, all versions
+    /// included.
     pub settlements: u64,
-    /// The number of hours that were settled more than once.
+    /// The number of hours whose emissions were computed more than once.
     pub resettled_hours: u64,
-    /// The time of the latest settlement that replaced an earlier one; absent if there is none.
+    /// The time at which the emissions of an hour were last computed again; absent if that never happened.
     pub last_restated_at: Option<DateTime<Utc>>,
     /// The change of an hour's emissions above which the hour is listed as restated.
     pub threshold_pct: f64,
@@ -143,7 +144,7 @@ impl fmt::Display for AccountKind {
     }
 }
 
-/// A change of an hour's emissions by a new settlement.
+/// A change of an hour's emissions by a new settlement (computation of the hour's emissions).
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct RestatementView {
     /// The start of the hour.
@@ -156,9 +157,9 @@ pub struct RestatementView {
     pub at: DateTime<Utc>,
     /// The reason for the new settlement.
     pub reason: String,
-    /// The hour's emissions by the previous settlement.
+    /// The hour's emissions as computed before.
     pub before_g: f64,
-    /// The hour's emissions by the new settlement. If that settlement also changed the hour's energy, the emissions of
+    /// The hour's emissions as computed anew. If the new settlement also changed the hour's energy, the emissions of
     /// the previous energy with the new intensities.
     pub after_g: f64,
 }

@@ -22,9 +22,9 @@ use super::audit::{
 pub struct ReportView {
     /// The time at which the report was made.
     pub made_at: DateTime<Utc>,
-    /// The start of the span, a full UTC hour.
+    /// The start of the report's span of time, a full UTC hour.
     pub from: DateTime<Utc>,
-    /// The end of the span, a full UTC hour.
+    /// The end of the report's span of time, a full UTC hour.
     pub to: DateTime<Utc>,
     /// The grouping: `job`, `name`, `gpu`, `day`, `month`, or `tag:` with a label's key.
     pub by: String,
@@ -32,7 +32,7 @@ pub struct ReportView {
     pub rows: Vec<ReportRow>,
     /// The sum of all rows.
     pub total: ReportRow,
-    /// The conditions and declared factors that were in force in the span, oldest first.
+    /// The conditions and declared factors that were in force in the report's span, oldest first.
     pub terms: Vec<TermsView>,
     /// The declared embodied emissions of the hardware; absent if not declared.
     pub embodied: Option<EmbodiedView>,
@@ -41,7 +41,7 @@ pub struct ReportView {
     /// The versions of the hourly settlements (computations of an hour's emissions), and the changes of emissions by
     /// new versions.
     pub version: VersionView,
-    /// The corrections that gave intervals in the span to another owner, oldest first.
+    /// The corrections that gave intervals of the report's span to another owner, oldest first.
     pub corrections: Vec<CorrectionView>,
     /// The combinations of sources of carbon intensities, each with its number of hours.
     pub sources: Vec<IntensitySourceView>,
@@ -191,7 +191,7 @@ pub struct ReportRow {
     /// The number of jobs. In the row of a day or month, the jobs that ended in it; the total also counts jobs that
     /// still run.
     pub jobs: u64,
-    /// The number of jobs that ended in the span.
+    /// The number of jobs that ended in the report's span.
     pub ended_jobs: u64,
     /// The lower bound of the emissions saved in comparison with the GPUs' original limits; absent if unknown for all
     /// jobs. No other figure includes the savings.

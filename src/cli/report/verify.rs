@@ -11,8 +11,8 @@ use crate::cli::output::{Exit, Format, deliver};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::verify::{Inconsistency, VerifiedLedger, Verifier};
 
-/// Verifies an exported ledger, or the database, without a daemon: every digest, sum and hourly settlement; for a
-/// database also that all figures in reports follow from the ledger.
+/// Verifies an exported ledger, or the database, without a daemon: every digest, sum and settlement (computation of an
+/// hour's emissions); for a database also that all figures in reports follow from the ledger.
 ///
 /// Prints the latest digest, called the head. Keep the head: a later run with --head proves that no entry up to this
 /// head has changed since. If a check fails, prints the first wrong line or row and exits with 1.

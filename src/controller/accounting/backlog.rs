@@ -27,7 +27,8 @@ pub(crate) struct Backlog {
     pub(crate) intervals: Vec<Interval>,
     pub(crate) checkpoints: Vec<Checkpoint>,
     pub(crate) ended: Vec<StoredJob>,
-    /// Last daemon's checkpoint of each device whose counter this daemon has not read yet.
+    /// Last daemon's checkpoint (counter reading up to which energy is recorded) of each device whose counter this
+    /// daemon has not read yet.
     pub(crate) recovered: Vec<Checkpoint>,
     /// Time up to which an earlier daemon recorded the energy of each GPU without a readable counter.
     pub(crate) recorded_until: BTreeMap<DeviceId, DateTime<Utc>>,
@@ -35,12 +36,12 @@ pub(crate) struct Backlog {
     pub(crate) last_reports: BTreeMap<JobId, DateTime<Utc>>,
     /// Time without a daemon before this daemon's start; `None` if it is unknown.
     pub(crate) away: Option<Downtime>,
-    /// Times of jobs on GPUs, for jobs that ended after the last daemon's checkpoint of the GPU: a part of the energy
-    /// since that checkpoint belongs to these jobs.
+    /// Times of jobs on GPUs, for jobs that ended after the last daemon's checkpoint (counter reading up to which
+    /// energy is recorded) of the GPU: a part of the energy since that checkpoint belongs to these jobs.
     pub(crate) ended_occupancy: Vec<EndedOccupancy>,
     /// Ended jobs with energy that was written to the ledger only after the job's end.
     pub(crate) late: BTreeSet<JobId>,
-    /// State of the last checkpoint of the open intervals.
+    /// State of the last attempt to store the open intervals.
     pub(crate) last_checkpoint: LastCheckpoint,
 }
 
@@ -50,21 +51,21 @@ impl Backlog {
     }
 }
 
-/// State of the last checkpoint that this daemon tried to store.
+/// State of this daemon's last attempt to store a checkpoint: the open intervals and the jobs' last reports.
 #[derive(Default)]
 pub(crate) struct LastCheckpoint {
     pub(super) at: Option<Monotonic>,
-    /// Last progress report of each running job, as in the stored checkpoints.
+    /// Last progress report of each running job, as stored with the open intervals.
     pub(super) reports: BTreeMap<JobId, LastReport>,
-    /// True if the last checkpoint could not be written.
+    /// True if the last attempt failed.
     pub(super) failed: bool,
 }
 
 /// Maximum number of ended jobs that the daemon reads when it starts.
 const RECALLED: u32 = 1000;
 
-/// Shortest time on a GPU since the GPU's checkpoint that counts as occupancy by an ended job. A shorter time is
-/// normal, because GPUs are read shortly before a job ends.
+/// Shortest time between the GPU's checkpoint (counter reading up to which energy is recorded) and a job's end that
+/// counts as occupancy by that job. A shorter time is normal, because GPUs are read shortly before a job ends.
 pub(super) const SHORTEST_SPAN: TimeDelta = TimeDelta::milliseconds(200);
 
 /// Time that a job spent on its GPUs; the job has ended since.
@@ -100,8 +101,8 @@ impl Downtime {
     }
 }
 
-/// Returns the times of ended jobs on their GPUs, for jobs that ended after the last daemon's checkpoint of one of
-/// these GPUs. `points` are the checkpoints.
+/// Returns the times of ended jobs on their GPUs, for jobs that ended after the last daemon's checkpoint (counter
+/// reading up to which energy is recorded) of one of these GPUs. `points` are the checkpoints.
 pub(crate) async fn ended_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<EndedOccupancy>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     let gone = |job: &StoredJob| {

@@ -80,7 +80,7 @@ impl BudgetSettings {
         }
     }
 
-    /// Returns all spans from the one at `now` to the one at `until`, in time order.
+    /// Returns all budget periods from the one at `now` to the one at `until`, in time order.
     fn spans(&self, now: DateTime<Utc>, until: DateTime<Utc>) -> Vec<Slot> {
         let next = |span: &Slot| self.span(span.end());
         std::iter::successors(self.span(now), next).take_while(|span| span.start() < until).collect()
@@ -111,8 +111,8 @@ impl BudgetSettings {
 #[derive(Default)]
 pub(crate) struct BudgetAccount {
     pub(super) settings: BudgetSettings,
-    /// First the span that is being counted, second the emissions of all jobs' GPUs within that span so far; `None`
-    /// without a budget.
+    /// First the budget period that is being counted, second the emissions of all jobs' GPUs within that period so far;
+    /// `None` without a budget.
     pub(super) counted: Option<(Slot, HourlyEmissions)>,
 }
 
@@ -121,12 +121,12 @@ impl BudgetAccount {
         Self { settings, counted: None }
     }
 
-    /// Returns the budget's span at `now`, as [`BudgetSettings::span`] does.
+    /// Returns the budget period at `now`, as [`BudgetSettings::span`] does.
     pub(crate) fn span(&self, now: DateTime<Utc>) -> Option<Slot> {
         self.settings.span(now)
     }
 
-    /// Adds the emissions of closed intervals to those of the counted span, by the intensities in `series`.
+    /// Adds the emissions of closed intervals to those of the counted budget period, by the intensities in `series`.
     pub(crate) fn add(&mut self, rows: &[Interval], series: &CarbonSeries) {
         let Some((span, sum)) = &mut self.counted else { return };
         for row in ledger::within(rows, span).iter().filter(|row| counts(row)) {
@@ -145,15 +145,15 @@ impl BudgetAccount {
         self.counted.iter().flat_map(|(_, sum)| sum.hours())
     }
 
-    /// Returns the counted emissions within a span; zero if another span is being counted. Energy without a known
-    /// carbon intensity counts with the mean intensity of the other energy, or with `otherwise` if there is none.
+    /// Returns the counted emissions within a budget period; zero if another period is being counted. Energy without a
+    /// known carbon intensity counts with the mean intensity of the other energy, or with `otherwise` if there is none.
     pub(super) fn counted_emissions(&self, span: &Slot, otherwise: GramsPerKwh) -> GramsCo2e {
         let counted = self.counted.as_ref().filter(|(of, _)| of == span);
         counted.map_or(GramsCo2e::ZERO, |(_, sum)| sum.sum().estimate(otherwise))
     }
 
-    /// Returns the rest of the budget for each span from `now` up to `until`; an empty series without a budget. Energy
-    /// without a known carbon intensity counts as in [`Self::counted_emissions`].
+    /// Returns the rest of the budget for each budget period from `now` up to `until`; an empty series without a
+    /// budget. Energy without a known carbon intensity counts as in [`Self::counted_emissions`].
     pub(crate) fn left(
         &self,
         now: DateTime<Utc>,

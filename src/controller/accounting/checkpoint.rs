@@ -21,8 +21,8 @@ use wattune_core::ledger::{AttributionRule, Metered, OpenInterval};
 use wattune_core::time::Now;
 use wattune_core::units::Seconds;
 
-/// Minimum number of checkpoints within the shortest lease (longest silence before a job counts as dead): with a short
-/// lease, seconds of uncertainty about a job's last report matter.
+/// Minimum number of checkpoints (stored open intervals and last reports) within the shortest lease (longest silence
+/// before a job counts as dead): with a short lease, seconds of uncertainty about a job's last report matter.
 const CHECKPOINTS_PER_LEASE: f64 = 4.0;
 
 /// Maximum number of jobs whose progress a checkpoint stores, controlled jobs first. The progress of the other jobs is
@@ -30,7 +30,8 @@ const CHECKPOINTS_PER_LEASE: f64 = 4.0;
 const MOST_REPORTS: usize = 64;
 
 impl Accounting {
-    /// Stores a checkpoint, if one is due. After a failure the next checkpoint is due as usual.
+    /// Stores a checkpoint (open intervals and the jobs' last reports), if one is due. After a failure the next
+    /// checkpoint is due as usual.
     pub(crate) async fn checkpoint(&mut self, node: &mut Node<'_>) {
         if self.is_checkpoint_due(node) {
             self.checkpoint_now(node).await;
@@ -45,7 +46,8 @@ impl Accounting {
         self.backlog.last_checkpoint.at.is_none_or(|at| now.since(at) + node.settings.tick_s / 2.0 >= period)
     }
 
-    /// Stores a checkpoint now, unless closed intervals still wait to be written.
+    /// Stores a checkpoint (open intervals and the jobs' last reports) now, unless closed intervals still wait to be
+    /// written.
     pub(crate) async fn checkpoint_now(&mut self, node: &mut Node<'_>) {
         // The open intervals begin after the unwritten rows of the backlog: a checkpoint without these rows would leave
         // a gap.
@@ -113,8 +115,8 @@ impl Accounting {
     }
 }
 
-/// Returns an open interval as it would be closed at `at`, without a checkpoint; `None` if it is too short to close.
-/// `why_lost` is the reason, in the ledger, for energy of the interval that is lost.
+/// Returns an open interval as it would be closed at `at`, without moving the device's checkpoint; `None` if it is too
+/// short to close. `why_lost` is the reason, in the ledger, for energy of the interval that is lost.
 pub(crate) fn as_closed(
     device: &DeviceId,
     interval: &OpenInterval,

@@ -69,9 +69,9 @@ impl Accounting {
         }
     }
 
-    /// Returns unattributed rows for a zone's energy from the last daemon's checkpoint `last` to now, as the zone's
-    /// counter shows it. If the machine was started meanwhile, or another counter is read now, the energy is unknown:
-    /// it is recorded as lost, and there are no rows.
+    /// Returns unattributed rows for a zone's energy from the last daemon's checkpoint `last` (counter reading up to
+    /// which energy is recorded) to now, as the zone's counter shows it. If the machine was started meanwhile, or
+    /// another counter is read now, the energy is unknown: it is recorded as lost, and there are no rows.
     fn gap_of(
         &mut self,
         zone: &ZoneState,

@@ -108,8 +108,8 @@ impl Accounting {
         self.backlog.checkpoints.push(point);
     }
 
-    /// Returns the checkpoint, from which later energy is counted, for an interval that ends at `at` with `reading`;
-    /// `None` for a GPU whose counter was never read.
+    /// Returns the checkpoint (counter reading from which later energy is counted) for an interval that ends at `at`
+    /// with `reading`; `None` for a GPU whose counter was never read.
     pub(crate) fn point_of(
         &self,
         gpu: &Gpu,

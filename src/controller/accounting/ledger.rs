@@ -34,7 +34,7 @@ type Counted = (DateTime<Utc>, u64, u64);
 #[derive(Default)]
 pub(crate) struct Ledger {
     pub(super) terms: LedgerTerms,
-    /// Hour in which the last block was closed.
+    /// Hour in which the last block (intervals of about an hour) was closed.
     pub(super) closed: Option<DateTime<Utc>>,
     /// Minute of the last check for hours whose emissions are due.
     pub(super) checked_minute: Option<DateTime<Utc>>,

@@ -100,7 +100,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Returns the budget's current span as the API shows it; `None` without a budget, or once its single span is over.
+    /// Returns the current budget period as the API shows it; `None` without a budget, or once a single budget period
+    /// is over.
     pub(crate) fn budget_view(&self, jobs: &Jobs, signal: &Signal, now: DateTime<Utc>) -> Option<BudgetView> {
         let (span, limit) = (self.budget.settings.span(now)?, self.budget.settings.limit()?);
         let counted = self.budget.counted_emissions(&span, signal.basis().value);
@@ -117,7 +118,7 @@ impl Accounting {
         })
     }
 
-    /// Counts the emissions of the budget's current span from the ledger whenever a new span begins.
+    /// Counts the emissions of the current budget period from the ledger whenever a new period begins.
     pub(crate) async fn count_budget(&mut self, node: &mut Node<'_>) {
         let span = self.budget.settings.span(node.now().utc);
         if self.budget.counted.as_ref().map(|(of, _)| *of) != span {
@@ -125,7 +126,7 @@ impl Accounting {
         }
     }
 
-    /// Counts the emissions of the budget's current span from the ledger, with the intensities known now.
+    /// Counts the emissions of the current budget period from the ledger, with the intensities known now.
     pub(crate) async fn recount_budget(&mut self, node: &mut Node<'_>) {
         let Some(span) = self.budget.settings.span(node.now().utc) else {
             self.budget.counted = None;

@@ -31,7 +31,8 @@ const MAX_UNRECORDED: TimeDelta = TimeDelta::milliseconds(200);
 
 impl Accounting {
     /// Opens the interval of each GPU that answers for the first time. Once a GPU's counter is read, the increase of
-    /// the counter since the last daemon's checkpoint is recorded in intervals of its own.
+    /// the counter since the last daemon's checkpoint (counter reading up to which energy is recorded) is recorded in
+    /// intervals of its own.
     pub(crate) fn open_intervals(&mut self, node: &mut Node<'_>) {
         let now = node.now();
         let answers = |gpu: &Gpu| gpu.observed.at.is_some() && gpu.observed.fault.is_none();
@@ -69,9 +70,10 @@ impl Accounting {
         }
     }
 
-    /// Once a GPU's counter is read, records the increase of the counter since the last daemon's checkpoint, less the
-    /// energy that was integrated from power since then. If more energy was integrated than the counter gained,
-    /// recording from the counter resumes once the counter has caught up.
+    /// Once a GPU's counter is read, records the increase of the counter since the last daemon's checkpoint (counter
+    /// reading up to which energy is recorded), less the energy that was integrated from power since then. If more
+    /// energy was integrated than the counter gained, recording from the counter resumes once the counter has caught
+    /// up.
     pub(super) fn record_recovered(&mut self, node: &mut Node<'_>, id: &GpuId) {
         let device = DeviceId::from(id);
         let Some(place) = self.backlog.recovered.iter().position(|c| c.device == device) else { return };

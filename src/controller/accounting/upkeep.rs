@@ -42,8 +42,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// Closes the open block once a new hour has begun. Returns the jobs whose minutes are rolled up next, or `None` if
-    /// no new hour has begun.
+    /// Closes the open block (the intervals since the last close) once a new hour has begun. Returns the jobs whose
+    /// minutes are rolled up next, or `None` if no new hour has begun.
     pub(crate) async fn begin_hour(&mut self, node: &mut Node<'_>) -> Result<Option<Vec<JobId>>, StoreError> {
         let now = node.now().utc;
         self.write_entries(node).await?;
@@ -153,8 +153,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// When the daemon stops: closes the open block, and marks all hours with new or corrected rows, whose emissions
-    /// are due.
+    /// When the daemon stops: closes the open block (the intervals since the last close), and marks all hours with new
+    /// or corrected rows, whose emissions are due.
     pub(crate) async fn end_block(&mut self, node: &mut Node<'_>) -> Result<(), StoreError> {
         self.close_block(node).await?;
         self.add_due_hours(node, DateTime::<Utc>::MAX_UTC).await

@@ -40,8 +40,8 @@ impl OpenZone {
         }
     }
 
-    /// Returns the checkpoint, from which later energy is counted, of an interval that begins at `at` with the reading
-    /// in `zone`; `None` for a zone without a counter.
+    /// Returns the checkpoint (counter reading from which later energy is counted) of an interval that begins at `at`
+    /// with the reading in `zone`; `None` for a zone without a counter.
     pub(super) fn checkpoint(&self, zone: &ZoneState, at: DateTime<Utc>) -> Option<Checkpoint> {
         Some(Checkpoint {
             device: zone.device.clone(),

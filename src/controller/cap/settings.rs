@@ -63,15 +63,15 @@ pub struct ScheduleEntry {
     pub from: Option<String>,
     /// Time of day at which the window ends, "HH:MM" in UTC: on the next day if at or before `from`, so 24 h if equal.
     pub to: Option<String>,
-    /// Time at which the span begins.
+    /// Time at which the span of time begins; absent for a window of the week.
     #[serde(deserialize_with = "optional_datetime")]
     pub start: Option<DateTime<Utc>>,
-    /// Time at which the span ends.
+    /// Time at which the span of time ends; absent for a window of the week.
     #[serde(deserialize_with = "optional_datetime")]
     pub end: Option<DateTime<Utc>>,
-    /// Cap within the window or span, in watts.
+    /// Cap within the window or the span of time, in watts.
     pub limit_w: Option<f64>,
-    /// Cap within the window or span, in percent of the sum of the GPUs' largest limits.
+    /// Cap within the window or the span of time, in percent of the sum of the GPUs' largest limits.
     pub limit_pct: Option<f64>,
 }
 

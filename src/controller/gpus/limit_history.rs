@@ -12,12 +12,14 @@ use wattune_core::units::{Millijoules, Seconds, Watts};
 const KEPT: TimeDelta = TimeDelta::hours(24);
 /// Maximum length of a span (time in which the limit stays the same), over which the GPU's power is averaged.
 const LONGEST: TimeDelta = TimeDelta::minutes(5);
-/// Maximum time between two observations of one span; a longer time leaves a hole in the history.
+/// Maximum time between two observations of one span (time in which the limit stays the same); a longer time leaves a
+/// hole in the history.
 const UNSEEN: TimeDelta = TimeDelta::minutes(2);
-/// Maximum number of spans, however often the limit changes: five times as many as a day without changes has.
+/// Maximum number of spans (times in which the limit stays the same), however often the limit changes: five times as
+/// many as a day without changes has.
 const MOST: usize = 1440;
 
-/// State that stays the same during a span.
+/// State that stays the same during a span of the history.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LimitState {
     /// Limit in force, as reported.
@@ -82,7 +84,7 @@ impl LimitHistory {
         }
     }
 
-    /// Returns the spans, for the API.
+    /// Returns the spans (times in which the limit stays the same), for the API.
     pub(crate) fn view(&self) -> Vec<LimitSpanView> {
         let watts = |l: PowerLimit| l.watts().get();
         let power = |energy: Millijoules, span: &Span| -> Watts {

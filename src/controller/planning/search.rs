@@ -94,7 +94,7 @@ pub(super) struct PlanBatch {
     pub(super) joint: Vec<PlanInput>,
     /// Power that the node's cap leaves for the limits of the jobs in `joint`, over time.
     pub(super) cap: TimeSeries<Watts>,
-    /// Emissions that the carbon budget leaves for the jobs in `joint`, for each of the budget's spans of time.
+    /// Emissions that the carbon budget leaves for the jobs in `joint`, for each budget period.
     pub(super) carbon_budget: TimeSeries<GramsCo2e>,
     /// Solver for joint planning.
     pub(super) solver: Solver,

@@ -22,7 +22,7 @@ const BEYOND: TimeDelta = TimeDelta::days(8);
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SharedBudget {
     schedule: CapSchedule,
-    /// Current span of time of the carbon budget; `None` without a budget for the current time.
+    /// Current period of the carbon budget; `None` without a budget for the current time.
     budget: Option<Slot>,
     /// Jobs that are planned jointly.
     pub(super) members: Vec<JobId>,

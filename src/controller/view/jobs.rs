@@ -61,7 +61,7 @@ pub struct JobView {
     pub slowdown: Option<f64>,
     /// Time spent training and in pauses that the plan requested, without the pauses that the job makes itself.
     pub active_s: f64,
-    /// Time in pauses that the job makes itself: for evaluation, checkpoints or input.
+    /// Time in pauses that the job makes itself: for evaluation, saving of checkpoints or input.
     pub stalled_s: f64,
     /// Energy recorded for the job so far: of its GPUs and, if the job named its processes, of CPU packages and memory.
     /// Absent once the job has ended; its account (`…/emissions`) then has the energy.
@@ -128,8 +128,8 @@ pub struct PausingView {
     pub min_run_s: f64,
     /// Minimum duration of a pause.
     pub min_pause_s: f64,
-    /// Time that each pause costs for saving and loading a checkpoint: the job draws its training power and does no
-    /// work.
+    /// Time that each pause costs for saving and loading a training checkpoint: the job draws its training power and
+    /// does no work.
     pub checkpoint_s: f64,
 }
 

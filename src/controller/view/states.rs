@@ -156,13 +156,14 @@ states_of! {
 }
 
 states_of! {
-    /// Activity of a job in a segment of its plan: `resuming` while its checkpoint is saved and loaded.
+    /// Activity of a job in a segment of the job's plan: `resuming` while the job saves and loads a training
+    /// checkpoint.
     SegmentActivity of JobActivity {
         /// The job trains.
         Training = "training",
         /// The job is paused.
         Paused = "paused",
-        /// The job's checkpoint is saved and loaded.
+        /// The job saves and loads a training checkpoint.
         Resuming = "resuming",
     }
 }

@@ -100,21 +100,21 @@ pub struct StorageView {
     pub unwritten_intervals: usize,
 }
 
-/// Carbon budget of the node: limit on the emissions of all jobs' GPUs within a span of time.
+/// Carbon budget of the node: limit on the emissions of all jobs' GPUs within a budget period, such as a month.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct BudgetView {
-    /// Start of the span.
+    /// Start of the budget period.
     pub from: DateTime<Utc>,
-    /// End of the span.
+    /// End of the budget period.
     pub until: DateTime<Utc>,
-    /// Maximum emissions within the span.
+    /// Maximum emissions within the budget period.
     pub limit_g: f64,
-    /// Emissions of all jobs' GPUs that are recorded so far within the span.
+    /// Emissions of all jobs' GPUs that are recorded so far within the budget period.
     pub emissions_g: f64,
     /// Rest of the budget: `limit_g` less `emissions_g`; negative if the budget is exceeded.
     pub left_g: f64,
-    /// `emissions_g` plus the emissions that the present plans expect until the span ends; jobs without a plan add
-    /// none.
+    /// `emissions_g` plus the emissions that the present plans expect until the budget period ends; jobs without a plan
+    /// add none.
     pub expected_g: f64,
 }
 
@@ -164,14 +164,16 @@ pub struct LedgerView {
     /// absent before the first count.
     pub unknown_gaps_last_day: Option<u64>,
     /// Absolute difference between the recorded energy and the increase of the devices' counters, summed over the
-    /// blocks that were closed since the daemon's start; zero unless the ledger is wrong.
+    /// blocks (intervals of about an hour each) that were closed since the daemon's start; zero unless the ledger is
+    /// wrong.
     pub difference_j: f64,
-    /// Number of settlements since the daemon's start: computed emissions of an hour, or a later version that replaces
-    /// them.
+    /// Number of settlements since the daemon's start. A settlement computes the emissions of an hour, or computes them
+    /// again.
     pub settlements: u64,
     /// Number of hours whose emissions are still to be computed.
     pub pending_hours: u64,
-    /// Energy of the last 30 days by the finality of its carbon intensity; absent until the daemon has settled an hour.
+    /// Energy of the last 30 days by the finality of its carbon intensity; absent until the daemon has computed the
+    /// emissions of an hour.
     pub settled: Option<SettledView>,
     /// Savings of jobs that ended in the last 30 days; absent before the first estimate.
     pub saved: Option<SavedView>,

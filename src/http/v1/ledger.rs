@@ -42,11 +42,11 @@ pub(in crate::http) struct ReportQuery {
     #[serde(default = "by_job")]
     #[param(default = "job")]
     by: String,
-    /// The start of the span: a time in RFC 3339, or a date. Thirty days before `to` if absent. Rounded down to a full
-    /// UTC hour.
+    /// The start of the requested span of time: a time in RFC 3339, or a date. Thirty days before `to` if absent.
+    /// Rounded down to a full UTC hour.
     from: Option<String>,
-    /// The end of the span: a time in RFC 3339, or a date, whose day is included. Now if absent. Rounded up to a full
-    /// UTC hour.
+    /// The end of the requested span of time: a time in RFC 3339, or a date, whose day is included. Now if absent.
+    /// Rounded up to a full UTC hour.
     to: Option<String>,
     /// The format of the report.
     #[serde(default)]
@@ -86,11 +86,11 @@ impl ReportQuery {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct LedgerQuery {
-    /// The start of the span: a time in RFC 3339, or a date. The day before `to` if absent. Rounded down to a full UTC
-    /// hour.
+    /// The start of the requested span of time: a time in RFC 3339, or a date. The day before `to` if absent. Rounded
+    /// down to a full UTC hour.
     from: Option<String>,
-    /// The end of the span: a time in RFC 3339, or a date, whose day is included. Now if absent. Rounded up to a full
-    /// UTC hour.
+    /// The end of the requested span of time: a time in RFC 3339, or a date, whose day is included. Now if absent.
+    /// Rounded up to a full UTC hour.
     to: Option<String>,
     /// The number of the last interval of the previous page, which that page gives as `next_after`. The first page if
     /// absent.
@@ -125,9 +125,9 @@ impl LedgerQuery {
 /// One page of the ledger's content in a span of time.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LedgerPageView {
-    /// The start of the span, a full UTC hour.
+    /// The start of the page's span of time, a full UTC hour.
     from: DateTime<Utc>,
-    /// The end of the span, a full UTC hour.
+    /// The end of the page's span of time, a full UTC hour.
     to: DateTime<Utc>,
     /// The recorded intervals, in the order in which they were recorded.
     intervals: Vec<LedgerRow>,
@@ -135,8 +135,8 @@ pub(in crate::http) struct LedgerPageView {
     next_after: Option<u64>,
     /// Hourly sums of old intervals, which are no longer stored individually; only on the first page.
     rolled_up: Vec<RolledUpRow>,
-    /// The ledger's entries in the span: all versions of each hour's settlement (computation of the hour's emissions),
-    /// corrections of owners, and losses of energy; only on the first page.
+    /// The ledger's entries in the requested span of time: all versions of each hour's settlement (computation of the
+    /// hour's emissions), corrections of owners, and losses of energy; only on the first page.
     entries: Vec<LedgerEntry>,
 }
 
@@ -185,10 +185,10 @@ impl From<EnergySource> for MeasuredBy {
 pub(in crate::http) struct LedgerRow {
     /// The interval's number in the ledger.
     row: u64,
-    /// The number of the interval's block; a block has the intervals that are closed together, usually those of an
-    /// hour.
+    /// The number of the block that contains the interval. A block holds the intervals between two closes of the
+    /// ledger, usually those of an hour.
     block: u64,
-    /// SHA-256 digest of the block's hash chain up to and including this interval.
+    /// SHA-256 digest of the hash chain of the interval's block, up to and including this interval.
     hash: String,
     /// The id of the measured device.
     device: String,
@@ -230,7 +230,8 @@ pub(in crate::http) struct RolledUpRow {
     source: MeasuredBy,
 }
 
-/// An entry of the ledger's hash chain, such as a settlement of an hour or a correction.
+/// An entry of the ledger's hash chain, such as a settlement (computation of an hour's emissions) or a correction of an
+/// owner.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(in crate::http) struct LedgerEntry {
     /// The number of the entry in the chain.

@@ -89,8 +89,9 @@ fn schema(db: &Connection) -> Result<Schema, StoreError> {
     Ok(rows::all(db, &sql, [], part)?.into_iter().collect())
 }
 
-/// Checks that no row since the last close is missing, that each device's checkpoint is unchanged, and that the
-/// increase of each device's energy counter since the last close equals the energy recorded from it.
+/// Checks that no row since the last close is missing, that each device's checkpoint (counter reading up to which
+/// energy is recorded) is unchanged, and that the increase of each device's energy counter since the last close equals
+/// the energy recorded from it.
 pub(super) fn compare_checkpoints(tx: &Connection) -> Result<(), VerifyError> {
     let of_record = |why: String| inconsistency("open_block", "the open block", why);
     let open = OpenBlock::stored(tx)?.map_err(|why| of_record(why.to_owned()))?;

@@ -20,15 +20,16 @@ use wattune_core::ledger::entry::{Balance, Close, Entry, Row};
 use wattune_core::units::Millijoules;
 
 impl Store {
-    /// Appends closed intervals, and moves the checkpoints to the counter readings up to which these intervals contain
-    /// the energy, in one transaction.
+    /// Appends closed intervals, and moves each device's checkpoint to the counter reading up to which these intervals
+    /// contain the energy, in one transaction.
     pub async fn append(&self, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
         let (intervals, checkpoints) = (intervals.to_vec(), checkpoints.to_vec());
         self.write.run(move |db| append(db, &intervals, &checkpoints)).await
     }
 
-    /// Closes the open block: stores its sums, the balance of each device, and the last digest in the chain of its
-    /// intervals. Returns `None` and writes nothing if the block has no intervals.
+    /// Closes the open block (intervals since the last close): stores the block's sums, the balance of each device, and
+    /// the last digest in the chain of the block's intervals. Returns `None` and writes nothing if the block has no
+    /// intervals.
     pub async fn close_block(&self, at: DateTime<Utc>) -> Result<Option<Close>, StoreError> {
         self.write.run(move |db| close_block(db, at)).await
     }
@@ -92,7 +93,8 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     Ok(Some(close))
 }
 
-/// Stores the balances of a block, and adds them to the sums of the block's day, which reports read.
+/// Stores the balances of a block (intervals of about an hour), and adds them to the sums of the block's day, which
+/// reports read.
 fn store_balances(tx: &Connection, block: i64, at: DateTime<Utc>, balances: &[Balance]) -> Result<(), StoreError> {
     let (day, at) = (day_of_close(at).timestamp_micros(), at.timestamp_micros());
     for balance in balances {
@@ -125,7 +127,7 @@ fn figures(sum: &DeviceBalance) -> Result<[Option<i64>; 7], StoreError> {
     Ok([sum.counter_mj, jobs, idle, unattributed, integrated, Some(unequal), Some(sum.difference_mj)])
 }
 
-/// Returns a device's balance over one block or several.
+/// Returns a device's balance over one block (intervals of about an hour) or several.
 pub(super) fn device_balance(row: &TableRow<'_>) -> Result<DeviceBalance, StoreError> {
     let mj = |name: &str| rows::from_i64(row.get(name)?);
     Ok(DeviceBalance {

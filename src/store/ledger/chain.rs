@@ -42,7 +42,8 @@ impl Store {
     }
 }
 
-/// Returns the number of closed blocks: the highest block number in `balances`, which has rows for each closed block.
+/// Returns the number of closed blocks (intervals of about an hour each): the highest block number in `balances`, which
+/// has rows for each closed block.
 pub(super) fn closed_blocks(tx: &Connection) -> Result<i64, StoreError> {
     let last: Option<i64> = rows::one(tx, "SELECT MAX(block) FROM balances", [], rows::first)?;
     Ok(last.unwrap_or_default())

@@ -18,17 +18,20 @@ use wattune_core::domain::DeviceId;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, Lost, Row};
 
-/// Reason that the ledger gives for unknown energy if rows of the open block are not as wattune wrote them.
+/// Reason that the ledger gives for unknown energy if rows of the open block (rows since the last close) are not as
+/// wattune wrote them.
 const CHANGED_ROWS: &str = "the database was changed by another program: intervals since the last close were edited or \
                             deleted, so that what is recorded of this time is not what was measured";
 /// Reason that the ledger gives for unknown energy if the record of the open block is not as wattune wrote it.
 const CHANGED_RECORD: &str = "the database was changed by another program: the record of the open block was edited or \
                               deleted, so that intervals and checkpoints since the last close may be missing";
 
-/// First version of the tables in which a checkpoint's digest covers all of its columns.
+/// First version of the tables in which the digest of a checkpoint (counter reading up to which energy is recorded)
+/// covers all columns.
 const ALL_COLUMNS: i64 = 13;
 
-/// Returns the devices whose checkpoints are not as wattune wrote them, each with what is wrong.
+/// Returns the devices whose checkpoints (counter readings up to which energy is recorded) are not as wattune wrote
+/// them, each with what is wrong.
 pub(super) fn changed_checkpoints(
     open: &OpenBlock,
     tx: &Connection,
@@ -58,7 +61,8 @@ pub(super) fn changed_checkpoints(
     Ok(changed)
 }
 
-/// Returns what is wrong if the rows of the open block are not as wattune wrote them; `None` if they are.
+/// Returns what is wrong if the rows of the open block (rows since the last close) are not as wattune wrote them;
+/// `None` if they are.
 pub(super) fn changed_rows(open: &OpenBlock, tx: &Connection) -> Result<Option<String>, StoreError> {
     let (mut tail, mut last) = (last_close(tx)?, None);
     let mut statement = tx.prepare_cached(&as_recorded())?;
@@ -116,8 +120,9 @@ impl Changes {
         self.record.is_none() && self.checkpoints.is_empty() && self.rows.is_none()
     }
 
-    /// Deletes changed checkpoints, and records in the ledger the times whose energy is therefore unknown. Changed rows
-    /// and the recorded end of their chain stay as they are, so that verification continues to report the change.
+    /// Deletes changed checkpoints (counter readings up to which energy is recorded), and records in the ledger the
+    /// times whose energy is therefore unknown. Changed rows and the recorded end of their chain stay as they are, so
+    /// that verification continues to report the change.
     fn set_aside(mut self, tx: &Connection, now: DateTime<Utc>) -> Result<(), StoreError> {
         for (device, why) in &self.checkpoints {
             tracing::error!(
@@ -180,9 +185,9 @@ fn append_lost(
 }
 
 impl Store {
-    /// Compares the rows and checkpoints since the last close with the record of the open block, and sets aside what
-    /// was changed while no daemon ran. At a start, the daemon calls this before it continues from these rows and
-    /// checkpoints.
+    /// Compares the rows and checkpoints (counter readings up to which energy is recorded) since the last close with
+    /// the record of the open block, and sets aside what was changed while no daemon ran. At a start, the daemon calls
+    /// this before it continues from these rows and checkpoints.
     pub async fn set_changes_aside(&self, now: DateTime<Utc>) -> Result<(), StoreError> {
         // If nothing was changed, no lock is taken, because another process may be writing.
         if self.write.run(|db| Ok::<_, StoreError>(Changes::of(&*db.transaction()?)?.is_empty())).await? {

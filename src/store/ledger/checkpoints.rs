@@ -11,7 +11,7 @@ use wattune_core::ledger::block::Counter;
 use wattune_core::ledger::chain::Digest;
 use wattune_core::units::Millijoules;
 
-/// Counter reading up to which a device's energy is recorded.
+/// Checkpoint: the counter reading up to which a device's energy is recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Device with the counter.
@@ -33,15 +33,15 @@ pub struct Checkpoint {
 }
 
 impl Store {
-    /// Returns the checkpoint of each device.
+    /// Returns the checkpoint (counter reading up to which energy is recorded) of each device.
     pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>, StoreError> {
         let sql = "SELECT device, counter_mj, at_us, holders, rebased_mj, read_from, estimated_mj FROM checkpoints";
         self.short_reads.run(move |db| rows::all(db, sql, [], checkpoint)).await
     }
 }
 
-/// Stores the checkpoint up to which the rows of the open block contain a device's energy, and its digest in the record
-/// of the open block.
+/// Stores a device's checkpoint: the counter reading up to which the rows of the open block contain the device's
+/// energy. Stores the checkpoint's digest in the record of the open block.
 pub(super) fn store_checkpoint(tx: &Connection, point: &Checkpoint, open: &mut OpenBlock) -> Result<(), StoreError> {
     let (counter, holders) = (rows::to_i64(point.counter)?, rows::json(&point.holders)?);
     let at = point.at.timestamp_micros();
@@ -108,7 +108,8 @@ pub(super) fn digest_of_row(row: &Row<'_>) -> Result<Digest, StoreError> {
     ))
 }
 
-/// Adds digests to checkpoints that an earlier version of wattune stored without them.
+/// Adds digests to checkpoints (counter readings up to which energy is recorded) that an earlier version of wattune
+/// stored without them.
 pub(super) fn digest_old_checkpoints(db: &Connection) -> Result<(), StoreError> {
     let of_device = |row: &Row<'_>| Ok::<(String, Digest), StoreError>((row.get("device")?, digest_of_row(row)?));
     for (device, hash) in rows::all(db, "SELECT * FROM checkpoints WHERE hash IS NULL", [], of_device)? {

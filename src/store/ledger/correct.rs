@@ -70,7 +70,7 @@ pub enum CorrectionError {
          intervals within ledger.keep_intervals_days, or choose a later --from"
     )]
     RolledUp { hour: String },
-    /// No closed block has energy of the device.
+    /// No closed block (intervals of about an hour) has energy of the device.
     #[error("no closed block has energy of device {given}; known devices: {known}")]
     NoDevice { given: DeviceId, known: String },
     /// The job does not exist.

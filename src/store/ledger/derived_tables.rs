@@ -180,8 +180,8 @@ fn compare_derived(tx: &Connection, derived: Derived) -> Result<(), VerifyError>
     compare_jobs(tx, derived.registered, derived.ended)
 }
 
-/// Returns the daily sums over the settlements that the table `settled` names; that table must have been verified
-/// before.
+/// Returns the daily sums over the settlements (stored emissions of hours) that the table `settled` names; that table
+/// must have been verified before.
 fn day_totals(tx: &Connection) -> Result<Rows, StoreError> {
     let mut sums: BTreeMap<Vec<String>, [i128; 7]> = BTreeMap::new();
     let mut statement = tx.prepare_cached("SELECT seq, line FROM settled JOIN ledger USING (seq)")?;

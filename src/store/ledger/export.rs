@@ -93,8 +93,8 @@ pub(super) fn as_recorded() -> String {
     )
 }
 
-/// Passes the rows of a block to `take`, with the shares that they had before any correction. Returns the number and
-/// the digest of the last row; `None` without rows.
+/// Passes the rows of a block (intervals of about an hour) to `take`, with the shares that they had before any
+/// correction. Returns the number and the digest of the last row; `None` without rows.
 fn rows_of<E: From<StoreError>>(
     tx: &Connection,
     block: i64,

@@ -129,7 +129,8 @@ fn readable<T: serde::de::DeserializeOwned>(what: &str, line: &str) -> Option<T>
         .ok()
 }
 
-/// Deletes the stored open interval of each device whose intervals or checkpoint are recorded in the ledger now.
+/// Deletes the stored open interval of each device whose intervals or checkpoint (counter reading up to which energy is
+/// recorded) are in the ledger now.
 pub(super) fn drop_open(tx: &Connection, intervals: &[Interval], checkpoints: &[Checkpoint]) -> Result<(), StoreError> {
     let devices = intervals.iter().map(|row| &row.device).chain(checkpoints.iter().map(|point| &point.device));
     for device in devices.collect::<BTreeSet<_>>() {

@@ -14,16 +14,16 @@ use super::chain::{closed_blocks, digest};
 use crate::store::{StoreError, rows};
 use wattune_core::ledger::chain::Digest;
 
-/// Record of the open block.
+/// Record of the open block (the ledger's rows since the last close).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct OpenBlock {
     /// Number of the open block.
     pub block: i64,
-    /// Number of the ledger's last row, over all blocks.
+    /// Number of the ledger's last row, in this block or an earlier one.
     pub rows: i64,
     /// Digest at the end of the chain, from which the digest of the next row is computed.
     pub tail: Digest,
-    /// Digest of each device's checkpoint.
+    /// Digest of each device's checkpoint (counter reading up to which energy is recorded).
     pub checkpoints: BTreeMap<String, Digest>,
 }
 
@@ -60,7 +60,7 @@ impl OpenBlock {
         Ok(())
     }
 
-    /// Returns a record made from the rows and checkpoints that the database has now.
+    /// Returns a record made from the rows and checkpoints (counter readings) that the database has now.
     pub(super) fn of_rows(tx: &Connection) -> Result<Self, StoreError> {
         let block = closed_blocks(tx)? + 1;
         // If all intervals were rolled up, the entries about roll-ups show how many row numbers are used.

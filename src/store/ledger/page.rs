@@ -18,8 +18,8 @@ pub struct LedgerPage {
     pub next_after: Option<u64>,
     /// Hours to which old intervals were rolled up (summed), each as an interval of one hour; on the first page only.
     pub rolled_up: Vec<Interval>,
-    /// Entries about settlements, corrections and unknown energy within the span: number, digest and content of each;
-    /// on the first page only.
+    /// Entries about settlements (computed emissions of an hour), corrections and unknown energy within the span:
+    /// number, digest and content of each; on the first page only.
     pub entries: Vec<(u64, Digest, serde_json::Value)>,
 }
 
@@ -28,7 +28,7 @@ pub struct LedgerPage {
 pub struct LedgerRow {
     /// Number of the interval in the ledger.
     pub row: u64,
-    /// Number of the interval's block.
+    /// Number of the block (intervals of about an hour) that contains the interval.
     pub block: u64,
     /// Digest of the chain up to and including the interval.
     pub hash: Digest,

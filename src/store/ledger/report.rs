@@ -55,8 +55,8 @@ impl Store {
         self.short_reads.run(move |db| gaps(&*db.transaction()?, &span)).await
     }
 
-    /// Returns the sources that the newest settlement for a kind of carbon intensity used; before the first settlement,
-    /// the source of the newest stored value.
+    /// Returns the sources that the newest settlement (stored emissions of an hour) for a kind of carbon intensity
+    /// used; before the first settlement, the source of the newest stored value.
     pub async fn latest_sources(&self, kind: SignalKind) -> Result<Vec<SourceKey>, StoreError> {
         self.reports.run(move |db| latest_sources(&*db.transaction()?, kind)).await
     }
@@ -103,8 +103,8 @@ fn ledger_data(tx: &Connection, request: &ReportRequest) -> Result<LedgerData, S
     Ok(data)
 }
 
-/// Computes the emissions of `open`, the energy that no settlement contains yet, and adds them to `data` without
-/// storing them.
+/// Computes the emissions of `open`, the energy that no settlement (stored emissions of an hour) contains yet, and adds
+/// them to `data` without storing them.
 fn add_unsettled(
     tx: &Connection,
     data: &mut LedgerData,
@@ -159,8 +159,8 @@ fn terms(tx: &Connection, span: &Slot) -> Result<Vec<Terms>, StoreError> {
     Ok(in_force(rows::all(tx, sql, [], lines::entry)?.into_iter().filter_map(of_entry), span))
 }
 
-/// Returns the time from the first to the last settled hour of a span (`None` without such an hour), and the number of
-/// settled hours.
+/// Returns the time from the first to the last settled hour (hour with stored emissions) of a span (`None` without such
+/// an hour), and the number of settled hours.
 fn settled_hours(tx: &Connection, span: &Slot) -> Result<(Option<Slot>, u64), StoreError> {
     let sql = "SELECT MIN(hour_us), MAX(hour_us), COUNT(*) FROM settled \
                WHERE book = 'average' AND hour_us >= ?1 AND hour_us < ?2";
@@ -286,7 +286,8 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
     lines.into_iter().map(facts).collect()
 }
 
-/// Returns each device's balance (its recorded energy against its energy counter), summed over the blocks of a span.
+/// Returns each device's balance (its recorded energy against its energy counter), summed over the blocks (intervals of
+/// about an hour each) of a span.
 fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreError> {
     let mut sums: BTreeMap<DeviceId, DeviceBalance> = BTreeMap::new();
     let mut add = |more: DeviceBalance| match sums.entry(more.device.clone()) {
@@ -322,7 +323,8 @@ fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     Ok(report::gaps(rows_of_gaps, lost, span))
 }
 
-/// Returns the sources of carbon intensities that the newest settlements of a span used, each with the number of hours.
+/// Returns the sources of carbon intensities that the newest settlements (stored emissions of hours) of a span used,
+/// each with the number of hours.
 fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreError> {
     let sql = "SELECT book, sources, COUNT(*) FROM settled WHERE hour_us >= ?1 AND hour_us < ?2 \
                GROUP BY book, sources ORDER BY book, sources";
@@ -331,8 +333,8 @@ fn sources(tx: &Connection, span: &Slot) -> Result<Vec<(String, u64)>, StoreErro
     rows::all(tx, sql, rows::ends(span), source)
 }
 
-/// Returns the start of each device's first interval. `open` holds the intervals whose energy no settlement contains
-/// yet.
+/// Returns the start of each device's first interval. `open` holds the intervals whose energy no settlement (stored
+/// emissions of an hour) contains yet.
 fn first_seen(tx: &Connection, open: &[Interval]) -> Result<BTreeMap<DeviceId, DateTime<Utc>>, StoreError> {
     let sql = "SELECT MIN(about_us) FROM ledger WHERE kind = 'terms'";
     let begun: Option<i64> = rows::one(tx, sql, [], rows::first)?;

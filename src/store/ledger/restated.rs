@@ -32,8 +32,8 @@ pub(super) fn settlement_state(tx: &Connection, request: &ReportRequest) -> Resu
     })
 }
 
-/// Returns the versions of settlements that changed the emissions of energy recorded before by more than `by_pct`
-/// percent, newest hour first. Emissions of energy that a version adds do not count.
+/// Returns the versions of settlements (stored emissions of hours) that changed the emissions of energy recorded before
+/// by more than `by_pct` percent, newest hour first. Emissions of energy that a version adds do not count.
 fn restatements(tx: &Connection, span: &Slot, by_pct: f64) -> Result<Restatements, StoreError> {
     // Omits versions that change only the finality, as most do.
     let sql = "SELECT * FROM restated WHERE hour_us >= ?1 AND hour_us < ?2 \

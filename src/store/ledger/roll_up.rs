@@ -12,13 +12,14 @@ use wattune_core::ledger::block::{self, cells};
 use wattune_core::ledger::entry::{Entry, RollUp};
 
 impl Store {
-    /// Rolls up the oldest blocks that were closed before `before`, at most `most` blocks. Returns the number of
-    /// deleted rows. `at` is the current time.
+    /// Rolls up the oldest blocks (intervals of about an hour each) that were closed before `before`, at most `most`
+    /// blocks. Returns the number of deleted rows. `at` is the current time.
     pub async fn roll_up(&self, before: DateTime<Utc>, most: u32, at: DateTime<Utc>) -> Result<u64, StoreError> {
         self.write.run(move |db| roll_up(db, before, most, at)).await
     }
 
-    /// Returns the jobs that have energy in the blocks that [`Self::roll_up`] processes next.
+    /// Returns the jobs that have energy in the blocks (intervals of about an hour each) that [`Self::roll_up`]
+    /// processes next.
     pub async fn jobs_to_roll_up(&self, before: DateTime<Utc>, most: u32) -> Result<Vec<JobId>, StoreError> {
         let jobs = move |db: &mut Connection| {
             let tx = db.transaction()?;

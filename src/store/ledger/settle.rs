@@ -22,7 +22,7 @@ use wattune_core::ledger::sources;
 
 impl Store {
     /// Computes the emissions of an hour's recorded energy. Returns true if the result is stored as a new version of
-    /// the hour's settlement, false if nothing changed.
+    /// the hour's settlement (stored emissions), false if nothing changed.
     pub async fn settle_hour(&self, hour: DateTime<Utc>, with: &SettlementInput<'_>) -> Result<bool, StoreError> {
         let (sources, silent) = (with.sources.to_vec(), with.silent.to_vec());
         let SettlementInput { kind, at, why, .. } = *with;
@@ -32,8 +32,9 @@ impl Store {
         self.write.run(settle).await
     }
 
-    /// Returns the active `sources` and the earlier ones that the newest settlements of a span used, in the order of
-    /// [`sources::with_earlier`]. `silent` names sources that have published nothing since the daemon's start.
+    /// Returns the active `sources` and the earlier ones that the newest settlements (stored emissions of hours) of a
+    /// span used, in the order of [`sources::with_earlier`]. `silent` names sources that have published nothing since
+    /// the daemon's start.
     pub async fn sources_with_earlier(
         &self,
         kind: SignalKind,
@@ -45,7 +46,8 @@ impl Store {
         self.short_reads.run(move |db| sources_with_earlier(db, kind, &sources, &silent, &span)).await
     }
 
-    /// Returns the hours since `from` whose newest settlement is not final for at least one kind of carbon intensity.
+    /// Returns the hours since `from` whose newest settlement (stored emissions) is not final for at least one kind of
+    /// carbon intensity.
     pub async fn unsettled_hours(&self, from: DateTime<Utc>) -> Result<BTreeSet<DateTime<Utc>>, StoreError> {
         let sql = "SELECT DISTINCT hour_us FROM settled WHERE NOT final AND hour_us >= ?1";
         let hour = |row: &Row<'_>| rows::moment(row.get(0)?);
@@ -76,7 +78,8 @@ impl Store {
         self.write.run(write).await
     }
 
-    /// Returns all versions of an hour's settlements for all kinds of carbon intensity, oldest first.
+    /// Returns all versions of an hour's settlements (stored emissions) for all kinds of carbon intensity, oldest
+    /// first.
     pub async fn settlements_of(&self, hour: DateTime<Utc>) -> Result<Vec<Settlement>, StoreError> {
         self.short_reads.run(move |db| versions_of(db, hour)).await
     }
@@ -109,8 +112,8 @@ fn settle_hour(db: &mut Connection, hour: DateTime<Utc>, with: &SettlementInput<
     Ok(is_new)
 }
 
-/// Appends the settlement `after` to the ledger. In the derived tables it takes the place of the previous version,
-/// `before`.
+/// Appends the settlement `after` (emissions of an hour) to the ledger. In the derived tables it takes the place of the
+/// previous version, `before`.
 fn append_settlement(tx: &Connection, before: Option<&Settlement>, after: Settlement) -> Result<(), StoreError> {
     let entry = Entry::Settlement(after);
     let seq = append_entry(tx, &entry)?;
@@ -128,7 +131,7 @@ fn append_settlement(tx: &Connection, before: Option<&Settlement>, after: Settle
     add_to_day(tx, before, &after)
 }
 
-/// Returns the intensities for the next version of an hour's settlement.
+/// Returns the intensities for the next version of an hour's settlement (stored emissions).
 fn intensities(
     db: &Connection,
     hour: &Slot,
@@ -178,7 +181,8 @@ pub(super) fn versions_of(db: &Connection, hour: DateTime<Utc>) -> Result<Vec<Se
     rows::all(db, sql, [hour.timestamp_micros()], settlement)
 }
 
-/// Returns an hour's energy in the blocks up to `through_block`.
+/// Returns an hour's energy in the blocks (intervals of about an hour each) up to the one with the number
+/// `through_block`.
 fn recorded_energy(
     tx: &Connection,
     hour: DateTime<Utc>,
@@ -200,14 +204,15 @@ fn newest(tx: &Connection, hour: DateTime<Utc>, kind: SignalKind) -> Result<Opti
     rows::optional(tx, sql, params![hour.timestamp_micros(), kind.as_str()], settlement)
 }
 
-/// Returns the newest settlements of the hours that begin in a span, which should be short.
+/// Returns the newest settlements (stored emissions) of the hours that begin in a span, which should be short.
 pub(super) fn settled_within(tx: &Connection, span: &Slot) -> Result<Vec<Settlement>, StoreError> {
     let sql = "SELECT seq, line FROM settled JOIN ledger USING (seq) WHERE hour_us >= ?1 AND hour_us < ?2";
     rows::all(tx, sql, rows::ends(span), settlement)
 }
 
-/// Returns the intervals of a span whose energy no settlement contains yet: those of the open block, and those of
-/// closed blocks in hours whose emissions wait to be computed.
+/// Returns the intervals of a span whose energy no settlement (stored emissions of an hour) contains yet: those of the
+/// open block (intervals since the last close), and those of closed blocks in hours whose emissions wait to be
+/// computed.
 pub(super) fn open_rows(tx: &Connection, span: &Slot) -> Result<Vec<Interval>, StoreError> {
     let [start, end] = rows::ends(span);
     let closed = closed_blocks(tx)?;
@@ -277,7 +282,8 @@ fn record_change(tx: &Connection, change: &TotalsChange, after: &Settlement) -> 
     Ok(())
 }
 
-/// Adds the settlement `after` to the totals of its day, in place of the previous version, `before`.
+/// Adds the settlement `after` (emissions of an hour) to the totals of the hour's day, in place of the previous
+/// version, `before`.
 fn add_to_day(tx: &Connection, before: Option<&Settlement>, after: &Settlement) -> Result<(), StoreError> {
     let (day, kind) = (day_of(after.hour).timestamp_micros(), after.kind.as_str());
     let sql = "INSERT INTO day_totals VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \

@@ -34,15 +34,15 @@ pub struct SettledTotal {
 }
 
 impl Store {
-    /// Returns the settled totals of the hours in `span`, by day, kind, device and share. Whole days come from the
-    /// daily totals, other hours from their settlements.
+    /// Returns the stored totals of energy and emissions of the hours in `span`, by day, kind, device and share. Whole
+    /// days come from the daily totals, other hours from their settlements (stored emissions of an hour).
     pub async fn settled_totals(&self, span: &Slot) -> Result<Vec<SettledTotal>, StoreError> {
         let span = *span;
         self.short_reads.run(move |db| settled_totals(&*db.transaction()?, &span)).await
     }
 
-    /// Returns the total energy and emissions of settled hours, by one kind of carbon intensity, from the UTC day that
-    /// begins at `day` on.
+    /// Returns the total energy and emissions of settled hours (hours with stored emissions), by one kind of carbon
+    /// intensity, from the UTC day that begins at `day` on.
     pub async fn settled_since(&self, day: DateTime<Utc>, kind: SignalKind) -> Result<Total, StoreError> {
         let sums = FIGURES.map(|column| format!("COALESCE(SUM({column}), 0) AS {column}")).join(", ");
         let sql = format!("SELECT {sums} FROM day_totals WHERE day_us >= ?1 AND book = ?2");

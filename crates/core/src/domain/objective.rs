@@ -39,7 +39,7 @@ pub struct Pausing {
     pub min_run: Seconds,
     /// Minimum duration of a pause.
     pub min_pause: Seconds,
-    /// Time that each pause costs for saving and loading a checkpoint: training power without progress.
+    /// Time that each pause costs for saving and loading a training checkpoint: training power without progress.
     pub checkpoint: Seconds,
 }
 

@@ -11,24 +11,24 @@ use super::{Interval, Share};
 use crate::domain::{DeviceId, Slot};
 use crate::units::Millijoules;
 
-/// Maximum delay between the end of an hour and the close of the hour's block.
+/// Maximum delay between the end of an hour and the close of the block with the hour's intervals.
 const MAX_CLOSE_DELAY: TimeDelta = TimeDelta::minutes(10);
 
-/// Returns the UTC day to which a block that was closed at `at` belongs: a close up to ten minutes after midnight
-/// counts for the day before.
+/// Returns the UTC day to which a block (intervals of about an hour) belongs that was closed at `at`: a close up to ten
+/// minutes after midnight counts for the day before.
 pub fn day_of_close(at: DateTime<Utc>) -> DateTime<Utc> {
     day_of(at - MAX_CLOSE_DELAY - TimeDelta::microseconds(1))
 }
 
-/// Returns the range `(after, until)` in which the blocks of a span are closed: later than `after`, and at `until` at
-/// the latest.
+/// Returns the range `(after, until)` in which the blocks (intervals of about an hour each) of a span are closed: later
+/// than `after`, and at `until` at the latest.
 pub fn closes_of(span: &Slot) -> (DateTime<Utc>, DateTime<Utc>) {
     (span.start() + MAX_CLOSE_DELAY, span.end() + MAX_CLOSE_DELAY)
 }
 
-/// Returns the numbers of the first and last block whose rows may be rolled up to hours: all blocks before the first
-/// one that was closed at or after `before`; `None` if there are none. `closes` holds number and close time of each
-/// block in order, from the first block that still has rows.
+/// Returns the numbers of the first and last block (intervals of about an hour) whose rows may be rolled up to hours:
+/// all blocks before the first one that was closed at or after `before`; `None` if there are none. `closes` holds
+/// number and close time of each block in order, from the first block that still has rows.
 pub fn to_roll_up(closes: impl IntoIterator<Item = (i64, DateTime<Utc>)>, before: DateTime<Utc>) -> Option<(i64, i64)> {
     let mut old = closes.into_iter().take_while(|(_, at)| *at < before).map(|(block, _)| block);
     let first = old.next()?;
@@ -42,30 +42,32 @@ pub struct Counter {
     pub reading: i64,
     /// Sum of all changes of the reading that were not recorded as energy from the counter, for example by resets.
     pub rebased: i64,
-    /// Value of the reading less `rebased` at the last close of a block.
+    /// Reading less `rebased`, both as they were when the ledger last closed a block (intervals of about an hour).
     pub base: i64,
 }
 
 impl Counter {
     /// Returns the state of a counter that shows `reading` at present; `recorded` is the energy from this counter in
-    /// the rows of the open block (the block that is not closed yet).
+    /// the rows of the open block (intervals since the last close).
     pub fn with_recorded(reading: i64, rebased: i64, recorded: i64) -> Self {
         Self { reading, rebased, base: reading - rebased - recorded }
     }
 
-    /// Returns the counter's increase since the last close of a block, without resets, in millijoules.
+    /// Returns the counter's increase since the ledger last closed a block (intervals of about an hour), without
+    /// resets, in millijoules.
     pub fn gained(&self) -> i64 {
         self.reading - self.rebased - self.base
     }
 
-    /// Returns the counter's state after the close of the open block.
+    /// Returns the counter's state after the close of the open block (intervals since the last close).
     #[must_use]
     pub fn closed(self) -> Self {
         Self { base: self.reading - self.rebased, ..self }
     }
 }
 
-/// Energy recorded for a device compared with its energy counter, summed over several blocks.
+/// Energy recorded for a device compared with the device's energy counter, summed over several blocks (intervals of
+/// about an hour each).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceBalance {
     /// Device whose energy is compared.
@@ -80,7 +82,7 @@ pub struct DeviceBalance {
     pub unattributed: Millijoules,
     /// Part of the recorded energy that was integrated from power readings instead of read from the counter.
     pub integrated: Millijoules,
-    /// Number of blocks whose recorded energy differs from the counter's increase.
+    /// Number of blocks (of about an hour each) whose recorded energy differs from the counter's increase.
     pub unequal_blocks: u64,
     /// Energy recorded from the counter less the counter's increase; zero unless the ledger is wrong.
     pub difference_mj: i64,
@@ -102,8 +104,8 @@ impl From<&Balance> for DeviceBalance {
 }
 
 impl DeviceBalance {
-    /// Adds the sums of further blocks of the same device. Blocks in which the device had no counter do not change the
-    /// counter's increase.
+    /// Adds the sums of further blocks (intervals of about an hour each) of the same device. Blocks in which the device
+    /// had no counter do not change the counter's increase.
     pub fn add(&mut self, more: &Self) {
         self.counter_mj = match (self.counter_mj, more.counter_mj) {
             (Some(a), Some(b)) => Some(a + b),
@@ -133,7 +135,8 @@ pub fn cells<'a>(rows: impl IntoIterator<Item = &'a Interval>) -> Vec<Cell> {
 }
 
 /// Compares the recorded energy of each device with its energy counter. `gained` holds the increase of each counter in
-/// the block, in millijoules and without resets; `None` for a device without a counter.
+/// the block (intervals since the last close), in millijoules and without resets; `None` for a device without a
+/// counter.
 pub fn balances(cells: &[Cell], gained: &BTreeMap<DeviceId, Option<i64>>) -> Vec<Balance> {
     let mut devices: BTreeMap<&DeviceId, Option<i64>> = gained.iter().map(|(device, mj)| (device, *mj)).collect();
     for cell in cells {

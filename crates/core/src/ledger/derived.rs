@@ -32,7 +32,7 @@ pub struct NewestSettlement {
     pub total: Total,
 }
 
-/// Second or later version of an hour's settlement.
+/// Second or later version of an hour's settlement (stored emissions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaterVersion {
     /// Time at which this version was computed.
@@ -49,12 +49,13 @@ pub struct LaterVersion {
 /// [`SignalKind::as_str`]: crate::domain::SignalKind::as_str
 #[derive(Clone, Debug, Default)]
 pub struct Derived {
-    /// Newest settlements, by hour and kind of carbon intensity.
+    /// Newest settlements (stored emissions of an hour), by hour and kind of carbon intensity.
     pub settled: BTreeMap<(DateTime<Utc>, &'static str), NewestSettlement>,
-    /// Second and later versions of settlements, by hour, kind of carbon intensity and version.
+    /// Second and later versions of settlements (stored emissions of an hour), by hour, kind of carbon intensity and
+    /// version.
     pub restated: BTreeMap<(DateTime<Utc>, &'static str, u32), LaterVersion>,
-    /// Comparisons of recorded energy with the energy counter, by block and device. First value: time of the block's
-    /// close; second: the comparison.
+    /// Comparisons of recorded energy with the energy counter, by block (intervals of about an hour) and device. First
+    /// value: time of the block's close; second: the comparison.
     pub balances: BTreeMap<(u64, DeviceId), (DateTime<Utc>, Balance)>,
     /// Sums of the comparisons in `balances`, by UTC day and device.
     pub balance_days: BTreeMap<(DateTime<Utc>, DeviceId), DeviceBalance>,
@@ -68,7 +69,7 @@ pub struct Derived {
     /// Digests of the jobs' data at their end.
     pub ended: BTreeMap<JobId, Digest>,
     entries: u64,
-    /// Blocks that are not rolled up, by the number of their last row.
+    /// Blocks (intervals of about an hour each) that are not rolled up, by the number of their last row.
     blocks: BTreeMap<u64, Block>,
     last_row: u64,
 }

@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 /// Reason to compute an hour's emissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DueReason {
-    /// A closed block of intervals contains energy of the hour that the hour's settlement does not.
+    /// Energy of the hour was recorded that the hour's settlement (stored emissions) does not contain.
     Energy,
     /// A source published, revised or finalised carbon intensities of the hour.
     Intensity,
@@ -16,7 +16,8 @@ pub enum DueReason {
 }
 
 impl DueReason {
-    /// Returns the reason that a settlement states; `first` is true for the first version of an hour.
+    /// Returns the reason that a settlement (stored emissions of an hour) states; `first` is true for the first
+    /// version.
     pub const fn text(self, first: bool) -> &'static str {
         match self {
             _ if first => "first",
@@ -47,7 +48,8 @@ impl DueReason {
         if waiting == Self::Intensity || self == Self::Energy { self } else { waiting }
     }
 
-    /// Returns true if an hour that waits for this reason may have energy that is not in its settlement.
+    /// Returns true if an hour that waits for this reason may have energy that is not in the hour's settlement (stored
+    /// emissions).
     pub const fn is_of_energy(self) -> bool {
         !matches!(self, Self::Intensity)
     }

@@ -23,7 +23,7 @@ pub const METHOD: u16 = 1;
 pub enum Entry {
     /// A daemon started recording, or the settings of the ledger changed.
     Terms(Terms),
-    /// A block of energy intervals ended.
+    /// A block (the energy intervals since the last close, usually of an hour) ended.
     Close(Close),
     /// Emissions of an hour, computed from the carbon intensities known at the time of the computation.
     Settlement(Settlement),
@@ -202,16 +202,16 @@ impl Row {
     }
 }
 
-/// Entry that ends a block of intervals.
+/// Entry that ends a block (the intervals since the last close, usually of an hour).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Close {
-    /// Number of the block, from 1.
+    /// Number of the ended block, from 1.
     pub block: u64,
     /// Time of the close.
     pub at: DateTime<Utc>,
-    /// Number of intervals in the block.
+    /// Number of intervals in the ended block.
     pub rows: u64,
-    /// Last digest of the chain of the block's intervals.
+    /// Last digest in the hash chain of the ended block's intervals.
     pub details: Digest,
     /// Energy of the intervals, summed by hour, device, share and method of measurement.
     pub cells: Vec<Cell>,
@@ -234,14 +234,14 @@ pub struct Cell {
     pub energy_mj: Millijoules,
 }
 
-/// Energy recorded for a device in a block of intervals, compared with the device's energy counter:
+/// Energy recorded for a device in a block (intervals of about an hour), compared with the device's energy counter:
 /// `jobs + idle + unattributed = counter + integrated`, where `counter` is the increase of the hardware counter without
 /// resets and `integrated` is energy integrated from power readings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balance {
     /// Device whose energy is compared.
     pub device: DeviceId,
-    /// Increase of the device's counter in the block; absent if the device has no counter.
+    /// Increase of the device's counter during the block; absent if the device has no counter.
     pub counter_mj: Option<i64>,
     /// Energy recorded for jobs.
     pub jobs_mj: Millijoules,
@@ -310,8 +310,8 @@ pub struct Factor {
     pub provenance: Provenance,
 }
 
-/// Emissions of an hour's recorded energy, computed from the carbon intensities known at the time `at`. If energy or
-/// intensities change later, a new version replaces the settlement; earlier versions remain in the ledger.
+/// Settlement: emissions of an hour's recorded energy, computed from the carbon intensities known at the time `at`. If
+/// energy or intensities change later, a new version replaces the settlement; earlier versions remain in the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settlement {
     /// Start of the hour.
@@ -326,7 +326,7 @@ pub struct Settlement {
     pub at: DateTime<Utc>,
     /// Reason for this version, for people.
     pub reason: String,
-    /// Number of the last block of intervals whose energy is included.
+    /// Number of the last block (intervals of about an hour) whose energy is included.
     pub through_block: u64,
     /// Carbon intensities that were used, oldest first.
     pub factors: Vec<Factor>,

@@ -13,7 +13,7 @@ use super::{Interval, Share, Total};
 use crate::domain::{DeviceId, SignalKind, Slot};
 use crate::units::{Micrograms, Millijoules};
 
-/// Inputs of an hour's settlement for one kind of carbon intensity: sources, time and reason.
+/// Inputs of an hour's settlement (stored emissions) for one kind of carbon intensity: sources, time and reason.
 #[derive(Clone, Debug)]
 pub struct SettlementInput<'a> {
     /// Kind of carbon intensity: average or marginal.
@@ -30,31 +30,34 @@ pub struct SettlementInput<'a> {
 }
 
 impl SettlementInput<'_> {
-    /// Returns true if the hour needs no further settlement after this one: settlements with marginal intensities
-    /// precede the one with average intensities.
+    /// Returns true if the hour needs no further settlement (stored emissions) after this one: settlements with
+    /// marginal intensities precede the one with average intensities.
     pub fn completes_hour(&self) -> bool {
         self.kind == SignalKind::Average
     }
 }
 
-/// Returns true if settlements with this kind of carbon intensity are computed: with marginal intensities, only once a
-/// source provides them or the hour has a previous version `before`; with others, always.
+/// Returns true if settlements (stored emissions of hours) with this kind of carbon intensity are computed: with
+/// marginal intensities, only once a source provides them or the hour has a previous version `before`; with others,
+/// always.
 pub fn has_begun(kind: SignalKind, sources: &[SourceKey], before: Option<&Settlement>) -> bool {
     kind != SignalKind::Marginal || !sources.is_empty() || before.is_some()
 }
 
-/// Choice of the carbon intensities for the next version of an hour's settlement.
+/// Choice of the carbon intensities for the next version of an hour's settlement (stored emissions).
 #[derive(Clone, Debug, PartialEq)]
 pub enum IntensityChoice {
     /// The previous version's intensities, unchanged.
     Kept(Vec<Factor>),
-    /// Intensities of the active sources, and of the sources that settlements of the hours within this time used.
+    /// Intensities of the active sources, and of the sources that settlements (stored emissions) of the hours within
+    /// this time used.
     AroundHour(Slot),
     /// Intensities of the active sources alone, or of the sources that [`sources_to_read`] returns.
     Published,
 }
 
-/// Chooses the carbon intensities for the next version of an hour's settlement; `before` is the previous version.
+/// Chooses the carbon intensities for the next version of an hour's settlement (stored emissions); `before` is the
+/// previous version.
 pub fn intensities(hour: &Slot, before: Option<&Settlement>, with: &SettlementInput<'_>) -> IntensityChoice {
     match before {
         // A source that is no longer active may have published values for this hour, which remain valid: settlements of
@@ -88,7 +91,7 @@ fn is_covered(factor: &Factor, published: &[Factor]) -> bool {
     published.iter().map(shared).sum::<TimeDelta>() == factor.end - factor.start
 }
 
-/// Clips the times of carbon intensities to a span.
+/// Cuts the times of carbon intensities to a span of time.
 pub fn clip(factors: &mut [Factor], span: &Slot) {
     for factor in factors {
         factor.start = factor.start.max(span.start());
@@ -96,9 +99,9 @@ pub fn clip(factors: &mut [Factor], span: &Slot) {
     }
 }
 
-/// Returns an hour's energy in closed blocks: first the sums `rolled_up` of rolled-up rows, distributed over the hour
-/// as in the previous version `before`, then the remaining `rows`. Each of `rows` has the number of its block; they are
-/// in the order of the blocks.
+/// Returns an hour's energy in closed blocks (intervals of about an hour each): first the sums `rolled_up` of rolled-up
+/// rows, distributed over the hour as in the previous version `before`, then the remaining `rows`. Each of `rows` has
+/// the number of its block; they are in the order of the blocks.
 pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Option<&Settlement>) -> Vec<Interval> {
     let (rows, blocks): (Vec<Interval>, Vec<u64>) = rows.into_iter().unzip();
     let mut all = match before {
@@ -112,8 +115,9 @@ pub fn energy(rolled_up: Vec<Interval>, rows: Vec<(Interval, u64)>, before: Opti
     all
 }
 
-/// Returns the next version of an hour's settlement; `None` if the hour never had energy, or if nothing changed since
-/// the previous version `before`. `energy` is the energy of the hour in the blocks up to `through_block`.
+/// Returns the next version of an hour's settlement (stored emissions); `None` if the hour never had energy, or if
+/// nothing changed since the previous version `before`. `energy` is the energy of the hour in the blocks (intervals of
+/// about an hour each) up to the one with the number `through_block`.
 pub fn next_version(
     hour: DateTime<Utc>,
     with: &SettlementInput<'_>,
@@ -138,7 +142,7 @@ pub fn next_version(
     before.is_none_or(|before| !settlement.is_equivalent_to(before)).then_some(settlement)
 }
 
-/// Change of an hour's total energy and emissions from one version of the settlement to the next.
+/// Change of an hour's total energy and emissions from one version of the settlement (stored emissions) to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TotalsChange {
     /// Energy in the previous version.

@@ -61,9 +61,9 @@ pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
 }
 
 /// Splits the rolled-up energy sums of an hour over the times with different carbon intensities, as the earlier
-/// settlement `before` did. The energy of `remaining_rows`, the rows that were not rolled up, is also in that
-/// settlement and is subtracted first. A sum that differs from what is left of the settlement stays spread evenly over
-/// the hour.
+/// settlement `before` (stored emissions of the hour) did. The energy of `remaining_rows`, the rows that were not
+/// rolled up, is also in that settlement and is subtracted first. A sum that differs from what is left of the
+/// settlement stays spread evenly over the hour.
 pub fn distribute(sums: Vec<Interval>, remaining_rows: &[Interval], before: &Settlement) -> Vec<Interval> {
     let left = parts(remaining_rows, &before.factors);
     let rows_of = |sum: &Interval| -> Option<Vec<Interval>> {
@@ -139,7 +139,7 @@ impl Total {
         }
     }
 
-    /// Returns the total of a part of a settlement.
+    /// Returns the total of a part of a settlement (stored emissions of an hour).
     pub fn of(part: &Part, factors: &[Factor]) -> Self {
         let in_state = |state| -> Millijoules {
             let of = part.energy_mj.iter().zip(factors).filter(|(_, factor)| factor.state == state);

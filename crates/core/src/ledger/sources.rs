@@ -42,7 +42,8 @@ impl SourceKey {
     }
 }
 
-/// Returns the kinds of carbon intensity that a settlement of the kind `kind` accepts, the preferred one first.
+/// Returns the kinds of carbon intensity that a settlement (stored emissions of an hour) of the kind `kind` accepts,
+/// the preferred one first.
 pub const fn kinds_of(kind: SignalKind) -> &'static [SignalKind] {
     match kind {
         SignalKind::Marginal => &[SignalKind::Marginal],
@@ -51,7 +52,7 @@ pub const fn kinds_of(kind: SignalKind) -> &'static [SignalKind] {
 }
 
 /// Returns the sources of the carbon intensities `factors`. An intensity does not state its kind, so each source is
-/// returned with every kind that a settlement of `kind` accepts.
+/// returned with every kind that a settlement (stored emissions of an hour) of `kind` accepts.
 pub fn keys_of<'a>(kind: SignalKind, factors: impl IntoIterator<Item = &'a Factor>) -> Vec<SourceKey> {
     let mut keys: Vec<SourceKey> = Vec::new();
     for factor in factors {
@@ -77,8 +78,8 @@ pub fn joined(active: &[SourceKey], silent: &[String], earlier: Vec<SourceKey>) 
     all
 }
 
-/// Returns the active sources and the sources that `settlements` used, in the order of [`joined`]. `settlements` are in
-/// order from the newest to the oldest.
+/// Returns the active sources and the sources that `settlements` (stored emissions of hours) used, in the order of
+/// [`joined`]. `settlements` are in order from the newest to the oldest.
 pub fn with_earlier(
     kind: SignalKind,
     active: &[SourceKey],
@@ -89,8 +90,9 @@ pub fn with_earlier(
     joined(active, silent, keys_of(kind, factors.filter(|factor| !active.iter().any(|key| key.is_of(factor)))))
 }
 
-/// Returns the numbers of the newest settlement for each combination of sources, newest first. Settlements without a
-/// source are omitted. `settled` holds the number of each settlement in the ledger and its [`Settlement::sources`].
+/// Returns the numbers of the newest settlement (stored emissions of an hour) for each combination of sources, newest
+/// first. Settlements without a source are omitted. `settled` holds the number of each settlement in the ledger and its
+/// [`Settlement::sources`].
 pub fn newest_of_each(settled: impl IntoIterator<Item = (i64, String)>) -> Vec<i64> {
     let mut newest = HashMap::new();
     for (seq, sources) in settled {
@@ -115,7 +117,8 @@ impl Settlement {
     }
 }
 
-/// Returns true if some intensities of a settlement with these [`Settlement::sources`] are synthetic.
+/// Returns true if some intensities of a settlement (stored emissions of an hour) with these [`Settlement::sources`]
+/// are synthetic.
 pub fn is_synthetic(sources: &str) -> bool {
     sources.contains(SYNTHETIC)
 }

@@ -36,24 +36,24 @@ pub struct VerifiedLedger {
     pub entries: u64,
     /// Number of intervals in the export.
     pub intervals: u64,
-    /// Number of closed blocks.
+    /// Number of closed blocks (intervals of about an hour each).
     pub blocks: u64,
-    /// Number of blocks whose intervals were rolled up.
+    /// Number of blocks (of about an hour each) whose intervals were rolled up.
     pub rolled_up: u64,
     /// Number of settlements (emissions of an hour), counting all versions.
     pub settlements: u64,
     /// Total energy recorded.
     pub energy: Millijoules,
-    /// Blocks in which the recorded energy of a device differs from the increase of the device's counter: number of the
-    /// block, device, and difference in millijoules.
+    /// Blocks (intervals of about an hour each) in which the recorded energy of a device differs from the increase of
+    /// the device's counter: number of the block, device, and difference in millijoules.
     pub differences: Vec<(u64, DeviceId, i64)>,
-    /// Time of the last close of a block; absent without a close. The intervals after the last close are not covered by
-    /// an entry yet.
+    /// Time of the last close of a block (intervals of about an hour); absent without a close. The intervals after the
+    /// last close are not covered by an entry yet.
     pub closed_at: Option<DateTime<Utc>>,
     /// Number of intervals after the last close.
     pub open: u64,
     /// Starts of hours whose recorded energy, by closes and corrections, differs from the energy in the hour's newest
-    /// settlement with average intensities.
+    /// settlement (stored emissions) with average intensities.
     pub unsettled: BTreeSet<DateTime<Utc>>,
     /// Number of the entry whose digest was given to [`Verifier::with_known_head`]; absent if none was given, or no
     /// entry has it.
@@ -78,7 +78,8 @@ pub struct Verifier {
     /// Blocks without intervals for which no roll-up was read yet.
     bare: BTreeSet<u64>,
     hours: BTreeMap<DateTime<Utc>, Sums>,
-    /// Energy of an hour in its newest settlement, for hours whose recorded energy changed afterwards.
+    /// Energy of an hour in the hour's newest settlement (stored emissions), for hours whose recorded energy changed
+    /// afterwards.
     changed: BTreeMap<DateTime<Utc>, Sums>,
     /// Digest, kept by the caller, that one of the entries must have; absent if there is no such requirement.
     known_head: Option<Digest>,
@@ -325,8 +326,8 @@ impl Verifier {
         Ok(())
     }
 
-    /// Remembers the energy in an hour's newest settlement, before the recorded energy of the hour first differs from
-    /// it.
+    /// Remembers the energy in an hour's newest settlement (stored emissions), before the recorded energy of the hour
+    /// first differs from it.
     fn change(&mut self, hour: DateTime<Utc>) {
         let settled = || self.hours.get(&hour).cloned().unwrap_or_default();
         self.changed.entry(hour).or_insert_with(settled);

@@ -12,14 +12,14 @@ pub(super) struct Baseline {
     pub(super) power: Watts,
 }
 
-/// Most recent chunks at the setting in force.
+/// Most recent chunks (times between two reports) at the setting in force.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DriftWindow {
     chunks: VecDeque<Chunk>,
 }
 
 impl DriftWindow {
-    /// Adds a chunk and drops the oldest ones that are not needed to cover `span`.
+    /// Adds a chunk (time between two reports) and drops the oldest ones that are not needed to cover `span`.
     pub(super) fn push(&mut self, chunk: Chunk, span: Seconds) {
         self.chunks.push_back(chunk);
         while self.chunks.len() > 1 && self.span() - self.chunks[0].span >= span {
@@ -67,7 +67,7 @@ fn mean_power(chunks: &[Chunk]) -> Option<f64> {
     (span > Seconds::ZERO).then(|| chunks.iter().flat_map(|c| &c.energy).copied().sum::<Joules>().get() / span.get())
 }
 
-/// Splits the chunks into up to four successive parts of about equal duration.
+/// Splits the chunks (times between two reports) into up to four successive parts of about equal duration.
 fn quarters(chunks: &[Chunk], span: Seconds) -> Vec<&[Chunk]> {
     let mut runs = Vec::with_capacity(4);
     let (mut start, mut passed) = (0, Seconds::ZERO);

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use super::pause_detection::{FEW, IntervalWork, judge};
 use super::point::{Chunk, PointStats};
 
-/// Number of latest chunks that are judged anew (training or pause) whenever a chunk is added.
+/// Number of latest chunks (times between two reports) that are judged anew (training or pause) whenever a chunk is
+/// added.
 const KEPT: usize = 32;
 
 /// Class of a chunk (time between two reports) by its rate of progress.
@@ -25,7 +26,8 @@ pub(super) enum ChunkVerdict {
 pub(super) struct Measurement {
     /// True if the measurement repeats the ceiling (maximum usable limits) at the end of a sweep.
     pub(super) closing: bool,
-    /// Statistics of earlier measurements at this setting, and of older chunks, which are no longer judged anew.
+    /// Statistics of earlier measurements at this setting, and of older chunks (times between two reports), which are
+    /// no longer judged anew.
     base: PointStats,
     chunks: VecDeque<Chunk>,
 }
@@ -35,8 +37,8 @@ impl Measurement {
         Self { closing, base, chunks: VecDeque::new() }
     }
 
-    /// Adds and classifies a chunk. While there are too few chunks to estimate the setting's rate, chunks with a rate
-    /// below `least` (samples/s) do not count as training.
+    /// Adds and classifies a chunk (time between two reports). While there are too few chunks to estimate the setting's
+    /// rate, chunks with a rate below `least` (samples/s) do not count as training.
     pub(super) fn add(&mut self, chunk: Chunk, least: f64) -> ChunkVerdict {
         self.chunks.push_back(chunk);
         let verdict = judge(&self.intervals(), self.base.throughput.rate());
@@ -62,7 +64,8 @@ impl Measurement {
         }
     }
 
-    /// Returns the statistics of the setting without chunks that contain pauses. `least` is as in [`Self::add`].
+    /// Returns the statistics of the setting without chunks (times between two reports) that contain pauses. `least` is
+    /// as in [`Self::add`].
     pub(super) fn stats(&self, least: f64) -> PointStats {
         let verdict = judge(&self.intervals(), self.base.throughput.rate());
         let unknown = verdict.rate.is_none() && self.chunks.len() < FEW;
@@ -85,7 +88,8 @@ impl Measurement {
         }
     }
 
-    /// Returns true if a chunk contains reports without progress or is more than twice as long as the median chunk.
+    /// Returns true if a chunk (time between two reports) contains further reports without progress or is more than
+    /// twice as long as the median chunk.
     fn is_long(&self, chunk: &Chunk) -> bool {
         let mut spans: Vec<f64> = self.chunks.iter().map(|c| c.span.get()).collect();
         spans.sort_by(f64::total_cmp);

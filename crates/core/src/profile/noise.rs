@@ -18,7 +18,8 @@ pub struct Noise {
 }
 
 impl Noise {
-    /// Estimates the noise from the chunks of several settings; `None` if there are too few chunks.
+    /// Estimates the noise from the chunks (times between two reports) of several settings; `None` if there are too few
+    /// chunks.
     pub(super) fn pooled<'a>(rates: impl Iterator<Item = &'a RateStats>) -> Option<Self> {
         let mut sum = Scatter::default();
         for scatter in rates.filter_map(RateStats::scatter) {
@@ -39,7 +40,8 @@ impl Noise {
         Some(Self { per_second: sum.squares / sum.seconds * inflation, degrees_of_freedom: sum.degrees_of_freedom })
     }
 
-    /// Returns true if this noise comes from enough chunks to be used alone, without the chunks of other settings.
+    /// Returns true if this noise comes from enough chunks (times between two reports) to be used alone, without the
+    /// chunks of other settings.
     pub(super) fn is_well_known(&self) -> bool {
         self.degrees_of_freedom >= ENOUGH_FREEDOM
     }

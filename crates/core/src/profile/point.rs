@@ -25,7 +25,7 @@ pub(super) struct Chunk {
     pub(super) energy_span: Seconds,
     /// Energy of the job's GPUs, one sum per group of equal GPUs.
     pub(super) energy: Vec<Joules>,
-    /// True if no GPU reported during the chunk that its power limit lowers its clocks.
+    /// True if no GPU reported, between the two reports, that the GPU's power limit lowers the GPU's clocks.
     pub(super) loose: bool,
     /// True if the chunk contains reports without progress.
     pub(super) waited: bool,
@@ -36,7 +36,8 @@ impl Chunk {
         self.samples_done.get() / self.span.get()
     }
 
-    /// Removes the time and energy of pauses from the chunk; `None` if less than a second remains.
+    /// Removes the time and energy of pauses from the chunk (time between two reports); `None` if less than a second
+    /// remains.
     pub(super) fn without(self, paused: Dip) -> Option<Self> {
         if paused.span <= Seconds::ZERO {
             return Some(self);
@@ -101,8 +102,8 @@ impl PointStats {
         self.loose_s += other.loose_s;
     }
 
-    /// Returns the measurement with its standard errors; `None` while there are too few chunks to estimate these
-    /// errors. Errors of the power sensors are not included.
+    /// Returns the measurement with its standard errors; `None` while there are too few chunks (times between two
+    /// reports) to estimate these errors. Errors of the power sensors are not included.
     pub(super) fn evidence(&self) -> Option<Evidence> {
         let (throughput_error, mut freedom) = self.throughput.autocorrelated_error()?;
         let (mut watts, mut power_error) = (0.0, 0.0_f64);

@@ -240,8 +240,8 @@ impl Profiler {
     }
 
     /// Returns throughput and power at each setting of the profile, for distinguishing pauses from training. A rate
-    /// from few and unequal chunks may include pauses, so its error is the larger of two: that of the rate's own
-    /// chunks, and that from the noise of all settings.
+    /// from few and unequal chunks (times between two reports) may include pauses, so its error is the larger of two:
+    /// that of the rate's own chunks, and that from the noise of all settings.
     pub fn setting_estimates(&self) -> Vec<(Setting, SettingEstimate)> {
         let known = |point: &OperatingPoint| {
             let own = self.stats(&point.setting).map_or(0.0, |stats| stats.throughput.relative_error().unwrap_or(1.0));

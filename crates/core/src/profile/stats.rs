@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The rate Σy/Σt over independent chunks (t, y), as a ratio estimator: long chunks count for more.
+/// The rate Σy/Σt over independent chunks, as a ratio estimator: long chunks count for more. A chunk is a time t, such
+/// as that between two reports, with an amount y (samples or joules).
 ///
 /// Stores sums only, so it can be saved, resumed and merged. The standard error is that of a ratio of means
 /// (Cochran, *Sampling Techniques*, ch. 6): √(n/(n−1)·Σ(y−R·t)²)/Σt.
@@ -46,7 +47,7 @@ impl Lagged {
     }
 }
 
-/// Sums over the residuals y − R·t of chunks from their common rate R, each relative to R.
+/// Sums over the residuals y − R·t of chunks (times t with amounts y) from their common rate R, each relative to R.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Scatter {
     /// Σ(y − R·t)²/R², in s².
@@ -89,17 +90,17 @@ impl RateStats {
         }
     }
 
-    /// Returns the number of chunks.
+    /// Returns the number of added chunks (times t with amounts y).
     pub fn count(&self) -> f64 {
         self.n
     }
 
-    /// Returns the duration of all chunks in seconds.
+    /// Returns the total duration of the added chunks in seconds.
     pub fn seconds(&self) -> f64 {
         self.t
     }
 
-    /// Returns the rate in units per second; `None` before the first chunk.
+    /// Returns the rate in units per second; `None` before the first chunk is added.
     pub fn rate(&self) -> Option<f64> {
         (self.t > 0.0).then(|| self.y / self.t)
     }

@@ -106,7 +106,7 @@ pub enum CapSource {
     Constant,
     /// A weekly window of the settings.
     Window,
-    /// A span of time in the settings.
+    /// A cap that the settings give for a single span of time.
     Span,
     /// A demand-response event, including its ramps.
     Event(EventId),

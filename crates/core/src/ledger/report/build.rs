@@ -27,7 +27,7 @@ pub struct Report {
     pub total: Row,
     /// Embodied emissions of a GPU by the newest settings; absent if they declare none.
     pub embodied: Option<Embodied>,
-    /// Ledger data of the span, for the context that reports state.
+    /// Ledger data of the report's span, for the context that reports state.
     pub data: LedgerData,
 }
 
@@ -51,7 +51,7 @@ pub fn build(request: ReportRequest, data: LedgerData) -> Report {
 struct ReportBuilder<'a> {
     request: &'a ReportRequest,
     data: &'a LedgerData,
-    /// True if the settings declared embodied emissions at any time of the span.
+    /// True if the settings declared embodied emissions at any time of the report's span.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
     rows: BTreeMap<RowKey, Draft>,
@@ -126,8 +126,8 @@ impl<'a> ReportBuilder<'a> {
         }
     }
 
-    /// Counts a job if it ran within the span or has energy in the span. A job may have energy after its end: recorded
-    /// shortly afterwards, or attributed by a correction.
+    /// Counts a job if it ran within the report's span or has energy in that span. A job may have energy after its end:
+    /// recorded shortly afterwards, or attributed by a correction.
     fn count(&mut self, job: &JobFacts) {
         let span = &self.request.span;
         if !job.ran_within(span) && !self.data.holders.contains(&job.id) {

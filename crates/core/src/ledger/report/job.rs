@@ -20,7 +20,7 @@ pub struct JobFacts {
     /// GPUs that the job trains on.
     pub gpus: Vec<GpuId>,
     /// Samples completed from registration to the last progress report; counted from the first report if the job began
-    /// from a checkpoint.
+    /// from a training checkpoint.
     pub samples: Samples,
     /// Time at which the job was registered.
     pub registered_at: DateTime<Utc>,

@@ -25,10 +25,11 @@ pub enum Owner {
     Unattributed,
 }
 
-/// Energy and emissions of one device, or of all devices of one kind, that belong to one owner within a span.
+/// Energy and emissions of one device, or of all devices of one kind, that belong to one owner within the report's span
+/// of time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum {
-    /// Start of the UTC day, in reports that separate days; otherwise any day of the span.
+    /// Start of the UTC day, in reports that separate days; otherwise any day of the report's span.
     pub day: DateTime<Utc>,
     /// Device; where the sum covers all devices of a kind, any one of them.
     pub device: DeviceId,
@@ -94,7 +95,7 @@ impl Gap {
     }
 }
 
-/// Change of an hour's published emissions by a later version of the hour's settlement.
+/// Change of an hour's published emissions because they were computed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restatement {
     /// Start of the hour.
@@ -130,7 +131,7 @@ pub struct Version {
     pub restatements_left_out: u64,
 }
 
-/// Correction in which a person attributed intervals of the span to another share (owner of the energy).
+/// Correction in which a person attributed intervals of the report's span to another share (owner of the energy).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
     /// Number of the correction's entry in the ledger.
@@ -145,26 +146,26 @@ pub struct Correction {
     pub from: Share,
     /// Share to which the intervals belong now.
     pub to: Share,
-    /// Number of corrected intervals that begin in the span.
+    /// Number of corrected intervals that begin in the report's span.
     pub intervals: u64,
     /// Energy of the intervals that `intervals` counts.
     pub energy: Millijoules,
 }
 
-/// Ledger data of a span, with its context.
+/// Ledger data of the report's span of time, with the context that the report states.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LedgerData {
     /// Energy and emissions, separate for each accounting boundary.
     pub periods: Vec<BoundaryPeriod>,
-    /// Jobs that overlap the span or have energy in it.
+    /// Jobs that overlap the report's span or have energy in it.
     pub jobs: Vec<JobFacts>,
-    /// Jobs that have energy in the span.
+    /// Jobs that have energy in the report's span.
     pub holders: BTreeSet<JobId>,
     /// Recorded energy of each device compared with the device's counter.
     pub devices: Vec<DeviceBalance>,
     /// Times without monitoring or with unknown energy, oldest first.
     pub gaps: Vec<Gap>,
-    /// Settings of the ledger that applied in the span, oldest first.
+    /// Settings of the ledger that applied in the report's span, oldest first.
     pub terms: Vec<Terms>,
     /// Combinations of sources of carbon intensities, each followed by the number of hours that used it.
     pub sources: Vec<(String, u64)>,
@@ -174,7 +175,7 @@ pub struct LedgerData {
     pub first_seen: BTreeMap<DeviceId, DateTime<Utc>>,
     /// Time from the start of the first to the end of the last hour with energy; absent without energy.
     pub recorded_span: Option<Slot>,
-    /// Number of hours in the span that have energy.
+    /// Number of hours in the report's span that have energy.
     pub hours_with_energy: u64,
     /// Energy in `periods` for which no emissions are stored yet, so that the report computes them.
     pub unsettled: Millijoules,

@@ -97,10 +97,10 @@ pub struct Row {
     pub embodied: Option<GramsCo2e>,
     /// Number of jobs; in a row of a day or month, the number of jobs that ended then.
     pub jobs: u64,
-    /// Number of the row's jobs that ended in the span.
+    /// Number of the row's jobs that ended in the report's span of time.
     pub ended: u64,
     /// First: emissions saved by the row's jobs. Second: number of jobs whose saving is known and included. A saving
-    /// counts in the span in which its job ended; absent if no saving is known.
+    /// counts in the report whose span contains the end of the job; absent if no saving is known.
     pub saved: Option<(Saved, u64)>,
     /// SCI score, or the reason why there is none.
     pub score: Result<Score, String>,

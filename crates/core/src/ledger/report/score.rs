@@ -12,12 +12,12 @@ pub struct Score {
     pub per_unit: GramsCo2e,
     /// Number of functional units, R.
     pub units: f64,
-    /// Number of jobs in the score: those that began and ended in the span.
+    /// Number of jobs in the score: those that began and ended in the report's span of time.
     pub jobs: u64,
 }
 
-/// Terms of a row's SCI score. Only jobs that began and ended in the span count, because the span contains only a part
-/// of the energy of other jobs.
+/// Terms of a row's SCI score. Only jobs that began and ended in the report's span count, because the span contains
+/// only a part of the energy of other jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ScoreTerms {
     pub(super) carbon: GramsCo2e,

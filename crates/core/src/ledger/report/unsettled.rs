@@ -12,9 +12,10 @@ use crate::ledger::entry::Factor;
 use crate::ledger::settlement::parts;
 use crate::ledger::{Interval, Total};
 
-/// Returns the number of the block after which the energy of an hour is in no settlement: that of the last block in the
-/// hour's settlement, `through_block`, or 0 without a settlement. Returns `None` if the settlement contains all energy
-/// of the hour. `why` is the reason why the hour waits for a new settlement.
+/// Returns the number of the block after which the energy of an hour is in no settlement: that of the last block
+/// (intervals of about an hour) in the hour's settlement (stored emissions), `through_block`, or 0 without a
+/// settlement. Returns `None` if the settlement contains all energy of the hour. `why` is the reason why the hour waits
+/// for a new settlement.
 pub fn unsettled_after(why: DueReason, through_block: Option<u64>) -> Option<u64> {
     why.is_of_energy().then(|| through_block.unwrap_or_default())
 }
@@ -47,8 +48,8 @@ impl Unsettled {
 }
 
 impl LedgerData {
-    /// Adds energy and emissions of rows that no settlement contains, with the carbon intensities `factors` of one
-    /// kind.
+    /// Adds energy and emissions of rows that no settlement (stored emissions of an hour) contains, with the carbon
+    /// intensities `factors` of one kind.
     pub fn add_emissions(&mut self, unsettled: &Unsettled, kind: SignalKind, factors: &[Factor]) {
         self.synthetic |= factors.iter().any(|factor| factor.origin == Origin::Synthetic);
         for (hour, rows) in &unsettled.0 {
@@ -60,8 +61,9 @@ impl LedgerData {
         }
     }
 
-    /// Adds the hours of rows that no settlement contains. Of these hours, `settled` have a settlement for other energy
-    /// and are counted already. `now` is the current time, at which the last hour ends if it is not over.
+    /// Adds the hours of rows that no settlement (stored emissions of an hour) contains. Of these hours, `settled` have
+    /// a settlement for other energy and are counted already. `now` is the current time, at which the last hour ends if
+    /// it is not over.
     pub fn add_hours(&mut self, unsettled: &Unsettled, settled: u64, now: DateTime<Utc>) {
         self.hours_with_energy += (unsettled.0.len() as u64).saturating_sub(settled);
         let present = unsettled.span().and_then(|span| Slot::new(span.start(), span.end().min(now)));

@@ -58,7 +58,7 @@ impl Profiler {
         active.energy = Some((snapshot.at, snapshot.energy));
     }
 
-    /// Excludes pauses that the job's power showed since the last report from the chunk that the next report ends.
+    /// Excludes, from the measurement up to the next report, pauses that the job's power showed since the last report.
     pub fn exclude_pauses(&mut self, newest: LatestPauses) {
         if let Some(active) = &mut self.active {
             let was_low = std::mem::replace(&mut active.ends_low, newest.ends_low);

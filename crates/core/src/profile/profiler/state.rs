@@ -69,22 +69,24 @@ pub(super) struct ActiveMeasurement {
     pub(super) report: Option<Report>,
     pub(super) energy: Option<(Monotonic, Vec<Joules>)>,
     pub(super) pending: (Seconds, Vec<Joules>),
-    /// True if a GPU reported since the last chunk that its power limit lowers its clocks.
+    /// True if a GPU reported, since the last chunk (time between two reports) ended, that the GPU's power limit lowers
+    /// the GPU's clocks.
     pub(super) capped: bool,
-    /// True if reports without progress arrived since the last chunk.
+    /// True if reports without progress arrived since the last chunk (time between two reports) ended.
     pub(super) waited: bool,
-    /// Time and energy of pauses since the last chunk.
+    /// Time and energy of pauses since the last chunk (time between two reports) ended.
     pub(super) paused: Dip,
     /// True if power is low as in a pause: at the latest report (`ends_low`), at the previous chunk's end
     /// (`began_low`).
     pub(super) ends_low: bool,
     pub(super) began_low: bool,
-    /// True if the current chunk contains the beginning of a pause that was detected only later.
+    /// True if the current chunk (time between two reports) contains the beginning of a pause that was detected only
+    /// later.
     pub(super) holds_beginning: bool,
-    /// Chunks measured at this setting without interruption.
+    /// Chunks (times between two reports) measured at this setting without interruption.
     pub(super) measurement: Option<Measurement>,
     /// Throughput and power in the profile when the setting came into force (`baseline`; `None` if it was unmeasured),
-    /// and the chunks since then (`recent`), for drift detection.
+    /// and the chunks (times between two reports) since then (`recent`), for drift detection.
     pub(super) baseline: Option<Baseline>,
     pub(super) recent: DriftWindow,
 }
