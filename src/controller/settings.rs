@@ -11,7 +11,7 @@ pub enum Locking {
     /// Clocks may be locked where the power limit does not bind, if the GPU and the daemon's rights permit locking.
     #[default]
     Auto,
-    /// Clocks are never locked.
+    /// wattune never locks clocks.
     Off,
 }
 

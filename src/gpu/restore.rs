@@ -12,7 +12,7 @@ use wattune_core::units::Seconds;
 /// The effect that restoring a GPU has on its clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
-    /// No effect: wattune had not locked the clocks.
+    /// The restore changed no clock: wattune had not locked the clocks.
     Untouched,
     /// wattune unlocked the clocks, which it had locked.
     Unlocked,

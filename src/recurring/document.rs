@@ -88,11 +88,11 @@ pub struct TrialDocument {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialKind {
-    /// To learn the cost of this batch size.
+    /// The trial explores this batch size, to learn the cost of a run with it.
     Exploration,
-    /// Best known batch size, because another trial explores at the same time.
+    /// The trial uses the best known batch size, because another trial explores at the same time.
     Concurrent,
-    /// Chosen by the current cost estimates of all batch sizes.
+    /// The policy chose the batch size by its current estimates of the cost of each batch size.
     Regular,
 }
 

@@ -80,10 +80,10 @@ pub struct RecurringSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecurringObjective {
-    /// Energy of the trial's GPUs.
+    /// The policy minimises the energy of the trial's GPUs.
     #[default]
     Energy,
-    /// Emissions of the trial's GPUs at the reference intensity.
+    /// The policy minimises the emissions of the trial's GPUs at the reference intensity.
     Carbon,
 }
 

@@ -132,9 +132,9 @@ pub struct VersionView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum AccountKind {
-    /// By average intensities.
+    /// The account uses average carbon intensities.
     Average,
-    /// By marginal intensities.
+    /// The account uses marginal carbon intensities.
     Marginal,
 }
 

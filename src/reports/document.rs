@@ -25,11 +25,11 @@ pub fn document(title: &str, body: &str) -> String {
 /// The style of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A line.
+    /// The values are drawn as a line.
     Line,
-    /// A thin line.
+    /// The values are drawn as a thin line.
     Thin,
-    /// A thin line with a dot at each point.
+    /// The values are drawn as a thin line with a dot at each point.
     Points,
 }
 

@@ -75,11 +75,12 @@ pub enum RowKind {
     Month,
     /// The row covers all jobs without the label by which the report groups.
     None,
-    /// Idle energy: no job and no other process used the device. Of a CPU, the energy of its unused capacity.
+    /// The row covers idle energy: no job and no other process used the device. For a CPU, it is the energy of the
+    /// CPU's unused capacity.
     Idle,
-    /// Energy without a known owner: of processes outside of jobs, or of times without monitoring.
+    /// The row covers energy without a known owner: of processes outside of jobs, or of times without monitoring.
     Unattributed,
-    /// The sum of all rows.
+    /// The row is the sum of all rows.
     Total,
 }
 
@@ -87,15 +88,16 @@ pub enum RowKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RowState {
-    /// All intensities are final.
+    /// All carbon intensities of the row's energy are final.
     Final,
-    /// All intensities are actual values that are not final: their source may revise them, or a generator made them.
+    /// All carbon intensities of the row's energy are actual values that are not final: their source may revise them,
+    /// or a generator made them.
     Provisional,
-    /// All intensities are forecasts or interpolated.
+    /// All carbon intensities of the row's energy are forecasts or interpolated.
     Forecast,
-    /// Parts of the energy have intensities in different states.
+    /// Parts of the row's energy have carbon intensities in different states.
     Mixed,
-    /// No intensity is known.
+    /// No carbon intensity of the row's energy is known.
     Unknown,
 }
 

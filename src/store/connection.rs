@@ -55,7 +55,7 @@ fn wait_once(attempt: i32) -> bool {
 }
 
 enum Request {
-    /// Work that sends its result to the caller itself.
+    /// Work for the connection's thread; it sends its result to the caller itself.
     Work(Box<dyn FnOnce(&mut LazyConnection) + Send>),
     /// Close the connection, send a message, and end the thread.
     Close(oneshot::Sender<()>),

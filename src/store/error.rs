@@ -37,7 +37,7 @@ pub enum StoreError {
     /// The tables cannot be migrated to this version.
     #[error("cannot migrate the database; was it written by a newer wattune? {0}")]
     Migrate(String),
-    /// A statement failed.
+    /// An SQL statement failed.
     #[error("the database refused a statement: {0}")]
     Statement(String),
     /// The file was deleted or another one put in its place while it was open.

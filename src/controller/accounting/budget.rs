@@ -36,11 +36,11 @@ pub struct BudgetSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
-    /// Day, from midnight.
+    /// A period is a day, from midnight.
     Day,
-    /// Week, from Monday.
+    /// A period is a week, from Monday.
     Week,
-    /// Month, from its first day.
+    /// A period is a month, from its first day.
     Month,
 }
 

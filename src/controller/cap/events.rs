@@ -45,9 +45,9 @@ pub enum EventState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventOrigin {
-    /// Announced over the API.
+    /// A request over the API announced the event.
     Api,
-    /// Configured in the settings; requests cannot withdraw it.
+    /// The settings contain the event; requests cannot withdraw it.
     Settings,
 }
 

@@ -45,10 +45,10 @@ impl Default for CapSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExit {
-    /// Original limits are restored as far as the cap allows; the journal keeps the rest for a later restore.
+    /// The daemon restores original limits as far as the cap allows; the journal keeps the rest for a later restore.
     #[default]
     Keep,
-    /// Original limits are restored in full.
+    /// The daemon restores original limits in full.
     Restore,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Override {
 /// Step that was done towards a GPU's target.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Act {
-    /// Nothing to do, or nothing that can be done now.
+    /// There is nothing to do, or nothing that can be done now.
     Nothing,
     /// The write of a limit was requested.
     Requested { from: PowerLimit, to: PowerLimit },

@@ -22,7 +22,7 @@ pub struct GpuView {
     pub simulated: bool,
     /// State of the GPU's limit: what determines it, or why wattune cannot set it.
     pub state: GpuState,
-    /// Subjects of the GPU's problems; `detail` states the reasons.
+    /// Parts of the GPU's operation that have problems; `detail` states the reasons.
     pub problems: Vec<Concern>,
     /// Problems and restrictions of the GPU, in one sentence each.
     pub detail: Option<String>,

@@ -47,9 +47,9 @@ pub struct UnknownView {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum SavingView {
-    /// Known comparison.
+    /// The comparison is known.
     Known(Box<SavingFigures>),
-    /// Unknown comparison.
+    /// The comparison is unknown, with the reason.
     Unknown(UnknownView),
 }
 
@@ -90,9 +90,9 @@ pub struct SavingFigures {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum BatchEffectView {
-    /// Known comparison.
+    /// The comparison is known.
     Known(BatchFigures),
-    /// Unknown comparison.
+    /// The comparison is unknown, with the reason.
     Unknown(UnknownView),
 }
 

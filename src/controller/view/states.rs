@@ -51,9 +51,9 @@ macro_rules! states_of {
 states! {
     /// Mode of the daemon: it sets limits (`control`), or plans them and sets none (`observe`).
     Mode {
-        /// Limits are set.
+        /// The daemon sets limits.
         Control = "control",
-        /// Limits are planned but never set.
+        /// The daemon plans limits but never sets one.
         Observe = "observe",
     }
 }
@@ -81,7 +81,7 @@ states! {
 }
 
 states! {
-    /// Subject of a GPU's problem.
+    /// Part of a GPU's operation that has a problem.
     Concern {
         /// The GPU does not respond.
         Answer = "answer",
@@ -101,9 +101,9 @@ states! {
 states! {
     /// Method by which a GPU's energy is measured now.
     EnergyMethod {
-        /// From the GPU's energy counter.
+        /// The energy is read from the GPU's energy counter.
         Counter = "counter",
-        /// By integrating the GPU's power.
+        /// The energy is integrated from readings of the GPU's power.
         IntegratedPower = "integrated_power",
     }
 }
@@ -111,9 +111,9 @@ states! {
 states! {
     /// Kind of a CPU zone, a part of the CPUs with an energy counter of its own.
     CpuZoneKind {
-        /// A processor package.
+        /// The zone is a processor package.
         Package = "package",
-        /// The memory of a package.
+        /// The zone is the memory of a processor package.
         Dram = "dram",
     }
 }
@@ -122,9 +122,9 @@ states! {
     /// State of the circuit breaker for a source: requests are made as usual (`closed`), or rarely after repeated
     /// failures (`open`).
     Circuit {
-        /// Requests are made as usual.
+        /// The daemon requests values from the source as usual.
         Closed = "closed",
-        /// Requests are rare after repeated failures.
+        /// The daemon rarely requests values from the source, after repeated failures.
         Open = "open",
     }
 }
@@ -176,7 +176,7 @@ states_of! {
         Average = "average",
         /// Emissions of the generator that serves one more watt.
         Marginal = "marginal",
-        /// Not specified by the source.
+        /// The source does not specify it.
         Unspecified = "unspecified",
     }
 }
@@ -185,11 +185,11 @@ states_of! {
     /// Emissions that a carbon intensity includes: direct emissions of power plants alone (`operational`), or also
     /// those of construction, fuel supply and disposal (`lifecycle`).
     IntensityScope of SignalScope {
-        /// Including construction, fuel supply and disposal.
+        /// Emissions of power plants, including construction, fuel supply and disposal.
         Lifecycle = "lifecycle",
         /// Direct emissions of power plants only.
         Operational = "operational",
-        /// Not specified by the source.
+        /// The source does not specify it.
         Unspecified = "unspecified",
     }
 }
@@ -199,15 +199,15 @@ states_of! {
     /// `estimated` if the measurements were incomplete); published before that time (`forecast`); made by wattune where
     /// the source has no value (`fallback`); or generated for no real grid (`synthetic`).
     IntensityOrigin of Origin {
-        /// Published after the time that the value is for, from measurements.
+        /// The source published the value after the time that it is for, from measurements.
         Measured = "measured",
-        /// Published after the time that the value is for, from incomplete measurements.
+        /// The source published the value after the time that it is for, from incomplete measurements.
         Estimated = "estimated",
-        /// Published before the time that the value is for.
+        /// The source published the value before the time that it is for.
         Forecast = "forecast",
-        /// Made by wattune, because the source has no value.
+        /// wattune made the value, because the source has none.
         Fallback = "fallback",
-        /// Generated, for no real grid.
+        /// A generator made the value, for no real grid.
         Synthetic = "synthetic",
     }
 }

@@ -241,11 +241,11 @@ impl fmt::Debug for Headers {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Contribution {
-    /// Forecast and actual values.
+    /// The source's forecast and its actual values are used.
     #[default]
     Both,
-    /// Only the forecast.
+    /// Only the source's forecast is used.
     Forecast,
-    /// Only actual values; the local forecaster extrapolates from them.
+    /// Only the source's actual values are used; the local forecaster extrapolates from them.
     Actual,
 }

@@ -10,12 +10,12 @@ use wattune_core::units::PricePerMwh;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PriceSource {
-    /// No prices.
+    /// Plans use no electricity prices.
     #[default]
     None,
-    /// A CSV or JSON file with prices per MWh.
+    /// Prices come from a CSV or JSON file, per MWh.
     File,
-    /// Energy-Charts, always in EUR, with the settings of `[carbon.energy_charts]`.
+    /// Prices come from Energy-Charts, always in EUR, with the settings of `[carbon.energy_charts]`.
     EnergyCharts,
 }
 

@@ -23,7 +23,7 @@ macro_rules! each_source {
         $then! {
             /// One constant carbon intensity for all times.
             Fixed: fixed,
-            /// A CSV or JSON file.
+            /// A CSV or JSON file on this machine.
             File: file,
             /// Electricity Maps, with a key.
             ElectricityMaps: electricity_maps,
@@ -32,7 +32,7 @@ macro_rules! each_source {
             WattTime: watttime,
             /// The UK Carbon Intensity API, without a key.
             UkCarbonIntensity: uk_carbon_intensity,
-            /// A WebAPI of the Carbon Aware SDK.
+            /// A WebAPI server of the Carbon Aware SDK.
             CarbonAwareSdk: carbon_aware_sdk,
             /// Energy-Charts (Fraunhofer ISE), without a key.
             EnergyCharts: energy_charts,

@@ -56,7 +56,7 @@ pub struct CorrectionResult {
 #[expect(missing_docs, reason = "the messages explain the fields")]
 #[derive(Debug, thiserror::Error)]
 pub enum CorrectionError {
-    /// Both shares are equal.
+    /// The correction names the same share (owner of energy) as old and as new one.
     #[error("nothing would change: both shares are the same")]
     Same,
     /// No interval matches the request.

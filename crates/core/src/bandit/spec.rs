@@ -119,11 +119,11 @@ impl Target {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reward {
-    /// Energy of the GPUs.
+    /// The policy minimises the energy of the GPUs.
     #[default]
     Energy,
-    /// Carbon, computed from energy with one intensity for all runs, so that a week with a high intensity does not
-    /// distort the comparison of runs.
+    /// The policy minimises carbon, computed from energy with one intensity for all runs, so that a week with a high
+    /// intensity does not distort the comparison of runs.
     Carbon {
         /// Carbon intensity that converts the energy of every run to carbon.
         reference: GramsPerKwh,

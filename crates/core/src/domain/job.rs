@@ -14,9 +14,9 @@ const MOST_IDLE_EACH: Watts = Watts::new(1e3);
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// Total number of samples.
+    /// The job has this many samples in total.
     TotalSamples(Samples),
-    /// Unknown amount; the job is planned over a window that moves forward with time.
+    /// The amount is unknown; the job is planned over a window that moves forward with time.
     Unknown,
 }
 

@@ -58,9 +58,9 @@ impl Pausing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
-    /// Training since this time.
+    /// The job has trained since this time.
     RunningSince(DateTime<Utc>),
-    /// Paused by the daemon since this time.
+    /// The daemon has paused the job since this time.
     PausedSince(DateTime<Utc>),
 }
 

@@ -35,7 +35,7 @@ pub struct Outcome {
 /// Amount by which a result exceeds a promise, in the promise's unit; negative if the promise is kept.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Excess {
-    /// Time from the deadline to the end of the job.
+    /// Time by which the job ends after the deadline.
     Time(Seconds),
     /// Slowdown above the maximum: 0.01 is one percentage point.
     Slowdown(f64),

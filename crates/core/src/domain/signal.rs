@@ -62,7 +62,7 @@ pub enum SignalKind {
     Average,
     /// Emissions of the generator that would serve one more watt; for the impact of a change in consumption.
     Marginal,
-    /// Kind that the source does not state.
+    /// The source does not state the kind.
     Unspecified,
 }
 
@@ -74,7 +74,7 @@ pub enum SignalScope {
     Lifecycle,
     /// Direct (stack) emissions of operation only.
     Operational,
-    /// Scope that the source does not state.
+    /// The source does not state the scope.
     Unspecified,
 }
 
@@ -109,15 +109,15 @@ pub fn is_same_quantity(a: (SignalKind, SignalScope), b: (SignalKind, SignalScop
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// Generated; belongs to no real grid.
+    /// A generator made the value; it belongs to no real grid.
     Synthetic,
-    /// Filled in by wattune because the source has no value.
+    /// wattune made the value, because the source has none.
     Fallback,
-    /// Published before the time to which it refers.
+    /// The source published the value before the time to which it refers.
     Forecast,
-    /// Published after the time to which it refers, from incomplete measurements.
+    /// The source published the value after the time to which it refers, from incomplete measurements.
     Estimated,
-    /// Published after the time to which it refers, from measurements.
+    /// The source published the value after the time to which it refers, from measurements.
     Measured,
 }
 

@@ -47,11 +47,12 @@ impl Default for ModelPolicy {
 /// Forecaster that a forecast comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Forecaster {
-    /// The local forecaster alone.
+    /// The forecast comes from the local forecaster alone.
     Local,
-    /// The source alone, corrected for its recent errors.
+    /// The forecast comes from the source alone, corrected for the source's recent errors.
     Corrected,
-    /// Source and local forecaster, blended by their errors of the last 28 days. The daemon plans with this blend.
+    /// The forecast comes from the source and the local forecaster, blended by their errors of the last 28 days. The
+    /// daemon plans with this blend.
     Feed,
 }
 

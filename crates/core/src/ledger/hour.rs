@@ -47,12 +47,13 @@ pub fn has_begun(kind: SignalKind, sources: &[SourceKey], before: Option<&Settle
 /// Choice of the carbon intensities for the next version of an hour's settlement (stored emissions).
 #[derive(Clone, Debug, PartialEq)]
 pub enum IntensityChoice {
-    /// The previous version's intensities, unchanged.
+    /// The new version uses the carbon intensities of the previous version, unchanged.
     Kept(Vec<Factor>),
-    /// Intensities of the active sources, and of the sources that settlements (stored emissions) of the hours within
-    /// this time used.
+    /// The new version uses intensities of the active sources, and of the sources that settlements (stored emissions)
+    /// of the hours within this time used.
     AroundHour(Slot),
-    /// Intensities of the active sources alone, or of the sources that [`sources_to_read`] returns.
+    /// The new version uses intensities of the active sources alone, or of the sources that [`sources_to_read`]
+    /// returns.
     Published,
 }
 

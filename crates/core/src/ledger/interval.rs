@@ -10,12 +10,13 @@ use crate::units::Millijoules;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Share {
-    /// A registered job.
+    /// The energy belongs to a registered job.
     Job(JobId),
-    /// No owner: no job was registered on the GPU and no process ran. For CPU packages and memory, the part of the
-    /// energy that corresponds to idle CPU time.
+    /// The energy has no owner: no job was registered on the GPU and no process ran. For CPU packages and memory, it is
+    /// the part of the energy that corresponds to idle CPU time.
     Idle,
-    /// Unknown owner: a process that belongs to no registered job used the device, or the time was not monitored.
+    /// The energy's owner is unknown: a process that belongs to no registered job used the device, or the time was not
+    /// monitored.
     Unattributed,
 }
 

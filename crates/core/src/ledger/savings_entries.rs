@@ -23,7 +23,7 @@ pub enum OrUnknown<T> {
         /// Reason why the value is unknown, for people.
         unknown: String,
     },
-    /// The value, which is known.
+    /// The value is known.
     Known(T),
 }
 

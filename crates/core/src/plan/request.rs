@@ -83,11 +83,11 @@ pub struct Request<'a> {
 /// Quantities that make up the cost of energy in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weighing {
-    /// Carbon only.
+    /// Plans minimise carbon only.
     Carbon,
-    /// Carbon and the electricity price.
+    /// Plans minimise carbon and the cost of electricity, weighed against each other.
     CarbonAndPrice,
-    /// Carbon only, because no prices are known although the objective gives them weight.
+    /// Plans minimise carbon only, because no prices are known although the objective gives them weight.
     NoPrices,
 }
 

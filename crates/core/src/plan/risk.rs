@@ -1,16 +1,16 @@
-//! Quantile of the carbon-intensity forecast to plan with.
+//! Value of the carbon-intensity forecast that plans use: the expected value or a quantile.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Half width of an 80 % prediction interval in standard deviations of a normal distribution.
 pub(super) const FOUR_IN_FIVE: f64 = 1.281_551_565_544_6;
-/// Quantile of the carbon-intensity forecast to plan with.
+/// Value of the carbon-intensity forecast that plans use: the expected value or a quantile.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Risk {
-    /// The expected value.
+    /// Plans use the expected value.
     #[default]
     Expected,
-    /// The quantile of the given probability, from 0.5 to 0.99.
+    /// Plans use the quantile of this probability, from 0.5 to 0.99.
     Quantile(f64),
 }
 

@@ -12,11 +12,11 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Wa
 /// Activity of a job in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobActivity {
-    /// Training.
+    /// The job trains.
     Training,
-    /// Paused, without progress.
+    /// The job is paused, without progress.
     Paused,
-    /// Saving or loading a checkpoint after a pause: running power, no progress.
+    /// The job saves or loads a training checkpoint around a pause: it draws running power and makes no progress.
     Resuming,
 }
 

@@ -28,21 +28,21 @@ pub use state::{GpuSnapshot, Report};
 /// Stage of a profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Measuring at the power limits of one group.
+    /// The profiler measures the job at the power limits of one group of equal GPUs.
     Sweep {
         /// Index of the group whose limit is lowered.
         group: usize,
-        /// Index of the measured setting, 0 at the ceiling.
+        /// Index of the measured setting; 0 is the ceiling (maximum usable limits).
         index: usize,
     },
-    /// Measuring locked clocks at the maximum usable power limit.
+    /// The profiler measures the job with locked clocks at the maximum usable power limit.
     Clocks {
-        /// Index of the measured setting, 0 at the ceiling.
+        /// Index of the measured setting; 0 is the ceiling (maximum usable limits).
         index: usize,
     },
-    /// Measuring the ceiling a second time, which completes the sweep.
+    /// The profiler measures the job at the ceiling (maximum usable limits) a second time, which completes the sweep.
     Closing,
-    /// Re-measuring the point with the largest error, for up to a minute.
+    /// The profiler measures the point with the largest error again, for up to a minute.
     Remeasuring,
     /// Everything is measured; progress refines the points and may reveal drift.
     Done,

@@ -13,11 +13,11 @@ const ROLLING_HORIZON: TimeDelta = TimeDelta::hours(72);
 /// The forecasts that a source published for a recorded grid.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PublishedForecasts {
-    /// No forecasts.
+    /// The source publishes no forecasts.
     Nothing,
-    /// One forecast value per slot, known from 72 hours before the slot on.
+    /// The source publishes one forecast value per slot, known from 72 hours before the slot on.
     Rolling(CarbonSeries),
-    /// Forecasts with the times at which they were issued, in order of these times.
+    /// The source publishes forecasts, listed with the times of their publication and in the order of these times.
     Issued(Vec<Issued>),
 }
 

@@ -14,11 +14,11 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 /// Knowledge that a policy has of future carbon intensities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foresight {
-    /// The forecasts published by the time of the decision, corrected and weighted as the daemon does.
+    /// The policy sees the forecasts published by the time of the decision, corrected and weighted as the daemon does.
     AsIssued,
-    /// The actual future values.
+    /// The policy sees the actual future values.
     Perfect,
-    /// No forecasts: only past values, which the daemon's local forecaster extrapolates.
+    /// The policy sees no forecasts, only past values, which the daemon's local forecaster extrapolates.
     Nothing,
 }
 

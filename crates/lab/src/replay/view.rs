@@ -69,12 +69,12 @@ impl View<'_> {
 /// Activity of a job in a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Training at one point of the profile, or at several points, interleaved evenly. Each entry is the index of a
-    /// point in [`Profile::points`] (first) and the point's share of the time (second); the shares add up to 1.
+    /// The job trains at one point of the profile, or at several points, interleaved evenly. Each entry is the index of
+    /// a point in [`Profile::points`] (first) and the point's share of the time (second); the shares add up to 1.
     Train(Vec<(usize, f64)>),
-    /// A pause.
+    /// The job pauses.
     Pause,
-    /// Saving or loading a checkpoint, at the power of this point of the profile.
+    /// The job saves or loads a training checkpoint, at the power of this point of the profile.
     Checkpoint(usize),
 }
 

@@ -27,9 +27,9 @@ network_settings! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub enum ApiVersion {
-    /// `/v3`
+    /// Version 3 of the API, under `/v3`.
     V3,
-    /// `/v4`
+    /// Version 4 of the API, under `/v4`.
     V4,
 }
 

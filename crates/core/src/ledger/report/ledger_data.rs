@@ -15,7 +15,7 @@ use crate::units::{Micrograms, Millijoules};
 /// Owner of a sum of energy.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// One job.
+    /// The energy belongs to one job.
     Job(JobId),
     /// All jobs together, where the report's rows do not separate them.
     Jobs,

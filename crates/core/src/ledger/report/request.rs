@@ -29,11 +29,12 @@ pub const MIN_SAMPLES_PER_EPOCH: f64 = 1.0;
 /// Functional unit R of SCI (ISO/IEC 21031), the denominator of the score.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FunctionalUnit {
-    /// A training run, from registration to end.
+    /// The score is per training run, from registration to end.
     Run,
-    /// An epoch of this many samples; without a number, of as many as the job's label `samples_per_epoch` states.
+    /// The score is per epoch of this many samples; without a number, of as many as the job's label `samples_per_epoch`
+    /// states.
     Epoch(Option<Samples>),
-    /// A million samples.
+    /// The score is per million samples.
     MillionSamples,
 }
 
@@ -51,17 +52,17 @@ impl FunctionalUnit {
 /// Grouping of a report's rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grouping {
-    /// By training run.
+    /// Each training run has a row.
     Job,
-    /// By job name, which the runs of a recurring job share.
+    /// Each job name has a row; the runs of a recurring job share a name.
     Name,
-    /// By GPU, CPU package or memory.
+    /// Each GPU, CPU package and memory has a row.
     Device,
-    /// By the value of the label with this key.
+    /// Each value of the label with this key has a row.
     Tag(String),
-    /// By UTC day.
+    /// Each UTC day has a row.
     Day,
-    /// By UTC month.
+    /// Each UTC month has a row.
     Month,
 }
 

@@ -13,23 +13,23 @@ use crate::units::{GramsCo2e, Joules, Micrograms, Millijoules, Seconds};
 /// Subject of a report's row. The order of the variants is the order of the rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKey {
-    /// A UTC day or month, by its start.
+    /// The row covers the UTC day or month that starts at this time.
     Time(DateTime<Utc>),
-    /// A GPU, a CPU package or a memory.
+    /// The row covers one GPU, CPU package or memory.
     Device(DeviceId),
-    /// One job, by name and identifier.
+    /// The row covers the job with this name and identifier.
     Job(JobName, JobId),
-    /// All jobs with one name.
+    /// The row covers all jobs with this name.
     Name(JobName),
-    /// All jobs with one value of the label by which the report groups.
+    /// The row covers all jobs with this value of the label by which the report groups.
     Tag(String),
-    /// Jobs without the label by which the report groups.
+    /// The row covers all jobs without the label by which the report groups.
     Untagged,
-    /// Energy of devices on which no job was registered and no process ran.
+    /// The row covers energy of devices on which no job was registered and no process ran.
     Idle,
-    /// Energy whose owner is unknown.
+    /// The row covers energy whose owner is unknown.
     Unattributed,
-    /// Energy of all rows.
+    /// The row is the sum of all rows.
     Total,
 }
 

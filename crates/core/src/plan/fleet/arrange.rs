@@ -79,9 +79,10 @@ struct Arranger<'a> {
 /// Order in which work that is still undone is placed in slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum First {
-    /// Where the cost is least.
+    /// Undone work goes where its cost is least.
     Cheapest,
-    /// In the slot in which the relaxation does the work, if there is room; the remaining work where the cost is least.
+    /// Undone work goes into the slot in which the relaxation does it, if there is room; the rest goes where its cost
+    /// is least.
     SameSlot,
 }
 

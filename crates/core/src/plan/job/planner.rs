@@ -74,12 +74,12 @@ impl UsablePoints {
 
 /// Work that a plan must do.
 pub(in crate::plan) enum Due {
-    /// No work: the job's work is done.
+    /// The plan has no work to do: the job's work is done.
     Done,
-    /// No work for now: the job's total work is unknown, and no maximum slowdown requires work within the planning
-    /// window.
+    /// The plan has no work to do for now: the job's total work is unknown, and no maximum slowdown requires work
+    /// within the planning window.
     NothingNow,
-    /// The given work.
+    /// The plan must do this work.
     Work(DueWork),
 }
 
