@@ -19,7 +19,7 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Now {
         Now { utc: self.utc(), monotonic: self.monotonic() }
     }
-    /// Returns the machine's uptime including sleep, if known. Setting the clock does not change it.
+    /// Returns the machine's uptime including sleep, if known. Setting the wall clock does not change the uptime.
     fn uptime(&self) -> Option<Seconds> {
         None
     }

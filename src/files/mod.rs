@@ -70,8 +70,8 @@ pub fn user() -> u32 {
 }
 
 /// Returns true if `owner` may replace the daemon's files: root or the daemon's own user. Inside a container's user
-/// namespace, also returns true for the overflow user id, because there it is shown as the owner of files of the host's
-/// root.
+/// namespace, also returns true for the overflow user id, because files of the host's root appear there with that user
+/// id.
 pub fn trusts(owner: u32) -> bool {
     const EVERYBODY: &str = "0 0 4294967295";
     let number = |path| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());

@@ -84,7 +84,7 @@ struct Document {
 }
 
 /// The journal of one state directory. Each method that returns a `Result` writes its change to disk before it returns;
-/// if it fails, the GPU must not be written to.
+/// if the method fails, nothing must be written to the GPU.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
@@ -206,7 +206,7 @@ impl Journal {
     }
 
     /// Records that the last write succeeded and that the GPU has reported `shown` since. The limit before that write
-    /// no longer counts as wattune's: if it reappears, an external writer set it.
+    /// no longer counts as wattune's: if that limit reappears, an external writer set it.
     pub fn record_written(&mut self, gpu: &GpuId, shown: PowerLimit) -> Result<(), JournalError> {
         let Some(mut entry) = self.entry(gpu).cloned() else { return Ok(()) };
         let Some(asked) = entry.written.last().copied() else { return Ok(()) };

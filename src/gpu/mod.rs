@@ -115,8 +115,8 @@ impl Capabilities {
         largest.max(known).map_or(HIGHEST_POWER, PowerLimit::watts)
     }
 
-    /// Returns true if the GPU's clock under load can show that the clock lock `lock` was removed. It can if the lock
-    /// is more than about 13 % below the highest lockable clock.
+    /// Returns true if the GPU's clock under load can show that the clock lock `lock` was removed. The clock can show
+    /// that if the lock is more than about 13 % below the highest lockable clock.
     pub fn can_verify_unlock(&self, lock: ClockLimit) -> bool {
         let is_low = |range: &ClockRange| lock.megahertz() * 103 / 100 < range.max().megahertz() * 9 / 10;
         self.clocks.as_ref().is_ok_and(is_low)
@@ -192,7 +192,7 @@ pub trait GpuDevice: Send {
     /// jobs share the GPU.
     ///
     /// # Errors
-    /// [`GpuError::NotSupported`] where the GPU does not report it; otherwise the driver's error.
+    /// [`GpuError::NotSupported`] where the GPU does not report its use by process; otherwise the driver's error.
     fn process_use(&mut self) -> Result<Vec<ProcessUse>, GpuError> {
         Err(GpuError::NotSupported { call: "nvmlDeviceGetProcessUtilization" })
     }

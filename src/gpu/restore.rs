@@ -16,7 +16,7 @@ pub enum Clocks {
     Untouched,
     /// wattune unlocked the clocks, which it had locked.
     Unlocked,
-    /// The driver accepted the unlocking, but the GPU is idle, so the clock cannot confirm it.
+    /// The driver accepted the unlocking, but the GPU is idle, so the clock cannot confirm the unlocking.
     Unverified,
 }
 
@@ -244,7 +244,8 @@ impl Attempt<'_> {
         })
     }
 
-    /// Unlocks the clocks and waits until the clock under load confirms it, because no driver reports a lock.
+    /// Unlocks the clocks and waits until the clock under load confirms the unlocking, because no driver reports a
+    /// lock.
     fn unlock(&self, lock: ClockLimit) -> Result<Clocks, String> {
         self.gpu.write_and_wait(Write::ResetClocks, self.timeout).map_err(|error| error.to_string())?;
         if !self.gpu.capabilities().can_verify_unlock(lock) {

@@ -53,7 +53,7 @@ struct Request {
 #[derive(Clone, Copy)]
 enum Task {
     Read,
-    /// A write, and the power limit that it may overwrite; `None` if it may overwrite any.
+    /// A write, and the power limit that it may overwrite; `None` if the write may overwrite any limit.
     Write(Write, Option<PowerLimit>),
 }
 

@@ -17,7 +17,7 @@ pub type PriceChain = Vec<Vec<Arc<dyn Provider<PricePerMwh>>>>;
 
 /// Builds the chain of carbon-intensity sources that the settings choose: groups in order of preference; the sources of
 /// a group are equals. Reads no file and makes no request yet. Counts of requests are kept in files in `state_dir`, or
-/// only in memory if it is absent.
+/// only in memory if `state_dir` is absent.
 ///
 /// # Errors
 /// If a chosen source lacks a required setting, or settings contradict each other.
@@ -36,7 +36,7 @@ pub fn build(
 }
 
 /// Builds the chain of price sources that the settings choose; empty if they choose no source. Reads no file and makes
-/// no request yet. Counts of requests are kept in a file in `state_dir`, or only in memory if it is absent.
+/// no request yet. Counts of requests are kept in a file in `state_dir`, or only in memory if `state_dir` is absent.
 pub fn build_price(
     price: &PriceSettings,
     carbon: &CarbonSettings,

@@ -45,7 +45,7 @@ pub struct TermsView {
 /// The declared embodied emissions of the hardware.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct EmbodiedView {
-    /// The embodied emissions of one GPU with its part of the node.
+    /// The embodied emissions of one GPU, including those of the GPU's part of the node.
     pub per_gpu_g: f64,
     /// The service life of the hardware, over which the embodied emissions are spread.
     pub life_s: f64,
@@ -63,14 +63,15 @@ pub struct CompletenessView {
     /// The energy whose emissions have not been computed (settled) yet, mostly of the current hour; all figures include
     /// this energy.
     pub unsettled_j: f64,
-    /// The comparison of each device's recorded energy with its counter.
+    /// The comparison of each device's recorded energy with the device's energy counter.
     pub devices: Vec<DeviceView>,
     /// The gaps in the readings of devices, oldest first.
     pub gaps: Vec<GapView>,
 }
 
-/// A device's recorded energy compared with its counter, over the ledger's blocks (the intervals of about an hour each)
-/// that were closed in the report's span: jobs + idle + unattributed equals counter + integrated + difference, exactly.
+/// A device's recorded energy compared with the device's energy counter, over the ledger's blocks (the intervals of
+/// about an hour each) that were closed in the report's span: jobs + idle + unattributed equals counter + integrated +
+/// difference, exactly.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct DeviceView {
     /// The id of the device.

@@ -152,8 +152,8 @@ pub struct ReportRow {
     pub carbon_high_g: Option<f64>,
     /// The mean carbon intensity of the energy with a known intensity.
     pub mean_intensity_g_per_kwh: Option<f64>,
-    /// The state of the intensities: `final`, `provisional` or `forecast` if it is the same for all energy; otherwise
-    /// `mixed`, or `unknown` if none is known.
+    /// The state of the intensities: `final`, `provisional` or `forecast` if the state is the same for all energy;
+    /// otherwise `mixed`, or `unknown` if none is known.
     pub state: RowState,
     /// The energy with a forecast or an interpolated intensity.
     pub forecast_j: f64,
@@ -175,8 +175,8 @@ pub struct ReportRow {
     pub estimated_j: f64,
     /// The energy that was not measured by a continuously read counter, in percent of the row's energy.
     pub estimated_pct: f64,
-    /// The emissions by marginal intensities, absent if none is known: a separate account, for the effect of using more
-    /// or less energy. Never subtract it from `carbon_g`.
+    /// The emissions by marginal intensities, absent if no marginal intensity is known: a separate account, for the
+    /// effect of using more or less energy. Never subtract it from `carbon_g`.
     pub marginal_carbon_g: Option<f64>,
     /// The energy without a known marginal intensity.
     pub marginal_unknown_j: Option<f64>,
@@ -190,8 +190,8 @@ pub struct ReportRow {
     pub held_s: f64,
     /// The embodied emissions of the hardware for the time `held_s`; absent unless declared for all of this time.
     pub embodied_g: Option<f64>,
-    /// The number of jobs. In the row of a day or month, the jobs that ended in it; the total also counts jobs that
-    /// still run.
+    /// The number of jobs. In the row of a day or month, the number of jobs that ended on that day or in that month;
+    /// the total also counts jobs that still run.
     pub jobs: u64,
     /// The number of jobs that ended in the report's span.
     pub ended_jobs: u64,

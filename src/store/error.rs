@@ -40,7 +40,7 @@ pub enum StoreError {
     /// An SQL statement failed.
     #[error("the database refused a statement: {0}")]
     Statement(String),
-    /// The file was deleted or another one put in its place while it was open.
+    /// While the database was open, its file was deleted or replaced by another.
     #[error(
         "the database {path} was removed or replaced while wattune has it open, so nothing is recorded; put it back, or \
          restart the daemon to begin a new one"

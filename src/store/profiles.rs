@@ -17,7 +17,7 @@ impl Store {
         self.short_reads.run(move |db| rows::optional(db, sql, [key], record)).await
     }
 
-    /// Returns the profiles of runs with the same name and GPU models but other batch sizes, each after its batch size.
+    /// Returns the batch sizes and profiles of runs with the same name and GPU models but other batch sizes.
     pub async fn neighbouring_profiles(&self, key: &ProfileKey) -> Result<Vec<(u64, Record)>, StoreError> {
         // Keys are JSON texts that begin with the name and the field `batch_size`. Those of one name lie between
         // `begin:` and `begin;`, because `;` is the character after `:`.

@@ -163,7 +163,8 @@ impl Job {
         self.sweep_ceiling = fit.sweep_ceiling;
     }
 
-    /// Continues the sweep with other ceilings (highest limits to measure, one per group) and keeps its measurements.
+    /// Continues the sweep with other ceilings (highest limits to measure, one per group) and keeps the sweep's
+    /// measurements.
     fn change_ceilings(&mut self, ceilings: &[PowerLimit], settings: ProfileSettings) {
         let known = |p: &Profiler| PriorProfile { record: p.record().clone(), expected: p.expected_limit() };
         let Some(known) = self.profiler.as_ref().map(known) else { return };

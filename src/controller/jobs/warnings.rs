@@ -64,8 +64,8 @@ impl Job {
         Broken::among(self.spec.objective.promises(), outcome, rounding)
     }
 
-    /// Returns the job's best possible outcome (earliest end, lowest slowdown, emissions so far), as far as it is known
-    /// without a plan.
+    /// Returns the job's best possible outcome (earliest end, lowest slowdown, emissions so far), as far as that
+    /// outcome is known without a plan.
     fn best_outcome(&self, now: Now) -> Outcome {
         let fastest = self.profile().points.iter().map(|p| p.throughput.mean).reduce(SamplesPerSecond::max);
         let fastest = fastest.filter(|rate| *rate > SamplesPerSecond::ZERO);

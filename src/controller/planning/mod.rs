@@ -129,7 +129,7 @@ impl Planner {
         self.search.as_ref().map(|search| now.monotonic.since(search.since))
     }
 
-    /// Updates a job's phase and detects reasons to plan it.
+    /// Updates a job's phase and detects reasons to plan the job anew.
     fn update_phase(&self, id: &JobId, node: &mut Node<'_>, now: Now) {
         let Some(job) = node.jobs.get_mut(id) else { return };
         if job.slot_ended(now) {
@@ -145,7 +145,7 @@ impl Planner {
         job.detect_reasons(now, job.out_of_band_cap(node.gpus));
     }
 
-    /// Waits for the search in progress, at most `patience`, and adopts its plans.
+    /// Waits for the search in progress, at most `patience`, and adopts the plans that it found.
     async fn await_plans(&mut self, node: &mut Node<'_>, budget: &BudgetAccount, patience: Seconds) {
         let Some(mut search) = self.search.take() else { return };
         let Some(solved) = search.outcome(patience).await else {
@@ -200,7 +200,8 @@ impl Planner {
         }
     }
 
-    /// Returns the jobs to plan now. If a job that shares the cap or budget is due, all jobs that share it are planned.
+    /// Returns the jobs to plan now. If a job that shares the cap or budget is due, all jobs that share the cap or
+    /// budget are planned.
     fn batch(
         &self,
         node: &mut Node<'_>,

@@ -249,7 +249,7 @@ impl Estimate<'_> {
         Ok(Some(batch_effect(&energies, own.energy, intensity, same_sensors)))
     }
 
-    /// Returns the job's work in the span of its reports, with energy and emissions from its ledger rows.
+    /// Returns the job's work in the span of its reports, with energy and emissions from the job's ledger rows.
     fn completed_in(&self, span: &Slot, series: &CarbonSeries) -> Result<CompletedWork, String> {
         let account = self.stored.progress.account;
         let mut rows = ledger::within(self.rows, span);

@@ -13,18 +13,18 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 /// Time between two updates of the basis.
 const UPDATE_PERIOD: Seconds = Seconds::new(5.0);
 
-/// Basis of the current carbon intensity: a `source` (corrected for its recent errors), the `local` forecaster, the
-/// profile of earlier days (`daily_shape`) or the configured `constant`.
+/// Basis of the current carbon intensity: a `source` (corrected for the source's recent errors), the `local`
+/// forecaster, the profile of earlier days (`daily_shape`) or the configured `constant`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BasisLevel {
-    /// Value published by a source, corrected for its recent errors.
+    /// A source published the value; it is corrected for the source's recent errors.
     Source,
-    /// Local forecast from actual values at most a day old.
+    /// The local forecaster made the value from actual values at most a day old.
     Local,
-    /// Profile of a day, from older actual values or forecasts of other days.
+    /// The value comes from the daily profile of older actual values, or of forecasts of other days.
     DailyShape,
-    /// Configured constant, where no data are known.
+    /// The value is the configured constant, for lack of any data.
     Constant,
 }
 

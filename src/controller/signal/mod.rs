@@ -46,7 +46,7 @@ pub(super) struct Signal {
     price: Option<PriceSignal>,
     /// Configured constant intensity, used where no data are known.
     fallback: GramsPerKwh,
-    /// Newest response of the active source; `model` is fitted to it and to the source's past forecasts.
+    /// Newest response of the active source; `model` is fitted to this response and to the source's past forecasts.
     forecast: Option<Arc<Forecast>>,
     model: Model,
     basis: SignalBasis,
@@ -128,7 +128,8 @@ impl Signal {
         }
     }
 
-    /// Fits the model to a forecast, its actual values and the forecasts that its source issued in the last weeks.
+    /// Fits the model to the forecast and the actual values of a response, and to the forecasts that the source issued
+    /// in the last weeks.
     async fn learn(&mut self, newest: &Forecast, store: &Store, now: DateTime<Utc>, update: &mut SignalUpdate) {
         let kept = store.issued_of(&SourceKey::of(newest), now - ISSUE_LOOKBACK).await;
         let kept: Vec<Issued> = match kept {

@@ -41,8 +41,8 @@ pub struct CarbonView {
     pub next_poll_at: Option<DateTime<Utc>>,
     /// Error of the last request to the active source; absent after a success.
     pub last_error: Option<String>,
-    /// Factor that planning applies to the forecast's deviations from its mean, from the measured skill of past
-    /// forecasts: 0 ignores the forecast, 1 uses it in full.
+    /// Factor by which planning multiplies the forecast's deviations from the forecast's mean. It comes from the
+    /// measured skill of past forecasts: 0 ignores the forecast, 1 uses it in full.
     pub followed: Option<f64>,
     /// Mean of forecast minus actual value in the past; planning corrects the forecast for this error.
     pub bias_g_per_kwh: Option<f64>,
@@ -97,7 +97,7 @@ pub struct SourceView {
     pub contributes: Contribution,
     /// Grid zone as named in the settings.
     pub zone: Option<String>,
-    /// Kind of the source's carbon intensities; absent before its first response.
+    /// Kind of the source's carbon intensities; absent before the source's first response.
     pub kind: Option<IntensityKind>,
     /// Emissions that the source's carbon intensities include; absent before the source's first response.
     pub scope: Option<IntensityScope>,
@@ -109,7 +109,7 @@ pub struct SourceView {
     pub fetched_at: Option<DateTime<Utc>>,
     /// True if the last good response is from before this daemon's start.
     pub from_cache: bool,
-    /// End of the source's forecast; absent once it has passed.
+    /// End of the source's forecast; absent once that time has passed.
     pub forecast_until: Option<DateTime<Utc>>,
     /// End of the source's actual values.
     pub actual_until: Option<DateTime<Utc>>,

@@ -137,8 +137,8 @@ pub struct CpuZoneView {
     pub power_w: Option<f64>,
     /// Energy of the zone since the daemon started; absent before the first reading.
     pub energy_j: Option<f64>,
-    /// Part of `energy_j` that is less certain: from times in which the zone was not monitored, in which its counter
-    /// may have wrapped more than once, or in which the counter was reset or jumped.
+    /// Part of `energy_j` that is less certain: from times in which the zone was not monitored, in which the zone's
+    /// counter may have wrapped more than once, or in which the counter was reset or jumped.
     pub energy_in_gaps_j: f64,
     /// Number of times since the daemon's start that the zone's counter wrapped around to zero.
     pub counter_turns: u32,
@@ -150,6 +150,6 @@ pub struct CpuZoneView {
     /// Number of times that the zone was read from another counter than before. The energy used at such a change is
     /// unknown until the earlier counter is back.
     pub counter_changes: u32,
-    /// Problem of reading the zone now, with its remedy; absent if there is none.
+    /// Reason why the zone cannot be read now, with the remedy; absent if it can be read.
     pub problem: Option<String>,
 }

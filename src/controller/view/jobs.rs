@@ -54,7 +54,7 @@ pub struct JobView {
     /// Power limit that wattune wants now on each of the job's GPUs, in the order of `gpus`; `null` where it wants
     /// none.
     pub power_limits_w: Vec<Option<f64>>,
-    /// Clock to which the job's first GPU is to be locked now; absent if its clocks are not to be locked.
+    /// Clock to which the job's first GPU is to be locked now; absent if the clocks of that GPU are not to be locked.
     pub clock_limit_mhz: Option<u32>,
     /// Slowdown so far: time lost to lower power limits, as a fraction of the time that the same work and the job's own
     /// pauses take at the maximum usable limit; 0.012 is 1.2 %. Absent unless it is known within 0.3 percentage points.
@@ -63,8 +63,8 @@ pub struct JobView {
     pub active_s: f64,
     /// Time in pauses that the job makes itself: for evaluation, saving of checkpoints or input.
     pub stalled_s: f64,
-    /// Energy recorded for the job so far: of its GPUs and, if the job named its processes, of CPU packages and memory.
-    /// Absent once the job has ended; its account (`…/emissions`) then has the energy.
+    /// Energy recorded for the job so far: of the job's GPUs and, if the job named its processes, of CPU packages and
+    /// memory. Absent once the job has ended; its account (`…/emissions`) then has the energy.
     pub energy_j: Option<f64>,
     /// Emissions recorded for the job so far; absent while no carbon intensity is known, and once the job has ended.
     pub carbon_g: Option<f64>,
@@ -84,9 +84,10 @@ pub struct JobView {
     pub plan_made_at: Option<DateTime<Utc>>,
     /// Emissions from `plan_made_at` to the job's end that the plan in force expects.
     pub planned_carbon_g: Option<f64>,
-    /// Emissions that the same work would cause at the maximum usable limit, from `plan_made_at` to its end.
+    /// Emissions that the same work would cause at the maximum usable limit, from `plan_made_at` until the work is
+    /// done.
     pub planned_carbon_at_max_g: Option<f64>,
-    /// Time at which the job is to resume; absent unless it is to pause now.
+    /// Time at which the job is to resume; absent unless the job is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
     /// Time of the job's end; absent while the job runs.
     pub ended_at: Option<DateTime<Utc>>,
@@ -119,7 +120,7 @@ pub struct ObjectiveView {
     pub pausable: Option<PausingView>,
 }
 
-/// Costs of pausing a job, and minimum durations of its pauses and of the training between them.
+/// Costs of pausing a job, and minimum durations of the job's pauses and of the training between them.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub struct PausingView {
     /// Power of all GPUs of the job while it pauses.
@@ -142,9 +143,9 @@ pub struct ProgressView {
     pub reason: String,
     /// Power limit that wattune wants now on the job's first GPU; absent if it wants none.
     pub power_limit_w: Option<f64>,
-    /// Clock to which the job's first GPU is to be locked now; absent if its clocks are not to be locked.
+    /// Clock to which the job's first GPU is to be locked now; absent if the clocks of that GPU are not to be locked.
     pub clock_limit_mhz: Option<u32>,
-    /// Time at which the job is to resume; absent unless it is to pause now.
+    /// Time at which the job is to resume; absent unless the job is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
     /// Slowdown so far against the maximum usable limit: 0.012 is 1.2 %. Absent unless it is known within 0.3
     /// percentage points.
@@ -174,7 +175,7 @@ pub struct PlanView {
     pub expected_end: Option<DateTime<Utc>>,
     /// Expected emissions from `made_at` to the end of the work.
     pub expected_carbon_g: Option<f64>,
-    /// Emissions that the same work would cause at the maximum usable limit, from `made_at` to its end.
+    /// Emissions that the same work would cause at the maximum usable limit, from `made_at` until the work is done.
     pub expected_carbon_at_max_g: Option<f64>,
     /// Expected energy from `made_at` to the end of the work.
     pub expected_energy_j: Option<f64>,
@@ -246,7 +247,7 @@ pub struct ProfileView {
     pub points: Vec<PointView>,
 }
 
-/// Operating point of a profile: throughput and power of the job at one setting of its GPUs.
+/// Operating point of a profile: throughput and power of the job at one setting of the job's GPUs.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PointView {
     /// Power limits of the point, one per group of equal GPUs.
@@ -283,8 +284,8 @@ pub struct AccountView {
     pub stalled_s: f64,
     /// Energy of the job's GPUs in the pauses of `stalled_s`, as far as it is known; part of `energy_j`.
     pub stalled_energy_j: f64,
-    /// Energy recorded for the job up to the end of the ledger's last closed interval: of its GPUs while the job was
-    /// registered on them and, if the job named its processes, of its share of CPU packages and memory.
+    /// Energy recorded for the job up to the end of the ledger's last closed interval: of the job's GPUs while the job
+    /// was registered on them and, if the job named its processes, of the job's share of CPU packages and memory.
     pub energy_j: f64,
     /// Energy of the job by kind of device, in joules: `gpu`, `cpu`, `dram`.
     pub energy_by_device_j: BTreeMap<String, f64>,
@@ -301,7 +302,7 @@ pub struct AccountView {
     pub energy_uncertainty: f64,
     /// Warnings, in one sentence each: promises that were broken or, while the job runs, cannot be kept, and by how
     /// much; likely mistakes in the job's reports; while the job runs, also obstacles to the profile and problems of
-    /// its GPUs.
+    /// the job's GPUs.
     pub warnings: Vec<String>,
     /// Comparison with the same work at the maximum usable limit; absent where no honest estimate exists.
     pub against_max: Option<ComparisonView>,

@@ -43,7 +43,8 @@ pub struct UnknownView {
     pub unknown: String,
 }
 
-/// Comparison of a job with a reference (the same work at other power limits), or the reason why it is unknown.
+/// Comparison of a job with a reference (the same work at other power limits), or the reason why the comparison is
+/// unknown.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum SavingView {

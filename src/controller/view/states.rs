@@ -176,7 +176,7 @@ states_of! {
         Average = "average",
         /// Emissions of the generator that serves one more watt.
         Marginal = "marginal",
-        /// The source does not specify it.
+        /// The source does not specify the kind.
         Unspecified = "unspecified",
     }
 }
@@ -189,7 +189,7 @@ states_of! {
         Lifecycle = "lifecycle",
         /// Direct emissions of power plants only.
         Operational = "operational",
-        /// The source does not specify it.
+        /// The source does not specify the scope.
         Unspecified = "unspecified",
     }
 }

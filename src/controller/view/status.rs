@@ -154,8 +154,8 @@ pub struct LedgerView {
     pub gaps: u64,
     /// Energy of the gaps since the daemon's start.
     pub gap_j: f64,
-    /// Number of times since the daemon's start for which a device's energy is unknown, for example because its counter
-    /// was reset while it was not monitored.
+    /// Number of times since the daemon's start for which a device's energy is unknown, for example because the
+    /// device's counter was reset while no daemon monitored it.
     pub unknown_gaps: u64,
     /// Number of gaps with known energy in the ledger's last 24 hours, including those before this daemon's start;
     /// absent before the first count.
@@ -172,8 +172,8 @@ pub struct LedgerView {
     pub settlements: u64,
     /// Number of hours whose emissions are still to be computed.
     pub pending_hours: u64,
-    /// Energy of the last 30 days by the finality of its carbon intensity; absent until the daemon has computed the
-    /// emissions of an hour.
+    /// Energy of the last 30 days by the finality of the carbon intensities used for it; absent until the daemon has
+    /// computed the emissions of an hour.
     pub settled: Option<SettledView>,
     /// Savings of jobs that ended in the last 30 days; absent before the first estimate.
     pub saved: Option<SavedView>,
@@ -205,7 +205,7 @@ pub struct RecordedView {
     pub energy_j: f64,
 }
 
-/// Energy by the finality of its carbon intensity.
+/// Energy by the finality of the carbon intensities used for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct SettledView {
     /// Energy with a forecast or substituted carbon intensity.

@@ -146,8 +146,8 @@ impl Range {
 
 impl<V: SignalValue> Quarantined<V> {
     /// Returns true if an answer repeats the quarantined value: it has about the same value in the same slot. If the
-    /// answer has no value there, its first outlier (`slot`, `value`) is compared instead, unless that lies in an
-    /// earlier slot.
+    /// answer has no value there, its first outlier (`slot`, `value`) is compared instead, unless that outlier lies in
+    /// an earlier slot.
     fn is_repeated_by(&self, newest: &Forecast<V>, slot: Slot, value: V) -> bool {
         let at = self.slot.start();
         let repeated = newest.expected.at(at).or_else(|| newest.actual.at(at)).map(|(_, v)| v.value);

@@ -34,7 +34,7 @@ pub(in crate::providers) struct Descriptor {
 #[cfg(any(test, feature = "fuzzing"))]
 #[derive(Clone, Copy, Debug)]
 pub struct FuzzTarget {
-    /// Name of the target, and of its folder of bodies in `tests/fuzz/corpus`.
+    /// Name of the fuzz target, and of the folder with the target's bodies in `tests/fuzz/corpus`.
     pub name: &'static str,
     /// Runs the parsers on a body; panics if they accept values that are out of order or out of range.
     pub parse: fn(&[u8]),

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 pub use descriptor::FuzzTarget;
 pub(super) use descriptor::{Descriptor, Table};
 
-/// Passes all sources to the macro `$then`: for each its variant of [`Source`] and its module, whose name is also that
-/// of its settings table in `[carbon]`.
+/// Passes all sources to the macro `$then`: for each source, the variant of [`Source`] and the module. The module's
+/// name is also that of the source's settings table in `[carbon]`.
 macro_rules! each_source {
     ($then:ident) => {
         $then! {

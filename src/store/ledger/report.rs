@@ -49,7 +49,8 @@ impl Store {
         self.reports.run(move |db| jobs(&*db.transaction()?, &span, &BTreeSet::new())).await
     }
 
-    /// Returns the gaps of a span, oldest first: times in which a device was not monitored or its energy is unknown.
+    /// Returns the gaps of a span, oldest first: times in which a device was not monitored or the device's energy is
+    /// unknown.
     pub async fn gaps(&self, span: &Slot) -> Result<Vec<Gap>, StoreError> {
         let span = *span;
         self.short_reads.run(move |db| gaps(&*db.transaction()?, &span)).await
@@ -309,7 +310,8 @@ fn balances(tx: &Connection, span: &Slot) -> Result<Vec<DeviceBalance>, StoreErr
     Ok(sums.into_values().collect())
 }
 
-/// Returns the gaps of a span, oldest first: times in which a device was not monitored or its energy is unknown.
+/// Returns the gaps of a span, oldest first: times in which a device was not monitored or the device's energy is
+/// unknown.
 fn gaps(tx: &Connection, span: &Slot) -> Result<Vec<Gap>, StoreError> {
     let sql =
         format!("SELECT {INTERVAL} FROM intervals WHERE source = 'counter_gap' AND start_us >= ?1 AND start_us < ?2");

@@ -52,7 +52,7 @@ pub struct Broken {
     pub by: Excess,
 }
 
-/// Circumstance in which a promise is broken; the sentence about the broken promise names it.
+/// Circumstance in which a promise is broken; the sentence about the broken promise names the circumstance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Circumstance {
     /// No plan keeps all promises about time, so the job runs at full speed; under the external cap given, if there is

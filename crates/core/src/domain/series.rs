@@ -146,7 +146,7 @@ impl<V: Clone> TimeSeries<V> {
         self.points.extend(newer.cloned());
     }
 
-    /// Returns the points that overlap `span`, cut to it.
+    /// Returns the points that overlap `span`, cut to `span`.
     pub fn within(&self, span: &Slot) -> Self {
         let points = self.overlapping(span).iter();
         Self { points: points.filter_map(|(s, v)| Some((s.intersection(span)?, v.clone()))).collect() }

@@ -248,7 +248,7 @@ pub struct Forecast<V = GramsPerKwh> {
     /// Provenance of the values.
     #[serde(default)]
     pub provenance: Provenance,
-    /// Values for planning: for each slot, what was forecast or known before it began.
+    /// Values for planning: for each slot, what was forecast or known before the slot began.
     pub expected: TimeSeries<Quoted<V>>,
     /// Actual values of past slots.
     pub actual: TimeSeries<Quoted<V>>,

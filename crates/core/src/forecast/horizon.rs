@@ -12,20 +12,24 @@ use crate::units::{GramsPerKwh, Seconds};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// Published by the source and not corrected, for lack of data about its recent errors.
+    /// The source published the value; it is not corrected, for lack of data about the source's recent errors.
     Given,
-    /// Published by the source, corrected for its recent errors and blended with the local forecaster.
+    /// The source published the value; it is corrected for the source's recent errors and blended with the local
+    /// forecaster.
     Corrected,
-    /// Gap in the source's forecast, filled from the same time of day on the nearest known day.
+    /// The slot lies in a gap of the source's forecast; it is filled from the same time of day on the nearest known
+    /// day.
     FilledFromOtherDay,
-    /// Gap in the source's forecast or time beyond its end, filled from neighbouring values or the mean of all values.
+    /// The slot lies in a gap of the source's forecast or beyond the forecast's end; it is filled from neighbouring
+    /// values or the mean of all values.
     FilledFromNeighbours,
-    /// Value of the local forecaster from actual values at most a day old, beyond the end of the source's forecast or
-    /// without one.
+    /// The local forecaster made the value from actual values at most a day old; the slot lies beyond the end of the
+    /// source's forecast, or there is no such forecast.
     Local,
-    /// Daily profile of actual values more than a day old, or of other days of the source's forecast.
+    /// The value comes from the daily profile of actual values more than a day old, or of other days of the source's
+    /// forecast.
     DailyShape,
-    /// Configured constant, used without any data.
+    /// The value is the configured constant, for lack of any data.
     Constant,
 }
 

@@ -35,16 +35,16 @@ pub struct GpuUsage {
 /// Rule by which a device's energy over an interval is divided.
 #[derive(Clone, Debug)]
 pub enum AttributionRule {
-    /// For a GPU: by the jobs that are registered on it.
+    /// The energy of a GPU is divided between the jobs that are registered on the GPU.
     Holders {
         /// Jobs on the GPU.
         jobs: Vec<JobId>,
         /// True if a process that belongs to no registered job runs on the GPU.
         unknown_user: bool,
-        /// Measured usage of the GPU by processes; absent unless it is known for all jobs.
+        /// Measured usage of the GPU by processes; absent unless the usage is known for all jobs.
         used: Option<GpuUsage>,
     },
-    /// For a CPU package or its memory: by CPU time of the jobs' processes.
+    /// The energy of a CPU package or of its memory is divided by the CPU time of the jobs' processes.
     CpuTime(CpuTime),
 }
 

@@ -35,7 +35,8 @@ pub fn to_roll_up(closes: impl IntoIterator<Item = (i64, DateTime<Utc>)>, before
     Some((first, old.last().unwrap_or(first)))
 }
 
-/// A device's energy by its energy counter, to be compared with the sum of its recorded rows; in millijoules.
+/// Energy of a device as the device's energy counter shows it, to be compared with the sum of the device's recorded
+/// rows; in millijoules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// Last reading whose energy is recorded in rows.

@@ -17,7 +17,7 @@ pub struct CompletedWork {
     pub active: Seconds,
     /// Time in the job's own pauses, not in those that wattune requested.
     pub stalled: Seconds,
-    /// Energy that the job would use in its own pauses at the limit that it is compared with.
+    /// Energy that the job would use in its own pauses at the limit with which the job is compared.
     pub stalled_energy: Joules,
     /// Number of samples that the job completed.
     pub samples: Samples,

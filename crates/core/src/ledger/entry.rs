@@ -149,7 +149,7 @@ impl Default for Boundary {
 /// of all resources ToR.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Embodied {
-    /// Total embodied emissions of one GPU with its part of the node, in grams of CO2 equivalent.
+    /// Total embodied emissions of one GPU, including those of the GPU's part of the node, in grams of CO2 equivalent.
     pub per_gpu_g: f64,
     /// Expected lifetime, in seconds.
     pub life_s: f64,
@@ -334,8 +334,8 @@ pub struct Settlement {
     pub parts: Vec<Part>,
 }
 
-/// Energy of one share (owner) of a device in an hour, split over the times of the hour's carbon intensities, and its
-/// emissions.
+/// Energy of one share (owner) of a device in an hour, split over the times of the hour's carbon intensities, and the
+/// emissions of that energy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// Device that used the energy.
@@ -415,16 +415,16 @@ pub struct Lost {
 /// Digest of a job's data; the data itself is stored in the database outside the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFacts {
-    /// Time of the job's registration, or of its end.
+    /// Time of the job's registration, or of the job's end.
     pub at: DateTime<Utc>,
     /// Job whose data the digest covers.
     pub job: JobId,
-    /// SHA-256 of the job's data at registration (name, GPUs, labels, all else), or of its progress and the reason for
-    /// its end.
+    /// SHA-256 of the job's data at registration (name, GPUs, labels, all else), or of the job's progress and the
+    /// reason for the job's end.
     pub facts: Digest,
 }
 
-/// A change of a GPU's power limit that was requested, and the limit that it resulted in.
+/// A change of a GPU's power limit that was requested, and the limit that resulted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Control {
     /// Time of the request.

@@ -27,7 +27,7 @@ const PEAKS: f64 = 1.5;
 /// Time by which a counter may lag behind the energy used: drivers update it 10 to 50 times a second, some less often.
 const GRANULARITY: Seconds = Seconds::new(0.5);
 
-/// State of an energy meter: energy since its first reading, by method of measurement. Sums are exact.
+/// State of an energy meter: energy since the meter's first reading, by method of measurement. Sums are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metered {
     /// Increases of the counter over monitored time.
@@ -42,7 +42,7 @@ pub struct Metered {
     /// Number of times that an unknown amount of energy was lost: by a counter reset, an implausible reading or a
     /// change to another counter.
     pub lost: u32,
-    /// Number of times that a GPU without a counter was not read for so long that its energy is unknown.
+    /// Number of times that a GPU without a counter was not read for so long that the energy of that time is unknown.
     pub unread: u32,
     /// Energy that was integrated from power while the counter was absent, and that the counter's next increase will
     /// include again.

@@ -34,8 +34,8 @@ pub struct OpenInterval {
 }
 
 impl OpenInterval {
-    /// Opens the first interval of a device. `metered` is the state of the device's meter; its energy was used before
-    /// and is not part of the interval.
+    /// Opens the first interval of a device. `metered` is the state of the device's meter; the energy in it was used
+    /// before and is not part of the interval.
     pub fn open(device: DeviceId, now: Now, metered: Metered) -> Self {
         Self { device, start: to_micros(now.utc), since: now.monotonic, metered, earlier_rules: Vec::new() }
     }

@@ -79,7 +79,7 @@ pub struct ReferencePeriod {
 /// energy effect and the timing effect add up to the reduction of emissions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
-    /// Time that the job would have taken at the reference, including its own pauses.
+    /// Time that the job would have taken at the reference, including the job's own pauses.
     pub time_at_reference_s: Seconds,
     /// Energy that the job would have used at the reference.
     pub energy_at_reference_j: Joules,

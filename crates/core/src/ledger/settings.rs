@@ -32,7 +32,8 @@ pub struct Settings {
     pub contract_g_per_kwh: Option<GramsPerKwh>,
     /// Name of the electricity contract.
     pub contract_source: Option<String>,
-    /// Embodied emissions of one GPU with its part of the node, in grams of CO2 equivalent: 1000 to 10⁹.
+    /// Embodied emissions of one GPU, including those of the GPU's part of the node, in grams of CO2 equivalent: 1000
+    /// to 10⁹.
     pub embodied_per_gpu_g: Option<f64>,
     /// Expected lifetime of the hardware in years: 0.1 to 100.
     pub embodied_life_years: Option<f64>,

@@ -15,8 +15,8 @@ use crate::units::{GramsCo2e, GramsPerKwh, Joules, Micrograms, Millijoules};
 const MIN_ENERGY: Joules = Joules::new(3.6);
 
 /// Splits the energy of rows over the times of the carbon intensities `factors`, which are in time order and do not
-/// overlap, and sums it by device, share (owner) and method of measurement. Power is assumed to be constant within a
-/// row.
+/// overlap, and sums the energy by device, share (owner) and method of measurement. Power is assumed to be constant
+/// within a row.
 pub fn parts(rows: &[Interval], factors: &[Factor]) -> Vec<Part> {
     let mut parts: BTreeMap<_, Part> = BTreeMap::new();
     for row in rows {
@@ -97,7 +97,8 @@ pub fn carbon(part: &Part, factors: &[Factor]) -> Micrograms {
     Micrograms::from_grams(each.sum::<GramsCo2e>())
 }
 
-/// Total of energy, also by finality of its carbon intensities, and its emissions. Sums are exact.
+/// Total energy, the same energy by the finality of the carbon intensities used for it, and total emissions. Sums are
+/// exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Total {
     /// Total energy, with and without a carbon intensity.

@@ -43,7 +43,7 @@ pub enum Reason {
         /// True if the job has a deadline or a maximum slowdown, for which measuring other settings takes too long.
         lacks_time: bool,
     },
-    /// No work is due now, so each slot runs at its point of lowest cost per sample.
+    /// No work is due now, so in each slot the job runs at the point with the lowest cost per sample.
     LeastCostPerSample {
         /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
@@ -69,12 +69,12 @@ pub enum Reason {
         /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
     },
-    /// The work ends in this slot, which runs at its point of lowest cost per sample.
+    /// The work ends in this slot, in which the job runs at the point with the lowest cost per sample.
     Last {
         /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
     },
-    /// The slot's intensity is below the plan's mean, so the job runs faster than in its slowest slots.
+    /// The slot's intensity is below the plan's mean, so the job runs faster than in the plan's slowest slots.
     Faster {
         /// Carbon intensity of the slot; if `priced`, the weighted cost of a kilowatt-hour of carbon and price in the
         /// slot.
@@ -86,7 +86,7 @@ pub enum Reason {
         /// Marginal costs at the point.
         margin: Margin,
     },
-    /// The slot's intensity is above the plan's mean, so the job runs slower than in its fastest slots.
+    /// The slot's intensity is above the plan's mean, so the job runs slower than in the plan's fastest slots.
     Slower {
         /// Carbon intensity of the slot; if `priced`, the weighted cost of a kilowatt-hour of carbon and price in the
         /// slot.
@@ -124,7 +124,7 @@ pub enum Reason {
         /// True if the joint plans meet the budget.
         kept: bool,
     },
-    /// Joint planning: neither the node's cap nor its carbon budget slows the job in this slot.
+    /// Joint planning: neither the node's cap nor the node's carbon budget slows the job in this slot.
     WithinSharedLimits {
         /// Carbon intensity of the slot.
         intensity: GramsPerKwh,

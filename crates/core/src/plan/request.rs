@@ -93,7 +93,7 @@ pub enum Weighing {
 
 impl Request<'_> {
     /// Returns the objective's promises (deadline, maximum slowdown, carbon budget) that apply: if the job's total work
-    /// is unknown, only those that can be checked without it.
+    /// is unknown, only those that can be checked without knowing the total work.
     pub fn promises(&self) -> impl Iterator<Item = Promise> + use<> {
         let is_known = self.work != Work::Unknown;
         self.objective.promises().filter(move |promise| is_known || !promise.needs_known_work())

@@ -132,8 +132,8 @@ pub struct Plan {
     pub expected: Expected,
     /// Result of checking the plan against the job's promises: deadline, maximum slowdown and carbon budget.
     pub verdict: Verdict,
-    /// End of the forecast if segments lie after it, which then assume the forecast's mean intensity; `None` if the
-    /// forecast covers the whole plan.
+    /// End of the forecast, if the plan has segments after that time; these assume the forecast's mean intensity.
+    /// `None` if the forecast covers the whole plan.
     pub extended_from: Option<DateTime<Utc>>,
     /// Quantities that make up the cost of energy: carbon, with or without the electricity price.
     pub weighing: Weighing,

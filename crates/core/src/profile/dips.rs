@@ -37,7 +37,7 @@ impl Reading {
     }
 }
 
-/// Time and energy of power dips, which count as pauses of the job if its progress confirms them.
+/// Time and energy of power dips, which count as pauses of the job if the job's progress confirms them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Dip {
     /// Total duration.

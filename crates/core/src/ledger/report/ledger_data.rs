@@ -74,7 +74,7 @@ pub struct BoundaryPeriod {
     pub sums: Vec<Sum>,
 }
 
-/// Time in which a device was not monitored, or in which its energy is unknown.
+/// Time in which a device was not monitored, or in which the device's energy is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
     /// Device that was not monitored, or whose energy is unknown.
@@ -119,7 +119,7 @@ pub struct Restatement {
 pub struct Version {
     /// Highest version of any hour; 0 if no emissions were computed yet.
     pub highest: u32,
-    /// Number of versions of all hours together; each new version increases it.
+    /// Number of versions of all hours together; each new version increases this number.
     pub settlements: u64,
     /// Number of hours with more than one version.
     pub resettled_hours: u64,

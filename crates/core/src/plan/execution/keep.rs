@@ -21,10 +21,11 @@ const NEGLIGIBLE: f64 = 1e-6;
 /// Returns the new plan, or the current one (`old`) continued from now if the new plan is not cheaper by more than the
 /// fraction `better_by`. `request` is the input from which the new plan was made.
 ///
-/// The current plan keeps its settings at their times. If the job's throughput or remaining work has changed since it
-/// was made, the plan's end moves to the time at which the work is done; work that would be missing at the latest end
-/// is made up by running at full speed before it. The current plan is dropped if it would violate a constraint, uses a
-/// setting that is no longer allowed, was not optimal when made, or deviates from the remaining work by more than 1 %.
+/// The current plan keeps its settings at their times. If the job's throughput or remaining work has changed since the
+/// current plan was made, the plan's end moves to the time at which the work is done; work that would be missing at the
+/// latest end is made up by running at full speed before it. The current plan is dropped if it would violate a
+/// constraint, uses a setting that is no longer allowed, was not optimal when made, or deviates from the remaining work
+/// by more than 1 %.
 #[must_use]
 pub fn keep_if_nearly_as_good(old: &Plan, new: Plan, request: &Request<'_>, better_by: f64) -> Plan {
     let Some((mut carried, cost, of_new)) = carry_on(old, &new, request) else { return new };

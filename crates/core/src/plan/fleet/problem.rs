@@ -39,11 +39,11 @@ pub struct FleetJob {
     /// Power that a cap counts for the job's GPUs after the job's end. Values above the job's lowest limit count as the
     /// lowest limit.
     pub at_rest: Watts,
-    /// Intensity that the objective uses in each slot, such as a mixture of carbon and price; `None` if it is the
-    /// carbon intensity.
+    /// Intensity that the objective uses in each slot, such as a mixture of carbon and price; `None` if that is the
+    /// carbon intensity itself.
     pub weighed: Option<Vec<GramsPerKwh>>,
-    /// True for each slot in which the job pauses: it is then at its lowest limit, and the energy of the pause is not
-    /// part of this problem. Empty if the job never pauses.
+    /// True for each slot in which the job pauses: the job is then at its lowest limit, and the energy of the pause is
+    /// not part of this problem. Empty if the job never pauses.
     pub pauses: Vec<bool>,
 }
 
