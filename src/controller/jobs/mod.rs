@@ -121,7 +121,7 @@ impl Jobs {
             let Some(profiler) = job.profiler.as_mut().filter(|p| p.uses_clocks()) else { continue };
             let why = job.spec.gpus.iter().find_map(|id| gpus.get(id)?.why_no_clocks());
             let Some(why) = why else { continue };
-            tracing::warn!(job.id = %job.id, "job {}: power limits alone from now on: {why}", job.id);
+            tracing::warn!(job.id = %job.id, "job {}: wattune sets only power limits from now on and locks no clocks: {why}", job.id);
             profiler.disable_clocks();
             // The plan may contain operating points with locked clocks.
             job.plan = None;

@@ -115,7 +115,7 @@ fn search(library: Arc<Library>, opened: BTreeSet<GpuId>) -> Receiver<Box<dyn Gp
     };
     // Without the thread, GPUs that become usable later are used only after the next start of the daemon.
     if let Err(error) = thread::Builder::new().name("gpu-search".into()).spawn(body) {
-        tracing::error!(%error, "cannot start the thread that looks for lost GPUs; one that returns is used only after a restart of the daemon");
+        tracing::error!(%error, "cannot start the thread that looks for lost GPUs; a GPU that returns is used only after a restart of the daemon");
     }
     found
 }

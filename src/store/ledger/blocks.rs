@@ -77,7 +77,8 @@ fn close_block(db: &mut Connection, at: DateTime<Utc>) -> Result<Option<Close>, 
     let balances = balances(&cells, &gained);
     for off in balances.iter().filter(|b| b.difference_mj != 0) {
         tracing::error!(
-            device = %off.device, block, difference_mj = off.difference_mj, "recorded energy of the closed block differs from the energy counter's increase"
+            device = %off.device, block, difference_mj = off.difference_mj,
+            "energy recorded between two closes of the ledger differs from the increase of the device's energy counter"
         );
     }
     store_balances(&tx, block, at, &balances)?;

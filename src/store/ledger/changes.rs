@@ -132,7 +132,8 @@ impl Changes {
             let sql = "SELECT end_us FROM intervals WHERE device = ?1 ORDER BY id DESC LIMIT 1";
             let until = rows::optional(tx, sql, [device], rows::first)?;
             let why = format!(
-                "the database was changed by another program: its checkpoint {why}; what its counter gained since is unknown"
+                "the database was changed by another program: its checkpoint (the counter reading up to which energy is \
+                 recorded) {why}; the energy used since the last recorded interval is unknown"
             );
             append_lost(tx, device, until, now, &why)?;
             // The stored open interval is deleted too, because it continues from the changed checkpoint.
@@ -140,7 +141,9 @@ impl Changes {
             rows::execute(tx, "DELETE FROM checkpoints WHERE device = ?1", [device])?;
         }
         if let Some(why) = self.record {
-            tracing::error!("the database was changed by another program: the record of the open block {why}");
+            tracing::error!(
+                "the database was changed by another program: the record of the open block (intervals since the last close) {why}"
+            );
         }
         if let Some(why) = &self.rows {
             tracing::error!("the database was changed by another program: {why}");

@@ -97,7 +97,7 @@ impl RecurringConnection {
         tokio::task::spawn_blocking(move || {
             let Some(log) = log.as_ref() else { return };
             if let Err(error) = log.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
-                tracing::warn!(%error, "checkpoint of the write-ahead log failed");
+                tracing::warn!(%error, "cannot copy SQLite's write-ahead log into the database");
             }
         });
     }

@@ -54,7 +54,7 @@ pub enum Reason {
         intensity: GramsPerKwh,
         /// Slowdown over the job's life; 0.1 is 10 %.
         slowdown: f64,
-        /// The promise that sets the speed; `None` if the speed is that of the lowest cost per sample.
+        /// The promise that sets the speed; `None` if the job runs at the speed with the lowest cost per sample.
         promise: Option<Promise>,
     },
     /// All slots run at the fastest point, and the plan ends just at the latest end that a promise allows.

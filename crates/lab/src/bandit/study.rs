@@ -12,7 +12,8 @@ use wattune_core::bandit::Cost;
 
 /// The recurrences of a job: how its runs are started.
 pub enum Recurrences<'a> {
-    /// One after the other: the number of recurrences (first), and a switch to other traces (second), if there is one.
+    /// The recurrences follow one another: their number (first), and a switch to other traces (second), if there is
+    /// one.
     InTurn(u32, Option<Switch>),
     /// By submissions that may overlap: name of a group (first), and the group's submissions in the order of their
     /// starts (second).

@@ -12,8 +12,8 @@ use crate::ledger::entry::Factor;
 use crate::ledger::settlement::parts;
 use crate::ledger::{Interval, Total};
 
-/// Returns the number of the block after which the energy of an hour is in no settlement: that of the last block
-/// (intervals of about an hour) in the hour's settlement (stored emissions), `through_block`, or 0 without a
+/// Returns the number of the last block (intervals of about an hour) whose energy the hour's settlement (stored
+/// emissions) contains; later blocks may have energy that it lacks. That number is `through_block`, or 0 without a
 /// settlement. Returns `None` if the settlement contains all energy of the hour. `why` is the reason why the hour waits
 /// for a new settlement.
 pub fn unsettled_after(why: DueReason, through_block: Option<u64>) -> Option<u64> {
