@@ -15,8 +15,8 @@ pub enum Recurrences<'a> {
     /// The recurrences follow one another: their number (first), and a switch to other traces (second), if there is
     /// one.
     InTurn(u32, Option<Switch>),
-    /// By submissions that may overlap: name of a group (first), and the group's submissions in the order of their
-    /// starts (second).
+    /// Submissions, which may overlap, start the runs: name of a group (first), and the group's submissions in the
+    /// order of their starts (second).
     Overlapping(Vec<(String, Vec<&'a Submission>)>),
 }
 
