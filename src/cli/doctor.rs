@@ -273,7 +273,7 @@ fn carbon_budget(settings: &Settings) -> Vec<Finding> {
         return vec![finding(
             what,
             Verdict::Limited,
-            "the budget's time span is over; configure another one, or remove it",
+            "the budget period is over; configure another one, or remove [carbon_budget]",
         )];
     };
     let detail = format!(

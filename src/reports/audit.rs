@@ -112,14 +112,16 @@ pub struct GapView {
 /// of the hour is a new version that replaces the previous one.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct VersionView {
-    /// The highest version of the settlement (computed emissions) of any hour; 0 before the first settlement.
+    /// The highest version of the settlement (computed emissions) of any hour of the report's span; 0 before the first
+    /// settlement.
     pub highest: u32,
     /// The number of settlements (computations of an hour's emissions) for hours of the report's span, all versions
     /// included.
     pub settlements: u64,
-    /// The number of hours whose emissions were computed more than once.
+    /// The number of hours of the report's span whose emissions were computed more than once.
     pub resettled_hours: u64,
-    /// The time at which the emissions of an hour were last computed again; absent if that never happened.
+    /// The time at which the emissions of an hour of the report's span were last computed again; absent if that never
+    /// happened.
     pub last_restated_at: Option<DateTime<Utc>>,
     /// The change of an hour's emissions above which the hour is listed as restated.
     pub threshold_pct: f64,

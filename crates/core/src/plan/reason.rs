@@ -119,7 +119,7 @@ pub enum Reason {
     LimitedByBudget {
         /// Carbon intensity of the slot.
         intensity: GramsPerKwh,
-        /// End of the time span that the budget covers.
+        /// End of the budget period.
         until: DateTime<Utc>,
         /// True if the joint plans meet the budget.
         kept: bool,

@@ -43,7 +43,7 @@ impl Member<'_> {
 pub struct Shared<'a> {
     /// The node's cap less the limits of all GPUs that belong to no member, W. Times without a value are not capped.
     pub cap: &'a TimeSeries<Watts>,
-    /// Emissions that all jobs together may still cause within each time span; unlimited at other times.
+    /// Emissions that all jobs together may still cause within each budget period; unlimited at other times.
     pub carbon_budget: Option<&'a TimeSeries<GramsCo2e>>,
 }
 

@@ -29,7 +29,7 @@ pub enum SharedViolation {
     },
     /// Emissions of all jobs exceed the node's carbon budget.
     SharedBudget {
-        /// Time span that the budget covers.
+        /// Budget period.
         during: Slot,
         /// Excess over the budget.
         by: GramsCo2e,

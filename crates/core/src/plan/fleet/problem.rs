@@ -77,7 +77,7 @@ pub struct FleetProblem {
     pub(super) slots: Vec<PlanSlot>,
     pub(super) caps: Vec<Option<Watts>>,
     pub(super) jobs: Vec<FleetJob>,
-    /// Maximum emissions of all jobs together within each time span.
+    /// Maximum emissions of all jobs together within each budget period.
     pub(super) carbon_budgets: TimeSeries<GramsCo2e>,
     /// Preferred minimum duration of a part of a slot, in which all limits are constant.
     pub(super) shortest: Seconds,
@@ -86,7 +86,7 @@ pub struct FleetProblem {
 impl FleetProblem {
     /// Creates a problem. `slots` are contiguous and the first starts now; `caps` has for each slot the maximum sum of
     /// these jobs' limits at any instant, `None` without a cap; `carbon_budgets` is the maximum of all jobs' emissions
-    /// within each time span (a slot belongs to the span in which it starts).
+    /// within each budget period (a slot belongs to the period in which the slot starts).
     ///
     /// # Errors
     /// For invalid input. A problem whose constraints cannot all be kept is valid input; the solver reports the
@@ -131,7 +131,7 @@ impl FleetProblem {
         Some((self.carbon_budgets.points()[budget].0.end(), !solution.breaches.iter().any(broken)))
     }
 
-    /// Returns the emissions of all jobs within the time span of each shared carbon budget; `grams` returns their
+    /// Returns the emissions of all jobs within the period of each shared carbon budget; `grams` returns their
     /// emissions in a slot.
     pub(super) fn within_budgets(&self, grams: impl Fn(usize) -> GramsCo2e) -> Vec<GramsCo2e> {
         let mut sums = vec![GramsCo2e::ZERO; self.carbon_budgets.points().len()];
