@@ -156,7 +156,7 @@ pub trait Node: Send {
     /// Reads the CPU time of the node and of all followed jobs.
     fn usage(&mut self) -> Usage;
 
-    /// Returns the processes or the control group that a job named, after a check that they exist.
+    /// Checks that the processes or the control group that a job named exist, and returns them.
     fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob>;
 
     /// Starts to count a job's CPU time (to follow the job); earlier use by the job's processes does not count.

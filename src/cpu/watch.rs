@@ -105,7 +105,7 @@ impl CpuHandle {
             };
             // Without the thread, the CPUs are never read; the status API reports this.
             if let Err(error) = std::thread::Builder::new().name("cpu".into()).spawn(body) {
-                tracing::error!(%error, "cannot start the thread that reads CPU energy, which is not recorded");
+                tracing::error!(%error, "cannot start the thread that reads CPU energy; CPU energy is not recorded");
             }
         }
         handle
@@ -133,7 +133,7 @@ impl CpuHandle {
         }
     }
 
-    /// Reads everything now and returns the new state. Blocks: not for async tasks.
+    /// Reads everything now and returns the new state. Blocks the calling thread: not for async tasks.
     pub fn sample(&self) -> Arc<Observation> {
         let observed = lock(&self.worker).sample(&*self.clock);
         *lock(&self.observed) = observed.clone();
@@ -146,7 +146,7 @@ impl CpuHandle {
         lock(&self.worker).node.resolve(claim)
     }
 
-    /// Counts a job's CPU time from now on. Blocks: not for async tasks.
+    /// Counts a job's CPU time from now on. Blocks the calling thread: not for async tasks.
     pub fn follow(&self, job: &JobId, processes: &Processes) {
         let mut worker = lock(&self.worker);
         worker.node.follow(job, processes);
@@ -154,7 +154,7 @@ impl CpuHandle {
         *lock(&self.observed) = observed;
     }
 
-    /// Stops counting a job's CPU time. Blocks: not for async tasks.
+    /// Stops counting a job's CPU time. Blocks the calling thread: not for async tasks.
     pub fn unfollow(&self, job: &JobId) {
         lock(&self.worker).node.unfollow(job);
     }

@@ -15,7 +15,7 @@ impl Controller {
         let now = self.now().utc;
         let (id, slot) = (event.id.clone(), event.slot);
         let announced = self.cap.announce(event, &self.store, now).await?;
-        tracing::info!(caller = %by, "demand-response event {id} from {slot}: announced");
+        tracing::info!(caller = %by, "demand-response event {id} announced for {slot}");
         self.follow_cap().await;
         Ok(announced)
     }
@@ -27,7 +27,7 @@ impl Controller {
     pub async fn withdraw(&mut self, id: &EventId, by: Caller) -> Result<EventView, ControlError> {
         let now = self.now().utc;
         let withdrawn = self.cap.withdraw(id, &self.store, now).await?;
-        tracing::info!(caller = %by, "demand-response event {id}: withdrawn");
+        tracing::info!(caller = %by, "demand-response event {id} withdrawn");
         self.follow_cap().await;
         Ok(withdrawn)
     }
