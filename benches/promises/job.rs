@@ -127,6 +127,11 @@ impl Job {
         }
     }
 
+    /// The work that it does in this time at the original limit.
+    pub(crate) fn work_in(&self, span: Seconds) -> Samples {
+        self.rate * span
+    }
+
     /// The work that it has to do.
     pub(crate) fn total(&self) -> Samples {
         self.total

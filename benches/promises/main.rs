@@ -5,9 +5,11 @@
 //!     cargo run --release --example promises -- ../shared/data short [seed]
 //!     cargo run --release --example promises -- ../shared/data long [jobs] [seed]
 //!     cargo run --release --example promises -- ../shared/data ten [seeds]
+//!     cargo run --release --example promises -- ../shared/data rare [seeds]
 //!
 //! `short` are all combinations of up to half an hour, `long` are drawn at random from 8 and 64 hours, `ten` compares what
-//! jobs of ten minutes save with the best constant mix of limits. With `SHOW` in the environment each run beyond its
+//! jobs of ten minutes save with the best constant mix of limits, `rare` compares jobs of 8 hours that report as training
+//! frameworks do (every 5 s, in whole batches of work, from step 40 000 on) with jobs that report every second. With `SHOW` in the environment each run beyond its
 //! bound is listed; `THREADS` bounds the threads.
 
 mod job;
@@ -56,11 +58,29 @@ pub(crate) struct Case {
     pub(crate) every: Seconds,
     /// Whether it pauses for evaluations.
     pub(crate) pauses: bool,
+    /// Whether it reports as training frameworks do, or may be compared with a job that does: pauses are evaluations of a
+    /// minute each, and nothing is left out while the job is long.
+    pub(crate) framework: Option<Framework>,
     /// The slowdown that it allows.
     pub(crate) budget: f64,
     /// Seed of all that is drawn.
     pub(crate) seed: u64,
 }
+
+/// How a training framework reports.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Framework {
+    /// Each report has the exact count.
+    Exact,
+    /// Counts are of whole lumps of work (gradient accumulation, prefetched batches), reports are late at random, and the
+    /// run goes on from a checkpoint.
+    Lumps,
+}
+
+/// Work after which a framework counts again, in seconds at the original limit.
+const LUMP: Seconds = Seconds::new(4.0);
+/// Count at which a resumed run begins, in seconds of work at the original limit.
+const RESUMED: Seconds = Seconds::new(40_000.0);
 
 /// How one run of a case came out.
 #[derive(Clone, Debug)]
@@ -86,7 +106,8 @@ fn main() -> anyhow::Result<()> {
         "short" => short(number(2, 1)?),
         "long" => long(number(2, 200)?, number(3, 1)?),
         "ten" => ten(number(2, 20)?),
-        other => bail!("{other:?} is not known; there are short, long and ten"),
+        "rare" => rare(number(2, 20)?),
+        other => bail!("{other:?} is not known; there are short, long, ten and rare"),
     };
     let (next, found) = (Mutex::new(cases.iter()), Mutex::new(Vec::new()));
     let worker = || -> anyhow::Result<()> {
@@ -106,6 +127,7 @@ fn main() -> anyhow::Result<()> {
     let found = found.into_inner()?;
     match what {
         "ten" => table::savings(&traces, &found),
+        "rare" => table::rare(&found),
         _ => table::promises(&found),
     }
 }
@@ -124,6 +146,7 @@ fn short(seed: u64) -> Vec<Case> {
                             noise,
                             every: Seconds::new(every),
                             pauses,
+                            framework: None,
                             budget,
                             seed: seed * 10_000 + cases.len() as u64,
                         });
@@ -157,6 +180,7 @@ fn long(count: u64, seed: u64) -> Vec<Case> {
             noise: [0.0, 0.02, 0.05, 0.1][rng.random_range(0..4)],
             every: Seconds::new([1.0, 5.0, 10.0, 30.0][rng.random_range(0..4)]),
             pauses: rng.random_range(0..2) == 1,
+            framework: None,
             budget: [0.01, 0.03, 0.1][rng.random_range(0..3)],
             seed: seed * 1_000_000 + n,
         });
@@ -178,6 +202,7 @@ fn ten(seeds: u64) -> Vec<Case> {
                             noise,
                             every: Seconds::new(every),
                             pauses: false,
+                            framework: None,
                             budget,
                             seed,
                         });
@@ -187,6 +212,25 @@ fn ten(seeds: u64) -> Vec<Case> {
         }
     }
     cases
+}
+
+/// Jobs of 8 hours that report as frameworks do, and the same jobs with a report every second.
+fn rare(seeds: u64) -> Vec<Case> {
+    let each = (0..seeds).flat_map(|seed| {
+        let case = move |every, framework| Case {
+            workload: WORKLOADS[seed as usize % WORKLOADS.len()].into(),
+            duration: Seconds::new(8.0 * 3600.0),
+            noise: 0.02,
+            every: Seconds::new(every),
+            pauses: true,
+            framework: Some(framework),
+            budget: 0.03,
+            // With an even seed jobs state their own time, as all clients of wattune do.
+            seed: 2 * seed,
+        };
+        [case(5.0, Framework::Lumps), case(1.0, Framework::Exact)]
+    });
+    each.collect()
 }
 
 /// The curve of a case's workload on its GPU.
@@ -255,13 +299,15 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
     controller.tick().await;
     let mut rng = ChaCha8Rng::seed_from_u64(case.seed.wrapping_mul(7919));
     let mut outcomes = Vec::new();
-    for run in 0..RUNS {
+    for run in 0..if case.framework.is_some() { 2 } else { RUNS } {
         let seed = case.seed.wrapping_mul(1009) + run as u64;
-        let pauses = case.pauses.then(|| Pauses {
+        let drawn = Pauses {
             every: Seconds::new(rng.random_range(20.0..120.0)),
             length: Seconds::new(rng.random_range(5.0..60.0)),
             power: Watts::new(rng.random_range(30.0..120.0)),
-        });
+        };
+        let minute = Pauses { every: Seconds::new(600.0), length: Seconds::new(60.0), ..drawn };
+        let pauses = case.pauses.then_some(if case.framework.is_some() { minute } else { drawn });
         let job = Job::start(simulated.clone(), curve.clone(), SETTLING, case.duration, case.noise, pauses, seed);
         let daemon = Daemon { clock: &clock, controller: &mut controller, feed: &mut feed };
         outcomes.push(Outcome { run, ..once(daemon, job, case, max.watts(), &mut rng).await? });
@@ -290,13 +336,19 @@ async fn once(
     rng: &mut ChaCha8Rng,
 ) -> anyhow::Result<Outcome> {
     let Daemon { clock, controller, feed } = daemon;
+    let in_lumps = case.framework == Some(Framework::Lumps);
+    let (before, lump) = if in_lumps { (job.work_in(RESUMED), job.work_in(LUMP)) } else { Default::default() };
+    let counted = |job: &Job| match (in_lumps && !job.is_done(), lump) {
+        (true, lump) => before + lump * (job.done() / lump).floor(),
+        (false, _) => before + job.done(),
+    };
     let new = NewJob {
         name: JobName::new("job")?,
         processes: None,
         replaces: None,
         gpus: vec![GpuRef::Index(0)],
         batch_size: None,
-        work: Work::TotalSamples(job.total()),
+        work: Work::TotalSamples(job.total() + before),
         objective: Objective::slower_by(case.budget)?,
         lease: Some(Seconds::new(600.0)),
         control: true,
@@ -313,7 +365,7 @@ async fn once(
     let mut warned = false;
     while !job.is_done() {
         let now = clock.monotonic().since(begun);
-        let coarse = !profiling && case.duration > Seconds::new(7200.0);
+        let coarse = !profiling && case.duration > Seconds::new(7200.0) && case.framework.is_none();
         let due = tick_due.min(report_due) - now;
         let span = due.max(Seconds::ZERO).min(job.longest_step());
         if span > Seconds::ZERO {
@@ -322,9 +374,10 @@ async fn once(
         }
         let now = clock.monotonic().since(begun);
         if now + Seconds::new(1e-6) >= report_due {
-            report_due += if coarse { case.every.max(COARSE) } else { case.every };
+            let late = if in_lumps { case.every * rng.random_range(0.0..0.5) } else { Seconds::ZERO };
+            report_due = (report_due + if coarse { case.every.max(COARSE) } else { case.every }).max(now + late);
             if !(silent && job.is_pausing()) {
-                let report = ProgressReport::new(job.done(), own_clock.then_some(now));
+                let report = ProgressReport::new(counted(&job), own_clock.then_some(now));
                 let answer = controller.progress(&id, report).await?;
                 profiling = answer.phase == Phase::Profiling;
                 warned |= !answer.warnings.is_empty();
@@ -337,7 +390,7 @@ async fn once(
         }
     }
     let at = own_clock.then(|| clock.monotonic().since(begun));
-    let answer = controller.progress(&id, ProgressReport::new(job.done(), at)).await?;
+    let answer = controller.progress(&id, ProgressReport::new(counted(&job), at)).await?;
     let reported = answer.slowdown;
     controller.end(&id).await?;
     let (slowdown, saved) = (job.slowdown(), job.energy_saved(original));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use super::{Case, Outcome, curve, static_saving};
+use super::{Case, Framework, Outcome, curve, static_saving};
 
 /// Runs that count.
 const COUNTED: [usize; 3] = [0, 1, 4];
@@ -67,6 +67,50 @@ pub(crate) fn promises(found: &[(Case, Vec<Outcome>)]) -> anyhow::Result<()> {
     }
     if failed {
         bail!("a promise about slowdown is not kept as often or as nearly as it should be");
+    }
+    Ok(())
+}
+
+/// Points above the budget that a job that reports as frameworks do may have.
+const RARE_OVER: f64 = 0.1;
+/// Points of energy by which it may save less than with a report every second.
+const RARE_LESS: f64 = 0.3;
+
+/// Jobs that report as frameworks do, each beside the same job with a report every second.
+pub(crate) fn rare(found: &[(Case, Vec<Outcome>)]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let mut failed = false;
+    let mut less = Vec::new();
+    writeln!(out, "| workload | seed | run | slowdown % | saved % | each second: slowdown % | saved % |")?;
+    writeln!(out, "|---|---|---|---|---|---|---|")?;
+    let mut seeds: Vec<u64> = found.iter().map(|(case, _)| case.seed).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    for seed in seeds {
+        let of = |framework| found.iter().find(|(case, _)| case.seed == seed && case.framework == Some(framework));
+        let (Some((case, rare)), Some((_, exact))) = (of(Framework::Lumps), of(Framework::Exact)) else { continue };
+        for (rare, exact) in rare.iter().zip(exact) {
+            let pct = |part: f64| 100.0 * part;
+            writeln!(
+                out,
+                "| {} | {seed} | {} | {:.3} | {:.2} | {:.3} | {:.2} |",
+                case.workload,
+                rare.run + 1,
+                pct(rare.slowdown),
+                pct(rare.saved),
+                pct(exact.slowdown),
+                pct(exact.saved)
+            )?;
+            less.push(pct(exact.saved - rare.saved));
+            // Written so that a value that is no number fails too.
+            failed |= !(pct(rare.slowdown - case.budget) <= RARE_OVER);
+        }
+    }
+    let mean = less.iter().sum::<f64>() / less.len() as f64;
+    let most = less.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    writeln!(out, "saved less than with a report every second: {mean:.3} points in the mean, {most:.3} at most")?;
+    if failed || !(mean <= RARE_LESS) {
+        bail!("rare reports cost more slowdown or more of the saving than they may");
     }
     Ok(())
 }
