@@ -4,6 +4,7 @@ Keras has no entry point for callbacks and does not step PyTorch's optimizers, s
 callbacks as Keras makes it.
 """
 
+import collections
 import functools
 
 from keras.src.callbacks.callback import Callback
@@ -29,11 +30,17 @@ def install(module):
 
 
 class Progress(Callback):
-    """Counts batches, which Keras knows on the host; its optimizer's own counter may be on a device."""
+    """Counts batches, which Keras knows on the host; its optimizer's own counter may be on a device.
+
+    Keras may call `on_train_batch_end` from other threads and out of order, so batches are reported when the next one
+    begins, an evaluation begins, or the epoch ends.
+    """
 
     def __init__(self, params):
         super().__init__()
-        self.first_epoch, self.start, self.before, self.in_epoch = None, 0, 0, 0
+        self.first_epoch, self.start, self.before = None, 0, 0
+        # More than the threads that may overtake one another.
+        self.ended = collections.deque([0], maxlen=128)
         self.set_params(params)
 
     def set_model(self, model):
@@ -47,29 +54,44 @@ class Progress(Callback):
     @unseen
     def on_epoch_begin(self, epoch, logs=None):
         """Begins an epoch. In a resumed fit the first one is a later one."""
-        self.before += self.in_epoch
-        self.in_epoch = 0
+        self.before += max(self.ended)
+        self.ended.clear()
+        self.ended.append(0)
         if self.first_epoch is None:
             self.first_epoch = epoch
             self.start = self.before = epoch * (self.per_epoch or 0)
             _reporter.begin(self.start)
 
     @unseen
+    def on_train_batch_begin(self, batch, logs=None):
+        """Reports the batches before this one."""
+        self._report(batch)
+
+    @unseen
     def on_train_batch_end(self, batch, logs=None):
-        """Reports the batch; `batch` is the last one of several that were run as one."""
-        self.in_epoch = batch + 1
-        if _reporter.step(self.before + self.in_epoch):
-            _reporter.send(self._total(), "batches")
+        """Notes the batch. It is the last one of several if they were run as one."""
+        self.ended.append(batch + 1)
+
+    @unseen
+    def on_test_begin(self, logs=None):
+        """Reports all batches before an evaluation within a fit."""
+        if self.first_epoch is not None:
+            self._report(max(self.ended))
 
     @unseen
     def on_epoch_end(self, epoch, logs=None):
-        """Learns the length of epochs where Keras did not know it."""
-        self.per_epoch = self.per_epoch or self.in_epoch
+        """Reports the epoch, and learns the length of epochs where Keras did not know it."""
+        self._report(max(self.ended))
+        self.per_epoch = self.per_epoch or max(self.ended)
 
     @unseen
     def on_train_end(self, logs=None):
         """Reports the last batches."""
-        _reporter.finish()
+        _reporter.finish(self._total(), "batches")
+
+    def _report(self, batches):
+        if _reporter.step(self.before + batches):
+            _reporter.send(self._total(), "batches")
 
     def _total(self):
         if not self.epochs or not self.per_epoch:

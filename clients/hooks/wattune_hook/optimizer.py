@@ -31,15 +31,17 @@ _window_ends_s = 0.0
 class _Counter:
     """The steps of one optimizer, which it does not keep alive."""
 
-    __slots__ = ("name", "optimizer", "steps", "begun", "score", "seen", "aside")
+    __slots__ = ("name", "optimizer", "steps", "begun", "open", "score", "seen", "aside")
 
     def __init__(self, optimizer, key):
         def drop(_, remove=_counters.pop):
             remove(key, None)
 
         self.name, self.optimizer = type(optimizer).__name__, weakref.ref(optimizer, drop)
+        # `begun`: a step has begun and is not counted yet. `open`: calls of `step` that have begun and not ended.
+        self.steps, self.begun, self.open = 0, False, 0
         # `aside`: steps while the followed optimizer was stepping too. They are no progress of their own.
-        self.steps, self.begun, self.score, self.seen, self.aside = 0, False, 0.0, 0, 0
+        self.score, self.seen, self.aside = 0.0, 0, 0
 
 
 def install(module):
@@ -59,19 +61,23 @@ def _before_step(optimizer, _args, _kwargs):
     # torch.compile decides this at compile time and leaves nothing of the hook in the graph.
     if _torch.compiler.is_compiling():
         return
-    counter = _counters.get(id(optimizer))
-    if counter is not None:
+    try:
+        key = id(optimizer)
+        counter = _counters.get(key)
+        if counter is None:
+            counter = _counters[key] = _Counter(optimizer, key)
         counter.begun = True
+        counter.open += 1
+    except Exception:
+        pass  # an optimizer that takes no weak reference: it is not followed
 
 
 def _after_step(optimizer, _args, _kwargs):
-    if not _torch.compiler.is_compiling():
-        _count(optimizer, False)
-    elif _may_break_graph():
-        _count(optimizer, True)
+    if not _torch.compiler.is_compiling() or _may_break_graph():
+        _count(optimizer)
 
 
-def _count(optimizer, compiled):
+def _count(optimizer):
     """Counts a step of this optimizer."""
     global _window_ends_s
     try:
@@ -79,8 +85,11 @@ def _count(optimizer, compiled):
         counter = _counters.get(key)
         if counter is None:
             counter = _counters[key] = _Counter(optimizer, key)
-        elif not counter.begun and not compiled:
-            return  # the end of a `step` that called `super().step()`, which has been counted
+        elif counter.open:
+            counter.open -= 1
+            if not counter.begun:
+                return  # the end of a `step` that called `super().step()`, which has been counted
+        # None is open where the beginning was compiled and the end was not.
         counter.begun = False
         counter.steps += 1
         now = monotonic()

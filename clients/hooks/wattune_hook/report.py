@@ -13,10 +13,10 @@ _reporters = []
 class Reporter:
     """Reports the steps of one source. They may start anywhere; the count that is sent never goes backwards.
 
-    A `subordinate` reporter is silent once another one of this process has something to report.
+    A `subordinate` reporter is silent once a training has begun that another one of this process reports.
     """
 
-    __slots__ = ("source", "subordinate", "steps", "base", "at_s", "due_s", "sent", "total_steps", "detail")
+    __slots__ = ("source", "subordinate", "begun", "steps", "base", "at_s", "due_s", "sent", "total_steps", "detail")
 
     def __init__(self, source, subordinate=False):
         self.source, self.subordinate = source, subordinate
@@ -28,21 +28,19 @@ class Reporter:
 
     def forget(self):
         """Starts anew. A forked child must: the steps so far are its parent's."""
-        self.steps, self.base, self.at_s, self.due_s = 0, 0, None, 0.0
+        self.begun, self.steps, self.base, self.at_s, self.due_s = False, 0, 0, None, 0.0
         self.sent, self.total_steps, self.detail = None, None, None
 
     def begin(self, steps):
         """Says that a training begins at this count. A second one in this process goes on from the first one's end."""
         if self.at_s is not None:
             self.base += self.steps - steps
-        self.steps = steps
+        self.begun, self.steps, self.total_steps = True, steps, None
 
     def step(self, steps):
         """Takes the cumulative count right after a step. Returns whether it is time to send it."""
-        if steps == self.steps:
+        if steps <= self.steps:
             return False
-        if steps < self.steps:
-            self.begin(0)
         self.steps, self.at_s = steps, monotonic()
         return self.at_s >= self.due_s
 
@@ -50,7 +48,7 @@ class Reporter:
         """Sends the count and the time of the last step, with the count at the end if it is known."""
         self.due_s, self.sent = self.at_s + INTERVAL_S, self.base + self.steps
         self.total_steps, self.detail = total_steps, detail
-        if self.subordinate and any(not other.subordinate and other.at_s is not None for other in _reporters):
+        if self.subordinate and any(other.begun for other in _reporters):
             return
         if not is_reporting_rank():
             return
@@ -61,10 +59,10 @@ class Reporter:
             message["detail"] = detail
         send(message)
 
-    def finish(self):
+    def finish(self, total_steps=None, detail=None):
         """Sends the last steps if no message had them."""
         if self.at_s is not None and self.base + self.steps != self.sent:
-            self.send(self.total_steps, self.detail)
+            self.send(total_steps or self.total_steps, detail or self.detail)
 
 
 def is_reporting_rank():

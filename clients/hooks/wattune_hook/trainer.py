@@ -24,7 +24,7 @@ class TrainerProgress:
     @unseen
     def on_train_end(self, trainer, module):
         """Reports the last steps."""
-        _reporter.finish()
+        _reporter.finish(total_steps(trainer, module), unit(trainer, module))
 
 
 def counts_batches(trainer, module):
