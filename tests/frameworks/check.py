@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Unmodified training scripts of several frameworks under `wattune run`, and the hook that it brings into them.
+
+    tests/frameworks/check.py WATTUNE [ARGUMENTS OF PYTEST]
+
+Installs the frameworks of requirements.txt into a virtual environment, once, and runs the tests of this folder with it
+(pytest, since most of them are many small independent cases). The environment is at FRAMEWORKS_VENV, by default
+~/.cache/wattune-frameworks. It takes 6 GB: PyTorch's Linux wheel is CUDA's. Nothing here needs a GPU.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+VENV = pathlib.Path(os.environ.get("FRAMEWORKS_VENV") or pathlib.Path.home() / ".cache" / "wattune-frameworks")
+
+
+def prepare():
+    """Installs what is missing; a stamp in the environment says what it has."""
+    wanted = (HERE / "requirements.txt").read_text()
+    stamp = VENV / "requirements.txt"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    begun = time.monotonic()
+    subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+    install = [VENV / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, "--requirement", HERE / "requirements.txt"], check=True)
+    stamp.write_text(wanted)
+    print(f"installed the frameworks into {VENV} in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def main():
+    if len(sys.argv) < 2 or not os.access(sys.argv[1], os.X_OK):
+        sys.exit(__doc__)
+    prepare()
+    python = VENV / "bin" / "python"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WATTUNE_")}
+    environment["WATTUNE_BINARY"] = str(pathlib.Path(sys.argv[1]).resolve())
+    arguments = [python, "-m", "pytest", "-p", "no:cacheprovider", "--durations=8", HERE, *sys.argv[2:]]
+    sys.exit(subprocess.run(arguments, env=environment, cwd=HERE).returncode)
+
+
+if __name__ == "__main__":
+    main()
