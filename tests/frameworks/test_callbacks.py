@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from listener import SCRIPTS, run
 from test_hook import script
 
@@ -144,16 +143,15 @@ def test_keras_script(listener):
     assert counts(ran, "keras") == (400, 400)
 
 
-@pytest.mark.parametrize("per_execution", [1, 4])
-def test_keras_resumed(listener, per_execution):
-    """A fit that begins with a later epoch begins at step 40,000, with one batch or several as one step."""
-    ran = listener.run(KERAS + f"""
-model.compile(optimizer="adam", loss="mse", steps_per_execution={per_execution})
+def test_keras_resumed(listener):
+    """A fit that begins with a later epoch begins at step 40,000."""
+    ran = listener.run(KERAS + """
+model.compile(optimizer="adam", loss="mse")
 history = model.fit(x, y, batch_size=16, epochs=4003, initial_epoch=4000, verbose=0, validation_split=0.0)
 print(list(history.history), int(model.optimizer.iterations))
 """)
     assert counts(ran, "keras") == (40030, 40030)
-    assert ran.messages[0]["steps"] <= 40000 + 2 * per_execution
+    assert ran.messages[0]["steps"] == 40001
     assert ran.out == "['loss'] 30\n"
 
 
@@ -161,10 +159,10 @@ def test_keras_ends(listener):
     """Early stopping, epochs of unknown length, several fits in a process."""
     ran = listener.run(KERAS + """
 model.compile(optimizer="adam", loss="mse")
-stop = keras.callbacks.EarlyStopping("loss", patience=0, baseline=-1.0)
+stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9)
 model.fit(x, y, batch_size=16, epochs=50, verbose=0, callbacks=[stop])
 """)
-    assert counts(ran, "keras") == (10, 500)
+    assert counts(ran, "keras") == (20, 500)
     listener.messages.clear()
     ran = listener.run(KERAS + """
 model.compile(optimizer="adam", loss="mse")

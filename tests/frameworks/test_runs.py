@@ -23,9 +23,9 @@ def test_run(scene, name):
 
     # Seen by the daemon while it ran.
     assert run.sources - {None} == {run.source}, run.sources
-    assert {"profiling", "planned"} <= run.phases, run.story
-    assert len(run.limits) >= 3, run.story
-    assert min(run.planned_limits) < 300.0, run.story
+    assert {"profiling", "planned"} <= run.phases, "\n".join(run.story)
+    assert len(run.limits) >= 3, "\n".join(run.story)
+    assert min(run.planned_limits) < 300.0, "\n".join(run.story)
 
     # Accounted, and summed up for people and programs.
     summary, account = run.summary, run.summary["account"]

@@ -12,10 +12,12 @@ import sys
 import time
 import urllib.request
 
-# Set by the tests: the daemon's address, the GPU to look at, seconds per step at the largest limit.
+# Set by the tests: the daemon's address, the GPU to look at, seconds per step at the largest limit, and the time between
+# two posts of Hugging Face's Trainer if it is not its own.
 ADDRESS = os.environ.get("SLOWDOWN_DAEMON")
 GPU = os.environ.get("SLOWDOWN_GPU")
 STEP_S = float(os.environ.get("SLOWDOWN_STEP_S", "0"))
+POSTS_S = os.environ.get("SLOWDOWN_POSTS_S")
 ASK_EVERY_S = 0.1
 
 
@@ -56,6 +58,10 @@ def slow_down():
             slowdown()
 
         base_optimizer.BaseOptimizer.apply = apply_slowly
+    if POSTS_S:
+        from transformers.integrations import integration_utils
+
+        integration_utils.KubeflowCallback._MIN_UPDATE_INTERVAL = float(POSTS_S)
 
 
 if ADDRESS:
