@@ -33,8 +33,8 @@ def _run_next():
     this = sys.modules.pop(__name__, None)
     try:
         import sitecustomize  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "sitecustomize":
+    except ImportError as error:
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
         sys.modules[__name__] = this  # there is none: what Python imported stays this file
     finally:

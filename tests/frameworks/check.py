@@ -5,7 +5,10 @@
 
 Installs the frameworks of requirements.txt into a virtual environment, once, and runs the tests of this folder with it
 (pytest, since most of them are many small independent cases). The environment is at FRAMEWORKS_VENV, by default
-~/.cache/wattune-frameworks. With FRAMEWORKS_LONG=1 the Trainer runs ten minutes with posts every 5 s, as it does by itself. It takes 6 GB: PyTorch's Linux wheel is CUDA's. Nothing here needs a GPU.
+~/.cache/wattune-frameworks; it takes 6 GB, since PyTorch's Linux wheel is CUDA's. Nothing here needs a GPU.
+
+With FRAMEWORKS_LONG=1 the Trainer of Hugging Face runs for ten minutes, with its posts every 5 s as they are. Otherwise
+the tests have it post every second, since two minutes are too short to learn from posts every 5 s.
 """
 
 import os

@@ -19,7 +19,8 @@ class Manual(Module):
     def training_step(self, batch, _):
         for optimizer in self.optimizers():
             optimizer.zero_grad(); self.manual_backward(super().training_step(batch, _)); optimizer.step()
-    def configure_optimizers(self): return [torch.optim.Adam(self.parameters()), torch.optim.SGD(self.parameters(), 0.1)]
+    def configure_optimizers(self):
+        return [torch.optim.Adam(self.parameters()), torch.optim.SGD(self.parameters(), 0.1)]
 def trainer(**more):
     quiet = dict(logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
     return lightning.Trainer(accelerator="cpu", **{**quiet, **more})

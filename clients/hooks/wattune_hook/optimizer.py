@@ -20,6 +20,7 @@ DECAY = 0.8
 LEAD = 1.0
 
 _torch = None
+_compiler_obeys = False
 _reporter = None
 _counters = {}
 _followed = None
@@ -45,16 +46,31 @@ class _Counter:
 
 
 def install(module):
-    """Registers the hooks with the module `torch.optim.optimizer`. PyTorch before 1.13 does not have them."""
-    global _torch, _reporter
+    """Registers the hooks with the module `torch.optim.optimizer`.
+
+    A PyTorch without these hooks, or without a way to keep them out of compiled graphs (before 2.3), is not followed.
+    """
+    global _torch, _compiler_obeys, _reporter
     before, after = module.register_optimizer_step_pre_hook, module.register_optimizer_step_post_hook
     _torch = sys.modules["torch"]
+    # These modules are not loaded yet, or load the compiler.
+    if not _source_has("compiler/__init__.py", "def is_compiling("):
+        return
+    marks = ("._torchdynamo_disable = True", "._dynamo_marked_constant = True")
+    _compiler_obeys = _source_has("_dynamo/decorators.py", *marks)
     for function in (_before_step, _after_step, _count):
-        _keep_from_compiler(function)
+        _skip_frames_of(function)
     _reporter = Reporter("optimizer_hook", subordinate=True)
     os.register_at_fork(after_in_child=_forget)
     before(_before_step)
     after(_after_step)
+
+
+def _source_has(path, *texts):
+    """Returns whether a file of PyTorch contains all these texts."""
+    with open(os.path.join(os.path.dirname(_torch.__file__), path), encoding="utf-8") as file:
+        source = file.read()
+    return all(text in source for text in texts)
 
 
 def _before_step(optimizer, _args, _kwargs):
@@ -73,7 +89,7 @@ def _before_step(optimizer, _args, _kwargs):
 
 
 def _after_step(optimizer, _args, _kwargs):
-    if not _torch.compiler.is_compiling() or _may_break_graph():
+    if not _torch.compiler.is_compiling() or (_compiler_obeys and _may_break_graph()):
         _count(optimizer)
 
 
@@ -145,17 +161,14 @@ def _may_break_graph():
         return False
 
 
-# As torch._dynamo.assume_constant_result does, which would import the compiler: called once, while it compiles.
+# As torch._dynamo.assume_constant_result and torch._dynamo.disable do, without loading the compiler: the first is
+# called while a graph is compiled and its result is a constant, the second is called between graphs.
 _may_break_graph._dynamo_marked_constant = True
+_count._torchdynamo_disable = True
 
 
-def _keep_from_compiler(function):
-    """Has torch.compile run this function as it is where it comes upon a call of it.
-
-    As torch._dynamo.disable does, which would import the compiler.
-    """
-    if function is _count:
-        function._torchdynamo_disable = True
+def _skip_frames_of(function):
+    """Has torch.compile run this function as it is where the function is not called from a graph."""
     try:
         frames = _torch._C._dynamo.eval_frame
         if hasattr(frames, "set_code_exec_strategy"):

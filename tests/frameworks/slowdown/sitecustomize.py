@@ -12,8 +12,8 @@ import sys
 import time
 import urllib.request
 
-# Set by the tests: the daemon's address, the GPU to look at, seconds per step at the largest limit, and the time between
-# two posts of Hugging Face's Trainer if it is not its own.
+# Set by the tests: the daemon's address, the GPU to look at, seconds per step at the largest limit, and the seconds
+# between two posts of Hugging Face's Trainer if not its own.
 ADDRESS = os.environ.get("SLOWDOWN_DAEMON")
 GPU = os.environ.get("SLOWDOWN_GPU")
 STEP_S = float(os.environ.get("SLOWDOWN_STEP_S", "0"))
