@@ -30,7 +30,8 @@ def test_run(scene, name):
     # Accounted, and summed up for people and programs.
     summary, account = run.summary, run.summary["account"]
     assert summary["exit_code"] == 0 and summary["progress_source"] == run.source, summary
-    assert account["samples"] == run.steps * run.batch_size, account["samples"]
+    most = run.steps * run.batch_size
+    assert most - run.unsaid * run.batch_size <= account["samples"] <= most, account["samples"]
     assert account["energy_j"] > 0 and account["energy_by_device_j"]["gpu"] > 0
     for word in (f"{run.name} ran", "energy", "carbon", "saved", "time lost"):
         assert word in run.err, run.err
