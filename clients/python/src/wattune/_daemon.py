@@ -1,0 +1,87 @@
+"""The daemon, wherever it answers: tries its addresses in order, and remembers what it understands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ._http import Address, Answer, BadAnswer, Connection, Unreachable
+
+
+class Daemon:
+    """A daemon behind one or more addresses. Used by one thread at a time.
+
+    Attributes:
+        extended: True if this daemon has said `pid_namespace` in its status: then it also knows leases without
+            progress, sources of progress and later totals.
+    """
+
+    def __init__(self, addresses: Sequence[Address]) -> None:
+        self.addresses = tuple(addresses)
+        self.extended = False
+        self.pid_namespace: int | None = None
+        self._connection: Connection | None = None
+
+    def close(self) -> None:
+        """Closes the connection; the next request looks at all addresses again."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def request(self, method: str, path: str, body: object = None, timeout_s: float = 5.0) -> Answer:
+        """Sends a request to the address that answered last, otherwise to the first one that answers.
+
+        Raises:
+            Unreachable: If no address answers; the text has what each of them said.
+        """
+        if self._connection is not None:
+            try:
+                return self._connection.request(method, path, body, timeout_s)
+            except (Unreachable, BadAnswer) as error:
+                self.close()
+                raise Unreachable(str(error)) from error
+        failures = []
+        for address in self.addresses:
+            connection = Connection(address)
+            try:
+                answer = connection.request(method, path, body, timeout_s)
+            except (Unreachable, BadAnswer) as error:
+                connection.close()
+                failures.append(str(error))
+                continue
+            self._connection = connection
+            return answer
+        raise Unreachable("; ".join(failures) or "no address to ask")
+
+    def fresh(self) -> None:
+        """Makes the next request open a connection of its own, to the same address.
+
+        A request on a kept connection is repeated if the daemon has closed it; a registration must not be repeated.
+        """
+        if self._connection is not None:
+            self._connection.close()
+
+    def look(self) -> Any:
+        """Returns the daemon's status, and learns from it what the daemon understands.
+
+        Raises:
+            Unreachable: If no daemon answers, or something that is not one.
+        """
+        answer = self.request("GET", "/v1/status")
+        if not answer.ok or not isinstance(answer.body, dict) or not isinstance(answer.body.get("gpus"), list):
+            self.close()
+            raise Unreachable(f"what answers is not a wattune daemon: {answer.detail}")
+        namespace = answer.body.get("pid_namespace")
+        self.extended = namespace is not None
+        self.pid_namespace = namespace if isinstance(namespace, int) else None
+        return answer.body
+
+    def shares_pids(self) -> bool:
+        """True if process ids mean the same to the daemon and to this process."""
+        if self.pid_namespace is None:
+            return False
+        try:
+            return os.stat("/proc/self/ns/pid").st_ino == self.pid_namespace
+        except OSError:
+            return False

@@ -1,0 +1,421 @@
+"""A job's dialogue with the daemon: registers, reports, registers again where the daemon has lost the job, and ends it.
+
+Runs on the background thread alone. It shares three things with the training thread, none of them under a lock that
+either side holds while it waits: the count (one tuple, replaced as a whole), the flags `ending` and `done`, and the
+view (one object, replaced as a whole).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from . import _gpus
+from ._daemon import Daemon
+from ._http import Answer, Unreachable
+from ._ranks import Ranks
+from ._spec import Spec
+from ._wrapper import Wrapper
+
+_log = logging.getLogger("wattune")
+
+REQUEST_TIMEOUT_S = 5.0
+# The account costs the daemon more than a report; nobody reads it every second.
+ACCOUNT_EVERY_S = 10.0
+ANNOUNCE_EVERY_S = 10.0
+LONGEST_RETRY_S = 15.0
+
+
+@dataclass(frozen=True)
+class View:
+    """What is known of a job from the daemon's last answers."""
+
+    job_id: str | None = None
+    gpus: tuple[str, ...] = ()
+    phase: str | None = None
+    reason: str | None = None
+    power_limit_w: float | None = None
+    slowdown: float | None = None
+    resume_at: str | None = None
+    warnings: tuple[str, ...] = ()
+    problem: str | None = None
+    answered_at: float | None = None
+    account_at: float | None = None
+
+
+class Counted(Protocol):
+    """The side of a job that the training thread writes."""
+
+    @property
+    def count(self) -> tuple[float, float]:
+        """Samples of this run so far, and the monotonic time at which they were counted."""
+
+    @property
+    def total(self) -> float | None:
+        """Samples of the whole run, if they are known."""
+
+
+class Session:
+    """The dialogue about one job. `serve` takes one turn in it and returns when the next one is due."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        counted: Counted,
+        daemon: Daemon,
+        ranks: Ranks,
+        wrapper: Wrapper,
+        interval_s: float = 1.0,
+        environ: dict[str, str] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.interval_s = interval_s
+        self.view = View()
+        self.ending = threading.Event()
+        self.done = threading.Event()
+        self.account_wanted = threading.Event()
+        self.accounts: list[dict[str, Any]] = []
+        self._counted = counted
+        self._daemon = daemon
+        self._ranks = ranks
+        self._wrapper = wrapper
+        self._environ = dict(os.environ) if environ is None else environ
+        self._job: str | None = None
+        self._owned = True
+        # What the daemon has been told, and from where its count starts: a job counts from its registration on.
+        self._base = 0.0
+        self._sent: tuple[float, float] | None = None
+        self._sent_total: float | None = None
+        self._renewed_at = 0.0
+        self._account_at = 0.0
+        self._announced_at = 0.0
+        self._failures = 0
+        self._end_before: float | None = None
+        # When an attempt to register began whose answer was lost: the daemon may have the job all the same.
+        self._unanswered_since: float | None = None
+        self._with_pids = True
+        self._standing: str | None = None
+        self._logged: set[str] = set()
+        self._was_unreachable = False
+
+    @property
+    def answered_at(self) -> float | None:
+        """Monotonic time of the daemon's last answer about the job; None before the first."""
+        return self.view.answered_at
+
+    # The turn.
+
+    def serve(self) -> float:
+        """Takes a turn, and returns the seconds until the next one. Never raises."""
+        try:
+            if self.ending.is_set():
+                self._end()
+            elif self._job is None:
+                self._join()
+            else:
+                self._report()
+        except Unreachable as error:
+            return self._absent(str(error))
+        except Exception as error:  # noqa: BLE001 - a bug here must not end the thread that serves all jobs
+            self._problem(f"wattune's client failed ({type(error).__name__}: {error}); please report this")
+            _log.debug("failed", exc_info=True)
+            return self._later()
+        if self._was_unreachable:
+            self._was_unreachable = False
+            self._logged.discard("absent")
+            _log.info("job %s: the wattune daemon answers", self.spec.name)
+        if self._job is None and not self.done.is_set():
+            return self._later()
+        self._failures = 0
+        return self.interval_s
+
+    def _absent(self, why: str) -> float:
+        """Notes that no daemon answers; training goes on, and the job joins when the daemon does."""
+        self._was_unreachable = True
+        text = f"no wattune daemon answers ({why}); training goes on without it"
+        self.view = replace(self.view, problem=text)
+        if "absent" not in self._logged:
+            self._logged.add("absent")
+            _log.warning(
+                "job %s: %s, and the job joins as soon as one does. `wattune serve` starts one; WATTUNE_SOCKET or "
+                "WATTUNE_LISTEN names another address",
+                self.spec.name,
+                text,
+            )
+        if self.ending.is_set() and self._job is None:
+            self.done.set()
+        elif self.ending.is_set():
+            self._give_up_late()
+        return self._later()
+
+    def _later(self) -> float:
+        """Returns a growing delay: a daemon that is away is asked less and less often, at least every 15 s."""
+        self._failures = min(self._failures + 1, 10)
+        return min(self.interval_s * 2.0 ** (self._failures - 1), max(self.interval_s, LONGEST_RETRY_S))
+
+    # Joining.
+
+    def _join(self) -> None:
+        status = self._daemon.look()
+        if self._wrapper.job_id is not None and self._owned and self._take_over(self._wrapper.job_id):
+            return
+        framework = _gpus.of_framework()
+        try:
+            selection = self._selection(status, framework)
+        except _gpus.Unresolved as unresolved:
+            self._problem(f"not registered: {unresolved}")
+            return
+        self._register(selection)
+
+    def _selection(self, status: Any, framework: list[str] | None) -> _gpus.Selection:
+        if self.spec.gpus is not None:
+            return _gpus.Selection(self.spec.gpus, origin="gpus=[…]")
+        return _gpus.resolve(
+            self._environ,
+            _gpus.from_daemon(status["gpus"]),
+            _gpus.visible_to_process(),
+            framework,
+            self._ranks.local_world,
+        )
+
+    def _take_over(self, job: str) -> bool:
+        """Makes the job of `wattune run` this one; returns False if there is no such open job."""
+        found = self._request("GET", f"/v1/jobs/{job}")
+        if not found.ok or found.body.get("ended_at") is not None:
+            self._wrapper = replace(self._wrapper, job_id=None)
+            return False
+        self._adopt(found.body, owned=False)
+        self._announce()
+        completion = self.spec.completion(self._counted.total)
+        completion["name"] = self.spec.name
+        patched = self._request("PATCH", f"/v1/jobs/{job}", completion)
+        # An older daemon has no such route, and after the first report the registration is complete as it is.
+        if not patched.ok and patched.status not in (404, 405, 409):
+            self._standing = f"the daemon refuses what the script says about its job: {patched.detail}"
+            self._problem(self._standing)
+        return True
+
+    def _register(self, selection: _gpus.Selection) -> None:
+        done, _ = self._counted.count
+        total = self._counted.total
+        left = None if total is None else total - done
+        body = self.spec.registration(selection.gpus, left, self.spec.control and not selection.shared)
+        if self._with_pids and self._daemon.shares_pids():
+            body["pids"] = [os.getpid()]
+        self._daemon.fresh()
+        unanswered_since = self._unanswered_since
+        self._unanswered_since = unanswered_since or time.time()
+        answer = self._request("POST", "/v1/jobs", body)
+        self._unanswered_since = unanswered_since
+        if answer.status == 409 and unanswered_since is not None and self._find_own(unanswered_since, selection):
+            return
+        if answer.status == 422 and "pids" in body and "pid" in answer.detail:
+            self._with_pids = False
+            del body["pids"]
+            answer = self._request("POST", "/v1/jobs", body)
+        if not answer.ok:
+            self._problem(f"not registered: {_advice(answer)}")
+            return
+        self._base = done
+        self._adopt(answer.body, owned=True)
+        _log.info(
+            "job %s registered as %s on %s (%s)", self.spec.name, self._job, list(self.view.gpus), selection.origin
+        )
+
+    def _find_own(self, since: float, selection: _gpus.Selection) -> bool:
+        """Finds the job of an earlier attempt to register whose answer was lost."""
+        listing = self._request("GET", "/v1/jobs")
+        for job in listing.body if listing.ok else ():
+            same = job["name"] == self.spec.name and job.get("samples") is None
+            if same and len(job["gpus"]) == len(selection.gpus) and _unix(job["registered_at"]) >= since - 1.0:
+                self._base = self._counted.count[0]
+                self._adopt(job, owned=True)
+                return True
+        return False
+
+    def _adopt(self, job: dict[str, Any], owned: bool) -> None:
+        """Makes a job of the daemon this session's."""
+        self._job, self._owned, self._unanswered_since = str(job["job_id"]), owned, None
+        if not owned:
+            # Another process of the same run may have counted before.
+            self._base = -float(job.get("samples") or 0.0)
+        self._sent = self._sent_total = None
+        self._renewed_at = self._account_at = time.monotonic()
+        self.view = replace(self.view, job_id=self._job, gpus=tuple(job.get("gpus", ())), problem=None)
+        self._note(job)
+        self._announce()
+
+    def _announce(self) -> None:
+        if self._job is not None:
+            self._announced_at = time.monotonic()
+            self._wrapper.announce(self._job)
+
+    # Reporting.
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now - self._announced_at > ANNOUNCE_EVERY_S:
+            self._announce()
+        samples, at_s = self._counted.count
+        paused = self.view.phase == "paused"
+        if paused and (self._sent is None or samples == self._sent[0]):
+            # The work done up to now, in a pause that the daemon has asked for.
+            at_s = now
+        is_new = samples > max(self._base, 0.0) and (self._sent is None or at_s > self._sent[1])
+        answer = self._progress(samples, at_s) if is_new else self._renew(now)
+        if answer is None:
+            return
+        if answer.ok:
+            self._note(answer.body)
+        elif answer.status in (404, 409):
+            self._lost(answer)
+            return
+        else:
+            self._problem(f"the daemon refuses a report: {answer.detail}")
+        if self.account_wanted.is_set() or now - self._account_at > ACCOUNT_EVERY_S:
+            self._fetch_account()
+
+    def _progress(self, samples: float, at_s: float) -> Answer:
+        body: dict[str, Any] = {"samples": samples - self._base, "at_s": at_s}
+        total = self._counted.total
+        if self._daemon.extended:
+            body["source"] = "python_client"
+            if total is not None and total != self._sent_total:
+                body["total_samples"] = total - self._base
+        answer = self._request("POST", f"/v1/jobs/{self._job}/progress", body)
+        if answer.status == 422 and "source" in body and _names(answer, "source", "total_samples"):
+            self._daemon.extended = False
+            answer = self._request("POST", f"/v1/jobs/{self._job}/progress", {"samples": body["samples"], "at_s": at_s})
+        if answer.ok or answer.status == 422:
+            # A refused report is refused again: the next one has a new count.
+            self._sent, self._sent_total, self._renewed_at = (samples, at_s), total, time.monotonic()
+        return answer
+
+    def _renew(self, now: float) -> Answer | None:
+        """Renews the lease of a job that has counted nothing new; returns None while that is not due.
+
+        Steps may take longer than the interval, so nothing new is no news: reporting an old count at a new time would
+        say that the job stands still.
+        """
+        paused = self.view.phase == "paused"
+        if not paused and now - self._renewed_at < min(self.spec.lease_s / 4.0, 10.0):
+            return None
+        self._renewed_at = now
+        if self._daemon.extended:
+            answer = self._request("POST", f"/v1/jobs/{self._job}/lease", {})
+            if answer.status not in (404, 405):
+                return answer
+        if self._sent is not None:
+            return self._request(
+                "POST", f"/v1/jobs/{self._job}/progress", {"samples": self._sent[0] - self._base, "at_s": self._sent[1]}
+            )
+        # An older daemon renews a lease by progress alone.
+        samples = max(-self._base, 0.0)
+        return self._request("POST", f"/v1/jobs/{self._job}/progress", {"samples": samples, "at_s": now})
+
+    def _lost(self, answer: Answer) -> None:
+        """Registers anew after the daemon has ended or forgotten the job."""
+        lost, self._job = self._job, None
+        _log.warning(
+            "job %s: the daemon has no open job %s any more (%s); registering anew", self.spec.name, lost, answer.detail
+        )
+        try:
+            account = self._request("GET", f"/v1/jobs/{lost}/emissions")
+        except Unreachable:
+            account = Answer(503, None)
+        if account.ok and isinstance(account.body, dict):
+            self._put_account(account.body)
+        self._wrapper = replace(self._wrapper, job_id=None)
+        self.view = replace(self.view, job_id=None, phase=None, power_limit_w=None, resume_at=None)
+        self._join()
+
+    # The end.
+
+    def _end(self) -> None:
+        if self._job is None:
+            self.done.set()
+            return
+        samples, at_s = self._counted.count
+        if samples > max(self._base, 0.0) and (self._sent is None or samples > self._sent[0]):
+            self._progress(samples, at_s)
+        if self._owned:
+            answer = self._request("DELETE", f"/v1/jobs/{self._job}")
+            if answer.ok and isinstance(answer.body, dict):
+                self._put_account(answer.body)
+            elif answer.status == 409:
+                self._fetch_account()
+            elif answer.status not in (404, 409):
+                self._problem(f"the job's end is refused: {answer.detail}")
+        else:
+            self._fetch_account()
+        self.view = replace(self.view, phase=None, power_limit_w=None, resume_at=None)
+        self.done.set()
+
+    def _give_up_late(self) -> None:
+        """Stops trying to end a job whose lease has run out: the daemon has ended it, or will when it starts."""
+        self._end_before = self._end_before or time.monotonic() + 2.0 * self.spec.lease_s
+        if time.monotonic() > self._end_before:
+            self.done.set()
+
+    # What the answers say.
+
+    def _request(self, method: str, path: str, body: object = None) -> Answer:
+        return self._daemon.request(method, path, body, REQUEST_TIMEOUT_S)
+
+    def _fetch_account(self) -> None:
+        self._account_at = time.monotonic()
+        answer = self._request("GET", f"/v1/jobs/{self._job}/emissions")
+        if answer.ok and isinstance(answer.body, dict):
+            self._put_account(answer.body)
+        self.account_wanted.clear()
+
+    def _put_account(self, account: dict[str, Any]) -> None:
+        """Stores the newest account of a registration of this job; a summary adds up all of them."""
+        others = [a for a in self.accounts if a.get("job_id") != account.get("job_id")]
+        self.accounts = [*others, account]
+        self.view = replace(self.view, account_at=time.monotonic())
+
+    def _note(self, answer: Any) -> None:
+        self.view = replace(
+            self.view,
+            phase=answer.get("phase"),
+            reason=answer.get("reason"),
+            power_limit_w=answer.get("power_limit_w"),
+            slowdown=answer.get("slowdown"),
+            resume_at=answer.get("resume_at"),
+            warnings=tuple(answer.get("warnings", ())),
+            problem=self._standing,
+            answered_at=time.monotonic(),
+        )
+
+    def _problem(self, text: str) -> None:
+        """Records what is wrong, and logs it the first time."""
+        self.view = replace(self.view, problem=text)
+        if text not in self._logged:
+            self._logged.add(text)
+            _log.warning("job %s: %s", self.spec.name, text)
+
+
+def _advice(answer: Answer) -> str:
+    if answer.status == 409:
+        return (
+            f"{answer.detail}. If that is an earlier run of yours that was killed, the daemon ends it when its lease "
+            "has run out, and this one is registered then"
+        )
+    return answer.detail
+
+
+def _names(answer: Answer, *fields: str) -> bool:
+    return any(field in answer.detail for field in fields)
+
+
+def _unix(text: str) -> float:
+    """Returns the Unix time of the daemon's RFC 3339 time, which has up to nine digits of a second."""
+    from datetime import datetime, timezone
+
+    whole, _, _ = text.rstrip("Zz").partition(".")
+    return datetime.fromisoformat(whole).replace(tzinfo=timezone.utc).timestamp() + 1.0
