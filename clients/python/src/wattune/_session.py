@@ -86,11 +86,11 @@ class Session:
         self._environ = dict(os.environ) if environ is None else environ
         self._job: str | None = None
         self._owned = True
-        # What the daemon has been told, and from where its count starts: a job counts from its registration on.
-        self._base = 0.0
+        # Samples that other processes of the same `wattune run` have counted before, and what the daemon has been told.
+        self._before = 0.0
         self._sent: tuple[float, float] | None = None
         self._sent_total: float | None = None
-        self._renewed_at = 0.0
+        self._joined_at = self._renewed_at = 0.0
         self._account_at = 0.0
         self._announced_at = 0.0
         self._failures = 0
@@ -200,10 +200,8 @@ class Session:
         return True
 
     def _register(self, selection: _gpus.Selection) -> None:
-        done, _ = self._counted.count
-        total = self._counted.total
-        left = None if total is None else total - done
-        body = self.spec.registration(selection.gpus, left, self.spec.control and not selection.shared)
+        control = self.spec.control and not selection.shared
+        body = self.spec.registration(selection.gpus, self._counted.total, control)
         if self._with_pids and self._daemon.shares_pids():
             body["pids"] = [os.getpid()]
         self._daemon.fresh()
@@ -220,7 +218,6 @@ class Session:
         if not answer.ok:
             self._problem(f"not registered: {_advice(answer)}")
             return
-        self._base = done
         self._adopt(answer.body, owned=True)
         _log.info(
             "job %s registered as %s on %s (%s)", self.spec.name, self._job, list(self.view.gpus), selection.origin
@@ -232,7 +229,6 @@ class Session:
         for job in listing.body if listing.ok else ():
             same = job["name"] == self.spec.name and job.get("samples") is None
             if same and len(job["gpus"]) == len(selection.gpus) and _unix(job["registered_at"]) >= since - 1.0:
-                self._base = self._counted.count[0]
                 self._adopt(job, owned=True)
                 return True
         return False
@@ -240,11 +236,9 @@ class Session:
     def _adopt(self, job: dict[str, Any], owned: bool) -> None:
         """Makes a job of the daemon this session's."""
         self._job, self._owned, self._unanswered_since = str(job["job_id"]), owned, None
-        if not owned:
-            # Another process of the same run may have counted before.
-            self._base = -float(job.get("samples") or 0.0)
+        self._before = 0.0 if owned else float(job.get("samples") or 0.0)
         self._sent = self._sent_total = None
-        self._renewed_at = self._account_at = time.monotonic()
+        self._joined_at = self._renewed_at = self._account_at = time.monotonic()
         self.view = replace(self.view, job_id=self._job, gpus=tuple(job.get("gpus", ())), problem=None)
         self._note(job)
         self._announce()
@@ -265,8 +259,7 @@ class Session:
         if paused and (self._sent is None or samples == self._sent[0]):
             # The work done up to now, in a pause that the daemon has asked for.
             at_s = now
-        is_new = samples > max(self._base, 0.0) and (self._sent is None or at_s > self._sent[1])
-        answer = self._progress(samples, at_s) if is_new else self._renew(now)
+        answer = self._progress(samples, at_s) if self._is_new(samples, at_s) else self._renew(now)
         if answer is None:
             return
         if answer.ok:
@@ -279,13 +272,23 @@ class Session:
         if self.account_wanted.is_set() or now - self._account_at > ACCOUNT_EVERY_S:
             self._fetch_account()
 
+    def _is_new(self, samples: float, at_s: float) -> bool:
+        """True if the daemon does not know this count. The first one that it gets begins its measurement.
+
+        So that one is not of a time before the registration, in which nobody measured, and not before the first step,
+        since compiling and loading are no measure of the work.
+        """
+        if self._sent is not None:
+            return at_s > self._sent[1]
+        return samples > 0.0 and at_s > self._joined_at - max(self.interval_s, 1.0)
+
     def _progress(self, samples: float, at_s: float) -> Answer:
-        body: dict[str, Any] = {"samples": samples - self._base, "at_s": at_s}
+        body: dict[str, Any] = {"samples": samples + self._before, "at_s": at_s}
         total = self._counted.total
         if self._daemon.extended:
             body["source"] = "python_client"
             if total is not None and total != self._sent_total:
-                body["total_samples"] = total - self._base
+                body["total_samples"] = total + self._before
         answer = self._request("POST", f"/v1/jobs/{self._job}/progress", body)
         if answer.status == 422 and "source" in body and _names(answer, "source", "total_samples"):
             self._daemon.extended = False
@@ -311,11 +314,13 @@ class Session:
                 return answer
         if self._sent is not None:
             return self._request(
-                "POST", f"/v1/jobs/{self._job}/progress", {"samples": self._sent[0] - self._base, "at_s": self._sent[1]}
+                "POST",
+                f"/v1/jobs/{self._job}/progress",
+                {"samples": self._sent[0] + self._before, "at_s": self._sent[1]},
             )
         # An older daemon renews a lease by progress alone.
-        samples = max(-self._base, 0.0)
-        return self._request("POST", f"/v1/jobs/{self._job}/progress", {"samples": samples, "at_s": now})
+        body = {"samples": self._counted.count[0] + self._before, "at_s": now}
+        return self._request("POST", f"/v1/jobs/{self._job}/progress", body)
 
     def _lost(self, answer: Answer) -> None:
         """Registers anew after the daemon has ended or forgotten the job."""
@@ -340,7 +345,7 @@ class Session:
             self.done.set()
             return
         samples, at_s = self._counted.count
-        if samples > max(self._base, 0.0) and (self._sent is None or samples > self._sent[0]):
+        if self._is_new(samples, at_s):
             self._progress(samples, at_s)
         if self._owned:
             answer = self._request("DELETE", f"/v1/jobs/{self._job}")

@@ -1,0 +1,493 @@
+"""A job's life, as the daemon sees it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket as sockets
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fake_daemon import FakeDaemon
+
+import wattune
+
+
+def test_registers_reports_and_ends(daemon: FakeDaemon, sock: str) -> None:
+    with wattune.job(
+        "resnet50",
+        total_samples=1000,
+        batch_size=8,
+        max_slowdown=0.05,
+        tags={"team": "a"},
+        socket=sock,
+        interval_s=0.05,
+    ) as job:
+        (registered,) = daemon.wait_for("POST", "/v1/jobs")
+        assert registered == {
+            "name": "resnet50",
+            "gpus": ["GPU-0", "GPU-1"],
+            "lease_s": 60,
+            "batch_size": 8,
+            "work": {"total_samples": 1000},
+            "objective": {"max_slowdown": 0.05},
+            "tags": {"team": "a"},
+        }
+        before = time.monotonic()
+        for _ in range(5):
+            job.step(8)
+        daemon.wait_for("POST", "/progress")
+        until(lambda: job.phase == "planned")
+        assert (job.power_limit_w, job.slowdown, job.problem) == (225.0, 0.01, None)
+        assert job.gpus == ("GPU-0", "GPU-1")
+    assert len(daemon.wait_for("DELETE", job.id or "?")) == 1
+    last = daemon.bodies("POST", "/progress")[-1]
+    assert last["samples"] == 40
+    assert last["source"] == "python_client"
+    assert before <= last["at_s"] <= time.monotonic()
+    summary = job.summary(timeout_s=5.0)
+    assert summary.final
+    assert summary.energy_j == 3600.0
+    assert summary.carbon_g == 90.0
+    assert summary.saved_g == wattune.Interval(10.0, 9.0, 11.0)
+    assert summary.time_lost_s == wattune.Interval(20.0, 10.0, 30.0)
+    assert "0.001 kWh, 90 gCO2e, saved 10 (9 to 11) gCO2e" in str(summary)
+
+
+def test_an_older_daemon_gets_what_it_knows(daemon: FakeDaemon, sock: str) -> None:
+    daemon.extended = False
+    with wattune.job("a", socket=sock, interval_s=0.05, lease_s=1.0) as job:
+        # Without a count, the lease is renewed by a report of none.
+        assert daemon.wait_for("POST", "/progress")[0]["samples"] == 0
+        job.step(8)
+        until(lambda: daemon.bodies("POST", "/progress")[-1]["samples"] == 8)
+        assert daemon.bodies("POST", "/lease") == []
+        assert all(set(body) == {"samples", "at_s"} for body in daemon.bodies("POST", "/progress"))
+        assert job.problem is None
+
+
+def test_a_daemon_that_became_older_is_noticed(daemon: FakeDaemon, sock: str) -> None:
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        daemon.wait_for("POST", "/v1/jobs")
+        until(lambda: job.id is not None)
+        daemon.extended = False
+        job.step(8)
+        bodies = daemon.wait_for("POST", "/progress", 2)
+        assert bodies[1] == {"samples": 8, "at_s": bodies[0]["at_s"]}
+
+
+def test_no_news_is_not_reported_as_standstill(daemon: FakeDaemon, sock: str) -> None:
+    with wattune.job("a", socket=sock, interval_s=0.05, lease_s=2.0) as job:
+        job.step(1)
+        daemon.wait_for("POST", "/progress")
+        daemon.wait_for("POST", "/lease")
+        assert len(daemon.bodies("POST", "/progress")) == 1
+
+
+def test_a_total_that_becomes_known_is_reported(daemon: FakeDaemon, sock: str) -> None:
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        job.step(1)
+        assert "total_samples" not in daemon.wait_for("POST", "/progress")[0]
+        job.total_samples = 500
+        job.step(1)
+        assert daemon.wait_for("POST", "/progress", 2)[1]["total_samples"] == 500
+        job.step(1)
+        assert "total_samples" not in daemon.wait_for("POST", "/progress", 3)[2]
+
+
+def test_a_lost_job_is_registered_anew_and_goes_on_counting(daemon: FakeDaemon, sock: str) -> None:
+    with wattune.job("a", total_samples=100, socket=sock, interval_s=0.05) as job:
+        job.step(30)
+        daemon.wait_for("POST", "/progress")
+        first = job.id
+        daemon.jobs[first or ""]["ended_at"] = "2026-01-01T00:00:00Z"
+        job.step(20)
+        again = daemon.wait_for("POST", "/v1/jobs", 2)[1]
+        assert again["work"] == {"total_samples": 100}
+        until(lambda: job.id not in (None, first))
+        until(lambda: daemon.jobs[job.id or ""]["samples"] == 50)
+    assert job.summary(timeout_s=5.0).energy_j == 7200.0
+
+
+def test_a_daemon_that_starts_later_is_joined(sock: str, caplog: pytest.LogCaptureFixture) -> None:
+    with wattune.job("a", total_samples=100, socket=sock, interval_s=0.05) as job:
+        job.step(10)
+        until(lambda: job.problem is not None)
+        assert "no wattune daemon answers" in (job.problem or "")
+        time.sleep(0.3)
+        assert [r.levelname for r in caplog.records].count("WARNING") == 1, "said once"
+        daemon = FakeDaemon().serve_unix(sock)
+        daemon.wait_for("POST", "/v1/jobs")
+        job.step(5)
+        assert daemon.wait_for("POST", "/progress")[0]["samples"] == 15
+        until(lambda: job.problem is None)
+    daemon.stop()
+
+
+def test_a_killed_daemon_is_found_again(sock: str) -> None:
+    first = FakeDaemon().serve_unix(sock)
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        job.step(1)
+        first.wait_for("POST", "/progress")
+        first.stop()
+        os.unlink(sock)
+        job.step(1)
+        until(lambda: "no wattune daemon" in (job.problem or ""))
+        second = FakeDaemon()
+        second.jobs = first.jobs
+        second.serve_unix(sock)
+        job.step(1)
+        assert second.wait_for("POST", "/progress")[0]["samples"] == 3
+    second.wait_for("DELETE", "")
+    second.stop()
+
+
+def test_a_registration_whose_answer_is_lost_is_found(daemon: FakeDaemon, sock: str) -> None:
+    daemon.lose_next_answer = True
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        until(lambda: job.id is not None)
+        assert len(daemon.jobs) == 1
+        job.step(3)
+        assert daemon.wait_for("POST", "/progress")[-1]["samples"] == 3
+
+
+def test_a_conflict_says_what_to_do_and_is_tried_again(
+    daemon: FakeDaemon, sock: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with wattune.job("other", socket=sock, interval_s=0.05) as other:
+        until(lambda: other.id is not None)
+        with wattune.job("a", socket=sock, interval_s=0.05) as job:
+            until(lambda: job.problem is not None)
+            assert "controlled by job" in (job.problem or "")
+            assert "its lease has run out" in (job.problem or "")
+            other.end()
+            until(lambda: job.id is not None)
+            assert job.problem is None
+    assert sum("controlled by" in r.getMessage() for r in caplog.records) == 1, "logged once"
+
+
+def test_refusals_are_logged_once(daemon: FakeDaemon, sock: str, caplog: pytest.LogCaptureFixture) -> None:
+    daemon.refuse["POST", "/v1/jobs"] = (
+        422,
+        {"detail": "is in percent; write 0.03", "field": "objective.max_slowdown"},
+    )
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        daemon.wait_for("POST", "/v1/jobs", 3)
+        assert job.problem == "not registered: objective.max_slowdown: is in percent; write 0.03"
+    assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
+
+
+@pytest.mark.parametrize("trouble", ["frozen", "slow", "broken", "garbage", "absent"])
+def test_trouble_never_holds_training_up(daemon: FakeDaemon, sock: str, trouble: str) -> None:
+    if trouble == "frozen":
+        daemon.frozen.set()
+    elif trouble == "slow":
+        daemon.slow_s = 3.0
+    elif trouble == "broken":
+        daemon.fail_with = 500
+    elif trouble == "absent":
+        sock += "no"
+    elif trouble == "garbage":
+        daemon.stop()
+        os.unlink(sock)
+        threading.Thread(target=_talk_nonsense, args=(sock,), daemon=True).start()
+        until(lambda: os.path.exists(sock))
+    spent = 0.0
+    for _ in range(3):
+        begun = time.perf_counter()
+        job = wattune.job("a", socket=sock, interval_s=0.05).start()
+        spent += time.perf_counter() - begun
+        for _ in range(10):
+            time.sleep(0.02)
+            begun = time.perf_counter()
+            job.step(8)
+            job.should_pause()
+            job.summary()
+            spent += time.perf_counter() - begun
+        begun = time.perf_counter()
+        job.end()
+        spent += time.perf_counter() - begun
+    assert spent < 0.05, f"{spent * 1e3:.1f} ms in three jobs"
+
+
+def _talk_nonsense(path: str) -> None:
+    with sockets.socket(sockets.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        while True:
+            client, _ = listener.accept()
+            with client:
+                client.recv(100)
+                client.sendall(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+
+
+def test_exceptions_pass_and_end_the_job(daemon: FakeDaemon, sock: str) -> None:
+    with pytest.raises(KeyboardInterrupt), wattune.job("a", socket=sock, interval_s=0.05) as job:
+        until(lambda: job.id is not None)
+        raise KeyboardInterrupt
+    daemon.wait_for("DELETE", job.id or "?")
+
+
+def test_odd_steps_are_ignored(daemon: FakeDaemon, sock: str, caplog: pytest.LogCaptureFixture) -> None:
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        for odd in (-1, float("nan"), "eight", None, object(), float("inf")):
+            job.step(odd)  # type: ignore[arg-type]
+        job.step(2.5)
+        job.step(True)
+        assert job.samples == 3.5
+    assert sum("is ignored" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_threads_may_step_together(sock: str) -> None:
+    job = wattune.job("a", socket=sock)
+    threads = [threading.Thread(target=lambda: [job.step(1) for _ in range(20_000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert job.samples == 80_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"name": ""}, ValueError, "1 to 128"),
+        ({"name": 7}, TypeError, "text"),
+        ({"total_samples": -5}, ValueError, "more than 0"),
+        ({"total_samples": "many"}, TypeError, "number"),
+        ({"batch_size": 0}, ValueError, "at least 1"),
+        ({"batch_size": 2.5}, TypeError, "whole"),
+        ({"max_slowdown": 3}, ValueError, "3 % is 0.03"),
+        ({"deadline": "tomorrow", "total_samples": 1}, ValueError, "a time such as"),
+        ({"deadline": "2026-12-01T08:00Z"}, ValueError, "needs total_samples"),
+        ({"pausable": True}, ValueError, "needs max_slowdown or a deadline"),
+        ({"pausable": {"idle_w": 5}, "max_slowdown": 0.1}, ValueError, "idle_w"),
+        ({"gpus": "0,1"}, TypeError, "list"),
+        ({"gpus": []}, ValueError, "empty"),
+        ({"gpus": [-1]}, ValueError, "at least 0"),
+        ({"tags": {"a": 1}}, TypeError, "text"),
+        ({"interval_s": 0}, ValueError, "at least 0.05"),
+        ({"listen": "nowhere"}, ValueError, "not an address such as"),
+        ({"world_size": 0}, ValueError, "at least 1"),
+    ],
+)
+def test_wrong_arguments_raise_at_once(arguments: dict[str, object], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        wattune.job(**{"name": "a", **arguments})  # type: ignore[arg-type]
+
+
+def test_pause_calls_save_once_and_goes_on(daemon: FakeDaemon, sock: str) -> None:
+    saved: list[float] = []
+    with wattune.job("a", max_slowdown=0.1, pausable=True, socket=sock, interval_s=0.05) as job:
+        assert job.wait_while_paused(save=lambda: saved.append(0.0)) == 0.0
+        job.step(1)
+        daemon.phase = "paused"
+        until(lambda: daemon.bodies("POST", "/progress") != [])
+        job.step(1)
+        until(job.should_pause)
+        assert job.resume_at is not None
+        before = len(daemon.bodies("POST", "/progress")) + len(daemon.bodies("POST", "/lease"))
+        threading.Timer(0.5, lambda: setattr(daemon, "phase", "planned")).start()
+        waited = job.wait_while_paused(save=lambda: saved.append(1.0))
+        assert 0.4 < waited < 2.0
+        assert saved == [1.0]
+        after = len(daemon.bodies("POST", "/progress")) + len(daemon.bodies("POST", "/lease"))
+        assert after - before >= 4, "it goes on reporting"
+
+
+def test_a_pause_does_not_outlast_its_daemon(daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wattune._job._PAUSE_HOLDS_S", 0.3)
+    with wattune.job("a", max_slowdown=0.1, pausable=True, socket=sock, interval_s=0.05) as job:
+        daemon.phase = "paused"
+        job.step(1)
+        until(job.should_pause)
+        daemon.frozen.set()
+        assert job.wait_while_paused() < 1.5
+
+
+def test_pauses_are_agreed(daemon: FakeDaemon, sock: str) -> None:
+    decisions = iter([True, True, False])
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        assert job.wait_while_paused(agree=lambda wish: next(decisions)) > 0.0
+
+
+def test_local_rank_0_reports_for_all(daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with wattune.job("a", socket=sock, interval_s=0.05) as silent:
+        silent.step(8)
+        time.sleep(0.2)
+    assert daemon.requests == []
+    assert "local rank 0 reports" in (silent.problem or "")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        job.step(8)
+        assert daemon.wait_for("POST", "/progress")[0]["samples"] == 32
+        assert job.gpus == ("GPU-0", "GPU-1")
+    with wattune.job("a", socket=sock, interval_s=0.05, world_size=1) as job:
+        job.step(8)
+        assert job.samples == 8
+
+
+def test_under_wattune_run_its_job_is_completed_and_left_open(
+    daemon: FakeDaemon, sock: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, job_of_run = daemon.register({"name": "python train.py", "gpus": [0]})
+    job_of_run["samples"] = 50.0
+    progress = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
+    progress.bind(str(folder / "p.sock"))
+    progress.settimeout(5.0)
+    monkeypatch.setenv("WATTUNE_JOB_ID", job_of_run["job_id"])
+    monkeypatch.setenv("WATTUNE_SOCKET", sock)
+    monkeypatch.setenv("WATTUNE_PROGRESS_SOCKET", str(folder / "p.sock"))
+    with wattune.job("resnet50", total_samples=100, batch_size=8, interval_s=0.05) as job:
+        announced = json.loads(progress.recv(4096))
+        assert announced["source"] == "python_client"
+        assert announced["job_id"] == job_of_run["job_id"]
+        assert announced["pid"] == os.getpid()
+        daemon.wait_for("PATCH", job_of_run["job_id"])
+        job.step(8)
+        # Another process of this run has counted 50 before.
+        assert daemon.wait_for("POST", "/progress")[0]["samples"] == 58
+    assert daemon.bodies("POST", "/v1/jobs") == []
+    assert daemon.bodies("PATCH", "")[0] == {"name": "resnet50", "batch_size": 8, "work": {"total_samples": 100}}
+    time.sleep(0.2)
+    assert daemon.bodies("DELETE", "") == []
+    assert job.summary(timeout_s=5.0).energy_j == 3600.0
+    progress.close()
+
+
+def test_pids_are_sent_in_one_namespace_only(daemon: FakeDaemon, sock: str) -> None:
+    with wattune.job("a", socket=sock, interval_s=0.05):
+        assert "pids" not in daemon.wait_for("POST", "/v1/jobs")[0]
+    daemon.pid_namespace = os.stat("/proc/self/ns/pid").st_ino
+    with wattune.job("a", socket=sock, interval_s=0.05):
+        assert daemon.wait_for("POST", "/v1/jobs", 2)[1]["pids"] == [os.getpid()]
+
+
+def test_tcp_is_tried_after_the_socket(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = FakeDaemon()
+    monkeypatch.setenv("WATTUNE_LISTEN", other.serve_tcp())
+    monkeypatch.setenv("WATTUNE_SOCKET", "/nonexistent/too.sock")
+    with wattune.job("a", interval_s=0.05):
+        other.wait_for("POST", "/v1/jobs")
+    other.stop()
+
+
+# Processes.
+
+
+def run_script(sock: str, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script whose daemon is at `sock`; its main module is a file, as spawn needs."""
+    path = Path(sock).parent / "script.py"
+    path.write_text(text)
+    environment = {**os.environ, "WATTUNE_SOCKET": sock, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
+    return subprocess.run(  # noqa: S603 - our own interpreter and text
+        [sys.executable, str(path), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_forked_child_neither_reports_nor_ends(daemon: FakeDaemon, sock: str) -> None:
+    done = run_script(
+        sock,
+        """
+import os, sys, time, wattune
+job = wattune.job("a", interval_s=0.05).start()
+while job.id is None: time.sleep(0.01)
+for how in ("exit", "end"):
+    child = os.fork()
+    if child == 0:
+        job.step(1000)
+        if how == "end":
+            job.end()
+        assert "child" in job.problem, job.problem
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+time.sleep(0.2)
+job.step(1)
+time.sleep(0.2)
+print(job.samples, job.problem, job.id is not None)
+""",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 None True\n", "")
+    assert [body["samples"] for body in daemon.bodies("POST", "/progress")] == [1]
+    assert len(daemon.bodies("POST", "/v1/jobs")) == 1
+    assert len(daemon.wait_for("DELETE", "")) == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_data_loader_workers_register_nothing(daemon: FakeDaemon, sock: str, method: str) -> None:
+    """The job is made at the top level of a script, which each spawned worker imports."""
+    done = run_script(
+        sock,
+        """
+import multiprocessing, sys, time, wattune
+job = wattune.job("a", interval_s=0.05).start()
+
+def work(n):
+    job.step(1000)
+    return n
+
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        assert pool.map(work, range(4)) == [0, 1, 2, 3]
+    job.step(1)
+    time.sleep(0.2)
+""",
+        method,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(daemon.bodies("POST", "/v1/jobs")) == 1
+    assert [body["samples"] for body in daemon.bodies("POST", "/progress")] == [1]
+    assert len(daemon.wait_for("DELETE", "")) == 1
+
+
+@pytest.mark.parametrize(
+    "ending", ["pass", "raise ValueError('x')", "sys.exit(3)", "os.kill(os.getpid(), signal.SIGINT)"]
+)
+def test_the_exit_ends_a_job_that_was_only_started(daemon: FakeDaemon, sock: str, ending: str) -> None:
+    done = run_script(
+        sock,
+        f"""
+import os, signal, sys, time, wattune
+job = wattune.job("a", interval_s=0.05).start()
+while job.id is None: time.sleep(0.01)
+job.step(7)
+{ending}
+""",
+    )
+    assert len(daemon.wait_for("DELETE", "")) == 1
+    assert daemon.bodies("POST", "/progress")[-1]["samples"] == 7
+    assert done.returncode == {"pass": 0, "raise ValueError('x')": 1, "sys.exit(3)": 3}.get(ending, -2)
+
+
+def test_a_frozen_daemon_does_not_hold_the_exit_up(daemon: FakeDaemon, sock: str) -> None:
+    daemon.frozen.set()
+    text = "import wattune, time\nwith wattune.job('a') as job:\n    job.step(1)\n    time.sleep(0.1)\n"
+    run_script(sock, text)
+    begun = time.monotonic()
+    with_job = run_script(sock, text)
+    took = time.monotonic() - begun
+    begun = time.monotonic()
+    run_script(sock, "import wattune, time\ntime.sleep(0.1)")
+    assert took - (time.monotonic() - begun) < 0.2
+    assert (with_job.returncode, with_job.stderr) == (0, "")
+
+
+def until(condition: object, timeout_s: float = 5.0) -> None:
+    """Waits until the condition holds."""
+    assert callable(condition)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to hold"
+        time.sleep(0.005)
