@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from fake_daemon import FakeDaemon
 
 _VARIABLES = ("WATTUNE_", "CUDA_", "NVIDIA_", "SLURM_", "OMPI_", "MV2_", "MPI_", "PMI_", "TORCHELASTIC_")

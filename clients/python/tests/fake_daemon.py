@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socketserver
 import threading
@@ -38,6 +39,7 @@ class FakeDaemon:
         self.pid_namespace = 1
         self.energy_j = [1000.0] * len(self.models)
         self.power_w = 100.0
+        self.intensity = 300.0
         self.lose_next_answer = False
         self._server: socketserver.BaseServer | None = None
         self._connections: list[Any] = []
@@ -66,10 +68,8 @@ class FakeDaemon:
         self._server.shutdown()
         self._server.server_close()
         for connection in self._connections:
-            try:
+            with contextlib.suppress(OSError):
                 connection.shutdown(2)
-            except OSError:
-                pass
         self._connections.clear()
 
     # For tests.
@@ -99,7 +99,7 @@ class FakeDaemon:
         parts = path.strip("/").split("/")[1:]
         if parts == ["status"]:
             extra = {"pid_namespace": self.pid_namespace} if self.extended else {}
-            carbon = {"intensity_g_per_kwh": 300.0, "planned_with_g_per_kwh": 310.0, "zone": "DE"}
+            carbon = {"intensity_g_per_kwh": self.intensity, "planned_with_g_per_kwh": 310.0, "zone": "DE"}
             return 200, {
                 "gpus": self.gpus(),
                 "jobs": [],

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_daemon import FakeDaemon
 
 import wattune
+from fake_daemon import FakeDaemon
 
 
 def test_registers_reports_and_ends(daemon: FakeDaemon, sock: str) -> None:
@@ -227,9 +227,15 @@ def _talk_nonsense(path: str) -> None:
 
 
 def test_exceptions_pass_and_end_the_job(daemon: FakeDaemon, sock: str) -> None:
-    with pytest.raises(KeyboardInterrupt), wattune.job("a", socket=sock, interval_s=0.05) as job:
-        until(lambda: job.id is not None)
-        raise KeyboardInterrupt
+    job = wattune.job("a", socket=sock, interval_s=0.05)
+
+    def train() -> None:
+        with job:
+            until(lambda: job.id is not None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
     daemon.wait_for("DELETE", job.id or "?")
 
 
@@ -245,7 +251,12 @@ def test_odd_steps_are_ignored(daemon: FakeDaemon, sock: str, caplog: pytest.Log
 
 def test_threads_may_step_together(sock: str) -> None:
     job = wattune.job("a", socket=sock)
-    threads = [threading.Thread(target=lambda: [job.step(1) for _ in range(20_000)]) for _ in range(4)]
+
+    def count() -> None:
+        for _ in range(20_000):
+            job.step(1)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -387,7 +398,7 @@ def run_script(sock: str, text: str, *arguments: str) -> subprocess.CompletedPro
     path = Path(sock).parent / "script.py"
     path.write_text(text)
     environment = {**os.environ, "WATTUNE_SOCKET": sock, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
-    return subprocess.run(  # noqa: S603 - our own interpreter and text
+    return subprocess.run(
         [sys.executable, str(path), *arguments],
         env=environment,
         capture_output=True,

@@ -15,8 +15,9 @@ print(job.summary())
 from __future__ import annotations
 
 from ._job import Job, job
+from ._recurring import Recurring, recurring
 from ._summary import Interval, Summary
 
 __version__ = "0.1.0"
 
-__all__ = ["Interval", "Job", "Summary", "__version__", "job"]
+__all__ = ["Interval", "Job", "Recurring", "Summary", "__version__", "job", "recurring"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,10 +43,11 @@ class Daemon:
                 self.close()
                 raise Unreachable(str(error)) from error
         failures = []
+        deadline = time.monotonic() + timeout_s
         for address in self.addresses:
             connection = Connection(address)
             try:
-                answer = connection.request(method, path, body, timeout_s)
+                answer = connection.request(method, path, body, deadline - time.monotonic())
             except (Unreachable, BadAnswer) as error:
                 connection.close()
                 failures.append(str(error))
@@ -62,13 +64,13 @@ class Daemon:
         if self._connection is not None:
             self._connection.close()
 
-    def look(self) -> Any:
+    def look(self, timeout_s: float = 5.0) -> Any:
         """Returns the daemon's status, and learns from it what the daemon understands.
 
         Raises:
             Unreachable: If no daemon answers, or something that is not one.
         """
-        answer = self.request("GET", "/v1/status")
+        answer = self.request("GET", "/v1/status", timeout_s=timeout_s)
         if not answer.ok or not isinstance(answer.body, dict) or not isinstance(answer.body.get("gpus"), list):
             self.close()
             raise Unreachable(f"what answers is not a wattune daemon: {answer.detail}")

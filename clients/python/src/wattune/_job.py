@@ -26,6 +26,7 @@ _log = logging.getLogger("wattune")
 # nobody would say when it is over.
 _PAUSE_HOLDS_S = 30.0
 _monotonic = time.monotonic
+_this_thread = threading.get_ident
 
 
 class Job:
@@ -43,8 +44,12 @@ class Job:
         self._ranks = ranks
         self._factor = ranks.world if world_size is None else world_size
         self._interval_s = interval_s
-        self._stepping = threading.RLock()
-        self._count: tuple[float, float] = (0, _monotonic())
+        # A lock costs more than all else in a step, so the thread that steps first counts without one, and all others
+        # count together under one. A count and its time are replaced as a whole.
+        self._thread: int | None = None
+        self._own: tuple[float, float] = (0, _monotonic())
+        self._others: tuple[float, float] = (0, 0.0)
+        self._others_lock = threading.RLock()
         self._total = spec.total_samples
         self._session: Session | None = None
         self._inert: str | None = None
@@ -67,7 +72,7 @@ class Job:
             self._inert = "this is a child process that only imports the main module"
         if self._inert is not None:
             return self
-        self._count = (self._count[0], _monotonic())
+        self._own = (self._own[0], _monotonic())
         session = Session(
             self._spec,
             _Counted(self),
@@ -100,7 +105,7 @@ class Job:
 
     def _let_go(self) -> None:
         """Makes this the copy of another process's job: it says nothing to the daemon, and its end ends nothing."""
-        self._stepping = threading.RLock()
+        self._others_lock = threading.RLock()
         if self._session is not None:
             self._session, self._inert = None, "this is a child process of the one that reports"
 
@@ -113,19 +118,20 @@ class Job:
         (see `world_size` of `wattune.job`), so that the count, `total_samples` and `batch_size` are those of the whole
         training.
 
-        Costs less than a microsecond, and never raises: a count that is no number, or negative, is ignored and logged
-        once.
+        Costs about a microsecond, and never raises: a count that is no number, or negative, is ignored and logged once.
         """
-        if n.__class__ is int and n >= 0:
-            with self._stepping:
-                self._count = (self._count[0] + n * self._factor, _monotonic())
+        if n.__class__ is int and n >= 0 and _this_thread() == self._thread:
+            self._own = (self._own[0] + n * self._factor, _monotonic())
         else:
             self._step_other(n)
 
     def _step_other(self, n: Any) -> None:
-        """Counts what is no plain int, such as floats and NumPy's numbers. One on a GPU is waited for."""
+        """Counts what is no plain int, such as NumPy's numbers, and the steps of other threads.
+
+        Converting a number that lies on a GPU waits for the GPU.
+        """
         try:
-            count = float(n)
+            count = n if n.__class__ is int else float(n)
         except Exception:  # noqa: BLE001 - whatever is wrong with it must not end the training
             count = math.nan
         if not 0.0 <= count < math.inf:
@@ -133,8 +139,16 @@ class Job:
                 self._odd_step_logged = True
                 _log.warning("job %s: step(%.80r) is ignored: it takes a number of samples", self._spec.name, n)
             return
-        with self._stepping:
-            self._count = (self._count[0] + count * self._factor, _monotonic())
+        with self._others_lock:
+            if self._thread is None:
+                self._thread = _this_thread()
+            self._others = (self._others[0] + count * self._factor, _monotonic())
+
+    @property
+    def _count(self) -> tuple[float, float]:
+        """Samples of all threads, and the time of the last step of any."""
+        own, others = self._own, self._others
+        return own[0] + others[0], max(own[1], others[1])
 
     @property
     def samples(self) -> float:
