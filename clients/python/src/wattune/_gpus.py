@@ -131,6 +131,23 @@ def resolve(
     return _of_ranks(selection, environ, daemon, processes)
 
 
+def pick(selection: Selection, devices: Sequence[int]) -> Selection:
+    """Returns the GPUs of these devices, as CUDA counts those of the selection.
+
+    Raises:
+        Unresolved: If there is no such device, or its place is uncertain.
+    """
+    count = len(selection.gpus)
+    if any(device >= count for device in devices):
+        raise Unresolved(f"there is no cuda:{max(devices)}: this process sees {count} GPUs ({selection.origin})")
+    if not selection.ordered and len(set(devices)) < count:
+        raise Unresolved(
+            f"cuda:{devices[0]} is ambiguous: GPUs are of several models, and CUDA counts the fastest first; {_SURE}"
+        )
+    origin = f"{selection.origin}, cuda:{','.join(map(str, devices))}"
+    return Selection(tuple(selection.gpus[device] for device in devices), shared=selection.shared, origin=origin)
+
+
 def _candidates(environ: Mapping[str, str], daemon: Sequence[Gpu], visible: Sequence[Visible]) -> tuple[list[Gpu], str]:
     """Returns the GPUs among which CUDA counts, in the order of PCI bus ids, and how they were found."""
     by_uuid = {gpu.uuid: gpu for gpu in daemon}

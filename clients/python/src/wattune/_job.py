@@ -103,6 +103,16 @@ class Job:
     ) -> None:
         self.end()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a copy needs, such as that of a data loader's process: it counts, and reports nothing."""
+        own = ("_session", "_others_lock", "_inert")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._session, self._inert = None, "this is a copy of the job that reports"
+        self._others_lock = threading.RLock()
+
     def _let_go(self) -> None:
         """Makes this the copy of another process's job: it says nothing to the daemon, and its end ends nothing."""
         self._others_lock = threading.RLock()
@@ -374,7 +384,9 @@ def job(
         eta: Weight of carbon against time: 1 is carbon alone, 0 is time alone.
         price_weight: Weight of the electricity price against carbon, 0 to 1.
         pausable: True, or the costs of a pause, if the daemon may ask the job to pause; see `Job.wait_while_paused`.
-        gpus: GPUs by index at the daemon, UUID or PCI bus id; by default those that this process uses.
+        gpus: GPUs by index at the daemon, UUID or PCI bus id, or all of them as `cuda:0` and so on, as CUDA counts in
+            this process. By default those that CUDA_VISIBLE_DEVICES leaves to this process, for each process of the
+            node one of them.
         tags: Labels for reports.
         control: False to have energy recorded only, and limits left alone.
         priority: Priority under the node's power cap, -1000 to 1000.

@@ -172,15 +172,13 @@ class Session:
         self._register(selection)
 
     def _selection(self, status: Any, framework: list[str] | None) -> _gpus.Selection:
-        if self.spec.gpus is not None:
-            return _gpus.Selection(self.spec.gpus, origin="gpus=[…]")
-        return _gpus.resolve(
-            self._environ,
-            _gpus.from_daemon(status["gpus"]),
-            _gpus.visible_to_process(),
-            framework,
-            self._ranks.local_world,
-        )
+        chosen = self.spec.gpus
+        if chosen is not None and not str(chosen[0]).startswith("cuda:"):
+            return _gpus.Selection(chosen, origin="gpus=[…]")
+        known, seen = _gpus.from_daemon(status["gpus"]), _gpus.visible_to_process()
+        if chosen is None:
+            return _gpus.resolve(self._environ, known, seen, framework, self._ranks.local_world)
+        return _gpus.pick(_gpus.resolve(self._environ, known, seen, framework), [int(str(gpu)[5:]) for gpu in chosen])
 
     def _take_over(self, job: str) -> bool:
         """Makes the job of `wattune run` this one; returns False if there is no such open job."""

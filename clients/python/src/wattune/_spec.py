@@ -187,13 +187,16 @@ def _gpus(gpus: Sequence[int | str] | None) -> tuple[int | str, ...] | None:
     if gpus is None:
         return None
     if isinstance(gpus, (str, bytes)) or not isinstance(gpus, Sequence):
-        raise TypeError(f"gpus is {gpus!r}; it is a list of indices, UUIDs or PCI bus ids")
+        raise TypeError(f"gpus is {gpus!r}; it is a list of indices, UUIDs, PCI bus ids or devices such as 'cuda:0'")
     chosen: list[int | str] = []
     for gpu in gpus:
         if isinstance(gpu, str) and gpu:
             chosen.append(gpu)
         else:
             chosen.append(whole("an index in gpus", gpu, least=0))
+    of_cuda = [gpu for gpu in chosen if isinstance(gpu, str) and gpu.startswith("cuda:")]
+    if of_cuda and (len(of_cuda) < len(chosen) or not all(gpu[5:].isdigit() for gpu in of_cuda)):
+        raise ValueError(f"gpus is {gpus!r}; give either devices such as 'cuda:0' alone, or none of them")
     if not chosen:
         raise ValueError("gpus is empty; leave it out for the GPUs that this process uses")
     return tuple(chosen)

@@ -1,0 +1,1 @@
+"""Callbacks for training frameworks. Each module needs its framework; importing `wattune` needs none."""
