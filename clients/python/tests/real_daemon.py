@@ -23,8 +23,6 @@ state_dir = "{folder}/state"
 [control]
 interval_s = 1.0
 checkpoint_s = 0.5
-[cpu]
-enabled = false
 [carbon]
 source = "fixed"
 [carbon.fixed]
