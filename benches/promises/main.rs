@@ -33,7 +33,7 @@ use wattune::gpu::thread::Sampling;
 use wattune::providers::{CarbonSettings, Feed, FeedOptions};
 use wattune_core::domain::{JobId, JobName, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Work, Zone};
 use wattune_core::profile::{Curve, Settings as ProfileSettings};
-use wattune_core::units::{Seconds, Watts};
+use wattune_core::units::{Samples, Seconds, Watts};
 use wattune_lab::traces::{TraceFile, power_profile};
 
 /// Times a job runs under its name.
@@ -72,8 +72,8 @@ pub(crate) struct Case {
 pub(crate) enum Framework {
     /// Each report has the exact count.
     Exact,
-    /// Counts are of whole lumps of work (gradient accumulation, prefetched batches), reports are late at random, and the
-    /// run goes on from a checkpoint.
+    /// Counts are of whole lumps of work, with the time at which the last one was done: steps with gradient accumulation.
+    /// Reports are late at random, and the run goes on from a checkpoint.
     Lumps,
 }
 
@@ -338,10 +338,6 @@ async fn once(
     let Daemon { clock, controller, feed } = daemon;
     let in_lumps = case.framework == Some(Framework::Lumps);
     let (before, lump) = if in_lumps { (job.work_in(RESUMED), job.work_in(LUMP)) } else { Default::default() };
-    let counted = |job: &Job| match (in_lumps && !job.is_done(), lump) {
-        (true, lump) => before + lump * (job.done() / lump).floor(),
-        (false, _) => before + job.done(),
-    };
     let new = NewJob {
         name: JobName::new("job")?,
         processes: None,
@@ -363,6 +359,8 @@ async fn once(
     let mut report_due = Seconds::ZERO;
     let mut profiling = true;
     let mut warned = false;
+    // The last whole lump of work, and when it was done.
+    let (mut counted, mut reported_last) = ((Samples::ZERO, Seconds::ZERO), None);
     while !job.is_done() {
         let now = clock.monotonic().since(begun);
         let coarse = !profiling && case.duration > Seconds::new(7200.0) && case.framework.is_none();
@@ -370,14 +368,23 @@ async fn once(
         let span = due.max(Seconds::ZERO).min(job.longest_step());
         if span > Seconds::ZERO {
             clock.advance(span);
+            let done = job.done();
             job.step(span);
+            let lumps = if in_lumps { lump * (job.done() / lump).floor() } else { job.done() };
+            if lumps > counted.0 {
+                let part = (lumps - done) / (job.done() - done).max(Samples::new(1e-9));
+                counted = (lumps, now + span * part.clamp(0.0, 1.0));
+            }
         }
         let now = clock.monotonic().since(begun);
         if now + Seconds::new(1e-6) >= report_due {
             let late = if in_lumps { case.every * rng.random_range(0.0..0.5) } else { Seconds::ZERO };
-            report_due = (report_due + if coarse { case.every.max(COARSE) } else { case.every }).max(now + late);
-            if !(silent && job.is_pausing()) {
-                let report = ProgressReport::new(counted(&job), own_clock.then_some(now));
+            report_due += late + if coarse { case.every.max(COARSE) } else { case.every };
+            let is_new = !in_lumps || Some(counted) != reported_last;
+            if !(silent && job.is_pausing()) && is_new {
+                reported_last = Some(counted);
+                let (samples, at) = if in_lumps { counted } else { (job.done(), now) };
+                let report = ProgressReport::new(before + samples, own_clock.then_some(at));
                 let answer = controller.progress(&id, report).await?;
                 profiling = answer.phase == Phase::Profiling;
                 warned |= !answer.warnings.is_empty();
@@ -390,7 +397,7 @@ async fn once(
         }
     }
     let at = own_clock.then(|| clock.monotonic().since(begun));
-    let answer = controller.progress(&id, ProgressReport::new(counted(&job), at)).await?;
+    let answer = controller.progress(&id, ProgressReport::new(before + job.done(), at)).await?;
     let reported = answer.slowdown;
     controller.end(&id).await?;
     let (slowdown, saved) = (job.slowdown(), job.energy_saved(original));

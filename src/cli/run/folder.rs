@@ -140,6 +140,26 @@ mod tests {
     }
 
     #[test]
+    fn all_hooks_are_embedded() {
+        fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+            for entry in fs::read_dir(folder).expect("readable").flatten() {
+                match entry.path() {
+                    cache if cache.ends_with("__pycache__") => {}
+                    inner if inner.is_dir() => collect(&inner, into),
+                    file => into.push(file),
+                }
+            }
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/hooks");
+        let mut found = Vec::new();
+        collect(&root, &mut found);
+        found.sort();
+        let mut embedded: Vec<PathBuf> = HOOKS.iter().map(|(name, _)| root.join(name)).collect();
+        embedded.sort();
+        assert_eq!(embedded, found);
+    }
+
+    #[test]
     fn folders_of_killed_runs_are_removed() {
         let base = tempfile::tempdir().expect("a directory");
         // No process has the highest id that Linux allows plus one.

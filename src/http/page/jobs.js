@@ -8,6 +8,16 @@ const PHASES = {
   observing: "observed only",
 };
 
+const SOURCES = {
+  log_line: "lines that it prints",
+  optimizer_hook: "the steps of a PyTorch optimizer",
+  keras: "Keras",
+  lightning: "Lightning",
+  trainer_status: "the Hugging Face Trainer",
+  python_client: "the Python package wattune",
+  http: "its own requests",
+};
+
 /** Returns a figure with the bounds of its interval; without an interval, the figure is both bounds. */
 const intervalOf = (figure) => {
   if (isNumber(figure)) return { low: figure, mean: figure, high: figure };
@@ -91,7 +101,8 @@ const jobCard = (job, status, account) => {
       fact("Energy", energy(job.energy_j)),
       fact("Emissions", grams(job.carbon_g)),
       fact("Carbon saved", savingShown(account)),
-      fact("Expected end", moment(job.expected_end, status.now))),
+      fact("Expected end", moment(job.expected_end, status.now)),
+      fact("Progress from", SOURCES[job.progress_source] ?? job.progress_source ?? absent())),
     job.warnings.length > 0 && h("ul", { class: "warnings" }, job.warnings.map((text) => h("li", {}, sentence(text)))));
 };
 
