@@ -126,15 +126,14 @@ def test_another_optimizer_goes_on(listener):
     for keep in ("kept = one", ""):
         listener.messages.clear()
         ran = listener.run(script(f"""
-            one = torch.optim.Adam(model.parameters())
-            for _ in range(40): backward(); one.step(); time.sleep(0.03)
+            one = torch.optim.Adam(model.parameters()); two = torch.optim.RMSprop(model.parameters())
+            for _ in range(40): backward(); one.step(); two.step(); time.sleep(0.03)
             {keep}
             one = None
-            two = torch.optim.RMSprop(model.parameters())
             for _ in range(250): backward(); two.step(); time.sleep(0.03)
         """))
-        # What the second one does before the first one's last second is over counts only for the first.
-        assert 250 <= ran.last_steps("optimizer_hook") <= 290
+        # What the second one does before the first one's last second is over does not count.
+        assert 250 <= ran.last_steps("optimizer_hook") <= 290, ran.messages
         assert ran.messages[-1]["detail"].startswith("RMSprop")
 
 
@@ -190,7 +189,7 @@ def test_ranks(listener):
 
 
 def test_other_processes(listener):
-    """Data loader workers, a forked child that trains, and spawned ones: each count is of one process."""
+    """Data loader workers, and forked and spawned children that train: each count is whole and of one process."""
     path = listener.hooks.parent / "script.py"
     path.write_text(script("""
         import os
@@ -209,6 +208,8 @@ def test_other_processes(listener):
                 sys.exit()
             os.waitpid(child, 0)
             mp.spawn(train, (11,), nprocs=2)
+            process = mp.get_context("fork").Process(target=train, args=(0, 9))
+            process.start(); process.join()
             train(0, 3)
             print(os.getpid(), child)
     """))
@@ -218,7 +219,7 @@ def test_other_processes(listener):
     last = {m["pid"]: m["steps"] for m in ran.messages}
     # The second optimizer of the parent is followed once the first has been silent, which is not so soon.
     assert last.pop(parent) in (16, 19) and last.pop(child) == 7, ran.messages
-    assert list(last.values()) == [11, 11], ran.messages
+    assert sorted(last.values()) == [9, 11, 11], ran.messages
 
 
 def test_without_a_listener(listener):

@@ -2,12 +2,15 @@
 
 import functools
 import os
+import sys
 from time import monotonic
 
 INTERVAL_S = 1.0
 
 _SOCKET = os.environ.get("WATTUNE_PROGRESS_SOCKET")
 _reporters = []
+# The process that sends its last steps when it ends.
+_ending = None
 
 
 class Reporter:
@@ -22,7 +25,6 @@ class Reporter:
         self.source, self.subordinate = source, subordinate
         self.forget()
         if not _reporters:
-            _run_at_exit()
             os.register_at_fork(after_in_child=_forget_all)
         _reporters.append(self)
 
@@ -46,6 +48,7 @@ class Reporter:
 
     def send(self, total_steps=None, detail=None):
         """Sends the count and the time of the last step, with the count at the end if it is known."""
+        _finish_at_the_end()
         self.due_s, self.sent = self.at_s + INTERVAL_S, self.base + self.steps
         self.total_steps, self.detail = total_steps, detail
         if self.subordinate and any(other.begun for other in _reporters):
@@ -116,12 +119,16 @@ def _forget_all():
         reporter.forget()
 
 
-def _run_at_exit():
-    """Has the last steps sent when the process ends. Children of multiprocessing skip `atexit`, so they need theirs."""
-    import atexit
-    import sys
+def _finish_at_the_end():
+    """Has the last steps sent when this process ends. Forked children of multiprocessing skip `atexit`."""
+    global _ending
+    if _ending == os.getpid():
+        return
+    if _ending is None:
+        import atexit
 
-    atexit.register(_finish_all)
+        atexit.register(_finish_all)
+    _ending = os.getpid()
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         from multiprocessing import util
