@@ -32,7 +32,7 @@ _window_ends_s = 0.0
 class _Counter:
     """The steps of one optimizer, which it does not keep alive."""
 
-    __slots__ = ("name", "optimizer", "steps", "begun", "open", "score", "seen", "aside")
+    __slots__ = ("name", "optimizer", "steps", "begun", "open", "score", "seen", "aside", "beside")
 
     def __init__(self, optimizer, key):
         def drop(_, remove=_counters.pop):
@@ -41,8 +41,9 @@ class _Counter:
         self.name, self.optimizer = type(optimizer).__name__, weakref.ref(optimizer, drop)
         # `begun`: a step has begun and is not counted yet. `open`: calls of `step` that have begun and not ended.
         self.steps, self.begun, self.open = 0, False, 0
-        # `aside`: steps while the followed optimizer was stepping too. They are no progress of their own.
-        self.score, self.seen, self.aside = 0.0, 0, 0
+        self.score, self.seen = 0.0, 0
+        # `aside`: steps until the followed optimizer had `beside` steps. They are no progress of their own.
+        self.aside, self.beside = 0, None
 
 
 def install(module):
@@ -108,6 +109,8 @@ def _count(optimizer):
         # None is open where the beginning was compiled and the end was not.
         counter.begun = False
         counter.steps += 1
+        if _followed is not None and counter is not _followed and counter.beside != _followed.steps:
+            counter.aside, counter.beside = counter.steps - 1, _followed.steps
         now = monotonic()
         if now >= _window_ends_s:
             _window_ends_s = now + WINDOW_S
@@ -128,13 +131,12 @@ def _choose():
     if _followed is None:
         _followed = best
     elif _followed.optimizer() is None or best.score > _followed.score + LEAD:
-        _base += _followed.steps - best.aside
+        _base += _followed.steps - (best.aside if best.beside == _followed.steps else best.steps)
         _followed = best
-    stepped = _followed.steps != _followed.seen
+        for counter in counters:
+            counter.beside = None
     for counter in counters:
         counter.seen = counter.steps
-        if stepped:
-            counter.aside = counter.steps
     _detail = _followed.name if len(counters) == 1 else f"{_followed.name}, one of {len(counters)} optimizers"
 
 
