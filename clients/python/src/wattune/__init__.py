@@ -14,7 +14,8 @@ print(job.summary())
 
 from __future__ import annotations
 
-from ._job import Job, job
+from ._factory import job
+from ._job import Job
 from ._recurring import Recurring, recurring
 from ._summary import Interval, Summary
 

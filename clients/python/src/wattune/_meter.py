@@ -16,6 +16,7 @@ from ._http import Unreachable, addresses
 # A daemon that does not say how old its readings are makes a new one at least this often.
 _LONGEST_TICK_S = 1.5
 _POLL_S = 0.01
+J_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,36 @@ class Meter:
         if not answer.ok:
             raise Unreachable(f"the daemon answers {path} with {answer.detail}")
         return answer.body
+
+
+class Totals:
+    """Energy and emissions so far."""
+
+    def __init__(self) -> None:
+        self.gpu_kwh = self.cpu_kwh = self.dram_kwh = self.kg = 0.0
+
+    def add(self, last: Reading, now: Reading, gpus: list[str], pue: float, forced: float | None) -> None:
+        """Adds the energy between two readings.
+
+        The counters of a daemon that was restarted begin anew: the time in between is filled in from the power.
+        """
+        same = last.daemon == now.daemon
+        seconds = now.at - last.at
+
+        def between(a: Energy | None, b: Energy | None) -> float:
+            if a is None or b is None:
+                return 0.0
+            joules = b.joules - a.joules if same else (a.watts + b.watts) / 2.0 * seconds
+            return max(joules, 0.0) / J_PER_KWH * pue
+
+        gpu = sum(between(last.gpus.get(uuid), now.gpus.get(uuid)) for uuid in gpus)
+        cpu = sum(between(a, b) for a, b in zip(last.packages, now.packages))
+        dram = sum(between(last.dram.get(i), energy) for i, energy in now.dram.items())
+        self.gpu_kwh += gpu
+        self.cpu_kwh += cpu
+        self.dram_kwh += dram
+        intensity = now.intensity_g_per_kwh if forced is None else forced
+        self.kg += (gpu + cpu + dram) * (intensity or 0.0) / 1000.0
 
 
 def _energy(device: Mapping[str, Any], later_s: float) -> Energy:

@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 from . import _gpus, _spec
 from ._daemon import Daemon
+from ._factory import job
 from ._http import Answer, Unreachable, addresses
-from ._job import Job, job
+from ._job import Job
 from ._ranks import detect
 
 _log = logging.getLogger("wattune")

@@ -11,14 +11,15 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from . import _gpus
 from ._daemon import Daemon
 from ._http import Answer, Unreachable
 from ._ranks import Ranks
 from ._spec import Spec
+from ._view import Counted, View, advice, names, unix
 from ._wrapper import Wrapper
 
 _log = logging.getLogger("wattune")
@@ -28,35 +29,6 @@ REQUEST_TIMEOUT_S = 5.0
 ACCOUNT_EVERY_S = 10.0
 ANNOUNCE_EVERY_S = 10.0
 LONGEST_RETRY_S = 15.0
-
-
-@dataclass(frozen=True)
-class View:
-    """What is known of a job from the daemon's last answers."""
-
-    job_id: str | None = None
-    gpus: tuple[str, ...] = ()
-    phase: str | None = None
-    reason: str | None = None
-    power_limit_w: float | None = None
-    slowdown: float | None = None
-    resume_at: str | None = None
-    warnings: tuple[str, ...] = ()
-    problem: str | None = None
-    answered_at: float | None = None
-    account_at: float | None = None
-
-
-class Counted(Protocol):
-    """The side of a job that the training thread writes."""
-
-    @property
-    def count(self) -> tuple[float, float]:
-        """Samples of this run so far, and the monotonic time at which they were counted."""
-
-    @property
-    def total(self) -> float | None:
-        """Samples of the whole run, if they are known."""
 
 
 class Session:
@@ -214,7 +186,7 @@ class Session:
             del body["pids"]
             answer = self._request("POST", "/v1/jobs", body)
         if not answer.ok:
-            self._problem(f"not registered: {_advice(answer)}")
+            self._problem(f"not registered: {advice(answer)}")
             return
         self._adopt(answer.body, owned=True)
         _log.info(
@@ -226,7 +198,7 @@ class Session:
         listing = self._request("GET", "/v1/jobs")
         for job in listing.body if listing.ok else ():
             same = job["name"] == self.spec.name and job.get("samples") is None
-            if same and len(job["gpus"]) == len(selection.gpus) and _unix(job["registered_at"]) >= since - 1.0:
+            if same and len(job["gpus"]) == len(selection.gpus) and unix(job["registered_at"]) >= since - 1.0:
                 self._adopt(job, owned=True)
                 return True
         return False
@@ -288,7 +260,7 @@ class Session:
             if total is not None and total != self._sent_total:
                 body["total_samples"] = total + self._before
         answer = self._request("POST", f"/v1/jobs/{self._job}/progress", body)
-        if answer.status == 422 and "source" in body and _names(answer, "source", "total_samples"):
+        if answer.status == 422 and "source" in body and names(answer, "source", "total_samples"):
             self._daemon.extended = False
             answer = self._request("POST", f"/v1/jobs/{self._job}/progress", {"samples": body["samples"], "at_s": at_s})
         if answer.ok or answer.status == 422:
@@ -401,24 +373,3 @@ class Session:
         if text not in self._logged:
             self._logged.add(text)
             _log.warning("job %s: %s", self.spec.name, text)
-
-
-def _advice(answer: Answer) -> str:
-    if answer.status == 409:
-        return (
-            f"{answer.detail}. If that is an earlier run of yours that was killed, the daemon ends it when its lease "
-            "has run out, and this one is registered then"
-        )
-    return answer.detail
-
-
-def _names(answer: Answer, *fields: str) -> bool:
-    return any(field in answer.detail for field in fields)
-
-
-def _unix(text: str) -> float:
-    """Returns the Unix time of the daemon's RFC 3339 time, which has up to nine digits of a second."""
-    from datetime import datetime, timezone
-
-    whole, _, _ = text.rstrip("Zz").partition(".")
-    return datetime.fromisoformat(whole).replace(tzinfo=timezone.utc).timestamp() + 1.0

@@ -32,7 +32,7 @@ from . import __version__
 from ._codecarbon_output import EmissionsData, OutputMethod, TaskEmissionsData, append_row, write_tasks
 from ._gpus import Gpu, Unresolved
 from ._http import Unreachable
-from ._meter import Energy, Meter, Reading, of_process
+from ._meter import J_PER_KWH, Meter, Reading, Totals, of_process
 from ._worker import worker
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
 
 _log = logging.getLogger("wattune")
 _F = TypeVar("_F", bound=Callable[..., Any])
-_J_PER_KWH = 3.6e6
 # Arguments of CodeCarbon that have no meaning here.
 _IGNORED = frozenset(
     {
@@ -169,7 +168,7 @@ class EmissionsTracker:
         self._forced = force_carbon_intensity_g_co2e_kwh
         self._meter = Meter(socket, listen)
         self._lock = threading.Lock()
-        self._totals = _Totals()
+        self._totals = Totals()
         self._gpus: list[Gpu] = []
         self._last: Reading | None = None
         self._started: float | None = None
@@ -317,9 +316,9 @@ class EmissionsTracker:
             duration=duration,
             emissions=totals.kg,
             emissions_rate=totals.kg / duration,
-            cpu_power=totals.cpu_kwh * _J_PER_KWH / duration,
-            gpu_power=totals.gpu_kwh * _J_PER_KWH / duration,
-            ram_power=totals.dram_kwh * _J_PER_KWH / duration,
+            cpu_power=totals.cpu_kwh * J_PER_KWH / duration,
+            gpu_power=totals.gpu_kwh * J_PER_KWH / duration,
+            ram_power=totals.dram_kwh * J_PER_KWH / duration,
             cpu_energy=totals.cpu_kwh,
             gpu_energy=totals.gpu_kwh,
             ram_energy=totals.dram_kwh,
@@ -399,36 +398,6 @@ def track_emissions(fn: _F | None = None, **arguments: Any) -> _F | Callable[[_F
         return cast(_F, measured)
 
     return decorate if fn is None else decorate(fn)
-
-
-class _Totals:
-    """Energy and emissions so far."""
-
-    def __init__(self) -> None:
-        self.gpu_kwh = self.cpu_kwh = self.dram_kwh = self.kg = 0.0
-
-    def add(self, last: Reading, now: Reading, gpus: list[str], pue: float, forced: float | None) -> None:
-        """Adds the energy between two readings.
-
-        The counters of a daemon that was restarted begin anew: the time in between is filled in from the power.
-        """
-        same = last.daemon == now.daemon
-        seconds = now.at - last.at
-
-        def between(a: Energy | None, b: Energy | None) -> float:
-            if a is None or b is None:
-                return 0.0
-            joules = b.joules - a.joules if same else (a.watts + b.watts) / 2.0 * seconds
-            return max(joules, 0.0) / _J_PER_KWH * pue
-
-        gpu = sum(between(last.gpus.get(uuid), now.gpus.get(uuid)) for uuid in gpus)
-        cpu = sum(between(a, b) for a, b in zip(last.packages, now.packages))
-        dram = sum(between(last.dram.get(i), energy) for i, energy in now.dram.items())
-        self.gpu_kwh += gpu
-        self.cpu_kwh += cpu
-        self.dram_kwh += dram
-        intensity = now.intensity_g_per_kwh if forced is None else forced
-        self.kg += (gpu + cpu + dram) * (intensity or 0.0) / 1000.0
 
 
 class _Task:

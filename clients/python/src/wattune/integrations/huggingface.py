@@ -13,7 +13,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from .._job import Job, job
+from .._factory import job
+from .._job import Job
 from .._summary import Summary
 from ._distributed import of_rank_0
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from keras.callbacks import Callback
 
-from .._job import Job, job
+from .._factory import job
+from .._job import Job
 from .._summary import Summary
 
 __all__ = ["WattuneCallback"]

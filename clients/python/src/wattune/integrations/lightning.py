@@ -18,7 +18,8 @@ try:
 except ImportError:  # the package's older name
     from pytorch_lightning.callbacks import Callback
 
-from .._job import Job, job
+from .._factory import job
+from .._job import Job
 from .._summary import Summary
 
 __all__ = ["WattuneCallback"]
