@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import pickle
 import socket as sockets
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -167,6 +166,42 @@ def test_a_conflict_says_what_to_do_and_is_tried_again(
             until(lambda: job.id is not None)
             assert job.problem is None
     assert sum("controlled by" in r.getMessage() for r in caplog.records) == 1, "logged once"
+
+
+def test_refusals_with_other_numbers_are_logged_once(
+    daemon: FakeDaemon, sock: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        for number in range(5):
+            detail = {"detail": f"is {number}, less than the {number + 1} reported before", "field": "samples"}
+            daemon.refuse["POST", "/progress"] = (422, detail)
+            job.step(1)
+            daemon.wait_for("POST", "/progress", number + 1)
+            until(lambda number=number: f"is {number}," in (job.problem or ""))
+    assert sum(r.levelno == logging.WARNING for r in caplog.records) == 1
+
+
+def test_a_job_runs_once(daemon: FakeDaemon, sock: str, caplog: pytest.LogCaptureFixture) -> None:
+    job = wattune.job("a", socket=sock, interval_s=0.05)
+    with job:
+        until(lambda: job.id is not None)
+    with job:
+        job.step(1)
+    assert "make a new one" in caplog.text
+    assert len(daemon.bodies("POST", "/v1/jobs")) == 1
+
+
+def test_copies_of_a_job_say_nothing(daemon: FakeDaemon, sock: str) -> None:
+    with wattune.job("a", socket=sock, interval_s=0.05) as job:
+        until(lambda: job.id is not None)
+        copy = pickle.loads(pickle.dumps(job))
+        copy.start()
+        copy.step(5)
+        copy.end()
+        assert (copy.samples, copy.id) == (5, None)
+        assert "copy" in (copy.problem or "")
+        assert job.samples == 0
+    assert len(daemon.bodies("POST", "/v1/jobs")) == 1
 
 
 def test_refusals_are_logged_once(daemon: FakeDaemon, sock: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -341,34 +376,6 @@ def test_local_rank_0_reports_for_all(daemon: FakeDaemon, sock: str, monkeypatch
     with wattune.job("a", socket=sock, interval_s=0.05, world_size=1) as job:
         job.step(8)
         assert job.samples == 8
-
-
-def test_under_wattune_run_its_job_is_completed_and_left_open(
-    daemon: FakeDaemon, sock: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, job_of_run = daemon.register({"name": "python train.py", "gpus": [0]})
-    job_of_run["samples"] = 50.0
-    progress = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
-    progress.bind(str(folder / "p.sock"))
-    progress.settimeout(5.0)
-    monkeypatch.setenv("WATTUNE_JOB_ID", job_of_run["job_id"])
-    monkeypatch.setenv("WATTUNE_SOCKET", sock)
-    monkeypatch.setenv("WATTUNE_PROGRESS_SOCKET", str(folder / "p.sock"))
-    with wattune.job("resnet50", total_samples=100, batch_size=8, interval_s=0.05) as job:
-        announced = json.loads(progress.recv(4096))
-        assert announced["source"] == "python_client"
-        assert announced["job_id"] == job_of_run["job_id"]
-        assert announced["pid"] == os.getpid()
-        daemon.wait_for("PATCH", job_of_run["job_id"])
-        job.step(8)
-        # Another process of this run has counted 50 before.
-        assert daemon.wait_for("POST", "/progress")[0]["samples"] == 58
-    assert daemon.bodies("POST", "/v1/jobs") == []
-    assert daemon.bodies("PATCH", "")[0] == {"name": "resnet50", "batch_size": 8, "work": {"total_samples": 100}}
-    time.sleep(0.2)
-    assert daemon.bodies("DELETE", "") == []
-    assert job.summary(timeout_s=5.0).energy_j == 3600.0
-    progress.close()
 
 
 def test_pids_are_sent_in_one_namespace_only(daemon: FakeDaemon, sock: str) -> None:

@@ -102,6 +102,22 @@ def test_without_a_daemon_energies_are_not_a_number(sock: str, caplog: pytest.Lo
     daemon.stop()
 
 
+def test_a_frozen_daemon_is_waited_for_once(daemon: FakeDaemon, sock: str) -> None:
+    monitor = ZeusMonitor(socket=sock)
+    daemon.frozen.set()
+    begun = time.monotonic()
+    for _ in range(10):
+        monitor.begin_window("a")
+        assert math.isnan(monitor.end_window("a").total_energy)
+    assert time.monotonic() - begun < 3.0
+    daemon.frozen.clear()
+    daemon.power_w = 0.0
+    time.sleep(0.1)
+    monitor.begin_window("a")
+    daemon.energy_j[0] += 5.0
+    assert monitor.end_window("a").total_energy == 5.0
+
+
 # On the fake GPUs, whose own counter is the truth.
 
 

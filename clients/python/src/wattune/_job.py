@@ -63,7 +63,9 @@ class Job:
     # Life.
 
     def start(self) -> Job:
-        """Registers the job, in the background, and returns it. Does nothing if it runs already."""
+        """Registers the job, in the background, and returns it. Does nothing if it runs already; a job runs once."""
+        if self._session is not None and self._session.ending.is_set():
+            _log.warning("job %s has ended and is not started again; make a new one with wattune.job", self._spec.name)
         if self._session is not None or self._inert is not None:
             return self
         if self._ranks.local_rank != 0:

@@ -16,6 +16,7 @@ from ._http import Unreachable, addresses
 # A daemon that does not say how old its readings are makes a new one at least this often.
 _LONGEST_TICK_S = 1.5
 _POLL_S = 0.01
+_IN_VAIN_S = 0.02
 J_PER_KWH = 3.6e6
 
 
@@ -56,6 +57,7 @@ class Meter:
     def __init__(self, socket: str | None = None, listen: str | None = None) -> None:
         self._daemon = Daemon(addresses(socket, listen))
         self._lock = threading.Lock()
+        self._in_vain = False
         # For the child of a fork, which must not write on its parent's connection.
         self._pid = os.getpid()
 
@@ -134,7 +136,10 @@ class Meter:
             if self._pid != os.getpid():
                 self._daemon.close()
                 self._pid = os.getpid()
-            answer = self._daemon.request("GET", path, timeout_s=timeout_s)
+            # Training has waited long enough for a daemon that was waited for in vain.
+            self._in_vain, waited_in_vain = True, self._in_vain
+            answer = self._daemon.request("GET", path, timeout_s=_IN_VAIN_S if waited_in_vain else timeout_s)
+            self._in_vain = False
         finally:
             self._lock.release()
         if not answer.ok:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -220,8 +221,9 @@ class Recurring:
     def _note(self, text: str) -> None:
         """Records what is wrong, and logs it the first time."""
         self.problem = text
-        if text not in self._logged:
-            self._logged.add(text)
+        kind = re.sub(r"\S*\d\S*", "#", text)
+        if kind not in self._logged:
+            self._logged.add(kind)
             _log.warning("recurring job %s: %s", self.name, text)
 
     def _agreed(self, value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 from dataclasses import replace
@@ -20,6 +21,7 @@ from ._http import Answer, Unreachable
 from ._ranks import Ranks
 from ._spec import Spec
 from ._view import Counted, View, advice, names, unix
+from ._worker import on_fork
 from ._wrapper import Wrapper
 
 _log = logging.getLogger("wattune")
@@ -29,6 +31,9 @@ REQUEST_TIMEOUT_S = 5.0
 ACCOUNT_EVERY_S = 10.0
 ANNOUNCE_EVERY_S = 10.0
 LONGEST_RETRY_S = 15.0
+# Jobs of `wattune run` that a job of this process reports to: a second one at the same time has another count.
+_taken: set[str] = set()
+on_fork(_taken.clear)
 
 
 class Session:
@@ -154,12 +159,16 @@ class Session:
 
     def _take_over(self, job: str) -> bool:
         """Makes the job of `wattune run` this one; returns False if there is no such open job."""
+        if job in _taken:
+            # This is another job beside that of the run: the wrapper hears nothing of it.
+            self._wrapper = Wrapper()
+            return False
         found = self._request("GET", f"/v1/jobs/{job}")
         if not found.ok or found.body.get("ended_at") is not None:
             self._wrapper = replace(self._wrapper, job_id=None)
             return False
+        _taken.add(job)
         self._adopt(found.body, owned=False)
-        self._announce()
         completion = self.spec.completion(self._counted.total)
         completion["name"] = self.spec.name
         patched = self._request("PATCH", f"/v1/jobs/{job}", completion)
@@ -328,6 +337,7 @@ class Session:
         else:
             self._fetch_account()
         self.view = replace(self.view, phase=None, power_limit_w=None, resume_at=None)
+        _taken.discard(self._job)
         self.done.set()
 
     def _give_up_late(self) -> None:
@@ -368,8 +378,9 @@ class Session:
         )
 
     def _problem(self, text: str) -> None:
-        """Records what is wrong, and logs it the first time."""
+        """Records what is wrong, and logs it the first time, whatever numbers it names."""
         self.view = replace(self.view, problem=text)
-        if text not in self._logged:
-            self._logged.add(text)
+        kind = re.sub(r"\S*\d\S*", "#", text)
+        if kind not in self._logged:
+            self._logged.add(kind)
             _log.warning("job %s: %s", self.spec.name, text)
