@@ -103,7 +103,7 @@ def test_without_a_daemon_energies_are_not_a_number(sock: str, caplog: pytest.Lo
 
 
 def test_a_frozen_daemon_is_waited_for_once(daemon: FakeDaemon, sock: str) -> None:
-    monitor = ZeusMonitor(socket=sock)
+    monitor = ZeusMonitor([0], socket=sock)
     daemon.frozen.set()
     begun = time.monotonic()
     for _ in range(10):
