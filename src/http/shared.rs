@@ -58,7 +58,11 @@ impl Shared {
     }
 
     pub(super) async fn status(&self) -> Result<StatusView, Problem> {
-        self.ask(|controller| Box::pin(async move { controller.status() })).await
+        let answer = self.ask(|controller| {
+            controller.refresh_gpus();
+            Box::pin(async move { controller.status() })
+        });
+        answer.await
     }
 }
 

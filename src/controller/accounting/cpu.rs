@@ -224,7 +224,7 @@ impl Accounting {
     }
 
     /// Returns the CPUs as the API shows them; `None` if the daemon does not read them.
-    pub(crate) fn cpu_view(&self) -> Option<CpuView> {
+    pub(crate) fn cpu_view(&self, now: Now) -> Option<CpuView> {
         let (handle, observed) = (self.cpu.handle.as_ref()?, &self.cpu.observed);
         let zone = |zone: &ZoneState| CpuZoneView {
             device: zone.device.to_string(),
@@ -236,6 +236,7 @@ impl Accounting {
             path: zone.path.clone(),
             power_w: zone.power.map(|power| power.get()),
             energy_j: zone.at.map(|_| zone.metered.total().to_joules().get()),
+            energy_age_s: zone.at.map(|at| now.monotonic.since(at.monotonic).get()),
             energy_in_gaps_j: zone.metered.gap.to_joules().get(),
             counter_turns: zone.wraps,
             counter_resets: zone.resets,

@@ -71,6 +71,8 @@ pub struct GpuView {
     pub power_w: Option<f64>,
     /// Energy of the GPU since the daemon started.
     pub energy_j: f64,
+    /// Time since the reading up to which `energy_j` counts; absent before the first reading.
+    pub energy_age_s: Option<f64>,
     /// Method by which the GPU's energy is measured now.
     pub energy_source: EnergyMethod,
     /// Number of resets of the GPU's energy counter since the daemon started.
@@ -137,6 +139,8 @@ pub struct CpuZoneView {
     pub power_w: Option<f64>,
     /// Energy of the zone since the daemon started; absent before the first reading.
     pub energy_j: Option<f64>,
+    /// Time since the reading up to which `energy_j` counts; absent before the first reading.
+    pub energy_age_s: Option<f64>,
     /// Part of `energy_j` that is less certain: from times in which the zone was not monitored, in which the zone's
     /// counter may have wrapped more than once, or in which the counter was reset or jumped.
     pub energy_in_gaps_j: f64,

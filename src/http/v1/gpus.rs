@@ -72,7 +72,11 @@ impl SetPowerLimit {
     responses((status = OK, body = Vec<GpuView>))
 )]
 pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<GpuView>> {
-    shared.ask(|controller| Box::pin(async move { controller.gpus() })).await.map(Json)
+    let answer = shared.ask(|controller| {
+        controller.refresh_gpus();
+        Box::pin(async move { controller.gpus() })
+    });
+    answer.await.map(Json)
 }
 
 /// Returns one GPU.
@@ -81,7 +85,11 @@ pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<Gp
     responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem))
 )]
 pub(in crate::http) async fn show(State(shared): State<Shared>, Named(which): Named<GpuRef>) -> Answer<GpuView> {
-    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu(&which) })).await??))
+    let answer = shared.ask(move |controller| {
+        controller.refresh_gpus();
+        Box::pin(async move { controller.gpu(&which) })
+    });
+    Ok(Json(answer.await??))
 }
 
 /// Returns a GPU's power limits and power draw of the last 24 hours, oldest first, without times when no daemon was

@@ -99,6 +99,7 @@ impl Snapshot<'_> {
             override_until: gpu.manual.map(|m| m.until_utc),
             power_w: reading.power.map(|p| p.get()),
             energy_j: observed.metered.total().to_joules().get(),
+            energy_age_s: observed.metered_at.map(|at| self.now.monotonic.since(at.monotonic).get()),
             energy_source: match &capabilities.energy_counter {
                 Ok(()) if observed.energy_availability.missing_since.is_none() => EnergyMethod::Counter,
                 _ => EnergyMethod::IntegratedPower,

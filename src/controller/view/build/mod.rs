@@ -40,7 +40,7 @@ impl Snapshot<'_> {
             },
             problems: self.problems(),
             gpus,
-            cpu: self.accounting.cpu_view(),
+            cpu: self.accounting.cpu_view(self.now),
             pid_namespace: self.accounting.pid_namespace(),
             jobs: self.jobs(&grants),
             jobs_left_out: 0,
