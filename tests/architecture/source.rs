@@ -16,7 +16,7 @@ pub(super) struct Crate {
 /// The crate that decides.
 pub(super) const CORE: Crate = Crate {
     root: "crates/core/src",
-    rooms: &["units", "time", "domain", "forecast", "profile", "plan", "cap", "bandit", "ledger"],
+    rooms: &["units", "time", "domain", "identity", "forecast", "profile", "plan", "cap", "bandit", "ledger"],
     edge: &[],
 };
 

@@ -6,6 +6,7 @@
 //! * [`units`]: physical quantities such as [`units::Watts`] and [`units::Joules`], with their products
 //! * [`time`]: monotonic clock readings and instants
 //! * [`domain`]: shared types such as [`domain::PowerLimit`] and [`domain::Forecast`]
+//! * [`identity`]: the Slurm job, pod, container or user that a process belongs to
 //! * [`forecast`]: gapless planning horizons and forecast skill
 //! * [`profile`]: the just-in-time profiler, the throughput–power curve and its concave hull
 //! * [`plan`]: planning of one job and of several, reasons for a plan's decisions, and the choice whether to keep a
@@ -19,6 +20,7 @@ pub mod bandit;
 pub mod cap;
 pub mod domain;
 pub mod forecast;
+pub mod identity;
 pub mod ledger;
 pub mod plan;
 pub mod profile;

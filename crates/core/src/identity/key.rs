@@ -1,0 +1,80 @@
+//! Key of an identity, by which processes of one job are put together.
+
+use std::collections::BTreeMap;
+
+use super::process::Identity;
+
+/// What a process belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A Slurm job.
+    Slurm,
+    /// A Kubernetes pod.
+    Kubernetes,
+    /// A container outside Kubernetes.
+    Container,
+    /// Nothing but its user.
+    User,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Slurm, Self::Kubernetes, Self::Container, Self::User];
+
+    /// Returns the kind's name in labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Slurm => "slurm",
+            Self::Kubernetes => "kubernetes",
+            Self::Container => "container",
+            Self::User => "user",
+        }
+    }
+
+    /// Returns the label that tells two of this kind apart.
+    pub const fn tag(self) -> &'static str {
+        match self {
+            Self::Slurm => "slurm_job_id",
+            Self::Kubernetes => "pod_uid",
+            Self::Container => "container_id",
+            Self::User => "uid",
+        }
+    }
+}
+
+/// Key of an identity: processes with the same key belong together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// What the processes belong to.
+    pub kind: Kind,
+    /// Number or id of the job, pod, container or user.
+    pub id: String,
+}
+
+impl Key {
+    /// Label of the kind of what was found.
+    pub const FOUND: &'static str = "found";
+
+    /// Returns the key of an identity: its Slurm job, otherwise its pod, its container or its user. `None` if not even
+    /// the user is known.
+    pub fn of(identity: &Identity) -> Option<Self> {
+        let slurm = identity.slurm.as_ref().map(|job| (Kind::Slurm, job.number.to_string()));
+        let pod = || Some((Kind::Kubernetes, identity.pod_uid.clone()?));
+        let container = || Some((Kind::Container, identity.container.as_ref()?.id.clone()));
+        let user = || Some((Kind::User, identity.uid?.to_string()));
+        let (kind, id) = slurm.or_else(pod).or_else(container).or_else(user)?;
+        Some(Self { kind, id })
+    }
+
+    /// Returns the key of a found job, from the job's labels; `None` if they are not those of a found job.
+    pub fn of_tags(tags: &BTreeMap<String, String>) -> Option<Self> {
+        let found = tags.get(Self::FOUND)?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.as_str() == found)?;
+        Some(Self { kind, id: tags.get(kind.tag())?.clone() })
+    }
+
+    /// Returns the labels by which [`Self::of_tags`] finds the key again.
+    pub fn tags(&self) -> BTreeMap<String, String> {
+        let kind = (Self::FOUND.to_owned(), self.kind.as_str().to_owned());
+        BTreeMap::from([kind, (self.kind.tag().to_owned(), self.id.clone())])
+    }
+}

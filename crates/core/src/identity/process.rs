@@ -1,0 +1,119 @@
+//! Identity of a process, put together from all that is known about the process.
+
+use super::cgroup::{Container, Groups};
+use super::environ::Environment;
+
+/// Login UID of a process that belongs to no login.
+const NO_LOGIN: u32 = u32::MAX;
+
+/// Source of a part of an identity, the most reliable first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Path of a control group, which the kernel states.
+    Cgroup,
+    /// Parents of the process, which the kernel states.
+    ProcessTree,
+    /// Job-mapping folder, which a scheduler's scripts write.
+    JobMapping,
+    /// Environment of the process: a claim of its user.
+    Environment,
+    /// User id of the process, which the kernel states.
+    Uid,
+}
+
+impl Origin {
+    /// Returns the origin's name in labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cgroup => "cgroup",
+            Self::ProcessTree => "process_tree",
+            Self::JobMapping => "job_mapping",
+            Self::Environment => "environment",
+            Self::Uid => "uid",
+        }
+    }
+}
+
+/// User of a process.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Name; `None` if the machine's list of users does not have it.
+    pub name: Option<String>,
+}
+
+impl User {
+    /// Returns the user's name, otherwise the number.
+    pub fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.uid.to_string())
+    }
+}
+
+/// All that is known about a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// Jobs, pods and containers that its control groups name.
+    pub groups: Groups,
+    /// Slurm job of the step daemon above it.
+    pub slurmstepd_job: Option<u32>,
+    /// Slurm job that the job-mapping folder names for its GPU.
+    pub mapped_job: Option<u32>,
+    /// Its environment, if readable.
+    pub environment: Environment,
+    /// Real user id.
+    pub uid: Option<u32>,
+    /// User id of the login that it belongs to (`/proc/<pid>/loginuid`), which stays the same under `sudo`.
+    pub login_uid: Option<u32>,
+}
+
+/// A Slurm job as a process shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlurmJob {
+    /// Number of the job.
+    pub number: u32,
+    /// Source of the number.
+    pub origin: Origin,
+    /// Variables of the job, if the environment claims the same number; otherwise empty.
+    pub claimed: Environment,
+}
+
+/// Identity of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Slurm job.
+    pub slurm: Option<SlurmJob>,
+    /// UID of the Kubernetes pod.
+    pub pod_uid: Option<String>,
+    /// Container.
+    pub container: Option<Container>,
+    /// User id of the login that the process belongs to, otherwise its real user id.
+    pub uid: Option<u32>,
+}
+
+impl Identity {
+    /// Derives the identity from the evidence: what the kernel states comes before what a user claims.
+    pub fn from_evidence(evidence: Evidence) -> Self {
+        let Evidence { groups, slurmstepd_job, mapped_job, environment, uid, login_uid } = evidence;
+        let sources = [
+            (groups.slurm_job, Origin::Cgroup),
+            (slurmstepd_job, Origin::ProcessTree),
+            (mapped_job, Origin::JobMapping),
+            (environment.slurm_job(), Origin::Environment),
+        ];
+        let slurm = sources.into_iter().find_map(|(number, origin)| Some((number?, origin)));
+        let slurm = slurm.map(|(number, origin)| {
+            let is_same = environment.slurm_job() == Some(number);
+            let claimed = if is_same { environment } else { Environment::default() };
+            SlurmJob { number, origin, claimed }
+        });
+        // A login of root says less than the user that root's command became.
+        let login = login_uid.filter(|login| *login != NO_LOGIN && *login != 0);
+        Self { slurm, pod_uid: groups.pod_uid, container: groups.container, uid: login.or(uid) }
+    }
+}
+
+/// Returns the real user id from the text of `/proc/<pid>/status`.
+pub fn real_uid(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().next()?.parse().ok())
+}
