@@ -193,6 +193,9 @@ impl Controller {
         for gpu in self.gpus.iter_mut() {
             gpu.observe_sharing(self.accounting.process_owners());
         }
+        if let Some((at, running)) = self.accounting.running_processes() {
+            self.jobs.renew_by_processes(at, |job| running.get(job).is_some_and(|count| *count > 0));
+        }
         let now = self.now();
         self.accounting.open_intervals(&mut node!(self));
         for job in self.jobs.iter_mut() {

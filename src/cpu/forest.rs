@@ -62,6 +62,22 @@ impl Forest {
         }
     }
 
+    /// Adds processes with their descendants to a job that is followed already, except those that belong to a job. A
+    /// later registration of their parents takes them over. CPU time that a process used before counts if `is_new`: the
+    /// process has started since the last reading.
+    pub(super) fn extend(&mut self, job: &JobId, found: &[Process], is_new: bool, read: impl Fn(u32) -> Option<Stat>) {
+        for process in found {
+            if self.members.contains_key(&process.pid) {
+                continue;
+            }
+            let Some(stat) = read(process.pid).filter(|stat| stat.start == process.start) else { continue };
+            self.members.insert(process.pid, Member { job: job.clone(), stat, is_named: false });
+            *self.used.entry(job.clone()).or_default() += if is_new { stat.all() } else { 0 };
+        }
+        // Their descendants were unrelated until now.
+        self.unrelated.clear();
+    }
+
     /// Moves all descendants of a job's processes from other jobs to this job, except processes that another job named
     /// itself.
     fn take_over(&mut self, job: &JobId) {
@@ -278,6 +294,34 @@ mod tests {
         assert_eq!((forest.used(&a), forest.used(&b)), (1, 1110));
         forest.unfollow(&b);
         assert_eq!((forest.is_empty(), forest.used(&b)), (false, 0));
+    }
+
+    #[test]
+    fn processes_can_be_added_and_a_registration_takes_them_over() {
+        let mut kernel = Kernel { next: 1, ..Kernel::default() };
+        let launcher = kernel.spawn(1);
+        let rank = kernel.spawn(launcher);
+        let loader = kernel.spawn(rank);
+        kernel.burn(rank, 100);
+        let process = |pid: u32, kernel: &Kernel| Process { pid, start: kernel.processes[&pid].start };
+        let mut forest = Forest::default();
+        let (found, explicit) = (job("found"), job("explicit"));
+        forest.follow(&found, &[], &kernel.all(), |pid| kernel.processes.get(&pid).copied());
+        forest.extend(&found, &[process(rank, &kernel)], false, |pid| kernel.processes.get(&pid).copied());
+        kernel.burn(rank, 7);
+        kernel.show(&mut forest);
+        assert_eq!(forest.used(&found), 7, "what it used before it was found does not count");
+        let late = kernel.spawn(1);
+        kernel.burn(late, 5);
+        forest.extend(&found, &[process(late, &kernel)], true, |pid| kernel.processes.get(&pid).copied());
+        kernel.show(&mut forest);
+        assert_eq!(forest.used(&found), 12, "what it used since its start counts");
+        forest
+            .follow(&explicit, &[process(launcher, &kernel)], &kernel.all(), |pid| kernel.processes.get(&pid).copied());
+        kernel.burn(rank, 20);
+        kernel.burn(loader, 3);
+        kernel.show(&mut forest);
+        assert_eq!((forest.used(&found), forest.used(&explicit)), (12, 23));
     }
 
     proptest! {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use super::forest::Forest;
 use super::powercap::Powercap;
+use super::slurm::SlurmScan;
 use super::usage::{self, TICK_US};
 use super::{CpuSource, JobUsage, Node, Settings, Usage, Zones};
 use crate::clock::Clock;
-use wattune_core::domain::{InvalidJob, JobId, ProcessSelector, Processes};
+use wattune_core::domain::{InvalidJob, JobId, Process, ProcessSelector, Processes};
 
 /// The RAPL zones, processes and control groups below the configured directories.
 pub struct LinuxNode {
@@ -19,6 +20,7 @@ pub struct LinuxNode {
     cgroups: PathBuf,
     powercap: Option<Powercap>,
     forest: Forest,
+    slurm: SlurmScan,
     jobs: BTreeMap<JobId, Followed>,
 }
 
@@ -28,6 +30,8 @@ enum Followed {
     Pids,
     /// By the CPU-time counter of the job's control group.
     Group(Group),
+    /// By the sum over the processes of a Slurm job in the forest. `is_known` once one was found.
+    SlurmJob { number: u32, is_known: bool },
 }
 
 struct Group {
@@ -45,7 +49,32 @@ impl LinuxNode {
             cgroups: settings.cgroup_root.clone(),
             powercap: settings.enabled.then(|| Powercap::at(settings.powercap_root.clone())),
             forest: Forest::default(),
+            slurm: SlurmScan::default(),
             jobs: BTreeMap::new(),
+        }
+    }
+}
+
+impl LinuxNode {
+    /// Adds the processes that Slurm has started for followed Slurm jobs. CPU time that they used before counts if
+    /// `is_new`.
+    fn find_slurm_processes(&mut self, all: &[u32], is_new: bool) {
+        let wanted: BTreeMap<u32, JobId> = self
+            .jobs
+            .iter()
+            .filter_map(|(job, followed)| match followed {
+                Followed::SlurmJob { number, .. } => Some((*number, job.clone())),
+                _ => None,
+            })
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let proc = &self.proc;
+        for (number, process) in self.slurm.find(proc, all) {
+            if let Some(job) = wanted.get(&number) {
+                self.forest.extend(job, &[process], is_new, |pid| usage::process(proc, pid));
+            }
         }
     }
 }
@@ -87,13 +116,15 @@ impl Node for LinuxNode {
             Err(problem) => found.problem = Some(problem),
         }
         if !self.forest.is_empty() {
+            let all = usage::processes(&self.proc);
+            self.find_slurm_processes(&all, true);
             let proc = &self.proc;
-            self.forest.update(&usage::processes(proc), |pid| usage::process(proc, pid));
+            self.forest.update(&all, |pid| usage::process(proc, pid));
         }
         found.owners = self.forest.owners().map(|(pid, job)| (pid, job.clone())).collect();
         for (job, followed) in &mut self.jobs {
             let (used_us, problem) = match followed {
-                Followed::Pids => (self.forest.used(job) * TICK_US, None),
+                Followed::Pids | Followed::SlurmJob { .. } => (self.forest.used(job) * TICK_US, None),
                 Followed::Group(group) => {
                     let problem = group.update().err();
                     let processes = usage::group_processes(&group.dir);
@@ -103,7 +134,15 @@ impl Node for LinuxNode {
             };
             let running =
                 u32::try_from(found.owners.values().filter(|owner| *owner == job).count()).unwrap_or(u32::MAX);
-            let ended = matches!(followed, Followed::Pids) && running == 0;
+            let ended = running == 0
+                && match followed {
+                    Followed::Pids => true,
+                    Followed::SlurmJob { is_known, .. } => *is_known,
+                    Followed::Group(_) => false,
+                };
+            if let Followed::SlurmJob { is_known, .. } = followed {
+                *is_known |= running > 0;
+            }
             let problem = problem.or_else(|| ended.then(|| "all its processes have ended".to_owned()));
             found.jobs.insert(job.clone(), JobUsage { used_us, running, problem });
         }
@@ -116,6 +155,7 @@ impl Node for LinuxNode {
             ProcessSelector::Cgroup(path) => {
                 usage::find_group(&self.cgroups, path).map(|_| Processes::Cgroup(path.clone()))
             }
+            ProcessSelector::SlurmJob(number) => Ok(Processes::SlurmJob(*number)),
         }
     }
 
@@ -126,6 +166,19 @@ impl Node for LinuxNode {
                 self.forest.follow(job, roots, &usage::processes(proc), |pid| usage::process(proc, pid));
                 Followed::Pids
             }
+            Processes::Found(found) => {
+                self.forest.follow(job, &[], &[], |_| None);
+                self.jobs.insert(job.clone(), Followed::Pids);
+                return self.extend(job, found);
+            }
+            Processes::SlurmJob(number) => {
+                self.forest.follow(job, &[], &[], |_| None);
+                self.jobs.insert(job.clone(), Followed::SlurmJob { number: *number, is_known: false });
+                // Processes that other jobs did not claim may be this one's.
+                self.slurm = SlurmScan::default();
+                let all = usage::processes(&self.proc);
+                return self.find_slurm_processes(&all, false);
+            }
             Processes::Cgroup(path) => {
                 let mut group = Group { dir: usage::group_dir(&self.cgroups, path), last: None, used: 0 };
                 // If the first reading fails, the next one reports the error again.
@@ -134,6 +187,13 @@ impl Node for LinuxNode {
             }
         };
         self.jobs.insert(job.clone(), followed);
+    }
+
+    fn extend(&mut self, job: &JobId, found: &[Process]) {
+        if self.jobs.contains_key(job) {
+            let proc = &self.proc;
+            self.forest.extend(job, found, false, |pid| usage::process(proc, pid));
+        }
     }
 
     fn unfollow(&mut self, job: &JobId) {

@@ -11,6 +11,7 @@ mod forest;
 pub mod linux;
 mod powercap;
 pub mod simulated;
+mod slurm;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -23,7 +24,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use wattune_core::domain::{DeviceId, InvalidJob, JobId, ProcessSelector, Processes};
+use wattune_core::domain::{DeviceId, InvalidJob, JobId, Process, ProcessSelector, Processes};
 use wattune_core::units::Seconds;
 
 /// Settings of the CPU measurement, the table `[cpu]`.
@@ -161,6 +162,9 @@ pub trait Node: Send {
 
     /// Starts to count a job's CPU time (to follow the job); earlier use by the job's processes does not count.
     fn follow(&mut self, job: &JobId, processes: &Processes);
+
+    /// Counts the CPU time of further processes for a job with [`Processes::Found`], except those that belong to a job.
+    fn extend(&mut self, job: &JobId, found: &[Process]);
 
     /// Stops counting a job's CPU time.
     fn unfollow(&mut self, job: &JobId);

@@ -115,8 +115,11 @@ impl Node for SimulatedNode {
 
     fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {
         let ProcessSelector::Pids(pids) = claim else {
-            let why = "the node is simulated and has no control groups".to_owned();
-            return Err(InvalidJob { field: "cgroup", why });
+            let (field, what) = match claim {
+                ProcessSelector::Cgroup(_) => ("cgroup", "control groups"),
+                _ => ("slurm_job_id", "Slurm"),
+            };
+            return Err(InvalidJob { field, why: format!("the node is simulated and has no {what}") });
         };
         if let Some(stranger) = pids.iter().find(|pid| self.gpu_of(**pid).is_none()) {
             let why = format!(
@@ -130,10 +133,16 @@ impl Node for SimulatedNode {
 
     fn follow(&mut self, job: &JobId, processes: &Processes) {
         self.advance();
-        let Processes::Pids(processes) = processes else { return };
+        let (Processes::Pids(processes) | Processes::Found(processes)) = processes else { return };
         let places = processes.iter().filter_map(|process| self.gpu_of(process.pid));
         let places = places.map(|place| (place, self.feeders[place])).collect();
         self.jobs.insert(job.clone(), places);
+    }
+
+    fn extend(&mut self, job: &JobId, found: &[Process]) {
+        let places = found.iter().filter_map(|process| self.gpu_of(process.pid));
+        let places: Vec<_> = places.map(|place| (place, self.feeders[place])).collect();
+        self.jobs.entry(job.clone()).or_default().extend(places);
     }
 
     fn unfollow(&mut self, job: &JobId) {

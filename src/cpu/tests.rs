@@ -229,6 +229,50 @@ fn jobs_are_followed_by_processes_and_by_group() {
 }
 
 #[test]
+fn processes_of_a_slurm_job_are_found_as_they_start() {
+    let machine = Machine::new();
+    let slurm = |pid: u32, comm: &str, title: &str, group: &str| {
+        machine.write(&format!("proc/{pid}/comm"), comm);
+        machine.write(&format!("proc/{pid}/cmdline"), title);
+        machine.write(&format!("proc/{pid}/cgroup"), group);
+    };
+    // The owner of this entry is the daemon's user, whose processes are trusted like root's.
+    machine.write("proc/self/comm", "wattune");
+    machine.process(10, 1, 100, 50, 0);
+    slurm(10, "slurmd", "/usr/sbin/slurmd", "0::/system.slice/slurmd.service");
+    let handle = machine.handle();
+    let found = ProcessSelector::SlurmJob(7);
+    let processes = handle.resolve(&found).expect("a Slurm job may have no processes yet");
+    assert_eq!(processes, Processes::SlurmJob(7));
+    let a = job("a");
+    handle.follow(&a, &processes);
+    let usage = |seconds| machine.after(seconds, &handle).usage.jobs[&a].clone();
+    assert_eq!((usage(1.0).running, usage(1.0).problem), (0, None));
+    // A step daemon begins as a child of slurmd and has its title a moment later; its tasks are its children.
+    machine.process(20, 10, 200, 1, 0);
+    slurm(20, "slurmd", "/usr/sbin/slurmd", "0::/system.slice/slurmd.service");
+    assert_eq!(usage(1.0).running, 0);
+    slurm(20, "slurmstepd", "slurmstepd: [7.batch]", "0::/system.slice/slurmd.service");
+    machine.process(21, 20, 210, 30, 0);
+    // Another job's.
+    machine.process(30, 10, 220, 999, 0);
+    slurm(30, "slurmstepd", "slurmstepd: [8.batch]", "0::/system.slice/slurmd.service");
+    let with_step = usage(1.0);
+    assert_eq!((with_step.running, with_step.used_us), (2, 310_000), "step daemon and task, from their start");
+    // One that is in the job's control group, wherever it came from.
+    machine.process(40, 1, 300, 20, 0);
+    slurm(40, "sshd", "sshd: user", "0::/system.slice/slurmstepd.scope/job_7/step_extern/user/task_0");
+    let with_group = usage(1.0);
+    assert_eq!((with_group.running, with_group.used_us), (3, 510_000));
+    for gone in ["proc/20", "proc/21", "proc/40"] {
+        machine.remove(gone);
+    }
+    let gone = usage(1.0);
+    assert_eq!((gone.running, gone.used_us), (0, 510_000));
+    assert_eq!(gone.problem.as_deref(), Some("all its processes have ended"));
+}
+
+#[test]
 fn invalid_processes_and_groups_are_refused_with_a_hint() {
     let machine = Machine::new();
     let handle = machine.handle();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::{CpuSource, Node, Usage, ZoneReading};
 use crate::clock::Clock;
 use crate::gpu::thread::Sampling;
-use wattune_core::domain::{DeviceId, InvalidJob, JobId, ProcessSelector, Processes};
+use wattune_core::domain::{DeviceId, InvalidJob, JobId, Process, ProcessSelector, Processes};
 use wattune_core::ledger::{CounterPosition, Metered, WrappingCounter};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
@@ -152,6 +152,11 @@ impl CpuHandle {
         worker.node.follow(job, processes);
         let observed = worker.sample(&*self.clock);
         *lock(&self.observed) = observed;
+    }
+
+    /// Counts the CPU time of further processes for a job that the daemon found by itself. Blocks the calling thread: not for async tasks.
+    pub fn extend(&self, job: &JobId, found: &[Process]) {
+        lock(&self.worker).node.extend(job, found);
     }
 
     /// Stops counting a job's CPU time. Blocks the calling thread: not for async tasks.

@@ -15,7 +15,7 @@ use crate::cpu::watch::ZoneState;
 use crate::store::{Checkpoint, OpenIntervalRecord};
 use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, ProcessSelector, Processes};
 use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole_millijoules};
-use wattune_core::time::Now;
+use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
 /// Reason, in the ledger, for lost energy of a zone (CPU package or its memory) whose counter was reset, or that is
@@ -40,6 +40,14 @@ impl Accounting {
     /// Returns the job of each process that belongs to a job, by process id.
     pub(crate) fn process_owners(&self) -> &BTreeMap<u32, JobId> {
         &self.cpu.observed.usage.owners
+    }
+
+    /// Returns the time of the latest reading of processes, and the number of running processes of each job that named
+    /// some; `None` before the first reading.
+    pub(crate) fn running_processes(&self) -> Option<(Monotonic, BTreeMap<JobId, u32>)> {
+        let at = self.cpu.observed.at?.monotonic;
+        let jobs = &self.cpu.observed.usage.jobs;
+        Some((at, jobs.iter().map(|(job, usage)| (job.clone(), usage.running)).collect()))
     }
 
     fn open_zone_intervals(&mut self) {
@@ -164,7 +172,11 @@ impl Accounting {
         selector: Option<ProcessSelector>,
     ) -> Result<Option<Processes>, ControlError> {
         let Some(selector) = selector else { return Ok(None) };
-        let field = if matches!(selector, ProcessSelector::Pids(_)) { "pids" } else { "cgroup" };
+        let field = match selector {
+            ProcessSelector::Pids(_) => "pids",
+            ProcessSelector::Cgroup(_) => "cgroup",
+            ProcessSelector::SlurmJob(_) => "slurm_job_id",
+        };
         let invalid = |why: &str| ControlError::Invalid(InvalidJob { field, why: why.to_owned() });
         let Some(handle) = self.cpu.handle.clone() else {
             return Err(invalid("cannot be used: this daemon does not read processes; leave the field out"));

@@ -161,6 +161,8 @@ impl Accounting {
             _ => job.registered_at,
         };
         let goes_on = match away {
+            // Its processes have outlived the time without a daemon.
+            _ if job.is_seen_running() => true,
             Some(away) if job.is_alive() => away.span <= away.lease_left(job),
             Some(away) => away.span + node.now().monotonic.since(away.back) <= away.lease_left(job),
             None => {

@@ -172,6 +172,8 @@ pub(crate) struct Job {
     pub(crate) saved_progress: Option<StoredProgress>,
     pub(super) lease_until: Monotonic,
     pub(super) last_report_at: Option<Monotonic>,
+    /// True if this daemon has seen the job's processes run, for a job that lives as long as they do.
+    pub(super) is_seen_running: bool,
     pub(super) setting: Option<Setting>,
     saved_record: Option<Record>,
 }
@@ -221,6 +223,7 @@ impl Job {
             saved_progress: None,
             lease_until,
             last_report_at: None,
+            is_seen_running: false,
             setting: None,
             saved_record: None,
         };
@@ -243,6 +246,18 @@ impl Job {
         self.stalls.set_groups(&ranges);
         self.groups = groups;
     }
+
+    /// Renews the lease of a job whose processes ran at the time `at`.
+    pub(super) fn note_running(&mut self, at: Monotonic) {
+        self.is_seen_running = true;
+        self.lease_until = self.lease_until.max(at.after(self.spec.lease));
+    }
+
+    /// Returns whether this daemon has seen the processes of a job that lives as long as they run.
+    pub(crate) fn is_seen_running(&self) -> bool {
+        self.is_seen_running
+    }
+
     pub(crate) fn lease_expired(&self, now: Now) -> bool {
         now.monotonic > self.lease_until
     }

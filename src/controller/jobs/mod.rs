@@ -18,7 +18,7 @@ pub use progress::ProgressReport;
 
 use super::gpus::{Gpu, Gpus};
 use super::planning::ReplanReason;
-use wattune_core::domain::JobId;
+use wattune_core::domain::{JobId, Processes};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
@@ -115,6 +115,15 @@ impl Jobs {
         silent.into_iter().map(|job| job.id.clone()).collect()
     }
 
+    /// Renews the leases of jobs that live as long as their processes run, and whose processes ran at the time `at`.
+    pub(super) fn renew_by_processes(&mut self, at: Monotonic, runs: impl Fn(&JobId) -> bool) {
+        for job in self.by_id.values_mut() {
+            if job.spec.processes.as_ref().is_some_and(Processes::show_life) && runs(&job.id) {
+                job.note_running(at);
+            }
+        }
+    }
+
     /// Disables locked clocks for jobs on GPUs whose clocks wattune may not lock.
     pub(super) fn withdraw_clocks(&mut self, gpus: &Gpus) {
         for job in self.iter_mut() {
@@ -174,6 +183,21 @@ mod tests {
         let mut expected = vec![0; 10];
         expected.push(1);
         assert_eq!(silent_at(&mut jobs(), &times), expected);
+    }
+
+    #[test]
+    fn running_processes_renew_a_lease_only_where_they_show_life() {
+        for (processes, lives) in [(Some(Processes::SlurmJob(7)), true), (Some(Processes::Pids(Vec::new())), false)] {
+            let mut jobs = jobs();
+            let id = JobId::new("job-a").expect("an id");
+            jobs.get_mut(&id).expect("there").spec.processes = processes;
+            jobs.renew_by_processes(at(105.0).monotonic, |_| true);
+            jobs.renew_by_processes(at(108.0).monotonic, |_| false);
+            let times: Vec<f64> = (101..=116).map(f64::from).collect();
+            let silent = silent_at(&mut jobs, &times);
+            let first = silent.iter().position(|count| *count > 0).map(|place| times[place]);
+            assert_eq!(first, Some(if lives { 116.0 } else { 111.0 }));
+        }
     }
 
     #[test]

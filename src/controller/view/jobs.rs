@@ -352,10 +352,12 @@ impl From<wattune_core::ledger::Comparison> for ComparisonView {
 /// Processes of a job.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ProcessesView {
-    /// Process ids that the job named, whose child processes count too; absent if the job named a control group.
+    /// Process ids that the job named, whose child processes count too; absent if the job named none.
     pub pids: Option<Vec<u32>>,
-    /// Control group that the job named; absent if the job named process ids.
+    /// Control group that the job named; absent if the job named none.
     pub cgroup: Option<String>,
+    /// Number of the Slurm job that the job named; absent if the job named none.
+    pub slurm_job_id: Option<u32>,
     /// Number of the job's processes that run now; absent if the processes are not observed.
     pub running: Option<u32>,
     /// CPU time of the processes since the job's registration or, for a job that is older than this daemon, since the
@@ -368,10 +370,14 @@ pub struct ProcessesView {
 impl ProcessesView {
     /// Returns the processes that a job named, without observations of them.
     pub fn of(processes: &Processes) -> Self {
-        let (pids, cgroup) = match processes {
-            Processes::Pids(list) => (Some(list.iter().map(|process| process.pid).collect()), None),
-            Processes::Cgroup(path) => (None, Some(path.as_str().to_owned())),
-        };
-        Self { pids, cgroup, running: None, cpu_time_s: None, problem: None }
+        let none =
+            Self { pids: None, cgroup: None, slurm_job_id: None, running: None, cpu_time_s: None, problem: None };
+        match processes {
+            Processes::Pids(list) | Processes::Found(list) => {
+                Self { pids: Some(list.iter().map(|process| process.pid).collect()), ..none }
+            }
+            Processes::Cgroup(path) => Self { cgroup: Some(path.as_str().to_owned()), ..none },
+            Processes::SlurmJob(number) => Self { slurm_job_id: Some(*number), ..none },
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Processes of a job: a list of root processes, or a control group.
+//! Processes of a job: a list of root processes, a control group, or a job of Slurm.
 
 use serde::{Deserialize, Serialize};
 
@@ -84,26 +84,39 @@ pub enum ProcessSelector {
     Pids(Vec<u32>),
     /// All processes of a control group and its descendants.
     Cgroup(CgroupPath),
+    /// All processes that Slurm runs on this machine for the job with this number (`SLURM_JOB_ID`).
+    SlurmJob(u32),
 }
 
 impl ProcessSelector {
     /// Maximum number of processes that a job may list; descendants need not be listed.
     pub const MOST_PIDS: usize = 256;
 
-    /// Validates the fields `pids` and `cgroup` of a request; `None` if both are absent.
+    /// Validates the fields `pids`, `cgroup` and `slurm_job_id` of a request; `None` if all are absent.
     ///
     /// # Errors
-    /// Returns an error if both fields are given, if the list of process ids is empty, too long, or has invalid numbers
-    /// or duplicates, or if [`CgroupPath::new`] rejects the path.
-    pub fn new(pids: Option<Vec<u32>>, cgroup: Option<String>) -> Result<Option<Self>, InvalidJob> {
+    /// Returns an error if more than one field is given, if the list of process ids is empty, too long, or has invalid
+    /// numbers or duplicates, if [`CgroupPath::new`] rejects the path, or if the number of the Slurm job is 0.
+    pub fn new(
+        pids: Option<Vec<u32>>,
+        cgroup: Option<String>,
+        slurm_job_id: Option<u32>,
+    ) -> Result<Option<Self>, InvalidJob> {
         let invalid = |field, why: String| Err(InvalidJob { field, why });
-        match (pids, cgroup) {
-            (None, None) => Ok(None),
-            (Some(_), Some(_)) => {
-                invalid("cgroup", "conflicts with pids; give only one of the two, or CPU time would count twice".into())
+        let conflicts = |field, with| {
+            invalid(field, format!("conflicts with {with}; give only one of the two, or CPU time would count twice"))
+        };
+        match (pids, cgroup, slurm_job_id) {
+            (None, None, None) => Ok(None),
+            (Some(_), Some(_), _) => conflicts("cgroup", "pids"),
+            (Some(_), None, Some(_)) => conflicts("slurm_job_id", "pids"),
+            (None, Some(_), Some(_)) => conflicts("slurm_job_id", "cgroup"),
+            (None, None, Some(0)) => {
+                invalid("slurm_job_id", "is 0; Slurm counts its jobs from 1: give the value of SLURM_JOB_ID".into())
             }
-            (None, Some(path)) => Ok(Some(Self::Cgroup(CgroupPath::new(path)?))),
-            (Some(pids), None) => {
+            (None, None, Some(number)) => Ok(Some(Self::SlurmJob(number))),
+            (None, Some(path), None) => Ok(Some(Self::Cgroup(CgroupPath::new(path)?))),
+            (Some(pids), None, None) => {
                 if pids.is_empty() || pids.len() > Self::MOST_PIDS {
                     let why = format!(
                         "names {} processes; give 1 to {}, or leave it out; child processes need not be listed",
@@ -137,11 +150,22 @@ pub enum Processes {
     Pids(Vec<Process>),
     /// All processes of a control group and its descendants.
     Cgroup(CgroupPath),
+    /// All processes that Slurm runs on this machine for the job with this number (`SLURM_JOB_ID`). They come and go
+    /// while the job runs; at its registration there may be none.
+    SlurmJob(u32),
+    /// These processes and all their descendants, of a job that the daemon found by itself. An explicit registration of
+    /// one of them takes it over.
+    Found(Vec<Process>),
 }
 
 impl Processes {
+    /// Returns whether the job counts as alive, without reports, while its processes run.
+    pub fn show_life(&self) -> bool {
+        matches!(self, Self::SlurmJob(_))
+    }
+
     /// Describes processes that belong to both selections; `None` if none are found. Does not detect a listed process
-    /// that runs inside a control group of the other selection.
+    /// that runs inside a control group or a Slurm job of the other selection.
     pub fn shared_with(&self, other: &Self) -> Option<String> {
         match (self, other) {
             (Self::Pids(own), Self::Pids(others)) => {
@@ -150,6 +174,7 @@ impl Processes {
             (Self::Cgroup(own), Self::Cgroup(others)) => {
                 own.overlaps(others).then(|| format!("processes in both {:?} and {:?}", own.as_str(), others.as_str()))
             }
+            (Self::SlurmJob(own), Self::SlurmJob(other)) => (own == other).then(|| format!("Slurm job {own}")),
             _ => None,
         }
     }
@@ -188,10 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn pids_and_cgroup_are_exclusive() {
-        let field = |pids: Option<&[u32]>, cgroup: Option<&str>| {
-            ProcessSelector::new(pids.map(<[u32]>::to_vec), cgroup.map(str::to_owned)).map_err(|e| e.field)
+    fn a_selection_has_one_kind() {
+        let of = |pids: Option<&[u32]>, cgroup: Option<&str>, slurm_job_id| {
+            ProcessSelector::new(pids.map(<[u32]>::to_vec), cgroup.map(str::to_owned), slurm_job_id)
+                .map_err(|e| e.field)
         };
+        let field = |pids, cgroup| of(pids, cgroup, None);
+        assert_eq!(of(None, None, Some(7)), Ok(Some(ProcessSelector::SlurmJob(7))));
+        for (pids, cgroup, number) in [(None, None, 0), (Some(&[7][..]), None, 7), (None, Some("/a"), 7)] {
+            assert_eq!(of(pids, cgroup, Some(number)), Err("slurm_job_id"));
+        }
         assert_eq!(field(None, None), Ok(None));
         assert_eq!(field(Some(&[7, 8]), None), Ok(Some(ProcessSelector::Pids(vec![7, 8]))));
         assert_eq!(field(Some(&[7]), Some("/a")), Err("cgroup"));

@@ -62,6 +62,11 @@ pub(in crate::http) struct RegisterJob {
     /// The job's control group (cgroup v2), in place of `pids`, as a path from the root of the cgroup hierarchy.
     #[schema(example = "/system.slice/training.service")]
     cgroup: Option<String>,
+    /// The number of a Slurm job (`SLURM_JOB_ID`), in place of `pids`: the job's processes are those that Slurm runs for
+    /// it on this machine, also those that it starts later. Such a job need not report: while a process of the Slurm job
+    /// runs, its lease is renewed.
+    #[schema(minimum = 1)]
+    slurm_job_id: Option<u32>,
 }
 
 /// Reads the id of a job.
@@ -310,6 +315,7 @@ impl Wire for RegisterJob {
         ("pids", "give a list of process numbers, such as [4711], or leave it out"),
         ("replaces", "give the job_id of an open job, or leave it out"),
         ("cgroup", "give the path of a control group, such as \"/system.slice/training.service\", or leave it out"),
+        ("slurm_job_id", "give the number of a Slurm job, the value of SLURM_JOB_ID, or leave it out"),
     ];
 }
 
@@ -324,7 +330,7 @@ impl TryFrom<RegisterJob> for NewJob {
             None => Work::Unknown,
         };
         let wishes = wire.objective.unwrap_or_default();
-        let processes = ProcessSelector::new(wire.pids, wire.cgroup)?;
+        let processes = ProcessSelector::new(wire.pids, wire.cgroup, wire.slurm_job_id)?;
         let lease = wire.lease_s.map(|s| finite("lease_s", Seconds::try_new(s))).transpose()?;
         Ok(Self {
             name,

@@ -1,0 +1,75 @@
+//! Finds the processes of Slurm jobs: by their control groups, and as step daemons, whose descendants a job's tasks are.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use super::usage;
+use wattune_core::domain::Process;
+use wattune_core::identity::{Groups, slurmstepd_job};
+
+/// Name of Slurm's step daemon in `/proc/<pid>/comm`.
+const STEP_DAEMON: &str = "slurmstepd";
+/// Name of Slurm's node daemon, and of a step daemon before it has become one.
+const NODE_DAEMON: &str = "slurmd";
+
+/// Judges each process of the machine once, as long as it lives.
+#[derive(Debug, Default)]
+pub(super) struct SlurmScan {
+    judged: BTreeSet<u32>,
+}
+
+/// What is known about a process.
+enum Judged {
+    /// It belongs to the Slurm job with this number.
+    Job(u32),
+    /// It is a step daemon that has not taken up a job yet, or may become one.
+    Undecided,
+    /// It belongs to no job, or is a descendant of a process that does.
+    No,
+}
+
+impl SlurmScan {
+    /// Returns the processes among `all` that were found to belong to a Slurm job since the last call, with the job's
+    /// number. The descendants of a step daemon are found by the daemon alone, unless Slurm uses control groups.
+    pub(super) fn find(&mut self, proc: &Path, all: &[u32]) -> Vec<(u32, Process)> {
+        self.judged.retain(|pid| all.binary_search(pid).is_ok());
+        let mut found = Vec::new();
+        for pid in all.iter().copied() {
+            if self.judged.contains(&pid) {
+                continue;
+            }
+            match judge(proc, pid) {
+                Judged::Undecided => continue,
+                Judged::Job(number) => {
+                    let Some(stat) = usage::process(proc, pid) else { continue };
+                    found.push((number, Process { pid, start: stat.start }));
+                }
+                Judged::No => {}
+            }
+            self.judged.insert(pid);
+        }
+        found
+    }
+}
+
+fn judge(proc: &Path, pid: u32) -> Judged {
+    let read = |name: &str| std::fs::read(proc.join(format!("{pid}/{name}"))).unwrap_or_default();
+    if let Some(number) = Groups::parse(&String::from_utf8_lossy(&read("cgroup"))).slurm_job {
+        return Judged::Job(number);
+    }
+    let comm = read("comm");
+    match std::str::from_utf8(comm.trim_ascii()) {
+        Ok(NODE_DAEMON) => return Judged::Undecided,
+        Ok(STEP_DAEMON) if is_trusted(proc, pid) => {}
+        _ => return Judged::No,
+    }
+    slurmstepd_job(&read("cmdline")).map_or(Judged::Undecided, Judged::Job)
+}
+
+/// Returns whether a process runs as root or as this daemon's own user: any user can give a process any title.
+fn is_trusted(proc: &Path, pid: u32) -> bool {
+    let owner = |path: &Path| std::fs::metadata(path).ok().map(|entry| entry.uid());
+    let owner_of_process = owner(&proc.join(pid.to_string()));
+    owner_of_process == Some(0) || owner_of_process.is_some() && owner_of_process == owner(&proc.join("self"))
+}
