@@ -13,6 +13,7 @@ mod serve;
 mod settings;
 mod signals;
 mod simulate;
+mod slurm;
 mod state_dir;
 mod status;
 mod values;
@@ -44,6 +45,7 @@ enum Command {
     Report(Box<report::Args>),
     Doctor(doctor::Args),
     Restore(restore::Args),
+    Slurm(slurm::Args),
 }
 
 impl Cli {
@@ -62,6 +64,7 @@ impl Cli {
             Command::Report(args) => block_on(report::run(*args)),
             Command::Doctor(args) => block_on(doctor::run(args)),
             Command::Restore(args) => restore::run(args),
+            Command::Slurm(args) => Ok(slurm::run(args)),
         }
     }
 }

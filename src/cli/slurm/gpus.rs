@@ -1,0 +1,176 @@
+//! The GPUs of a Slurm job: those that Slurm names, by device number, or as many as it gave.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::facts::output;
+
+/// The driver's list of GPUs.
+pub(super) const DRIVER_LIST: &str = "/proc/driver/nvidia/gpus";
+
+/// Most GPUs of a node; a range with more is a mistake.
+const MOST: u32 = 1024;
+
+/// GPUs of a job, as far as Slurm tells.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    /// Slurm names these device numbers, such as 3 of `/dev/nvidia3`.
+    Devices(Vec<u32>),
+    /// Slurm gave this many and does not say which.
+    Count(u32),
+    /// Slurm gave none.
+    None,
+}
+
+/// Returns the GPUs of a job. `SLURM_JOB_GPUS` is right where `SLURM_STEP_GPUS` is known not to be; without it, the
+/// controller is asked how many there are.
+pub(super) fn given(number: u32, listed: Option<&str>, until: Instant) -> anyhow::Result<Given> {
+    if let Some(listed) = listed.filter(|listed| !listed.is_empty()) {
+        let devices =
+            devices(listed).with_context(|| format!("SLURM_JOB_GPUS = {listed:?} is not a list of numbers"))?;
+        return Ok(Given::Devices(devices));
+    }
+    let mut command = Command::new("scontrol");
+    command.args(["show", "job", "--details", &number.to_string()]);
+    let text = output(command, until)?;
+    Ok(count(&text).map_or(Given::None, Given::Count))
+}
+
+/// Parses a list of numbers and ranges, such as `0,2-3`.
+fn devices(text: &str) -> Option<Vec<u32>> {
+    let mut found = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse::<u32>().ok()?, last.trim().parse::<u32>().ok()?);
+        if last >= MOST || first > last {
+            return None;
+        }
+        found.extend(first..=last);
+    }
+    found.sort_unstable();
+    found.dedup();
+    Some(found)
+}
+
+/// Returns how many GPUs a job has on each of its nodes, from `scontrol show job --details`; `None` if it has none, or
+/// not as many on each.
+fn count(text: &str) -> Option<u32> {
+    let lines = || text.lines().map(str::trim_start);
+    let nodes: u32 =
+        lines().find_map(|line| line.strip_prefix("NumNodes=")?.split_whitespace().next()?.parse().ok())?;
+    let all = lines().find_map(|line| line.strip_prefix("JOB_GRES="))?;
+    let gpus = all.split(',').filter_map(|gres| match gres.split(':').collect::<Vec<_>>()[..] {
+        ["gpu", count] | ["gpu", _, count] => count.parse::<u32>().ok(),
+        _ => None,
+    });
+    let gpus: u32 = gpus.fold(0, u32::saturating_add);
+    (gpus > 0 && nodes > 0 && gpus.is_multiple_of(nodes)).then(|| gpus / nodes)
+}
+
+/// Returns the names by which the daemon knows devices: their UUIDs where the driver lists them by device number (the
+/// driver's index may differ), otherwise their numbers.
+pub(super) fn names(devices: &[u32], driver_list: &Path) -> Vec<Value> {
+    let known = by_device_number(driver_list);
+    devices.iter().map(|number| known.get(number).map_or(json!(number), |uuid| json!(uuid))).collect()
+}
+
+fn by_device_number(list: &Path) -> BTreeMap<u32, String> {
+    let Ok(entries) = std::fs::read_dir(list) else { return BTreeMap::new() };
+    let one = |entry: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(entry.path().join("information")).ok()?;
+        let field = |name: &str| text.lines().find_map(|line| Some(line.strip_prefix(name)?.split_once(':')?.1.trim()));
+        // The driver shows question marks before it has initialised a GPU.
+        let uuid = field("GPU UUID").filter(|uuid| uuid.starts_with("GPU-") && !uuid.contains('?'))?;
+        Some((field("Device Minor")?.parse().ok()?, uuid.to_owned()))
+    };
+    entries.flatten().filter_map(one).collect()
+}
+
+/// Chooses `count` GPUs for a job of which Slurm tells no more: all of the node, or the first that no other Slurm job
+/// has. `gpus` and `jobs` are the daemon's lists.
+///
+/// # Errors
+/// If the node has too few.
+pub(super) fn choose(count: u32, gpus: &Value, jobs: &Value) -> anyhow::Result<Vec<Value>> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let taken: Vec<Value> = list(jobs)
+        .iter()
+        .filter(|job| job["processes"]["slurm_job_id"].is_u64())
+        .flat_map(|job| list(&job["gpus"]))
+        .collect();
+    let all: Vec<Value> = list(gpus).iter().map(|gpu| gpu["uuid"].clone()).collect();
+    let (free, used): (Vec<Value>, Vec<Value>) = all.into_iter().partition(|uuid| !taken.contains(uuid));
+    let count = usize::try_from(count)?;
+    if free.len() + used.len() < count {
+        bail!("Slurm gave {count} GPUs, and the daemon knows {}", free.len() + used.len());
+    }
+    Ok(free.into_iter().chain(used).take(count).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_devices_are_read() {
+        for (text, expected) in [
+            ("0", Some(vec![0])),
+            ("1,0", Some(vec![0, 1])),
+            ("0,2-4", Some(vec![0, 2, 3, 4])),
+            ("", None),
+            ("0,", None),
+            ("3-1", None),
+            ("0-99999", None),
+            ("GPU-1", None),
+        ] {
+            assert_eq!(devices(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_number_of_gpus_is_that_of_one_node() {
+        let job = |nodes: &str, gres: &str| {
+            count(&format!(
+                "JobId=7 JobName=a JOB_GRES=gpu:9\n   UserId=a(1)\n   NumNodes={nodes} NumCPUs=1\n   {gres}\n"
+            ))
+        };
+        assert_eq!(job("1", "JOB_GRES=gpu:1"), Some(1));
+        assert_eq!(job("2", "JOB_GRES=gpu:a100:4,gpu:h100:4,shard:9"), Some(4));
+        assert_eq!(job("2", "JOB_GRES=gpu:3"), None, "not as many on each node");
+        assert_eq!(job("1", "JOB_GRES=shard:3"), None);
+        assert_eq!(job("1", "Nodes=a"), None);
+        assert_eq!(job("1-1", "JOB_GRES=gpu:1"), None);
+    }
+
+    #[test]
+    fn the_driver_knows_gpus_by_their_device_numbers() {
+        let list = tempfile::tempdir().expect("a directory");
+        for (pci, uuid, minor) in
+            [("0000:01:00.0", "GPU-b", "1"), ("0000:02:00.0", "GPU-a", "0"), ("0000:03:00.0", "GPU-????", "2")]
+        {
+            let dir = list.path().join(pci);
+            std::fs::create_dir(&dir).expect("made");
+            let text = format!("Model: \t\t A40\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n");
+            std::fs::write(dir.join("information"), text).expect("written");
+        }
+        assert_eq!(names(&[0, 1, 2, 7], list.path()), [json!("GPU-a"), json!("GPU-b"), json!(2), json!(7)]);
+        assert_eq!(names(&[1], &list.path().join("absent")), [json!(1)]);
+    }
+
+    #[test]
+    fn gpus_that_slurm_does_not_name_are_the_first_free_ones() {
+        let gpus = json!([{"uuid": "a"}, {"uuid": "b"}, {"uuid": "c"}]);
+        let jobs = json!([
+            {"processes": {"slurm_job_id": 7}, "gpus": ["a"]},
+            {"processes": null, "gpus": ["b"]},
+        ]);
+        assert_eq!(choose(1, &gpus, &jobs).expect("free"), [json!("b")]);
+        assert_eq!(choose(3, &gpus, &jobs).expect("all"), [json!("b"), json!("c"), json!("a")]);
+        assert!(choose(4, &gpus, &jobs).is_err_and(|e| e.to_string().contains("knows 3")));
+    }
+}
