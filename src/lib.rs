@@ -37,6 +37,7 @@
 //! * [`providers`], edge: sources behind [`providers::Provider`], and the [`providers::Feed`] that polls them
 //! * [`gpu`], edge: GPUs behind [`gpu::GpuDevice`], a thread each, and the [`gpu::journal`] that restores limits
 //! * [`cpu`], edge: the energy of CPU packages and memory, and each job's share of CPU time
+//! * [`discovery`], edge: the identity of processes that have a GPU open
 //! * [`store`], edge: SQLite; rows become domain types here and nowhere else
 //! * [`recurring`]: the service for recurring jobs, which runs one transaction of the store for each request
 //! * [`controller`]: the loop and all mutable state of a running daemon
@@ -101,6 +102,7 @@ pub mod config;
 pub mod controller;
 pub mod cpu;
 pub mod demo;
+pub mod discovery;
 pub mod files;
 pub mod gpu;
 pub mod http;

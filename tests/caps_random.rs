@@ -179,6 +179,7 @@ impl Node {
             clock: clock.clone(),
             devices,
             sampling: Sampling::OnRequest,
+            scout: None,
             cpu: None,
             signal,
             ranks: SharedRanks::default(),

@@ -118,6 +118,7 @@ impl Outage {
             clock: clock.clone(),
             devices: vec![Box::new(gpu.device(0, "Long"))],
             sampling: Sampling::OnRequest,
+            scout: None,
             cpu: None,
             signal: feed.subscribe(),
             ranks: SharedRanks::default(),

@@ -308,6 +308,7 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
         clock: clock.clone(),
         devices: vec![Box::new(hardware.device(0, "Fragile"))],
         sampling: Sampling::Every(Seconds::new(0.05)),
+        scout: None,
         cpu: None,
         signal,
         ranks: controller::SharedRanks::default(),

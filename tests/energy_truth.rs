@@ -140,6 +140,7 @@ impl Day {
         let gpus = open_all(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
         assert_eq!((gpus.devices.len(), gpus.problems.len()), (BOARDS, 0));
         let parts = Parts {
+            scout: None,
             cpu: None,
             settings: ControlSettings { tick_s: STEP, observe: true, ..ControlSettings::default() },
             profiling: Default::default(),

@@ -68,6 +68,7 @@ impl Node {
             clock: clock.clone(),
             devices: vec![Box::new(gpu.device(0, "Guests")) as Box<dyn GpuDevice>],
             sampling: Sampling::OnRequest,
+            scout: None,
             cpu: None,
             signal: feed.subscribe(),
             ranks: SharedRanks::default(),

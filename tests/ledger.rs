@@ -138,6 +138,7 @@ impl Node {
 
     pub(crate) async fn controller(&self) -> Controller {
         let parts = Parts {
+            scout: None,
             cpu: None,
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
             profiling: Default::default(),

@@ -23,6 +23,7 @@ mod disk;
 mod energy_truth;
 mod faults;
 mod forecast_file;
+mod found;
 mod grids;
 mod guests;
 mod honest_mistakes;

@@ -96,6 +96,7 @@ async fn controller(clock: &Arc<ManualClock>, feed: &Feed, gpu: &SimulatedGpu, s
         clock: clock.clone(),
         devices: vec![Box::new(gpu.device(0, "Long"))],
         sampling: Sampling::OnRequest,
+        scout: None,
         cpu: None,
         signal: feed.subscribe(),
         ranks: SharedRanks::default(),

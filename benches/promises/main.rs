@@ -289,6 +289,7 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
         clock: clock.clone(),
         devices: vec![Box::new(simulated.device(0, "GPU"))],
         sampling: Sampling::OnRequest,
+        scout: None,
         cpu: None,
         signal: feed.subscribe(),
         ranks: SharedRanks::default(),

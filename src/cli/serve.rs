@@ -17,6 +17,7 @@ use crate::controller::{Controller, Handle, LedgerTerms, OnExit, Parts, PriceSig
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
 use crate::cpu::watch::CpuHandle;
+use crate::discovery::Scout;
 use crate::gpu::restore::Restored;
 use crate::gpu::thread::Sampling;
 use crate::http;
@@ -116,6 +117,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     let ledger = ledger_terms(&settings);
     let parts = Parts {
         sampling: Sampling::Every(settings.control.sample_s),
+        scout: settings.discovery.enabled.then(|| Scout::start(settings.discovery, settings.cpu.proc_root.clone())),
         cpu: Some(cpu(&settings.cpu, &clock)),
         settings: settings.control,
         profiling: settings.profile,

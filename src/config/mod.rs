@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
-use crate::{controller, cpu, http, telemetry};
+use crate::{controller, cpu, discovery, http, telemetry};
 use wattune_core::domain::{name_types_plainly, with_nearest};
 use wattune_core::{ledger, plan, profile};
 
@@ -74,6 +74,8 @@ pub struct Settings {
     pub ledger: ledger::Settings,
     /// Settings of the measurement of CPU packages and memory.
     pub cpu: cpu::Settings,
+    /// Settings of the discovery of jobs by their processes.
+    pub discovery: discovery::Settings,
     /// Settings of the just-in-time profiler.
     pub profile: profile::Settings,
     /// Settings of the planner.
@@ -153,6 +155,7 @@ impl Settings {
         self.carbon_budget.check().map_err(in_section("carbon_budget"))?;
         self.ledger.check().map_err(in_section("ledger"))?;
         self.cpu.check().map_err(in_section("cpu"))?;
+        self.discovery.check().map_err(in_section("discovery"))?;
         self.profile.check().map_err(in_section("profile"))?;
         self.plan.check().map_err(in_section("plan"))?;
         let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();

@@ -105,6 +105,7 @@ impl Controller {
         // Accounting and planning take time, so limits that the node's falling cap requires are lowered before them.
         self.act();
         self.update_signal().await;
+        self.discover().await;
         self.end_silent_jobs().await;
         self.account().await;
         self.maintain_ledger().await;

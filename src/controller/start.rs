@@ -17,6 +17,7 @@ use super::signal::{PriceSignal, SharedRanks, Signal};
 use super::{Controller, Settings, StartError};
 use crate::clock::Clock;
 use crate::cpu::watch::CpuHandle;
+use crate::discovery::Scout;
 use crate::gpu::GpuDevice;
 use crate::gpu::journal::{self, Journal};
 use crate::gpu::restore::restore_all;
@@ -54,6 +55,8 @@ pub struct Parts<'a> {
     pub sampling: Sampling,
     /// Handle to the CPUs' energy readings; `None` if they are not read.
     pub cpu: Option<CpuHandle>,
+    /// Handle for looking at the processes on GPUs; `None` if only registered jobs are recorded.
+    pub scout: Option<Scout>,
     /// Receiver of the state of the carbon feed, which polls the sources of carbon intensity.
     pub signal: watch::Receiver<FeedState>,
     /// Ranks of the feed's sources by the skill of their recent forecasts, shared with the feed.
@@ -174,7 +177,7 @@ impl Controller {
             settings: parts.settings,
             profiling: parts.profiling,
             started_at: parts.clock.utc(),
-            jobs: Jobs::new(parts.clock.now()),
+            jobs: Jobs::new(parts.clock.now(), parts.scout),
             clock: parts.clock,
             store,
             gpus,

@@ -18,7 +18,7 @@ mod usage;
 pub mod watch;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -139,6 +139,19 @@ impl CpuSource {
             Self::Simulated => "simulated",
         }
     }
+}
+
+/// Reads a process and the id of its parent from a directory of the kernel's process files; `None` if there is no such
+/// process.
+pub fn process_and_parent(proc: &Path, pid: u32) -> Option<(Process, u32)> {
+    let stat = usage::process(proc, pid)?;
+    Some((Process { pid, start: stat.start }, stat.parent))
+}
+
+/// Returns the number of the Slurm job whose step daemon a process is; `None` for other processes, and for those whose
+/// owner may give them any title.
+pub fn slurm_step_daemon(proc: &Path, pid: u32) -> Option<u32> {
+    slurm::step_daemon(proc, pid)
 }
 
 /// The CPUs of a machine, with access to energy and CPU time. Calls may block for as long as the kernel blocks.

@@ -53,8 +53,18 @@ impl SlurmScan {
     }
 }
 
+/// Returns the number of the Slurm job whose step daemon a process is.
+pub(super) fn step_daemon(proc: &Path, pid: u32) -> Option<u32> {
+    let is_one = read(proc, pid, "comm").trim_ascii() == STEP_DAEMON.as_bytes() && is_trusted(proc, pid);
+    if is_one { slurmstepd_job(&read(proc, pid, "cmdline")) } else { None }
+}
+
+fn read(proc: &Path, pid: u32, name: &str) -> Vec<u8> {
+    std::fs::read(proc.join(format!("{pid}/{name}"))).unwrap_or_default()
+}
+
 fn judge(proc: &Path, pid: u32) -> Judged {
-    let read = |name: &str| std::fs::read(proc.join(format!("{pid}/{name}"))).unwrap_or_default();
+    let read = |name: &str| read(proc, pid, name);
     if let Some(number) = Groups::parse(&String::from_utf8_lossy(&read("cgroup"))).slurm_job {
         return Judged::Job(number);
     }

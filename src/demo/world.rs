@@ -175,6 +175,7 @@ impl World {
             clock: clock.clone(),
             devices,
             sampling: Sampling::OnRequest,
+            scout: None,
             cpu: Some(CpuHandle::start(Box::new(node), clock.clone(), Sampling::OnRequest)),
             signal: feed.subscribe(),
             ranks: SharedRanks::default(),

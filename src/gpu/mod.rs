@@ -197,6 +197,14 @@ pub trait GpuDevice: Send {
         Err(GpuError::NotSupported { call: "nvmlDeviceGetProcessUtilization" })
     }
 
+    /// Returns the ids, in the host's namespace, of the compute processes that have the GPU open, idle ones included.
+    ///
+    /// # Errors
+    /// [`GpuError::NotSupported`] where the GPU does not report them; otherwise the driver's error.
+    fn processes(&mut self) -> Result<Vec<u32>, GpuError> {
+        Err(GpuError::NotSupported { call: "nvmlDeviceGetComputeRunningProcesses_v3" })
+    }
+
     /// Sets the power limit. Needs root.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! One thread per GPU, so that a hanging driver call blocks that GPU only.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex};
 
-use super::worker::{Observation, Worker, Write, lock};
+use super::worker::{Observation, Watching, Worker, Write, lock};
 use super::{Capabilities, GpuDevice, GpuError};
 use crate::clock::Clock;
 use wattune_core::domain::{GpuIdentity, PowerLimit};
@@ -28,7 +28,7 @@ pub struct GpuHandle {
     call_timeout: Seconds,
     shared: Arc<Mutex<Shared>>,
     link: Link,
-    watching: Arc<AtomicBool>,
+    watching: Arc<Watching>,
     recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
 }
 
@@ -90,7 +90,7 @@ impl GpuHandle {
         call_timeout: Seconds,
     ) -> Self {
         let identity = Arc::new(device.identity().clone());
-        let (watching, recorded_ahead) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+        let (watching, recorded_ahead) = (Arc::new(Watching::default()), Arc::new(Mutex::new(None)));
         let worker = Worker::new(device, full_every, watching.clone(), recorded_ahead.clone());
         let shared = Shared {
             observation: worker.observation().clone(),
@@ -140,7 +140,12 @@ impl GpuHandle {
 
     /// Starts or stops reading how much each process uses the GPU ([`Observation::process_use`]).
     pub fn watch_processes(&self, on: bool) {
-        self.watching.store(on, Ordering::Relaxed);
+        self.watching.utilization.store(on, Ordering::Relaxed);
+    }
+
+    /// Starts or stops reading which processes have the GPU open ([`Observation::processes`]).
+    pub fn list_processes(&self, on: bool) {
+        self.watching.list.store(on, Ordering::Relaxed);
     }
 
     /// Continues the ledger of an earlier daemon. That daemon has already recorded `ahead` of the energy by which the

@@ -138,6 +138,9 @@ pub struct Observation {
     pub last_write: Option<WriteOutcome>,
     /// The GPU's use by process; `None` while it is not read, an error if the GPU does not report it.
     pub process_use: Option<Result<ProcessWeights, GpuError>>,
+    /// The compute processes that have the GPU open, with the time of the answer; `None` while they are not read or the
+    /// GPU does not report them.
+    pub processes: Option<(Now, Vec<u32>)>,
 }
 
 impl Observation {
@@ -157,6 +160,15 @@ impl Observation {
     }
 }
 
+/// What is read about processes.
+#[derive(Debug, Default)]
+pub(super) struct Watching {
+    /// True while the use by process is to be read.
+    pub(super) utilization: AtomicBool,
+    /// True while the list of processes is to be read.
+    pub(super) list: AtomicBool,
+}
+
 pub(super) struct Worker {
     device: Box<dyn GpuDevice>,
     capabilities: Arc<Capabilities>,
@@ -168,8 +180,7 @@ pub(super) struct Worker {
     last_reopen: Option<Monotonic>,
     full_every: Seconds,
     observation: Observation,
-    /// True while the use by process is to be read.
-    watching: Arc<AtomicBool>,
+    watching: Arc<Watching>,
     processes_at: Option<Monotonic>,
     /// The part of the counter's next increase that an earlier daemon has recorded already; `None` if there is no
     /// earlier ledger to continue, or once the meter has this value.
@@ -180,7 +191,7 @@ impl Worker {
     pub(super) fn new(
         device: Box<dyn GpuDevice>,
         full_every: Seconds,
-        watching: Arc<AtomicBool>,
+        watching: Arc<Watching>,
         recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
     ) -> Self {
         let observation = Observation {
@@ -201,6 +212,7 @@ impl Worker {
             limit_availability: Availability::default(),
             last_write: None,
             process_use: None,
+            processes: None,
         };
         let capabilities = Arc::new(device.capabilities().clone());
         let meter = Meter::default();
@@ -262,11 +274,19 @@ impl Worker {
         }
         if depth != Depth::Quick {
             self.count_processes(clock());
+            self.list_processes(clock());
         }
     }
 
+    fn list_processes(&mut self, now: Now) {
+        let is_wanted = self.watching.list.load(Ordering::Relaxed);
+        // A failure leaves no list: a list that is missing is not one without processes.
+        let listed = is_wanted.then(|| self.device.processes().ok()).flatten();
+        self.observation.processes = listed.map(|list| (now, list));
+    }
+
     fn count_processes(&mut self, now: Now) {
-        if !self.watching.load(Ordering::Relaxed) {
+        if !self.watching.utilization.load(Ordering::Relaxed) {
             (self.observation.process_use, self.processes_at) = (None, None);
             return;
         }

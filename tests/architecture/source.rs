@@ -37,6 +37,7 @@ pub(super) const DAEMON: Crate = Crate {
         "providers",
         "gpu",
         "cpu",
+        "discovery",
         "store",
         "recurring",
         "controller",

@@ -80,6 +80,7 @@ impl World {
     async fn daemon(&self) -> Controller {
         let gpus = open_all(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
         let parts = Parts {
+            scout: None,
             cpu: None,
             settings: ControlSettings { tick_s: TICK, observe: true, ..ControlSettings::default() },
             profiling: Default::default(),

@@ -165,15 +165,18 @@ unsafe fn processes<T>(
     if count.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    let running = on_gpu(call, &device, |c| Ok(c.gpu().processes))?;
+    let running: Vec<c_uint> = on_gpu(call, &device, |c| {
+        let gpu = c.gpu();
+        Ok(gpu.process_ids.iter().copied().chain((0..gpu.processes).map(|i| FIRST_PID + i)).collect())
+    })?;
     // SAFETY: not null, and the caller answers for the rest.
-    let room = unsafe { count.replace(running) };
-    if running > room {
+    let room = unsafe { count.replace(running.len() as c_uint) };
+    if running.len() > room as usize {
         return Err(INSUFFICIENT_SIZE);
     }
-    for i in 0..running {
+    for (i, pid) in running.into_iter().enumerate() {
         // SAFETY: there is room for all that run.
-        unsafe { put(infos.wrapping_add(i as usize), info(FIRST_PID + i)) }?;
+        unsafe { put(infos.wrapping_add(i), info(pid)) }?;
     }
     Ok(())
 }

@@ -77,6 +77,8 @@ pub(crate) struct FakeGpu {
     pub(crate) mig_mode: bool,
     pub(crate) vgpu: bool,
     pub(crate) processes: u32,
+    /// The ids of further processes, which exist on this machine.
+    pub(crate) process_ids: Vec<u32>,
     pub(crate) utilization: Option<u32>,
     /// The use of each process in percent, by process id. Those at 0 have no samples.
     pub(crate) process_utilization: BTreeMap<u32, u32>,
@@ -131,6 +133,7 @@ impl Default for FakeGpu {
             mig_mode: false,
             vgpu: false,
             processes: 0,
+            process_ids: Vec::new(),
             utilization: None,
             process_utilization: BTreeMap::new(),
             sm_clock_mhz: 1740,

@@ -13,7 +13,7 @@ use crate::controller::view::{CpuView, CpuZoneKind, CpuZoneView, ProcessesView};
 use crate::cpu::CpuSource;
 use crate::cpu::watch::ZoneState;
 use crate::store::{Checkpoint, OpenIntervalRecord};
-use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, ProcessSelector, Processes};
+use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, Process, ProcessSelector, Processes};
 use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole_millijoules};
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
@@ -203,6 +203,15 @@ impl Accounting {
         }
         self.observe_cpu();
         self.split_zones();
+    }
+
+    /// Counts the CPU time of further processes for a found job.
+    pub(crate) async fn extend(&mut self, node: &mut Node<'_>, job: &JobId, processes: Vec<Process>) {
+        let Some(handle) = self.cpu.handle.clone() else { return };
+        let id = job.clone();
+        if self.off_thread(node, move || handle.extend(&id, &processes)).await.is_none() {
+            tracing::error!(job.id = %job, "CPU time of new processes of job {job} is not counted: reading /proc timed out");
+        }
     }
 
     /// Attributes energy by a job's CPU time up to now, and stops counting the job's CPU time.

@@ -1,6 +1,7 @@
 //! Owns the jobs that have not ended: registration, leases, progress, phases and warnings.
 
 mod equipment;
+pub(super) mod found;
 mod job;
 mod pacing;
 mod progress;
@@ -16,9 +17,13 @@ pub use job::Phase;
 pub(super) use job::{Group, Job, SweepCeiling};
 pub use progress::ProgressReport;
 
+use found::{FoundJobs, Scene, Step};
+
 use super::gpus::{Gpu, Gpus};
 use super::planning::ReplanReason;
+use crate::discovery::Scout;
 use wattune_core::domain::{JobId, Processes};
+use wattune_core::identity::Kind;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::Seconds;
 
@@ -30,11 +35,51 @@ const GUESTS_ENDED_AT_ONCE: usize = 16;
 pub(super) struct Jobs {
     by_id: BTreeMap<JobId, Job>,
     leases_checked: Monotonic,
+    found: FoundJobs,
 }
 
 impl Jobs {
-    pub(super) fn new(now: Now) -> Self {
-        Self { by_id: BTreeMap::new(), leases_checked: now.monotonic }
+    pub(super) fn new(now: Now, scout: Option<Scout>) -> Self {
+        Self { by_id: BTreeMap::new(), leases_checked: now.monotonic, found: FoundJobs::new(scout) }
+    }
+
+    /// Returns the discovery of jobs by their processes.
+    pub(super) fn found(&self) -> &FoundJobs {
+        &self.found
+    }
+
+    /// Decides what is to be done about found jobs, and returns it with those whose processes were seen.
+    pub(super) fn judge<'a>(
+        &'a mut self,
+        now: Monotonic,
+        scene: impl FnOnce(&'a BTreeMap<JobId, Job>) -> Scene<'a>,
+    ) -> (Vec<Step>, Vec<JobId>) {
+        self.found.judge(&scene(&self.by_id), now)
+    }
+
+    /// Renews the leases of found jobs whose processes were seen.
+    pub(super) fn renew_found(&mut self, alive: &[JobId], at: Monotonic) {
+        for id in alive {
+            if let Some(job) = self.by_id.get_mut(id) {
+                job.note_running(at);
+            }
+        }
+    }
+
+    /// Writes the job-mapping folder, if the settings say so: the Slurm job of each job on a GPU, otherwise its own id.
+    pub(super) fn write_mapping(&self, gpus: &Gpus) {
+        self.found.write_mapping(|| {
+            let ids = |gpu: &Gpu| {
+                let named = gpu.holders().into_iter().filter_map(|id| self.by_id.get(&id));
+                let mut ids: Vec<String> = named
+                    .map(|job| job.spec.tags.get(Kind::Slurm.tag()).cloned().unwrap_or_else(|| job.id.to_string()))
+                    .collect();
+                ids.sort_unstable();
+                ids.dedup();
+                ids
+            };
+            gpus.iter().map(|gpu| (gpu.handle.identity().index, ids(gpu))).collect()
+        });
     }
 
     pub(super) fn get(&self, id: &JobId) -> Option<&Job> {
@@ -66,10 +111,12 @@ impl Jobs {
     }
 
     pub(super) fn add(&mut self, job: Job) {
+        self.found.note(&job);
         self.by_id.insert(job.id.clone(), job);
     }
 
     pub(super) fn remove(&mut self, id: &JobId) -> Option<Job> {
+        self.found.forget(id);
         self.by_id.remove(id)
     }
 
@@ -165,7 +212,7 @@ mod tests {
             tags: BTreeMap::new(),
             processes: None,
         };
-        let mut jobs = Jobs::new(at(100.0));
+        let mut jobs = Jobs::new(at(100.0), None);
         let stored = StoredProgress::default();
         let id = JobId::new("job-a").expect("an id");
         jobs.add(Job::new(id, spec, Vec::new(), None, stored, at(100.0).utc, at(100.0)));

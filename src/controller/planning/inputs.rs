@@ -12,7 +12,7 @@ use crate::controller::node::Node;
 use crate::controller::settings::Settings;
 use crate::controller::signal::Signal;
 use wattune_core::domain::{
-    CarbonSeries, JobId, LimitRange, Objective, PowerLimit, Quoted, SetPoint, Slot, TimeSeries, Work,
+    CarbonSeries, JobId, LimitRange, Objective, PowerLimit, Processes, Quoted, SetPoint, Slot, TimeSeries, Work,
 };
 use wattune_core::forecast::{ErrorPaths, HorizonPolicy, reference_intensity};
 use wattune_core::plan::{PastEmissions, PlanSlot, Progress, Settings as PlanSettings, slots_ahead};
@@ -118,6 +118,9 @@ fn sum_of_ranges(job: &Job, gpus: &Gpus, bound: impl Fn(LimitRange) -> PowerLimi
 pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<String> {
     if settings.observe {
         return Some("this daemon observes only: it plans and records, and sets no limits".into());
+    }
+    if matches!(job.spec.processes, Some(Processes::Found(_))) {
+        return Some("found by its processes: its energy is recorded, its limits are not controlled".into());
     }
     if !job.spec.control {
         return Some(

@@ -3,6 +3,7 @@
 mod account;
 mod demand_response;
 mod end;
+mod found;
 mod manual_limit;
 mod progress;
 mod read;

@@ -75,6 +75,10 @@ impl Controller {
             self.refuse_too_many(&spec)?;
         }
         spec.processes = self.accounting.find_processes(&node!(self), new.processes).await?;
+        let joins = self.joined_by(&spec.gpus, spec.processes.as_ref());
+        if let Some(joins) = joins.filter(|_| spec.tags.len() < JobSpec::MOST_TAGS) {
+            spec.tags.entry("joins".to_owned()).or_insert(joins);
+        }
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
         let (progress, registered_at) = (StoredProgress::default(), self.now().utc);
         let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None };
@@ -85,11 +89,13 @@ impl Controller {
         }
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
         self.admit(job).await;
+        // Jobs found by these processes end now.
+        self.discover().await;
         self.plan_one(&id).await;
         self.job(&id).await
     }
 
-    fn refuse_too_many(&self, spec: &JobSpec) -> Result<(), ControlError> {
+    pub(super) fn refuse_too_many(&self, spec: &JobSpec) -> Result<(), ControlError> {
         let (most, open) = (self.settings.most_jobs, self.jobs.len());
         if open >= most as usize {
             return Err(ControlError::TooMany(format!(

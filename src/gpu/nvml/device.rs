@@ -108,6 +108,13 @@ impl GpuDevice for NvmlDevice {
         Ok(used)
     }
 
+    fn processes(&mut self) -> Result<Vec<u32>, GpuError> {
+        match self.device.running_compute_processes() {
+            Ok(list) => Ok(list.into_iter().map(|process| process.pid).collect()),
+            Err(error) => Err(gpu_error(call::PROCESSES, error)),
+        }
+    }
+
     fn set_power_limit(&mut self, limit: PowerLimit) -> Result<(), GpuError> {
         self.device.set_power_management_limit(limit.milliwatts()).map_err(|error| {
             match (error, &self.capabilities.limits) {

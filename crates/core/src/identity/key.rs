@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::process::Identity;
+use super::process::{Identity, Origin};
 
 /// What a process belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,15 +54,23 @@ impl Key {
     /// Label of the kind of what was found.
     pub const FOUND: &'static str = "found";
 
-    /// Returns the key of an identity: its Slurm job, otherwise its pod, its container or its user. `None` if not even
-    /// the user is known.
-    pub fn of(identity: &Identity) -> Option<Self> {
-        let slurm = identity.slurm.as_ref().map(|job| (Kind::Slurm, job.number.to_string()));
-        let pod = || Some((Kind::Kubernetes, identity.pod_uid.clone()?));
-        let container = || Some((Kind::Container, identity.container.as_ref()?.id.clone()));
-        let user = || Some((Kind::User, identity.uid?.to_string()));
-        let (kind, id) = slurm.or_else(pod).or_else(container).or_else(user)?;
-        Some(Self { kind, id })
+    /// Returns the key of an identity, with its origin: its Slurm job, otherwise its pod, its container or its user. A
+    /// Slurm job that only the environment claims comes after pod and container. `None` if not even the user is known.
+    pub fn of(identity: &Identity) -> Option<(Self, Origin)> {
+        let slurm = |is_claimed: bool| {
+            let job = identity.slurm.as_ref().filter(|job| (job.origin == Origin::Environment) == is_claimed)?;
+            Some((Kind::Slurm, job.number.to_string(), job.origin))
+        };
+        let pod = || Some((Kind::Kubernetes, identity.pod_uid.clone()?, Origin::Cgroup));
+        let assigned = || {
+            let pod = identity.pod.as_ref()?;
+            Some((Kind::Kubernetes, format!("{}/{}", pod.namespace, pod.name), Origin::Kubelet))
+        };
+        let container = || Some((Kind::Container, identity.container.as_ref()?.id.clone(), Origin::Cgroup));
+        let user = || Some((Kind::User, identity.uid?.to_string(), Origin::Uid));
+        let found =
+            slurm(false).or_else(pod).or_else(assigned).or_else(container).or_else(|| slurm(true)).or_else(user);
+        found.map(|(kind, id, origin)| (Self { kind, id }, origin))
     }
 
     /// Returns the key of a found job, from the job's labels; `None` if they are not those of a found job.

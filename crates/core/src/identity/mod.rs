@@ -7,6 +7,7 @@
 mod cgroup;
 mod environ;
 mod key;
+mod labels;
 mod process;
 mod slurm;
 #[cfg(test)]
@@ -15,5 +16,6 @@ mod tests;
 pub use cgroup::{Container, Groups, Runtime};
 pub use environ::Environment;
 pub use key::{Key, Kind};
-pub use process::{Evidence, Identity, Origin, SlurmJob, User, real_uid};
+pub use labels::{Labels, labels};
+pub use process::{Evidence, Identity, Origin, Pod, SlurmJob, User, real_uid};
 pub use slurm::slurmstepd_job;

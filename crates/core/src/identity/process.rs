@@ -15,6 +15,8 @@ pub enum Origin {
     ProcessTree,
     /// Job-mapping folder, which a scheduler's scripts write.
     JobMapping,
+    /// List of the node's kubelet: the pod to which it gave the GPU.
+    Kubelet,
     /// Environment of the process: a claim of its user.
     Environment,
     /// User id of the process, which the kernel states.
@@ -28,6 +30,7 @@ impl Origin {
             Self::Cgroup => "cgroup",
             Self::ProcessTree => "process_tree",
             Self::JobMapping => "job_mapping",
+            Self::Kubelet => "kubelet",
             Self::Environment => "environment",
             Self::Uid => "uid",
         }
@@ -59,12 +62,25 @@ pub struct Evidence {
     pub slurmstepd_job: Option<u32>,
     /// Slurm job that the job-mapping folder names for its GPU.
     pub mapped_job: Option<u32>,
+    /// Pod to which the kubelet gave the process's GPU, if it gave it to one pod alone.
+    pub pod: Option<Pod>,
     /// Its environment, if readable.
     pub environment: Environment,
     /// Real user id.
     pub uid: Option<u32>,
     /// User id of the login that it belongs to (`/proc/<pid>/loginuid`), which stays the same under `sudo`.
     pub login_uid: Option<u32>,
+}
+
+/// A Kubernetes pod with one of its containers, as the kubelet names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pod {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Name of the container.
+    pub container: String,
 }
 
 /// A Slurm job as a process shows it.
@@ -83,8 +99,10 @@ pub struct SlurmJob {
 pub struct Identity {
     /// Slurm job.
     pub slurm: Option<SlurmJob>,
-    /// UID of the Kubernetes pod.
+    /// UID of the Kubernetes pod, which its control group names.
     pub pod_uid: Option<String>,
+    /// Kubernetes pod to which the kubelet gave the GPU.
+    pub pod: Option<Pod>,
     /// Container.
     pub container: Option<Container>,
     /// User id of the login that the process belongs to, otherwise its real user id.
@@ -94,7 +112,7 @@ pub struct Identity {
 impl Identity {
     /// Derives the identity from the evidence: what the kernel states comes before what a user claims.
     pub fn from_evidence(evidence: Evidence) -> Self {
-        let Evidence { groups, slurmstepd_job, mapped_job, environment, uid, login_uid } = evidence;
+        let Evidence { groups, slurmstepd_job, mapped_job, pod, environment, uid, login_uid } = evidence;
         let sources = [
             (groups.slurm_job, Origin::Cgroup),
             (slurmstepd_job, Origin::ProcessTree),
@@ -109,7 +127,7 @@ impl Identity {
         });
         // A login of root says less than the user that root's command became.
         let login = login_uid.filter(|login| *login != NO_LOGIN && *login != 0);
-        Self { slurm, pod_uid: groups.pod_uid, container: groups.container, uid: login.or(uid) }
+        Self { slurm, pod_uid: groups.pod_uid, pod, container: groups.container, uid: login.or(uid) }
     }
 }
 

@@ -172,7 +172,7 @@ fn keys_put_processes_of_one_job_together() {
         (Identity::default(), None),
     ];
     for (identity, expected) in table {
-        let key = Key::of(&identity);
+        let key = Key::of(&identity).map(|(key, _)| key);
         let shown = key.as_ref().map(|key| (key.kind.as_str(), key.kind.tag(), key.id.as_str()));
         assert_eq!(shown, expected);
         if let Some(key) = key {
@@ -180,4 +180,72 @@ fn keys_put_processes_of_one_job_together() {
         }
     }
     assert_eq!(Key::of_tags(&BTreeMap::from([("found".into(), "elsewhere".into())])), None);
+}
+
+#[test]
+fn a_claimed_slurm_job_comes_after_what_the_kernel_and_the_kubelet_state() {
+    let claimed = || Some(SlurmJob { number: 9, origin: Origin::Environment, claimed: Environment::default() });
+    let pod = Some(Pod { namespace: "ml".into(), name: "train-0".into(), container: "main".into() });
+    let key = |identity: Identity| Key::of(&identity).map(|(key, origin)| (key.kind, key.id, origin));
+    let table = [
+        (
+            Identity { slurm: claimed(), pod_uid: Some(UID.into()), ..Identity::default() },
+            (Kind::Kubernetes, UID, Origin::Cgroup),
+        ),
+        (Identity { slurm: claimed(), pod, ..Identity::default() }, (Kind::Kubernetes, "ml/train-0", Origin::Kubelet)),
+        (Identity { slurm: claimed(), uid: Some(7), ..Identity::default() }, (Kind::Slurm, "9", Origin::Environment)),
+    ];
+    for (identity, (kind, id, origin)) in table {
+        assert_eq!(key(identity), Some((kind, id.to_owned(), origin)));
+    }
+}
+
+#[test]
+fn labels_say_where_they_come_from() {
+    let ada = User { uid: 1000, name: Some("ada".into()) };
+    let variables = [("SLURM_JOB_ID", "7"), ("SLURM_JOB_NAME", "resnet"), ("SLURM_JOB_ACCOUNT", "vision")];
+    let of = |identity: &Identity, user: Option<&User>| {
+        let found = labels(identity, user).expect("known");
+        let tags: Vec<String> = found.tags.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        (found.name.to_string(), tags.join(" "))
+    };
+    let slurm = |origin| Identity {
+        slurm: Some(SlurmJob { number: 7, origin, claimed: environment(&variables) }),
+        ..Identity::default()
+    };
+    let (name, tags) = of(&slurm(Origin::Cgroup), Some(&ada));
+    assert_eq!(name, "resnet");
+    assert_eq!(tags, "account=vision claimed=account,name found=slurm identity_from=cgroup slurm_job_id=7 user=ada");
+    let (_, tags) = of(&slurm(Origin::Environment), None);
+    assert!(tags.contains("claimed=account,name,slurm_job_id") && tags.contains("identity_from=environment"), "{tags}");
+    let pod = Pod { namespace: "ml".into(), name: "train-0".into(), container: "main".into() };
+    let container = Container { runtime: Some(Runtime::Containerd), id: ID.into() };
+    let pod = Identity {
+        pod_uid: Some(UID.into()),
+        pod: Some(pod),
+        container: Some(container.clone()),
+        ..Identity::default()
+    };
+    let (name, tags) = of(&pod, None);
+    assert_eq!(name, "ml/train-0");
+    assert_eq!(
+        tags,
+        format!(
+            "container=main container_id={ID} found=kubernetes identity_from=cgroup namespace=ml pod=train-0 pod_uid={UID}"
+        )
+    );
+    let docker = Identity { container: Some(container), uid: Some(1000), ..Identity::default() };
+    assert_eq!(of(&docker, Some(&ada)).0, "containerd-0123456789ab");
+    let alone = Identity { uid: Some(1000), ..Identity::default() };
+    assert_eq!(
+        of(&alone, Some(&ada)),
+        ("user ada".to_owned(), "found=user identity_from=uid uid=1000 user=ada".to_owned())
+    );
+    assert_eq!(of(&alone, None).0, "user 1000");
+    assert_eq!(labels(&Identity::default(), None), None);
+    // A name of nothing visible.
+    let odd = environment(&[("SLURM_JOB_ID", "7"), ("SLURM_JOB_NAME", "\u{200b}\u{200b}")]);
+    let odd =
+        Identity { slurm: Some(SlurmJob { number: 7, origin: Origin::Cgroup, claimed: odd }), ..Identity::default() };
+    assert!(labels(&odd, None).is_some());
 }

@@ -1,0 +1,81 @@
+//! Jobs that the daemon records by itself, for processes on GPUs that no job has registered.
+
+use crate::controller::Controller;
+use crate::controller::jobs::found::{Scene, Step, owner};
+use crate::store::{StoredJob, StoredProgress};
+use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Process, Processes, Work};
+use wattune_core::identity::Labels;
+use wattune_core::units::Seconds;
+
+/// Lease of a found job. The daemon renews it itself while it sees the job's processes; after a fault of the GPU's driver
+/// the job goes on if the GPU is back within this time.
+const LEASE: Seconds = Seconds::new(600.0);
+
+impl Controller {
+    /// Looks at the processes on GPUs: records those without a job, ends found jobs whose processes are gone or were
+    /// registered, and renews the leases of the others.
+    pub(crate) async fn discover(&mut self) {
+        let now = self.now();
+        self.jobs.write_mapping(&self.gpus);
+        let Some((listed, seen)) = self.jobs.found().observe(&self.gpus) else { return };
+        let owners = self.accounting.process_owners().clone();
+        let (steps, alive) = self.jobs.judge(now.monotonic, |jobs| Scene {
+            listed,
+            seen,
+            owner: Box::new(move |candidate, sighting| owner(jobs.values(), &owners, candidate, sighting)),
+        });
+        self.jobs.renew_found(&alive, now.monotonic);
+        for step in steps {
+            match step {
+                Step::End { job, why } => self.end_job(&job, &why).await,
+                Step::Extend { job, processes } => self.accounting.extend(&mut node!(self), &job, processes).await,
+                Step::Begin { labels, gpus, processes, continues } => {
+                    self.record_found(labels, gpus, processes, continues).await;
+                }
+            }
+        }
+    }
+
+    /// Returns, for a registration on these GPUs, the found jobs that it ends, as a label.
+    pub(super) fn joined_by(&self, gpus: &[GpuId], processes: Option<&Processes>) -> Option<String> {
+        let (_, seen) = self.jobs.found().observe(&self.gpus)?;
+        self.jobs.found().joined_by(gpus, processes, &seen)
+    }
+
+    async fn record_found(
+        &mut self,
+        labels: Labels,
+        gpus: Vec<GpuId>,
+        processes: Vec<Process>,
+        continues: Option<JobId>,
+    ) {
+        let Labels { name, mut tags, .. } = labels;
+        tags.extend(continues.map(|id| ("continues".to_owned(), id.to_string())));
+        let spec = JobSpec {
+            name,
+            gpus,
+            batch_size: None,
+            work: Work::Unknown,
+            objective: Objective::DEFAULT,
+            lease: LEASE,
+            control: false,
+            priority: 0,
+            tags,
+            processes: Some(Processes::Found(processes)),
+        };
+        let Ok(spec) = spec.check() else { return };
+        if self.refuse_too_many(&spec).is_err() {
+            return;
+        }
+        let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
+        let (progress, registered_at) = (StoredProgress::default(), self.now().utc);
+        let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None };
+        let Ok(job) = self.snapshot().make_job(&stored).await else { return };
+        // If the database cannot be written, the next tick finds the processes again.
+        if let Err(error) = self.store.save_job(&stored).await {
+            return self.accounting.record_store_fault(&error);
+        }
+        tracing::info!(job.id = %id, "job {id} ({}) found by its processes on {} GPU(s); it is recorded, not controlled", job.spec.name, job.spec.gpus.len());
+        self.admit(job).await;
+    }
+}

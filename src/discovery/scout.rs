@@ -1,0 +1,234 @@
+//! The thread that looks at processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Settings;
+use super::mapping::{self, MappingWriter};
+use super::pod_resources::Assigned;
+use super::{evidence, kubelet};
+use wattune_core::domain::{CgroupPath, GpuId, Process};
+use wattune_core::identity::{Evidence, Identity, Labels, Pod, labels};
+use wattune_core::units::Seconds;
+
+/// The machine's list of users.
+const USERS: &str = "/etc/passwd";
+
+/// A process to look at, on one of its GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The GPU's index.
+    pub index: u32,
+    /// The process id.
+    pub pid: u32,
+}
+
+/// A process that was looked at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sighting {
+    /// The process.
+    pub process: Process,
+    /// The ids of the processes above it.
+    pub ancestors: Vec<u32>,
+    /// Its control group (version 2), if it is not the root.
+    pub cgroup: Option<CgroupPath>,
+    /// What a job of it is called.
+    pub labels: Labels,
+}
+
+/// The processes that were looked at. `None` stands for a process that does not exist here, or of which nothing is
+/// known; a process that is missing was not looked at yet.
+pub type Sightings = BTreeMap<Candidate, Option<Sighting>>;
+
+/// What the control loop and the thread exchange.
+#[derive(Debug, Default)]
+struct Shared {
+    wanted: BTreeSet<Candidate>,
+    seen: Arc<Sightings>,
+    /// The ids of the jobs on each GPU, by index, for the job-mapping folder.
+    mapping: BTreeMap<u32, Vec<String>>,
+}
+
+/// The daemon's handle for looking at processes. The thread ends when it is dropped, after it has removed what it wrote
+/// to the job-mapping folder.
+pub struct Scout {
+    shared: Arc<Mutex<Shared>>,
+    writes_mapping: bool,
+    after: Seconds,
+    /// Closed to end the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Scout {
+    /// Starts the thread. `proc` is the directory of the kernel's process files.
+    pub fn start(settings: Settings, proc: PathBuf) -> Self {
+        let shared: Arc<Mutex<Shared>> = Arc::default();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let (writes_mapping, after) = (settings.write_job_mapping, settings.after_s);
+        let mut eye = Eye::new(settings, proc);
+        let theirs = shared.clone();
+        let body = move || {
+            let period = eye.settings.poll_s.to_std();
+            loop {
+                eye.look(&theirs);
+                if !matches!(stopped.recv_timeout(period), Err(RecvTimeoutError::Timeout)) {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("discovery".into()).spawn(body);
+        if let Err(error) = &thread {
+            tracing::error!(%error, "cannot start the thread that looks for jobs: processes are not recorded as jobs");
+        }
+        Self { shared, writes_mapping, after, stop: Some(stop), thread: thread.ok() }
+    }
+
+    /// Sets which processes to look at, and returns the latest sightings, without waiting.
+    pub fn look_at(&self, wanted: BTreeSet<Candidate>) -> Arc<Sightings> {
+        let mut shared = lock(&self.shared);
+        shared.wanted = wanted;
+        shared.seen.clone()
+    }
+
+    /// Returns the time for which a process must have a GPU open before it becomes a job.
+    pub fn after(&self) -> Seconds {
+        self.after
+    }
+
+    /// Returns whether the job-mapping folder is to be written.
+    pub fn writes_mapping(&self) -> bool {
+        self.writes_mapping
+    }
+
+    /// Sets the ids of the jobs on each GPU, by index, for the job-mapping folder.
+    pub fn set_mapping(&self, mapping: BTreeMap<u32, Vec<String>>) {
+        lock(&self.shared).mapping = mapping;
+    }
+}
+
+impl Drop for Scout {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        // A thread that hangs in a file is left: only one that writes files has something to tidy up.
+        if let Some(thread) = self.thread.take().filter(|_| self.writes_mapping) {
+            // A panic of the thread has been reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's own state.
+struct Eye {
+    settings: Settings,
+    proc: PathBuf,
+    writer: Option<MappingWriter>,
+    /// What is known about processes that were looked at before, without kubelet and job mapping, which change.
+    known: BTreeMap<u32, evidence::Witness>,
+    /// The last problem that was logged, by its subject.
+    told: BTreeMap<&'static str, String>,
+}
+
+impl Eye {
+    fn new(settings: Settings, proc: PathBuf) -> Self {
+        let folder = settings.job_mapping_dir.clone().filter(|_| settings.write_job_mapping);
+        let writer = folder.map(MappingWriter::new);
+        Self { settings, proc, writer, known: BTreeMap::new(), told: BTreeMap::new() }
+    }
+
+    fn look(&mut self, shared: &Mutex<Shared>) {
+        let (wanted, mapping) = {
+            let shared = lock(shared);
+            (shared.wanted.clone(), shared.mapping.clone())
+        };
+        if let Some(writer) = &mut self.writer {
+            let written = writer.write(&mapping).map_err(|error| error.to_string());
+            self.tell("job-mapping folder", written.err());
+        }
+        let pods = if wanted.is_empty() { Vec::new() } else { self.pods() };
+        self.known.retain(|pid, _| wanted.iter().any(|candidate| candidate.pid == *pid));
+        let look = |candidate: Candidate| {
+            let sighting = self.sighting(&candidate, &pods);
+            (candidate, sighting)
+        };
+        let seen: Sightings = wanted.into_iter().map(look).collect();
+        lock(shared).seen = Arc::new(seen);
+    }
+
+    fn pods(&mut self) -> Vec<Assigned> {
+        let socket = self.settings.kubelet_socket.clone();
+        if !socket.exists() {
+            self.tell("kubelet", None);
+            return Vec::new();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let listed = runtime.map_err(|error| error.to_string());
+        let listed =
+            listed.and_then(|runtime| runtime.block_on(kubelet::assigned(&socket)).map_err(|error| error.to_string()));
+        match listed {
+            Ok(pods) => {
+                self.tell("kubelet", None);
+                pods
+            }
+            Err(error) => {
+                self.tell("kubelet", Some(format!("{}: {error}; pods go by their ids", socket.display())));
+                Vec::new()
+            }
+        }
+    }
+
+    fn sighting(&mut self, candidate: &Candidate, pods: &[Assigned]) -> Option<Sighting> {
+        let (pid, proc) = (candidate.pid, &self.proc);
+        let is_same = |witness: &evidence::Witness| {
+            crate::cpu::process_and_parent(proc, pid).is_some_and(|(process, _)| process == witness.process)
+        };
+        if !self.known.get(&pid).is_some_and(is_same) {
+            self.known.remove(&pid);
+            self.known.insert(pid, evidence::read(proc, pid)?);
+        }
+        let witness = self.known.get(&pid)?;
+        let folder = self.settings.job_mapping_dir.as_deref().filter(|_| !self.settings.write_job_mapping);
+        let evidence = Evidence {
+            mapped_job: folder.and_then(|folder| mapping::slurm_job(folder, candidate.index)),
+            pod: pod_of(&candidate.gpu, pods),
+            ..witness.evidence.clone()
+        };
+        let identity = Identity::from_evidence(evidence);
+        let user = identity.uid.map(|uid| evidence::user(uid, Path::new(USERS)));
+        let labels = labels(&identity, user.as_ref())?;
+        let (process, ancestors, cgroup) = (witness.process, witness.ancestors.clone(), witness.cgroup.clone());
+        Some(Sighting { process, ancestors, cgroup, labels })
+    }
+
+    /// Logs a problem once, and its end.
+    fn tell(&mut self, subject: &'static str, problem: Option<String>) {
+        if self.told.get(subject) == problem.as_ref() {
+            return;
+        }
+        match problem {
+            Some(problem) => {
+                tracing::warn!("discovery of jobs: {subject}: {problem}");
+                self.told.insert(subject, problem);
+            }
+            None => {
+                self.told.remove(subject);
+                tracing::info!("discovery of jobs: {subject}: works again");
+            }
+        }
+    }
+}
+
+/// Returns the pod to which the kubelet gave a GPU, if it gave it to one alone.
+fn pod_of(gpu: &GpuId, pods: &[Assigned]) -> Option<Pod> {
+    let mut found = pods.iter().filter(|assigned| assigned.device == gpu.as_str()).map(|assigned| &assigned.pod);
+    let first = found.next()?;
+    found.all(|other| (&other.namespace, &other.name) == (&first.namespace, &first.name)).then(|| first.clone())
+}
