@@ -365,6 +365,8 @@ def main():
     if os.geteuid() != 0:
         fail("needs root: slurmd runs jobs as their users")
     install()
+    # So that what runs is ended and removed also when the gate stops.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = pathlib.Path(tempfile.mkdtemp(prefix="wattune-slurm-"))
     site = Site(folder, wattune, library)
     is_done = False
