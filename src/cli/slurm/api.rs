@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use super::deadline::Deadline;
 use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress};
 
 /// The socket at which packages and the shipped unit let the daemon listen.
@@ -17,7 +18,7 @@ const USUAL_SOCKET: &str = "/run/wattune/wattune.sock";
 pub(super) struct Api {
     /// Addresses to try, in this order.
     candidates: Vec<DaemonAddress>,
-    until: Instant,
+    until: Arc<Deadline>,
     /// The address that answered, with a client for it.
     reached: RefCell<Option<DaemonAddress>>,
 }
@@ -46,7 +47,7 @@ impl Answer {
 
 impl Api {
     /// A given address comes before the environment's, and that before the usual one.
-    pub(super) fn new(socket: Option<PathBuf>, listen: Option<SocketAddr>, until: Instant) -> Self {
+    pub(super) fn new(socket: Option<PathBuf>, listen: Option<SocketAddr>, until: Arc<Deadline>) -> Self {
         let variable = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
         let is_given = socket.is_some() || listen.is_some();
         let socket = socket.or_else(|| variable("WATTUNE_SOCKET").map(PathBuf::from).filter(|_| !is_given));
@@ -99,7 +100,7 @@ impl Api {
         path: &str,
         body: Option<&Value>,
     ) -> anyhow::Result<Answer> {
-        let left = self.until.saturating_duration_since(Instant::now());
+        let left = self.until.left();
         let (client, base) = address.client(left)?;
         let request = client.request(method.parse()?, format!("{base}{path}"));
         let request = match body {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use super::deadline::Deadline;
 use wattune_core::domain::{JobName, legible};
 
 /// The time that a command of Slurm may take. Slurm's controller may be busy.
@@ -61,7 +62,7 @@ impl Facts {
 
     /// Adds what only the queue has. Before version 23.02 or so, Slurm tells its Prolog neither the job's name nor its
     /// place in an array.
-    pub(super) fn ask_queue(&mut self, until: Instant) -> anyhow::Result<()> {
+    pub(super) fn ask_queue(&mut self, until: &Deadline) -> anyhow::Result<()> {
         if self.name.is_some() {
             return Ok(());
         }
@@ -134,9 +135,9 @@ fn in_queue(answer: &str, number: u32) -> Option<Facts> {
 ///
 /// # Errors
 /// If it is not found, fails, or takes too long.
-pub(super) fn output(mut command: Command, until: Instant) -> anyhow::Result<String> {
+pub(super) fn output(mut command: Command, until: &Deadline) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let until = until.min(Instant::now() + QUEUE_PATIENCE);
+    let until = until.or_within(QUEUE_PATIENCE);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Slurm starts its scripts without a search path.
     if std::env::var_os("PATH").is_none_or(|path| path.is_empty()) {
@@ -153,7 +154,7 @@ pub(super) fn output(mut command: Command, until: Instant) -> anyhow::Result<Str
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if Instant::now() >= until {
+        if until.is_over() {
             // It may end by itself at this moment.
             let _ = child.kill();
             let _ = child.wait();
@@ -243,12 +244,12 @@ mod tests {
         let run = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);
-            output(command, Instant::now() + Duration::from_millis(300)).map_err(|error| error.to_string())
+            output(command, &Deadline::within(Duration::from_millis(300))).map_err(|error| error.to_string())
         };
         assert_eq!(run("echo a"), Ok("a\n".to_owned()));
         assert!(run("echo no such job >&2; exit 1").is_err_and(|e| e.contains("no such job")));
-        let begun = Instant::now();
+        let limit = Deadline::within(Duration::from_secs(2));
         assert!(run("sleep 9").is_err_and(|e| e.contains("did not answer")));
-        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert!(!limit.is_over());
     }
 }

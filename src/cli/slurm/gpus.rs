@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+use super::deadline::Deadline;
 use super::facts::output;
 
 /// The driver's list of GPUs.
@@ -29,7 +29,7 @@ pub(super) enum Given {
 
 /// Returns the GPUs of a job. `SLURM_JOB_GPUS` is right where `SLURM_STEP_GPUS` is known not to be; without it, the
 /// controller is asked how many there are.
-pub(super) fn given(number: u32, listed: Option<&str>, until: Instant) -> anyhow::Result<Given> {
+pub(super) fn given(number: u32, listed: Option<&str>, until: &Deadline) -> anyhow::Result<Given> {
     if let Some(listed) = listed.filter(|listed| !listed.is_empty()) {
         let devices =
             devices(listed).with_context(|| format!("SLURM_JOB_GPUS = {listed:?} is not a list of numbers"))?;

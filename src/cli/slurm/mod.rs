@@ -1,6 +1,7 @@
 //! `wattune slurm`: what Slurm's Prolog, TaskProlog and Epilog call, so that each job joins without its user's help.
 
 mod api;
+mod deadline;
 mod facts;
 mod gpus;
 mod report;
@@ -8,13 +9,15 @@ mod steps;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Subcommand;
 
 use super::output::Exit;
 use super::values::within;
 use api::Api;
+use deadline::Deadline;
 
 /// Registers and ends Slurm jobs; called by Slurm's Prolog, TaskProlog and Epilog.
 ///
@@ -70,16 +73,16 @@ const TASK_PATIENCE: Duration = Duration::from_millis(900);
 
 /// Runs one of the calls. Never fails: a failure is reported, and the exit code is 0.
 pub(super) fn run(args: Args) -> Exit {
-    let begun = Instant::now();
     let (what, patience, address) = match &args.command {
         Command::Prolog(prolog) => ("prolog", PATIENCE, &prolog.address),
         Command::Epilog(address) => ("epilog", PATIENCE, address),
         Command::TaskProlog(address) => ("task-prolog", TASK_PATIENCE, address),
     };
-    let until = begun + patience;
-    let api = Api::new(address.socket.clone(), address.listen, until);
+    let until = Arc::new(Deadline::within(patience));
+    let api = Api::new(address.socket.clone(), address.listen, until.clone());
+    let theirs = until.clone();
     let work = move || match &args.command {
-        Command::Prolog(prolog) => steps::prolog(&api, prolog.lease, !prolog.observe, until),
+        Command::Prolog(prolog) => steps::prolog(&api, prolog.lease, !prolog.observe, &theirs),
         Command::Epilog(_) => steps::epilog(&api),
         Command::TaskProlog(_) => steps::task_prolog(&api),
     };
@@ -90,7 +93,7 @@ pub(super) fn run(args: Args) -> Exit {
         let _ = sender.send(work());
     });
     let outcome = match worker {
-        Ok(_) => receiver.recv_timeout(until.saturating_duration_since(Instant::now())),
+        Ok(_) => receiver.recv_timeout(until.left()),
         Err(error) => {
             report::problem(what, &format!("cannot start a thread: {error}"));
             return Exit::Done;

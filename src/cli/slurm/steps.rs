@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::api::{Answer, Api};
+use super::deadline::Deadline;
 use super::facts::Facts;
 use super::gpus::{self, DRIVER_LIST, Given};
 use crate::cli::ask::DaemonAddress;
@@ -26,7 +27,7 @@ fn variable(key: &str) -> Option<String> {
 
 /// Registers the job that starts. A registration that is left of an earlier run of the same job, which was requeued, is
 /// ended first.
-pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: Instant) -> Done {
+pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: &Deadline) -> Done {
     let mut facts = Facts::of_environment(variable)?;
     let given = gpus::given(facts.number, variable("SLURM_JOB_GPUS").as_deref(), until)?;
     if given == Given::None {
@@ -89,8 +90,8 @@ fn register(
 /// Takes the lock of Prologs, if it becomes free in time: without it, two jobs may get the same GPU.
 fn lock() -> Option<File> {
     let file = File::options().create(true).truncate(false).write(true).open(LOCK).ok()?;
-    let until = Instant::now() + LOCK_PATIENCE;
-    while Instant::now() < until {
+    let until = Deadline::within(LOCK_PATIENCE);
+    while !until.is_over() {
         if file.try_lock().is_ok() {
             return Some(file);
         }

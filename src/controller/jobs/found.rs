@@ -42,13 +42,17 @@ struct Found {
     changed_since: Option<Monotonic>,
 }
 
+/// Process ids on each GPU with the GPU's index; a GPU whose processes are unknown now is missing.
+pub(crate) type Listed = BTreeMap<GpuId, (u32, Vec<u32>)>;
+
+/// Returns the registered job to which a process on a GPU belongs.
+pub(crate) type OwnerOf<'a> = dyn Fn(&Candidate, &Sighting) -> Option<JobId> + 'a;
+
 /// What the rule decides by.
 pub(crate) struct Scene<'a> {
-    /// Process ids on each GPU with its index; a GPU whose processes are unknown now is missing.
-    pub(crate) listed: BTreeMap<GpuId, (u32, Vec<u32>)>,
+    pub(crate) listed: Listed,
     pub(crate) seen: Arc<Sightings>,
-    /// Returns the registered job to which a process on a GPU belongs.
-    pub(crate) owner: Box<dyn Fn(&Candidate, &Sighting) -> Option<JobId> + 'a>,
+    pub(crate) owner: Box<OwnerOf<'a>>,
 }
 
 /// Processes of one identity on GPUs.
@@ -76,9 +80,9 @@ impl FoundJobs {
     }
 
     /// Reads which processes have GPUs open, and what is known about them; `None` if nothing is looked for.
-    pub(crate) fn observe(&self, gpus: &Gpus) -> Option<(BTreeMap<GpuId, (u32, Vec<u32>)>, Arc<Sightings>)> {
+    pub(crate) fn observe(&self, gpus: &Gpus) -> Option<(Listed, Arc<Sightings>)> {
         let scout = self.scout.as_ref()?;
-        let mut listed = BTreeMap::new();
+        let mut listed = Listed::new();
         for gpu in gpus.iter() {
             gpu.handle.list_processes(true);
             let answer = gpu.observed.processes.as_ref().filter(|_| gpu.observed.fault.is_none());
@@ -221,7 +225,7 @@ impl Scene<'_> {
     }
 }
 
-fn candidates(listed: &BTreeMap<GpuId, (u32, Vec<u32>)>) -> impl Iterator<Item = Candidate> {
+fn candidates(listed: &Listed) -> impl Iterator<Item = Candidate> {
     listed.iter().flat_map(|(gpu, (index, pids))| {
         pids.iter().map(|pid| Candidate { gpu: gpu.clone(), index: *index, pid: *pid })
     })

@@ -112,7 +112,9 @@ impl JobSpec {
             let why = format!("is {}; it must be within -1000 to 1000; higher is more important", self.priority);
             return invalid("priority", why);
         }
-        if self.tags.len() > Self::MOST_TAGS || self.tags.iter().any(|(k, v)| k.is_empty() || k.len() > 64 || v.len() > 256) {
+        if self.tags.len() > Self::MOST_TAGS
+            || self.tags.iter().any(|(k, v)| k.is_empty() || k.len() > 64 || v.len() > 256)
+        {
             let why = "at most 16 tags, with keys of 1 to 64 and values of up to 256 bytes".into();
             return invalid("tags", why);
         }
