@@ -157,6 +157,7 @@ impl Reporter {
         &self,
         mut body: serde_json::Map<String, Value>,
     ) -> Result<(Value, &DaemonAddress), Failure> {
+        let mut has_replaced = false;
         loop {
             let wire = Value::Object(body.clone());
             let failure = match self.daemon.call(Method::POST, "/v1/jobs", Some(&wire), REQUEST).await {
@@ -176,6 +177,11 @@ impl Reporter {
                     if let Some(found) = self.find_own().await {
                         return Ok(found);
                     }
+                    if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|_| !has_replaced) {
+                        has_replaced = true;
+                        body.insert("replaces".into(), other);
+                        continue;
+                    }
                     self.say(&format!("{detail}; the command's energy is recorded without control"));
                     body.insert("control".into(), false.into());
                 }
@@ -192,6 +198,14 @@ impl Reporter {
         let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
         let found = jobs.as_array()?.iter().find(is_own).filter(|_| status["pid_namespace"] == json!(own))?;
         Some((found.clone(), address))
+    }
+
+    /// Returns the id of the job that Slurm's Prolog has registered for the same Slurm job, if nothing reports for it.
+    async fn find_of_slurm(&self, tags: &Value) -> Option<Value> {
+        let (jobs, _) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
+        let slurm = tags["slurm_job_id"].as_str()?;
+        let is_same = |job: &&Value| job["tags"]["slurm_job_id"] == slurm && job["progress_source"].is_null();
+        Some(jobs.as_array()?.iter().find(is_same)?["job_id"].clone())
     }
 
     fn say(&self, message: &str) {
