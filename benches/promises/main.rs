@@ -78,7 +78,7 @@ pub(crate) enum Framework {
 }
 
 /// Work after which a framework counts again, in seconds at the original limit.
-const LUMP: Seconds = Seconds::new(4.0);
+const LUMP: Seconds = Seconds::new(2.0);
 /// Count at which a resumed run begins, in seconds of work at the original limit.
 const RESUMED: Seconds = Seconds::new(40_000.0);
 

@@ -298,11 +298,11 @@ mod tests {
         RecurringStage
         RecurringView
         RegisterJob
+        RenewLease
         ReportFormat
         ReportProgress
         ReportRow
         ReportTrial
-        RenewLease
         ReportView
         RestatementView
         RolledUpRow

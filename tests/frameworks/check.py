@@ -2,6 +2,7 @@
 """Unmodified training scripts of several frameworks under `wattune run`, and the hook that it brings into them.
 
     tests/frameworks/check.py WATTUNE [ARGUMENTS OF PYTEST]
+    tests/frameworks/check.py --install     # only prepares
 
 Installs the frameworks of requirements.txt into a virtual environment, once, and runs the tests of this folder with it
 (pytest, since most of them are many small independent cases). The environment is at FRAMEWORKS_VENV, by default
@@ -36,6 +37,8 @@ def prepare():
 
 
 def main():
+    if sys.argv[1:] == ["--install"]:
+        return prepare()
     if len(sys.argv) < 2 or not os.access(sys.argv[1], os.X_OK):
         sys.exit(__doc__)
     prepare()
