@@ -1,4 +1,4 @@
-"""A daemon for tests: answers on a Unix socket or TCP, and can be slow, frozen, broken, old, or gone."""
+"""A daemon for tests: answers on a Unix socket or TCP, and can be slow, frozen, broken, or gone."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ class FakeDaemon:
         slow_s: Delay of each answer.
         frozen: While set, nothing is answered.
         fail_with: Status of all answers; None for right ones.
-        extended: True if it knows leases, sources and PATCH.
     """
 
-    def __init__(self, gpus: int = 2, models: list[str] | None = None, extended: bool = True) -> None:
+    def __init__(self, gpus: int = 2, models: list[str] | None = None) -> None:
         self.requests: list[tuple[str, str, Any]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
         self.trials: list[dict[str, Any]] = []
         self.recurring: dict[str, dict[str, Any]] = {}
         self.verdict: dict[str, Any] = {"stop": False, "reached": False, "reason": "goes on"}
         self.models = models or ["NVIDIA A40"] * gpus
-        self.extended = extended
         self.phase = "planned"
         self.slow_s = 0.0
         self.frozen = threading.Event()
@@ -98,7 +96,6 @@ class FakeDaemon:
                 return result
         parts = path.strip("/").split("/")[1:]
         if parts == ["status"]:
-            extra = {"pid_namespace": self.pid_namespace} if self.extended else {}
             carbon = {"intensity_g_per_kwh": self.intensity, "planned_with_g_per_kwh": 310.0, "zone": "DE"}
             return 200, {
                 "gpus": self.gpus(),
@@ -106,7 +103,7 @@ class FakeDaemon:
                 "cpu": self.cpu(),
                 "carbon": carbon,
                 "started_at": "x",
-                **extra,
+                "pid_namespace": self.pid_namespace,
             }
         if parts == ["gpus"]:
             return 200, self.gpus()
@@ -128,14 +125,10 @@ class FakeDaemon:
         if method == "DELETE":
             job["ended_at"] = "2026-01-01T00:00:00Z"
             return 200, self.account(job)
-        if method == "PATCH" and self.extended:
-            job.update(body)
-            return 200, job
-        if parts[2:] == ["lease"] and self.extended:
+        if parts[2:] == ["lease"]:
             return 200, self.progress_view()
         if parts[2:] == ["progress"]:
-            known = {"samples", "at_s"} | ({"source", "total_samples"} if self.extended else set())
-            unknown = set(body) - known
+            unknown = set(body) - {"samples", "at_s", "source", "total_samples"}
             if unknown:
                 return 422, {"detail": f"unknown field `{unknown.pop()}`"}
             if job["samples"] is not None and body["samples"] < job["samples"]:
@@ -168,10 +161,21 @@ class FakeDaemon:
         return 200, {"number": int(parts[2]), "max_epochs": 7, "lease_s": 60.0, "warnings": [], **self.verdict}
 
     def register(self, body: dict[str, Any]) -> tuple[int, Any]:
+        replaced = None
+        if "replaces" in body:
+            replaced = self.jobs.get(body["replaces"])
+            if replaced is None:
+                return 404, {"detail": "there is no such job"}
+            if replaced["ended_at"]:
+                return 409, {"detail": "the job has ended"}
         busy = [j for j in self.jobs.values() if not j["ended_at"] and set(j["gpus"]) & set(self.uuids(body["gpus"]))]
+        busy = [j for j in busy if j is not replaced]
         if busy and body.get("control", True):
             return 409, {"detail": f"GPU 0 is controlled by job {busy[0]['job_id']}"}
+        if replaced is not None:
+            replaced["ended_at"] = "2026-01-01T00:00:00Z"
         job = {
+            "lease_s": 60.0,
             **body,
             "job_id": str(uuid.uuid4()),
             "gpus": self.uuids(body["gpus"]),
@@ -279,7 +283,7 @@ def _handler(daemon: FakeDaemon) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
+        do_GET = do_POST = do_PUT = do_DELETE = answer
 
         def address_string(self) -> str:
             return "test"

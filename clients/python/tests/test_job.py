@@ -56,28 +56,6 @@ def test_registers_reports_and_ends(daemon: FakeDaemon, sock: str) -> None:
     assert "0.001 kWh, 90 gCO2e, saved 10 (9 to 11) gCO2e" in str(summary)
 
 
-def test_an_older_daemon_gets_what_it_knows(daemon: FakeDaemon, sock: str) -> None:
-    daemon.extended = False
-    with wattune.job("a", socket=sock, interval_s=0.05, lease_s=1.0) as job:
-        # Without a count, the lease is renewed by a report of none.
-        assert daemon.wait_for("POST", "/progress")[0]["samples"] == 0
-        job.step(8)
-        until(lambda: daemon.bodies("POST", "/progress")[-1]["samples"] == 8)
-        assert daemon.bodies("POST", "/lease") == []
-        assert all(set(body) == {"samples", "at_s"} for body in daemon.bodies("POST", "/progress"))
-        assert job.problem is None
-
-
-def test_a_daemon_that_became_older_is_noticed(daemon: FakeDaemon, sock: str) -> None:
-    with wattune.job("a", socket=sock, interval_s=0.05) as job:
-        daemon.wait_for("POST", "/v1/jobs")
-        until(lambda: job.id is not None)
-        daemon.extended = False
-        job.step(8)
-        bodies = daemon.wait_for("POST", "/progress", 2)
-        assert bodies[1] == {"samples": 8, "at_s": bodies[0]["at_s"]}
-
-
 def test_no_news_is_not_reported_as_standstill(daemon: FakeDaemon, sock: str) -> None:
     with wattune.job("a", socket=sock, interval_s=0.05, lease_s=2.0) as job:
         job.step(1)

@@ -16,7 +16,6 @@ import pytest
 import wattune
 from real_daemon import UUIDS, RealDaemon
 from test_job import until
-from wattune._http import Connection, UnixAddress
 
 
 @pytest.fixture(scope="module")
@@ -111,25 +110,6 @@ def test_a_recurring_job(real: RealDaemon) -> None:
     trials = real.get("/v1/recurring/nightly/trials")
     assert [trial["state"] for trial in trials] == ["reached", "reached"]
     assert all(trial["energy_j"] > 0.0 and trial["epochs"] == 2 for trial in trials)
-
-
-def test_a_job_of_wattune_run_is_completed(real: RealDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = Connection(UnixAddress(real.socket))
-    job_of_run = connection.request("POST", "/v1/jobs", {"name": "python train.py", "gpus": [0]}).body["job_id"]
-    monkeypatch.setenv("WATTUNE_JOB_ID", job_of_run)
-    with wattune.job("resnet50", total_samples=5000, batch_size=8, interval_s=0.1, socket=real.socket) as job:
-        until(lambda: job.id == job_of_run)
-        train(job, 1.0)
-        until(lambda: real.get(f"/v1/jobs/{job_of_run}")["samples"] is not None)
-        view = real.get(f"/v1/jobs/{job_of_run}")
-        if "patch" in real.get("/openapi.json")["paths"]["/v1/jobs/{id}"]:
-            assert (view["name"], view["batch_size"], view["total_samples"]) == ("resnet50", 8, 5000)
-        assert job.problem is None
-    time.sleep(0.5)
-    assert real.get(f"/v1/jobs/{job_of_run}")["ended_at"] is None, "the wrapper ends it"
-    assert [job["job_id"] for job in real.get("/v1/jobs")] == [job_of_run]
-    connection.request("DELETE", f"/v1/jobs/{job_of_run}")
-    connection.close()
 
 
 def test_a_killed_training_is_ended_by_its_lease(real: RealDaemon) -> None:

@@ -113,7 +113,7 @@ def test_another_specification_is_refused_but_training_goes_on(
 
 
 def test_energy_is_reported_where_the_job_does_not_fit(daemon: FakeDaemon, sock: str) -> None:
-    """An older daemon under `wattune run`: the job has another name, which the daemon refuses."""
+    """The daemon lost the run's job, and the one that was registered instead is not that of the trial."""
     with begin(sock) as run:
         until(lambda: run.job.id is not None)
         run.job.end()

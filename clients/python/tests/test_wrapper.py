@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket as sockets
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,53 +16,138 @@ from fake_daemon import FakeDaemon
 from test_job import until
 
 
-def test_under_wattune_run_its_job_is_completed_and_left_open(
-    daemon: FakeDaemon, sock: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def progress(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sockets.socket]:
+    """Returns the socket of `wattune run` for progress, which the environment names."""
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM) as sock:
+        sock.bind(str(folder / "progress.sock"))
+        sock.settimeout(5.0)
+        monkeypatch.setenv("WATTUNE_PROGRESS_SOCKET", str(folder / "progress.sock"))
+        yield sock
+
+
+def register(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, **more: Any) -> dict[str, Any]:
+    """Registers the job of `wattune run`."""
+    status, job = daemon.register({"name": "train", "gpus": [0], "lease_s": 30.0, **more})
+    assert status == 201
+    monkeypatch.setenv("WATTUNE_JOB_ID", job["job_id"])
+    return dict(job)
+
+
+def test_a_script_replaces_the_job_of_the_run(
+    daemon: FakeDaemon, sock: str, progress: sockets.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, job_of_run = daemon.register({"name": "python train.py", "gpus": [0]})
-    job_of_run["samples"] = 50.0
-    progress = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
-    progress.bind(str(folder / "p.sock"))
-    progress.settimeout(5.0)
-    monkeypatch.setenv("WATTUNE_JOB_ID", job_of_run["job_id"])
+    objective = {"eta": 1.0, "max_slowdown": 0.02, "deadline": None, "price_weight": 0.0, "pausable": None}
+    of_run = register(
+        daemon,
+        monkeypatch,
+        batch_size=4,
+        total_samples=900.0,
+        objective=objective,
+        priority=3,
+        tags={"team": "a", "kind": "run"},
+        processes={"pids": [1], "cgroup": None, "running": 1},
+    )
     monkeypatch.setenv("WATTUNE_SOCKET", sock)
-    monkeypatch.setenv("WATTUNE_PROGRESS_SOCKET", str(folder / "p.sock"))
-    with wattune.job("resnet50", total_samples=100, batch_size=8, interval_s=0.05) as job:
+    with wattune.job("resnet50", batch_size=8, eta=0.5, tags={"kind": "script"}, interval_s=0.05) as job:
         announced = json.loads(progress.recv(4096))
         assert announced["source"] == "python_client"
-        assert announced["job_id"] == job_of_run["job_id"]
         assert announced["pid"] == os.getpid()
-        daemon.wait_for("PATCH", job_of_run["job_id"])
+        assert announced["job_id"] == job.id != of_run["job_id"]
         job.step(8)
-        # Another process of this run has counted 50 before.
-        assert daemon.wait_for("POST", "/progress")[0]["samples"] == 58
-    assert daemon.bodies("POST", "/v1/jobs") == []
-    assert daemon.bodies("PATCH", "")[0] == {"name": "resnet50", "batch_size": 8, "work": {"total_samples": 100}}
-    time.sleep(0.2)
-    assert daemon.bodies("DELETE", "") == []
-    assert job.summary(timeout_s=5.0).energy_j == 3600.0
-    progress.close()
+        assert daemon.wait_for("POST", "/progress")[0]["samples"] == 8
+        assert [known["job_id"] for known in daemon.jobs.values() if not known["ended_at"]] == [job.id]
+    assert daemon.bodies("POST", "/v1/jobs") == [
+        {
+            "name": "resnet50",
+            "gpus": ["GPU-0"],
+            "lease_s": 30.0,
+            "batch_size": 8,
+            "work": {"total_samples": 900.0},
+            "objective": {"max_slowdown": 0.02, "eta": 0.5},
+            "tags": {"kind": "script", "team": "a"},
+            "priority": 3,
+            "replaces": of_run["job_id"],
+            "pids": [1],
+        }
+    ]
+    assert job.summary(timeout_s=5.0).final
 
 
-def test_a_job_of_wattune_run_that_is_lost_is_replaced_and_announced(
-    daemon: FakeDaemon, sock: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_without_wishes_and_control_adds_only_that(
+    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, job_of_run = daemon.register({"name": "python train.py", "gpus": [0]})
-    progress = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
-    progress.bind(str(folder / "p.sock"))
-    progress.settimeout(5.0)
-    monkeypatch.setenv("WATTUNE_JOB_ID", job_of_run["job_id"])
-    monkeypatch.setenv("WATTUNE_PROGRESS_SOCKET", str(folder / "p.sock"))
+    usual = {"eta": 1.0, "max_slowdown": 0.03, "price_weight": 0.0}
+    of_run = register(daemon, monkeypatch, objective=usual, control=False, priority=0, tags={}, batch_size=None)
+    with wattune.job("a", total_samples=10, deadline="2100-01-01T00:00Z", gpus=[1], socket=sock):
+        (body,) = daemon.wait_for("POST", "/v1/jobs")
+    assert body == {
+        "name": "a",
+        "gpus": [1],
+        "lease_s": 30.0,
+        "work": {"total_samples": 10},
+        "objective": {"deadline": "2100-01-01T00:00:00.000000Z"},
+        "control": False,
+        "replaces": of_run["job_id"],
+    }
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_job_of_the_run_that_is_gone_is_not_replaced(
+    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """Whether it ended before the look-up, or between that and the registration."""
+    of_run = register(daemon, monkeypatch)
+    if is_lost:
+        del daemon.jobs[of_run["job_id"]]
+    else:
+        view = dict(daemon.jobs[of_run["job_id"]])
+        daemon.refuse["GET", of_run["job_id"]] = (200, view)
+        daemon.jobs[of_run["job_id"]]["ended_at"] = "2026-01-01T00:00:00Z"
     with wattune.job("a", gpus=[0], socket=sock, interval_s=0.05) as job:
-        until(lambda: job.id == job_of_run["job_id"])
-        with wattune.job("second", gpus=[1], socket=sock, interval_s=0.05) as second:
-            until(lambda: second.id is not None)
-            assert second.id != job_of_run["job_id"], "two counts do not go to one job"
-        job_of_run["ended_at"] = "2026-01-01T00:00:00Z"
-        job.step(1)
-        until(lambda: job.id not in (None, job_of_run["job_id"]))
-        announced = [json.loads(progress.recv(4096))["job_id"] for _ in range(2)]
-        assert announced == [job_of_run["job_id"], job.id]
-    # Who registers a job ends it.
-    until(lambda: all(known["ended_at"] for known in daemon.jobs.values()))
-    progress.close()
+        until(lambda: job.id is not None)
+        assert "replaces" not in daemon.jobs[job.id or ""]
+        assert job.problem is None
+
+
+def test_jobs_one_after_another_and_a_lost_one_are_registered_and_announced(
+    daemon: FakeDaemon, sock: str, progress: sockets.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_run = register(daemon, monkeypatch)
+    ids = []
+    for name in ("first", "second"):
+        with wattune.job(name, gpus=[0], socket=sock, interval_s=0.05) as job:
+            ids.append(json.loads(progress.recv(4096))["job_id"])
+            assert job.id == ids[-1]
+            if name == "second":
+                daemon.jobs[ids[-1]]["ended_at"] = "2026-01-01T00:00:00Z"
+                job.step(1)
+                ids.append(json.loads(progress.recv(4096))["job_id"])
+        job.summary(timeout_s=5.0)
+    assert list(daemon.jobs) == [of_run["job_id"], *ids]
+    assert all(known["ended_at"] for known in daemon.jobs.values())
+
+
+def test_the_job_that_the_run_registered_last_is_replaced(
+    daemon: FakeDaemon, sock: str, folder: Path, progress: sockets.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No daemon answered when the command began, or it has lost the first job."""
+    _, later = daemon.register({"name": "train", "gpus": [0, 1]})
+    (folder / "job").write_text(later["job_id"])
+    monkeypatch.setenv("WATTUNE_JOB_ID", "the-first")
+    with wattune.job("a", socket=sock) as job:
+        (body,) = daemon.wait_for("POST", "/v1/jobs")
+        assert body["replaces"] == later["job_id"]
+        assert body["gpus"] == ["GPU-0", "GPU-1"]
+        until(lambda: job.id is not None)
+
+
+def test_a_lost_answer_about_a_replacement_makes_no_second_job(
+    daemon: FakeDaemon, sock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(daemon, monkeypatch)
+    daemon.lose_next_answer = True
+    with wattune.job("a", gpus=[0], socket=sock, interval_s=0.05) as job:
+        until(lambda: job.id is not None)
+        assert len(daemon.jobs) == 2
+        assert job.problem is None

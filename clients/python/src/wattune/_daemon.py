@@ -1,4 +1,4 @@
-"""The daemon, wherever it answers: tries its addresses in order, and remembers what it understands."""
+"""The daemon, wherever it answers: tries its addresses in order, and keeps the connection to the one that answers."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from ._http import Address, Answer, BadAnswer, Connection, Unreachable
 
 
 class Daemon:
-    """A daemon behind one or more addresses. Used by one thread at a time.
-
-    Attributes:
-        extended: True if this daemon has said `pid_namespace` in its status: then it also knows leases without
-            progress, sources of progress and later totals.
-    """
+    """A daemon behind one or more addresses. Used by one thread at a time."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self.addresses = tuple(addresses)
-        self.extended = False
         self.pid_namespace: int | None = None
         self._connection: Connection | None = None
 
@@ -65,7 +59,7 @@ class Daemon:
             self._connection.close()
 
     def look(self, timeout_s: float = 5.0) -> Any:
-        """Returns the daemon's status, and learns from it what the daemon understands.
+        """Returns the daemon's status, and notes its namespace of process ids.
 
         Raises:
             Unreachable: If no daemon answers, or something that is not one.
@@ -75,7 +69,6 @@ class Daemon:
             self.close()
             raise Unreachable(f"what answers is not a wattune daemon: {answer.detail}")
         namespace = answer.body.get("pid_namespace")
-        self.extended = namespace is not None
         self.pid_namespace = namespace if isinstance(namespace, int) else None
         return answer.body
 

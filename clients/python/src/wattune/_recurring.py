@@ -168,7 +168,7 @@ class Recurring:
         if not self._energy_by_account:
             of_job = {**report, "job_id": self.job.id}
             verdict = self._request("POST", f"/trials/{self.number}/progress", of_job)
-            # A daemon that lost the job has another one now, and a job of `wattune run` may have another name.
+            # A daemon that lost the job has another one now.
             self._energy_by_account = verdict.status in (409, 422) and "job" in verdict.detail
         if self._energy_by_account:
             energy_j = self.job.summary(timeout_s=min(self._wait_s, 1.0)).energy_j

@@ -20,8 +20,7 @@ from ._daemon import Daemon
 from ._http import Answer, Unreachable
 from ._ranks import Ranks
 from ._spec import Spec
-from ._view import Counted, View, advice, names, unix
-from ._worker import on_fork
+from ._view import Counted, View, advice, unix
 from ._wrapper import Wrapper
 
 _log = logging.getLogger("wattune")
@@ -31,9 +30,6 @@ REQUEST_TIMEOUT_S = 5.0
 ACCOUNT_EVERY_S = 10.0
 ANNOUNCE_EVERY_S = 10.0
 LONGEST_RETRY_S = 15.0
-# Jobs of `wattune run` that a job of this process reports to: a second one at the same time has another count.
-_taken: set[str] = set()
-on_fork(_taken.clear)
 
 
 class Session:
@@ -62,9 +58,6 @@ class Session:
         self._wrapper = wrapper
         self._environ = dict(os.environ) if environ is None else environ
         self._job: str | None = None
-        self._owned = True
-        # Samples that other processes of the same `wattune run` have counted before, and what the daemon has been told.
-        self._before = 0.0
         self._sent: tuple[float, float] | None = None
         self._sent_total: float | None = None
         self._joined_at = self._renewed_at = 0.0
@@ -75,7 +68,6 @@ class Session:
         # When an attempt to register began whose answer was lost: the daemon may have the job all the same.
         self._unanswered_since: float | None = None
         self._with_pids = True
-        self._standing: str | None = None
         self._logged: set[str] = set()
         self._was_unreachable = False
 
@@ -138,51 +130,46 @@ class Session:
 
     def _join(self) -> None:
         status = self._daemon.look()
-        if self._wrapper.job_id is not None and self._owned and self._take_over(self._wrapper.job_id):
-            return
+        replaced = self._job_of_run()
         framework = _gpus.of_framework()
         try:
-            selection = self._selection(status, framework)
+            selection = self._selection(status, framework, replaced)
         except _gpus.Unresolved as unresolved:
             self._problem(f"not registered: {unresolved}")
             return
-        self._register(selection)
+        self._register(selection, replaced)
 
-    def _selection(self, status: Any, framework: list[str] | None) -> _gpus.Selection:
+    def _job_of_run(self) -> dict[str, Any] | None:
+        """Returns the open job that `wattune run` has registered for this command; None if there is none.
+
+        The script's job replaces it. A second job of the same command finds it ended, and is a job beside the first.
+        """
+        job = self._wrapper.job_id
+        if job is None:
+            return None
+        found = self._request("GET", f"/v1/jobs/{job}")
+        return found.body if found.ok and found.body.get("ended_at") is None else None
+
+    def _selection(
+        self, status: Any, framework: list[str] | None, replaced: dict[str, Any] | None = None
+    ) -> _gpus.Selection:
         chosen = self.spec.gpus
         if chosen is not None and not str(chosen[0]).startswith("cuda:"):
             return _gpus.Selection(chosen, origin="gpus=[…]")
+        if chosen is None and replaced is not None:
+            return _gpus.Selection(tuple(replaced["gpus"]), origin="the GPUs of `wattune run`")
         known, seen = _gpus.from_daemon(status["gpus"]), _gpus.visible_to_process()
         if chosen is None:
             return _gpus.resolve(self._environ, known, seen, framework, self._ranks.local_world)
         return _gpus.pick(_gpus.resolve(self._environ, known, seen, framework), [int(str(gpu)[5:]) for gpu in chosen])
 
-    def _take_over(self, job: str) -> bool:
-        """Makes the job of `wattune run` this one; returns False if there is no such open job."""
-        if job in _taken:
-            # This is another job beside that of the run: the wrapper hears nothing of it.
-            self._wrapper = Wrapper()
-            return False
-        found = self._request("GET", f"/v1/jobs/{job}")
-        if not found.ok or found.body.get("ended_at") is not None:
-            self._wrapper = replace(self._wrapper, job_id=None)
-            return False
-        _taken.add(job)
-        self._adopt(found.body, owned=False)
-        completion = self.spec.completion(self._counted.total)
-        completion["name"] = self.spec.name
-        patched = self._request("PATCH", f"/v1/jobs/{job}", completion)
-        # An older daemon has no such route, and after the first report the registration is complete as it is.
-        if not patched.ok and patched.status not in (404, 405, 409):
-            self._standing = f"the daemon refuses what the script says about its job: {patched.detail}"
-            self._problem(self._standing)
-        return True
-
-    def _register(self, selection: _gpus.Selection) -> None:
+    def _register(self, selection: _gpus.Selection, replaced: dict[str, Any] | None) -> None:
         control = self.spec.control and not selection.shared
-        body = self.spec.registration(selection.gpus, self._counted.total, control)
-        if self._with_pids and self._daemon.shares_pids():
+        body = self.spec.registration(selection.gpus, self._counted.total, control, replaced)
+        if replaced is None and self._daemon.shares_pids():
             body["pids"] = [os.getpid()]
+        if not self._with_pids:
+            body.pop("pids", None)
         self._daemon.fresh()
         unanswered_since = self._unanswered_since
         self._unanswered_since = unanswered_since or time.time()
@@ -190,6 +177,10 @@ class Session:
         self._unanswered_since = unanswered_since
         if answer.status == 409 and unanswered_since is not None and self._find_own(unanswered_since, selection):
             return
+        if replaced is not None and answer.status in (404, 409):
+            # It has ended since it was looked up, or another job of this command has replaced it.
+            del body["replaces"]
+            answer = self._request("POST", "/v1/jobs", body)
         if answer.status == 422 and "pids" in body and "pid" in answer.detail:
             self._with_pids = False
             del body["pids"]
@@ -197,7 +188,7 @@ class Session:
         if not answer.ok:
             self._problem(f"not registered: {advice(answer)}")
             return
-        self._adopt(answer.body, owned=True)
+        self._adopt(answer.body)
         _log.info(
             "job %s registered as %s on %s (%s)", self.spec.name, self._job, list(self.view.gpus), selection.origin
         )
@@ -208,14 +199,13 @@ class Session:
         for job in listing.body if listing.ok else ():
             same = job["name"] == self.spec.name and job.get("samples") is None
             if same and len(job["gpus"]) == len(selection.gpus) and unix(job["registered_at"]) >= since - 1.0:
-                self._adopt(job, owned=True)
+                self._adopt(job)
                 return True
         return False
 
-    def _adopt(self, job: dict[str, Any], owned: bool) -> None:
+    def _adopt(self, job: dict[str, Any]) -> None:
         """Makes a job of the daemon this session's."""
-        self._job, self._owned, self._unanswered_since = str(job["job_id"]), owned, None
-        self._before = 0.0 if owned else float(job.get("samples") or 0.0)
+        self._job, self._unanswered_since = str(job["job_id"]), None
         self._sent = self._sent_total = None
         self._joined_at = self._renewed_at = self._account_at = time.monotonic()
         self.view = replace(self.view, job_id=self._job, gpus=tuple(job.get("gpus", ())), problem=None)
@@ -262,16 +252,11 @@ class Session:
         return samples > 0.0 and at_s > self._joined_at - max(self.interval_s, 1.0)
 
     def _progress(self, samples: float, at_s: float) -> Answer:
-        body: dict[str, Any] = {"samples": samples + self._before, "at_s": at_s}
+        body: dict[str, Any] = {"samples": samples, "at_s": at_s, "source": "python_client"}
         total = self._counted.total
-        if self._daemon.extended:
-            body["source"] = "python_client"
-            if total is not None and total != self._sent_total:
-                body["total_samples"] = total + self._before
+        if total is not None and total != self._sent_total:
+            body["total_samples"] = total
         answer = self._request("POST", f"/v1/jobs/{self._job}/progress", body)
-        if answer.status == 422 and "source" in body and names(answer, "source", "total_samples"):
-            self._daemon.extended = False
-            answer = self._request("POST", f"/v1/jobs/{self._job}/progress", {"samples": body["samples"], "at_s": at_s})
         if answer.ok or answer.status == 422:
             # A refused report is refused again: the next one has a new count.
             self._sent, self._sent_total, self._renewed_at = (samples, at_s), total, time.monotonic()
@@ -287,19 +272,7 @@ class Session:
         if not paused and now - self._renewed_at < min(self.spec.lease_s / 4.0, 10.0):
             return None
         self._renewed_at = now
-        if self._daemon.extended:
-            answer = self._request("POST", f"/v1/jobs/{self._job}/lease", {})
-            if answer.status not in (404, 405):
-                return answer
-        if self._sent is not None:
-            return self._request(
-                "POST",
-                f"/v1/jobs/{self._job}/progress",
-                {"samples": self._sent[0] + self._before, "at_s": self._sent[1]},
-            )
-        # An older daemon renews a lease by progress alone.
-        body = {"samples": self._counted.count[0] + self._before, "at_s": now}
-        return self._request("POST", f"/v1/jobs/{self._job}/progress", body)
+        return self._request("POST", f"/v1/jobs/{self._job}/lease", {})
 
     def _lost(self, answer: Answer) -> None:
         """Registers anew after the daemon has ended or forgotten the job."""
@@ -313,7 +286,6 @@ class Session:
             account = Answer(503, None)
         if account.ok and isinstance(account.body, dict):
             self._put_account(account.body)
-        self._wrapper = replace(self._wrapper, job_id=None)
         self.view = replace(self.view, job_id=None, phase=None, power_limit_w=None, resume_at=None)
         self._join()
 
@@ -326,18 +298,14 @@ class Session:
         samples, at_s = self._counted.count
         if self._is_new(samples, at_s):
             self._progress(samples, at_s)
-        if self._owned:
-            answer = self._request("DELETE", f"/v1/jobs/{self._job}")
-            if answer.ok and isinstance(answer.body, dict):
-                self._put_account(answer.body)
-            elif answer.status == 409:
-                self._fetch_account()
-            elif answer.status not in (404, 409):
-                self._problem(f"the job's end is refused: {answer.detail}")
-        else:
+        answer = self._request("DELETE", f"/v1/jobs/{self._job}")
+        if answer.ok and isinstance(answer.body, dict):
+            self._put_account(answer.body)
+        elif answer.status == 409:
             self._fetch_account()
+        elif answer.status != 404:
+            self._problem(f"the job's end is refused: {answer.detail}")
         self.view = replace(self.view, phase=None, power_limit_w=None, resume_at=None)
-        _taken.discard(self._job)
         self.done.set()
 
     def _give_up_late(self) -> None:
@@ -373,7 +341,7 @@ class Session:
             slowdown=answer.get("slowdown"),
             resume_at=answer.get("resume_at"),
             warnings=tuple(answer.get("warnings", ())),
-            problem=self._standing,
+            problem=None,
             answered_at=time.monotonic(),
         )
 

@@ -10,6 +10,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Union
 
 Deadline = Union[datetime, timedelta, str]
+# The daemon accepts so many labels.
+MOST_TAGS = 16
 
 
 @dataclass(frozen=True)
@@ -26,34 +28,63 @@ class Spec:
     priority: int = 0
     lease_s: float = 60.0
 
-    def registration(self, gpus: Sequence[int | str], total: float | None, control: bool) -> dict[str, Any]:
-        """Returns the body of the request that registers the job on these GPUs with this much work."""
-        body: dict[str, Any] = {"name": self.name, "gpus": list(gpus), "lease_s": self.lease_s}
-        if not control:
-            body["control"] = False
-        body.update(self.completion(total))
-        return body
+    def registration(
+        self,
+        gpus: Sequence[int | str],
+        total: float | None,
+        control: bool,
+        replaced: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Returns the body of the request that registers the job on these GPUs with this much work.
 
-    def completion(self, total: float | None) -> dict[str, Any]:
-        """Returns what a script adds to a registration that `wattune run` has made for it."""
-        body: dict[str, Any] = {}
-        if self.batch_size is not None:
-            body["batch_size"] = self.batch_size
-        if total is not None and total > 0:
-            body["work"] = {"total_samples": total}
-        objective = dict(self.objective)
-        if "work" not in body:
+        Args:
+            gpus: The GPUs.
+            total: Samples of the whole run; None if unknown.
+            control: False to have energy recorded only.
+            replaced: Open job of `wattune run` that this one replaces, as the daemon describes it: what the script
+                leaves open is taken from it, so that the command line's promises and labels still hold.
+        """
+        known = replaced or {}
+        total = total if total is not None and total > 0 else known.get("total_samples")
+        body: dict[str, Any] = {
+            "name": self.name,
+            "gpus": list(gpus),
+            # `wattune run` keeps the lease of the script's job in the rhythm of its own job's lease.
+            "lease_s": known.get("lease_s", self.lease_s),
+            "batch_size": self.batch_size or known.get("batch_size"),
+            "work": None if total is None else {"total_samples": total},
+            "objective": {**_stated(known.get("objective", {})), **self.objective},
+            "tags": _merged(self.tags, known.get("tags", {})),
+            "priority": self.priority or known.get("priority"),
+        }
+        if total is None:
             # Promises that need to know the work are not made without it, and no pause is taken without a promise.
-            objective.pop("carbon_budget_g", None)
-            if objective.pop("deadline", None) is not None and "max_slowdown" not in objective:
-                objective.pop("pausable", None)
-        if objective:
-            body["objective"] = objective
-        if self.tags:
-            body["tags"] = self.tags
-        if self.priority:
-            body["priority"] = self.priority
-        return body
+            body["objective"].pop("carbon_budget_g", None)
+            if body["objective"].pop("deadline", None) is not None and "max_slowdown" not in body["objective"]:
+                body["objective"].pop("pausable", None)
+        if not control or not known.get("control", True):
+            body["control"] = False
+        if replaced is not None:
+            body["replaces"] = replaced["job_id"]
+            processes = replaced.get("processes") or {}
+            body.update({key: processes[key] for key in ("pids", "cgroup") if processes.get(key)})
+        return {key: value for key, value in body.items() if value or key == "control"}
+
+
+def _merged(tags: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Returns these labels, and of the others as many as the daemon accepts."""
+    more = [(key, value) for key, value in others.items() if key not in tags]
+    return {**tags, **dict(more[: MOST_TAGS - len(tags)])}
+
+
+def _stated(objective: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what somebody asked for in an objective as the daemon describes it, without what the daemon adds.
+
+    A job for which nothing was asked has the promise of 3 %, which is no reason to keep a script's own promise tighter.
+    """
+    usual = {"eta": 1.0, "price_weight": 0.0}
+    stated = {key: value for key, value in objective.items() if value is not None and value != usual.get(key)}
+    return {} if stated == {"max_slowdown": 0.03} else stated
 
 
 def check(
@@ -210,6 +241,6 @@ def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
     for key, value in tags.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"tags has {key!r}: {value!r}; both are text")
-    if len(tags) > 16:
-        raise ValueError(f"tags has {len(tags)} labels; it may have 16")
+    if len(tags) > MOST_TAGS:
+        raise ValueError(f"tags has {len(tags)} labels; it may have {MOST_TAGS}")
     return dict(tags)

@@ -48,11 +48,6 @@ def advice(answer: Answer) -> str:
     return answer.detail
 
 
-def names(answer: Answer, *fields: str) -> bool:
-    """True if a refusal names one of these fields."""
-    return any(field in answer.detail for field in fields)
-
-
 def unix(text: str) -> float:
     """Returns the Unix time of the daemon's RFC 3339 time, which has up to nine digits of a second."""
     whole, _, _ = text.rstrip("Zz").partition(".")

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -15,17 +16,27 @@ class Wrapper:
     """What `wattune run` has put into the environment.
 
     Attributes:
-        job_id: The job that it has registered for the command; None if no daemon answered then.
         progress_socket: The datagram socket at which it takes progress; None if it takes none.
+        first_job_id: The job that it had registered when the command began; None if no daemon answered then.
     """
 
-    job_id: str | None = None
     progress_socket: str | None = None
+    first_job_id: str | None = None
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Wrapper:
         """Returns what the environment says."""
-        return cls(environ.get("WATTUNE_JOB_ID") or None, environ.get("WATTUNE_PROGRESS_SOCKET") or None)
+        return cls(environ.get("WATTUNE_PROGRESS_SOCKET") or None, environ.get("WATTUNE_JOB_ID") or None)
+
+    @property
+    def job_id(self) -> str | None:
+        """The job that it has registered last: a daemon that starts late or loses jobs makes it register again."""
+        if self.progress_socket is None:
+            return self.first_job_id
+        try:
+            return (Path(self.progress_socket).parent / "job").read_text().strip() or self.first_job_id
+        except OSError:
+            return self.first_job_id
 
     def announce(self, job_id: str) -> None:
         """Tells the wrapper that this process reports to the daemon by itself, for this job.
