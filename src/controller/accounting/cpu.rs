@@ -170,6 +170,7 @@ impl Accounting {
         &self,
         node: &Node<'_>,
         selector: Option<ProcessSelector>,
+        replaced: Option<&JobId>,
     ) -> Result<Option<Processes>, ControlError> {
         let Some(selector) = selector else { return Ok(None) };
         let field = match selector {
@@ -183,7 +184,7 @@ impl Accounting {
         };
         let resolved = self.off_thread(node, move || handle.resolve(&selector)).await;
         let processes = resolved.ok_or_else(|| invalid("could not be looked up in time; send the request again"))??;
-        for job in node.jobs.iter() {
+        for job in node.jobs.iter().filter(|job| Some(&job.id) != replaced) {
             if let Some(shared) = job.spec.processes.as_ref().and_then(|theirs| processes.shared_with(theirs)) {
                 return Err(ControlError::Conflict(format!(
                     "{field}: {shared} is already counted for job {} ({}); end that job first, or name other processes",

@@ -74,7 +74,7 @@ impl Controller {
         if new.replaces.is_none() {
             self.refuse_too_many(&spec)?;
         }
-        spec.processes = self.accounting.find_processes(&node!(self), new.processes).await?;
+        spec.processes = self.accounting.find_processes(&node!(self), new.processes, new.replaces.as_ref()).await?;
         let joins = self.joined_by(&spec.gpus, spec.processes.as_ref());
         if let Some(joins) = joins.filter(|_| spec.tags.len() < JobSpec::MOST_TAGS) {
             spec.tags.entry("joins".to_owned()).or_insert(joins);
