@@ -65,6 +65,11 @@ impl RunFolder {
         self.path.join("progress.sock")
     }
 
+    /// Returns the path of the file with the id of the job that this run has registered last.
+    pub(super) fn job(&self) -> PathBuf {
+        self.path.join("job")
+    }
+
     /// Writes a new token of status posts, and returns its file and the token.
     pub(super) fn write_token(&self) -> io::Result<(PathBuf, String)> {
         let token = Uuid::new_v4().simple().to_string();

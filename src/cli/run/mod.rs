@@ -192,7 +192,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
     let (to, messages) = mpsc::channel(MESSAGES);
     let lines = Latest::default();
-    let mut reporter = Reporter::new(Daemon::at(addresses)?, registration, Visible::read(), lines.clone(), args.quiet);
+    let folder = RunFolder::create().map_err(|error| say(&unreceived(&error.into()))).ok();
+    let daemon = Daemon::at(addresses.clone())?;
+    let job_file = folder.as_ref().map(RunFolder::job);
+    let mut reporter = Reporter::new(daemon, registration, Visible::read(), lines.clone(), job_file, args.quiet);
     let registered = tokio::select! {
         registered = timeout(REGISTRATION, reporter.register()) => registered.ok().flatten(),
         // The user gave up before the command began.
@@ -203,7 +206,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let (end, ending) = oneshot::channel();
     let reporting = tokio::spawn(reporter.run(messages, ending));
-    let (ended, posts) = train(&args, registered.as_ref(), to, &lines, &mut signals).await;
+    let (ended, posts) = train(&args, &addresses, registered.as_ref(), folder, to, &lines, &mut signals).await;
     let _ = end.send(());
     let outcome = tokio::select! {
         outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok).unwrap_or_default(),
@@ -248,28 +251,32 @@ fn why_unregistered() -> Option<&'static str> {
 /// an error if it cannot be started, and the receiver of status posts.
 async fn train(
     args: &Args,
+    addresses: &[DaemonAddress],
     registered: Option<&Registered>,
+    folder: Option<RunFolder>,
     to: Sender<Message>,
     lines: &Latest,
     signals: &mut Signals,
 ) -> (Result<u8, u8>, Option<Posts>) {
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
-    if let Some(Registered { job, address }) = registered {
-        command.env(JOB_ID, job);
-        match address {
-            DaemonAddress::Socket(path) => command.env("WATTUNE_SOCKET", path),
-            DaemonAddress::Tcp(address) => command.env("WATTUNE_LISTEN", address.to_string()),
-        };
-    } else {
-        command.env_remove(JOB_ID);
-    }
-    let (folder, posts) = match prepare(&mut command, &to).await {
-        Ok((folder, posts)) => (Some(folder), posts),
-        Err(error) => {
-            say(&format!("progress cannot be received, so the job is recorded without control: {error:#}"));
-            (None, None)
+    match registered {
+        Some(Registered { job, address }) => {
+            command.env(JOB_ID, job);
+            tell_address(&mut command, address);
         }
+        None => {
+            command.env_remove(JOB_ID);
+            // A daemon that starts later answers at one of these.
+            addresses.iter().for_each(|address| tell_address(&mut command, address));
+        }
+    }
+    let posts = match &folder {
+        Some(folder) => prepare(&mut command, folder, &to).await.unwrap_or_else(|error| {
+            say(&unreceived(&error));
+            None
+        }),
+        None => None,
     };
     let relays = args.log_progress.as_ref().and_then(|find| match Relays::install(&mut command, find, lines) {
         Ok(relays) => Some(relays),
@@ -291,9 +298,20 @@ async fn train(
     (code, posts)
 }
 
-/// Makes the folder of the run, receives messages and status posts, and tells the command where.
-async fn prepare(command: &mut Command, to: &Sender<Message>) -> anyhow::Result<(RunFolder, Option<Posts>)> {
-    let folder = RunFolder::create()?;
+/// Tells the command where the daemon answers.
+fn tell_address(command: &mut Command, address: &DaemonAddress) {
+    match address {
+        DaemonAddress::Socket(path) => command.env("WATTUNE_SOCKET", path),
+        DaemonAddress::Tcp(address) => command.env("WATTUNE_LISTEN", address.to_string()),
+    };
+}
+
+fn unreceived(error: &anyhow::Error) -> String {
+    format!("progress cannot be received, so the job is recorded without control: {error:#}")
+}
+
+/// Receives messages and status posts, and tells the command where.
+async fn prepare(command: &mut Command, folder: &RunFolder, to: &Sender<Message>) -> anyhow::Result<Option<Posts>> {
     let socket = UnixDatagram::bind(folder.socket())?;
     tokio::spawn(receive(socket, to.clone()));
     command.env(PROGRESS_SOCKET, folder.socket());
@@ -315,7 +333,7 @@ async fn prepare(command: &mut Command, to: &Sender<Message>) -> anyhow::Result<
             None
         }
     };
-    Ok((folder, posts))
+    Ok(posts)
 }
 
 /// Receives progress messages for as long as the run lasts. Ignores what is no message.

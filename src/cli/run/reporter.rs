@@ -3,6 +3,7 @@
 //! The command runs whatever the daemon does: each request has a short time-out, and a daemon that is absent, frozen or
 //! restarted is asked again later.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use reqwest::Method;
@@ -36,8 +37,10 @@ const END: Duration = Duration::from_secs(4);
 struct Job {
     id: String,
     lease: Duration,
-    /// True if the command's own code has registered the job, and reports for it.
-    is_own: bool,
+    /// Process of the command that has registered the job itself, and reports for it.
+    script: Option<u32>,
+    /// True if that process has ended the job.
+    is_over: bool,
 }
 
 /// Connection of one command to the daemon.
@@ -51,6 +54,10 @@ pub(super) struct Reporter {
     job: Option<Job>,
     /// Ids of earlier registrations of this run, such as those that ended while the daemon was frozen.
     earlier: Vec<String>,
+    /// File for the id of the job that this process has registered last: code of the command may replace that job.
+    job_file: Option<PathBuf>,
+    /// Time of the last attempt to register.
+    attempted: Instant,
     /// Time of the last request that the daemon answered.
     contact: Option<Instant>,
     /// True if another attempt to register makes no sense.
@@ -88,6 +95,7 @@ impl Reporter {
         registration: Registration,
         visible: Visible,
         lines: Latest,
+        job_file: Option<PathBuf>,
         quiet: bool,
     ) -> Self {
         Self {
@@ -98,6 +106,8 @@ impl Reporter {
             lines,
             job: None,
             earlier: Vec::new(),
+            job_file,
+            attempted: Instant::now(),
             contact: None,
             gave_up: false,
             has_complained: false,
@@ -110,6 +120,7 @@ impl Reporter {
     ///
     /// Returns `None` if the daemon does not answer or refuses it; the user is told once.
     pub(super) async fn register(&mut self) -> Option<Registered> {
+        self.attempted = Instant::now();
         match self.try_register().await {
             Ok(registered) => return Some(registered),
             Err(failure) => {
@@ -146,7 +157,11 @@ impl Reporter {
         let (id, address) = (text("job_id"), address.clone());
         let lease = Duration::from_secs_f64(job["lease_s"].as_f64().unwrap_or(60.0).clamp(1.0, 86_400.0));
         self.describe(&job, &status);
-        self.job = Some(Job { id: id.clone(), lease, is_own: false });
+        if let Some(file) = &self.job_file {
+            // Without it, only the job that was registered before the command began can be replaced.
+            let _ = write_whole(file, &id);
+        }
+        self.job = Some(Job { id: id.clone(), lease, script: None, is_over: false });
         (self.contact, self.problem) = (Some(Instant::now()), None);
         self.follower.put_back();
         Ok(Registered { job: id, address })
@@ -233,16 +248,14 @@ impl Reporter {
     pub(super) async fn run(mut self, mut messages: Receiver<Message>, mut end: oneshot::Receiver<()>) -> Outcome {
         let mut ticks = interval(REPORT_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut attempted = Instant::now();
         loop {
             tokio::select! {
                 Some(message) = messages.recv() => self.observe(&message),
                 _ = ticks.tick() => {
                     if self.job.is_some() {
                         self.report().await;
-                    } else if !self.gave_up && attempted.elapsed() >= REGISTER_EVERY {
+                    } else if !self.gave_up && self.attempted.elapsed() >= REGISTER_EVERY {
                         self.register().await;
-                        attempted = Instant::now();
                     }
                 }
                 _ = &mut end => break,
@@ -260,10 +273,12 @@ impl Reporter {
         let Some(id) = message.job_id.as_ref().filter(|_| message.source == ProgressSource::PythonClient) else {
             return;
         };
-        if self.job.as_ref().is_none_or(|job| job.id != *id) {
+        // Several processes may have a job each at the same time: the newest job is followed.
+        let is_new = self.job.as_ref().is_none_or(|job| job.id != *id) && !self.earlier.contains(id);
+        if is_new {
             let lease = self.job.as_ref().map_or(Duration::from_secs(60), |job| job.lease);
             self.earlier.extend(self.job.take().map(|job| job.id));
-            self.job = Some(Job { id: id.clone(), lease, is_own: true });
+            self.job = Some(Job { id: id.clone(), lease, script: Some(message.pid), is_over: false });
         }
     }
 
@@ -273,7 +288,11 @@ impl Reporter {
             self.observe(&message);
         }
         let Some(job) = self.job.clone() else { return };
-        let count = self.follower.take().filter(|count| !job.is_own && count.source != ProgressSource::PythonClient);
+        if job.is_over {
+            return self.leave_over(&job);
+        }
+        let count = self.follower.take();
+        let count = count.filter(|count| job.script.is_none() && count.source != ProgressSource::PythonClient);
         let is_due = self.contact.is_none_or(|at| at.elapsed() >= job.lease.mul_f64(LEASE_PART));
         let sent = match count {
             Some(count) => {
@@ -292,6 +311,10 @@ impl Reporter {
         };
         match sent {
             Ok(_) => self.contact = Some(Instant::now()),
+            Err(failure) if failure.is_end_of_job() && job.script.is_some() => {
+                // What the command does from here on is not part of its job: its code said so.
+                self.job = Some(Job { is_over: true, ..job });
+            }
             Err(failure) if failure.is_end_of_job() => {
                 // The lease ended while the daemon or this process was stopped. The job is registered anew.
                 self.earlier.push(job.id);
@@ -301,6 +324,17 @@ impl Reporter {
             Err(Failure::NoAnswer(_)) if count.is_some() => self.follower.put_back(),
             Err(Failure::NoAnswer(_)) => {}
         }
+    }
+
+    /// Lets go of a job that a process of the command has ended, once that process has ended, too: what runs now is
+    /// another part of the command, and gets a job after a while.
+    fn leave_over(&mut self, job: &Job) {
+        if job.script.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists()) {
+            return;
+        }
+        self.earlier.push(job.id.clone());
+        (self.job, self.attempted) = (None, Instant::now());
+        self.follower = Follower::new(self.registration.batch_size);
     }
 
     /// Reports the last progress and ends the job.
@@ -322,6 +356,13 @@ impl Reporter {
         let problem = failed.or(self.problem);
         Outcome { jobs: self.earlier.into_iter().chain([job.id]).collect(), account, source, problem }
     }
+}
+
+/// Writes a file so that a reader sees either all of the text or the file as it was before.
+fn write_whole(file: &Path, text: &str) -> std::io::Result<()> {
+    let new = file.with_extension("new");
+    std::fs::write(&new, text)?;
+    std::fs::rename(new, file)
 }
 
 /// Returns the inode number of this process's namespace of process ids.
