@@ -1,5 +1,6 @@
 //! Progress from the lines that a command prints.
 
+use std::collections::VecDeque;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -25,17 +26,46 @@ const READY: [(&str, &str); 2] = [
 /// Maximum length of a line in which progress is searched.
 const LONGEST_LINE: usize = 4096;
 
-/// Newest progress that was found in the command's output, until it is taken.
+/// Maximum number of lines that wait to be searched. A command that prints more in a second waits for no search.
+const MOST_LINES: usize = 256;
+
+/// Newest lines of the command's output that may have progress, until they are searched.
+///
+/// Searching takes longer than printing. So the threads that pass the output on only collect lines, and the reporter,
+/// which needs one count in a second, searches the newest of them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Latest(Arc<Mutex<Option<Message>>>);
+pub(super) struct Latest(Arc<Collected>);
+
+#[derive(Debug, Default)]
+struct Collected {
+    find: Option<Expressions>,
+    lines: Mutex<VecDeque<Line>>,
+}
+
+#[derive(Debug)]
+struct Line {
+    text: Vec<u8>,
+    at_s: f64,
+}
 
 impl Latest {
-    pub(super) fn take(&self) -> Option<Message> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Collects lines in which these expressions find progress.
+    pub(super) fn of(find: Option<Expressions>) -> Self {
+        Self(Arc::new(Collected { find, lines: Mutex::default() }))
     }
 
-    fn set(&self, message: Message) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
+    /// Returns the newest progress in the lines since the last call.
+    pub(super) fn take(&self) -> Option<Message> {
+        let lines = std::mem::take(&mut *self.0.lines.lock().unwrap_or_else(PoisonError::into_inner));
+        let find = self.0.find.as_ref()?;
+        lines.iter().rev().find_map(|line| line.read(find))
+    }
+
+    fn add(&self, new: &mut VecDeque<Line>) {
+        let mut lines = self.0.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.append(new);
+        let surplus = lines.len().saturating_sub(MOST_LINES);
+        lines.drain(..surplus);
     }
 }
 
@@ -82,11 +112,11 @@ pub(super) struct Relays(Vec<JoinHandle<()>>);
 impl Relays {
     /// Sends the command's standard output and standard error through this process, which looks for progress in them and
     /// passes every byte on. If both go to the same file, they go through one pipe, so that their order stays.
-    pub(super) fn install(command: &mut Command, find: &Expressions, to: &Latest) -> io::Result<Self> {
+    pub(super) fn install(command: &mut Command, to: &Latest) -> io::Result<Self> {
         let mut threads = Vec::new();
         let mut relay = |from: PipeReader, into: Box<dyn Write + Send>| {
-            let (find, to) = (find.clone(), to.clone());
-            let body = move || copy(from, into, &find, &to);
+            let to = to.clone();
+            let body = move || copy(from, into, &to);
             threads.push(std::thread::Builder::new().name("relay".into()).spawn(body)?);
             io::Result::Ok(())
         };
@@ -120,9 +150,9 @@ fn is_same_file(a: &impl AsFd, b: &impl AsFd) -> bool {
     a.is_some() && a == b
 }
 
-/// Copies a stream and looks for progress in its lines.
-fn copy(mut from: PipeReader, mut into: impl Write, find: &Expressions, to: &Latest) {
-    let (mut buffer, mut line) = ([0; 16_384], Vec::new());
+/// Copies a stream and collects its lines.
+fn copy(mut from: PipeReader, mut into: impl Write, to: &Latest) {
+    let (mut buffer, mut line, mut lines) = ([0; 65_536], Vec::new(), VecDeque::new());
     loop {
         let count = match from.read(&mut buffer) {
             Ok(0) => return,
@@ -134,31 +164,40 @@ fn copy(mut from: PipeReader, mut into: impl Write, find: &Expressions, to: &Lat
         if into.write_all(&buffer[..count]).and_then(|()| into.flush()).is_err() {
             return;
         }
-        for byte in &buffer[..count] {
-            if matches!(byte, b'\n' | b'\r') {
-                if let Some(message) = read_line(&line, find) {
-                    to.set(message);
+        let at_s = shared_monotonic().get();
+        for part in buffer[..count].split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            let (text, is_whole) = match part.split_last() {
+                Some((b'\n' | b'\r', text)) => (text, true),
+                _ => (part, false),
+            };
+            line.extend_from_slice(&text[..text.len().min(LONGEST_LINE - line.len())]);
+            if is_whole {
+                // A line without a digit has no count.
+                if line.iter().any(u8::is_ascii_digit) {
+                    lines.push_back(Line { text: line.clone(), at_s });
                 }
                 line.clear();
-            } else if line.len() < LONGEST_LINE {
-                line.push(*byte);
             }
         }
+        to.add(&mut lines);
     }
 }
 
-fn read_line(line: &[u8], find: &Expressions) -> Option<Message> {
-    let (step, total) = find.find(&String::from_utf8_lossy(line))?;
-    Some(Message {
-        source: ProgressSource::LogLine,
-        at_s: Some(shared_monotonic().get()),
-        steps: Some(step),
-        total_steps: total,
-        samples: None,
-        total_samples: None,
-        pid: 0,
-        job_id: None,
-    })
+impl Line {
+    /// Returns the progress in this line.
+    fn read(&self, find: &Expressions) -> Option<Message> {
+        let (step, total) = find.find(&String::from_utf8_lossy(&self.text))?;
+        Some(Message {
+            source: ProgressSource::LogLine,
+            at_s: Some(self.at_s),
+            steps: Some(step),
+            total_steps: total,
+            samples: None,
+            total_samples: None,
+            pid: 0,
+            job_id: None,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +223,24 @@ mod tests {
         }
         let own = Expressions::parse(r"^batch (?P<step>[\d,]+)").expect("valid");
         assert_eq!(own.find("batch 12,345 done"), Some((12_345.0, None)));
+    }
+
+    #[test]
+    fn the_newest_line_with_progress_counts() {
+        let latest = Latest::of(Some(Expressions::parse("step").expect("ready")));
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        let mut text: String = (0..1000).map(|step| format!("step {step}/1000\r")).collect();
+        text += "loss 2.1\nstep 1";
+        // A pipe holds more than this.
+        writer.write_all(text.as_bytes()).expect("written");
+        drop(writer);
+        let mut passed = Vec::new();
+        copy(reader, &mut passed, &latest);
+        assert_eq!(passed, text.as_bytes());
+        assert_eq!(latest.0.lines.lock().expect("unlocked").len(), MOST_LINES);
+        let found = latest.take().expect("progress");
+        assert_eq!((found.steps, found.total_steps), (Some(999.0), Some(1000.0)));
+        assert_eq!(latest.take(), None);
     }
 
     #[test]

@@ -191,7 +191,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         return Ok(Exit::Code(code));
     }
     let (to, messages) = mpsc::channel(MESSAGES);
-    let lines = Latest::default();
+    let lines = Latest::of(args.log_progress.clone());
     let folder = RunFolder::create().map_err(|error| say(&unreceived(&error.into()))).ok();
     let daemon = Daemon::at(addresses.clone())?;
     let job_file = folder.as_ref().map(RunFolder::job);
@@ -278,7 +278,7 @@ async fn train(
         }),
         None => None,
     };
-    let relays = args.log_progress.as_ref().and_then(|find| match Relays::install(&mut command, find, lines) {
+    let relays = args.log_progress.as_ref().and_then(|_| match Relays::install(&mut command, lines) {
         Ok(relays) => Some(relays),
         Err(error) => {
             say(&format!("--log-progress: {error}"));
