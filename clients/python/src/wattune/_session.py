@@ -177,13 +177,14 @@ class Session:
         self._unanswered_since = unanswered_since
         if answer.status == 409 and unanswered_since is not None and self._find_own(unanswered_since, selection):
             return
-        if replaced is not None and answer.status in (404, 409):
-            # It has ended since it was looked up, or another job of this command has replaced it.
-            del body["replaces"]
-            answer = self._request("POST", "/v1/jobs", body)
-        if answer.status == 422 and "pids" in body and "pid" in answer.detail:
+        if "pids" in body and answer.status in (409, 422) and answer.detail.startswith("pids"):
+            # The daemon itself runs below this process, or counts these processes for another job of this command.
             self._with_pids = False
             del body["pids"]
+            answer = self._request("POST", "/v1/jobs", body)
+        if "replaces" in body and answer.status in (404, 409):
+            # It has ended since it was looked up, or another job of this command has replaced it.
+            del body["replaces"]
             answer = self._request("POST", "/v1/jobs", body)
         if not answer.ok:
             self._problem(f"not registered: {advice(answer)}")
