@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from fake_daemon import FakeDaemon
+from real_daemon import RealDaemon
 
 _VARIABLES = ("WATTUNE_", "CUDA_", "NVIDIA_", "SLURM_", "OMPI_", "MV2_", "MPI_", "PMI_", "TORCHELASTIC_")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the duration of the chaos test."""
+    """Adds the lengths of the longest tests."""
     parser.addoption("--chaos-s", type=float, default=20.0, help="seconds of a daemon killed, frozen and restarted")
+    parser.addoption("--runs", type=int, default=200, help="number of commands that are run one after another")
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +52,20 @@ def daemon(sock: str) -> Iterator[FakeDaemon]:
     fake = FakeDaemon().serve_unix(sock)
     yield fake
     fake.stop()
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[RealDaemon]:
+    """Returns the real daemon, ready, with two GPUs that draw 250 W and 100 W."""
+    path = Path(tempfile.mkdtemp(prefix="wt"))
+    try:
+        daemon = RealDaemon(path)
+        daemon.script({"demand_w": 250}, {"demand_w": 100})
+        daemon.start()
+        try:
+            daemon.await_ready()
+            yield daemon
+        finally:
+            daemon.stop()
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

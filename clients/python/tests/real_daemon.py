@@ -33,6 +33,11 @@ socket = "{folder}/d.sock"
 """
 
 
+def required() -> bool:
+    """True if a test that cannot run here is to fail, and not to be skipped."""
+    return _ENVIRONMENT.get("WATTUNE_REQUIRE") == "1"
+
+
 def binary() -> str:
     """Returns the daemon's binary; skips the test if the environment names none, unless it must."""
     return _named("WATTUNE", "the daemon's binary, as built by `cargo build`")
@@ -49,7 +54,7 @@ def _named(name: str, what: str, default: Path | None = None) -> str:
     if found is not None and Path(found).exists():
         return found
     message = f"{name} names no file; set it to {what}"
-    if _ENVIRONMENT.get("WATTUNE_REQUIRE") == "1":
+    if required():
         pytest.fail(message)
     pytest.skip(message)
     raise AssertionError
@@ -110,6 +115,12 @@ class RealDaemon:
                 if time.monotonic() > deadline:
                     raise AssertionError(self.log.read_text()[-3000:]) from error
             time.sleep(0.05)
+
+    @property
+    def pid(self) -> int:
+        """The daemon's process id."""
+        assert self._process is not None
+        return self._process.pid
 
     def signal(self, number: int) -> None:
         """Sends the daemon a signal."""

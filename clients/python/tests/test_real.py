@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,27 +15,6 @@ import pytest
 import wattune
 from real_daemon import UUIDS, RealDaemon
 from test_job import until
-
-
-@pytest.fixture(scope="module")
-def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns a folder with a short path."""
-    import tempfile
-
-    return Path(tempfile.mkdtemp(prefix="wt"))
-
-
-@pytest.fixture(scope="module")
-def real(module_folder: Path) -> Iterator[RealDaemon]:
-    """Returns the real daemon, ready, with two GPUs that draw 250 W and 100 W."""
-    daemon = RealDaemon(module_folder)
-    daemon.script({"demand_w": 250}, {"demand_w": 100})
-    daemon.start()
-    try:
-        daemon.await_ready()
-        yield daemon
-    finally:
-        daemon.stop()
 
 
 def train(job: wattune.Job, seconds: float) -> None:
