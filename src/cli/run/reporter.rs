@@ -184,6 +184,18 @@ impl Reporter {
                 Failure::Refused { status: 422, field: Some(field), .. } if field == "pids" => {
                     body.remove("pids");
                 }
+                // Another job counts these processes, unless it is the job of this Slurm job.
+                Failure::Refused { status: 409, detail, .. } if detail.starts_with("pids: ") => {
+                    match self.find_of_slurm(&body["tags"]).await.filter(|_| !body.contains_key("replaces")) {
+                        Some(other) if !has_replaced => {
+                            has_replaced = true;
+                            body.insert("replaces".into(), other);
+                        }
+                        _ => {
+                            body.remove("pids");
+                        }
+                    }
+                }
                 // Another task of the same Slurm job has replaced that registration.
                 Failure::Refused { status: 404 | 409, .. } if body.contains_key("replaces") => {
                     body.remove("replaces");
