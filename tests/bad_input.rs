@@ -122,7 +122,7 @@ async fn progress_that_makes_no_sense_is_refused_and_forgotten() {
         (r#"{"samples": 200, "at_s": 1.7e12}"#, 422, Some("at_s"), "is this Unix time in milliseconds?"),
         (r#"{"samples": 200, "at_s": 1.79e9}"#, 422, Some("at_s"), "is this Unix time?"),
         (r#"{"samples": 200, "at_s": "now"}"#, 422, Some("at_s"), "monotonic clock, or leave it out"),
-        (r#"{"samples": 200, "loss": 0.1}"#, 422, Some("loss"), "expected `samples` or `at_s`"),
+        (r#"{"samples": 200, "loss": 0.1}"#, 422, Some("loss"), "expected one of `samples`, `at_s`"),
         ("[200]", 422, None, "expected an object"),
         ("", 400, None, "the body is empty"),
         (r#"{"samples": 200"#, 400, None, "not JSON"),

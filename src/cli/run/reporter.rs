@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::daemon::{Daemon, Failure};
+use super::environment::{JOB_ID, say};
 use super::gpus::{Gpu, Visible};
 use super::lines::Latest;
 use super::progress::{Follower, Message};
 use super::request::Registration;
-use super::say;
 use crate::cli::ask::DaemonAddress;
 use wattune_core::domain::ProgressSource;
 
@@ -149,7 +149,7 @@ impl Reporter {
         if status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace()) {
             body.insert("pids".into(), json!([std::process::id()]));
         }
-        if let Some(other) = std::env::var(super::JOB_ID).ok().filter(|id| !id.is_empty()) {
+        if let Some(other) = std::env::var(JOB_ID).ok().filter(|id| !id.is_empty()) {
             body.insert("replaces".into(), other.into());
         }
         let (job, address) = self.post_registration(body).await?;

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
 
-use super::Args;
+use super::args::Args;
 
 /// Keys of a job file, which are those of `POST /v1/jobs`.
 const KEYS: [&str; 9] = ["name", "gpus", "batch_size", "work", "objective", "lease_s", "control", "priority", "tags"];

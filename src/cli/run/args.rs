@@ -1,0 +1,112 @@
+//! The flags of `wattune run`.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::lines::Expressions;
+use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
+
+/// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and saved.
+///
+/// The command gets the terminal, signals and its exit code as without wattune. It runs in any case, also if no daemon
+/// answers.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// The job's name; runs with the same name, batch size and GPU models share a profile [default: SLURM_JOB_NAME, else
+    /// the script's name].
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// The maximum increase of the job's duration: 0.03 is 3 % [default: 0.03 without other constraints].
+    #[arg(long, value_name = "FRACTION", value_parser = slowdown)]
+    pub(super) max_slowdown: Option<f64>,
+    /// The time by which the job must be done, in RFC 3339, such as 2026-12-24T18:00:00Z. Needs --total-samples.
+    #[arg(long, value_name = "TIME")]
+    pub(super) deadline: Option<String>,
+    /// A job file in TOML with the fields of POST /v1/jobs; flags override it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// The job's GPUs by index, UUID or PCI bus id, separated by commas [default: those that CUDA_VISIBLE_DEVICES, the
+    /// container or Slurm leave, else all].
+    #[arg(long, value_name = "LIST")]
+    pub(super) gpus: Option<String>,
+    /// The number of samples per optimizer step over all GPUs; without it, a step counts as one sample.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) batch_size: Option<u64>,
+    /// The total number of samples; many sources of progress state it themselves.
+    #[arg(long, value_name = "N")]
+    pub(super) total_samples: Option<f64>,
+    /// A label of the job; can be repeated.
+    #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = tag)]
+    pub(super) tags: Vec<(String, String)>,
+    /// The priority when the cap on the node's power requires lower limits, from -1000 to 1000.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(super) priority: Option<i32>,
+    /// The time after which the daemon counts the job as dead if this process is silent, in seconds.
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) lease_s: Option<f64>,
+    /// Record the job's energy, but leave the power limits alone.
+    #[arg(long)]
+    pub(super) no_control: bool,
+    /// Find progress in the lines that the command prints, if nothing better is known: auto, tqdm, step, or a regular
+    /// expression with the groups `step` and `total`. The output passes through this process.
+    #[arg(long, value_name = "EXPRESSION", num_args = 0..=1, require_equals = true, default_missing_value = "auto",
+          value_parser = Expressions::parse)]
+    pub(super) log_progress: Option<Expressions>,
+    /// Write the summary to a file as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+    /// Print no messages and no summary.
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+    /// The daemon's TCP address [default: the Unix socket in WATTUNE_SOCKET, else /run/wattune/wattune.sock, else the
+    /// address in WATTUNE_LISTEN, else 127.0.0.1:4938].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
+    listen: Option<SocketAddr>,
+    /// The daemon's Unix socket.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+fn slowdown(text: &str) -> Result<f64, String> {
+    let fraction: f64 =
+        text.parse().map_err(|_| "give a fraction of the job's time: 0.03 allows 3 % more".to_owned())?;
+    if (0.0..1.0).contains(&fraction) {
+        return Ok(fraction);
+    }
+    Err(format!("{text} is not within 0 to 1; 0.03 allows 3 % more time"))
+}
+
+fn tag(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("give a key and a value, such as team=vision")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl Args {
+    /// Returns the addresses at which to look for the daemon, in order.
+    pub(super) fn addresses(&self) -> Result<Vec<DaemonAddress>, String> {
+        if let Some(path) = &self.socket {
+            return Ok(vec![DaemonAddress::Socket(path.clone())]);
+        }
+        if let Some(address) = self.listen {
+            return Ok(vec![DaemonAddress::Tcp(address)]);
+        }
+        let variable = |key: &str| std::env::var_os(key).filter(|value| !value.is_empty());
+        let tcp = match variable("WATTUNE_LISTEN").map(|text| text.to_string_lossy().into_owned()) {
+            None => Some(DEFAULT_ADDRESS),
+            Some(off) if off == "off" => None,
+            Some(text) => Some(
+                text.parse()
+                    .map_err(|_| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {DEFAULT_ADDRESS}"))?,
+            ),
+        };
+        let socket = variable("WATTUNE_SOCKET").map(PathBuf::from).or_else(|| {
+            let usual = PathBuf::from(USUAL_SOCKET);
+            usual.exists().then_some(usual)
+        });
+        Ok(socket.map(DaemonAddress::Socket).into_iter().chain(tcp.map(DaemonAddress::Tcp)).collect())
+    }
+}

@@ -1,0 +1,17 @@
+//! What a run shares with its command: variables in the command's environment, and standard error.
+
+use std::io::Write as _;
+
+use wattune_core::domain::legible;
+
+/// Variable with the path of the socket for progress messages.
+pub(super) const PROGRESS_SOCKET: &str = "WATTUNE_PROGRESS_SOCKET";
+/// Variable with the id of the command's job.
+pub(super) const JOB_ID: &str = "WATTUNE_JOB_ID";
+/// Variables that tell the command about its run.
+pub(in crate::cli) const VARIABLES: [&str; 2] = [PROGRESS_SOCKET, JOB_ID];
+
+/// Writes a message to standard error, where it does not mix with the command's results.
+pub(super) fn say(message: &str) {
+    let _ = writeln!(std::io::stderr(), "wattune: {}", legible(message));
+}
