@@ -58,11 +58,7 @@ impl Shared {
     }
 
     pub(super) async fn status(&self) -> Result<StatusView, Problem> {
-        let answer = self.ask(|controller| {
-            controller.refresh_gpus();
-            Box::pin(async move { controller.status() })
-        });
-        answer.await
+        self.ask(|controller| Box::pin(async move { controller.status() })).await
     }
 }
 

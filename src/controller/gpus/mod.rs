@@ -226,14 +226,6 @@ impl Gpus {
         }
     }
 
-    /// Fetches the latest observations of all GPUs.
-    pub(super) fn refresh_all(&mut self) {
-        for gpu in self.all.values_mut() {
-            gpu.handle.refresh();
-            gpu.observed = gpu.handle.observe();
-        }
-    }
-
     /// Returns the writes that finished since the last call.
     pub(super) fn take_finished_writes(&mut self) -> Vec<(GpuId, FinishedWrite)> {
         self.iter_mut().filter_map(|gpu| Some((gpu.id().clone(), gpu.writes.finished.take()?))).collect()

@@ -1,4 +1,4 @@
-//! Requests that read: they change nothing but how recent the readings of the GPUs are.
+//! Requests that change nothing.
 
 use crate::controller::cap::EventView;
 use crate::controller::gpus::GpuRef;
@@ -9,11 +9,6 @@ use crate::controller::{ControlError, Controller};
 use wattune_core::domain::JobId;
 
 impl Controller {
-    /// Fetches the latest readings of all GPUs, so that what is returned next has the energy up to now.
-    pub fn refresh_gpus(&mut self) {
-        self.gpus.refresh_all();
-    }
-
     /// Returns the status of the whole daemon.
     pub fn status(&self) -> StatusView {
         self.snapshot().status()

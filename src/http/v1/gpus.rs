@@ -72,11 +72,7 @@ impl SetPowerLimit {
     responses((status = OK, body = Vec<GpuView>))
 )]
 pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<GpuView>> {
-    let answer = shared.ask(|controller| {
-        controller.refresh_gpus();
-        Box::pin(async move { controller.gpus() })
-    });
-    answer.await.map(Json)
+    shared.ask(|controller| Box::pin(async move { controller.gpus() })).await.map(Json)
 }
 
 /// Returns one GPU.
@@ -85,11 +81,7 @@ pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<Gp
     responses((status = OK, body = GpuView), (status = NOT_FOUND, response = Problem))
 )]
 pub(in crate::http) async fn show(State(shared): State<Shared>, Named(which): Named<GpuRef>) -> Answer<GpuView> {
-    let answer = shared.ask(move |controller| {
-        controller.refresh_gpus();
-        Box::pin(async move { controller.gpu(&which) })
-    });
-    Ok(Json(answer.await??))
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.gpu(&which) })).await??))
 }
 
 /// Returns a GPU's power limits and power draw of the last 24 hours, oldest first, without times when no daemon was
