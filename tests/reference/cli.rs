@@ -14,6 +14,7 @@ fn name(arg: &Arg) -> String {
         arg.get_value_names().unwrap_or_default().iter().map(|v| format!("<{v}>")).collect::<Vec<_>>().join(" ");
     let takes = arg.get_action().takes_values();
     match arg.get_long() {
+        Some(long) if takes && arg.is_require_equals_set() => format!("`--{long}[={values}]`"),
         Some(long) if takes => format!("`--{long} {values}`"),
         Some(long) => format!("`--{long}`"),
         None => format!("`{values}`"),

@@ -9,51 +9,57 @@ use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
 
 /// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and saved.
 ///
-/// The command gets the terminal, signals and its exit code as without wattune. It runs in any case, also if no daemon
-/// answers.
+/// The command keeps its terminal, its signals and its exit code, and runs even if no daemon answers. A process with
+/// LOCAL_RANK above 0, and one inside another `wattune run`, registers no job.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
     /// The job's name; runs with the same name, batch size and GPU models share a profile [default: SLURM_JOB_NAME, else
     /// the script's name].
     #[arg(long)]
     pub(super) name: Option<String>,
-    /// The maximum increase of the job's duration: 0.03 is 3 % [default: 0.03 without other constraints].
+    /// The maximum increase of the job's duration over that at the GPUs' largest limits: 0.03 is 3 % [default: 0.03 if
+    /// neither --deadline nor the job file sets an objective].
     #[arg(long, value_name = "FRACTION", value_parser = slowdown)]
     pub(super) max_slowdown: Option<f64>,
     /// The time by which the job must be done, in RFC 3339, such as 2026-12-24T18:00:00Z. Needs --total-samples.
     #[arg(long, value_name = "TIME")]
     pub(super) deadline: Option<String>,
-    /// A job file in TOML with the fields of POST /v1/jobs; flags override it.
+    /// A job file: TOML with the fields name, gpus, batch_size, work, objective, lease_s, control, priority and tags of
+    /// POST /v1/jobs; flags override it.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// The job's GPUs by index, UUID or PCI bus id, separated by commas [default: those that CUDA_VISIBLE_DEVICES, the
-    /// container or Slurm leave, else all].
+    /// The job's GPUs by index, UUID or PCI bus id, separated by commas [default: those visible through
+    /// CUDA_VISIBLE_DEVICES, the container or Slurm; otherwise all].
     #[arg(long, value_name = "LIST")]
     pub(super) gpus: Option<String>,
-    /// The number of samples per optimizer step over all GPUs; without it, a step counts as one sample.
+    /// The number of samples per optimizer step over all GPUs, with gradient accumulation those of all accumulated batches;
+    /// without it, a step counts as one sample.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) batch_size: Option<u64>,
-    /// The total number of samples; many sources of progress state it themselves.
+    /// The total number of samples, or of steps without --batch-size; the Hugging Face Trainer, Lightning and Keras mostly
+    /// report it themselves.
     #[arg(long, value_name = "N")]
     pub(super) total_samples: Option<f64>,
     /// A label of the job; can be repeated.
     #[arg(long = "tag", value_name = "KEY=VALUE", value_parser = tag)]
     pub(super) tags: Vec<(String, String)>,
-    /// The priority when the cap on the node's power requires lower limits, from -1000 to 1000.
+    /// The priority when the cap on the node's power requires lower limits, from -1000 to 1000: jobs with a lower number get
+    /// lower limits first.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) priority: Option<i32>,
-    /// The time after which the daemon counts the job as dead if this process is silent, in seconds.
+    /// The time in seconds after which the daemon ends the job if this process is silent, from 1 to 86400 [default: the
+    /// daemon's, usually 60].
     #[arg(long, value_name = "SECONDS")]
     pub(super) lease_s: Option<f64>,
     /// Record the job's energy, but leave the power limits alone.
     #[arg(long)]
     pub(super) no_control: bool,
-    /// Find progress in the lines that the command prints, if nothing better is known: auto, tqdm, step, or a regular
-    /// expression with the groups `step` and `total`. The output passes through this process.
+    /// Find progress in the lines that the command prints, if no other source reports: auto, tqdm, step, or a regular
+    /// expression with a group `step` and perhaps one `total`. The command then writes into pipes.
     #[arg(long, value_name = "EXPRESSION", num_args = 0..=1, require_equals = true, default_missing_value = "auto",
           value_parser = Expressions::parse)]
     pub(super) log_progress: Option<Expressions>,
-    /// Write the summary to a file as JSON.
+    /// Write the command, its exit code, its job ids and the final account to a file as JSON.
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
     /// Print no messages and no summary.

@@ -150,7 +150,7 @@ impl Reporter {
             body.insert("pids".into(), json!([std::process::id()]));
         }
         if let Some(other) = std::env::var(JOB_ID).ok().filter(|id| !id.is_empty()) {
-            body.insert("replaces".into(), other.into());
+            self.replace(&mut body, &other).await;
         }
         let (job, address) = self.post_registration(body).await?;
         let text = |key: &str| job[key].as_str().unwrap_or_default().to_owned();
@@ -189,7 +189,7 @@ impl Reporter {
                     match self.find_of_slurm(&body["tags"]).await.filter(|_| !body.contains_key("replaces")) {
                         Some(other) if !has_replaced => {
                             has_replaced = true;
-                            body.insert("replaces".into(), other);
+                            self.replace(&mut body, &other).await;
                         }
                         _ => {
                             body.remove("pids");
@@ -206,7 +206,7 @@ impl Reporter {
                     }
                     if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|_| !has_replaced) {
                         has_replaced = true;
-                        body.insert("replaces".into(), other);
+                        self.replace(&mut body, &other).await;
                         continue;
                     }
                     self.say(&format!("{detail}; the command's energy is recorded without control"));
@@ -214,6 +214,16 @@ impl Reporter {
                 }
                 _ => return Err(failure),
             }
+        }
+    }
+
+    /// Has the registration replace a job. A site that records a job without control does not want its replacement
+    /// controlled.
+    async fn replace(&self, body: &mut serde_json::Map<String, Value>, job: &str) {
+        body.insert("replaces".into(), job.into());
+        let found = self.daemon.call(Method::GET, &format!("/v1/jobs/{job}"), None, REQUEST).await;
+        if found.is_ok_and(|(job, _)| job["control"] == false) {
+            body.insert("control".into(), false.into());
         }
     }
 
@@ -228,11 +238,11 @@ impl Reporter {
     }
 
     /// Returns the id of the job that Slurm's Prolog has registered for the same Slurm job, if nothing reports for it.
-    async fn find_of_slurm(&self, tags: &Value) -> Option<Value> {
+    async fn find_of_slurm(&self, tags: &Value) -> Option<String> {
         let (jobs, _) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
         let slurm = tags["slurm_job_id"].as_str()?;
         let is_same = |job: &&Value| job["tags"]["slurm_job_id"] == slurm && job["progress_source"].is_null();
-        Some(jobs.as_array()?.iter().find(is_same)?["job_id"].clone())
+        Some(jobs.as_array()?.iter().find(is_same)?["job_id"].as_str()?.to_owned())
     }
 
     fn say(&self, message: &str) {
