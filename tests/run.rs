@@ -289,6 +289,68 @@ async fn leases_are_renewed_and_totals_change_while_a_job_runs() {
     scene.daemon().post("/v1/jobs/none/lease", &json!({})).await.problem(404);
 }
 
+#[tokio::test]
+async fn output_that_is_read_slowly_is_whole() {
+    let scene = Scene::new(1).await;
+    let script = "head -c 300000 /dev/zero | tr '\\0' x; exit 3";
+    let mut child = scene.run(&["--quiet", "--log-progress"], script).stdout(Stdio::piped()).spawn().expect("starts");
+    // Longer than the wrapper waits for output that does not come.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut text = Vec::new();
+    std::io::Read::read_to_end(child.stdout.as_mut().expect("piped"), &mut text).expect("read");
+    assert_eq!((text.len(), wait(&mut child).await), (300_000, Some(3)));
+}
+
+#[tokio::test]
+async fn the_environment_names_no_proxy_for_this_machine_and_no_other_job() {
+    let scene = Scene::new(1).await;
+    let other = scene.daemon().register(&json!({"name": "other", "gpus": [0], "control": false})).await;
+    let mut command = scene.run(&["--quiet"], "echo \"$no_proxy $NO_PROXY $WATTUNE_JOB_ID\"");
+    command.env("http_proxy", "http://127.0.0.1:9").env("NO_PROXY", "corp").env_remove("no_proxy");
+    let ended = Ended::of(command.env("WATTUNE_JOB_ID", &other));
+    let words: Vec<&str> = ended.done().split_whitespace().collect();
+    assert_eq!(words[..2], ["corp,127.0.0.1", "corp,127.0.0.1"]);
+    assert_ne!(words[2], other);
+    let view = scene.daemon().get(&format!("/v1/jobs/{other}")).await.json();
+    assert_eq!(view["ended_at"], Value::Null, "somebody else's job goes on: {view}");
+}
+
+#[tokio::test]
+async fn control_begins_once_the_gpu_is_free() {
+    let scene = Scene::new(1).await;
+    let dead = scene.daemon().register(&json!({"name": "dead", "gpus": [0], "lease_s": 2})).await;
+    let mut child = scene.run(&["--name", "next"], "exec sleep 100").stderr(Stdio::null()).spawn().expect("starts");
+    let first = scene.job("the job", |job| job["name"] == "next").await;
+    assert_eq!(first["control"], false);
+    eventually("the end of the lease", LONG, async || {
+        let view = scene.daemon().get(&format!("/v1/jobs/{dead}")).await.json();
+        view["ended_at"].is_string().then_some(())
+    })
+    .await;
+    let job = scene.job("control", |job| job["name"] == "next" && job["control"] == true).await;
+    assert_eq!(scene.daemon().gpu(0).await["owner"], job["job_id"]);
+    kill(&child, "TERM");
+    assert_eq!(wait(&mut child).await, Some(143));
+    assert_eq!(scene.open().await, 0);
+}
+
+#[test]
+fn without_file_descriptors_the_command_runs_alone() {
+    let mut limited = Command::new("sh");
+    limited.args([
+        "-c",
+        "ulimit -n 8; exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_wattune"),
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "exit 4",
+    ]);
+    let ended = Ended::of(&mut limited);
+    assert!(ended.failed(4).contains("the command runs without wattune"), "{ended:?}");
+}
+
 #[test]
 fn wrong_use_is_refused_before_the_command_runs() {
     for (flags, expected) in [

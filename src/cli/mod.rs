@@ -57,7 +57,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Demo(args) => block_on(demo::run(args)).map(|()| Exit::Done),
-            Command::Run(args) => block_on(run::run(*args)),
+            Command::Run(args) => run::run(&args),
             Command::Carbon(args) => block_on(carbon::run(args)),
             Command::Simulate(args) => simulate::run(args).map(|()| Exit::Done),
             Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),

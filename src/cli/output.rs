@@ -39,8 +39,8 @@ impl Format {
     }
 }
 
-/// Checks, before any work is done, that the output file can be written. Leaves an existing file unchanged.
-pub(super) fn check_writable(output: Option<&Path>) -> anyhow::Result<()> {
+/// Checks, before any work is done, that the output file, which `flag` names, can be written. Leaves an existing file unchanged.
+pub(super) fn check_writable(flag: &str, output: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = output else { return Ok(()) };
     let check = || {
         if path.exists() {
@@ -49,7 +49,7 @@ pub(super) fn check_writable(output: Option<&Path>) -> anyhow::Result<()> {
         OpenOptions::new().create_new(true).write(true).open(path)?;
         std::fs::remove_file(path)
     };
-    check().with_context(|| format!("--output: cannot write {}", path.display()))
+    check().with_context(|| format!("{flag}: cannot write {}", path.display()))
 }
 
 /// Writes a result to a file, or to standard output if `output` is `None`.

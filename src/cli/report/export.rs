@@ -22,7 +22,7 @@ pub(super) struct Args {
 /// Writes the exported ledger.
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     args.ledger.check_output("--output", args.output.as_deref())?;
-    check_writable(args.output.as_deref())?;
+    check_writable("--output", args.output.as_deref())?;
     let (store, _) = args.ledger.open().await?;
     let mut out: Box<dyn Write> = match &args.output {
         Some(path) => {

@@ -104,7 +104,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
 
 async fn show(args: ShowArgs) -> anyhow::Result<()> {
     args.ledger.check_output("--output", args.output.as_deref())?;
-    check_writable(args.output.as_deref())?;
+    check_writable("--output", args.output.as_deref())?;
     let (store, now) = args.ledger.open().await?;
     let unit = functional_unit(args.unit.functional_unit.as_deref(), args.unit.samples_per_epoch).map_err(wrong)?;
     let span = args.time.span(now)?;

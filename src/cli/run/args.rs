@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::lines::Expressions;
 use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
@@ -91,11 +91,16 @@ fn tag(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// Returns the path from the root on, since the command may change its directory.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 impl Args {
     /// Returns the addresses at which to look for the daemon, in order.
     pub(super) fn addresses(&self) -> Result<Vec<DaemonAddress>, String> {
         if let Some(path) = &self.socket {
-            return Ok(vec![DaemonAddress::Socket(path.clone())]);
+            return Ok(vec![DaemonAddress::Socket(absolute(path))]);
         }
         if let Some(address) = self.listen {
             return Ok(vec![DaemonAddress::Tcp(address)]);
@@ -109,7 +114,7 @@ impl Args {
                     .map_err(|_| format!("WATTUNE_LISTEN = {text:?}; give IP and port, such as {DEFAULT_ADDRESS}"))?,
             ),
         };
-        let socket = variable("WATTUNE_SOCKET").map(PathBuf::from).or_else(|| {
+        let socket = variable("WATTUNE_SOCKET").map(|path| absolute(&PathBuf::from(path))).or_else(|| {
             let usual = PathBuf::from(USUAL_SOCKET);
             usual.exists().then_some(usual)
         });

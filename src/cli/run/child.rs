@@ -4,6 +4,7 @@
 //! reach both directly from the kernel, and job control of the shell works. Only signals that another process sent to
 //! this one are passed on.
 
+use std::ffi::OsStr;
 use std::io;
 use std::process::Command;
 
@@ -73,6 +74,12 @@ fn is_ignored(number: i32) -> bool {
     mask >> (number - 1) & 1 == 1
 }
 
+/// Returns the exit code that a shell gives for a program that cannot be started, and the reason.
+pub(super) fn describe_failed_start(program: &OsStr, error: &io::Error) -> (u8, String) {
+    let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    (code, format!("cannot run {}: {error}", program.display()))
+}
+
 /// The running command.
 pub(super) struct Child {
     pid: Pid,
@@ -85,13 +92,10 @@ impl Child {
     /// # Errors
     /// The exit code that a shell would give, and the reason, if the command cannot be started.
     pub(super) fn start(mut command: Command) -> Result<Self, (u8, String)> {
-        let failed = |error: &io::Error| format!("cannot run {}: {error}", command.get_program().display());
-        let ended = signal(SignalKind::child()).map_err(|error| (NOT_EXECUTABLE, failed(&error)))?;
+        let failed = |command: &Command, error| describe_failed_start(command.get_program(), &error);
+        let ended = signal(SignalKind::child()).map_err(|error| failed(&command, error))?;
         let started = command.spawn();
-        let child = started.map_err(|error| {
-            let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-            (code, format!("cannot run {}: {error}", command.get_program().display()))
-        })?;
+        let child = started.map_err(|error| failed(&command, error))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process id is positive");
         Ok(Self { pid, ended })
     }

@@ -41,8 +41,18 @@ impl RunFolder {
     /// Creates the folder in the user's runtime directory or, without one, in the directory for temporary files.
     /// Removes folders of earlier runs of this user that were killed.
     pub(super) fn create() -> io::Result<Self> {
-        let base = places().into_iter().find(|place| place.is_dir()).unwrap_or_else(|| "/tmp".into());
-        remove_stale(&base);
+        let mut failed = None;
+        for place in places() {
+            match Self::create_in(&place) {
+                Ok(folder) => return Ok(folder),
+                Err(error) => failed = Some(io::Error::new(error.kind(), format!("{}: {error}", place.display()))),
+            }
+        }
+        Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+    }
+
+    fn create_in(base: &Path) -> io::Result<Self> {
+        remove_stale(base);
         let name = format!("{PREFIX}-{}-{}-{}", namespace(), std::process::id(), Uuid::new_v4().as_fields().0);
         let path = base.join(name);
         DirBuilder::new().mode(0o700).create(&path)?;
@@ -95,12 +105,16 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Returns the directories in which the folder may be created, in order of preference. A socket's path must be short.
+/// Returns the directories in which the folder may be created, in order of preference. A socket's path must be short, and
+/// `PYTHONPATH` separates folders by colons.
 fn places() -> Vec<PathBuf> {
     let is_own = |path: &PathBuf| fs::metadata(path).is_ok_and(|dir| dir.is_dir() && dir.uid() == files::user());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(is_own);
-    let fits = |path: &PathBuf| path.is_absolute() && path.as_os_str().len() + 64 <= LONGEST_SOCKET_PATH;
-    runtime.into_iter().chain([std::env::temp_dir()]).filter(fits).collect()
+    let fits = |path: &PathBuf| {
+        let bytes = path.as_os_str().as_encoded_bytes();
+        path.is_absolute() && bytes.len() + 64 <= LONGEST_SOCKET_PATH && !bytes.contains(&b':')
+    };
+    runtime.into_iter().chain([std::env::temp_dir(), "/tmp".into()]).filter(fits).collect()
 }
 
 /// Returns the namespace of process ids of this process, as part of a file name: another container's processes, which

@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::progress::Message;
 use crate::clock::shared_monotonic;
 use regex_lite::Regex;
+use tokio::time::{Instant, sleep};
 use wattune_core::domain::ProgressSource;
 
 /// Expressions for common progress lines, by name.
@@ -107,16 +110,28 @@ impl Expressions {
 }
 
 /// Output of the command that passes through this process.
-pub(super) struct Relays(Vec<JoinHandle<()>>);
+pub(super) struct Relays {
+    threads: Vec<JoinHandle<()>>,
+    flow: Arc<Flow>,
+}
+
+/// Output under way.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Number of bytes that were read.
+    passed: AtomicU64,
+    /// Number of threads that wait for the reader of this process's output.
+    writing: AtomicUsize,
+}
 
 impl Relays {
     /// Sends the command's standard output and standard error through this process, which looks for progress in them and
     /// passes every byte on. If both go to the same file, they go through one pipe, so that their order stays.
     pub(super) fn install(command: &mut Command, to: &Latest) -> io::Result<Self> {
-        let mut threads = Vec::new();
+        let (mut threads, flow) = (Vec::new(), Arc::<Flow>::default());
         let mut relay = |from: PipeReader, into: Box<dyn Write + Send>| {
-            let to = to.clone();
-            let body = move || copy(from, into, &to);
+            let (to, flow) = (to.clone(), flow.clone());
+            let body = move || copy(from, into, &to, &flow);
             threads.push(std::thread::Builder::new().name("relay".into()).spawn(body)?);
             io::Result::Ok(())
         };
@@ -135,12 +150,20 @@ impl Relays {
         if std::env::var_os("PYTHONUNBUFFERED").is_none() {
             command.env("PYTHONUNBUFFERED", "1");
         }
-        Ok(Self(threads))
+        Ok(Self { threads, flow })
     }
 
-    /// Returns true once all output has passed through.
-    pub(super) fn are_done(&self) -> bool {
-        self.0.iter().all(JoinHandle::is_finished)
+    /// Waits until all output has passed through, or until none has come for `patience`: a process that the command left
+    /// behind may keep the pipes open. Output that is read slowly is waited for.
+    pub(super) async fn finish(&self, patience: Duration) {
+        let (mut passed, mut last) = (0, Instant::now());
+        while !self.threads.iter().all(JoinHandle::is_finished) && last.elapsed() < patience {
+            let now = self.flow.passed.load(Ordering::Relaxed);
+            if now != passed || self.flow.writing.load(Ordering::Relaxed) > 0 {
+                (passed, last) = (now, Instant::now());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
     }
 }
 
@@ -151,7 +174,7 @@ fn is_same_file(a: &impl AsFd, b: &impl AsFd) -> bool {
 }
 
 /// Copies a stream and collects its lines.
-fn copy(mut from: PipeReader, mut into: impl Write, to: &Latest) {
+fn copy(mut from: PipeReader, mut into: impl Write, to: &Latest, flow: &Flow) {
     let (mut buffer, mut line, mut lines) = ([0; 65_536], Vec::new(), VecDeque::new());
     loop {
         let count = match from.read(&mut buffer) {
@@ -161,7 +184,11 @@ fn copy(mut from: PipeReader, mut into: impl Write, to: &Latest) {
             Err(_) => return,
         };
         // If the reader of this process's output is gone, the command must notice it as without wattune: the pipe closes.
-        if into.write_all(&buffer[..count]).and_then(|()| into.flush()).is_err() {
+        flow.passed.fetch_add(count as u64, Ordering::Relaxed);
+        flow.writing.fetch_add(1, Ordering::Relaxed);
+        let written = into.write_all(&buffer[..count]).and_then(|()| into.flush());
+        flow.writing.fetch_sub(1, Ordering::Relaxed);
+        if written.is_err() {
             return;
         }
         let at_s = shared_monotonic().get();

@@ -14,6 +14,7 @@ mod request;
 mod summary;
 
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ use crate::clock::shared_monotonic;
 const REGISTRATION: Duration = Duration::from_secs(3);
 /// Longest time that this process waits for the daemon after the command's end.
 const ENDING: Duration = Duration::from_secs(5);
-/// Longest time that this process waits for the command's output after the command's end.
+/// Longest time without output that this process waits for the end of the output after the command's end.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// Number of progress messages that wait to be read.
 const MESSAGES: usize = 1024;
@@ -52,11 +53,28 @@ const LARGEST_MESSAGE: usize = 8192;
 /// Exit code for wrong use.
 const WRONG_USE: u8 = 2;
 
-/// Runs the command and returns its exit code.
-pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+/// Runs the command and returns its exit code. Where this process lacks what it needs, such as file descriptors, the
+/// command takes its place.
+pub(super) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let attempt = runtime.map_err(anyhow::Error::from).and_then(|runtime| runtime.block_on(run_as_job(args)));
+    attempt.or_else(|error| {
+        say(&format!("the command runs without wattune: {error:#}"));
+        let error = Command::new(&args.command[0]).args(&args.command[1..]).exec();
+        let (code, why) = child::describe_failed_start(&args.command[0], &error);
+        say(&why);
+        Ok(Exit::Code(code))
+    })
+}
+
+/// Runs the command as a job.
+///
+/// # Errors
+/// If the command cannot be started from this process; it has not run then.
+async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     let prepared = args.addresses().map_err(anyhow::Error::msg).and_then(|addresses| {
-        check_writable(args.json.as_deref())?;
-        let registration = Registration::of(&args, |name| std::env::var(name).ok())?;
+        check_writable("--json", args.json.as_deref())?;
+        let registration = Registration::of(args, |name| std::env::var(name).ok())?;
         Ok((addresses, registration))
     });
     let (addresses, registration) = match prepared {
@@ -91,7 +109,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let (end, ending) = oneshot::channel();
     let reporting = tokio::spawn(reporter.run(messages, ending));
-    let (ended, posts) = train(&args, &addresses, registered.as_ref(), folder, to, &lines, &mut signals).await;
+    let (ended, posts) = train(args, &addresses, registered.as_ref(), folder, to, &lines, &mut signals).await;
     let _ = end.send(());
     let outcome = tokio::select! {
         outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok).unwrap_or_default(),
@@ -107,7 +125,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         let _ = writeln!(std::io::stderr(), "wattune: {text}");
     }
     if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(&summary.json())? + "\n";
+        let text = format!("{:#}\n", summary.json());
         if let Err(error) = deliver(text.as_bytes(), Some(path)) {
             say(&format!("--json: {error:#}"));
         }
@@ -125,7 +143,8 @@ fn at_once() -> oneshot::Receiver<()> {
 /// Returns why this process registers no job; `None` if it does.
 fn why_unregistered() -> Option<&'static str> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    if variable(PROGRESS_SOCKET).is_some_and(|path| std::path::Path::new(&path).exists()) {
+    let answers = |path: String| std::os::unix::net::UnixDatagram::unbound().and_then(|s| s.connect(path)).is_ok();
+    if variable(PROGRESS_SOCKET).is_some_and(answers) {
         return Some("another `wattune run` registers the job");
     }
     let rank: Option<u32> = variable("LOCAL_RANK").and_then(|rank| rank.parse().ok());
@@ -172,12 +191,10 @@ async fn train(
     });
     let code = attend(command, signals).await;
     if let Some(relays) = relays {
-        let _ = timeout(LAST_OUTPUT, async {
-            while !relays.are_done() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        tokio::select! {
+            () = relays.finish(LAST_OUTPUT) => {}
+            _ = signals.ending() => {}
+        }
     }
     drop(folder);
     (code, posts)
@@ -211,6 +228,7 @@ async fn prepare(command: &mut Command, folder: &RunFolder, to: &Sender<Message>
     let posts = match Posts::receive(token, to.clone()).await {
         Ok(posts) => {
             command.env(posts::URL, &posts.url).env(posts::TOKEN, file).env_remove(posts::CA_CERTIFICATE);
+            avoid_proxy(command);
             Some(posts)
         }
         Err(error) => {
@@ -219,6 +237,19 @@ async fn prepare(command: &mut Command, folder: &RunFolder, to: &Sender<Message>
         }
     };
     Ok(posts)
+}
+
+/// Has the command reach this machine without a proxy, if it uses one: status posts would otherwise go there, and the
+/// training thread would wait for it.
+fn avoid_proxy(command: &mut Command) {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if !["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().any(|name| variable(name).is_some()) {
+        return;
+    }
+    for (name, other) in [("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")] {
+        let given = variable(name).or_else(|| variable(other)).map(|given| given + ",").unwrap_or_default();
+        command.env(name, given + "127.0.0.1");
+    }
 }
 
 /// Receives progress messages for as long as the run lasts. Ignores what is no message.

@@ -19,7 +19,7 @@ use super::lines::Latest;
 use super::progress::{Follower, Message};
 use super::request::Registration;
 use crate::cli::ask::DaemonAddress;
-use wattune_core::domain::ProgressSource;
+use wattune_core::domain::{JobId, ProgressSource};
 
 /// Time-out of one request while the command runs.
 const REQUEST: Duration = Duration::from_millis(1500);
@@ -29,6 +29,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 const REGISTER_EVERY: Duration = Duration::from_secs(5);
 /// Longest time without a request that renews the lease, as a part of the lease.
 const LEASE_PART: f64 = 0.2;
+/// Time between two attempts to control GPUs that another job controls.
+const CONTROL_EVERY: Duration = Duration::from_secs(10);
 /// Time-out of the request that ends the job.
 const END: Duration = Duration::from_secs(4);
 
@@ -54,6 +56,10 @@ pub(super) struct Reporter {
     job: Option<Job>,
     /// Ids of earlier registrations of this run, such as those that ended while the daemon was frozen.
     earlier: Vec<String>,
+    /// Ids of all jobs that this process has registered.
+    own: Vec<String>,
+    /// Registration with control, while another job controls a GPU; it is tried again.
+    uncontrolled: Option<serde_json::Map<String, Value>>,
     /// File for the id of the job that this process has registered last: code of the command may replace that job.
     job_file: Option<PathBuf>,
     /// Time of the last attempt to register.
@@ -106,6 +112,8 @@ impl Reporter {
             lines,
             job: None,
             earlier: Vec::new(),
+            own: Vec::new(),
+            uncontrolled: None,
             job_file,
             attempted: Instant::now(),
             contact: None,
@@ -149,14 +157,19 @@ impl Reporter {
         if status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace()) {
             body.insert("pids".into(), json!([std::process::id()]));
         }
-        if let Some(other) = std::env::var(JOB_ID).ok().filter(|id| !id.is_empty()) {
+        let of_environment = std::env::var(JOB_ID).ok().filter(|id| !id.is_empty());
+        if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|id| of_environment.as_ref() == Some(id)) {
             self.replace(&mut body, &other).await;
         }
+        let with_control = body.clone();
         let (job, address) = self.post_registration(body).await?;
         let text = |key: &str| job[key].as_str().unwrap_or_default().to_owned();
         let (id, address) = (text("job_id"), address.clone());
         let lease = Duration::from_secs_f64(job["lease_s"].as_f64().unwrap_or(60.0).clamp(1.0, 86_400.0));
         self.describe(&job, &status);
+        let is_refused = job["control"] == false && with_control.get("control") != Some(&Value::Bool(false));
+        self.uncontrolled = is_refused.then_some(with_control);
+        self.own.push(id.clone());
         if let Some(file) = &self.job_file {
             // Without it, only the job that was registered before the command began can be replaced.
             let _ = write_whole(file, &id);
@@ -295,6 +308,9 @@ impl Reporter {
         let Some(id) = message.job_id.as_ref().filter(|_| message.source == ProgressSource::PythonClient) else {
             return;
         };
+        if JobId::new(id.clone()).is_err() {
+            return;
+        }
         // Several processes may have a job each at the same time: the newest job is followed.
         let is_new = self.job.as_ref().is_none_or(|job| job.id != *id) && !self.earlier.contains(id);
         if is_new {
@@ -309,6 +325,7 @@ impl Reporter {
         if let Some(message) = self.lines.take() {
             self.observe(&message);
         }
+        self.retry_control().await;
         let Some(job) = self.job.clone() else { return };
         if job.is_over {
             return self.leave_over(&job);
@@ -348,6 +365,31 @@ impl Reporter {
         }
     }
 
+    /// Registers the job with control once the job that controlled its GPUs is gone, such as one that was killed and whose
+    /// lease has run out.
+    async fn retry_control(&mut self) {
+        let (Some(body), Some(job)) = (&self.uncontrolled, &self.job) else { return };
+        if job.script.is_some() || self.attempted.elapsed() < CONTROL_EVERY {
+            return;
+        }
+        self.attempted = Instant::now();
+        let mut body = body.clone();
+        body.insert("replaces".into(), job.id.clone().into());
+        let answer = self.daemon.call(Method::POST, "/v1/jobs", Some(&Value::Object(body)), REQUEST).await;
+        let Ok((Some(id), lease)) = answer.map(|(new, _)| (new["job_id"].as_str().map(str::to_owned), job.lease))
+        else {
+            return;
+        };
+        self.say(&format!("job {id} controls the GPUs from now on"));
+        if let Some(file) = &self.job_file {
+            let _ = write_whole(file, &id);
+        }
+        self.own.push(id.clone());
+        self.uncontrolled = None;
+        self.earlier.extend(self.job.replace(Job { id, lease, script: None, is_over: false }).map(|job| job.id));
+        self.follower.put_back();
+    }
+
     /// Lets go of a job that a process of the command has ended, once that process has ended, too: what runs now is
     /// another part of the command, and gets a job after a while.
     fn leave_over(&mut self, job: &Job) {
@@ -375,6 +417,10 @@ impl Reporter {
             Ok((account, _)) => (Some(account), None),
             Err(failure) => (None, Some(format!("{failure}; the job ends with its lease"))),
         };
+        // One of them may be open if the command named a job that did not replace it.
+        for own in self.own.iter().filter(|own| **own != job.id) {
+            let _ = self.daemon.call(Method::DELETE, &format!("/v1/jobs/{own}"), None, END).await;
+        }
         let problem = failed.or(self.problem);
         Outcome { jobs: self.earlier.into_iter().chain([job.id]).collect(), account, source, problem }
     }

@@ -156,7 +156,7 @@ fn once_in_order(mut seeds: Vec<u64>) -> Vec<u64> {
 
 /// Runs the simulation and writes the rows.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    check_writable(args.output.as_deref())?;
+    check_writable("--output", args.output.as_deref())?;
     let queries = queries(args)?;
     let group_trace = args.group_trace.as_deref().map(TraceFile::read).transpose()?;
     let submissions = group_trace.as_ref().map(submissions).transpose()?;

@@ -157,7 +157,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     // Without a common node, a repeated workload is simulated once; on a common node, it is several jobs.
     let workloads =
         if args.node_cap.is_some() { args.workload.clone() } else { once(&args.workload, Workload::to_string) };
-    check_writable(args.output.as_deref())?;
+    check_writable("--output", args.output.as_deref())?;
     let policies = chosen(args)?;
     let jobs = workloads.iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = at_max * (1.0 + args.max_slowdown.iter().copied().fold(0.0, f64::max));
