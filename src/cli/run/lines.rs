@@ -262,7 +262,7 @@ mod tests {
         writer.write_all(text.as_bytes()).expect("written");
         drop(writer);
         let mut passed = Vec::new();
-        copy(reader, &mut passed, &latest);
+        copy(reader, &mut passed, &latest, &Flow::default());
         assert_eq!(passed, text.as_bytes());
         assert_eq!(latest.0.lines.lock().expect("unlocked").len(), MOST_LINES);
         let found = latest.take().expect("progress");
