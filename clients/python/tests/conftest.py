@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from fake_daemon import FakeDaemon
 from real_daemon import RealDaemon
 
 _VARIABLES = ("WATTUNE_", "CUDA_", "NVIDIA_", "SLURM_", "OMPI_", "MV2_", "MPI_", "PMI_", "TORCHELASTIC_")
+
+
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    # nohup and the background jobs of a shell ignore these, and so would all commands that tests start.
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
