@@ -134,14 +134,14 @@ struct Eye {
     /// What is known about processes that were looked at before, without kubelet and job mapping, which change.
     known: BTreeMap<u32, evidence::Witness>,
     /// The last problem that was logged, by its subject.
-    told: BTreeMap<&'static str, String>,
+    reported: BTreeMap<&'static str, String>,
 }
 
 impl Eye {
     fn new(settings: Settings, proc: PathBuf) -> Self {
         let folder = settings.job_mapping_dir.clone().filter(|_| settings.write_job_mapping);
         let writer = folder.map(MappingWriter::new);
-        Self { settings, proc, writer, known: BTreeMap::new(), told: BTreeMap::new() }
+        Self { settings, proc, writer, known: BTreeMap::new(), reported: BTreeMap::new() }
     }
 
     fn look(&mut self, shared: &Mutex<Shared>) {
@@ -210,16 +210,16 @@ impl Eye {
 
     /// Logs a problem once, and its end.
     fn tell(&mut self, subject: &'static str, problem: Option<String>) {
-        if self.told.get(subject) == problem.as_ref() {
+        if self.reported.get(subject) == problem.as_ref() {
             return;
         }
         match problem {
             Some(problem) => {
                 tracing::warn!("discovery of jobs: {subject}: {problem}");
-                self.told.insert(subject, problem);
+                self.reported.insert(subject, problem);
             }
             None => {
-                self.told.remove(subject);
+                self.reported.remove(subject);
                 tracing::info!("discovery of jobs: {subject}: works again");
             }
         }

@@ -8,7 +8,7 @@ Python 3.8 or later, standard library only. Nothing in here changes what trainin
 import importlib
 import sys
 
-# Modules to wait for, and the module of this package that is told when one has been loaded.
+# Modules to wait for, and the module of this package that is called when one has been loaded.
 AWAITED = {
     "torch.optim.optimizer": "wattune_hook.optimizer",
     "keras.src.callbacks.callback_list": "wattune_hook.keras",

@@ -1,6 +1,7 @@
 //! What a run shares with its command: variables in the command's environment, and standard error.
 
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 
 use wattune_core::domain::legible;
 
@@ -14,4 +15,9 @@ pub(in crate::cli) const VARIABLES: [&str; 2] = [PROGRESS_SOCKET, JOB_ID];
 /// Writes a message to standard error, where it does not mix with the command's results.
 pub(super) fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "wattune: {}", legible(message));
+}
+
+/// Returns the inode number of this process's namespace of process ids; `None` if unknown.
+pub(super) fn pid_namespace() -> Option<u64> {
+    std::fs::metadata("/proc/self/ns/pid").ok().map(|file| file.ino())
 }

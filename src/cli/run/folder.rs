@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
+use super::environment::pid_namespace;
 use crate::files;
 
 /// Files for Python processes of the command, by their paths in the folder of hooks.
@@ -120,7 +121,7 @@ fn places() -> Vec<PathBuf> {
 /// Returns the namespace of process ids of this process, as part of a file name: another container's processes, which
 /// may share the directory, are unknown here.
 fn namespace() -> u64 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino())
+    pid_namespace().unwrap_or_default()
 }
 
 /// Removes the folders of this user's runs whose processes are gone.

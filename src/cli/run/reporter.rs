@@ -10,10 +10,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::daemon::{Daemon, Failure};
-use super::environment::{JOB_ID, say};
+use super::environment::{JOB_ID, pid_namespace, say};
 use super::gpus::{Gpu, Visible};
 use super::lines::Latest;
 use super::progress::{Follower, Message};
@@ -32,7 +32,7 @@ const LEASE_PART: f64 = 0.2;
 /// Time between two attempts to control GPUs that another job controls.
 const CONTROL_EVERY: Duration = Duration::from_secs(10);
 /// Time-out of the request that ends the job.
-const END: Duration = Duration::from_secs(4);
+const END: Duration = Duration::from_secs(3);
 
 /// Registered job of the command.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub(super) struct Reporter {
     contact: Option<Instant>,
     /// True if another attempt to register makes no sense.
     gave_up: bool,
-    /// True if the user has been told that the command runs without the daemon.
+    /// True if a message has said that the command runs without the daemon.
     has_complained: bool,
     /// Messages of the daemon about this job, for the summary.
     problem: Option<String>,
@@ -126,7 +126,7 @@ impl Reporter {
 
     /// Registers the job.
     ///
-    /// Returns `None` if the daemon does not answer or refuses it; the user is told once.
+    /// Returns `None` if the daemon does not answer or refuses it; a message says so once.
     pub(super) async fn register(&mut self) -> Option<Registered> {
         self.attempted = Instant::now();
         match self.try_register().await {
@@ -299,7 +299,7 @@ impl Reporter {
         while let Ok(message) = messages.try_recv() {
             self.observe(&message);
         }
-        timeout(END, self.finish()).await.unwrap_or_default()
+        self.finish().await
     }
 
     /// Takes a message of the command's processes into account.
@@ -418,7 +418,7 @@ impl Reporter {
             Err(failure) => (None, Some(format!("{failure}; the job ends with its lease"))),
         };
         // One of them may be open if the command named a job that did not replace it.
-        for own in self.own.iter().filter(|own| **own != job.id) {
+        for own in self.own.iter().filter(|own| **own != job.id && failed.is_none()) {
             let _ = self.daemon.call(Method::DELETE, &format!("/v1/jobs/{own}"), None, END).await;
         }
         let problem = failed.or(self.problem);
@@ -431,10 +431,4 @@ fn write_whole(file: &Path, text: &str) -> std::io::Result<()> {
     let new = file.with_extension("new");
     std::fs::write(&new, text)?;
     std::fs::rename(new, file)
-}
-
-/// Returns the inode number of this process's namespace of process ids.
-fn pid_namespace() -> Option<u64> {
-    use std::os::unix::fs::MetadataExt as _;
-    std::fs::metadata("/proc/self/ns/pid").ok().map(|file| file.ino())
 }

@@ -9,10 +9,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::deadline::Deadline;
-use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress};
-
-/// The socket at which packages and the shipped unit let the daemon listen.
-const USUAL_SOCKET: &str = "/run/wattune/wattune.sock";
+use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
 
 /// A way to the daemon.
 pub(super) struct Api {

@@ -209,7 +209,7 @@ def _chosen(wanted: str, environ: Mapping[str, str], candidates: Sequence[Gpu], 
 
 
 def _in_cuda_order(environ: Mapping[str, str], candidates: Sequence[Gpu]) -> bool:
-    """True if CUDA counts these GPUs by PCI bus id, as NVML does: equal ones always, others only if told to."""
+    """True if CUDA counts these GPUs by PCI bus id, as NVML does: equal ones always, others with CUDA_DEVICE_ORDER."""
     return environ.get("CUDA_DEVICE_ORDER", "") == "PCI_BUS_ID" or len({gpu.model for gpu in candidates}) <= 1
 
 

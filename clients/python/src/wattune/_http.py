@@ -101,8 +101,8 @@ def addresses(
 
     An argument replaces the environment's variable, which replaces the default. Unix sockets come before TCP: the
     kernel says who asks, and no other host's program can listen there. `WATTUNE_LISTEN=off`, the daemon's own way to
-    say that it has no TCP, leaves TCP out. An explicit argument is the only candidate: nobody who names a daemon wants
-    another one.
+    say that it has no TCP, leaves TCP out. An explicit argument is the only candidate: whoever names a daemon wants
+    no other one.
 
     Raises:
         ValueError: If an address given as an argument is malformed.
@@ -153,7 +153,7 @@ class Connection:
 
         Raises:
             Unreachable: If no answer came within `timeout_s`.
-            BadAnswer: If what came is not an answer of the daemon.
+            BadAnswer: If the answer is not one of the daemon.
         """
         deadline = time.monotonic() + timeout_s
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()

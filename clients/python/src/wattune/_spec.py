@@ -78,7 +78,7 @@ def _merged(tags: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str
 
 
 def _stated(objective: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what somebody asked for in an objective as the daemon describes it, without what the daemon adds.
+    """Returns what the request asked for in an objective as the daemon describes it, without what the daemon adds.
 
     A job for which nothing was asked has the promise of 3 %, which is no reason to keep a script's own promise tighter.
     """
@@ -134,7 +134,7 @@ def check(
         raise ValueError("pausable needs max_slowdown or a deadline: without one the job could wait for ever")
     for key in ("deadline", "carbon_budget_g"):
         if key in objective and total is None:
-            raise ValueError(f"{key} needs total_samples: without it nobody knows when the work is done")
+            raise ValueError(f"{key} needs total_samples: without it the end of the work is unknown")
     if not isinstance(control, bool):
         raise TypeError(f"control is {control!r}; it is True or False")
     lease = number("lease_s", lease_s, least=1.0, most=86400.0)
