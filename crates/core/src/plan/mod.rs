@@ -6,6 +6,8 @@
 //!
 //! If no plan keeps the promises about time (deadline and maximum slowdown), the job runs at full speed; [`Verdict`]
 //! lists the promises that the plan breaks.
+//!
+//! [`advise_start`] says when a job that may wait should start, [`plan_held_starts`] the same for several jobs on a node.
 
 mod execution;
 pub mod fleet;
@@ -16,6 +18,7 @@ mod risk;
 mod schedule;
 mod settings;
 mod slots;
+mod start;
 #[cfg(test)]
 mod tests;
 
@@ -30,3 +33,7 @@ pub use risk::Risk;
 pub use schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 pub use settings::Settings;
 pub use slots::slots_ahead;
+pub use start::{
+    HeldStart, InvalidStart, Latest, Reservation, StartAdvice, StartForecast, StartQuestion, StartReason, StartWindow,
+    WaitingSaving, advise_start, plan_held_starts,
+};

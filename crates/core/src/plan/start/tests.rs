@@ -1,0 +1,163 @@
+//! Tests of start times: choices, edges, and oracles.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use proptest::prelude::*;
+
+use super::*;
+use crate::domain::{GpuId, Slot};
+use crate::forecast::{Basis, Horizon, HorizonSlot};
+use crate::units::{GramsPerKwh, Seconds, Watts};
+
+fn at(minutes: i64) -> DateTime<Utc> {
+    DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
+}
+
+fn hourly(values: &[f64]) -> StartForecast {
+    let slot = |(value, h): (&f64, i64)| HorizonSlot {
+        slot: Slot::new(at(60 * h), at(60 * h + 60)).expect("an hour"),
+        intensity: GramsPerKwh::new(*value),
+        low: GramsPerKwh::new(*value),
+        high: GramsPerKwh::new(*value),
+        basis: Basis::Corrected,
+    };
+    StartForecast::of_horizon(Horizon { slots: values.iter().zip(0..).map(slot).collect() })
+}
+
+fn question(hours: f64, within_h: i64) -> StartQuestion {
+    StartQuestion::new(at(0), Seconds::new(hours * 3600.0), Watts::new(300.0), Latest::Start(at(60 * within_h)))
+}
+
+#[test]
+fn the_cleanest_window_is_chosen() {
+    let forecast = hourly(&[300.0, 280.0, 100.0, 120.0, 300.0, 300.0, 300.0, 300.0]);
+    let advice = advise_start(&question(2.0, 6), &forecast).expect("valid");
+    assert_eq!((advice.start, advice.reason), (at(120), StartReason::CleanerLater));
+    assert!((advice.saving.expected - (1.0 - 110.0 / 290.0)).abs() < 1e-12);
+    assert!((advice.now.carbon.get() - 174.0).abs() < 1e-9, "0.6 kWh at 290 g/kWh");
+    assert_eq!(advice.decide_at, at(60));
+    let by_end = StartQuestion { latest: Latest::End(at(180)), ..question(2.0, 0) };
+    assert_eq!(advise_start(&by_end, &forecast).expect("valid").start, at(60));
+}
+
+#[test]
+fn a_start_between_slots_is_found() {
+    // 90 minutes: best from 1:30 to 3:00, over the two cleanest hours.
+    let forecast = hourly(&[300.0, 200.0, 100.0, 300.0, 300.0]);
+    assert_eq!(advise_start(&question(1.5, 3), &forecast).expect("valid").start, at(90));
+}
+
+#[test]
+fn starting_at_once_says_why() {
+    let clean_now = hourly(&[100.0, 200.0, 200.0]);
+    let flat = hourly(&[200.0, 199.0, 198.0]);
+    let reason = |q: &StartQuestion, f: &StartForecast| {
+        let advice = advise_start(q, f).expect("valid");
+        assert!(advice.starts_at_once(), "{advice}");
+        assert!(advice.to_string().starts_with("Starting at once"), "{advice}");
+        advice.reason
+    };
+    assert_eq!(reason(&question(1.0, 2), &clean_now), StartReason::CleanestNow);
+    assert_eq!(reason(&question(1.0, 2), &flat), StartReason::GainTooSmall);
+    assert_eq!(reason(&question(1.0, 0), &flat), StartReason::NoTimeToWait);
+    assert_eq!(reason(&question(1.0, -5), &flat), StartReason::LatestStartPassed);
+    assert_eq!(reason(&question(1.0, 2), &StartForecast::of_horizon(Horizon::default())), StartReason::NothingKnown);
+    let careful = StartQuestion { max_loss_probability: 0.01, min_gain: 0.0, ..question(1.0, 2) };
+    assert_eq!(reason(&careful, &flat), StartReason::TooUncertain);
+}
+
+#[test]
+fn invalid_questions_are_refused() {
+    let invalid = [
+        StartQuestion { duration: Seconds::ZERO, ..question(1.0, 2) },
+        StartQuestion { power: Watts::ZERO, ..question(1.0, 2) },
+        StartQuestion { idle_power: Watts::new(-1.0), ..question(1.0, 2) },
+        StartQuestion { min_gain: f64::NAN, ..question(1.0, 2) },
+        StartQuestion { max_loss_probability: 1.1, ..question(1.0, 2) },
+        StartQuestion { price_weight: -0.1, ..question(1.0, 2) },
+        StartQuestion { earliest: Some(at(130)), ..question(1.0, 2) },
+        question(1.0, 24 * 4000),
+    ];
+    for question in invalid {
+        let error = advise_start(&question, &hourly(&[1.0])).expect_err("invalid");
+        assert!(error.to_string().contains("is "), "{error}");
+    }
+}
+
+#[test]
+fn a_duration_beyond_the_horizon_counts_the_mean_there() {
+    let forecast = hourly(&[300.0, 100.0, 200.0]);
+    let advice = advise_start(&question(100.0, 2), &forecast).expect("valid");
+    assert!((advice.now.intensity.get() - 200.0).abs() < 1e-9);
+}
+
+#[test]
+fn idle_power_is_charged_to_waiting() {
+    let forecast = hourly(&[200.0, 200.0, 180.0, 180.0]);
+    let free = advise_start(&question(1.0, 2), &forecast).expect("valid");
+    assert_eq!(free.start, at(120));
+    let held = StartQuestion { idle_power: Watts::new(50.0), ..question(1.0, 2) };
+    assert!(advise_start(&held, &forecast).expect("valid").starts_at_once(), "two hours of 50 W cost more than 10 %");
+}
+
+#[test]
+fn keys_spread_starts_within_the_tolerance() {
+    let forecast = hourly(&[300.0, 100.0, 100.1, 100.0, 300.0]);
+    let keyed = |key: &str| StartQuestion { spread_key: Some(key.to_owned()), ..question(1.0, 4) };
+    let starts: Vec<_> =
+        (0..50).map(|i| advise_start(&keyed(&format!("job-{i}")), &forecast).expect("valid").start).collect();
+    assert_eq!(starts[7], advise_start(&keyed("job-7"), &forecast).expect("valid").start, "the key fixes the start");
+    let mut distinct = starts.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert!(distinct.len() > 45, "{distinct:?}");
+    assert!(starts.iter().all(|start| (at(59)..=at(181)).contains(start)), "{starts:?}");
+}
+
+fn gpu(n: u32) -> GpuId {
+    GpuId::new(format!("GPU-{n}")).expect("an identifier")
+}
+
+#[test]
+fn held_jobs_do_not_share_a_gpu() {
+    let forecast = hourly(&[300.0, 300.0, 100.0, 110.0, 120.0, 300.0, 300.0]);
+    let job = |gpus: &[u32], within_h| HeldStart {
+        question: question(1.0, within_h),
+        gpus: gpus.iter().map(|n| gpu(*n)).collect(),
+        limit: Watts::new(300.0),
+    };
+    let starts = |held: &[HeldStart], taken: &[Reservation], cap| -> Vec<DateTime<Utc>> {
+        plan_held_starts(held, &forecast, taken, cap).into_iter().map(|a| a.expect("valid").start).collect()
+    };
+    let three = [job(&[0], 6), job(&[0, 1], 5), job(&[1], 6)];
+    assert_eq!(starts(&three, &[], None), [at(180), at(120), at(180)]);
+    assert_eq!(starts(&three, &[], Some(Watts::new(300.0))), [at(180), at(120), at(240)]);
+    let running = Reservation { from: at(0), until: at(150), gpus: vec![gpu(0)], limit: Watts::new(300.0) };
+    assert_eq!(starts(&[job(&[0], 6)], std::slice::from_ref(&running), None), [at(150)], "as soon as the GPU is free");
+    assert_eq!(starts(&[job(&[0], 0)], &[running], None), [at(0)], "the latest start holds in any case");
+}
+
+proptest! {
+    /// Compares the best window with a search over all minutes.
+    #[test]
+    fn no_minute_is_better_than_the_best_window(
+        values in prop::collection::vec(1.0f64..900.0, 2..14),
+        duration in 1i64..600,
+        within in 1i64..800,
+    ) {
+        let forecast = hourly(&values);
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let minute = |m: i64| values.get(usize::try_from(m / 60).expect("positive")).copied().unwrap_or(mean);
+        let cost = |start: i64| (start..start + duration).map(minute).sum::<f64>() / duration as f64;
+        let least = (0..=within).map(cost).fold(f64::INFINITY, f64::min);
+        let question = StartQuestion {
+            min_gain: 0.0,
+            max_loss_probability: 1.0,
+            ..StartQuestion::new(at(0), Seconds::new(duration as f64 * 60.0), Watts::new(100.0), Latest::Start(at(within)))
+        };
+        let advice = advise_start(&question, &forecast).expect("valid");
+        let found = advice.best.intensity.get().min(advice.now.intensity.get());
+        prop_assert!((found - least).abs() < 1e-6 * least, "{found} {least}");
+        let chosen = advice.windows.iter().find(|w| w.start == advice.start).expect("a window");
+        prop_assert!((chosen.intensity.get() - least).abs() < 1e-6 * least);
+    }
+}
