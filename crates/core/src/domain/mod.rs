@@ -13,6 +13,7 @@ mod promise;
 mod series;
 mod set_point;
 mod signal;
+mod suspension;
 
 pub use cap::{CapSchedule, CapSource, ConfiguredCap, DemandResponse, Level, Rebound, Window, check_level};
 pub use gpu::{EnergySource, EventReasons, GpuIdentity, LimitRange, PowerLimit, SENSOR_GAIN};
@@ -33,3 +34,4 @@ pub use signal::{
     CarbonSeries, Forecast, Intensity, Issued, Method, Origin, Provenance, Quoted, SignalKind, SignalScope,
     SignalValue, Unit, is_same_quantity,
 };
+pub use suspension::{LearnedTime, StopCosts};
