@@ -229,6 +229,7 @@ fn job(gpu_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
         priority: 0,
         tags: [("team".to_owned(), format!("team-{}", number % 7))].into(),
         processes: None,
+        offers: Default::default(),
     };
     let account = ProgressAccount {
         samples: Samples::new(1e7),

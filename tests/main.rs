@@ -26,6 +26,7 @@ mod forecast_file;
 mod found;
 mod grids;
 mod guests;
+mod held;
 mod honest_mistakes;
 mod jobs;
 mod late_gpus;

@@ -343,6 +343,7 @@ async fn once(
         name: JobName::new("job")?,
         processes: None,
         replaces: None,
+        offers: Default::default(),
         gpus: vec![GpuRef::Index(0)],
         batch_size: None,
         work: Work::TotalSamples(job.total() + before),

@@ -23,6 +23,9 @@ pub enum ControlError {
     /// The request conflicts with the present state.
     #[error("{0}")]
     Conflict(String),
+    /// An open job has the key.
+    #[error("{0}")]
+    KeyTaken(String),
     /// The maximum number of open jobs is reached.
     #[error("{0}")]
     TooMany(String),

@@ -51,9 +51,9 @@ pub use cap::{Announced, CapSettings, EventView, NewEvent, OnExit, ScheduleEntry
 pub use error::{ControlError, StartError};
 pub use gpus::{Arrivals, GpuRef};
 pub use handle::{Busy, Handle, Requests};
-pub use jobs::{Phase, ProgressReport};
+pub use jobs::{BeginReason, Phase, ProgressReport, Wanted};
 pub use planning::ReplanReason;
-pub use requests::{Caller, NewJob};
+pub use requests::{Caller, NewJob, NewOffers, NewStart, StartBy};
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
 pub use signal::{PriceSignal, SharedRanks, scores};
@@ -173,8 +173,8 @@ impl Controller {
                     Err(error) => self.accounting.record_store_fault(&error),
                 }
             }
-            let holders = self.jobs.iter().filter(|job| job.spec.gpus.contains(&id));
-            let holders: Vec<(JobId, bool)> = holders.map(|job| (job.id.clone(), job.spec.control)).collect();
+            let holders = self.jobs.iter().filter(|job| job.spec.gpus.contains(&id) && !job.is_absent());
+            let holders: Vec<(JobId, bool)> = holders.map(|job| (job.id.clone(), job.controls())).collect();
             for (job, controls) in holders {
                 gpu.add_holder(&job, controls && gpu.owner.is_none());
                 self.jobs.detect_sharing(&gpu);
@@ -229,6 +229,7 @@ impl Controller {
         }
         self.accounting.recount_hours(&mut node!(self)).await;
         if let Some(why) = update.replan {
+            self.planner.rethink_starts();
             self.jobs.replan_all(why);
         }
     }

@@ -199,7 +199,11 @@ impl Controller {
             match controller.snapshot().make_job(&job).await {
                 Ok(job) => {
                     tracing::info!(job.id = %id, "job {id} ({}) resumed after a restart; waiting for its next report", job.spec.name);
-                    let controlled = if job.spec.control { job.spec.gpus.clone() } else { Vec::new() };
+                    let controlled = if job.controls() { job.spec.gpus.clone() } else { Vec::new() };
+                    if job.is_absent() {
+                        controller.jobs.add(job);
+                        continue;
+                    }
                     controller.admit(job).await;
                     controlled.iter().for_each(|gpu| controller.gpus.respect_external_limit(gpu));
                 }

@@ -200,6 +200,7 @@ impl World {
                 control: true,
                 priority: 0,
                 tags: BTreeMap::new(),
+                offers: Default::default(),
             };
             let registered = controller.register(new).await.map_err(refused)?;
             training.id = JobId::new(registered.job_id).ok();

@@ -107,6 +107,7 @@ impl From<ControlError> for Problem {
             ControlError::NotFound { .. } => Self::new(StatusCode::NOT_FOUND, error.to_string()),
             ControlError::Invalid(invalid) => invalid.into(),
             ControlError::Conflict(why) => Self::new(StatusCode::CONFLICT, why),
+            ControlError::KeyTaken(why) => Self::new(StatusCode::CONFLICT, why).of_field("key"),
             ControlError::TooMany(why) => Self::new(StatusCode::TOO_MANY_REQUESTS, why),
             ControlError::Forbidden(why) => Self::new(StatusCode::FORBIDDEN, why),
             ControlError::Journal(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),

@@ -201,8 +201,10 @@ mod tests {
         GET /v1/status
         POST /v1/demand-response
         POST /v1/jobs
+        POST /v1/jobs/{id}/begin
         POST /v1/jobs/{id}/lease
         POST /v1/jobs/{id}/progress
+        POST /v1/jobs/{id}/suspended
         POST /v1/recurring/{name}/import
         POST /v1/recurring/{name}/trials
         POST /v1/recurring/{name}/trials/{number}/end
@@ -225,6 +227,8 @@ mod tests {
         BasisLevel
         BatchEffectView
         BatchFigures
+        BeginJob
+        BeginReason
         BeginTrial
         BudgetView
         CapView
@@ -260,6 +264,7 @@ mod tests {
         IntensityView
         IntervalView
         JobState
+        JobSuspended
         JobView
         LedgerEntry
         LedgerPageView
@@ -319,8 +324,12 @@ mod tests {
         SettledView
         SignalFreshness
         SourceView
+        StartSpec
+        StartView
         StatusView
         StorageView
+        SuspendSpec
+        SuspendView
         TermsView
         TrialDocument
         TrialEnding
@@ -331,6 +340,7 @@ mod tests {
         UnknownView
         VerdictView
         VersionView
+        Wanted
         WorkSpec
         ");
         assert_eq!(document["info"]["title"], "wattune");

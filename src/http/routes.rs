@@ -41,6 +41,8 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(jobs::show, jobs::end))
         .routes(routes!(jobs::progress))
         .routes(routes!(jobs::renew_lease))
+        .routes(routes!(jobs::begin))
+        .routes(routes!(jobs::suspended))
         .routes(routes!(jobs::plan))
         .routes(routes!(jobs::profile))
         .routes(routes!(jobs::emissions))

@@ -5,8 +5,9 @@ use rusqlite::{Connection, Row, params};
 
 use super::connection::writing;
 use super::ledger::append_entry;
+use super::presence::Presence;
 use super::{Store, StoreError, rows};
-use wattune_core::domain::{Activity, JobId, JobSpec, ProgressSource, Work};
+use wattune_core::domain::{Activity, JobId, JobKey, JobSpec, ProgressSource, Work};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, JobFacts};
 use wattune_core::profile::ProgressAccount;
@@ -55,6 +56,9 @@ pub struct StoredProgress {
     /// Summary of the job's reports, stored when the job ends; `None` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports: Option<ReportSummary>,
+    /// Presence of the job on its GPUs.
+    #[serde(default, skip_serializing_if = "Presence::is_usual")]
+    pub presence: Presence,
 }
 
 /// Summary of the progress reports that one run of the daemon received from a job. It serves to detect likely mistakes
@@ -132,6 +136,14 @@ impl Store {
         let id = id.clone();
         let sql = "SELECT * FROM jobs WHERE id = ?1";
         self.short_reads.run(move |db| rows::optional(db, sql, [id.as_str()], job)).await
+    }
+
+    /// Returns the last registered job with this key, running or ended; `None` if there is none.
+    pub async fn job_by_key(&self, key: &JobKey) -> Result<Option<StoredJob>, StoreError> {
+        let key = key.clone();
+        let sql =
+            "SELECT * FROM jobs WHERE json_extract(spec, '$.offers.key') = ?1 ORDER BY registered_us DESC LIMIT 1";
+        self.short_reads.run(move |db| rows::optional(db, sql, [key.as_str()], job)).await
     }
 
     /// Stores a new job, or the current state of a stored job. The registration and the end of a job also become ledger

@@ -47,6 +47,7 @@ const MIGRATIONS: &[Migration] = migrations![
     12 "0012_open.sql",
     13 "0013_estimated.sql",
     14 "0014_open_block.sql",
+    15 "0015_presence.sql",
 ];
 
 pub(super) const fn latest() -> i64 {

@@ -20,6 +20,7 @@ mod jobs;
 mod ledger;
 mod migrate;
 mod open;
+mod presence;
 mod profiles;
 mod recurring;
 mod rows;
@@ -32,6 +33,7 @@ pub use ledger::{
     Checkpoint, CorrectionError, CorrectionRequest, CorrectionResult, LastSeen, LedgerPage, LedgerRow,
     OpenIntervalRecord, RecoveredState, SettledTotal,
 };
+pub use presence::{Absence, LearnedTime, Presence};
 pub use recurring::{Created, FullRuns, ListedRecurring, Page, StoredRecurring};
 pub use wattune_core::ledger::due::DueReason;
 pub use wattune_core::ledger::hour::SettlementInput;

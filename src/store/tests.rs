@@ -44,6 +44,7 @@ fn job() -> StoredJob {
         priority: 0,
         tags: [("team".to_owned(), "vision".to_owned())].into(),
         processes: None,
+        offers: Default::default(),
     };
     let last = LastReport { samples: 0.1 + 0.2, at_s: Some(12.5), received: at(7) };
     let progress = StoredProgress { last: Some(last), started_at: Some(at(3)), ..StoredProgress::default() };

@@ -72,6 +72,7 @@ pub(super) fn stored(id: &str, name: &str, team: Option<&str>, from: f64, to: Op
         priority: 0,
         tags,
         processes: None,
+        offers: Default::default(),
     };
     let account = ProgressAccount {
         samples: Samples::new(2e6),

@@ -86,5 +86,6 @@ pub(crate) fn job(name: &str, max_slowdown: f64) -> NewJob {
         tags: BTreeMap::new(),
         processes: None,
         replaces: None,
+        offers: Default::default(),
     }
 }

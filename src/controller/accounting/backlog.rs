@@ -106,11 +106,15 @@ impl Downtime {
 pub(crate) async fn ended_since(store: &Store, points: &[Checkpoint]) -> Result<Vec<EndedOccupancy>, StoreError> {
     let ended = store.ended_jobs(RECALLED).await?;
     let gone = |job: &StoredJob| {
-        let until = job.ended.as_ref().map(|(at, _)| *at)?;
+        let until = job.ended.as_ref().map(|(at, _)| *at).filter(|_| !job.progress.presence.is_absent())?;
         let is_missed = |point: &Checkpoint| {
             job.spec.gpus.iter().any(|gpu| DeviceId::from(gpu) == point.device) && until - point.at >= SHORTEST_SPAN
         };
-        let span = OccupancySpan { job: job.id.clone(), from: job.registered_at, until: Some(until) };
+        let span = OccupancySpan {
+            job: job.id.clone(),
+            from: job.progress.presence.present_since.unwrap_or(job.registered_at),
+            until: Some(until),
+        };
         points.iter().any(is_missed).then(|| EndedOccupancy { gpus: job.spec.gpus.clone(), span })
     };
     Ok(ended.iter().filter_map(gone).collect())

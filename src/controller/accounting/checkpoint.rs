@@ -80,8 +80,8 @@ impl Accounting {
     /// Returns the progress of jobs that have reported since the last checkpoint, at most [`MOST_REPORTS`] of them.
     fn changed_progress(&self, node: &Node<'_>) -> Vec<(JobId, StoredProgress)> {
         let reports = &self.backlog.last_checkpoint.reports;
-        let steered = node.jobs.iter().filter(|job| job.spec.control);
-        let all = steered.chain(node.jobs.iter().filter(|job| !job.spec.control));
+        let steered = node.jobs.iter().filter(|job| job.controls());
+        let all = steered.chain(node.jobs.iter().filter(|job| !job.controls()));
         let unkept = all.filter(|job| job.progress.last.as_ref() != reports.get(&job.id));
         unkept.take(MOST_REPORTS).map(|job| (job.id.clone(), job.progress)).collect()
     }

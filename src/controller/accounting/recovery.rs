@@ -123,7 +123,7 @@ impl Accounting {
     /// of the energy that these counters will show belongs to the job.
     pub(crate) fn record_ended(&mut self, node: &mut Node<'_>, job: &Job) {
         let now = node.now().utc;
-        for gpu in &job.spec.gpus {
+        for gpu in job.spec.gpus.iter().filter(|_| !job.is_absent()) {
             let device = DeviceId::from(gpu);
             let Some(point) = self.backlog.recovered.iter().find(|point| point.device == device) else { continue };
             let spans = self.spans_of(node, job, point.at).into_iter();
@@ -134,7 +134,7 @@ impl Accounting {
 
     /// Returns the times of jobs on a GPU from `since`, when an earlier daemon last read the GPU, until now.
     pub(crate) fn occupancy_of(&self, node: &Node<'_>, gpu: &GpuId, since: DateTime<Utc>) -> Vec<OccupancySpan> {
-        let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(gpu));
+        let going_on = node.jobs.iter().filter(|job| job.spec.gpus.contains(gpu) && !job.is_absent());
         let ended = self
             .backlog
             .ended_occupancy
@@ -152,13 +152,15 @@ impl Accounting {
     /// report, or still lasts.
     fn spans_of(&self, node: &Node<'_>, job: &Job, since: DateTime<Utc>) -> Vec<OccupancySpan> {
         let span = |from, until| OccupancySpan { job: job.id.clone(), from, until };
-        let Some(heard) = self.backlog.last_reports.get(&job.id) else { return vec![span(job.registered_at, None)] };
+        // A job that was held or suspended is on its GPUs only since its last start.
+        let present_since = job.progress.presence.present_since.unwrap_or(job.registered_at);
+        let Some(heard) = self.backlog.last_reports.get(&job.id) else { return vec![span(present_since, None)] };
         let away = self.backlog.away.as_ref();
         let was_there = away.filter(|away| away.last_seen.leases.contains_key(&job.id));
         // If the wall clock was set back, a job's registration may seem later than it was.
         let from = match was_there {
-            Some(away) if job.registered_at > away.last_seen.at => since.min(job.registered_at),
-            _ => job.registered_at,
+            Some(away) if present_since > away.last_seen.at => since.min(present_since),
+            _ => present_since,
         };
         let goes_on = match away {
             // Its processes have outlived the time without a daemon.

@@ -245,7 +245,8 @@ pub(crate) fn owner<'a>(
     sighting: &Sighting,
 ) -> Option<JobId> {
     let is_found = |job: &Job| matches!(job.spec.processes, Some(Processes::Found(_)));
-    let holders: Vec<&Job> = jobs.filter(|job| job.spec.gpus.contains(&candidate.gpu) && !is_found(job)).collect();
+    let holders: Vec<&Job> =
+        jobs.filter(|job| job.spec.gpus.contains(&candidate.gpu) && !is_found(job) && !job.is_absent()).collect();
     let lineage = std::iter::once(&candidate.pid).chain(&sighting.ancestors);
     let counted = lineage.filter_map(|pid| owners.get(pid)).find_map(|id| holders.iter().find(|job| job.id == *id));
     let by_slurm = || {

@@ -46,6 +46,7 @@ fn job(name: &str, gpus: &[u32], processes: Option<Processes>, tags: BTreeMap<St
         priority: 0,
         tags,
         processes,
+        offers: Default::default(),
     };
     Job::new(id(name), spec, Vec::new(), None, StoredProgress::default(), now.utc, now)
 }

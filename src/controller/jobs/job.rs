@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::choice::StartChoice;
 use super::reports::ReceivedReports;
 use super::setback::Setback;
 use crate::controller::accounting::HourlyEmissions;
@@ -33,6 +34,10 @@ pub enum Phase {
     Paused,
     /// The daemon records the job's energy and leaves its limits alone.
     Observing,
+    /// The job waits for its start and holds no GPU.
+    Held,
+    /// The job has saved a checkpoint, has exited and has given its GPUs back; the daemon says when it is to go on.
+    Suspended,
 }
 
 /// GPUs of one job that are of the same GPU model and get the same limit.
@@ -134,6 +139,8 @@ pub(crate) struct Job {
     /// Just-in-time profiler; `None` while a GPU reports no limits.
     pub(crate) profiler: Option<Profiler>,
     pub(crate) plan: Option<Plan>,
+    /// Start chosen for a held job, or with which it began; `None` before the first choice.
+    pub(crate) start: Option<StartChoice>,
     /// Reason why there is no plan although the profile is complete.
     pub(crate) unplannable: Option<String>,
     /// Recent panics of the planner on this job, and the time of the next attempt; `None` if the last attempt ended
@@ -204,6 +211,7 @@ impl Job {
             progress: stored,
             profiler: None,
             plan: None,
+            start: None,
             unplannable: None,
             setback: None,
             planned_out_of_band_cap: None,
@@ -301,6 +309,11 @@ impl Job {
     /// the throughput of the setting in force.
     pub(crate) fn progress_now(&self, now: Now) -> (Samples, Seconds) {
         let account = self.progress.account;
+        if let Some(idle) = self.absent_time(now) {
+            let lost = self.reference().map_or(Seconds::ZERO, |reference| account.lost().time(reference));
+            let trained = self.reference().map_or(account.active, |reference| account.samples / reference);
+            return (account.samples, trained + lost + idle);
+        }
         let since = self.last_report_at.map_or(Seconds::ZERO, |h| now.monotonic.since(h)).min(self.spec.lease);
         let idle = self.idling.since_report.min(since);
         let (rate, training) = match self.throughput_now() {
@@ -317,7 +330,9 @@ impl Job {
     pub(crate) fn wanted(&self, gpu: &GpuId, now: Now) -> Option<SetPoint> {
         let group = self.groups.iter().position(|g| g.members.contains(gpu))?;
         let setting = match self.phase {
-            Phase::Waiting | Phase::Observing => return None,
+            Phase::Waiting | Phase::Observing | Phase::Held | Phase::Suspended => return None,
+            // The original limits hold while the job saves its checkpoint.
+            _ if self.is_asked_to_suspend() => return None,
             Phase::Profiling => self.profiler.as_ref()?.wanted()?,
             Phase::Planned | Phase::Paused => {
                 self.plan.as_ref()?.segment_at(now.utc)?;
@@ -330,6 +345,10 @@ impl Job {
     /// Sets the job's phase and the reason for it. `hindrance` is the reason why the job's GPUs cannot be controlled,
     /// if there is one.
     pub(crate) fn choose_phase(&mut self, hindrance: Option<String>) {
+        if let Some(absent) = self.absent_phase() {
+            (self.phase, self.reason) = absent;
+            return;
+        }
         let finished = self.remaining().is_some_and(|left| left <= Samples::ZERO);
         let (phase, reason) = match (&hindrance, &self.profiler) {
             (Some(why), _) => (Phase::Observing, why.clone()),

@@ -1,9 +1,11 @@
 //! Owns the jobs that have not ended: registration, leases, progress, phases and warnings.
 
+mod choice;
 mod equipment;
 pub(super) mod found;
 mod job;
 mod pacing;
+mod presence;
 mod progress;
 mod reports;
 mod setback;
@@ -13,6 +15,8 @@ mod warnings;
 
 use std::collections::BTreeMap;
 
+pub use choice::{BeginReason, Wanted};
+pub(super) use choice::{ExpectedSaving, StartChoice};
 pub use job::Phase;
 pub(super) use job::{Group, Job, SweepCeiling};
 pub use progress::ProgressReport;
@@ -156,8 +160,8 @@ impl Jobs {
         }
         let mut silent: Vec<&Job> = self.iter().filter(|job| job.lease_expired(now)).collect();
         // Jobs with limits to restore come first; others are ended in portions, because requests wait meanwhile.
-        silent.sort_by_key(|job| !job.spec.control);
-        let guests = silent.iter().filter(|job| !job.spec.control).count();
+        silent.sort_by_key(|job| !job.controls());
+        let guests = silent.iter().filter(|job| !job.controls()).count();
         silent.truncate(silent.len() - guests.saturating_sub(GUESTS_ENDED_AT_ONCE));
         silent.into_iter().map(|job| job.id.clone()).collect()
     }
@@ -211,6 +215,7 @@ mod tests {
             priority: 0,
             tags: BTreeMap::new(),
             processes: None,
+            offers: Default::default(),
         };
         let mut jobs = Jobs::new(at(100.0), None);
         let stored = StoredProgress::default();

@@ -10,14 +10,16 @@ impl Job {
     /// Applies the set point and the activity of the plan's current segment, within the limits `pace` on how often and
     /// how fast set points change.
     pub(crate) fn follow_plan(&mut self, now: Now, pace: &SwitchingLimits) {
-        if self.phase == Phase::Waiting {
-            return; // it has not reported
+        if matches!(self.phase, Phase::Waiting | Phase::Held | Phase::Suspended) {
+            return; // it has not reported, or is not on its GPUs
         }
         let (samples, _) = self.progress_now(now);
         let profile = self.profile();
         let plan = self.plan.as_ref().filter(|_| self.phase == Phase::Planned);
         self.applied =
             plan.and_then(|plan| next_set_point(self.applied.as_ref(), plan, profile, samples, now.utc, pace));
+        let pauses = self.applied.as_ref().is_some_and(|applied| applied.activity == JobActivity::Paused);
+        self.ask_to_suspend(pauses, now);
         let present = self.activity();
         let activity = match present {
             JobActivity::Paused => Activity::PausedSince(now.utc),
@@ -27,7 +29,7 @@ impl Job {
         let before = self.progress.activity.as_ref().map(kind);
         // No activity is recorded for a job that never paused: such a job has been running since its start.
         let began = before.is_none() && present != JobActivity::Paused;
-        if self.spec.objective.pausable.is_some() && !began && before != Some(kind(&activity)) {
+        if self.planned_objective().pausable.is_some() && !began && before != Some(kind(&activity)) {
             self.progress.activity = Some(activity);
             self.unsaved = true;
         }
@@ -35,8 +37,21 @@ impl Job {
             self.phase = Phase::Paused;
         }
     }
+
+    /// Returns the activity that the daemon assumes of the job now. A job that offers to be suspended trains until it
+    /// has suspended, and after its resumption restarts until it makes progress again.
     pub(crate) fn activity(&self) -> JobActivity {
-        self.applied.as_ref().map_or(JobActivity::Training, |applied| applied.activity)
+        let presence = &self.progress.presence;
+        if presence.suspended_since().is_some() {
+            return JobActivity::Paused;
+        }
+        if presence.restarted_at.is_some() {
+            return JobActivity::Resuming;
+        }
+        match self.applied.as_ref().map(|applied| applied.activity) {
+            Some(_) if self.suspend_offer().is_some() => JobActivity::Training,
+            planned => planned.unwrap_or(JobActivity::Training),
+        }
     }
 
     /// Returns the time at which the job is to resume, if it is paused now.

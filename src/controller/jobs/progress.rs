@@ -42,6 +42,9 @@ impl ProgressReport {
 impl Job {
     /// Passes the readings of the job's GPUs to its profiler and its detector of pauses.
     pub(in crate::controller) fn observe(&mut self, gpus: &Gpus, now: Now) {
+        if self.is_absent() {
+            return self.observe_absence(now);
+        }
         let (setting, reasons) = self.in_force(gpus);
         let energy: Vec<Joules> = self.groups.iter().map(|g| group_energy(&g.members, gpus, now)).collect();
         let at = now.monotonic;
@@ -56,6 +59,23 @@ impl Job {
             // Readings during a pause do not measure a set point.
             let (unusable, capped) = (reasons.invalidate_profile() || idle, reasons.any_of(EventReasons::SW_POWER_CAP));
             profiler.observe(GpuSnapshot { at, setting, unusable, capped, energy });
+        }
+    }
+
+    /// Counts the time of a job that is not on its GPUs; what these GPUs do meanwhile is not the job's.
+    fn observe_absence(&mut self, now: Now) {
+        self.setting = None;
+        self.count_idle_time(now.monotonic);
+        self.stalls.observe(now.monotonic, None, None, true);
+        if let Some(profiler) = &mut self.profiler {
+            let nothing = GpuSnapshot {
+                at: now.monotonic,
+                setting: None,
+                unusable: true,
+                capped: false,
+                energy: vec![Joules::ZERO; self.groups.len()],
+            };
+            profiler.observe(nothing);
         }
     }
 
@@ -112,7 +132,13 @@ impl Job {
             let why = format!("is {:e}; it counts seconds, at most {:e}{hint}", at.get(), LATEST_AT.get());
             return invalid("at_s", why);
         }
+        let mut report = report;
         if let Some(last) = self.progress.last {
+            // A job that was suspended goes on from its checkpoint, and does some of its work again.
+            let is_redone = self.progress.presence.restarted_at.is_some() && report.samples.get() <= last.samples;
+            if is_redone {
+                report.samples = Samples::new(last.samples);
+            }
             if report.samples.get() < last.samples {
                 let why = format!(
                     "is {}, less than the {} reported before; it is the cumulative count of this run, not that of a step or an \
@@ -152,6 +178,9 @@ impl Job {
             };
             let done = report.samples - Samples::new(last.samples);
             self.account_for(span, done);
+            if done > Samples::ZERO {
+                self.note_restarted(now);
+            }
         } else {
             self.progress.first_samples = report.samples.get();
             self.progress.started_at = Some(now.utc);

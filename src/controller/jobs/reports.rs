@@ -218,6 +218,7 @@ mod tests {
             priority: 0,
             tags: BTreeMap::new(),
             processes: None,
+            offers: Default::default(),
         }
     }
 

@@ -101,7 +101,7 @@ impl Job {
 
     /// Returns the slowdown over all work done; `None` if wattune did not control the job or measured no reference.
     pub(super) fn final_slowdown(&self) -> Option<f64> {
-        self.slowdown_over(self.progress.account.samples / self.reference()?).filter(|_| self.spec.control)
+        self.slowdown_over(self.progress.account.samples / self.reference()?).filter(|_| self.controls())
     }
 
     /// Returns the time that the job has lost to lower limits, as a fraction of `time`, which is the time that some

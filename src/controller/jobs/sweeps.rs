@@ -47,7 +47,7 @@ impl Snapshot<'_> {
             let (ceilings, sweep_ceiling) = self.ceilings_of(job, &schedule)?;
             Some(SweepFit { job: job.id.clone(), ceilings, sweep_ceiling })
         };
-        self.jobs.iter().filter(|job| job.spec.control).filter_map(fit).collect()
+        self.jobs.iter().filter(|job| job.controls() && !job.is_absent()).filter_map(fit).collect()
     }
 
     /// Returns the ceilings of a job's sweep and the effect of the cap; `None` if the job has no profiler.

@@ -24,6 +24,7 @@ impl Job {
         }
         warnings.extend(self.sweep_ceiling.describe());
         warnings.extend(self.describe_setback());
+        warnings.extend(self.presence_warnings());
         warnings.extend(self.likely_mistakes());
         warnings
     }

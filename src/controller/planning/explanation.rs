@@ -67,7 +67,7 @@ impl CapReduction {
     /// Returns the reduction to the lowest limit, among those of the job's GPUs whose limits the cap reduces; `None` if
     /// the cap reduces none of them.
     pub(super) fn of(job: &Job, grants: &LimitGrants, demand: &Demand<'_>, cap: &Cap) -> Option<Self> {
-        let cut = job.spec.gpus.iter().filter_map(|gpu| {
+        let cut = job.spec.gpus.iter().filter(|_| !job.is_absent()).filter_map(|gpu| {
             let (request, grant) = grants.of(gpu)?;
             let is_cut = demand.set_point(gpu).is_some() && grant.limit < request.wanted;
             is_cut.then_some((grant.limit, request.wanted))

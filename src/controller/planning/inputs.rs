@@ -75,7 +75,7 @@ impl Job {
             id: self.id.clone(),
             now: now.utc,
             horizon: outlook.slots.clone(),
-            objective: self.spec.objective,
+            objective: self.planned_objective(),
             work,
             progress: Progress {
                 samples,
@@ -104,7 +104,8 @@ impl Job {
     /// Returns the lowest out-of-band cap (power limit set from outside the host) on the job's GPUs; `None` if no such
     /// cap is known.
     pub(super) fn out_of_band_cap(&self, gpus: &Gpus) -> Option<PowerLimit> {
-        self.spec.gpus.iter().filter_map(|id| gpus.get(id)?.out_of_band_cap()).min()
+        let gpu_ids = self.spec.gpus.iter().filter(|_| !self.is_absent());
+        gpu_ids.filter_map(|id| gpus.get(id)?.out_of_band_cap()).min()
     }
 }
 
@@ -121,6 +122,12 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<S
     }
     if matches!(job.spec.processes, Some(Processes::Found(_))) {
         return Some("found by its processes: its energy is recorded, its limits are not controlled".into());
+    }
+    if job.progress.presence.is_guest {
+        return Some(
+            "another job controlled one of its GPUs when it began: its energy is recorded, its limits are not controlled"
+                .into(),
+        );
     }
     if !job.spec.control {
         return Some(
@@ -146,7 +153,7 @@ fn horizon_end(job: &Job, window: Seconds, now: Now) -> DateTime<Utc> {
         _ => window,
     };
     // A pausable job may use all the time that its deadline or its allowed slowdown leaves.
-    let Objective { pausable, deadline, max_slowdown, .. } = job.spec.objective;
+    let Objective { pausable, deadline, max_slowdown, .. } = job.planned_objective();
     let needed = needed * (1.0 + pausable.and(max_slowdown).unwrap_or(0.0));
     let until_deadline = pausable.and(deadline).map_or(TimeDelta::zero(), |at| at - now.utc);
     now.utc + needed.to_delta().max(until_deadline).clamp(TimeDelta::hours(1), FURTHEST)

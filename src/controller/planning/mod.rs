@@ -6,6 +6,7 @@ mod reasons;
 mod replan;
 mod search;
 mod shared_budget;
+mod starts;
 
 pub use replan::ReplanReason;
 
@@ -17,6 +18,7 @@ use explanation::CapReduction;
 use inputs::{hindrance, inputs};
 use search::{NoPlan, PlanBatch, Search};
 use shared_budget::SharedBudget;
+use starts::Starts;
 use wattune_core::domain::JobId;
 use wattune_core::plan::{Settings as PlanSettings, SwitchingLimits};
 use wattune_core::time::Now;
@@ -35,17 +37,28 @@ pub(super) struct Planner {
     joint_failure: Option<String>,
     /// Duration of the last search.
     took: Option<Seconds>,
+    /// Choice of the starts of held jobs.
+    starts: Starts,
 }
 
 impl Planner {
     /// Returns a planner without plans.
     pub(super) fn new(settings: PlanSettings) -> Self {
-        Self { settings, search: None, shared_budget: None, broken: Vec::new(), joint_failure: None, took: None }
+        Self {
+            settings,
+            search: None,
+            shared_budget: None,
+            broken: Vec::new(),
+            joint_failure: None,
+            took: None,
+            starts: Starts::default(),
+        }
     }
 
     /// Updates the phase of each job and plans every job that has a reason to be planned. A search that takes longer
     /// than the settings allow is asked to stop; current plans stay in force until the search has ended.
     pub(super) async fn plan(&mut self, node: &mut Node<'_>, budget: &BudgetAccount, now: Now) {
+        self.starts.plan(node, now).await;
         if self.search.as_ref().is_some_and(Search::is_finished) {
             self.await_plans(node, budget, Seconds::ZERO).await;
         }
@@ -66,6 +79,11 @@ impl Planner {
         if node.settings.solve_limit_s > Seconds::ZERO {
             self.await_plans(node, budget, node.settings.solve_limit_s).await;
         }
+    }
+
+    /// Requests that the starts of held jobs are chosen again, because a forecast or the jobs on the GPUs changed.
+    pub(super) fn rethink_starts(&mut self) {
+        self.starts.rethink();
     }
 
     /// Updates one job's phase after its report. Returns whether planning is due now; usually it is not, because a
@@ -132,7 +150,7 @@ impl Planner {
     /// Updates a job's phase and detects reasons to plan the job anew.
     fn update_phase(&self, id: &JobId, node: &mut Node<'_>, now: Now) {
         let Some(job) = node.jobs.get_mut(id) else { return };
-        if job.slot_ended(now) {
+        if job.slot_ended(now) && !job.is_absent() {
             // An out-of-band cap is visible only below the requested limit, so it may have lifted unseen. Each slot is
             // first planned without the cap, and planned again if the cap then shows that it still holds.
             for gpu in &job.spec.gpus {

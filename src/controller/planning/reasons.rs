@@ -61,6 +61,6 @@ impl Job {
 
     /// Returns whether the job is to be planned now. A job is not planned while it is profiled, only afterwards.
     pub(super) fn is_due(&self, now: Now) -> bool {
-        self.replan.is_some() && self.is_profiled() && !self.rests_from_planning(now)
+        self.replan.is_some() && self.is_profiled() && !self.is_held() && !self.rests_from_planning(now)
     }
 }

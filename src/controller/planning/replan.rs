@@ -29,6 +29,8 @@ pub enum ReplanReason {
     OutOfBandCap,
     /// The node's cap leaves the job more or less power, or the carbon budget leaves it more or less emissions.
     OtherShare,
+    /// The job begins, goes on after a suspension, or no longer offers to be suspended.
+    Resumed,
     /// A GPU became usable again.
     GpuReturned,
     /// An external writer set a GPU's limit.
@@ -64,6 +66,7 @@ impl fmt::Display for ReplanReason {
             Self::OffThePlan => "progress differs from the plan",
             Self::OutOfBandCap => "an out-of-band cap began, changed or lifted",
             Self::OtherShare => "the node's cap or carbon budget leaves the job more or less",
+            Self::Resumed => "the job begins or goes on",
             Self::GpuReturned => "a GPU became usable again",
             Self::GpuTakenOver => "an external writer set a GPU's limit",
             Self::SetByHand => "a manual override began",

@@ -130,5 +130,6 @@ impl SharedBudget {
 /// cap.
 fn is_member(job: &Job, observes: bool) -> bool {
     let follows = !matches!(job.phase, Phase::Waiting | Phase::Profiling | Phase::Observing);
-    job.is_profiled() && (follows || (observes && job.spec.control))
+    let is_present = !job.is_absent();
+    job.is_profiled() && is_present && (follows || (observes && job.controls()))
 }

@@ -4,6 +4,9 @@ use crate::controller::view::AccountView;
 use crate::controller::{ControlError, Controller};
 use wattune_core::domain::JobId;
 
+/// Reason for the end of a job whose lease expired.
+pub(super) const LAPSED: &str = "lease expired";
+
 impl Controller {
     /// Ends a job: restores the original limits of its GPUs, closes the ledger's intervals of the job, and returns its
     /// account.
@@ -20,23 +23,16 @@ impl Controller {
     pub(crate) async fn end_silent_jobs(&mut self) {
         for id in self.jobs.silent(self.now(), self.tick_period()) {
             tracing::warn!(job.id = %id, "lease of job {id} expired without a report; ending the job and restoring its GPUs' original limits");
-            self.end_job(&id, "lease expired").await;
+            self.end_job(&id, LAPSED).await;
         }
     }
 
     pub(super) async fn end_job(&mut self, id: &JobId, reason: &str) {
         let Some(job) = self.jobs.get(id) else { return };
-        let gpus = job.spec.gpus.clone();
-        if job.spec.processes.is_some() {
-            self.accounting.unfollow(&mut node!(self), id).await;
+        if job.is_held() || !job.is_absent() {
+            self.planner.rethink_starts();
         }
-        self.accounting.store_profile(&mut node!(self), id).await;
-        for gpu in &gpus {
-            self.accounting.split_interval_of(&mut node!(self), gpu, true);
-            if let Some(gpu) = self.gpus.get_mut(gpu) {
-                gpu.release(id);
-            }
-        }
+        self.leave_gpus(id).await;
         let Some(job) = self.jobs.remove(id) else { return };
         self.accounting.record_ended(&mut node!(self), &job);
         let ended = job.stored(Some((self.now().utc, reason.to_owned())));

@@ -3,7 +3,7 @@
 use crate::controller::Controller;
 use crate::controller::jobs::found::{Scene, Step, owner};
 use crate::store::{StoredJob, StoredProgress};
-use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Process, Processes, Work};
+use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Offers, Process, Processes, Work};
 use wattune_core::identity::Labels;
 use wattune_core::units::Seconds;
 
@@ -62,6 +62,7 @@ impl Controller {
             priority: 0,
             tags,
             processes: Some(Processes::Found(processes)),
+            offers: Offers::default(),
         };
         let Ok(spec) = spec.check() else { return };
         if self.refuse_too_many(&spec).is_err() {

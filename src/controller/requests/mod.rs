@@ -1,6 +1,7 @@
 //! Requests to the controller, one file for each kind of request, and the caller of a request.
 
 mod account;
+mod begin;
 mod demand_response;
 mod end;
 mod found;
@@ -9,7 +10,7 @@ mod progress;
 mod read;
 mod register;
 
-pub use register::NewJob;
+pub use register::{NewJob, NewOffers, NewStart, StartBy};
 
 use std::fmt;
 

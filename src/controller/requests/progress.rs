@@ -9,9 +9,15 @@ impl Controller {
     /// Records a job's progress report and renews its lease.
     ///
     /// # Errors
-    /// If there is no such job, or the report is invalid or contradicts the previous one.
+    /// If there is no such job, it is held or suspended, or the report is invalid or contradicts the previous one.
     pub async fn progress(&mut self, id: &JobId, report: ProgressReport) -> Result<ProgressView, ControlError> {
         let Some(job) = self.jobs.get_mut(id) else { return Err(self.snapshot().no_such_job(id).await) };
+        if job.is_absent() {
+            let state = if job.is_held() { "is held and has not begun" } else { "is suspended" };
+            return Err(ControlError::Conflict(format!(
+                "job {id} {state}, so it makes no progress; POST /v1/jobs/{id}/begin says that it runs"
+            )));
+        }
         // The GPUs are read now, so that their energy covers the same time as the report.
         self.gpus.refresh(&job.spec.gpus);
         let now = self.clock.now();

@@ -2,13 +2,23 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
+
+use super::end::LAPSED;
 use crate::controller::gpus::GpuRef;
 use crate::controller::jobs::Job;
 use crate::controller::view::JobView;
 use crate::controller::{ControlError, Controller};
-use crate::store::{StoredJob, StoredProgress};
-use wattune_core::domain::{GpuId, InvalidJob, JobId, JobName, JobSpec, Objective, ProcessSelector, Work};
-use wattune_core::units::Seconds;
+use crate::store::{Absence, Presence, StoredJob, StoredProgress};
+use wattune_core::domain::{
+    Continuation, Forecast, GpuId, InvalidJob, JobId, JobKey, JobName, JobSpec, Objective, Offers, ProcessSelector,
+    StartOffer, SuspendOffer, Work,
+};
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::presence_entries::{START_RULE, StartRequest};
+use wattune_core::ledger::savings_entries::ForecastId;
+use wattune_core::time::later;
+use wattune_core::units::{Samples, Seconds, Watts};
 
 /// Request to register a job.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +45,72 @@ pub struct NewJob {
     pub processes: Option<ProcessSelector>,
     /// Open job that this one replaces; it ends when this one is registered.
     pub replaces: Option<JobId>,
+    /// Freedom that the job offers.
+    pub offers: NewOffers,
+}
+
+/// Freedom that a job offers at its registration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NewOffers {
+    /// Key by which a job that has lost its lease is taken up again.
+    pub key: Option<JobKey>,
+    /// Offer to be held until a start that the daemon chooses.
+    pub start: Option<NewStart>,
+    /// Offer to be suspended.
+    pub suspend: Option<SuspendOffer>,
+}
+
+/// Offer to be held until a start that the daemon chooses.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NewStart {
+    /// Bound of the start.
+    pub by: StartBy,
+    /// Expected duration at the original limits; absent if the stored profile determines it.
+    pub duration: Option<Seconds>,
+    /// Expected power of the job's GPUs together; absent if the stored profile determines it.
+    pub power: Option<Watts>,
+    /// Minimum expected saving for which the job waits, as a fraction.
+    pub min_gain: Option<f64>,
+    /// Maximum probability with which waiting may lose.
+    pub max_loss_probability: Option<f64>,
+    /// Power of the job's GPUs together while they are reserved for it before its start.
+    pub idle_power: Watts,
+}
+
+/// Bound of a job's start.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum StartBy {
+    /// Longest time from the request to the start.
+    Within(Seconds),
+    /// Latest start.
+    At(DateTime<Utc>),
+}
+
+impl NewOffers {
+    /// Returns the offers of a job that is asked for now. A job that takes an earlier one up keeps that job's latest
+    /// start.
+    fn at(self, now: DateTime<Utc>, earlier: Option<&StoredJob>) -> Offers {
+        let inherited = earlier.and_then(|earlier| earlier.spec.offers.start.map(|start| start.latest));
+        let start = self.start.map(|new| StartOffer {
+            latest: inherited.unwrap_or(match new.by {
+                StartBy::Within(span) => later(now, span.to_delta()),
+                StartBy::At(at) => at,
+            }),
+            duration: new.duration,
+            power: new.power,
+            min_gain: new.min_gain,
+            max_loss_probability: new.max_loss_probability,
+            idle_power: new.idle_power,
+        });
+        let continues = earlier.map(|earlier| {
+            let before = earlier.spec.offers.continues.as_ref();
+            let done =
+                earlier.progress.last.map_or(before.map_or(Samples::ZERO, |b| b.done), |l| Samples::new(l.samples));
+            let asked_at = before.map_or(earlier.registered_at, |before| before.asked_at);
+            Continuation { job: earlier.id.clone(), asked_at, done }
+        });
+        Offers { key: self.key, start, suspend: self.suspend, continues }
+    }
 }
 
 impl Controller {
@@ -49,6 +125,7 @@ impl Controller {
             return Err(self.snapshot().no_such_job(other).await);
         }
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
+        let earlier = self.earlier_of(new.offers.key.as_ref(), new.replaces.as_ref()).await?;
         let spec = JobSpec {
             name: new.name,
             gpus,
@@ -60,6 +137,7 @@ impl Controller {
             priority: new.priority,
             tags: new.tags,
             processes: None,
+            offers: new.offers.at(self.now().utc, earlier.as_ref()),
         };
         let mut spec = spec.check()?;
         if spec.objective.price_weight > 0.0 && self.signal.price().is_none() {
@@ -68,7 +146,8 @@ impl Controller {
             let field = "objective.price_weight";
             return Err(ControlError::Invalid(InvalidJob { field, why: why.into() }));
         }
-        if spec.control {
+        let is_held = spec.offers.start.is_some();
+        if spec.control && !is_held {
             self.refuse_controlled_gpus(&spec, new.replaces.as_ref())?;
         }
         if new.replaces.is_none() {
@@ -80,19 +159,90 @@ impl Controller {
             spec.tags.entry("joins".to_owned()).or_insert(joins);
         }
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
-        let (progress, registered_at) = (StoredProgress::default(), self.now().utc);
+        let registered_at = self.now().utc;
+        let absence = is_held.then_some(Absence::HeldSince(registered_at));
+        let progress =
+            StoredProgress { presence: Presence { absence, ..Presence::default() }, ..StoredProgress::default() };
         let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None };
         let job = self.snapshot().make_job(&stored).await?;
+        refuse_unknown_run(&job)?;
         self.store.save_job(&stored).await?;
         if let Some(other) = &new.replaces {
             self.end_job(other, &format!("replaced by job {id}")).await;
         }
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
-        self.admit(job).await;
+        self.record_request(&job).await;
+        match is_held {
+            true => self.jobs.add(job),
+            false => self.admit(job).await,
+        }
         // Jobs found by these processes end now.
         self.discover().await;
-        self.plan_one(&id).await;
+        self.planner.rethink_starts();
+        match is_held {
+            true => drop(self.plan().await),
+            false => drop(self.plan_one(&id).await),
+        }
         self.job(&id).await
+    }
+
+    /// Returns the job with this key that a new one takes up: the last one, unless its owner ended it while it ran.
+    async fn earlier_of(
+        &self,
+        key: Option<&JobKey>,
+        replaces: Option<&JobId>,
+    ) -> Result<Option<StoredJob>, ControlError> {
+        let Some(key) = key else { return Ok(None) };
+        let has_key = |job: &&Job| job.spec.offers.key.as_ref() == Some(key) && Some(&job.id) != replaces;
+        if let Some(open) = self.jobs.iter().find(has_key) {
+            return Err(ControlError::KeyTaken(format!(
+                "key {:?} belongs to the open job {} ({}); end that job first, replace it with \"replaces\": \"{}\", or choose \
+                 another key",
+                key.as_str(),
+                open.id,
+                open.spec.name,
+                open.id
+            )));
+        }
+        // Its starter may know that the last one has died, and need not wait for the end of the lease.
+        let replaced =
+            replaces.and_then(|id| self.jobs.get(id)).filter(|job| job.spec.offers.key.as_ref() == Some(key));
+        if let Some(replaced) = replaced {
+            return Ok(Some(replaced.stored(None)));
+        }
+        let earlier = self.store.job_by_key(key).await?;
+        let now = self.now().utc;
+        // A scheduler ends a held or suspended job when it takes the job back to its queue.
+        let goes_on = |job: &StoredJob| {
+            let presence = &job.progress.presence;
+            let may_start = job.spec.offers.start.is_none_or(|start| start.latest > now);
+            let lapsed = job.ended.as_ref().is_some_and(|(_, why)| why == LAPSED);
+            lapsed || presence.suspended_since().is_some() || (presence.is_held() && may_start)
+        };
+        Ok(earlier.filter(goes_on))
+    }
+
+    /// Records in the ledger the reference "started when asked" of a job that offers a later start or suspensions, or
+    /// that takes an earlier job up.
+    async fn record_request(&mut self, job: &Job) {
+        if job.spec.offers.is_empty() {
+            return;
+        }
+        let (duration_s, power_w) = job.expected_run();
+        let id = |f: &Forecast| ForecastId { source: f.source.clone(), zone: f.zone.clone(), issued_at: f.issued_at };
+        let request = StartRequest {
+            at: self.now().utc,
+            job: job.id.clone(),
+            rule: START_RULE.into(),
+            asked_at: job.asked_at(),
+            done: job.done_before(),
+            latest_start: job.spec.offers.start.map(|start| start.latest),
+            duration_s,
+            power_w,
+            forecast: self.snapshot().signal.forecast().map(id),
+            continues: job.spec.offers.continues.as_ref().map(|earlier| earlier.job.clone()),
+        };
+        self.write_entry(Entry::StartRequest(Box::new(request))).await;
     }
 
     pub(super) fn refuse_too_many(&self, spec: &JobSpec) -> Result<(), ControlError> {
@@ -104,7 +254,8 @@ impl Controller {
             )));
         }
         let most = self.settings.most_jobs_per_gpu;
-        for gpu in spec.gpus.iter().filter_map(|id| self.gpus.get(id)) {
+        let is_held = spec.offers.start.is_some();
+        for gpu in spec.gpus.iter().filter(|_| !is_held).filter_map(|id| self.gpus.get(id)) {
             let open = gpu.holder_count();
             if open >= most as usize {
                 return Err(ControlError::TooMany(format!(
@@ -139,7 +290,7 @@ impl Controller {
         for gpu in &gpus {
             let is_split = self.accounting.split_interval_of(&mut node!(self), gpu, false);
             if let Some(gpu) = self.gpus.get_mut(gpu) {
-                gpu.admit(&id, job.spec.control, is_split);
+                gpu.admit(&id, job.controls(), is_split);
             }
         }
         self.jobs.add(job);
@@ -150,4 +301,17 @@ impl Controller {
             self.accounting.follow(&mut node!(self), &id, &processes).await;
         }
     }
+}
+
+/// Refuses a job that is to be held without a known duration.
+fn refuse_unknown_run(job: &Job) -> Result<(), ControlError> {
+    if job.spec.offers.start.is_none() || job.expected_run().0.is_some() {
+        return Ok(());
+    }
+    let why = format!(
+        "is needed: no run of {:?} with these GPUs and this batch size is profiled yet, or work.total_samples is unknown; \
+         give the expected duration in seconds",
+        job.spec.name.as_str()
+    );
+    Err(ControlError::Invalid(InvalidJob { field: "start.duration_s", why }))
 }

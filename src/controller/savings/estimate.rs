@@ -82,7 +82,7 @@ impl Estimate<'_> {
     /// Returns the references that a job is compared with, in a comparison whose saving is not estimated yet; or why
     /// there is none. `frozen` are the job's references as recorded in the ledger, oldest first.
     fn references(&self, frozen: &[Counterfactual], which: ReferenceKind) -> Result<ReferenceComparison, String> {
-        if !self.stored.spec.control {
+        if !self.stored.spec.control || self.stored.progress.presence.is_guest {
             return Err(NOT_CONTROLLED.into());
         }
         let Some((newest, earlier)) = frozen.split_last() else {
@@ -155,7 +155,7 @@ impl Estimate<'_> {
     /// the work is unknown.
     pub(crate) async fn completed_work(&self) -> Result<Result<SavingInput, String>, StoreError> {
         let stored = self.stored;
-        if !stored.spec.control {
+        if !stored.spec.control || stored.progress.presence.is_guest {
             return Ok(Err(NOT_CONTROLLED.into()));
         }
         let span = stored.progress.started_at.zip(stored.progress.last.map(|l| l.received));

@@ -35,7 +35,7 @@ impl ReferenceKind {
 pub(crate) fn due_references(jobs: &Jobs) -> Vec<JobId> {
     let is_due = |job: &&Job| {
         let restarts = job.profiler.as_ref().map(|p| p.restarts());
-        job.spec.control
+        job.controls()
             && job.plan.is_some()
             && job.is_profiled()
             && job.restarts_at_reference.is_none_or(|n| Some(n) < restarts)

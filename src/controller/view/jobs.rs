@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::states::{ProgressOrigin, SegmentActivity};
 use super::{IntervalView, SavingsView};
-use crate::controller::jobs::Phase;
+use crate::controller::jobs::{Phase, Wanted};
 use wattune_core::domain::Processes;
 
 /// State of a job, running or ended.
@@ -89,6 +89,19 @@ pub struct JobView {
     pub planned_carbon_at_max_g: Option<f64>,
     /// Time at which the job is to resume; absent unless the job is to pause now.
     pub resume_at: Option<DateTime<Utc>>,
+    /// Request of the daemon to the job's starter: to wait, to run the job, or to suspend it. Absent once the job has
+    /// ended.
+    pub wanted: Option<Wanted>,
+    /// Time of the next planned change of `wanted`; absent if none is planned.
+    pub until: Option<DateTime<Utc>>,
+    /// Key by which the job is taken up again after its lease has expired; absent without one.
+    pub key: Option<String>,
+    /// Earlier job with the same key, which this one takes up; absent if there is none.
+    pub continues: Option<String>,
+    /// Start of a job that offered to be held; absent for others.
+    pub start: Option<StartView>,
+    /// Suspensions of a job that offers them; absent for others.
+    pub suspend: Option<SuspendView>,
     /// Time of the job's end; absent while the job runs.
     pub ended_at: Option<DateTime<Utc>>,
     /// Reason for the job's end; absent while the job runs.
@@ -100,6 +113,46 @@ pub struct JobView {
     /// problems of the job's GPUs; likely mistakes in the job's reports. Of an ended job: the promises that it broke,
     /// and the likely mistakes.
     pub warnings: Vec<String>,
+}
+
+/// Start of a job that offered to be held until a start that the daemon chooses.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct StartView {
+    /// Time of the request; of the first one, if the job takes up an earlier job with the same key.
+    pub asked_at: DateTime<Utc>,
+    /// Chosen start; absent before the first choice, and once the job has begun.
+    pub start_at: Option<DateTime<Utc>>,
+    /// Latest start that the request and the job's deadline allow.
+    pub latest_start: DateTime<Utc>,
+    /// Time at which the job began; absent before.
+    pub begun_at: Option<DateTime<Utc>>,
+    /// Expected saving against starting at once, in percent of the emissions of starting at once; absent if unknown.
+    pub expected_saving_pct: Option<f64>,
+    /// Lower bound of the 80 % prediction interval of the saving.
+    pub saving_low_pct: Option<f64>,
+    /// Upper bound of the 80 % prediction interval of the saving.
+    pub saving_high_pct: Option<f64>,
+    /// Probability that waiting causes more emissions than starting at once; absent if unknown.
+    pub loss_probability: Option<f64>,
+    /// Reason for the chosen start, in one sentence.
+    pub reason: String,
+}
+
+/// Suspensions of a job that offers them: it saves a checkpoint, exits, gives its GPUs back, and is started again later.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct SuspendView {
+    /// Name of the signal that asks the job to save and exit. The job's starter sends it; the daemon never does.
+    pub signal: String,
+    /// Expected time from the request until the job has exited, with what was observed so far.
+    pub checkpoint_s: f64,
+    /// Expected time from a restart until the job makes progress again, with what was observed so far.
+    pub restart_s: f64,
+    /// Number of suspensions so far.
+    pub stops: u32,
+    /// True if the job is asked to suspend now.
+    pub asked: bool,
+    /// Time at which the suspended job is to go on; absent unless the job is suspended or asked to suspend.
+    pub resume_at: Option<DateTime<Utc>>,
 }
 
 /// Objective of a job (the weights of carbon, time and price) and its promises (constraints that the user set, such as
@@ -154,6 +207,12 @@ pub struct ProgressView {
     pub expected_end: Option<DateTime<Utc>>,
     /// Duration of the lease, the longest time without a report; the report has renewed the lease.
     pub lease_s: f64,
+    /// Request of the daemon to the job's starter: to wait, to run the job, or to suspend it.
+    pub wanted: Wanted,
+    /// Time of the next planned change of `wanted`; absent if none is planned.
+    pub until: Option<DateTime<Utc>>,
+    /// Time by which the held job starts at the latest; absent unless the job is held.
+    pub latest_start: Option<DateTime<Utc>>,
     /// Warnings, in one sentence each: promises that cannot be kept, and by how much; obstacles to the profile;
     /// problems of the job's GPUs; likely mistakes in the job's reports.
     pub warnings: Vec<String>,

@@ -9,12 +9,14 @@ use crate::controller::Phase;
 use crate::controller::view::{JobView, Mode, StatusView};
 use wattune_core::units::Seconds;
 
-const PHASES: [(Phase, &str); 5] = [
+const PHASES: [(Phase, &str); 7] = [
     (Phase::Waiting, "waiting"),
     (Phase::Profiling, "profiling"),
     (Phase::Planned, "planned"),
     (Phase::Paused, "paused"),
     (Phase::Observing, "observing"),
+    (Phase::Held, "held"),
+    (Phase::Suspended, "suspended"),
 ];
 
 type Value = fn(&StatusView, &JobView) -> Option<f64>;

@@ -40,6 +40,14 @@ impl Store {
         let (kind, job) = (kind.to_owned(), job.clone());
         self.short_reads.run(move |db| rows::all(db, sql, [job.as_str(), &kind], lines::entry)).await
     }
+
+    /// Returns a job's request for a start and the changes of its presence, oldest first.
+    pub async fn presence_of(&self, job: &JobId) -> Result<Vec<Entry>, StoreError> {
+        let sql = "SELECT seq, line FROM ledger WHERE kind IN ('start_request', 'presence') \
+                   AND json_extract(line, '$.job') = ?1 ORDER BY seq";
+        let job = job.clone();
+        self.short_reads.run(move |db| rows::all(db, sql, [job.as_str()], lines::entry)).await
+    }
 }
 
 /// Returns the number of closed blocks (intervals of about an hour each): the highest block number in `balances`, which

@@ -89,6 +89,14 @@ name_type!(
     "names have 1 to 128 characters, none of them a control character, and are not \".\" or \"..\""
 );
 name_type!(
+    /// Key that the user gives to a job, so that the same command takes the job up again after its starter has died.
+    JobKey,
+    "job key",
+    128,
+    |c| !c.is_control() && !is_invisible(c),
+    "keys have 1 to 128 visible characters, and are not \".\" or \"..\""
+);
+name_type!(
     /// UUID of a GPU as NVML reports it ("GPU-3f…"). Unlike the driver's index, it stays the same after a reboot.
     GpuId,
     "GPU UUID",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{GpuId, InvalidJob, JobName, Objective, Processes, first_invisible, is_visible, legible};
+use super::{GpuId, InvalidJob, JobName, Objective, Offers, Processes, first_invisible, is_visible, legible};
 use crate::units::{Samples, Seconds, Short, Watts};
 
 /// Upper bound of the idle power of one GPU.
@@ -45,6 +45,9 @@ pub struct JobSpec {
     /// Processes of the job, by which CPU energy and the energy of shared GPUs are divided; absent if not registered.
     #[serde(default)]
     pub processes: Option<Processes>,
+    /// Freedom that the job offers: to start later, to be suspended, and to be taken up again.
+    #[serde(default, skip_serializing_if = "Offers::is_empty")]
+    pub offers: Offers,
 }
 
 /// Maximum number of samples. A larger number is a mistake, and sums could become infinite.
@@ -108,6 +111,7 @@ impl JobSpec {
             );
             return invalid("objective.pausable.idle_power_w", why);
         }
+        self.offers.check(self.objective.bounds_time(), self.control)?;
         if !Self::PRIORITIES.contains(&self.priority) {
             let why = format!("is {}; it must be within -1000 to 1000; higher is more important", self.priority);
             return invalid("priority", why);
@@ -155,6 +159,7 @@ mod tests {
                 priority: 0,
                 tags: BTreeMap::from([(key.to_owned(), value.to_owned())]),
                 processes: None,
+                offers: Default::default(),
             };
             spec.check()
         };

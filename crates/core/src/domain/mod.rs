@@ -6,6 +6,7 @@ mod ids;
 mod input;
 mod job;
 mod objective;
+mod offer;
 mod processes;
 mod profile;
 mod progress;
@@ -17,13 +18,14 @@ mod suspension;
 
 pub use cap::{CapSchedule, CapSource, ConfiguredCap, DemandResponse, Level, Rebound, Window, check_level};
 pub use gpu::{EnergySource, EventReasons, GpuIdentity, LimitRange, PowerLimit, SENSOR_GAIN};
-pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobName, SIMULATED_GPU, Zone};
+pub use ids::{DeviceId, DeviceKind, EventId, GpuId, InvalidName, JobId, JobKey, JobName, SIMULATED_GPU, Zone};
 pub use input::{
     InvalidJob, MOST_POWER_PER_NODE, check_intensity, check_power, first_invisible, is_invisible, is_visible, legible,
     name_types_plainly, nearest, with_nearest,
 };
 pub use job::{JobSpec, MOST_SAMPLES, Work};
 pub use objective::{Activity, Objective, Pausing};
+pub use offer::{Continuation, Offers, StartOffer, SuspendOffer};
 pub use processes::{CgroupPath, Process, ProcessSelector, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use progress::ProgressSource;

@@ -91,7 +91,13 @@ impl Derived {
             Entry::RollUp(rolled) => self.roll_up(rolled),
             Entry::Registered(of) => drop(self.registered.insert(of.job.clone(), of.facts)),
             Entry::Ended(of) => drop(self.ended.insert(of.job.clone(), of.facts)),
-            Entry::Terms(_) | Entry::Control(_) | Entry::Lost(_) | Entry::Counterfactual(_) | Entry::Outcome(_) => {}
+            Entry::Terms(_)
+            | Entry::Control(_)
+            | Entry::Lost(_)
+            | Entry::Counterfactual(_)
+            | Entry::Outcome(_)
+            | Entry::StartRequest(_)
+            | Entry::Presence(_) => {}
         }
         self.entries
     }

@@ -9,6 +9,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::chain::Digest;
+use super::presence_entries::{PresenceChange, StartRequest};
 use super::savings_entries::{Counterfactual, Outcome};
 use super::{Interval, Share};
 use crate::domain::{DeviceId, EnergySource, JobId, Origin, Provenance, SignalKind, SignalScope, Slot, Zone};
@@ -44,6 +45,11 @@ pub enum Entry {
     Counterfactual(Box<Counterfactual>),
     /// A job ended, or the savings of an ended job changed; holds the savings.
     Outcome(Box<Outcome>),
+    /// A job that offers to be held or suspended, or that takes an earlier one up, was registered; holds the reference
+    /// "started when asked".
+    StartRequest(Box<StartRequest>),
+    /// A job began, was suspended or was resumed.
+    Presence(PresenceChange),
 }
 
 impl Entry {
@@ -61,6 +67,8 @@ impl Entry {
             Self::Ended(_) => "ended",
             Self::Counterfactual(_) => "counterfactual",
             Self::Outcome(_) => "outcome",
+            Self::StartRequest(_) => "start_request",
+            Self::Presence(_) => "presence",
         }
     }
 
@@ -77,6 +85,8 @@ impl Entry {
             Self::Registered(e) | Self::Ended(e) => e.at,
             Self::Counterfactual(e) => e.at,
             Self::Outcome(e) => e.at,
+            Self::StartRequest(e) => e.at,
+            Self::Presence(e) => e.at,
         }
     }
 }

@@ -17,6 +17,7 @@ mod interval;
 mod meter;
 mod open_interval;
 pub mod pauses;
+pub mod presence_entries;
 pub mod report;
 pub mod savings;
 pub mod savings_entries;

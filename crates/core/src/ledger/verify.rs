@@ -237,7 +237,9 @@ impl Verifier {
             | Entry::Registered(_)
             | Entry::Ended(_)
             | Entry::Counterfactual(_)
-            | Entry::Outcome(_) => Ok(()),
+            | Entry::Outcome(_)
+            | Entry::StartRequest(_)
+            | Entry::Presence(_) => Ok(()),
         };
         result.map_err(|why| self.inconsistency(&name, why))?;
         self.verified.entries = seq;

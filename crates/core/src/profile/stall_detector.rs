@@ -138,6 +138,11 @@ impl StallDetector {
         self.open = self.reopened();
     }
 
+    /// Counts a span within the next report's span as time in which the daemon wanted no work, such as a suspension.
+    pub fn count_idle_time(&mut self, span: Seconds) {
+        self.open.idle += span;
+    }
+
     /// Adds a report of `samples_done` samples in `span` since the previous one and returns the account up to it.
     /// `known` returns the estimated throughput and power at a setting.
     pub fn report(

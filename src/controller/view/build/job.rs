@@ -6,12 +6,12 @@ use super::megahertz;
 use crate::controller::accounting::by_kind;
 use crate::controller::cap::LimitGrants;
 use crate::controller::error::ControlError;
-use crate::controller::jobs::{Job, Phase};
+use crate::controller::jobs::{Job, Phase, Wanted};
 use crate::controller::savings::Estimate;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{
     AccountView, JobView, MarginalCostsView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView,
-    ProfileView, ProgressView, SegmentView, spelled,
+    ProfileView, ProgressView, SegmentView, StartView, SuspendView, spelled,
 };
 use crate::store::StoredJob;
 use wattune_core::domain::{
@@ -20,6 +20,7 @@ use wattune_core::domain::{
 use wattune_core::ledger::pauses::pause_energy;
 use wattune_core::ledger::{self, CompletedWork};
 use wattune_core::profile::{Curve, Profiler};
+use wattune_core::time::Now;
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 
 /// Maximum error of the energy in a job's own pauses, as a fraction of the job's energy, that a comparison may ignore.
@@ -63,12 +64,19 @@ impl Snapshot<'_> {
 
     fn job_view(&self, job: &Job, grants: &LimitGrants) -> JobView {
         let (now, demand) = (self.now, self.demand());
-        let wanted = |gpu: &GpuId| grants.permitted(gpu, demand.set_point(gpu));
+        // The GPUs of an absent job may have another job.
+        let is_present = !job.is_absent();
+        let wanted = |gpu: &GpuId| grants.permitted(gpu, demand.set_point(gpu)).filter(|_| is_present);
         let sets: Vec<_> = job.spec.gpus.iter().map(wanted).collect();
         let limits: Vec<Option<f64>> = sets.iter().map(|set| Some(set.as_ref()?.limit.watts().get())).collect();
         let mut emissions = job.emissions.sum().clone();
         emissions.add(job.cpu_emissions.sum());
+        let (wanted_activity, until) = job.wanted_now(now);
         JobView {
+            wanted: Some(wanted_activity),
+            until,
+            start: start_view(job),
+            suspend: suspend_view(job, now),
             lease_left_s: Some(job.lease_left(now).get()),
             phase: Some(job.phase),
             reason: job.reason.clone(),
@@ -96,8 +104,12 @@ impl Snapshot<'_> {
     pub(crate) fn progress_view(&self, id: &JobId, grants: &LimitGrants) -> Option<ProgressView> {
         let job = self.jobs.get(id)?;
         let gpu = job.spec.gpus.first()?;
-        let wanted = grants.permitted(gpu, self.demand().set_point(gpu));
+        let wanted = grants.permitted(gpu, self.demand().set_point(gpu)).filter(|_| !job.is_absent());
+        let (wanted_activity, until) = job.wanted_now(self.now);
         Some(ProgressView {
+            wanted: wanted_activity,
+            until,
+            latest_start: job.latest_start(),
             phase: job.phase,
             reason: job.reason.clone(),
             power_limit_w: wanted.map(|set| set.limit.watts().get()),
@@ -315,6 +327,8 @@ impl JobView {
             reason: job.ended.as_ref().map(|(_, why)| why.clone()).unwrap_or_default(),
             active_s: account.active.get(),
             stalled_s: account.stalled.get(),
+            key: spec.offers.key.as_ref().map(ToString::to_string),
+            continues: spec.offers.continues.as_ref().map(|earlier| earlier.job.to_string()),
             registered_at: job.registered_at,
             started_at: job.progress.started_at,
             ended_at: job.ended.as_ref().map(|(at, _)| *at),
@@ -322,6 +336,37 @@ impl JobView {
             ..Self::default()
         }
     }
+}
+
+fn start_view(job: &Job) -> Option<StartView> {
+    let offer = job.spec.offers.start.as_ref()?;
+    let choice = job.start.as_ref();
+    let saving = choice.and_then(|choice| choice.saving);
+    Some(StartView {
+        asked_at: job.asked_at(),
+        start_at: choice.map(|choice| choice.start).filter(|_| job.is_held()),
+        latest_start: job.latest_start().unwrap_or(offer.latest),
+        begun_at: job.progress.presence.begun_at,
+        expected_saving_pct: saving.map(|saving| saving.expected * 100.0),
+        saving_low_pct: saving.map(|saving| saving.low * 100.0),
+        saving_high_pct: saving.map(|saving| saving.high * 100.0),
+        loss_probability: saving.map(|saving| saving.loss_probability),
+        reason: choice.map(|choice| choice.reason.clone()).unwrap_or_default(),
+    })
+}
+
+fn suspend_view(job: &Job, now: Now) -> Option<SuspendView> {
+    let offer = job.spec.offers.suspend.as_ref()?;
+    let presence = &job.progress.presence;
+    let (wanted, until) = job.wanted_now(now);
+    Some(SuspendView {
+        signal: offer.signal.clone(),
+        checkpoint_s: presence.checkpoints.expected(offer.checkpoint).get(),
+        restart_s: presence.restarts.expected(offer.restart).get(),
+        stops: presence.stops,
+        asked: wanted == Wanted::Suspend && !job.is_absent(),
+        resume_at: until.filter(|_| wanted == Wanted::Suspend),
+    })
 }
 
 fn objective_view(objective: &Objective) -> ObjectiveView {

@@ -82,7 +82,7 @@ impl Snapshot<'_> {
     pub(crate) fn warnings_of(&self, job: &Job) -> Vec<String> {
         let mut warnings = job.warnings(self.now);
         warnings.extend(self.planner.broken_for(&job.id).iter().cloned());
-        if job.spec.control && !self.settings.observe {
+        if job.controls() && !job.is_absent() && !self.settings.observe {
             let gpus = job.spec.gpus.iter().filter_map(|id| self.gpus.get(id));
             warnings.extend(gpus.flat_map(|gpu| {
                 let index = gpu.handle.identity().index;

@@ -1,6 +1,8 @@
 //! Routes of training runs, from registration to the final account.
 
+mod offers;
 mod register;
+mod time;
 
 use axum::Json;
 use axum::extract::State;
@@ -11,7 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use self::register::{RegisterJob, null_as_default};
 use crate::controller::view::{AccountView, JobView, PlanView, ProfileView, ProgressOrigin, ProgressView};
-use crate::controller::{NewJob, ProgressReport};
+use crate::controller::{BeginReason, NewJob, ProgressReport};
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
     FromPath, Named, Params, Payload, Wire, finite, invalid, optional_whole_number, page_length,
@@ -66,6 +68,28 @@ pub(in crate::http) struct ReportProgress {
 pub(in crate::http) struct RenewLease {}
 
 impl Wire for RenewLease {
+    const HINTS: &'static [(&'static str, &'static str)] = &[];
+}
+
+/// The beginning of a held or suspended job.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct BeginJob {
+    /// The reason for which the job begins; the planned start or the resumption if absent.
+    reason: Option<BeginReason>,
+}
+
+impl Wire for BeginJob {
+    const HINTS: &'static [(&'static str, &'static str)] =
+        &[("reason", "give start_now, latest_start, planned or resumed, or leave it out")];
+}
+
+/// The suspension of a job; an empty object.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct JobSuspended {}
+
+impl Wire for JobSuspended {
     const HINTS: &'static [(&'static str, &'static str)] = &[];
 }
 
@@ -128,7 +152,7 @@ pub(in crate::http) enum JobState {
     responses(
         (status = CREATED, body = JobView, headers(("location" = String, description = "The job's address"))),
         (status = NOT_FOUND, description = "There is no such GPU"),
-        (status = CONFLICT, description = "Another job controls one of the GPUs"),
+        (status = CONFLICT, description = "Another job controls one of the GPUs, or an open job has the same key"),
         (status = TOO_MANY_REQUESTS, description = "The configured maximum of open jobs is reached, in total or on one of the GPUs")
     )
 )]
@@ -195,7 +219,7 @@ pub(in crate::http) async fn end(State(shared): State<Shared>, Named(id): Named<
     responses(
         (status = OK, body = ProgressView),
         (status = NOT_FOUND, response = Problem),
-        (status = CONFLICT, description = "The job has ended"),
+        (status = CONFLICT, description = "The job has ended, is held or is suspended"),
         (status = UNPROCESSABLE_ENTITY, description = "The report contradicts the previous one")
     )
 )]
@@ -226,6 +250,45 @@ pub(in crate::http) async fn renew_lease(
     Payload(RenewLease {}): Payload<RenewLease>,
 ) -> Answer<ProgressView> {
     Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.renew_lease(&id).await })).await??))
+}
+
+/// Says that a held or suspended job begins now: the job takes its GPUs, and controls them unless another job does.
+/// Changes nothing if the job is on its GPUs already.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/begin", operation_id = "begin_job", tag = "jobs", params(JobPath),
+    request_body = BeginJob,
+    responses(
+        (status = OK, body = ProgressView),
+        (status = NOT_FOUND, response = Problem),
+        (status = CONFLICT, description = "The job has ended")
+    )
+)]
+pub(in crate::http) async fn begin(
+    State(shared): State<Shared>,
+    Named(id): Named<JobId>,
+    Payload(BeginJob { reason }): Payload<BeginJob>,
+) -> Answer<ProgressView> {
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.begin(&id, reason).await }));
+    Ok(Json(answer.await??))
+}
+
+/// Says that a job has saved a checkpoint and exited, to be started again later: its GPUs get their original limits
+/// back at once and are free for other jobs. Changes nothing if the job is suspended already.
+#[utoipa::path(
+    post, path = "/v1/jobs/{id}/suspended", operation_id = "job_suspended", tag = "jobs", params(JobPath),
+    request_body = JobSuspended,
+    responses(
+        (status = OK, body = ProgressView),
+        (status = NOT_FOUND, response = Problem),
+        (status = CONFLICT, description = "The job has ended, has not begun, or does not offer to be suspended")
+    )
+)]
+pub(in crate::http) async fn suspended(
+    State(shared): State<Shared>,
+    Named(id): Named<JobId>,
+    Payload(JobSuspended {}): Payload<JobSuspended>,
+) -> Answer<ProgressView> {
+    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.suspended(&id).await })).await??))
 }
 
 /// Returns a job's planned power limits over time with their reasons.

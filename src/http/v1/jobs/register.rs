@@ -7,9 +7,13 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, de};
 use utoipa::ToSchema;
 
-use crate::controller::{GpuRef, NewJob};
+use super::offers::{StartSpec, SuspendSpec};
+use super::time::time;
+use crate::controller::{GpuRef, NewJob, NewOffers, NewStart};
 use crate::http::extract::{Wire, finite, invalid, optional_object};
-use wattune_core::domain::{InvalidJob, JobId, JobName, Objective, Pausing, ProcessSelector, Work};
+use wattune_core::domain::{
+    InvalidJob, JobId, JobKey, JobName, Objective, Pausing, ProcessSelector, SuspendOffer, Work,
+};
 use wattune_core::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// A training run to register.
@@ -67,6 +71,17 @@ pub(in crate::http) struct RegisterJob {
     /// runs, its lease is renewed.
     #[schema(minimum = 1)]
     slurm_job_id: Option<u32>,
+    /// A key of the job, 1 to 128 characters. If the job's lease expires, because its starter or the machine has died,
+    /// the next registration with the same key takes the job up again: it keeps the time of the request, the latest
+    /// start and the work done.
+    key: Option<String>,
+    /// The offer to be held until a start that the daemon chooses; absent if the job starts at once. A held job holds no
+    /// GPU and has to renew its lease.
+    #[serde(default, deserialize_with = "optional_object")]
+    start: Option<StartSpec>,
+    /// The offer to be suspended; absent if the job must not be suspended.
+    #[serde(default, deserialize_with = "optional_object")]
+    suspend: Option<SuspendSpec>,
 }
 
 /// Reads the id of a job.
@@ -152,7 +167,7 @@ pub(in crate::http) struct ObjectiveSpec {
     #[schema(minimum = 0, exclusive_maximum = 1)]
     max_slowdown: Option<f64>,
     /// The time by which the job's work must be done; needs `work.total_samples`.
-    #[serde(default, deserialize_with = "deadline")]
+    #[serde(default, deserialize_with = "time")]
     deadline: Option<DateTime<Utc>>,
     /// The carbon budget: the maximum emissions of all of the job's work, in grams of CO2 equivalent; needs
     /// `work.total_samples`. If the budget is the only constraint and `eta` is absent, the job's duration is minimised
@@ -261,29 +276,6 @@ impl ObjectiveSpec {
     }
 }
 
-/// Reads a time in RFC 3339. The error names missing parts, such as the time zone.
-fn deadline<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<DateTime<Utc>>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-    let lacking = [
-        ("", ""),
-        ("Z", "it lacks a time zone"),
-        (":00Z", "it lacks seconds and a time zone"),
-        (":00:00Z", "it lacks minutes, seconds and a time zone"),
-        ("T00:00:00Z", "it lacks a time of day and a time zone"),
-    ];
-    let completed = |(suffix, lacks): (&str, &'static str)| {
-        let complete = format!("{}{suffix}", text.replacen(' ', "T", 1));
-        complete.parse::<DateTime<Utc>>().ok().map(|at| (at, complete, lacks))
-    };
-    match lacking.into_iter().find_map(completed) {
-        Some((at, _, "")) => Ok(Some(at)),
-        Some((_, complete, lacks)) => {
-            Err(de::Error::custom(format!("is no time in RFC 3339: {lacks}; \"{complete}\" is one in UTC")))
-        }
-        None => Err(de::Error::custom("is no time in RFC 3339")),
-    }
-}
-
 impl Wire for RegisterJob {
     const HINTS: &'static [(&'static str, &'static str)] = &[
         ("name", "give a text of 1 to 128 characters"),
@@ -315,6 +307,24 @@ impl Wire for RegisterJob {
         ("pids", "give a list of process numbers, such as [4711], or leave it out"),
         ("replaces", "give the job_id of an open job, or leave it out"),
         ("cgroup", "give the path of a control group, such as \"/system.slice/training.service\", or leave it out"),
+        ("key", "give a text of 1 to 128 visible characters, or leave it out"),
+        (
+            "start",
+            "give an object with within_s or latest, and any of duration_s, power_w, min_gain, max_loss_probability and \
+             idle_power_w",
+        ),
+        ("start.within_s", "give seconds from now"),
+        ("start.latest", "give a time in RFC 3339, such as \"2026-11-21T18:00:00Z\""),
+        ("start.duration_s", "give the expected duration in seconds"),
+        ("start.power_w", "give the watts of all of the job's GPUs together"),
+        ("start.min_gain", "give a fraction: 0.02 waits only for 2 % or more"),
+        ("start.max_loss_probability", "give a number from 0 to 1"),
+        ("start.idle_power_w", "give the watts of all of the job's GPUs together while they are reserved"),
+        ("suspend", "give an object with any of signal, checkpoint_s, restart_s and idle_power_w; {} for the defaults"),
+        ("suspend.signal", "give the name of a signal, such as \"SIGTERM\""),
+        ("suspend.checkpoint_s", "give seconds, from 0 to 86400"),
+        ("suspend.restart_s", "give seconds, from 0 to 86400"),
+        ("suspend.idle_power_w", "give the watts of all of the job's GPUs together while they are reserved"),
         ("slurm_job_id", "give the number of a Slurm job, the value of SLURM_JOB_ID, or leave it out"),
     ];
 }
@@ -344,6 +354,11 @@ impl TryFrom<RegisterJob> for NewJob {
             tags: wire.tags,
             processes,
             replaces: wire.replaces,
+            offers: NewOffers {
+                key: wire.key.map(|key| JobKey::new(key).map_err(|e| invalid("key", e.to_string()))).transpose()?,
+                start: wire.start.map(NewStart::try_from).transpose()?,
+                suspend: wire.suspend.map(SuspendOffer::try_from).transpose()?,
+            },
         })
     }
 }

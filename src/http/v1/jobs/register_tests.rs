@@ -30,6 +30,7 @@ fn the_documented_request_is_accepted() {
         tags: BTreeMap::from([("team".to_owned(), "vision".to_owned())]),
         processes: None,
         replaces: None,
+        offers: Default::default(),
     };
     assert_eq!(job, expected);
 }

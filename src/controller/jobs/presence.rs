@@ -1,0 +1,244 @@
+//! Presence of a job: held until its start, on its GPUs, or suspended; and the request to the job's starter.
+
+use chrono::{DateTime, Utc};
+
+use super::choice::Wanted;
+use super::job::{Job, Phase};
+use super::reports::ReceivedReports;
+use crate::controller::planning::ReplanReason;
+use crate::store::Absence;
+use wattune_core::domain::{Activity, Objective, StartOffer, StopCosts, SuspendOffer};
+use wattune_core::plan::JobActivity;
+use wattune_core::time::Now;
+use wattune_core::units::{Samples, Seconds};
+
+/// Time after which a job that does not suspend although it is asked counts as unable to: this factor times the
+/// expected checkpoint time, and `PATIENCE` more.
+const CHECKPOINTS: f64 = 3.0;
+const PATIENCE: Seconds = Seconds::new(600.0);
+
+impl Job {
+    /// Returns true if the job is held or suspended, so that it holds no GPU.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.progress.presence.is_absent()
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.progress.presence.is_held()
+    }
+
+    /// Returns true if wattune may set the limits of the job's GPUs while the job is on them.
+    pub(crate) fn controls(&self) -> bool {
+        self.spec.control && !self.progress.presence.is_guest
+    }
+
+    /// Returns the offer to be held, while the job is held.
+    pub(crate) fn held_offer(&self) -> Option<&StartOffer> {
+        self.spec.offers.start.as_ref().filter(|_| self.is_held())
+    }
+
+    /// Returns the offer to be suspended, if suspensions of the job are planned.
+    pub(crate) fn suspend_offer(&self) -> Option<&SuspendOffer> {
+        let presence = &self.progress.presence;
+        self.spec.offers.suspend.as_ref().filter(|_| !presence.is_deaf && !presence.is_guest)
+    }
+
+    /// Returns the time at which the job was asked for: its registration or, for a job that takes an earlier one up,
+    /// that of the first job with its key.
+    pub(crate) fn asked_at(&self) -> DateTime<Utc> {
+        self.spec.offers.continues.as_ref().map_or(self.registered_at, |earlier| earlier.asked_at)
+    }
+
+    /// Returns the samples that earlier jobs with the same key completed.
+    pub(crate) fn done_before(&self) -> Samples {
+        self.spec.offers.continues.as_ref().map_or(Samples::ZERO, |earlier| earlier.done)
+    }
+
+    /// Returns the latest start of a held job; `None` for others.
+    pub(crate) fn latest_start(&self) -> Option<DateTime<Utc>> {
+        let offer = self.held_offer()?;
+        Some(self.start.as_ref().map_or(offer.latest, |choice| choice.latest.min(offer.latest)))
+    }
+
+    /// Returns the objective with which the job is planned: a job that offers to be suspended pauses by giving its GPUs
+    /// back.
+    pub(crate) fn planned_objective(&self) -> Objective {
+        let Some(offer) = self.suspend_offer() else { return self.spec.objective };
+        let presence = &self.progress.presence;
+        let checkpoint = presence.checkpoints.expected(offer.checkpoint);
+        let restart = presence.restarts.expected(offer.restart);
+        let costs = StopCosts::stated(checkpoint, restart);
+        let Ok(pausing) = costs.map(|costs| costs.pausing(offer.idle_power)) else { return self.spec.objective };
+        let pausable = Some(pausing);
+        Objective { pausable, ..self.spec.objective }
+    }
+
+    /// Returns what the job's starter is to do now, and the time of the next planned change; `None` if no change is
+    /// planned.
+    pub(crate) fn wanted_now(&self, now: Now) -> (Wanted, Option<DateTime<Utc>>) {
+        if let Some(offer) = self.held_offer() {
+            let start = self.start.as_ref().map(|choice| choice.start);
+            let is_due =
+                now.utc >= self.latest_start().unwrap_or(offer.latest) || start.is_some_and(|at| at <= now.utc);
+            return if is_due { (Wanted::Run, None) } else { (Wanted::Hold, start) };
+        }
+        if self.suspend_offer().is_none() {
+            return (Wanted::Run, None);
+        }
+        let pauses_until = self.planned_pause(now);
+        if self.is_absent() {
+            // Without a plan that says otherwise, the job goes on: its promises about time come first.
+            return pauses_until.map_or((Wanted::Run, None), |until| (Wanted::Suspend, Some(until)));
+        }
+        match pauses_until.filter(|_| self.is_asked_to_suspend()) {
+            Some(until) => (Wanted::Suspend, Some(until)),
+            None => (Wanted::Run, self.next_planned_pause(now)),
+        }
+    }
+
+    /// Returns true if the job is on its GPUs and is asked to suspend.
+    pub(crate) fn is_asked_to_suspend(&self) -> bool {
+        self.progress.presence.suspend_asked_at.is_some() && !self.is_absent()
+    }
+
+    /// Returns the end of the pause that the plan has now; `None` if it has none.
+    fn planned_pause(&self, now: Now) -> Option<DateTime<Utc>> {
+        let ahead = self.plan.iter().flat_map(|plan| &plan.segments).filter(|s| s.slot.end() > now.utc);
+        let pauses = ahead.take_while(|s| s.slot.start() <= now.utc || s.activity == JobActivity::Paused);
+        pauses.take_while(|s| s.activity == JobActivity::Paused).last().map(|s| s.slot.end())
+    }
+
+    fn next_planned_pause(&self, now: Now) -> Option<DateTime<Utc>> {
+        if !matches!(self.phase, Phase::Planned) {
+            return None;
+        }
+        let ahead = self.plan.iter().flat_map(|plan| &plan.segments);
+        ahead.filter(|s| s.slot.start() > now.utc).find(|s| s.activity == JobActivity::Paused).map(|s| s.slot.start())
+    }
+
+    /// Asks the job to suspend while its plan pauses it, and withdraws the request when the plan no longer does. A job
+    /// that does not react for long is planned without suspensions from then on.
+    pub(super) fn ask_to_suspend(&mut self, is_planned: bool, now: Now) {
+        let Some(offer) = self.suspend_offer().filter(|_| !self.is_absent()) else { return };
+        let declared = offer.checkpoint;
+        let presence = &mut self.progress.presence;
+        match (presence.suspend_asked_at, is_planned) {
+            (None, true) => (presence.suspend_asked_at, self.unsaved) = (Some(now.utc), true),
+            (Some(_), false) => (presence.suspend_asked_at, self.unsaved) = (None, true),
+            (Some(since), true) => {
+                let patience = presence.checkpoints.expected(declared) * CHECKPOINTS + PATIENCE;
+                if Seconds::from_delta(now.utc - since) > patience {
+                    (presence.suspend_asked_at, presence.is_deaf) = (None, true);
+                    self.unsaved = true;
+                    self.replan = Some(ReplanReason::Resumed);
+                    tracing::warn!(job.id = %self.id, "job {} did not suspend although it was asked to", self.id);
+                }
+            }
+            (None, false) => {}
+        }
+    }
+
+    /// Records that the job has begun, for the first time or after a suspension. `is_guest` is true if another job
+    /// controls one of its GPUs. Returns false, and changes nothing, if the job is on its GPUs already.
+    pub(crate) fn begin(&mut self, is_guest: bool, now: Now) -> bool {
+        let Some(absence) = self.progress.presence.absence.take() else { return false };
+        match absence {
+            Absence::HeldSince(_) => self.progress.presence.begun_at = Some(now.utc),
+            Absence::SuspendedSince(since) => {
+                self.count_absent_time(now);
+                let presence = &mut self.progress.presence;
+                presence.stops += 1;
+                presence.suspended_for += Seconds::from_delta(now.utc - since).max(Seconds::ZERO);
+                presence.restarted_at = Some(now.utc);
+                self.progress.activity = Some(Activity::RunningSince(now.utc));
+            }
+        }
+        let presence = &mut self.progress.presence;
+        presence.is_guest = is_guest;
+        presence.present_since = Some(now.utc);
+        presence.suspend_asked_at = None;
+        self.received_reports = ReceivedReports::of(None);
+        self.renew_lease(now);
+        self.applied = None;
+        self.replan = Some(ReplanReason::Resumed);
+        self.unsaved = true;
+        true
+    }
+
+    /// Records that the job has saved, has exited and holds no GPU any more. The job may do so without having been
+    /// asked to. Returns false, and changes nothing, if the job is absent already.
+    pub(crate) fn suspend(&mut self, now: Now) -> bool {
+        if self.is_absent() {
+            return false;
+        }
+        self.count_absent_time(now);
+        let presence = &mut self.progress.presence;
+        if let Some(asked) = presence.suspend_asked_at.take() {
+            presence.checkpoints.add(Seconds::from_delta(now.utc - asked));
+        }
+        presence.absence = Some(Absence::SuspendedSince(now.utc));
+        (presence.is_deaf, presence.is_guest, presence.restarted_at) = (false, false, None);
+        self.progress.activity = Some(Activity::PausedSince(now.utc));
+        // Like a newly registered job, the job counts as running only once it has reported again.
+        self.last_report_at = None;
+        self.renew_lease(now);
+        self.applied = None;
+        self.unsaved = true;
+        true
+    }
+
+    /// Counts the time since the last report as time without work that wattune caused.
+    fn count_absent_time(&mut self, now: Now) {
+        let Some(last) = self.progress.last else { return };
+        let by_wall_clock = || Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO);
+        let passed = self.last_report_at.map_or_else(by_wall_clock, |at| now.monotonic.since(at));
+        self.stalls.count_idle_time(passed);
+        self.account_for(passed, Samples::ZERO);
+        if let Some(last) = &mut self.progress.last {
+            (last.at_s, last.received) = (None, now.utc);
+        }
+    }
+
+    /// Records progress beyond that before the last suspension: the job has restarted.
+    pub(super) fn note_restarted(&mut self, now: Now) {
+        let presence = &mut self.progress.presence;
+        if let Some(since) = presence.restarted_at.take() {
+            presence.restarts.add(Seconds::from_delta(now.utc - since));
+            self.unsaved = true;
+        }
+    }
+
+    /// Returns the time for which a suspended job has been absent and which its account does not contain yet.
+    pub(super) fn absent_time(&self, now: Now) -> Option<Seconds> {
+        self.progress.presence.suspended_since()?;
+        let last = self.progress.last?;
+        Some(Seconds::from_delta(now.utc - last.received).max(Seconds::ZERO))
+    }
+
+    /// Returns the phase of an absent job and the reason for it; `None` for a job on its GPUs.
+    pub(super) fn absent_phase(&self) -> Option<(Phase, String)> {
+        match self.progress.presence.absence? {
+            Absence::HeldSince(_) => {
+                let reason = self.start.as_ref().map(|choice| choice.reason.clone());
+                Some((Phase::Held, reason.unwrap_or_else(|| "its start is not chosen yet".into())))
+            }
+            Absence::SuspendedSince(since) => {
+                Some((Phase::Suspended, format!("suspended since {}: its GPUs are free", since.format("%FT%TZ"))))
+            }
+        }
+    }
+
+    /// Returns warnings about the job's start and suspensions, in one sentence each.
+    pub(super) fn presence_warnings(&self) -> Vec<String> {
+        let presence = &self.progress.presence;
+        let caveat = self.start.as_ref().filter(|_| self.is_held()).and_then(|choice| choice.caveat.clone());
+        let guest = presence.is_guest.then(|| {
+            "another job controlled one of its GPUs when it began: its energy is recorded, its limits are not controlled"
+                .to_owned()
+        });
+        let deaf = presence
+            .is_deaf
+            .then(|| "it was asked to suspend and did not: it is planned without suspensions from now on".to_owned());
+        caveat.into_iter().chain(guest).chain(deaf).collect()
+    }
+}

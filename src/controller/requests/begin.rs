@@ -1,0 +1,104 @@
+//! Requests that begin a held or suspended job, and that suspend a job.
+
+use crate::controller::jobs::BeginReason;
+use crate::controller::view::ProgressView;
+use crate::controller::{ControlError, Controller};
+use wattune_core::domain::JobId;
+use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::presence_entries::{PresenceChange, PresenceKind};
+
+impl Controller {
+    /// Begins a held or suspended job: it takes its GPUs, and controls them unless another job does. Changes nothing if
+    /// the job is on its GPUs already.
+    ///
+    /// # Errors
+    /// If there is no such job, it has ended, or the database cannot be written.
+    pub async fn begin(&mut self, id: &JobId, reason: Option<BeginReason>) -> Result<ProgressView, ControlError> {
+        let Some(job) = self.jobs.get(id) else { return Err(self.snapshot().no_such_job(id).await) };
+        if job.is_absent() {
+            let is_first = job.is_held();
+            let owned = |gpu| self.gpus.get(gpu).is_some_and(|gpu| gpu.owner.is_some());
+            let is_guest = job.spec.control && job.spec.gpus.iter().any(owned);
+            let now = self.clock.now();
+            let Some(mut job) = self.jobs.remove(id) else { return Err(self.snapshot().no_such_job(id).await) };
+            job.begin(is_guest, now);
+            // Stored before the answer, so that the job is on its GPUs after a restart of the daemon, too.
+            let saved = self.store.save_job(&job.stored(None)).await;
+            if let Err(error) = &saved {
+                self.accounting.record_store_fault(error);
+            }
+            job.unsaved |= saved.is_err();
+            let why = reason.unwrap_or(if is_first { BeginReason::Planned } else { BeginReason::Resumed });
+            tracing::info!(job.id = %id, "job {id} ({}) begins ({why})", job.spec.name);
+            self.admit(job).await;
+            self.record_presence(
+                id,
+                if is_first { PresenceKind::Begun } else { PresenceKind::Resumed },
+                &why.to_string(),
+            )
+            .await;
+            self.discover().await;
+            self.plan_one(id).await;
+            self.planner.rethink_starts();
+        }
+        self.renew_lease(id).await
+    }
+
+    /// Suspends a job that has saved a checkpoint and exited: its GPUs get their original limits back at once and are
+    /// free. Changes nothing if the job is suspended already.
+    ///
+    /// # Errors
+    /// If there is no such job, it has ended, it has not begun or does not offer to be suspended, or the database
+    /// cannot be written.
+    pub async fn suspended(&mut self, id: &JobId) -> Result<ProgressView, ControlError> {
+        let Some(job) = self.jobs.get(id) else { return Err(self.snapshot().no_such_job(id).await) };
+        if job.is_held() {
+            return Err(ControlError::Conflict(format!(
+                "job {id} is held and has not begun, so it cannot be suspended; POST /v1/jobs/{id}/begin says that it begins"
+            )));
+        }
+        if job.spec.offers.suspend.is_none() {
+            return Err(ControlError::Conflict(format!(
+                "job {id} did not offer to be suspended; register it with \"suspend\", or end it with DELETE /v1/jobs/{id}"
+            )));
+        }
+        if !job.is_absent() {
+            let was_asked = job.is_asked_to_suspend();
+            self.leave_gpus(id).await;
+            let now = self.clock.now();
+            if let Some(job) = self.jobs.get_mut(id) {
+                job.suspend(now);
+                tracing::info!(job.id = %id, "job {id} ({}) is suspended", job.spec.name);
+            }
+            self.act();
+            self.write_backlog().await;
+            self.store_progress(id).await;
+            let why = if was_asked { "as planned" } else { "by its starter" };
+            self.record_presence(id, PresenceKind::Suspended, why).await;
+            self.plan_one(id).await;
+            self.planner.rethink_starts();
+        }
+        self.renew_lease(id).await
+    }
+
+    /// Removes a job from its GPUs: attributes the energy up to now to it, and stops counting its CPU time.
+    pub(super) async fn leave_gpus(&mut self, id: &JobId) {
+        let Some(job) = self.jobs.get(id).filter(|job| !job.is_absent()) else { return };
+        let gpus = job.spec.gpus.clone();
+        if job.spec.processes.is_some() {
+            self.accounting.unfollow(&mut node!(self), id).await;
+        }
+        self.accounting.store_profile(&mut node!(self), id).await;
+        for gpu in &gpus {
+            self.accounting.split_interval_of(&mut node!(self), gpu, true);
+            if let Some(gpu) = self.gpus.get_mut(gpu) {
+                gpu.release(id);
+            }
+        }
+    }
+
+    async fn record_presence(&mut self, id: &JobId, change: PresenceKind, why: &str) {
+        let entry = PresenceChange { at: self.now().utc, job: id.clone(), change, why: why.to_owned() };
+        self.write_entry(Entry::Presence(entry)).await;
+    }
+}

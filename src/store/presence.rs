@@ -1,0 +1,122 @@
+//! Presence of a job on its GPUs: a held job waits for its start, and a suspended one has given its GPUs back.
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use wattune_core::units::Seconds;
+
+/// State of a job that offered to be held or suspended. A job that offered nothing has the default: it is present from
+/// its registration to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Presence {
+    /// Absence of the job from its GPUs; `None` while the job is on them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absence: Option<Absence>,
+    /// Time of the job's first start; `None` while it is held, and for a job that was never held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun_at: Option<DateTime<Utc>>,
+    /// Time since which the job is on its GPUs, if it was absent before; `None` for a job that was never absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub present_since: Option<DateTime<Utc>>,
+    /// True if another job controlled one of the GPUs at the job's last start, so that its limits are not controlled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_guest: bool,
+    /// Time since which the job is asked to suspend; `None` while it is not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend_asked_at: Option<DateTime<Utc>>,
+    /// Number of suspensions so far.
+    #[serde(default)]
+    pub stops: u32,
+    /// Time suspended so far, without the present suspension.
+    #[serde(default)]
+    pub suspended_for: Seconds,
+    /// Time of the last resumption, until the job makes progress again; `None` afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted_at: Option<DateTime<Utc>>,
+    /// Observed times from the request to suspend until the job had exited.
+    #[serde(default)]
+    pub checkpoints: LearnedTime,
+    /// Observed times from a resumption until the job made progress again.
+    #[serde(default)]
+    pub restarts: LearnedTime,
+    /// True if the job did not suspend although it was asked to: it is planned without suspensions.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_deaf: bool,
+}
+
+/// Absence of a job from its GPUs, and its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Absence {
+    /// The job waits for its start since this time.
+    HeldSince(DateTime<Utc>),
+    /// The job has saved and exited, and has given its GPUs back, since this time.
+    SuspendedSince(DateTime<Utc>),
+}
+
+/// Mean of an observed duration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LearnedTime {
+    /// Number of observations.
+    pub count: u32,
+    /// Sum of the observed durations.
+    pub total: Seconds,
+}
+
+/// Number of observations that the declared duration counts for.
+const DECLARED_WEIGHT: f64 = 1.0;
+
+impl LearnedTime {
+    /// Adds an observation.
+    pub fn add(&mut self, observed: Seconds) {
+        self.count += 1;
+        self.total += observed.max(Seconds::ZERO);
+    }
+
+    /// Returns the expected duration: the mean of the observations and of the declared duration, which counts as one
+    /// observation.
+    pub fn expected(&self, declared: Seconds) -> Seconds {
+        (self.total + declared * DECLARED_WEIGHT) / (f64::from(self.count) + DECLARED_WEIGHT)
+    }
+}
+
+impl Presence {
+    /// Returns true if the job is held or suspended, so that it holds no GPU.
+    pub fn is_absent(&self) -> bool {
+        self.absence.is_some()
+    }
+
+    /// Returns true if the job waits for its start.
+    pub fn is_held(&self) -> bool {
+        matches!(self.absence, Some(Absence::HeldSince(_)))
+    }
+
+    /// Returns the time since which the job is suspended; `None` if it is not.
+    pub fn suspended_since(&self) -> Option<DateTime<Utc>> {
+        match self.absence {
+            Some(Absence::SuspendedSince(at)) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Returns true for a job that was always present and offered nothing.
+    pub fn is_usual(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_observation_moves_the_expected_time() {
+        let mut learned = LearnedTime::default();
+        let declared = Seconds::new(120.0);
+        assert_eq!(learned.expected(declared), declared);
+        learned.add(Seconds::new(60.0));
+        assert_eq!(learned.expected(declared), Seconds::new(90.0));
+        learned.add(Seconds::new(60.0));
+        learned.add(Seconds::new(-5.0));
+        assert_eq!(learned.expected(declared), Seconds::new(60.0));
+    }
+}
