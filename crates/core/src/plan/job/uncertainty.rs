@@ -6,8 +6,10 @@
 //!
 //! 1. **Slowing down below the most efficient point (least energy per sample), or pausing, requires a significant
 //!    gain.** Such slowness costs energy besides time and pays only if the work is done at a cleaner time later. The
-//!    present slot is that slow only if the emissions saved by the plan, compared with the most efficient point or with
-//!    no pause, exceed a multiple of their standard error.
+//!    present slot is that slow only if the emissions saved by the plan, compared with the most efficient point, exceed
+//!    [`WORTH`] standard errors; a pause begins only if those saved compared with no pause at all exceed
+//!    [`WORTH_STOPPING`] standard errors. A job that is paused has no such choice left: it resumes at the time of least
+//!    expected emissions.
 //! 2. **A plan may be only little worse than the best constant mix.** The job is compared with its *baseline*: the best
 //!    constant mix of two points (the same shares of time throughout) from the job's start on. The present slot stays
 //!    as planned if there is a slot such that, with the plan up to that slot and a constant mix from there on, the
@@ -28,9 +30,11 @@ use crate::forecast::SlotErrors;
 use crate::plan::request::{PastEmissions, Weighing};
 use crate::units::{GramsCo2e, JOULES_PER_KWH, Samples, SamplesPerSecond, Seconds};
 
-/// Minimum emissions saved by slowing down below the most efficient point or by pausing, in standard errors of the
-/// emissions saved.
+/// Minimum emissions saved by slowing down below the most efficient point, in standard errors of the emissions saved.
 const WORTH: f64 = 0.15;
+/// Minimum emissions saved by pausing, in standard errors of the emissions saved. Pauses move far more energy than
+/// limits, and the plan that seems to save most is the one whose forecast is most likely too good.
+const WORTH_STOPPING: f64 = 0.5;
 /// Maximum excess over the emissions of the baseline (best constant mix), relative to the job's emissions at the
 /// maximum usable limit.
 const MOST_LOST: f64 = 0.003;
@@ -79,7 +83,7 @@ impl Planner<'_> {
         let slots: Vec<Slot> = a.iter().chain(&b).map(|(slot, _)| *slot).collect();
         let weights: Energies = a.iter().map(|(_, e)| *e).chain(b.iter().map(|(_, e)| -e)).collect();
         let known = self.request.errors.filter(|_| self.weighs_carbon_alone()).and_then(|errors| errors.over(&slots));
-        known.is_none_or(|errors| (without.1.carbon - with.1.carbon).get() >= WORTH * errors.of(&weights))
+        known.is_none_or(|errors| (without.1.carbon - with.1.carbon).get() >= WORTH_STOPPING * errors.of(&weights))
     }
 
     fn weighs_carbon_alone(&self) -> bool {

@@ -11,5 +11,6 @@ mod pausing;
 mod price;
 mod receding;
 mod solvers;
+mod suspension;
 mod uncertainty;
 mod wild;

@@ -1,0 +1,145 @@
+//! Tests plans of jobs that offered to be stopped: pauses at 0 W, with a cost for each stop.
+
+use proptest::prelude::*;
+
+use super::instances::{at, horizon};
+use super::receding::{Job, profile, training};
+use crate::domain::{Activity, Objective, StopCosts, Work};
+use crate::forecast::ErrorPaths;
+use crate::plan::{JobActivity, Plan, Request, Wanted, plan};
+use crate::units::{Samples, Seconds, Watts};
+
+const HOUR: f64 = 3600.0;
+
+fn costs() -> StopCosts {
+    StopCosts::stated(Seconds::new(120.0), Seconds::new(180.0)).expect("valid")
+}
+
+/// Returns a job of `work` hours at full speed that must end after `latest` hours.
+fn job(intensities: &[f64], work: f64, latest: f64) -> Job {
+    let slots: Vec<_> = intensities.iter().map(|c| (HOUR, *c)).collect();
+    Job {
+        profile: profile(&[(300.0, 100.0), (200.0, 80.0), (150.0, 55.0)]),
+        horizon: horizon(0.0, &slots),
+        objective: Objective {
+            deadline: Some(at(latest * HOUR)),
+            pausable: Some(costs().pausing(Watts::ZERO)),
+            ..Objective::UNBOUND
+        },
+        work: Work::TotalSamples(Samples::new(100.0 * HOUR * work)),
+        ..training()
+    }
+}
+
+fn without_stops(job: &Job) -> Job {
+    Job { objective: Objective { pausable: None, ..job.objective }, ..job.clone() }
+}
+
+/// Returns eight days of errors: `error` of each lead in hours, with a sign that alternates from day to day.
+fn errors(error: &[f64]) -> ErrorPaths {
+    let sign = |day: usize| if day.is_multiple_of(2) { 1.0 } else { -1.0 };
+    ErrorPaths::of(at(0.0), (0..8).map(|day| error.iter().map(|error| sign(day) * error).collect()))
+}
+
+fn planned(job: &Job, errors: &ErrorPaths) -> Plan {
+    plan(&Request { errors: Some(errors), ..job.request() }).expect("plannable")
+}
+
+fn time(plan: &Plan, activity: JobActivity) -> f64 {
+    plan.segments.iter().filter(|s| s.activity == activity).map(|s| s.slot.duration().get()).sum()
+}
+
+fn stops(plan: &Plan) -> f64 {
+    let paused = |s: &crate::plan::Segment| s.activity == JobActivity::Paused;
+    let begins = plan.segments.windows(2).filter(|pair| !paused(&pair[0]) && paused(&pair[1])).count();
+    let first = plan.segments.first().is_some_and(paused);
+    f64::from(u32::try_from(begins).expect("few")) + if first { 1.0 } else { 0.0 }
+}
+
+/// Returns a forecast of two days of 24 h whose noons are clean.
+fn sunny() -> Vec<f64> {
+    (0..48).map(|h| 350.0 - 200.0 * (f64::from(h % 24 - 12) / 6.0).powi(2).mul_add(-1.0, 1.0).max(0.0)).collect()
+}
+
+#[test]
+fn a_job_stops_for_the_dirty_hours_only_if_the_forecast_is_sure_enough() {
+    let job = job(&sunny(), 16.0, 48.0);
+    let sure = planned(&job, &errors(&[0.0; 48]));
+    assert_eq!((stops(&sure), time(&sure, JobActivity::Resuming)), (2.0, 600.0), "one stop for each noon");
+    let unsure: Vec<_> = (0..48).map(|lead| if lead < 6 { 0.0 } else { 3000.0 }).collect();
+    let unsure = planned(&job, &errors(&unsure));
+    assert_eq!((stops(&unsure), unsure.wanted_at(at(0.0))), (0.0, Wanted::Run { until: None }));
+}
+
+#[test]
+fn a_stopped_job_stays_planned_and_a_newer_forecast_moves_its_restart() {
+    let mut job = job(&sunny(), 16.0, 48.0);
+    (job.now, job.activity) = (at(2.0 * HOUR), Some(Activity::PausedSince(at(0.0))));
+    let sure = errors(&[0.0; 48]);
+    let Wanted::Stop { until: before } = planned(&job, &sure).wanted_at(job.now) else { panic!("it stays stopped") };
+    job.horizon[4..8].iter_mut().for_each(|s| s.intensity = s.intensity * 0.1);
+    let Wanted::Stop { until: after } = planned(&job, &sure).wanted_at(job.now) else { panic!("it stays stopped") };
+    assert!(after < before && after >= at(3.0 * HOUR), "{before} to {after}");
+    // Little time: it is started again at once, in the dirty hours.
+    job.objective.deadline = Some(at(18.1 * HOUR));
+    assert!(matches!(planned(&job, &sure).wanted_at(job.now), Wanted::Run { .. }));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn plans_with_stops_are_expected_to_emit_no_more_and_end_in_time(
+        intensities in proptest::collection::vec(20.0..600.0f64, 30),
+        spread in proptest::collection::vec(0.0..200.0f64, 48),
+        work in 4.0..14.0f64,
+    ) {
+        let job = job(&intensities, work, 28.0);
+        let (with, without) = (planned(&job, &errors(&spread)), planned(&without_stops(&job), &errors(&spread)));
+        prop_assert!(with.expected.carbon.get() <= without.expected.carbon.get() * (1.0 + 1e-6) + 1e-6);
+        prop_assert!(with.verdict.broken().is_empty() && with.ends_at() <= at(28.0 * HOUR));
+        prop_assert!((with.expected.samples.get() / (100.0 * HOUR * work) - 1.0).abs() < 1e-6);
+        // A stop costs its five minutes once.
+        prop_assert!((time(&with, JobActivity::Resuming) - 300.0 * stops(&with)).abs() < 1e-3, "{:?}", with.segments);
+    }
+
+    #[test]
+    fn nothing_stops_a_job_under_a_constant_signal(intensity in 1.0..900.0f64, work in 2.0..20.0f64) {
+        let job = job(&[intensity; 30], work, 40.0);
+        prop_assert_eq!(time(&planned(&job, &errors(&[10.0; 48])), JobActivity::Paused), 0.0);
+        prop_assert_eq!(time(&job.plan(), JobActivity::Paused), 0.0);
+    }
+
+    /// Each hour brings another forecast, and the job follows the present of each plan.
+    #[test]
+    fn the_deadline_holds_whatever_forecasts_do(
+        forecasts in proptest::collection::vec(proptest::collection::vec(20.0..600.0f64, 30), 30),
+        work in 4.0..26.0f64,
+    ) {
+        let mut job = job(&forecasts[0], work, 28.0);
+        let (total, mut log) = (100.0 * HOUR * work, Vec::new());
+        for (hour, forecast) in (1..).zip(&forecasts) {
+            job.horizon.iter_mut().zip(forecast).for_each(|(slot, c)| slot.intensity = crate::units::GramsPerKwh::new(*c));
+            let made = job.plan();
+            let now = job.now;
+            let is_paused = |activity| matches!(activity, Some(Activity::PausedSince(_)));
+            job.follow(&made, at(f64::from(hour) * HOUR), &mut log);
+            if job.progress.samples.get() >= total * (1.0 - 1e-9) {
+                break;
+            }
+            // The activity at the end of the hour, and the time since which it lasts.
+            let ahead = made.segments.iter().filter(|s| s.slot.start() < job.now && s.slot.end() > now);
+            for segment in ahead {
+                let pauses = segment.activity == JobActivity::Paused;
+                if pauses != is_paused(job.activity) {
+                    let since = segment.slot.start();
+                    let kind = if pauses { Activity::PausedSince } else { Activity::RunningSince };
+                    job.activity = Some(kind(since));
+                }
+            }
+        }
+        let end = log.last().map_or(job.now, |(_, end, _)| *end);
+        prop_assert!(job.progress.samples.get() >= total * (1.0 - 1e-6), "{} of {total}", job.progress.samples);
+        prop_assert!(end <= at(28.0 * HOUR + 1.0), "{end}");
+    }
+}
