@@ -3,6 +3,7 @@
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, Utc};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser};
+use wattune_core::units::Seconds;
 
 /// The issue times to assume for the values of a forecast file that does not state them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -45,4 +46,64 @@ fn time(text: &str, days: u64) -> Result<DateTime<Utc>, String> {
 /// Creates a parser that accepts one of these names, each with its help text.
 pub(super) fn one_of(names: impl Iterator<Item = (&'static str, &'static str)>) -> PossibleValuesParser {
     PossibleValuesParser::new(names.map(|(name, about)| PossibleValue::new(name).help(about)))
+}
+
+/// Parses a duration: a number with a unit (`8h`, `90m`, `45s`, `2d`), several of them (`1h30m`), or plain seconds.
+pub(super) fn duration(text: &str) -> Result<Seconds, String> {
+    let wrong = || "give a duration like 8h, 90m, 1h30m or 2d, or a number of seconds".to_owned();
+    let number = |digits: &str| {
+        let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        digits.parse::<f64>().ok().filter(|_| is_plain)
+    };
+    if let Some(seconds) = number(text) {
+        return longest(seconds).ok_or_else(wrong);
+    }
+    let (mut rest, mut seconds, mut last) = (text, 0.0, f64::INFINITY);
+    while let Some(at) = rest.find(|c: char| c.is_ascii_alphabetic()) {
+        let unit = match rest.as_bytes()[at] {
+            b'd' => 86_400.0,
+            b'h' => 3600.0,
+            b'm' => 60.0,
+            b's' => 1.0,
+            _ => return Err(wrong()),
+        };
+        // From the largest unit to the smallest, each once: `30m1h` is more likely a mistake.
+        if unit >= last {
+            return Err(wrong());
+        }
+        seconds += number(&rest[..at]).ok_or_else(wrong)? * unit;
+        (rest, last) = (&rest[at + 1..], unit);
+    }
+    if rest.is_empty() && !text.is_empty() { longest(seconds).ok_or_else(wrong) } else { Err(wrong()) }
+}
+
+/// Returns a duration in seconds of at most ten years: longer ones are mistakes, and overflow calendars.
+fn longest(seconds: f64) -> Option<Seconds> {
+    (0.0..=3650.0 * 86_400.0).contains(&seconds).then(|| Seconds::new(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units_or_are_seconds() {
+        for (text, seconds) in [
+            ("24h", 86_400.0),
+            ("90m", 5400.0),
+            ("1h30m", 5400.0),
+            ("2d", 172_800.0),
+            ("1d12h", 129_600.0),
+            ("1.5h", 5400.0),
+            ("45s", 45.0),
+            ("3600", 3600.0),
+            ("0", 0.0),
+            ("0h", 0.0),
+        ] {
+            assert_eq!(duration(text), Ok(Seconds::new(seconds)), "{text}");
+        }
+        for wrong in ["", "h", "-1h", "1h-", "30m1h", "1h1h", "1w", "8 h", "1h30", "inf", "nan", "1e9d", "+1h", "4000d", "é"] {
+            assert!(duration(wrong).is_err_and(|why| why.contains("1h30m")), "{wrong}");
+        }
+    }
 }
