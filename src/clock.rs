@@ -62,6 +62,13 @@ pub fn shared_monotonic() -> Seconds {
     Seconds::new(now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9)
 }
 
+/// Returns the time in seconds since the machine's start, which goes on while the machine sleeps, and which setting the
+/// wall clock does not change.
+pub fn since_boot() -> Seconds {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Seconds::new(now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9)
+}
+
 /// A clock that moves only on command: for tests, simulation and the demo.
 #[derive(Debug)]
 pub struct ManualClock {

@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use anyhow::Context;
@@ -43,8 +44,11 @@ impl Format {
 pub(super) fn check_writable(flag: &str, output: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = output else { return Ok(()) };
     let check = || {
-        if path.exists() {
-            return OpenOptions::new().append(true).open(path).map(drop);
+        match std::fs::metadata(path) {
+            // Opening a pipe would wait for its reader, and closing it would end what the reader gets.
+            Ok(file) if file.file_type().is_fifo() => return Ok(()),
+            Ok(_) => return OpenOptions::new().append(true).open(path).map(drop),
+            Err(_) => {}
         }
         OpenOptions::new().create_new(true).write(true).open(path)?;
         std::fs::remove_file(path)
@@ -55,7 +59,19 @@ pub(super) fn check_writable(flag: &str, output: Option<&Path>) -> anyhow::Resul
 /// Writes a result to a file, or to standard output if `output` is `None`.
 pub(super) fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()> {
     match output {
-        Some(path) => std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
+        Some(path) => write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
         None => std::io::stdout().lock().write_all(bytes).context("cannot write to standard output"),
     }
+}
+
+/// Writes a file. A pipe that nobody reads is an error instead of a wait.
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let is_pipe = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
+    if !is_pipe {
+        return std::fs::write(path, bytes);
+    }
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut pipe = OpenOptions::new().write(true).custom_flags(flags).open(path)?;
+    rustix::fs::fcntl_setfl(&pipe, rustix::fs::OFlags::empty())?;
+    pipe.write_all(bytes)
 }

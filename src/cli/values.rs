@@ -102,7 +102,9 @@ mod tests {
         ] {
             assert_eq!(duration(text), Ok(Seconds::new(seconds)), "{text}");
         }
-        for wrong in ["", "h", "-1h", "1h-", "30m1h", "1h1h", "1w", "8 h", "1h30", "inf", "nan", "1e9d", "+1h", "4000d", "é"] {
+        for wrong in
+            ["", "h", "-1h", "1h-", "30m1h", "1h1h", "1w", "8 h", "1h30", "inf", "nan", "1e9d", "+1h", "4000d", "é"]
+        {
             assert!(duration(wrong).is_err_and(|why| why.contains("1h30m")), "{wrong}");
         }
     }

@@ -4,8 +4,12 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, Utc};
+
 use super::lines::Expressions;
+use super::offers::StartArgs;
 use crate::cli::ask::{DEFAULT_ADDRESS, DaemonAddress, USUAL_SOCKET};
+use crate::cli::values::within;
 
 /// Runs a command as a job: registers it, finds its progress without any change to it, and prints what it used and saved.
 ///
@@ -22,10 +26,10 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "FRACTION", value_parser = slowdown)]
     pub(super) max_slowdown: Option<f64>,
     /// The time by which the job must be done, in RFC 3339, such as 2026-12-24T18:00:00Z. Needs --total-samples.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = deadline)]
     pub(super) deadline: Option<String>,
-    /// A job file: TOML with the fields name, gpus, batch_size, work, objective, lease_s, control, priority and tags of
-    /// POST /v1/jobs; flags override it.
+    /// A job file: TOML with the fields name, gpus, batch_size, work, objective, lease_s, control, priority, tags, key, start
+    /// and suspend of POST /v1/jobs; flags override it.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// The job's GPUs by index, UUID or PCI bus id, separated by commas [default: those visible through
@@ -49,8 +53,10 @@ pub(in crate::cli) struct Args {
     pub(super) priority: Option<i32>,
     /// The time in seconds after which the daemon ends the job if this process is silent, from 1 to 86400 [default: the
     /// daemon's, usually 60].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = lease)]
     pub(super) lease_s: Option<f64>,
+    #[command(flatten)]
+    pub(super) start: StartArgs,
     /// Record the job's energy, but leave the power limits alone.
     #[arg(long)]
     pub(super) no_control: bool,
@@ -73,7 +79,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present_all = ["key", "start_now"], value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
@@ -84,6 +90,16 @@ fn slowdown(text: &str) -> Result<f64, String> {
         return Ok(fraction);
     }
     Err(format!("{text} is not within 0 to 1; 0.03 allows 3 % more time"))
+}
+
+fn lease(text: &str) -> Result<f64, String> {
+    within(text, 1.0, 86_400.0, "1 to 86400 seconds")
+}
+
+/// Accepts a time, and returns it as it was written.
+fn deadline(text: &str) -> Result<String, String> {
+    let time: Result<DateTime<Utc>, _> = text.parse();
+    time.map(|_| text.to_owned()).map_err(|_| "give a time like 2026-12-24T18:00:00Z".to_owned())
 }
 
 fn tag(text: &str) -> Result<(String, String), String> {

@@ -59,7 +59,7 @@ impl Signals {
     pub(super) async fn ending(&mut self) -> u8 {
         loop {
             let number = self.next().await.signal;
-            if [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&number) {
+            if is_ending(number) {
                 return of_signal(number);
             }
         }
@@ -76,8 +76,12 @@ fn is_ignored(number: i32) -> bool {
 
 /// Returns the exit code that a shell gives for a program that cannot be started, and the reason.
 pub(super) fn describe_failed_start(program: &OsStr, error: &io::Error) -> (u8, String) {
-    let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    (code, format!("cannot run {}: {error}", program.display()))
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let code = if is_missing { NOT_FOUND } else { NOT_EXECUTABLE };
+    // A whole command line in quotes, as a shell takes it.
+    let is_line = is_missing && program.as_encoded_bytes().iter().any(u8::is_ascii_whitespace);
+    let hint = if is_line { "; a command line in one word needs a shell: wattune run -- sh -c '…'" } else { "" };
+    (code, format!("cannot run {}: {error}{hint}", program.display()))
 }
 
 /// The running command.
@@ -119,6 +123,13 @@ impl Child {
         }
     }
 
+    /// Sends the command a signal.
+    pub(super) fn send(&self, number: i32) {
+        if let Some(signal) = Signal::from_named_raw(number) {
+            let _ = kill_process(self.pid, signal);
+        }
+    }
+
     /// Passes a signal on, if another process sent it. The kernel sends the terminal's signals to the command, too.
     pub(super) fn pass(&self, origin: &Origin) {
         let is_sent = matches!(origin.cause, Cause::Sent(Sent::User | Sent::TKill | Sent::Queue));
@@ -130,6 +141,44 @@ impl Child {
     }
 }
 
-fn of_signal(number: i32) -> u8 {
+/// Has processes that outlive the command become this one's children, until this process ends.
+pub(super) fn adopt_orphans() {
+    // On a failure, such processes are not known, as without it.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+}
+
+/// Returns the children of this process.
+pub(super) fn children() -> Vec<i32> {
+    let own = std::process::id();
+    let parent = |stat: &str| stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok();
+    let is_dead = |stat: &str| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let found = processes.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        (parent(&stat) == Some(own) && !is_dead(&stat)).then_some(pid)
+    });
+    found.collect()
+}
+
+/// Collects children that have ended.
+pub(super) fn collect() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
+/// Sends a signal to a process.
+pub(super) fn send(pid: i32, number: i32) {
+    if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), Signal::from_named_raw(number)) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Returns true if a signal asks this process to end.
+pub(super) fn is_ending(number: i32) -> bool {
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&number)
+}
+
+/// Returns the exit code of a process that a signal ended.
+pub(super) fn of_signal(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(u8::MAX)
 }

@@ -9,12 +9,21 @@ use wattune_core::domain::legible;
 pub(super) const PROGRESS_SOCKET: &str = "WATTUNE_PROGRESS_SOCKET";
 /// Variable with the id of the command's job.
 pub(super) const JOB_ID: &str = "WATTUNE_JOB_ID";
+/// Variable with the number of times that the command has been started again after a suspension; absent at its first
+/// start.
+pub(super) const RESUMED: &str = "WATTUNE_RESUMED";
 /// Variables that tell the command about its run.
-pub(in crate::cli) const VARIABLES: [&str; 2] = [PROGRESS_SOCKET, JOB_ID];
+pub(in crate::cli) const VARIABLES: [&str; 3] = [PROGRESS_SOCKET, JOB_ID, RESUMED];
 
 /// Writes a message to standard error, where it does not mix with the command's results.
 pub(super) fn say(message: &str) {
     let _ = writeln!(std::io::stderr(), "wattune: {}", legible(message));
+}
+
+/// Writes a message of several lines to standard error, such as that of a parser, which marks a place in a line.
+pub(super) fn say_lines(message: &str) {
+    let lines: Vec<String> = message.lines().map(legible).collect();
+    let _ = writeln!(std::io::stderr(), "wattune: {}", lines.join("\n"));
 }
 
 /// Returns the inode number of this process's namespace of process ids; `None` if unknown.

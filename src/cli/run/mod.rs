@@ -1,42 +1,55 @@
 //! `wattune run`: runs a command as a job, without any change to the command.
 
+mod allocation;
 mod args;
 mod child;
+mod course;
 mod daemon;
+mod due;
 mod environment;
 mod folder;
 mod gpus;
+mod hold;
+mod journal;
+mod launch;
 mod lines;
+mod link;
+mod offers;
 mod posts;
 mod progress;
+mod release;
 mod reporter;
 mod request;
 mod summary;
+mod wish;
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use tokio::net::UnixDatagram;
-use tokio::sync::mpsc::{self, Sender};
+use tokio::sync::mpsc;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
+use self::allocation::Allocation;
 pub(super) use self::args::Args;
 use self::child::{Child, Signals};
+use self::course::{Course, Ended, Stops};
 use self::daemon::Daemon;
+use self::due::Reading;
 pub(super) use self::environment::VARIABLES;
-use self::environment::{JOB_ID, PROGRESS_SOCKET, say};
+use self::environment::{PROGRESS_SOCKET, say, say_lines};
 use self::folder::RunFolder;
 use self::gpus::Visible;
-use self::lines::{Latest, Relays};
-use self::posts::Posts;
-use self::progress::Message;
-use self::reporter::{Outcome, Registered, Reporter};
+use self::journal::Journal;
+use self::launch::{Launcher, unreceived};
+use self::lines::Latest;
+use self::link::Link;
+use self::reporter::{Answer, End, Outcome, Registered, Reporter};
 use self::request::Registration;
 use self::summary::Summary;
-use super::ask::DaemonAddress;
+use self::wish::Stage;
 use super::output::{Exit, check_writable, deliver};
 use crate::clock::shared_monotonic;
 
@@ -44,12 +57,15 @@ use crate::clock::shared_monotonic;
 const REGISTRATION: Duration = Duration::from_secs(3);
 /// Longest time that this process waits for the daemon after the command's end.
 const ENDING: Duration = Duration::from_secs(5);
-/// Longest time without output that this process waits for the end of the output after the command's end.
-const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// Time between two attempts to register a job whose key another job has.
+const KEY_EVERY: Duration = Duration::from_secs(1);
+/// Time that a command has to save and exit, as a multiple of the time that it takes to save, and at least.
+const GRACES: f64 = 3.0;
+const SHORTEST_GRACE_S: f64 = 60.0;
+/// Time in seconds that a command takes to save, if it does not say.
+const CHECKPOINT_S: f64 = 120.0;
 /// Number of progress messages that wait to be read.
 const MESSAGES: usize = 1024;
-/// Maximum size of a progress message.
-const LARGEST_MESSAGE: usize = 8192;
 /// Exit code for wrong use.
 const WRONG_USE: u8 = 2;
 
@@ -80,48 +96,102 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     let (addresses, registration) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            say(&format!("{error:#}"));
+            say_lines(format!("{error:#}").trim_end());
             return Ok(Exit::Code(WRONG_USE));
         }
     };
     let mut signals = Signals::catch()?;
     let begun = shared_monotonic();
+    let daemon = Daemon::at(addresses.clone())?;
+    if let Some(key) = args.start.key.as_deref().filter(|_| args.start.start_now) {
+        match release::release(&daemon, key).await {
+            Ok(Some(message)) => {
+                say(&message);
+                return Ok(Exit::Done);
+            }
+            released if args.command.is_empty() => {
+                let none = format!("no job with the key {key} waits");
+                say(&released.err().map_or(none, |failure| failure.to_string()));
+                return Ok(Exit::Failed);
+            }
+            _ => {}
+        }
+    }
     if let Some(why) = why_unregistered() {
         tracing::debug!("{why}");
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);
-        let (Ok(code) | Err(code)) = attend(command, &mut signals).await;
-        return Ok(Exit::Code(code));
+        return Ok(Exit::Code(attend(command, &mut signals).await));
+    }
+    let now = Reading::now();
+    if registration.deadline().is_some_and(|deadline| deadline < now.wall) && !args.quiet {
+        say("the deadline has passed already, so the job runs as fast as it can");
+    }
+    let stage = if registration.is_held() { Stage::Held } else { Stage::Running };
+    let latest = registration.latest(&now);
+    let stops = registration.suspend().map(|(signal, checkpoint_s)| {
+        let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).max(SHORTEST_GRACE_S);
+        Stops { signal: offers::number_of(signal).unwrap_or(15), grace: Duration::from_secs_f64(grace) }
+    });
+    if stops.is_some() {
+        child::adopt_orphans();
     }
     let (to, messages) = mpsc::channel(MESSAGES);
     let lines = Latest::of(args.log_progress.clone());
     let folder = RunFolder::create().map_err(|error| say(&unreceived(&error.into()))).ok();
-    let daemon = Daemon::at(addresses.clone())?;
+    let has_offer = registration.has_offer();
     let job_file = folder.as_ref().map(RunFolder::job);
-    let mut reporter = Reporter::new(daemon, registration, Visible::read(), lines.clone(), job_file, args.quiet);
+    let (guide, link) = Link::new(stage, latest);
+    let mut reporter = Reporter::new(daemon, registration, Visible::read(), lines.clone(), job_file, link, args.quiet);
     let registered = tokio::select! {
-        registered = timeout(REGISTRATION, reporter.register()) => registered.ok().flatten(),
+        registered = register(&mut reporter, args.quiet) => registered,
         // The user gave up before the command began.
         code = signals.ending() => {
             let _ = timeout(ENDING, reporter.run(messages, at_once())).await;
             return Ok(Exit::Code(code));
         }
     };
+    let registered = match registered {
+        Ok(registered) => registered,
+        Err(why) => {
+            say(&why);
+            return Ok(Exit::Code(WRONG_USE));
+        }
+    };
+    let is_registered = registered.is_some();
+    // A daemon that starts later answers at one of the addresses.
+    let addresses = registered.map_or(addresses, |Registered { address, .. }| vec![address]);
     let (end, ending) = oneshot::channel();
     let reporting = tokio::spawn(reporter.run(messages, ending));
-    let (ended, posts) = train(args, &addresses, registered.as_ref(), folder, to, &lines, &mut signals).await;
-    let _ = end.send(());
+    let launcher = Launcher::prepare(args, addresses, folder, &to, lines).await;
+    let mut course = Course {
+        launcher: &launcher,
+        guide,
+        signals: &mut signals,
+        latest,
+        stops,
+        allocation: if has_offer && is_registered { find_allocation(args.quiet).await } else { None },
+        is_quiet: args.quiet,
+        journal: Journal::new(stage == Stage::Held),
+        ignored: 0,
+    };
+    let ended = course.follow(stage, args.start.start_now || !is_registered).await;
+    let journal = course.journal;
+    let _ = end.send(if ended == Ended::Requeued { End::Left } else { End::Over });
     let outcome = tokio::select! {
         outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok).unwrap_or_default(),
         _ = signals.ending() => Outcome::default(),
     };
-    if let Some(posts) = posts {
+    if let Some(posts) = launcher.finish() {
         posts.finish(ENDING).await;
     }
     let wall_s = (shared_monotonic() - begun).get();
-    let (Ok(code) | Err(code)) = ended;
-    let summary = Summary { command: &args.command, exit_code: code, wall_s, outcome: &outcome };
-    if let Some(text) = summary.text().filter(|_| !args.quiet && ended.is_ok()) {
+    let exit_code = match ended {
+        Ended::Done(code) | Ended::NotStarted(code) => code,
+        Ended::Requeued => 0,
+    };
+    let summary = Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, journal: &journal };
+    if let Some(text) = summary.text().filter(|_| !args.quiet && matches!(ended, Ended::Done(_))) {
         let _ = writeln!(std::io::stderr(), "wattune: {text}");
     }
     if let Some(path) = &args.json {
@@ -130,13 +200,51 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
             say(&format!("--json: {error:#}"));
         }
     }
-    Ok(Exit::Code(code))
+    Ok(Exit::Code(exit_code))
+}
+
+/// Registers the job. Returns `None` if the command runs without a job, at least at first.
+///
+/// # Errors
+/// The reason why the command is not to run: a value that the user gave is wrong, or another process runs the job.
+async fn register(reporter: &mut Reporter, is_quiet: bool) -> Result<Option<Registered>, String> {
+    let mut until = None;
+    loop {
+        match timeout(REGISTRATION, reporter.register()).await {
+            Ok(Answer::Registered(registered)) => return Ok(Some(registered)),
+            Ok(Answer::Wrong(why)) => return Err(why),
+            Ok(Answer::Taken(why, lease)) => {
+                // The process that had the job may have been killed where this one does not see it.
+                let last = *until.get_or_insert_with(|| {
+                    if !is_quiet {
+                        say(&format!("{why}; waits until that job's lease runs out, at most {} s", lease.as_secs()));
+                    }
+                    Instant::now() + lease + 2 * KEY_EVERY
+                });
+                if Instant::now() >= last {
+                    return Err(format!("{why}; another process runs it, so the command does not start here"));
+                }
+                sleep(KEY_EVERY).await;
+            }
+            Ok(Answer::Alone) | Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// Finds the Slurm job that can give its allocation back.
+async fn find_allocation(is_quiet: bool) -> Option<Allocation> {
+    Allocation::find(|name| std::env::var(name).ok()).await.unwrap_or_else(|why| {
+        if !is_quiet {
+            say(&format!("{why}; its allocation stays while the command waits"));
+        }
+        None
+    })
 }
 
 /// Returns a signal to end that has been given.
-fn at_once() -> oneshot::Receiver<()> {
+fn at_once() -> oneshot::Receiver<End> {
     let (end, ending) = oneshot::channel();
-    let _ = end.send(());
+    let _ = end.send(End::Over);
     ending
 }
 
@@ -151,130 +259,18 @@ fn why_unregistered() -> Option<&'static str> {
     rank.is_some_and(|rank| rank > 0).then_some("the process with local rank 0 registers the job with all GPUs")
 }
 
-/// Runs the command with everything that finds its progress. Returns its exit code, as
-/// an error if it cannot be started, and the receiver of status posts.
-async fn train(
-    args: &Args,
-    addresses: &[DaemonAddress],
-    registered: Option<&Registered>,
-    folder: Option<RunFolder>,
-    to: Sender<Message>,
-    lines: &Latest,
-    signals: &mut Signals,
-) -> (Result<u8, u8>, Option<Posts>) {
-    let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]);
-    match registered {
-        Some(Registered { job, address }) => {
-            command.env(JOB_ID, job);
-            tell_address(&mut command, address);
-        }
-        None => {
-            command.env_remove(JOB_ID);
-            // A daemon that starts later answers at one of these.
-            addresses.iter().for_each(|address| tell_address(&mut command, address));
-        }
-    }
-    let posts = match &folder {
-        Some(folder) => prepare(&mut command, folder, &to).await.unwrap_or_else(|error| {
-            say(&unreceived(&error));
-            None
-        }),
-        None => None,
-    };
-    let relays = args.log_progress.as_ref().and_then(|_| match Relays::install(&mut command, lines) {
-        Ok(relays) => Some(relays),
-        Err(error) => {
-            say(&format!("--log-progress: {error}"));
-            None
-        }
-    });
-    let code = attend(command, signals).await;
-    if let Some(relays) = relays {
-        tokio::select! {
-            () = relays.finish(LAST_OUTPUT) => {}
-            _ = signals.ending() => {}
-        }
-    }
-    drop(folder);
-    (code, posts)
-}
-
-/// Tells the command where the daemon answers.
-fn tell_address(command: &mut Command, address: &DaemonAddress) {
-    match address {
-        DaemonAddress::Socket(path) => command.env("WATTUNE_SOCKET", path),
-        DaemonAddress::Tcp(address) => command.env("WATTUNE_LISTEN", address.to_string()),
-    };
-}
-
-fn unreceived(error: &anyhow::Error) -> String {
-    format!("progress cannot be received, so the job is recorded without control: {error:#}")
-}
-
-/// Receives messages and status posts, and tells the command where.
-async fn prepare(command: &mut Command, folder: &RunFolder, to: &Sender<Message>) -> anyhow::Result<Option<Posts>> {
-    let socket = UnixDatagram::bind(folder.socket())?;
-    tokio::spawn(receive(socket, to.clone()));
-    command.env(PROGRESS_SOCKET, folder.socket());
-    let mut path = folder.hooks().into_os_string();
-    if let Some(given) = std::env::var_os("PYTHONPATH").filter(|given| !given.is_empty()) {
-        path.push(":");
-        path.push(given);
-    }
-    command.env("PYTHONPATH", path);
-    let (file, token) = folder.write_token()?;
-    // Without the loopback interface, or with a broken TrainJob, the other sources of progress remain.
-    let posts = match Posts::receive(token, to.clone()).await {
-        Ok(posts) => {
-            command.env(posts::URL, &posts.url).env(posts::TOKEN, file).env_remove(posts::CA_CERTIFICATE);
-            avoid_proxy(command);
-            Some(posts)
-        }
-        Err(error) => {
-            say(&format!("status posts of the Hugging Face Trainer are not received: {error:#}"));
-            None
-        }
-    };
-    Ok(posts)
-}
-
-/// Has the command reach this machine without a proxy, if it uses one: status posts would otherwise go there, and the
-/// training thread would wait for it.
-fn avoid_proxy(command: &mut Command) {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    if !["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].into_iter().any(|name| variable(name).is_some()) {
-        return;
-    }
-    for (name, other) in [("no_proxy", "NO_PROXY"), ("NO_PROXY", "no_proxy")] {
-        let given = variable(name).or_else(|| variable(other)).map(|given| given + ",").unwrap_or_default();
-        command.env(name, given + "127.0.0.1");
-    }
-}
-
-/// Receives progress messages for as long as the run lasts. Ignores what is no message.
-async fn receive(socket: UnixDatagram, to: Sender<Message>) {
-    let mut buffer = [0; LARGEST_MESSAGE];
-    while let Ok(length) = socket.recv(&mut buffer).await {
-        if let Ok(message) = serde_json::from_slice::<Message>(&buffer[..length]) {
-            // If the channel is full, a later message has the newer count.
-            let _ = to.try_send(message);
-        }
-    }
-}
-
-/// Runs the command, passes signals on, and returns its exit code; as an error, that of a command that cannot be started.
-async fn attend(command: Command, signals: &mut Signals) -> Result<u8, u8> {
+/// Runs the command, passes signals on, and returns its exit code.
+async fn attend(command: Command, signals: &mut Signals) -> u8 {
     let mut child = match Child::start(command) {
         Ok(child) => child,
         Err((code, why)) => {
             say(&why);
-            return Err(code);
+            return code;
         }
     };
     loop {
         tokio::select! {
-            code = child.ended() => return Ok(code),
+            code = child.ended() => return code,
             origin = signals.next() => child.pass(&origin),
         }
     }

@@ -59,7 +59,13 @@ pub(super) struct Follower {
     count: Option<Count>,
     /// True if `count` has not been taken.
     is_new: bool,
+    /// True if the command has been started again since the last message.
+    is_restarted: bool,
 }
+
+/// Part of the job's count from which on the first count of a command that was started again counts as that of the whole
+/// job. A smaller one counts what the new process does.
+const GOES_ON_FROM: f64 = 0.5;
 
 #[derive(Debug)]
 struct Followed {
@@ -98,7 +104,11 @@ impl Follower {
             return;
         };
         let reached = self.count.map(|count| count.samples);
+        let is_restarted = std::mem::take(&mut self.is_restarted);
         let offset = match (followed.offset, reached) {
+            // A command that was started again goes on from its checkpoint, or counts from 0.
+            (None, Some(reached)) if is_restarted && counted >= GOES_ON_FROM * reached => 0.0,
+            (None, Some(reached)) if is_restarted => reached,
             // The first source counts from where the run begins: a resumed run goes on from its old count.
             (None, None) => 0.0,
             // A second source counts the same work.
@@ -141,6 +151,16 @@ impl Follower {
             self.followed = Some(Followed::of(message));
         }
         succeeds
+    }
+
+    /// Prepares for the messages of a command that is started again: its processes and sources are new, its work goes on.
+    pub(super) fn restart(&mut self) {
+        (self.followed, self.is_restarted) = (None, self.count.is_some());
+    }
+
+    /// Returns true if all samples are done; `total` is their number if no source has named it.
+    pub(super) fn is_complete(&self, total: Option<f64>) -> bool {
+        self.count.is_some_and(|count| count.total.or(total).is_some_and(|total| count.samples >= total))
     }
 
     /// Returns the newest count, once.
@@ -259,6 +279,35 @@ mod tests {
         // A total below the count is wrong.
         follower.apply(&Message { total_steps: Some(1.0), ..message(ProgressSource::Lightning, 1, 3.0, Some(9.0)) });
         assert_eq!(follower.take().map(|count| (count.samples, count.total)), Some((38.0, None)));
+    }
+
+    #[test]
+    fn a_command_that_is_started_again_goes_on() {
+        // The counts of the first process, those of the second one, and what the job has then done.
+        let table: [(&[f64], &[f64], &[f64]); 4] = [
+            // It counts all steps of the job, and resumes where it stopped, or at an earlier checkpoint.
+            (&[1.0, 500.0], &[501.0, 510.0], &[501.0, 510.0]),
+            (&[1.0, 500.0], &[401.0, 499.0, 502.0], &[500.0, 500.0, 502.0]),
+            // It counts its own steps.
+            (&[1.0, 500.0], &[1.0, 10.0], &[501.0, 510.0]),
+            (&[], &[1.0, 10.0], &[1.0, 10.0]),
+        ];
+        for (first, second, expected) in table {
+            let mut follower = Follower::new(None);
+            first.iter().for_each(|steps| follower.apply(&hook(1.0, *steps)));
+            follower.restart();
+            let of = |steps: &f64| message(ProgressSource::OptimizerHook, 2, 9.0, *steps);
+            let counts = second.iter().map(|steps| {
+                follower.apply(&of(steps));
+                follower.take().expect("a count").samples
+            });
+            assert_eq!(counts.collect::<Vec<_>>(), expected, "{first:?} {second:?}");
+        }
+        let mut follower = Follower::new(None);
+        follower.apply(&Message { total_steps: Some(20.0), ..hook(1.0, 19.0) });
+        assert!(!follower.is_complete(Some(5.0)), "the source's total counts");
+        follower.apply(&hook(2.0, 20.0));
+        assert!(follower.is_complete(Some(20.0)) && !follower.is_complete(None));
     }
 
     #[test]

@@ -2,15 +2,39 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::Read as _;
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Map, Value, json};
 
 use super::args::Args;
+use super::due::{Due, Reading, time_of};
+use super::wish::Stage;
+use wattune_core::units::Seconds;
 
 /// Keys of a job file, which are those of `POST /v1/jobs`.
-const KEYS: [&str; 9] = ["name", "gpus", "batch_size", "work", "objective", "lease_s", "control", "priority", "tags"];
+const KEYS: [&str; 12] = [
+    "name",
+    "gpus",
+    "batch_size",
+    "work",
+    "objective",
+    "lease_s",
+    "control",
+    "priority",
+    "tags",
+    "key",
+    "start",
+    "suspend",
+];
+
+/// Largest size of a job file in bytes.
+const LARGEST_FILE: u64 = 1 << 20;
+/// Longest time to read a job file: a pipe may have no writer.
+const READING: Duration = Duration::from_secs(5);
 
 /// Variables of Slurm, and the tags that record them.
 const SLURM: [(&str, &str); 6] = [
@@ -35,6 +59,8 @@ pub(super) struct Registration {
     pub(super) body: Map<String, Value>,
     /// Number of samples of a step, with which steps become samples.
     pub(super) batch_size: Option<u64>,
+    /// True if the user named the GPUs.
+    gives_gpus: bool,
 }
 
 impl Registration {
@@ -59,6 +85,7 @@ impl Registration {
         set("lease_s", args.lease_s.map(Value::from));
         set("priority", args.priority.map(Value::from));
         set("control", args.no_control.then_some(Value::Bool(false)));
+        args.start.add_to(&mut body)?;
         let objective = body.entry("objective").or_insert_with(|| json!({}));
         if let Some(objective) = objective.as_object_mut() {
             objective.extend(args.max_slowdown.map(|slowdown| ("max_slowdown".to_owned(), Value::from(slowdown))));
@@ -77,18 +104,99 @@ impl Registration {
             body.insert("name".into(), shortened(name.trim(), LONGEST_NAME).into());
         }
         let batch_size = body.get("batch_size").and_then(Value::as_u64);
-        Ok(Self { body, batch_size })
+        let gives_gpus = body.contains_key("gpus");
+        Ok(Self { body, batch_size, gives_gpus })
+    }
+
+    /// Returns true if the command may wait for its start, or be stopped meanwhile.
+    pub(super) fn has_offer(&self) -> bool {
+        self.is_held() || self.body.contains_key("suspend")
+    }
+
+    /// Returns true if the command waits for its start.
+    pub(super) fn is_held(&self) -> bool {
+        self.body.contains_key("start")
+    }
+
+    /// Returns the latest start of a command that waits; `None` if it does not, or says so in a way that only the daemon
+    /// understands.
+    pub(super) fn latest(&self, now: &Reading) -> Option<Due> {
+        let start = self.body.get("start")?;
+        match start["within_s"].as_f64() {
+            Some(within) if (0.0..1e10).contains(&within) => Some(Due::after(now, Seconds::new(within))),
+            _ => Some(Due::at(now, time_of(&start["latest"])?)),
+        }
+    }
+
+    /// Returns the registration of the command at a stage: one that has begun asks for no start.
+    pub(super) fn at_stage(&self, stage: Stage, latest: Option<&Due>) -> Map<String, Value> {
+        let mut body = self.body.clone();
+        if stage != Stage::Held {
+            body.remove("start");
+        } else if let (Some(Value::Object(start)), Some(latest)) = (body.get_mut("start"), latest)
+            && start.contains_key("within_s")
+        {
+            start.insert("within_s".into(), latest.left(&Reading::now()).get().ceil().max(0.0).into());
+        }
+        body
+    }
+
+    /// Returns whether a refusal with this status and field is about a value that the user gave.
+    pub(super) fn is_own_value(&self, status: u16, field: Option<&str>) -> bool {
+        match (status, field) {
+            (400 | 404 | 422, Some(field)) if field.starts_with("gpus") => self.gives_gpus,
+            (400 | 422, Some("pids" | "replaces" | "slurm_job_id")) => false,
+            (400 | 422, _) => true,
+            (404, None) => self.gives_gpus,
+            _ => false,
+        }
+    }
+
+    /// Returns the total number of samples, if the user gave it.
+    pub(super) fn total(&self) -> Option<f64> {
+        self.body.get("work")?["total_samples"].as_f64()
+    }
+
+    /// Returns the signal by which the command offers to be stopped, and the seconds that it takes to save, if known.
+    pub(super) fn suspend(&self) -> Option<(&str, Option<f64>)> {
+        let offer = self.body.get("suspend")?;
+        Some((offer["signal"].as_str().unwrap_or("SIGTERM"), offer["checkpoint_s"].as_f64()))
+    }
+
+    /// Returns the deadline, if it is a time.
+    pub(super) fn deadline(&self) -> Option<chrono::DateTime<chrono::Utc>> {
+        time_of(&self.body.get("objective")?["deadline"])
     }
 }
 
 fn read(path: &Path) -> anyhow::Result<Map<String, Value>> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("--config: cannot read {}", path.display()))?;
+    let text = read_text(path).with_context(|| format!("--config: cannot read {}", path.display()))?;
     let table: Map<String, Value> =
         toml::from_str(&text).with_context(|| format!("--config: {} is no job file in TOML", path.display()))?;
     if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
         bail!("--config: {} has the unknown key {key}; a job file has any of {}", path.display(), KEYS.join(", "));
     }
     Ok(table)
+}
+
+/// Reads a small text, from a pipe too.
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let (to, read) = mpsc::channel();
+    let path = path.to_owned();
+    let body = move || {
+        let text = std::fs::File::open(path).and_then(|file| {
+            let mut text = String::new();
+            file.take(LARGEST_FILE + 1).read_to_string(&mut text).map(|_| text)
+        });
+        // Nobody receives it after the time that reading may take.
+        let _ = to.send(text);
+    };
+    std::thread::Builder::new().name("config".into()).spawn(body)?;
+    let text = read.recv_timeout(READING).context("nothing to read within 5 s")??;
+    if text.len() as u64 > LARGEST_FILE {
+        bail!("it is larger than 1 MiB, and so no job file");
+    }
+    Ok(text)
 }
 
 /// Returns an index as a number, and a UUID or PCI bus id as text.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::journal::Journal;
 use super::reporter::Outcome;
 use wattune_core::domain::{ProgressSource, legible};
 
@@ -14,12 +15,13 @@ pub(super) struct Summary<'a> {
     pub(super) exit_code: u8,
     pub(super) wall_s: f64,
     pub(super) outcome: &'a Outcome,
+    pub(super) journal: &'a Journal,
 }
 
 impl Summary<'_> {
     /// Returns the summary as JSON: the command, its exit code, the ids of its jobs and the final account.
     pub(super) fn json(&self) -> Value {
-        let Outcome { jobs, account, source, problem } = self.outcome;
+        let Outcome { jobs, account, source, problem, start, suspend } = self.outcome;
         json!({
             "command": self.command.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>(),
             "exit_code": self.exit_code,
@@ -27,13 +29,16 @@ impl Summary<'_> {
             "job_ids": jobs,
             "progress_source": source,
             "problem": problem,
+            "start": start,
+            "suspend": suspend,
+            "waits": self.journal,
             "account": account,
         })
     }
 
     /// Returns the summary in a few lines; `None` if no job was registered.
     pub(super) fn text(&self) -> Option<String> {
-        let Outcome { jobs, account, source, problem } = self.outcome;
+        let Outcome { jobs, account, source, problem, .. } = self.outcome;
         if jobs.is_empty() {
             return None;
         }
@@ -51,6 +56,13 @@ impl Summary<'_> {
         line("carbon", account["carbon_g"].as_f64().map_or_else(|| "unknown: no carbon intensity".into(), grams));
         line("saved", saved(&account["savings"]["against_original"]));
         let time = &account["savings"]["against_original"]["time_increase_pct"]["mean"];
+        if let Some(held_s) = self.journal.held_s() {
+            line("held", format!("{} before the start", duration(held_s)));
+        }
+        if let (stops @ 1.., gone_s) = self.journal.gone_s() {
+            let times = if stops == 1 { "once".into() } else { format!("{stops} times") };
+            line("stopped", format!("{times}, for {} in all", duration(gone_s)));
+        }
         line("time lost", time.as_f64().map_or_else(|| "unknown".into(), |pct| format!("{pct:.2} %")));
         match source {
             Some(source) => line("progress", described(*source).into()),
@@ -139,8 +151,10 @@ mod tests {
     use super::*;
 
     fn text(account: Option<Value>, source: Option<ProgressSource>, problem: Option<&str>) -> Option<String> {
-        let outcome = Outcome { jobs: vec!["j".into()], account, source, problem: problem.map(Into::into) };
-        Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome }.text()
+        let problem = problem.map(Into::into);
+        let outcome = Outcome { jobs: vec!["j".into()], account, source, problem, ..Outcome::default() };
+        let journal = Journal::new(false);
+        Summary { command: &["a".into()], exit_code: 0, wall_s: 723.4, outcome: &outcome, journal: &journal }.text()
     }
 
     #[test]

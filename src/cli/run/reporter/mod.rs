@@ -3,6 +3,8 @@
 //! The command runs whatever the daemon does: each request has a short time-out, and a daemon that is absent, frozen or
 //! restarted is asked again later.
 
+mod registering;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,11 +15,13 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::daemon::{Daemon, Failure};
-use super::environment::{JOB_ID, pid_namespace, say};
-use super::gpus::{Gpu, Visible};
+use super::environment::say;
+use super::gpus::Visible;
 use super::lines::Latest;
+use super::link::Link;
 use super::progress::{Follower, Message};
 use super::request::Registration;
+use super::wish::Stage;
 use crate::cli::ask::DaemonAddress;
 use wattune_core::domain::{JobId, ProgressSource};
 
@@ -29,6 +33,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 const REGISTER_EVERY: Duration = Duration::from_secs(5);
 /// Longest time without a request that renews the lease, as a part of the lease.
 const LEASE_PART: f64 = 0.2;
+/// Longest time without a request while the command waits, or may be asked to stop.
+const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Time between two attempts to control GPUs that another job controls.
 const CONTROL_EVERY: Duration = Duration::from_secs(10);
 /// Time-out of the request that ends the job.
@@ -60,6 +66,8 @@ pub(super) struct Reporter {
     own: Vec<String>,
     /// Registration with control, while another job controls a GPU; it is tried again.
     uncontrolled: Option<serde_json::Map<String, Value>>,
+    /// Connection to the course of the command.
+    link: Link,
     /// File for the id of the job that this process has registered last: code of the command may replace that job.
     job_file: Option<PathBuf>,
     /// Time of the last attempt to register.
@@ -86,12 +94,35 @@ pub(super) struct Outcome {
     pub(super) source: Option<ProgressSource>,
     /// Reason why there is no account.
     pub(super) problem: Option<String>,
+    /// The last views of the job's start and of its stops; null without them.
+    pub(super) start: Value,
+    pub(super) suspend: Value,
+}
+
+/// End of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The command is done, or will not run: the job ends.
+    Over,
+    /// Another process takes the job up again: it stays open until its lease runs out.
+    Left,
+}
+
+/// Answer to the attempt to register the job.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Registered(Registered),
+    /// The daemon refuses what the user gave; the reason.
+    Wrong(String),
+    /// A job with the same key is open; the reason, and the rest of its lease.
+    Taken(String, Duration),
+    /// The daemon does not answer, or cannot register the job.
+    Alone,
 }
 
 /// What the command needs to know about its registration.
 #[derive(Clone, Debug)]
 pub(super) struct Registered {
-    pub(super) job: String,
     pub(super) address: DaemonAddress,
 }
 
@@ -102,6 +133,7 @@ impl Reporter {
         visible: Visible,
         lines: Latest,
         job_file: Option<PathBuf>,
+        link: Link,
         quiet: bool,
     ) -> Self {
         Self {
@@ -115,6 +147,7 @@ impl Reporter {
             own: Vec::new(),
             uncontrolled: None,
             job_file,
+            link,
             attempted: Instant::now(),
             contact: None,
             gave_up: false,
@@ -124,187 +157,89 @@ impl Reporter {
         }
     }
 
-    /// Registers the job.
-    ///
-    /// Returns `None` if the daemon does not answer or refuses it; a message says so once.
-    pub(super) async fn register(&mut self) -> Option<Registered> {
-        self.attempted = Instant::now();
-        match self.try_register().await {
-            Ok(registered) => return Some(registered),
-            Err(failure) => {
-                let refused = matches!(failure, Failure::Refused { .. });
-                self.gave_up |= refused;
-                self.problem = Some(failure.to_string());
-                if !std::mem::replace(&mut self.has_complained, true) {
-                    let how = if refused { "is not registered" } else { "runs without wattune until it does" };
-                    self.say(&format!("{failure}; the command {how}"));
-                }
-            }
-        }
-        None
-    }
-
-    async fn try_register(&mut self) -> Result<Registered, Failure> {
-        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
-        let mut body = self.registration.body.clone();
-        if !body.contains_key("gpus") {
-            let gpus: Vec<Gpu> = serde_json::from_value(status["gpus"].clone())
-                .map_err(|error| Failure::NoAnswer(format!("the daemon's list of GPUs cannot be read: {error}")))?;
-            let chosen = self.visible.choose(&gpus);
-            let chosen = chosen.map_err(|detail| Failure::Refused { status: 0, field: Some("gpus".into()), detail })?;
-            body.insert("gpus".into(), chosen.into());
-        }
-        if status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace()) {
-            body.insert("pids".into(), json!([std::process::id()]));
-        }
-        let of_environment = std::env::var(JOB_ID).ok().filter(|id| !id.is_empty());
-        if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|id| of_environment.as_ref() == Some(id)) {
-            self.replace(&mut body, &other).await;
-        }
-        let with_control = body.clone();
-        let (job, address) = self.post_registration(body).await?;
-        let text = |key: &str| job[key].as_str().unwrap_or_default().to_owned();
-        let (id, address) = (text("job_id"), address.clone());
-        let lease = Duration::from_secs_f64(job["lease_s"].as_f64().unwrap_or(60.0).clamp(1.0, 86_400.0));
-        self.describe(&job, &status);
-        let is_refused = job["control"] == false && with_control.get("control") != Some(&Value::Bool(false));
-        self.uncontrolled = is_refused.then_some(with_control);
-        self.own.push(id.clone());
-        if let Some(file) = &self.job_file {
-            // Without it, only the job that was registered before the command began can be replaced.
-            let _ = write_whole(file, &id);
-        }
-        self.job = Some(Job { id: id.clone(), lease, script: None, is_over: false });
-        (self.contact, self.problem) = (Some(Instant::now()), None);
-        self.follower.put_back();
-        Ok(Registered { job: id, address })
-    }
-
-    /// Posts a registration. If the daemon refuses a part that only adds to the job, leaves that part out.
-    async fn post_registration(
-        &self,
-        mut body: serde_json::Map<String, Value>,
-    ) -> Result<(Value, &DaemonAddress), Failure> {
-        let mut has_replaced = false;
-        loop {
-            let wire = Value::Object(body.clone());
-            let failure = match self.daemon.call(Method::POST, "/v1/jobs", Some(&wire), REQUEST).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) => failure,
-            };
-            match &failure {
-                // The daemon itself runs below this process, or sees other processes.
-                Failure::Refused { status: 422, field: Some(field), .. } if field == "pids" => {
-                    body.remove("pids");
-                }
-                // Another job counts these processes, unless it is the job of this Slurm job.
-                Failure::Refused { status: 409, detail, .. } if detail.starts_with("pids: ") => {
-                    match self.find_of_slurm(&body["tags"]).await.filter(|_| !body.contains_key("replaces")) {
-                        Some(other) if !has_replaced => {
-                            has_replaced = true;
-                            self.replace(&mut body, &other).await;
-                        }
-                        _ => {
-                            body.remove("pids");
-                        }
-                    }
-                }
-                // Another task of the same Slurm job has replaced that registration.
-                Failure::Refused { status: 404 | 409, .. } if body.contains_key("replaces") => {
-                    body.remove("replaces");
-                }
-                Failure::Refused { status: 409, detail, .. } if body.get("control") != Some(&Value::Bool(false)) => {
-                    if let Some(found) = self.find_own().await {
-                        return Ok(found);
-                    }
-                    if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|_| !has_replaced) {
-                        has_replaced = true;
-                        self.replace(&mut body, &other).await;
-                        continue;
-                    }
-                    self.say(&format!("{detail}; the command's energy is recorded without control"));
-                    body.insert("control".into(), false.into());
-                }
-                _ => return Err(failure),
-            }
-        }
-    }
-
-    /// Has the registration replace a job. A site that records a job without control does not want its replacement
-    /// controlled.
-    async fn replace(&self, body: &mut serde_json::Map<String, Value>, job: &str) {
-        body.insert("replaces".into(), job.into());
-        let found = self.daemon.call(Method::GET, &format!("/v1/jobs/{job}"), None, REQUEST).await;
-        if found.is_ok_and(|(job, _)| job["control"] == false) {
-            body.insert("control".into(), false.into());
-        }
-    }
-
-    /// Returns this run's job if an earlier request has registered it, whose answer did not arrive in time.
-    async fn find_own(&self) -> Option<(Value, &DaemonAddress)> {
-        let (jobs, address) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
-        let own = pid_namespace()?;
-        let is_own = |job: &&Value| job["processes"]["pids"] == json!([std::process::id()]);
-        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
-        let found = jobs.as_array()?.iter().find(is_own).filter(|_| status["pid_namespace"] == json!(own))?;
-        Some((found.clone(), address))
-    }
-
-    /// Returns the id of the job that Slurm's Prolog has registered for the same Slurm job, if nothing reports for it.
-    async fn find_of_slurm(&self, tags: &Value) -> Option<String> {
-        let (jobs, _) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
-        let slurm = tags["slurm_job_id"].as_str()?;
-        let is_same = |job: &&Value| job["tags"]["slurm_job_id"] == slurm && job["progress_source"].is_null();
-        Some(jobs.as_array()?.iter().find(is_same)?["job_id"].as_str()?.to_owned())
-    }
-
     fn say(&self, message: &str) {
         if !self.quiet {
             say(message);
         }
     }
 
-    fn describe(&self, job: &Value, status: &Value) {
-        let uuids: Vec<&str> = job["gpus"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let of_job = |gpu: &&Value| gpu["uuid"].as_str().is_some_and(|uuid| uuids.contains(&uuid));
-        let chosen = status["gpus"].as_array().into_iter().flatten().filter(of_job);
-        let indexes: Vec<String> = chosen.map(|gpu| gpu["index"].to_string()).collect();
-        let how = match (job["control"].as_bool(), job["objective"]["max_slowdown"].as_f64()) {
-            (Some(false), _) => "recorded without control".to_owned(),
-            (_, Some(most)) => format!("at most {:.4} % slower", most * 100.0).replace(".0000", ""),
-            _ => "controlled".to_owned(),
-        };
-        let label = if status["simulated"].as_bool() == Some(true) { " (simulated)" } else { "" };
-        let id = job["job_id"].as_str().unwrap_or_default();
-        self.say(&format!("job {id} on GPU {}{label}, {how}", indexes.join(", ")));
-    }
-
-    /// Passes progress on until `end` is signalled; then ends the job and returns the outcome.
-    pub(super) async fn run(mut self, mut messages: Receiver<Message>, mut end: oneshot::Receiver<()>) -> Outcome {
+    /// Passes progress on until `end` is signalled; then ends or leaves the job, and returns the outcome.
+    pub(super) async fn run(mut self, mut messages: Receiver<Message>, mut end: oneshot::Receiver<End>) -> Outcome {
         let mut ticks = interval(REPORT_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        let ended = loop {
             tokio::select! {
                 Some(message) = messages.recv() => self.observe(&message),
+                () = self.link.changed() => {
+                    if self.link.order().stage == Stage::Running {
+                        self.follower.restart();
+                    }
+                    self.pass_order().await;
+                }
                 _ = ticks.tick() => {
                     if self.job.is_some() {
+                        self.pass_order().await;
                         self.report().await;
                     } else if !self.gave_up && self.attempted.elapsed() >= REGISTER_EVERY {
                         self.register().await;
+                        self.pass_order().await;
                     }
                 }
-                _ = &mut end => break,
+                ended = &mut end => break ended.unwrap_or(End::Over),
             }
-        }
+        };
         while let Ok(message) = messages.try_recv() {
             self.observe(&message);
         }
-        self.finish().await
+        self.finish(ended).await
+    }
+
+    /// Tells the daemon what the command does, if it does not know yet.
+    async fn pass_order(&mut self) {
+        let Some(job) = self.job.clone().filter(|_| self.registration.has_offer()) else { return };
+        let Some(order) = self.link.untold(&job.id) else { return };
+        let (path, body) = match (order.stage, order.reason) {
+            (Stage::Running, Some(reason)) if reason.is_known_to_daemon() => {
+                ("begin", json!({ "reason": reason.name() }))
+            }
+            (Stage::Running, _) => ("begin", json!({})),
+            (Stage::Suspended, _) => {
+                // The last progress of the process that has exited.
+                self.report().await;
+                ("suspended", json!({}))
+            }
+            (Stage::Held, _) => return,
+        };
+        let path = format!("/v1/jobs/{}/{path}", job.id);
+        match self.daemon.call(Method::POST, &path, Some(&body), REQUEST).await {
+            Ok((answer, _)) => {
+                self.contact = Some(Instant::now());
+                self.link.confirm(&job.id, order);
+                self.link.told(order.stage);
+                self.link.answered(&answer);
+            }
+            Err(Failure::NoAnswer(_)) => self.link.failed(),
+            Err(failure @ Failure::Refused { status: 404, .. }) => self.lose(&job, &failure),
+            Err(failure) => {
+                self.link.confirm(&job.id, order);
+                self.link.told(order.stage);
+                self.problem = Some(failure.to_string());
+            }
+        }
+    }
+
+    /// Lets go of a job that the daemon has ended; the next attempt registers another one.
+    fn lose(&mut self, job: &Job, failure: &Failure) {
+        self.problem = Some(failure.to_string());
+        self.earlier.push(job.id.clone());
+        self.job = None;
+        self.link.lost();
     }
 
     /// Takes a message of the command's processes into account.
     pub(super) fn observe(&mut self, message: &Message) {
         self.follower.apply(message);
+        self.link.complete(self.follower.is_complete(self.registration.total()));
         let Some(id) = message.job_id.as_ref().filter(|_| message.source == ProgressSource::PythonClient) else {
             return;
         };
@@ -332,7 +267,9 @@ impl Reporter {
         }
         let count = self.follower.take();
         let count = count.filter(|count| job.script.is_none() && count.source != ProgressSource::PythonClient);
-        let is_due = self.contact.is_none_or(|at| at.elapsed() >= job.lease.mul_f64(LEASE_PART));
+        let every = job.lease.mul_f64(LEASE_PART);
+        let every = if self.registration.has_offer() { every.min(ASK_EVERY) } else { every };
+        let is_due = self.contact.is_none_or(|at| at.elapsed() >= every);
         let sent = match count {
             Some(count) => {
                 let mut body = json!({ "samples": count.samples, "at_s": count.at_s, "source": count.source });
@@ -349,7 +286,10 @@ impl Reporter {
             None => return,
         };
         match sent {
-            Ok(_) => self.contact = Some(Instant::now()),
+            Ok((answer, _)) => {
+                self.contact = Some(Instant::now());
+                self.link.answered(&answer);
+            }
             Err(failure) if failure.is_end_of_job() && job.script.is_some() => {
                 // What the command does from here on is not part of its job: its code said so.
                 self.job = Some(Job { is_over: true, ..job });
@@ -358,10 +298,15 @@ impl Reporter {
                 // The lease ended while the daemon or this process was stopped. The job is registered anew.
                 self.earlier.push(job.id);
                 self.job = None;
+                self.link.lost();
             }
             Err(Failure::Refused { detail, .. }) => self.problem = Some(detail),
-            Err(Failure::NoAnswer(_)) if count.is_some() => self.follower.put_back(),
-            Err(Failure::NoAnswer(_)) => {}
+            Err(Failure::NoAnswer(_)) => {
+                self.link.failed();
+                if count.is_some() {
+                    self.follower.put_back();
+                }
+            }
         }
     }
 
@@ -401,17 +346,22 @@ impl Reporter {
         self.follower = Follower::new(self.registration.batch_size);
     }
 
-    /// Reports the last progress and ends the job.
-    async fn finish(mut self) -> Outcome {
+    /// Reports the last progress, and ends the job unless another process takes it up again.
+    async fn finish(mut self, end: End) -> Outcome {
+        self.pass_order().await;
         self.report().await;
         let source = self.follower.source();
+        let (start, suspend) = self.link.views();
         let Some(job) = self.job.take() else {
-            return Outcome { jobs: self.earlier, source, problem: self.problem, account: None };
+            return Outcome { jobs: self.earlier, source, problem: self.problem, account: None, start, suspend };
         };
         let (ending, account) = (format!("/v1/jobs/{}", job.id), format!("/v1/jobs/{}/emissions", job.id));
-        let ended = match self.daemon.call(Method::DELETE, &ending, None, END).await {
-            Err(failure) if failure.is_end_of_job() => self.daemon.call(Method::GET, &account, None, END).await,
-            ended => ended,
+        let ended = match end {
+            End::Left => self.daemon.call(Method::GET, &account, None, END).await,
+            End::Over => match self.daemon.call(Method::DELETE, &ending, None, END).await {
+                Err(failure) if failure.is_end_of_job() => self.daemon.call(Method::GET, &account, None, END).await,
+                ended => ended,
+            },
         };
         let (account, failed) = match ended {
             Ok((account, _)) => (Some(account), None),
@@ -422,7 +372,8 @@ impl Reporter {
             let _ = self.daemon.call(Method::DELETE, &format!("/v1/jobs/{own}"), None, END).await;
         }
         let problem = failed.or(self.problem);
-        Outcome { jobs: self.earlier.into_iter().chain([job.id]).collect(), account, source, problem }
+        let jobs = self.earlier.into_iter().chain([job.id]).collect();
+        Outcome { jobs, account, source, problem, start, suspend }
     }
 }
 

@@ -1,0 +1,289 @@
+//! The course of a command that may wait for its start and be stopped meanwhile: held, run, suspended, resumed, ended.
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use signal_hook::consts::SIGUSR1;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::allocation::Allocation;
+use super::child::{self, Signals, children, is_ending, of_signal};
+use super::due::{Due, Reading};
+use super::environment::say;
+use super::hold::{Announcement, Reason, describe_hold, describe_suspension, why_start};
+use super::journal::Journal;
+use super::launch::{Launcher, Started};
+use super::link::Guide;
+use super::wish::{Stage, Wanted, Wish};
+
+/// Time between two looks at the clocks while the command waits.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest time that a start or a stop waits for the daemon to know of it.
+const TELLING: Duration = Duration::from_secs(2);
+/// Longest time without output that this process waits for the end of the output after the command's end.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
+/// Time in which the last progress of a command that has exited arrives.
+const LAST_PROGRESS: Duration = Duration::from_millis(300);
+/// Number of requests to exit after which a command that ignores them is not asked again.
+const MOST_IGNORED: u32 = 2;
+/// Shortest time for which a Slurm job gives its allocation back, in seconds.
+const SHORTEST_REQUEUE_S: f64 = 30.0;
+
+/// Offer of the command to be stopped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stops {
+    /// Number of the signal that asks it to save and exit.
+    pub(super) signal: i32,
+    /// Time after which a command that has not exited counts as one that does not.
+    pub(super) grace: Duration,
+}
+
+/// End of the course.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The command ended with this exit code.
+    Done(u8),
+    /// The command did not start, and this is the exit code for it.
+    NotStarted(u8),
+    /// Slurm starts the command again later, in another process.
+    Requeued,
+}
+
+/// Command with its offers.
+pub(super) struct Course<'a> {
+    pub(super) launcher: &'a Launcher<'a>,
+    pub(super) guide: Guide,
+    pub(super) signals: &'a mut Signals,
+    /// Latest start; `None` for a command that is not held.
+    pub(super) latest: Option<Due>,
+    pub(super) stops: Option<Stops>,
+    /// Slurm job that this process runs in, if it can give its allocation back.
+    pub(super) allocation: Option<Allocation>,
+    pub(super) is_quiet: bool,
+    pub(super) journal: Journal,
+    /// Number of requests to exit that the command has ignored.
+    pub(super) ignored: u32,
+}
+
+/// End of a wait.
+enum Waited {
+    Start(Reason),
+    Cancelled(u8),
+    Requeued,
+}
+
+/// End of a process of the command.
+enum Exited {
+    /// It ended by itself, or by its user's signal.
+    Own(u8),
+    /// It saved and exited, as it was asked to.
+    Asked(u8),
+}
+
+impl Course<'_> {
+    /// Holds the command if `stage` says so, runs it, and follows the daemon's wishes until its end. With `start_now`, it is
+    /// not held.
+    pub(super) async fn follow(&mut self, stage: Stage, start_now: bool) -> Ended {
+        let mut reason = None;
+        if stage == Stage::Held {
+            let is_again = self.allocation.as_ref().is_some_and(|allocation| allocation.is_restarted);
+            let waited = match start_now {
+                true => Waited::Start(Reason::StartNow),
+                // Slurm has kept it until the planned time.
+                false if is_again => Waited::Start(Reason::Planned),
+                false => self.wait(Stage::Held).await,
+            };
+            reason = match waited {
+                Waited::Start(reason) => Some(reason),
+                Waited::Cancelled(code) => return Ended::NotStarted(code),
+                Waited::Requeued => return Ended::Requeued,
+            };
+            self.journal.started(reason.unwrap_or(Reason::Planned));
+        }
+        // A job that another process has left was stopped before.
+        let before = self.guide.wish().stops["stops"].as_u64().and_then(|stops| u32::try_from(stops).ok());
+        let mut resumed = before.unwrap_or(0);
+        loop {
+            self.tell(Stage::Running, reason).await;
+            let job = self.guide.wish().job;
+            let started = match self.launcher.start(job.as_deref(), resumed) {
+                Ok(started) => started,
+                Err(code) if resumed == before.unwrap_or(0) => return Ended::NotStarted(code),
+                Err(code) => return Ended::Done(code),
+            };
+            let code = match self.attend(started).await {
+                Exited::Own(code) => return Ended::Done(code),
+                Exited::Asked(code) => code,
+            };
+            self.journal.stopped(code);
+            self.tell(Stage::Suspended, None).await;
+            reason = match self.wait(Stage::Suspended).await {
+                Waited::Start(Reason::Planned) => Some(Reason::Resumed),
+                Waited::Start(reason) => Some(reason),
+                Waited::Cancelled(code) => return Ended::Done(code),
+                Waited::Requeued => return Ended::Requeued,
+            };
+            resumed += 1;
+            self.journal.resumed();
+            self.say(&format!("resumes the command, for the {} time", ordinal(resumed)));
+        }
+    }
+
+    /// Tells the daemon what the command does, if it answers in time.
+    async fn tell(&mut self, stage: Stage, reason: Option<Reason>) {
+        self.guide.order(stage, reason);
+        if self.guide.wish().job.is_some() && (self.latest.is_some() || self.stops.is_some()) {
+            let _ = timeout(TELLING, self.guide.told(stage)).await;
+        }
+    }
+
+    /// Waits until the command is to start.
+    async fn wait(&mut self, stage: Stage) -> Waited {
+        let mut announcement = Announcement::to(std::io::stderr().is_terminal());
+        // What the daemon said before it knew of the stop is no word about the resumption.
+        let mut is_known = stage == Stage::Held;
+        loop {
+            let (wish, now) = (self.guide.wish(), Reading::now());
+            is_known |= wish.told == Some(Stage::Suspended) || wish.failures > 0;
+            let latest = self.latest.filter(|_| stage == Stage::Held);
+            if let Some(reason) = why_start(&wish, latest.as_ref(), &now).filter(|_| is_known) {
+                return Waited::Start(reason);
+            }
+            if is_known && self.requeue(&wish, &now).await {
+                return Waited::Requeued;
+            }
+            if is_known && announcement.is_due(&wish) {
+                let pid = std::process::id();
+                self.say(&match stage {
+                    Stage::Held => describe_hold(&wish, latest.as_ref(), pid),
+                    _ => describe_suspension(&wish, pid),
+                });
+            }
+            tokio::select! {
+                () = sleep(LOOK_EVERY) => {}
+                changed = self.guide.wishes.changed() => if changed.is_err() { sleep(LOOK_EVERY).await },
+                origin = self.signals.next() => match origin.signal {
+                    SIGUSR1 => return Waited::Start(Reason::StartNow),
+                    number if is_ending(number) => return Waited::Cancelled(of_signal(number)),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    /// Has Slurm start the batch script again at the planned time, so that the allocation is free meanwhile.
+    async fn requeue(&mut self, wish: &Wish, now: &Reading) -> bool {
+        let Some(planned) = wish.planned.filter(|planned| planned.left(now).get() >= SHORTEST_REQUEUE_S) else {
+            return false;
+        };
+        let Some(allocation) = self.allocation.take() else { return false };
+        match allocation.requeue(planned.left(now), self.signals).await {
+            Ok(message) => {
+                self.say(&message);
+                true
+            }
+            Err(why) => {
+                self.say(&format!("{why}; the job waits in its allocation"));
+                false
+            }
+        }
+    }
+
+    /// Waits for the end of the running command, passes signals on, and asks it to save and exit when the daemon wants that.
+    async fn attend(&mut self, started: Started) -> Exited {
+        let Started { mut child, relays } = started;
+        let (mut asked, mut is_users_end) = (None, false);
+        let code = loop {
+            let grace = self.stops.map_or(Duration::MAX, |stops| stops.grace);
+            let overdue = async {
+                match asked {
+                    Some(at) => sleep_until(at + grace).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                code = child.ended() => break code,
+                origin = self.signals.next() => {
+                    is_users_end |= is_ending(origin.signal);
+                    child.pass(&origin);
+                }
+                changed = self.guide.wishes.changed() => {
+                    if changed.is_err() {
+                        sleep(LOOK_EVERY).await;
+                    }
+                    let wish = self.guide.wish();
+                    let is_wanted = wish.failures == 0 && wish.wanted == Wanted::Suspend;
+                    let is_asked = asked.is_some() || is_users_end || self.ignored >= MOST_IGNORED;
+                    if let Some(stops) = self.stops.filter(|_| is_wanted && !is_asked) {
+                        self.say("asks the command to save and exit: the grid will be cleaner later");
+                        self.journal.asked();
+                        child.send(stops.signal);
+                        asked = Some(Instant::now());
+                    }
+                }
+                () = overdue => {
+                    // What it does from here on, it does by itself.
+                    (asked, self.ignored) = (None, self.ignored + 1);
+                    self.say(&format!("the command has not exited within {} s, and goes on", grace.as_secs()));
+                }
+            }
+        };
+        if let (Some(stops), false) = (self.stops.filter(|_| asked.is_some()), is_users_end) {
+            is_users_end = self.end_the_rest(stops).await;
+        }
+        if let Some(relays) = relays {
+            tokio::select! {
+                () = relays.finish(LAST_OUTPUT) => {}
+                _ = self.signals.ending() => is_users_end = true,
+            }
+        }
+        if asked.is_none() || is_users_end {
+            return Exited::Own(code);
+        }
+        sleep(LAST_PROGRESS).await;
+        // It was about to end anyway.
+        if self.guide.wish().is_complete { Exited::Own(code) } else { Exited::Asked(code) }
+    }
+
+    /// Asks the processes that the command has left behind, such as those of a shell script, to save and exit, and waits for
+    /// them. Returns true if the user ended the job meanwhile.
+    async fn end_the_rest(&mut self, stops: Stops) -> bool {
+        let left = children();
+        left.iter().for_each(|pid| child::send(*pid, stops.signal));
+        let until = Instant::now() + stops.grace;
+        while !children().is_empty() {
+            tokio::select! {
+                () = sleep(LOOK_EVERY / 10) => {}
+                origin = self.signals.next() => {
+                    left.iter().for_each(|pid| child::send(*pid, origin.signal));
+                    if is_ending(origin.signal) {
+                        return true;
+                    }
+                }
+            }
+            child::collect();
+            if Instant::now() >= until {
+                self.say(&format!("processes of the command still run: {:?}", children()));
+                return false;
+            }
+        }
+        false
+    }
+
+    fn say(&self, message: &str) {
+        if !self.is_quiet {
+            say(message);
+        }
+    }
+}
+
+fn ordinal(number: u32) -> String {
+    let end = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{end}")
+}

@@ -1,0 +1,93 @@
+//! Points in time that a wrapper must not miss, whatever happens to the machine's clocks meanwhile.
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+
+use crate::clock::{Clock as _, SystemClock, since_boot};
+use wattune_core::units::Seconds;
+
+/// What the machine's clocks show at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Reading {
+    /// Wall-clock time, which jumps when the clock is set.
+    pub(super) wall: DateTime<Utc>,
+    /// Time since the machine's start, with the time for which it slept.
+    pub(super) boot: Seconds,
+}
+
+impl Reading {
+    /// Reads the system's clocks.
+    pub(super) fn now() -> Self {
+        Self { wall: SystemClock::start().utc(), boot: since_boot() }
+    }
+}
+
+/// A point in time on both clocks. It has passed as soon as one of them says so: a wall clock that is set back delays
+/// nothing, and a virtual machine that was stopped, whose own clock stood still, is not late.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Due {
+    wall: DateTime<Utc>,
+    boot: Seconds,
+}
+
+impl Due {
+    /// Returns the point in time that is this long after a reading.
+    pub(super) fn after(now: &Reading, wait: Seconds) -> Self {
+        Self { wall: now.wall + wait.to_delta(), boot: now.boot + wait }
+    }
+
+    /// Returns a point of the wall clock.
+    pub(super) fn at(now: &Reading, wall: DateTime<Utc>) -> Self {
+        let wait = Seconds::new((wall - now.wall).as_seconds_f64());
+        Self { wall, boot: now.boot + wait }
+    }
+
+    /// Returns the point on the wall clock.
+    pub(super) fn wall(&self) -> DateTime<Utc> {
+        self.wall
+    }
+
+    /// Returns true once one of the clocks has reached the point.
+    pub(super) fn has_passed(&self, now: &Reading) -> bool {
+        self.left(now).get() <= 0.0
+    }
+
+    /// Returns the time left by the clock that reaches the point first.
+    pub(super) fn left(&self, now: &Reading) -> Seconds {
+        let wall = (self.wall - now.wall).as_seconds_f64();
+        Seconds::new(wall.min((self.boot - now.boot).get()))
+    }
+}
+
+/// Reads a time of the daemon's JSON; `None` if there is none.
+pub(super) fn time_of(value: &Value) -> Option<DateTime<Utc>> {
+    value.as_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+
+    use super::*;
+
+    #[test]
+    fn a_point_passes_with_the_first_clock() {
+        let begin = Reading { wall: DateTime::UNIX_EPOCH, boot: Seconds::new(500.0) };
+        let due = Due::after(&begin, Seconds::new(3600.0));
+        assert_eq!(due, Due::at(&begin, DateTime::UNIX_EPOCH + TimeDelta::hours(1)));
+        // Wall clock and uptime, each after so many seconds.
+        for (wall, boot, left) in [
+            (0, 0.0, 3600.0),
+            (3599, 3599.0, 1.0),
+            // The machine slept: both went on.
+            (7200, 7200.0, -3600.0),
+            // The wall clock was set back by a day.
+            (-86_400, 3600.0, 0.0),
+            // The virtual machine was stopped for a day.
+            (86_400, 60.0, -82_800.0),
+        ] {
+            let now = Reading { wall: begin.wall + TimeDelta::seconds(wall), boot: begin.boot + Seconds::new(boot) };
+            assert_eq!((due.left(&now).get(), due.has_passed(&now)), (left, left <= 0.0), "{wall} {boot}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Decides when a command that waits is to start, and describes the wait.
+
+use chrono::{DateTime, Local, Utc};
+
+use super::due::{Due, Reading};
+use super::wish::{Wanted, Wish};
+
+/// Number of requests without an answer after which the planned time counts, or the daemon counts as gone.
+const MISSED: u32 = 2;
+/// Number of requests without an answer after which a command without a planned time does not wait any longer: a minute
+/// or so, in which a daemon that is restarted has come back.
+const MISSED_WITHOUT_PLAN: u32 = 30;
+
+/// Reason why a command starts now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// It asked for no wait, or the user ended the wait.
+    StartNow,
+    /// Its latest start has come.
+    LatestStart,
+    /// The daemon wants it to, or the planned time has come and the daemon does not answer.
+    Planned,
+    /// It was suspended.
+    Resumed,
+    /// There is no daemon that plans it.
+    NoDaemon,
+}
+
+impl Reason {
+    /// Returns true if the daemon takes the reason.
+    pub(super) fn is_known_to_daemon(self) -> bool {
+        self != Self::NoDaemon
+    }
+
+    /// Returns the name that the API and the summary have for it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::StartNow => "start_now",
+            Self::LatestStart => "latest_start",
+            Self::Planned => "planned",
+            Self::Resumed => "resumed",
+            Self::NoDaemon => "no_daemon",
+        }
+    }
+}
+
+/// Returns why a waiting command is to start now; `None` if it is to wait on.
+///
+/// While the daemon answers, its word counts. When it does not, the last planned time does. The latest start counts
+/// whatever the daemon says.
+pub(super) fn why_start(wish: &Wish, latest: Option<&Due>, now: &Reading) -> Option<Reason> {
+    if latest.is_some_and(|latest| latest.has_passed(now)) {
+        return Some(Reason::LatestStart);
+    }
+    if wish.failures == 0 && wish.wanted == Wanted::Run {
+        return Some(Reason::Planned);
+    }
+    match wish.planned {
+        Some(planned) => (wish.failures >= MISSED && planned.has_passed(now)).then_some(Reason::Planned),
+        None => (wish.failures >= MISSED_WITHOUT_PLAN).then_some(Reason::NoDaemon),
+    }
+}
+
+/// Announces a wait, again when it changes.
+#[derive(Debug)]
+pub(super) struct Announcement {
+    /// Smallest change of the planned time that is announced, in seconds.
+    smallest_s: f64,
+    /// Planned time, and whether the daemon answered, of the last announcement.
+    last: Option<(Option<DateTime<Utc>>, bool)>,
+}
+
+impl Announcement {
+    /// Prepares announcements. A log file gets fewer of them than a terminal.
+    pub(super) fn to(is_terminal: bool) -> Self {
+        Self { smallest_s: if is_terminal { 60.0 } else { 900.0 }, last: None }
+    }
+
+    /// Returns whether this wait differs from the one that was announced last.
+    pub(super) fn is_due(&mut self, wish: &Wish) -> bool {
+        let new = (wish.planned.map(|planned| planned.wall()), wish.failures < MISSED);
+        let is_new = match self.last {
+            None => true,
+            Some((_, answered)) if answered != new.1 => true,
+            Some((Some(old), _)) => new.0.is_none_or(|at| (at - old).as_seconds_f64().abs() >= self.smallest_s),
+            Some((None, _)) => new.0.is_some(),
+        };
+        if is_new {
+            self.last = Some(new);
+        }
+        is_new
+    }
+}
+
+/// Describes the wait for the start, and what ends it.
+pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> String {
+    let number = |key: &str| wish.advice[key].as_f64();
+    let until = wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()));
+    let mut text = format!("held until {until}");
+    if wish.failures >= MISSED {
+        text += ", as the daemon said last; it does not answer now";
+    } else if let Some(saving) = number("expected_saving_pct").filter(|saving| *saving > 0.0) {
+        text += &format!(", {saving:.0} % less carbon expected than now");
+        if let (Some(low), Some(high)) = (number("saving_low_pct"), number("saving_high_pct")) {
+            text += &format!(" (80 % interval {low:.0} to {high:.0} %)");
+        }
+    }
+    if let Some(latest) = latest {
+        text += &format!("; latest start {}", local(latest.wall()));
+    }
+    text + &format!("; Ctrl-C cancels, `kill -USR1 {pid}` starts now")
+}
+
+/// Describes a suspension, and what ends it.
+pub(super) fn describe_suspension(wish: &Wish, pid: u32) -> String {
+    let until = wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()));
+    let doubt = if wish.failures >= MISSED { ", as the daemon said last; it does not answer now" } else { "" };
+    format!("suspended until {until}{doubt}; Ctrl-C ends the job, `kill -USR1 {pid}` resumes now")
+}
+
+/// Returns a time as people on this machine write it, with the offset that tells the two hours of a night apart in which
+/// the clock is set back.
+fn local(at: DateTime<Utc>) -> String {
+    at.with_timezone(&Local).format("%a %H:%M %:z").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use wattune_core::units::Seconds;
+
+    use super::*;
+
+    fn now() -> Reading {
+        Reading { wall: DateTime::UNIX_EPOCH, boot: Seconds::new(100.0) }
+    }
+
+    fn due(seconds: f64) -> Due {
+        Due::after(&now(), Seconds::new(seconds))
+    }
+
+    #[test]
+    fn a_command_starts_when_the_daemon_says_so_or_is_gone() {
+        let wish = |wanted, failures, planned: Option<f64>| Wish {
+            wanted,
+            failures,
+            planned: planned.map(due),
+            ..Wish::default()
+        };
+        let table = [
+            (wish(Wanted::Hold, 0, Some(60.0)), 99.0, None),
+            (wish(Wanted::Run, 0, Some(60.0)), 99.0, Some(Reason::Planned)),
+            // It plans anew, and holds past the time that it planned before.
+            (wish(Wanted::Hold, 0, Some(-60.0)), 99.0, None),
+            (wish(Wanted::Hold, 1, Some(-60.0)), 99.0, None),
+            (wish(Wanted::Hold, 2, Some(-60.0)), 99.0, Some(Reason::Planned)),
+            (wish(Wanted::Hold, 500, Some(60.0)), 99.0, None),
+            (wish(Wanted::Hold, 29, None), 99.0, None),
+            (wish(Wanted::Hold, 30, None), 99.0, Some(Reason::NoDaemon)),
+            // The latest start counts in every case.
+            (wish(Wanted::Hold, 0, Some(60.0)), 0.0, Some(Reason::LatestStart)),
+            (wish(Wanted::Hold, 9, Some(60.0)), -1.0, Some(Reason::LatestStart)),
+            (wish(Wanted::Suspend, 0, None), -1.0, Some(Reason::LatestStart)),
+        ];
+        for (wish, latest, expected) in table {
+            assert_eq!(why_start(&wish, Some(&due(latest)), &now()), expected, "{wish:?}, latest in {latest} s");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_announced_when_it_changes() {
+        let wish = |seconds: f64, failures| Wish { planned: Some(due(seconds)), failures, ..Wish::default() };
+        for (is_terminal, expected) in [(true, [true, false, true, true]), (false, [true, false, false, true])] {
+            let mut announcement = Announcement::to(is_terminal);
+            let each = [wish(0.0, 0), wish(59.0, 1), wish(600.0, 0), wish(600.0, 2)];
+            assert_eq!(each.map(|wish| announcement.is_due(&wish)), expected, "terminal: {is_terminal}");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_described() {
+        let advice = json!({"expected_saving_pct": 12.3, "saving_low_pct": 8.4, "saving_high_pct": 15.6});
+        let wish = Wish { planned: Some(due(60.0)), advice, ..Wish::default() };
+        let text = describe_hold(&wish, Some(&due(3600.0)), 7);
+        for part in ["held until ", "12 % less carbon", "interval 8 to 16 %", "latest start", "kill -USR1 7"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let silent = Wish { failures: 2, ..wish };
+        assert!(describe_hold(&silent, None, 7).contains("does not answer"));
+        assert!(describe_suspension(&silent, 7).contains("does not answer"));
+    }
+}

@@ -1,0 +1,140 @@
+//! The connection between the course of a command and its reporter: what the command does, and what the daemon wants.
+
+use tokio::sync::watch;
+use wattune_core::units::Seconds;
+
+use super::due::{Due, Reading};
+use super::hold::Reason;
+use super::wish::{Stage, Wish};
+
+/// What the command does now, for the daemon.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Order {
+    pub(super) stage: Stage,
+    /// Reason for the stage, where it is known.
+    pub(super) reason: Option<Reason>,
+    /// Number of changes of the stage so far.
+    pub(super) turn: u32,
+}
+
+/// The command's end of the connection.
+pub(super) struct Guide {
+    pub(super) orders: watch::Sender<Order>,
+    pub(super) wishes: watch::Receiver<Wish>,
+}
+
+impl Guide {
+    /// Says what the command does from now on.
+    pub(super) fn order(&self, stage: Stage, reason: Option<Reason>) {
+        self.orders.send_modify(|order| *order = Order { stage, reason, turn: order.turn + 1 });
+    }
+
+    /// Returns the daemon's newest answer.
+    pub(super) fn wish(&self) -> Wish {
+        self.wishes.borrow().clone()
+    }
+
+    /// Waits until the daemon knows this stage.
+    pub(super) async fn told(&mut self, stage: Stage) {
+        let _ = self.wishes.wait_for(|wish| wish.told == Some(stage)).await;
+    }
+}
+
+/// The reporter's end of the connection.
+pub(super) struct Link {
+    orders: watch::Receiver<Order>,
+    wishes: watch::Sender<Wish>,
+    /// Latest start of a command that is held.
+    pub(super) latest: Option<Due>,
+    /// Job and turn of the last order that the daemon has confirmed.
+    confirmed: Option<(String, u32)>,
+    /// The daemon's time less this machine's.
+    skew: Seconds,
+}
+
+/// Difference of the clocks in seconds below which the daemon's clock counts as this machine's.
+const SAME_CLOCK_S: f64 = 120.0;
+
+impl Link {
+    /// Connects a command at this stage with its reporter.
+    pub(super) fn new(stage: Stage, latest: Option<Due>) -> (Guide, Self) {
+        let (orders, received) = watch::channel(Order { stage, reason: None, turn: 0 });
+        let (wishes, wished) = watch::channel(Wish::default());
+        let link = Self { orders: received, wishes, latest, confirmed: None, skew: Seconds::ZERO };
+        (Guide { orders, wishes: wished }, link)
+    }
+
+    /// Returns the newest order.
+    pub(super) fn order(&self) -> Order {
+        *self.orders.borrow()
+    }
+
+    /// Waits for the next order.
+    pub(super) async fn changed(&mut self) {
+        if self.orders.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Returns the order that the daemon is still to be told; `None` if it knows.
+    pub(super) fn untold(&self, job: &str) -> Option<Order> {
+        let order = self.order();
+        let is_confirmed = self.confirmed.as_ref().is_some_and(|(id, turn)| id == job && *turn == order.turn);
+        let told = self.wishes.borrow().told;
+        match (order.stage, is_confirmed) {
+            // Whatever the daemon has forgotten meanwhile, the command runs.
+            (Stage::Running, _) => (told != Some(Stage::Running)).then_some(order),
+            (Stage::Suspended, false) => (told != Some(Stage::Suspended)).then_some(order),
+            // Somebody else has told the daemon to begin: the command follows.
+            (Stage::Suspended, true) | (Stage::Held, _) => None,
+        }
+    }
+
+    /// Records that the daemon knows an order, or refuses it for good.
+    pub(super) fn confirm(&mut self, job: &str, order: Order) {
+        self.confirmed = Some((job.to_owned(), order.turn));
+    }
+
+    /// Passes the view of a newly registered job on.
+    pub(super) fn registered(&mut self, job: &str, view: &serde_json::Value) {
+        let now = Reading::now();
+        let theirs = super::due::time_of(&view["registered_at"]);
+        let skew = theirs.map_or(0.0, |theirs| (theirs - now.wall).as_seconds_f64());
+        self.skew = Seconds::new(if skew.abs() < SAME_CLOCK_S { 0.0 } else { skew });
+        let job = job.to_owned();
+        self.wishes.send_modify(|wish| wish.job = Some(job));
+        self.answered(view);
+    }
+
+    /// Passes an answer of the daemon on.
+    pub(super) fn answered(&self, answer: &serde_json::Value) {
+        let (now, skew) = (Reading::now(), self.skew);
+        self.wishes.send_modify(|wish| wish.apply(answer, &now, skew));
+    }
+
+    /// Counts a request without an answer.
+    pub(super) fn failed(&self) {
+        self.wishes.send_modify(|wish| wish.failures = wish.failures.saturating_add(1));
+    }
+
+    /// Passes on whether all of the job's samples are done.
+    pub(super) fn complete(&self, is_complete: bool) {
+        self.wishes.send_if_modified(|wish| std::mem::replace(&mut wish.is_complete, is_complete) != is_complete);
+    }
+
+    /// Passes on that the daemon knows this stage.
+    pub(super) fn told(&self, stage: Stage) {
+        self.wishes.send_modify(|wish| wish.told = Some(stage));
+    }
+
+    /// Returns the last views of the job's start and of its stops.
+    pub(super) fn views(&self) -> (serde_json::Value, serde_json::Value) {
+        let wish = self.wishes.borrow();
+        (wish.advice.clone(), wish.stops.clone())
+    }
+
+    /// Passes on that no job is registered any more.
+    pub(super) fn lost(&self) {
+        self.wishes.send_modify(|wish| (wish.job, wish.told) = (None, None));
+    }
+}

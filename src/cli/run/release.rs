@@ -1,0 +1,47 @@
+//! Ends the wait of a command that another `wattune run` holds.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::child;
+use super::daemon::{Daemon, Failure};
+use super::environment::pid_namespace;
+use signal_hook::consts::SIGUSR1;
+
+/// Time-out of one request.
+const REQUEST: Duration = Duration::from_secs(3);
+
+/// Has the command of the waiting job with this key start now. Returns a message, or `None` if no open job waits.
+///
+/// The process that holds the command gets SIGUSR1. One that this process does not see, as in another container, learns
+/// it from the daemon.
+///
+/// # Errors
+/// If the daemon does not answer.
+pub(super) async fn release(daemon: &Daemon, key: &str) -> Result<Option<String>, Failure> {
+    let (jobs, _) = daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await?;
+    let waits = |job: &&Value| job["key"] == key && matches!(job["phase"].as_str(), Some("held" | "suspended"));
+    let Some(job) = jobs.as_array().into_iter().flatten().find(waits) else { return Ok(None) };
+    let id = job["job_id"].as_str().unwrap_or_default();
+    let (status, _) = daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
+    let is_here = status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace());
+    let pids = job["processes"]["pids"].as_array().into_iter().flatten().filter(|_| is_here);
+    let holder = pids.filter_map(|pid| i32::try_from(pid.as_i64()?).ok()).find(|pid| is_run(*pid));
+    match holder {
+        Some(pid) => child::send(pid, SIGUSR1),
+        None => {
+            let body = json!({ "reason": "start_now" });
+            daemon.call(Method::POST, &format!("/v1/jobs/{id}/begin"), Some(&body), REQUEST).await?;
+        }
+    }
+    Ok(Some(format!("job {id} with the key {key} starts now")))
+}
+
+/// Returns whether a process is `wattune`: its id may have been given to another one meanwhile.
+fn is_run(pid: i32) -> bool {
+    let own = std::fs::read_to_string("/proc/self/comm");
+    let theirs = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    matches!((own, theirs), (Ok(own), Ok(theirs)) if own == theirs)
+}

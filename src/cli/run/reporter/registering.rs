@@ -1,0 +1,225 @@
+//! Registers the command's job, again after each loss, and takes up a job that another process has left.
+
+use std::path::Path;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::super::daemon::Failure;
+use super::super::environment::{JOB_ID, pid_namespace};
+use super::super::gpus::Gpu;
+use super::{Answer, Job, REQUEST, Registered, Reporter, write_whole};
+use crate::cli::ask::DaemonAddress;
+
+impl Reporter {
+    /// Registers the job.
+    ///
+    /// If the daemon does not answer or cannot register it, a message says so once.
+    pub(in crate::cli::run) async fn register(&mut self) -> Answer {
+        self.attempted = Instant::now();
+        let failure = match self.try_register().await {
+            Ok(registered) => return Answer::Registered(registered),
+            Err(failure) => failure,
+        };
+        self.link.failed();
+        if let Failure::Refused { status: 409, field: Some(field), detail } = &failure
+            && field == "key"
+        {
+            return Answer::Taken(detail.clone(), self.lease_of_key().await);
+        }
+        if let Failure::Refused { status, field, detail } = &failure
+            && self.registration.is_own_value(*status, field.as_deref())
+        {
+            self.gave_up = true;
+            self.problem = Some(detail.clone());
+            if std::mem::replace(&mut self.has_complained, true) {
+                self.say(&format!("{detail}; the command is not registered"));
+            }
+            return Answer::Wrong(detail.clone());
+        }
+        let refused = matches!(failure, Failure::Refused { .. });
+        self.gave_up |= refused;
+        self.problem = Some(failure.to_string());
+        if !std::mem::replace(&mut self.has_complained, true) {
+            let how = if refused { "is not registered" } else { "runs without wattune until it does" };
+            self.say(&format!("{failure}; the command {how}"));
+        }
+        Answer::Alone
+    }
+
+    /// Returns what is left of the lease of the open job with this job's key.
+    async fn lease_of_key(&self) -> Duration {
+        let found = self.find_by_key().await;
+        let left = found.and_then(|(job, _)| job["lease_left_s"].as_f64().or(job["lease_s"].as_f64()));
+        Duration::from_secs_f64(left.unwrap_or(60.0).clamp(0.0, 86_400.0))
+    }
+
+    /// Returns the open job with this job's key.
+    async fn find_by_key(&self) -> Option<(Value, &DaemonAddress)> {
+        let key = self.registration.body.get("key")?;
+        let (jobs, address) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
+        let found = jobs.as_array()?.iter().find(|job| job["key"] == *key)?;
+        Some((found.clone(), address))
+    }
+
+    /// Returns the open job with this job's key if it is this process's own; otherwise the id of one whose processes are
+    /// gone, such as those of a wrapper that was killed.
+    async fn adopt(&self) -> Option<Result<(Value, &DaemonAddress), String>> {
+        let (job, address) = self.find_by_key().await?;
+        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
+        if status["pid_namespace"].as_u64() != pid_namespace() {
+            return None;
+        }
+        let pids: Vec<u64> = job["processes"]["pids"].as_array()?.iter().filter_map(Value::as_u64).collect();
+        let is_alive = |pid: &u64| Path::new(&format!("/proc/{pid}")).exists();
+        if pids == [u64::from(std::process::id())] {
+            return Some(Ok((job, address)));
+        }
+        let is_gone = !pids.is_empty() && !pids.iter().any(is_alive);
+        is_gone.then(|| Err(job["job_id"].as_str().unwrap_or_default().to_owned()))
+    }
+
+    async fn try_register(&mut self) -> Result<Registered, Failure> {
+        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
+        let mut body = self.registration.at_stage(self.link.order().stage, self.link.latest.as_ref());
+        if !body.contains_key("gpus") {
+            let gpus: Vec<Gpu> = serde_json::from_value(status["gpus"].clone())
+                .map_err(|error| Failure::NoAnswer(format!("the daemon's list of GPUs cannot be read: {error}")))?;
+            let chosen = self.visible.choose(&gpus);
+            let chosen = chosen.map_err(|detail| Failure::Refused { status: 0, field: Some("gpus".into()), detail })?;
+            body.insert("gpus".into(), chosen.into());
+        }
+        if status["pid_namespace"].as_u64().is_some_and(|there| Some(there) == pid_namespace()) {
+            body.insert("pids".into(), json!([std::process::id()]));
+        }
+        let of_environment = std::env::var(JOB_ID).ok().filter(|id| !id.is_empty());
+        if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|id| of_environment.as_ref() == Some(id)) {
+            self.replace(&mut body, &other).await;
+        }
+        let with_control = body.clone();
+        let (job, address) = self.post_registration(body).await?;
+        let text = |key: &str| job[key].as_str().unwrap_or_default().to_owned();
+        let (id, address) = (text("job_id"), address.clone());
+        let lease = Duration::from_secs_f64(job["lease_s"].as_f64().unwrap_or(60.0).clamp(1.0, 86_400.0));
+        self.describe(&job, &status);
+        let is_refused = job["control"] == false && with_control.get("control") != Some(&Value::Bool(false));
+        let is_refused = is_refused && !self.registration.has_offer();
+        self.uncontrolled = is_refused.then_some(with_control);
+        self.own.push(id.clone());
+        if let Some(file) = &self.job_file {
+            // Without it, only the job that was registered before the command began can be replaced.
+            let _ = write_whole(file, &id);
+        }
+        self.job = Some(Job { id: id.clone(), lease, script: None, is_over: false });
+        (self.contact, self.problem) = (Some(Instant::now()), None);
+        self.follower.put_back();
+        self.link.registered(&id, &job);
+        Ok(Registered { address })
+    }
+
+    /// Posts a registration. If the daemon refuses a part that only adds to the job, leaves that part out.
+    async fn post_registration(&self, mut body: Map<String, Value>) -> Result<(Value, &DaemonAddress), Failure> {
+        let mut has_replaced = false;
+        loop {
+            let wire = Value::Object(body.clone());
+            let failure = match self.daemon.call(Method::POST, "/v1/jobs", Some(&wire), REQUEST).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            match &failure {
+                // A job with this key is open: this process's own, whose answer did not arrive in time, or one that
+                // was left behind.
+                Failure::Refused { status: 409, field: Some(field), .. } if field == "key" => {
+                    match self.adopt().await {
+                        Some(Ok(own)) => return Ok(own),
+                        Some(Err(left)) if !has_replaced => {
+                            has_replaced = true;
+                            body.insert("replaces".into(), left.into());
+                        }
+                        _ => return Err(failure),
+                    }
+                }
+                // The daemon itself runs below this process, or sees other processes.
+                Failure::Refused { status: 422, field: Some(field), .. } if field == "pids" => {
+                    body.remove("pids");
+                }
+                // Another job counts these processes, unless it is the job of this Slurm job.
+                Failure::Refused { status: 409, detail, .. } if detail.starts_with("pids: ") => {
+                    match self.find_of_slurm(&body["tags"]).await.filter(|_| !body.contains_key("replaces")) {
+                        Some(other) if !has_replaced => {
+                            has_replaced = true;
+                            self.replace(&mut body, &other).await;
+                        }
+                        _ => {
+                            body.remove("pids");
+                        }
+                    }
+                }
+                // Another task of the same Slurm job has replaced that registration.
+                Failure::Refused { status: 404 | 409, .. } if body.contains_key("replaces") => {
+                    body.remove("replaces");
+                }
+                Failure::Refused { status: 409, detail, .. } if body.get("control") != Some(&Value::Bool(false)) => {
+                    if let Some(found) = self.find_own().await {
+                        return Ok(found);
+                    }
+                    if let Some(other) = self.find_of_slurm(&body["tags"]).await.filter(|_| !has_replaced) {
+                        has_replaced = true;
+                        self.replace(&mut body, &other).await;
+                        continue;
+                    }
+                    self.say(&format!("{detail}; the command's energy is recorded without control"));
+                    body.insert("control".into(), false.into());
+                }
+                _ => return Err(failure),
+            }
+        }
+    }
+
+    /// Has the registration replace a job. A site that records a job without control does not want its replacement
+    /// controlled.
+    async fn replace(&self, body: &mut Map<String, Value>, job: &str) {
+        body.insert("replaces".into(), job.into());
+        let found = self.daemon.call(Method::GET, &format!("/v1/jobs/{job}"), None, REQUEST).await;
+        if found.is_ok_and(|(job, _)| job["control"] == false) {
+            body.insert("control".into(), false.into());
+        }
+    }
+
+    /// Returns this run's job if an earlier request has registered it, whose answer did not arrive in time.
+    async fn find_own(&self) -> Option<(Value, &DaemonAddress)> {
+        let (jobs, address) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
+        let own = pid_namespace()?;
+        let is_own = |job: &&Value| job["processes"]["pids"] == json!([std::process::id()]);
+        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
+        let found = jobs.as_array()?.iter().find(is_own).filter(|_| status["pid_namespace"] == json!(own))?;
+        Some((found.clone(), address))
+    }
+
+    /// Returns the id of the job that Slurm's Prolog has registered for the same Slurm job, if nothing reports for it.
+    async fn find_of_slurm(&self, tags: &Value) -> Option<String> {
+        let (jobs, _) = self.daemon.call(Method::GET, "/v1/jobs", None, REQUEST).await.ok()?;
+        let slurm = tags["slurm_job_id"].as_str()?;
+        let is_same = |job: &&Value| job["tags"]["slurm_job_id"] == slurm && job["progress_source"].is_null();
+        Some(jobs.as_array()?.iter().find(is_same)?["job_id"].as_str()?.to_owned())
+    }
+
+    fn describe(&self, job: &Value, status: &Value) {
+        let uuids: Vec<&str> = job["gpus"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let of_job = |gpu: &&Value| gpu["uuid"].as_str().is_some_and(|uuid| uuids.contains(&uuid));
+        let chosen = status["gpus"].as_array().into_iter().flatten().filter(of_job);
+        let indexes: Vec<String> = chosen.map(|gpu| gpu["index"].to_string()).collect();
+        let how = match (job["control"].as_bool(), job["objective"]["max_slowdown"].as_f64()) {
+            (Some(false), _) => "recorded without control".to_owned(),
+            (_, Some(most)) => format!("at most {:.4} % slower", most * 100.0).replace(".0000", ""),
+            _ => "controlled".to_owned(),
+        };
+        let label = if status["simulated"].as_bool() == Some(true) { " (simulated)" } else { "" };
+        let id = job["job_id"].as_str().unwrap_or_default();
+        let earlier = job["continues"].as_str().map(|earlier| format!(", goes on with job {earlier}"));
+        let earlier = earlier.unwrap_or_default();
+        self.say(&format!("job {id} on GPU {}{label}, {how}{earlier}", indexes.join(", ")));
+    }
+}

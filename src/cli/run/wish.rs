@@ -1,0 +1,137 @@
+//! What the daemon wants of a command that offered to wait or to stop, as of its last answer.
+
+use serde_json::Value;
+
+use super::due::{Due, Reading, time_of};
+use wattune_core::units::Seconds;
+
+/// What the command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It has not begun, and waits for its start.
+    Held,
+    /// It runs.
+    Running,
+    /// It has saved its state and exited, and waits until it is started again.
+    Suspended,
+}
+
+impl Stage {
+    /// Reads the stage from a job's phase.
+    pub(super) fn of_phase(phase: &Value) -> Self {
+        match phase.as_str() {
+            Some("held") => Self::Held,
+            Some("suspended") => Self::Suspended,
+            _ => Self::Running,
+        }
+    }
+}
+
+/// What the command is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Not to run now.
+    Hold,
+    /// To run.
+    #[default]
+    Run,
+    /// To save its state and exit.
+    Suspend,
+}
+
+/// The daemon's last answer about the command, and the failures to get another one.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wish {
+    pub(super) wanted: Wanted,
+    /// Planned time of the next change; `None` if the daemon named none.
+    pub(super) planned: Option<Due>,
+    /// Id of the job; `None` if none is registered.
+    pub(super) job: Option<String>,
+    /// The stage that the daemon knows; `None` without a job.
+    pub(super) told: Option<Stage>,
+    /// True if all of the job's samples are done.
+    pub(super) is_complete: bool,
+    /// Number of requests without an answer since the last answer.
+    pub(super) failures: u32,
+    /// The advice about the start, as in `start` of the job's view; null if there is none.
+    pub(super) advice: Value,
+    /// The stops so far, as in `suspend` of the job's view; null if there are none.
+    pub(super) stops: Value,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Self {
+            wanted: Wanted::Run,
+            planned: None,
+            job: None,
+            told: None,
+            is_complete: false,
+            failures: 0,
+            advice: Value::Null,
+            stops: Value::Null,
+        }
+    }
+}
+
+impl Wish {
+    /// Takes an answer of the daemon into account: a job's view, or the answer to a report. `skew` is the daemon's time
+    /// less this machine's, other than zero where the daemon moves its own clock.
+    pub(super) fn apply(&mut self, answer: &Value, now: &Reading, skew: Seconds) {
+        self.failures = 0;
+        if answer["phase"].is_string() {
+            self.told = Some(Stage::of_phase(&answer["phase"]));
+        }
+        for (kept, key) in [(&mut self.advice, "start"), (&mut self.stops, "suspend")] {
+            if answer[key].is_object() {
+                *kept = answer[key].clone();
+            }
+        }
+        self.wanted = match answer["wanted"].as_str() {
+            Some("hold") => Wanted::Hold,
+            Some("suspend") => Wanted::Suspend,
+            Some(_) => Wanted::Run,
+            // A view says it by the job's phase.
+            None if matches!(self.told, Some(Stage::Held | Stage::Suspended)) => Wanted::Hold,
+            None => Wanted::Run,
+        };
+        let until = time_of(&answer["until"]).or_else(|| match self.told? {
+            Stage::Held => time_of(&answer["start"]["start_at"]),
+            Stage::Suspended => time_of(&answer["suspend"]["resume_at"]),
+            Stage::Running => None,
+        });
+        self.planned = until.map(|until| Due::at(now, until - skew.to_delta()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, TimeDelta};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn answers_are_read() {
+        let now = Reading { wall: DateTime::UNIX_EPOCH, boot: Seconds::new(9.0) };
+        let table = [
+            (json!({"phase": "held", "wanted": "hold", "until": "1970-01-01T01:00:00Z"}), Wanted::Hold, Some(3600.0)),
+            (json!({"phase": "held", "start": {"start_at": "1970-01-01T02:00:00Z"}}), Wanted::Hold, Some(7200.0)),
+            (json!({"phase": "suspended", "suspend": {"resume_at": null}}), Wanted::Hold, None),
+            (json!({"phase": "planned", "wanted": "suspend", "until": null}), Wanted::Suspend, None),
+            (json!({"phase": "planned", "wanted": "something new"}), Wanted::Run, None),
+            (json!({"phase": "waiting"}), Wanted::Run, None),
+        ];
+        for (answer, wanted, planned) in table {
+            let mut wish = Wish { failures: 3, ..Wish::default() };
+            wish.apply(&answer, &now, Seconds::ZERO);
+            assert_eq!((wish.wanted, wish.failures), (wanted, 0), "{answer}");
+            assert_eq!(wish.planned.map(|due| due.left(&now).get()), planned, "{answer}");
+        }
+        // A daemon whose clock is a year ahead.
+        let mut wish = Wish::default();
+        let ahead = Seconds::new(365.0 * 86_400.0);
+        wish.apply(&json!({"phase": "held", "until": "1971-01-01T00:01:00Z"}), &now, ahead);
+        assert_eq!(wish.planned.map(|due| due.wall()), Some(now.wall + TimeDelta::minutes(1)));
+    }
+}
