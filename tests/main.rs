@@ -47,6 +47,7 @@ mod report_http;
 mod report_verify;
 mod restoring;
 mod run;
+mod run_waits;
 mod signals;
 mod simulate;
 #[allow(dead_code, unused_imports, reason = "shared with the trial, which uses other parts of it")]

@@ -171,6 +171,30 @@ async fn printed_lines_are_progress_and_the_job_has_its_facts() {
 }
 
 #[tokio::test]
+async fn what_the_daemon_refuses_does_not_run() {
+    let scene = Scene::new(1).await;
+    let file = scene.state.path().join("job.toml");
+    std::fs::write(&file, "batch_size = \"many\"\n").expect("written");
+    let file = file.to_str().expect("text");
+    for flags in
+        [&["--gpus", "9"][..], &["--config", file], &["--deadline", "2040-01-01T00:00:00Z"], &["--within", "1h"]]
+    {
+        let ended = Ended::of(&mut scene.run(flags, "echo ran"));
+        assert_eq!((ended.failed(2).lines().count(), ended.out.as_str()), (1, ""), "{flags:?}: {ended:?}");
+    }
+    assert_eq!(scene.open().await, 0);
+    // A pipe without a reader is no reason to wait, and one with a reader gets the summary.
+    let pipe = scene.state.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
+    let pipe = pipe.to_str().expect("text");
+    assert!(Ended::of(&mut scene.run(&["--json", pipe], "exit 0")).err.contains("--json"));
+    let reader = Command::new("cat").arg(pipe).stdout(Stdio::piped()).spawn().expect("starts");
+    Ended::of(&mut scene.run(&["--json", pipe, "-q"], "exit 0")).done();
+    let read = reader.wait_with_output().expect("ends").stdout;
+    assert_eq!(serde_json::from_slice::<Value>(&read).expect("JSON")["exit_code"], 0);
+}
+
+#[tokio::test]
 async fn the_daemon_may_come_and_go() {
     let mut scene = Scene::new(1).await;
     let address = scene.daemon().base().replace("http://", "");
@@ -368,10 +392,24 @@ fn wrong_use_is_refused_before_the_command_runs() {
         (&["--config", "/no/such/file"], "cannot read /no/such/file"),
         (&["--json", "/no/such/file"], "/no/such/file"),
         (&["--batch-size", "0"], "batch-size"),
+        (&["--deadline", "tomorrow"], "2026-12-24T18:00:00Z"),
+        (&["--lease-s", "0"], "1 to 86400"),
+        (&["--within", "soon"], "1h30m"),
+        (&["--within", "1h", "--latest", "2026-12-24"], "cannot be used with"),
+        (&["--duration", "1h"], "--within"),
+        (&["--suspend=SIGKILL"], "SIGTERM"),
+        (&["--config", "/dev/zero"], "larger than 1 MiB"),
     ] {
         let ended = Ended::of(wattune(&["run"]).args(flags).args(["--", "sh", "-c", "echo ran"]));
         assert!(ended.failed(2).contains(expected), "{ended:?}");
         assert_eq!(ended.out, "", "the command did not run");
     }
     assert!(Ended::of(&mut wattune(&["run"])).failed(2).contains("COMMAND"));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(&file, "name = \"a\"\nbatch_size = = 8\n").expect("written");
+    let path = file.path().to_str().expect("text");
+    let ended = Ended::of(wattune(&["run", "--config", path]).args(["--", "true"]));
+    assert!(ended.failed(2).contains("2 | batch_size = = 8\n"), "the mark is below its place: {ended:?}");
+    let line = Ended::of(wattune(&["run", "--listen", "127.0.0.1:1", "-q"]).args(["--", "echo a | cat"]));
+    assert!(line.failed(127).contains("sh -c"), "{line:?}");
 }

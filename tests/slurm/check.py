@@ -9,6 +9,7 @@ the device /dev/null, because slurmd takes no plain files. Processes are tracked
 test runs where cgroup v2 is not the main hierarchy: the daemon then knows a job's processes by their step daemon.
 """
 
+import http.server
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -344,6 +346,8 @@ def scenario(site):
     check(time.monotonic() - at < 12, f"it ran within {time.monotonic() - at:.1f} s")
     check(site.run("sinfo", "-h", "-o", "%t") in ("idle", "mix", "alloc", "comp"), "the node is not drained")
 
+    starts_and_stops(site, header)
+
     header("the report")
     wait_for("no open job", lambda: not site.ask("/v1/jobs"))
     by_job, by_user, by_account = (site.report(f"tag:{tag}") for tag in ("slurm_job_id", "user", "account"))
@@ -356,6 +360,137 @@ def scenario(site):
         for key, energy in parts.items():
             check(abs(rows[key]["energy_j"] - energy) < 0.5 + by_job.get(str(frozen), {"energy_j": 0})["energy_j"], f"{tag} {key}: {rows[key]['energy_j']:.0f} J, the sum of its jobs")
     print(f"done in {time.monotonic() - begun:.0f} s")
+
+
+# It counts steps in a file, saves on SIGTERM, and goes on from there.
+TRAINING = """\
+import os, signal, sys, time
+stop = False
+def ask(*_):
+    global stop
+    stop = True
+signal.signal(signal.SIGTERM, ask)
+state = sys.argv[1]
+done = int(open(state).read()) if os.path.exists(state) else 0
+print("start", done, os.environ.get("WATTUNE_RESUMED"), flush=True)
+while done < 600:
+    time.sleep(0.1)
+    done += 1
+    print(f"step {done}/600", flush=True)
+    if stop:
+        open(state, "w").write(str(done))
+        print("saved", done, flush=True)
+        sys.exit(143)
+    if os.path.exists(state + ".finish"):
+        break
+print("done", done, flush=True)
+"""
+
+
+def starts_and_stops(site, header):
+    """A batch job that begins at an advised time, and one that wattune stops, Slurm requeues, and wattune resumes."""
+    out = site.folder / "out"
+    header("a job begins at the time that `sbatch --begin` has")
+    at = time.time() + 8
+    begun = site.submit(USER, "vision", "begun", "date +%s", "--begin=" + time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)))
+    wait_for("the job", lambda: (out / f"{begun}.txt").exists() and (out / f"{begun}.txt").read_text().strip(), 60)
+    check(int((out / f"{begun}.txt").read_text()) >= int(at), "it did not begin before")
+
+    header("a job that offers it is stopped, requeued with its StartTime, and resumed")
+    (out / "train.py").write_text(TRAINING)
+    state, advisor = out / "state", Advisor()
+    script = (
+        f"WATTUNE_JOB_ID= {site.wattune} run --listen 127.0.0.1:{advisor.port} --suspend=SIGTERM,5,5 --key slurm-$SLURM_JOB_ID "
+        f"--log-progress -- python3 {out}/train.py {state}"
+    )
+    text = out / "stopped.txt"
+    slurm = site.submit(USER, "vision", "stopped", script, "--requeue", "--open-mode=append", "-o", text)
+    wait_for("progress", lambda: advisor.count("progress") >= 2, 60)
+    advisor.want("suspend", 40)
+    wait_for("the stop", lambda: "saved" in text.read_text(), 60)
+    shown = wait_for(
+        "the queue",
+        lambda: (shown := site.run("scontrol", "show", "job", "-o", str(slurm))) and "JobState=PENDING" in shown and "StartTime=20" in shown and shown,
+        60,
+    )
+    fields = dict(part.split("=", 1) for part in shown.split() if "=" in part)
+    start = time.mktime(time.strptime(fields["StartTime"], "%Y-%m-%dT%H:%M:%S"))
+    check(fields["Restarts"] == "1", "Slurm has requeued it once")
+    check(20 <= start - time.time() <= 45, f"it starts again in {start - time.time():.0f} s, when the plan says so")
+    check(advisor.count("suspended") >= 1, "the daemon knows that it is gone")
+    # Its lease runs out, since nobody renews it.
+    advisor.lapse()
+    advisor.want("run", None)
+    wait_for("the resumption", lambda: text.read_text().count("start ") == 2, 180)
+    check(time.time() >= start - 1, "it did not resume before")
+    lines = [line for line in text.read_text().splitlines() if line.split()[0] in ("start", "saved", "done")]
+    check(lines[0] == "start 0 None" and lines[1].startswith("saved"), f"its first part: {lines[0]}, {lines[1]}")
+    check(lines[2] == f"start {lines[1].split()[1]} 1", f"it goes on from its checkpoint: {lines[2]}")
+    check(len({body["key"] for body in advisor.registrations}) == 1, "both parts have one key")
+    pathlib.Path(f"{state}.finish").touch()
+    wait_for("the end", lambda: "done" in text.read_text(), 60)
+    advisor.end()
+
+
+class Advisor:
+    """A stand-in for the daemon that says when to stop; the daemon itself decides that by a forecast of hours."""
+
+    def __init__(self):
+        self.wanted, self.until, self.job, self.stops = "run", None, None, 0
+        self.registrations, self.paths = [], []
+        advisor = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                gpu = {"index": 0, "uuid": "GPU-0", "model": "A", "pci_bus_id": None}
+                self.reply(200, {"gpus": [gpu]} if self.path == "/v1/status" else [])
+
+            def do_DELETE(self):
+                self.reply(200, {"name": "x"})
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                advisor.paths.append(self.path.rsplit("/", 1)[1])
+                if self.path == "/v1/jobs":
+                    advisor.registrations.append(body)
+                    advisor.job = {"job_id": f"job-{len(advisor.registrations)}", "lease_s": 60, "phase": "waiting", "gpus": ["GPU-0"], "control": True, "objective": {}}
+                elif not advisor.job:
+                    return self.reply(404, {"detail": "there is no such job"})
+                elif self.path.endswith("/suspended"):
+                    advisor.stops += advisor.job["phase"] != "suspended"
+                    advisor.job["phase"] = "suspended"
+                elif self.path.endswith("/begin"):
+                    advisor.job["phase"] = "planned"
+                until = advisor.until and time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(advisor.until))
+                said = {"wanted": advisor.wanted, "until": until, "suspend": {"stops": advisor.stops}}
+                return self.reply(201 if self.path == "/v1/jobs" else 200, advisor.job | said)
+
+            def reply(self, status, body):
+                text = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def want(self, wanted, seconds):
+        self.until = seconds and time.time() + seconds
+        self.wanted = wanted
+
+    def lapse(self):
+        self.job = None
+
+    def count(self, path):
+        return self.paths.count(path)
+
+    def end(self):
+        self.server.shutdown()
 
 
 def main():

@@ -1,5 +1,6 @@
 //! The real daemon, a fake driver, and jobs that train against both.
 
+mod advisor;
 mod cli;
 mod daemon;
 mod driver;
@@ -8,6 +9,7 @@ mod ledger_file;
 mod shape;
 mod training;
 
+pub(crate) use advisor::Advisor;
 pub(crate) use cli::{Ended, wattune};
 pub(crate) use daemon::Daemon;
 pub(crate) use driver::{FakeDriver, Write};

@@ -22,8 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const TELLING: Duration = Duration::from_secs(2);
 /// Longest time without output that this process waits for the end of the output after the command's end.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
-/// Time in which the last progress of a command that has exited arrives.
-const LAST_PROGRESS: Duration = Duration::from_millis(300);
+/// Time in which the last progress of a command that has exited arrives: lines are searched once a second.
+const LAST_PROGRESS: Duration = Duration::from_secs(2);
 /// Number of requests to exit after which a command that ignores them is not asked again.
 const MOST_IGNORED: u32 = 2;
 /// Shortest time for which a Slurm job gives its allocation back, in seconds.
@@ -145,7 +145,9 @@ impl Course<'_> {
         loop {
             let (wish, now) = (self.guide.wish(), Reading::now());
             is_known |= wish.told == Some(Stage::Suspended) || wish.failures > 0;
-            let latest = self.latest.filter(|_| stage == Stage::Held);
+            // The earlier one counts: a job that is taken up again keeps its latest start.
+            let both = self.latest.into_iter().chain(wish.latest).filter(|_| stage == Stage::Held);
+            let latest = both.min_by(|a, b| a.left(&now).get().total_cmp(&b.left(&now).get()));
             if let Some(reason) = why_start(&wish, latest.as_ref(), &now).filter(|_| is_known) {
                 return Waited::Start(reason);
             }

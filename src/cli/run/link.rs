@@ -83,7 +83,7 @@ impl Link {
         let told = self.wishes.borrow().told;
         match (order.stage, is_confirmed) {
             // Whatever the daemon has forgotten meanwhile, the command runs.
-            (Stage::Running, _) => (told != Some(Stage::Running)).then_some(order),
+            (Stage::Running, _) => told.is_some_and(|told| told != Stage::Running).then_some(order),
             (Stage::Suspended, false) => (told != Some(Stage::Suspended)).then_some(order),
             // Somebody else has told the daemon to begin: the command follows.
             (Stage::Suspended, true) | (Stage::Held, _) => None,
@@ -115,6 +115,21 @@ impl Link {
     /// Counts a request without an answer.
     pub(super) fn failed(&self) {
         self.wishes.send_modify(|wish| wish.failures = wish.failures.saturating_add(1));
+    }
+
+    /// Returns true if the daemon's clock is not this machine's: it simulates another time, at another speed.
+    pub(super) fn has_other_clock(&self) -> bool {
+        self.skew != Seconds::ZERO
+    }
+
+    /// Returns true if the daemon takes the command for running.
+    pub(super) fn is_running(&self) -> bool {
+        self.wishes.borrow().told == Some(Stage::Running)
+    }
+
+    /// Forgets the stage that the daemon knows, until its next answer.
+    pub(super) fn doubt(&self) {
+        self.wishes.send_modify(|wish| wish.told = None);
     }
 
     /// Passes on whether all of the job's samples are done.

@@ -144,7 +144,7 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     let (guide, link) = Link::new(stage, latest);
     let mut reporter = Reporter::new(daemon, registration, Visible::read(), lines.clone(), job_file, link, args.quiet);
     let registered = tokio::select! {
-        registered = register(&mut reporter, args.quiet) => registered,
+        registered = register(&mut reporter, stage, args.quiet) => registered,
         // The user gave up before the command began.
         code = signals.ending() => {
             let _ = timeout(ENDING, reporter.run(messages, at_once())).await;
@@ -159,6 +159,9 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
         }
     };
     let is_registered = registered.is_some();
+    if stage == Stage::Held && !is_registered && !args.quiet {
+        say("nothing plans the start, so the command starts at once");
+    }
     // A daemon that starts later answers at one of the addresses.
     let addresses = registered.map_or(addresses, |Registered { address, .. }| vec![address]);
     let (end, ending) = oneshot::channel();
@@ -207,7 +210,8 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
 ///
 /// # Errors
 /// The reason why the command is not to run: a value that the user gave is wrong, or another process runs the job.
-async fn register(reporter: &mut Reporter, is_quiet: bool) -> Result<Option<Registered>, String> {
+async fn register(reporter: &mut Reporter, stage: Stage, is_quiet: bool) -> Result<Option<Registered>, String> {
+    let begun = Instant::now();
     let mut until = None;
     loop {
         match timeout(REGISTRATION, reporter.register()).await {
@@ -226,6 +230,8 @@ async fn register(reporter: &mut Reporter, is_quiet: bool) -> Result<Option<Regi
                 }
                 sleep(KEY_EVERY).await;
             }
+            // A command that may wait also waits for a daemon that is being restarted.
+            Ok(Answer::Alone) if stage == Stage::Held && begun.elapsed() < REGISTRATION => sleep(KEY_EVERY / 2).await,
             Ok(Answer::Alone) | Err(_) => return Ok(None),
         }
     }

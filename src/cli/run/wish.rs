@@ -45,6 +45,8 @@ pub(super) struct Wish {
     pub(super) wanted: Wanted,
     /// Planned time of the next change; `None` if the daemon named none.
     pub(super) planned: Option<Due>,
+    /// Latest start that the daemon knows, which may be that of an earlier job with the same key.
+    pub(super) latest: Option<Due>,
     /// Id of the job; `None` if none is registered.
     pub(super) job: Option<String>,
     /// The stage that the daemon knows; `None` without a job.
@@ -64,6 +66,7 @@ impl Default for Wish {
         Self {
             wanted: Wanted::Run,
             planned: None,
+            latest: None,
             job: None,
             told: None,
             is_complete: false,
@@ -100,7 +103,10 @@ impl Wish {
             Stage::Suspended => time_of(&answer["suspend"]["resume_at"]),
             Stage::Running => None,
         });
-        self.planned = until.map(|until| Due::at(now, until - skew.to_delta()));
+        let here = |theirs| Due::at(now, theirs - skew.to_delta());
+        self.planned = until.map(here);
+        let latest = time_of(&answer["latest_start"]).or_else(|| time_of(&answer["start"]["latest_start"]));
+        self.latest = latest.map(here).or(self.latest);
     }
 }
 

@@ -34,7 +34,7 @@ const REGISTER_EVERY: Duration = Duration::from_secs(5);
 /// Longest time without a request that renews the lease, as a part of the lease.
 const LEASE_PART: f64 = 0.2;
 /// Longest time without a request while the command waits, or may be asked to stop.
-const ASK_EVERY: Duration = Duration::from_secs(5);
+const ASK_EVERY: Duration = Duration::from_secs(2);
 /// Time between two attempts to control GPUs that another job controls.
 const CONTROL_EVERY: Duration = Duration::from_secs(10);
 /// Time-out of the request that ends the job.
@@ -265,14 +265,18 @@ impl Reporter {
         if job.is_over {
             return self.leave_over(&job);
         }
-        let count = self.follower.take();
+        // A job that is held or suspended makes no progress, as far as the daemon knows.
+        let count = if self.link.is_running() { self.follower.take() } else { None };
         let count = count.filter(|count| job.script.is_none() && count.source != ProgressSource::PythonClient);
         let every = job.lease.mul_f64(LEASE_PART);
         let every = if self.registration.has_offer() { every.min(ASK_EVERY) } else { every };
         let is_due = self.contact.is_none_or(|at| at.elapsed() >= every);
         let sent = match count {
             Some(count) => {
-                let mut body = json!({ "samples": count.samples, "at_s": count.at_s, "source": count.source });
+                let mut body = json!({ "samples": count.samples, "source": count.source });
+                if !self.link.has_other_clock() {
+                    body["at_s"] = count.at_s.into();
+                }
                 if let Some(total) = count.total {
                     body["total_samples"] = total.into();
                 }
@@ -293,6 +297,12 @@ impl Reporter {
             Err(failure) if failure.is_end_of_job() && job.script.is_some() => {
                 // What the command does from here on is not part of its job: its code said so.
                 self.job = Some(Job { is_over: true, ..job });
+            }
+            Err(Failure::Refused { status: 409, .. }) if count.is_some() && self.registration.has_offer() => {
+                // The job has ended, or the daemon takes it for held or suspended: the next renewal of the lease says which.
+                self.follower.put_back();
+                self.contact = None;
+                self.link.doubt();
             }
             Err(failure) if failure.is_end_of_job() => {
                 // The lease ended while the daemon or this process was stopped. The job is registered anew.

@@ -24,8 +24,8 @@ impl Reporter {
             Err(failure) => failure,
         };
         self.link.failed();
-        if let Failure::Refused { status: 409, field: Some(field), detail } = &failure
-            && field == "key"
+        if let Failure::Refused { detail, .. } = &failure
+            && is_about_key(&failure)
         {
             return Answer::Taken(detail.clone(), self.lease_of_key().await);
         }
@@ -222,4 +222,10 @@ impl Reporter {
         let earlier = earlier.unwrap_or_default();
         self.say(&format!("job {id} on GPU {}{label}, {how}{earlier}", indexes.join(", ")));
     }
+}
+
+/// Returns true if the daemon refuses a job because an open one has its key.
+fn is_about_key(failure: &Failure) -> bool {
+    matches!(failure, Failure::Refused { status: 409, field, detail }
+        if field.as_deref() == Some("key") || detail.starts_with("key "))
 }

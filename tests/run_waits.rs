@@ -1,0 +1,423 @@
+//! `wattune run` that holds, suspends and resumes its command: once, and in time, whatever the daemon does.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Advisor, LONG, eventually, wattune};
+
+/// A stand-in for the daemon, and a folder in which the command writes down its starts and stops.
+struct Scene {
+    advisor: Advisor,
+    folder: tempfile::TempDir,
+}
+
+/// Writes a line for each start, works until it is told to stop or its file `finish` exists, and writes a line for the end.
+const COMMAND: &str = r#"
+echo "start ${WATTUNE_RESUMED:-0}" >> "$FOLDER/lines"
+trap 'echo saved >> "$FOLDER/lines"; exit 143' TERM
+while ! [ -e "$FOLDER/finish" ]; do sleep 0.05; done
+echo done >> "$FOLDER/lines"
+exit 7
+"#;
+
+impl Scene {
+    async fn new() -> Self {
+        Self { advisor: Advisor::start().await, folder: tempfile::tempdir().expect("a directory") }
+    }
+
+    /// `wattune run` with these flags and [`COMMAND`].
+    fn run(&self, flags: &[&str]) -> Command {
+        self.run_script(flags, COMMAND)
+    }
+
+    fn run_script(&self, flags: &[&str], script: &str) -> Command {
+        let mut command = run_at(&self.advisor.address(), self.folder.path(), flags);
+        command.args(["--", "sh", "-c", script]);
+        command
+    }
+
+    fn start(&self, flags: &[&str]) -> Running {
+        Running::of(self.run(flags), self.path("err"))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What the command has written.
+    fn lines(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("lines")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    async fn line(&self, count: usize) {
+        eventually(&format!("line {count}"), LONG, async || (self.lines().len() >= count).then_some(())).await;
+    }
+
+    async fn phase(&self, phase: &str) {
+        eventually(phase, LONG, async || (self.advisor.phase() == phase).then_some(())).await;
+    }
+
+    fn finish(&self) {
+        std::fs::write(self.path("finish"), "").expect("written");
+    }
+}
+
+fn run_at(address: &str, folder: &Path, flags: &[&str]) -> Command {
+    let mut command = wattune(&["run", "--listen", address]);
+    for name in
+        ["XDG_RUNTIME_DIR", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "PYTHONPATH", "SLURM_JOB_ID", "WATTUNE_JOB_ID"]
+    {
+        command.env_remove(name);
+    }
+    command.env("TMPDIR", folder).env("FOLDER", folder).args(flags);
+    command
+}
+
+/// A wrapper in the background. Killed when dropped.
+struct Running {
+    child: Child,
+    err: PathBuf,
+}
+
+impl Running {
+    fn of(mut command: Command, err: PathBuf) -> Self {
+        let file = std::fs::File::create(&err).expect("a file");
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().expect("starts");
+        Self { child, err }
+    }
+
+    fn err(&self) -> String {
+        std::fs::read_to_string(&self.err).expect("readable")
+    }
+
+    async fn says(&self, part: &str) {
+        eventually(part, LONG, async || self.err().contains(part).then_some(())).await;
+    }
+
+    fn kill(&self, signal: &str) {
+        let sent = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    async fn code(&mut self) -> Option<i32> {
+        eventually("the end", LONG, async || self.child.try_wait().expect("known")).await.code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_command_is_held_until_the_daemon_wants_it() {
+    let scene = Scene::new().await;
+    scene.advisor.want("hold", 3600.0);
+    let mut run = scene.start(&["--within", "12h", "--duration", "8h", "--power", "250", "--name", "held"]);
+    run.says("held until").await;
+    let text = run.err();
+    for part in ["12 % less carbon expected", "latest start", "Ctrl-C cancels"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let registration = &scene.advisor.requests("/v1/jobs")[0];
+    assert_eq!(
+        registration["start"],
+        json!({"within_s": 43_200.0, "duration_s": 28_800.0, "power_w": 250.0}),
+        "{registration}"
+    );
+    assert!(registration["key"].is_string(), "{registration}");
+    // The lease is kept, and the plan may move.
+    scene.advisor.want("hold", 7200.0);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(scene.lines(), [""; 0], "it waits");
+    scene.advisor.want("run", None);
+    scene.line(1).await;
+    scene.phase("planned").await;
+    scene.finish();
+    assert_eq!(run.code().await, Some(7));
+    assert_eq!(scene.lines(), ["start 0", "done"]);
+    assert_eq!(scene.advisor.requests("/begin"), [json!({"reason": "planned"})]);
+    assert_eq!(scene.advisor.requests("/v1/jobs").len(), 1);
+    assert!(run.err().contains("held      "), "{}", run.err());
+}
+
+#[tokio::test]
+async fn a_hold_is_ended_by_the_user() {
+    // The signal, the exit code, and whether the command ran.
+    for (signal, code, lines) in [("TERM", 143, &[][..]), ("USR1", 7, &["start 0", "done"])] {
+        let scene = Scene::new().await;
+        scene.advisor.want("hold", 3600.0);
+        scene.finish();
+        let mut run = scene.start(&["--within", "12h", "--json", scene.path("json").to_str().expect("text")]);
+        run.says("held until").await;
+        run.kill(signal);
+        assert_eq!(run.code().await, Some(code), "{signal}");
+        assert_eq!(scene.lines(), lines, "{signal}");
+        assert_eq!(scene.advisor.phase(), Value::Null, "the job has ended");
+        let summary: Value = serde_json::from_slice(&std::fs::read(scene.path("json")).expect("there")).expect("JSON");
+        let reason = if signal == "USR1" { json!("start_now") } else { Value::Null };
+        assert_eq!((&summary["exit_code"], &summary["waits"]["start_reason"]), (&json!(code), &reason), "{summary}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_terminal_releases_a_held_command() {
+    let scene = Scene::new().await;
+    let release = |key: &str| {
+        let command = run_at(&scene.advisor.address(), scene.folder.path(), &["--start-now", "--key", key]);
+        Running::of(command, scene.path("second"))
+    };
+    scene.advisor.want("hold", 3600.0);
+    scene.finish();
+    let mut run = scene.start(&["--within", "12h", "--key", "k"]);
+    run.says("held until").await;
+    let mut wrong = release("other");
+    assert_eq!(wrong.code().await, Some(1));
+    assert!(wrong.err().contains("no job with the key other waits"), "{}", wrong.err());
+    let mut second = release("k");
+    assert_eq!(second.code().await, Some(0), "{}", second.err());
+    assert!(second.err().contains("starts now"), "{}", second.err());
+    assert_eq!(run.code().await, Some(7));
+    assert_eq!(scene.lines(), ["start 0", "done"]);
+}
+
+#[tokio::test]
+async fn flags_that_start_at_once() {
+    for flags in [&["--within", "12h", "--start-now"][..], &["--within", "0"], &["--latest", "2021-07-01T00:00:00Z"]] {
+        let scene = Scene::new().await;
+        scene.advisor.want("hold", 3600.0);
+        scene.finish();
+        let mut run = scene.start(flags);
+        assert_eq!(run.code().await, Some(7), "{flags:?}: {}", run.err());
+        assert_eq!(scene.lines(), ["start 0", "done"], "{flags:?}");
+        let reason = if flags.contains(&"--start-now") { "start_now" } else { "latest_start" };
+        assert_eq!(scene.advisor.requests("/begin"), [json!({"reason": reason})], "{flags:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_latest_start_counts_whatever_the_daemon_does() {
+    for how in ["alive", "killed", "frozen", "restarted", "forgetful"] {
+        let mut scene = Scene::new().await;
+        scene.advisor.want("hold", 3600.0);
+        let begun = tokio::time::Instant::now();
+        let mut run = scene.start(&["--within", "6"]);
+        run.says("held until").await;
+        match how {
+            "killed" => scene.advisor.kill().await,
+            "frozen" => scene.advisor.freeze(true),
+            "restarted" => scene.advisor.restart().await,
+            "forgetful" => scene.advisor.forget(),
+            _ => {}
+        }
+        scene.line(1).await;
+        let held = begun.elapsed();
+        assert!(held >= Duration::from_secs(5), "{how}: {held:?}");
+        assert!(how == "forgetful" || held < Duration::from_secs(60), "{how}: {held:?}");
+        scene.advisor.freeze(false);
+        scene.finish();
+        assert_eq!(run.code().await, Some(7), "{how}");
+        assert_eq!(scene.lines(), ["start 0", "done"], "{how}: {}", run.err());
+    }
+}
+
+#[tokio::test]
+async fn the_last_planned_start_counts_while_the_daemon_is_silent() {
+    let mut scene = Scene::new().await;
+    scene.advisor.want("hold", 6.0);
+    let mut run = scene.start(&["--within", "12h"]);
+    run.says("held until").await;
+    scene.advisor.kill().await;
+    run.says("does not answer").await;
+    scene.finish();
+    assert_eq!(run.code().await, Some(7));
+    assert_eq!(scene.lines(), ["start 0", "done"]);
+}
+
+#[tokio::test]
+async fn without_a_daemon_a_command_is_not_held() {
+    let mut scene = Scene::new().await;
+    scene.advisor.kill().await;
+    scene.finish();
+    let mut run = scene.start(&["--within", "12h", "--suspend"]);
+    assert_eq!(run.code().await, Some(7));
+    let text = run.err();
+    assert!(text.contains("no daemon answers") && text.contains("starts at once"), "{text}");
+    assert_eq!(scene.lines(), ["start 0", "done"]);
+}
+
+#[tokio::test]
+async fn values_that_the_daemon_refuses_are_wrong_use() {
+    let table = [
+        (json!({"status": 422, "field": "start.duration_s", "detail": "start.duration_s: is missing"}), Some(2)),
+        (json!({"status": 422, "field": "gpus[0]", "detail": "gpus: are not known"}), Some(7)),
+        (json!({"status": 409, "field": "key", "detail": "key: job x has it"}), Some(2)),
+        (json!({"status": 503, "detail": "busy"}), Some(7)),
+    ];
+    for (problem, code) in table {
+        let scene = Scene::new().await;
+        scene.advisor.refuse(problem.clone());
+        scene.finish();
+        let mut run = scene.start(&["--within", "12h", "--key", "k"]);
+        // Another job's key is waited for, as long as the lease of a job that was left behind.
+        if problem["field"] == "key" {
+            run.says("waits until that job's lease runs out").await;
+            run.kill("TERM");
+            assert_eq!(run.code().await, Some(143));
+        } else {
+            assert_eq!(run.code().await, code, "{problem}: {}", run.err());
+            assert!(run.err().contains(problem["detail"].as_str().expect("text")), "{problem}");
+        }
+        let ran = !scene.lines().is_empty();
+        assert_eq!(ran, code == Some(7), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_is_stopped_and_resumed() {
+    let scene = Scene::new().await;
+    let summary = scene.path("json");
+    let mut run = scene.start(&["--suspend=SIGTERM,1,1", "--json", summary.to_str().expect("text")]);
+    for turn in 1..=2 {
+        scene.phase("waiting").await;
+        scene.line(2 * turn - 1).await;
+        scene.advisor.want("suspend", None);
+        scene.phase("suspended").await;
+        scene.advisor.want("hold", 3600.0);
+        run.says("suspended until").await;
+        scene.advisor.want("run", None);
+        eventually("the next start", LONG, async || {
+            (scene.lines().len() > 2 * turn && scene.advisor.requests("/begin").len() == turn).then_some(())
+        })
+        .await;
+        if turn == 1 {
+            // A stand-in's phase for a job that runs.
+            scene.advisor.set_phase("waiting");
+        }
+    }
+    scene.finish();
+    assert_eq!(run.code().await, Some(7));
+    assert_eq!(scene.lines(), ["start 0", "saved", "start 1", "saved", "start 2", "done"]);
+    assert_eq!(scene.advisor.requests("/v1/jobs").len(), 1, "one job");
+    let summary: Value = serde_json::from_slice(&std::fs::read(summary).expect("there")).expect("JSON");
+    let stops = summary["waits"]["stops"].as_array().expect("a list");
+    assert_eq!(stops.len(), 2, "{summary}");
+    assert!(stops.iter().all(|stop| stop["exit_code"] == 143 && stop["resumed_at"].is_string()), "{summary}");
+    assert!(run.err().contains("stopped   2 times"), "{}", run.err());
+}
+
+#[tokio::test]
+async fn a_user_ends_a_suspended_command_for_good() {
+    let scene = Scene::new().await;
+    let mut run = scene.start(&["--suspend"]);
+    scene.line(1).await;
+    scene.advisor.want("suspend", None);
+    scene.phase("suspended").await;
+    scene.advisor.want("hold", 3600.0);
+    run.kill("INT");
+    // Who starts the tests in the background of a shell ignores SIGINT, and so does the wrapper then.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    run.kill("TERM");
+    assert!([Some(130), Some(143)].contains(&run.code().await));
+    assert_eq!(scene.lines(), ["start 0", "saved"]);
+    assert_eq!(scene.advisor.phase(), Value::Null);
+}
+
+#[tokio::test]
+async fn a_user_ends_a_running_command_for_good() {
+    let scene = Scene::new().await;
+    let mut run = scene.start(&["--suspend"]);
+    scene.line(1).await;
+    run.kill("TERM");
+    assert_eq!(run.code().await, Some(143));
+    assert_eq!(scene.lines(), ["start 0", "saved"]);
+    assert!(scene.advisor.requests("/suspended").is_empty());
+}
+
+#[tokio::test]
+async fn a_command_that_is_done_when_it_is_asked_is_not_resumed() {
+    let scene = Scene::new().await;
+    // Its last step is the one with which it exits.
+    let script = r#"
+        echo start >> "$FOLDER/lines"; echo 'step 9/10'
+        trap 'echo "step 10/10"; exit 0' TERM
+        while :; do sleep 0.05; done"#;
+    let mut run = Running::of(scene.run_script(&["--suspend", "--log-progress"], script), scene.path("err"));
+    scene.line(1).await;
+    eventually("progress", LONG, async || (!scene.advisor.requests("/progress").is_empty()).then_some(())).await;
+    scene.advisor.want("suspend", None);
+    assert_eq!(run.code().await, Some(0), "{}", run.err());
+    assert_eq!(scene.lines(), ["start"]);
+}
+
+#[tokio::test]
+async fn processes_that_a_shell_leaves_behind_are_stopped_too() {
+    let scene = Scene::new().await;
+    let inner = scene.path("inner.sh");
+    std::fs::write(&inner, COMMAND).expect("written");
+    // The shell dies of the signal; what it runs does not get one from it.
+    let script = "sh \"$FOLDER/inner.sh\"; echo never >> \"$FOLDER/lines\"";
+    let mut run = Running::of(scene.run_script(&["--suspend"], script), scene.path("err"));
+    scene.line(1).await;
+    scene.advisor.want("suspend", None);
+    scene.phase("suspended").await;
+    assert_eq!(scene.lines(), ["start 0", "saved"]);
+    scene.advisor.want("run", None);
+    scene.line(3).await;
+    scene.finish();
+    assert_eq!(run.code().await, Some(0));
+    assert_eq!(scene.lines()[2..], ["start 1", "done", "never"]);
+}
+
+#[tokio::test]
+async fn the_daemon_is_killed_frozen_and_restarted_at_every_stage() {
+    for how in ["killed", "frozen", "forgetful"] {
+        let mut scene = Scene::new().await;
+        let disturb = async |scene: &mut Scene| match how {
+            "killed" => {
+                scene.advisor.kill().await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                scene.advisor.restart().await;
+            }
+            "frozen" => {
+                scene.advisor.freeze(true);
+                tokio::time::sleep(Duration::from_secs(4)).await;
+                scene.advisor.freeze(false);
+            }
+            _ => {
+                scene.advisor.forget();
+                eventually("the next registration", LONG, async || (!scene.advisor.phase().is_null()).then_some(()))
+                    .await;
+            }
+        };
+        scene.advisor.want("hold", 3600.0);
+        let mut run = scene.start(&["--within", "12h", "--suspend"]);
+        run.says("held until").await;
+        disturb(&mut scene).await;
+        assert_eq!(scene.lines(), [""; 0], "{how}: held");
+        scene.advisor.want("run", None);
+        scene.line(1).await;
+        disturb(&mut scene).await;
+        assert_eq!(scene.lines(), ["start 0"], "{how}: runs");
+        scene.advisor.want("suspend", None);
+        scene.line(2).await;
+        disturb(&mut scene).await;
+        scene.phase("suspended").await;
+        scene.advisor.want("hold", 3600.0);
+        disturb(&mut scene).await;
+        scene.phase("suspended").await;
+        assert_eq!(scene.lines(), ["start 0", "saved"], "{how}: suspended");
+        scene.advisor.want("run", None);
+        scene.line(3).await;
+        disturb(&mut scene).await;
+        scene.finish();
+        assert_eq!(run.code().await, Some(7), "{how}");
+        assert_eq!(scene.lines(), ["start 0", "saved", "start 1", "done"], "{how}: {}", run.err());
+    }
+}
