@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::args::Args;
 use super::due::{Due, Reading, time_of};
 use super::wish::Stage;
+use crate::cli::slurm::facts::LABELS;
 use wattune_core::units::Seconds;
 
 /// Keys of a job file, which are those of `POST /v1/jobs`.
@@ -35,16 +36,6 @@ const KEYS: [&str; 12] = [
 const LARGEST_FILE: u64 = 1 << 20;
 /// Longest time to read a job file: a pipe may have no writer.
 const READING: Duration = Duration::from_secs(5);
-
-/// Variables of Slurm, and the tags that record them.
-const SLURM: [(&str, &str); 6] = [
-    ("SLURM_JOB_ID", "slurm_job_id"),
-    ("SLURM_JOB_USER", "user"),
-    ("SLURM_JOB_ACCOUNT", "account"),
-    ("SLURM_ARRAY_JOB_ID", "slurm_array_job_id"),
-    ("SLURM_ARRAY_TASK_ID", "slurm_array_task_id"),
-    ("SLURM_RESTART_COUNT", "slurm_restart_count"),
-];
 
 /// Longest name and longest value of a tag that the daemon accepts.
 const LONGEST_NAME: usize = 128;
@@ -204,12 +195,14 @@ fn selector(name: &str) -> Value {
     name.parse::<u32>().map_or_else(|_| Value::from(name), Value::from)
 }
 
+/// Returns the tags of a job inside a Slurm job: those of the job that Slurm's Prolog registers.
 fn slurm_tags(variable: &impl Fn(&str) -> Option<String>) -> BTreeMap<String, String> {
-    let tag = |(name, key): &(&str, &str)| {
-        let value = variable(name).filter(|value| !value.is_empty())?;
-        Some(((*key).to_owned(), shortened(&value, LONGEST_VALUE)))
+    let number: [(&str, &[&str]); 1] = [("slurm_job_id", &["SLURM_JOB_ID"])];
+    let tag = |(tag, names): (&str, &[&str])| {
+        let value = names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))?;
+        Some((tag.to_owned(), shortened(&value, LONGEST_VALUE)))
     };
-    SLURM.iter().filter_map(tag).collect()
+    LABELS.into_iter().chain(number).filter_map(tag).collect()
 }
 
 /// Returns the beginning of a text with at most this number of bytes.
@@ -297,13 +290,23 @@ mod tests {
         let path = file.path().to_str().expect("text");
         let line =
             ["--config", path, "--max-slowdown", "0.02", "--tag", "team=vision", "--gpus", "0,GPU-1", "--", "true"];
-        let slurm =
-            [("SLURM_JOB_ID", "77"), ("SLURM_JOB_USER", "ann"), ("SLURM_JOB_NAME", "n"), ("SLURM_JOB_ACCOUNT", "")];
+        let slurm = [
+            ("SLURM_JOB_ID", "77"),
+            ("SLURM_JOB_USER", "ann"),
+            ("SLURM_JOB_NAME", "n"),
+            ("SLURM_JOB_ACCOUNT", ""),
+            ("SLURM_JOB_PARTITION", "gpu"),
+            ("SLURM_JOB_RESTART_COUNT", "1"),
+            ("SLURM_RESTART_COUNT", "2"),
+        ];
         assert_eq!(
             body(&line, &slurm),
             json!({
                 "name": "a", "batch_size": 8, "gpus": [0, "GPU-1"], "objective": {"eta": 0.5, "max_slowdown": 0.02},
-                "tags": {"team": "vision", "user": "x", "slurm_job_id": "77"},
+                "tags": {
+                    "team": "vision", "user": "x", "slurm_job_id": "77", "slurm_partition": "gpu",
+                    "slurm_restart_count": "1",
+                },
             })
         );
         assert_eq!(body(&["--", "python", "t.py"], &slurm)["name"], "n");

@@ -29,8 +29,8 @@ pub(super) struct Facts {
     labels: BTreeMap<&'static str, String>,
 }
 
-/// Labels with the variables of Slurm's scripts that hold them, the first that is set.
-const LABELS: [(&str, &[&str]); 7] = [
+/// Labels with the variables of Slurm's scripts and jobs that hold them, the first that is set.
+pub(in crate::cli) const LABELS: [(&str, &[&str]); 7] = [
     ("user", &["SLURM_JOB_USER"]),
     ("account", &["SLURM_JOB_ACCOUNT"]),
     ("slurm_partition", &["SLURM_JOB_PARTITION"]),

@@ -2,7 +2,7 @@
 
 mod api;
 mod deadline;
-mod facts;
+pub(super) mod facts;
 mod gpus;
 mod report;
 mod steps;
