@@ -4,6 +4,7 @@ use utoipa::openapi::content::ContentBuilder;
 use utoipa::openapi::{Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{OpenApi, ToResponse};
 
+use super::carbon_aware;
 use super::error::{PROBLEM_JSON, Problem};
 use super::v1::jobs::JobState;
 use super::v1::ledger::ReportFormat;
@@ -24,6 +25,7 @@ use super::v1::recurring::trials::TrialOrder;
         (name = "gpus", description = "GPUs and manual overrides of their limits"),
         (name = "demand response", description = "Temporary caps on the node's power"),
         (name = "carbon", description = "The carbon signal"),
+        (name = "carbon aware sdk", description = "The carbon signal in the shapes of the Carbon Aware SDK's WebAPI"),
         (name = "jobs", description = "Training runs"),
         (name = "ledger", description = "Energy and emissions: reports and the ledger"),
         (name = "recurring jobs", description = "The choice of a job's batch size from run to run"),
@@ -102,16 +104,18 @@ fn operations(document: &mut serde_json::Value) -> impl Iterator<Item = &mut ser
 
 /// Completes an operation's responses with: descriptions, which OpenAPI 3.1 requires; a problem as the body of each
 /// refusal; and the refusals that all operations with a path, query parameters or a body share, for unreadable
-/// addresses, invalid parameters, and bodies that are invalid, too large, late or of another media type.
+/// addresses, invalid parameters, and bodies that are invalid, too large, late or of another media type. The routes of
+/// the Carbon Aware SDK state their refusals themselves, which have another shape.
 fn describe_responses(operation: &mut serde_json::Value) {
     let summary = operation.get("summary").cloned().unwrap_or_default();
     let parameters = operation.get("parameters").and_then(serde_json::Value::as_array);
     let has = |place| parameters.is_some_and(|p| p.iter().any(|p| p.get("in").is_some_and(|found| found == place)));
+    let own = operation.pointer("/tags/0").is_none_or(|tag| tag != carbon_aware::TAG);
     let shared: [(bool, &[&str]); 4] = [
-        (true, &["default"]),
-        (has("path"), &["400"]),
-        (has("query"), &["422"]),
-        (operation.get("requestBody").is_some(), &["400", "408", "413", "415", "422"]),
+        (own, &["default"]),
+        (own && has("path"), &["400"]),
+        (own && has("query"), &["422"]),
+        (own && operation.get("requestBody").is_some(), &["400", "408", "413", "415", "422"]),
     ];
     let Some(responses) = operation.get_mut("responses").and_then(serde_json::Value::as_object_mut) else { return };
     for (status, response) in responses.iter_mut().filter_map(|(status, r)| Some((status, r.as_object_mut()?))) {
@@ -148,6 +152,9 @@ mod tests {
                     assert!(answer.get("$ref").or(answer.get("description")).is_some(), "{method} {path} {status}");
                 }
                 assert!(operation["summary"].is_string(), "{method} {path} has no summary");
+                if operation["tags"][0] == crate::http::carbon_aware::TAG {
+                    continue;
+                }
                 assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Problem");
                 // Invalid content gives 422, unreadable content 400.
                 let parameters = operation["parameters"].as_array().into_iter().flatten();
@@ -172,8 +179,14 @@ mod tests {
         DELETE /v1/jobs/{id}
         DELETE /v1/recurring/{name}
         GET /
+        GET /emissions/average-carbon-intensity
+        GET /emissions/bylocation
+        GET /emissions/bylocations
+        GET /emissions/bylocations/best
+        GET /emissions/forecasts/current
         GET /health
         GET /healthz
+        GET /locations
         GET /metrics
         GET /openapi.json
         GET /readyz
@@ -199,6 +212,8 @@ mod tests {
         GET /v1/recurring/{name}/trials/{number}
         GET /v1/report
         GET /v1/status
+        POST /emissions/average-carbon-intensity/batch
+        POST /emissions/forecasts/batch
         POST /v1/demand-response
         POST /v1/jobs
         POST /v1/jobs/{id}/begin
@@ -318,6 +333,13 @@ mod tests {
         SavingView
         SavingsView
         ScoreView
+        SdkEmissions
+        SdkForecast
+        SdkMean
+        SdkMeanRequest
+        SdkPlace
+        SdkPoint
+        SdkProblem
         SegmentActivity
         SegmentView
         SetPowerLimit

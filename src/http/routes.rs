@@ -20,7 +20,7 @@ use super::seat::Seat;
 use super::shared::Shared;
 use super::v1::recurring::trials;
 use super::v1::{carbon, demand_response, gpus, jobs, ledger, recurring, status};
-use super::{health, metrics, openapi, page};
+use super::{carbon_aware, health, metrics, openapi, page};
 
 /// Returns all routes with their OpenAPI descriptions.
 pub(super) fn documented() -> OpenApiRouter<Shared> {
@@ -35,6 +35,14 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(carbon::forecast))
         .routes(routes!(carbon::history))
         .routes(routes!(carbon::price))
+        .routes(routes!(carbon_aware::current))
+        .routes(routes!(carbon_aware::past))
+        .routes(routes!(carbon_aware::by_location))
+        .routes(routes!(carbon_aware::by_locations))
+        .routes(routes!(carbon_aware::lowest))
+        .routes(routes!(carbon_aware::average))
+        .routes(routes!(carbon_aware::averages))
+        .routes(routes!(carbon_aware::locations))
         .routes(routes!(demand_response::list, demand_response::announce))
         .routes(routes!(demand_response::withdraw))
         .routes(routes!(jobs::register, jobs::list))

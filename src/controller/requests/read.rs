@@ -3,10 +3,11 @@
 use crate::controller::cap::EventView;
 use crate::controller::gpus::GpuRef;
 use crate::controller::view::{
-    CapView, CarbonView, GpuView, IntensityView, JobView, LimitSpanView, PlanView, PriceView, ProfileView, StatusView,
+    CapView, CarbonSlot, CarbonView, GpuView, IntensityView, JobView, LimitSpanView, PlanView, PriceView, ProfileView,
+    SlotsAhead, StatusView,
 };
 use crate::controller::{ControlError, Controller};
-use wattune_core::domain::JobId;
+use wattune_core::domain::{JobId, Slot};
 
 impl Controller {
     /// Returns the status of the whole daemon.
@@ -73,6 +74,19 @@ impl Controller {
     /// If the database cannot be read, or `hours` is not positive or exceeds a year.
     pub async fn carbon_history(&self, hours: f64) -> Result<Vec<IntensityView>, ControlError> {
         self.snapshot().carbon_history(hours).await
+    }
+
+    /// Returns the forecast that plans use, from the present slot on and in whole slots (time steps).
+    pub fn carbon_slots_ahead(&self) -> SlotsAhead {
+        self.snapshot().carbon_slots_ahead()
+    }
+
+    /// Returns the actual carbon intensities of the slots that overlap `span`, in whole slots.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn carbon_actuals(&self, span: Slot) -> Result<Vec<CarbonSlot>, ControlError> {
+        self.snapshot().carbon_actuals(span).await
     }
 
     /// Returns the day-ahead electricity price; `None` unless the settings name a source of prices.

@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::states::{Circuit, Finality, IntensityKind, IntensityOrigin, IntensityScope, SignalFreshness};
 use crate::controller::signal::BasisLevel;
 use crate::providers::Contribution;
+use wattune_core::domain::Slot;
 use wattune_core::forecast::Score;
 
 /// State of the carbon signal now: the grid's carbon intensity, and the sources that publish it.
@@ -158,6 +159,35 @@ pub struct IntensityView {
     /// Finality of the carbon intensity; absent for slots to come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<Finality>,
+}
+
+/// Forecast that plans use, in whole slots (time steps).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlotsAhead {
+    /// Present time.
+    pub now: DateTime<Utc>,
+    /// Grid zone of the active source; `None` before its first response.
+    pub zone: Option<String>,
+    /// Time of the data that the forecast is made from.
+    pub generated_at: DateTime<Utc>,
+    /// Slots from the present one on; empty while only the configured constant is known.
+    pub slots: Vec<CarbonSlot>,
+}
+
+impl SlotsAhead {
+    /// Returns a forecast without any slot.
+    pub(crate) fn empty(now: DateTime<Utc>) -> Self {
+        Self { now, zone: None, generated_at: now, slots: Vec::new() }
+    }
+}
+
+/// Carbon intensity of one whole slot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CarbonSlot {
+    /// Time of the slot.
+    pub slot: Slot,
+    /// Carbon intensity of the slot.
+    pub g_per_kwh: f64,
 }
 
 /// Scores of a source's forecasts over the last fortnight.

@@ -13,8 +13,8 @@ mod status;
 pub use super::signal::BasisLevel;
 pub use build::{describe_feed, price_view};
 pub use carbon::{
-    ActualView, CarbonView, IntensityView, PastForecastView, PresentPrice, PriceSlotView, PriceView, ScoreView,
-    SourceView,
+    ActualView, CarbonSlot, CarbonView, IntensityView, PastForecastView, PresentPrice, PriceSlotView, PriceView,
+    ScoreView, SlotsAhead, SourceView,
 };
 pub use devices::{CpuView, CpuZoneView, GpuView, LimitSpanView};
 pub use jobs::{

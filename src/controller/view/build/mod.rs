@@ -1,6 +1,7 @@
 //! Builders of the views, from a snapshot and without side effects.
 
 mod carbon;
+mod carbon_slots;
 mod gpu;
 mod job;
 
