@@ -8,6 +8,7 @@ mod book;
 mod capability;
 mod caps;
 mod caps_random;
+mod carbon_aware;
 mod carbon_budget;
 mod carbon_chain;
 mod carbon_cli;
@@ -52,3 +53,4 @@ mod signals;
 mod simulate;
 #[allow(dead_code, unused_imports, reason = "shared with the trial, which uses other parts of it")]
 mod support;
+mod when;

@@ -2,6 +2,7 @@
 
 mod ask;
 mod carbon;
+mod chart;
 mod demo;
 mod devices;
 mod doctor;
@@ -17,6 +18,7 @@ mod slurm;
 mod state_dir;
 mod status;
 mod values;
+mod when;
 
 use clap::{Parser, Subcommand};
 
@@ -40,6 +42,7 @@ enum Command {
     Demo(demo::Args),
     Run(Box<run::Args>),
     Carbon(carbon::Args),
+    When(Box<when::Args>),
     Simulate(simulate::Args),
     Status(status::Args),
     Report(Box<report::Args>),
@@ -59,6 +62,7 @@ impl Cli {
             Command::Demo(args) => block_on(demo::run(args)).map(|()| Exit::Done),
             Command::Run(args) => run::run(&args),
             Command::Carbon(args) => block_on(carbon::run(args)),
+            Command::When(args) => block_on(when::run(*args)),
             Command::Simulate(args) => simulate::run(args).map(|()| Exit::Done),
             Command::Status(args) => block_on(status::run(args)).map(|()| Exit::Done),
             Command::Report(args) => block_on(report::run(*args)),

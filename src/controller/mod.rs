@@ -53,12 +53,12 @@ pub use gpus::{Arrivals, GpuRef};
 pub use handle::{Busy, Handle, Requests};
 pub use jobs::{BeginReason, Phase, ProgressReport, Wanted};
 pub use planning::ReplanReason;
-pub use requests::{Caller, NewJob, NewOffers, NewStart, StartBy};
+pub use requests::{Caller, NewJob, NewOffers, NewStart, StartBound, StartBy, WhenRequest};
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
 pub use signal::{PriceSignal, SharedRanks, scores};
 pub use start::{Parts, open_handles};
-pub use view::{BudgetView, CapView, describe_feed, price_view};
+pub use view::{BudgetView, CapView, describe_feed, describe_start, price_view};
 
 use accounting::{Accounting, Change};
 use cap::{Cap, LimitGrants};

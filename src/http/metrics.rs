@@ -8,6 +8,7 @@ mod job;
 mod ledger;
 mod node;
 mod recurring;
+mod when;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -18,7 +19,7 @@ use prometheus_client::registry::Registry;
 use self::family::Families;
 use super::error::Problem;
 use super::shared::Shared;
-use crate::controller::view::StatusView;
+use crate::controller::view::{StatusView, WindowAhead};
 use crate::recurring::RecurringView;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -33,11 +34,12 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
     )
 )]
 pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) -> Result<impl IntoResponse, Problem> {
-    let status = shared.status().await?;
+    let state = shared.ask(|controller| Box::pin(async move { (controller.status(), controller.windows_ahead()) }));
+    let (status, ahead) = state.await?;
     // If the database fails, all metrics except those of recurring jobs are still served.
     let recurring = shared.within(shared.recurring.latest(recurring::SHOWN)).await.ok();
     let recurring = recurring.as_ref().map(|(shown, all)| (shown.as_slice(), *all));
-    let text = encode(&status, recurring).map_err(|error| {
+    let text = encode(&status, &ahead, recurring).map_err(|error| {
         tracing::error!("the metrics cannot be written: {error}");
         Problem::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -54,18 +56,23 @@ pub(super) async fn metrics(State(shared): State<Shared>, headers: HeaderMap) ->
 
 /// Returns the metrics as OpenMetrics text. `recurring` has first the recurring jobs to show, second the number of all
 /// recurring jobs; `None` leaves out their metrics.
-fn encode(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Result<String, std::fmt::Error> {
+fn encode(
+    status: &StatusView,
+    ahead: &[WindowAhead],
+    recurring: Option<(&[RecurringView], u64)>,
+) -> Result<String, std::fmt::Error> {
     let mut registry = Registry::with_prefix("wattune");
-    registry.register_collector(Box::new(families(status, recurring)));
+    registry.register_collector(Box::new(families(status, ahead, recurring)));
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(text)
 }
 
-fn families(status: &StatusView, recurring: Option<(&[RecurringView], u64)>) -> Families {
+fn families(status: &StatusView, ahead: &[WindowAhead], recurring: Option<(&[RecurringView], u64)>) -> Families {
     let mut families = Families::default();
     node::daemon(status, &mut families);
     carbon::describe(status, &mut families);
+    when::describe(ahead, &mut families);
     node::cap(status, &mut families);
     device::describe(&status.gpus, &mut families);
     node::processors(status, &mut families);

@@ -212,6 +212,7 @@ mod tests {
         GET /v1/recurring/{name}/trials/{number}
         GET /v1/report
         GET /v1/status
+        GET /v1/when
         POST /emissions/average-carbon-intensity/batch
         POST /emissions/forecasts/batch
         POST /v1/demand-response
@@ -363,6 +364,8 @@ mod tests {
         VerdictView
         VersionView
         Wanted
+        WhenView
+        WindowView
         WorkSpec
         ");
         assert_eq!(document["info"]["title"], "wattune");

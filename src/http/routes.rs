@@ -19,7 +19,7 @@ use super::guard::{self, Guard};
 use super::seat::Seat;
 use super::shared::Shared;
 use super::v1::recurring::trials;
-use super::v1::{carbon, demand_response, gpus, jobs, ledger, recurring, status};
+use super::v1::{carbon, demand_response, gpus, jobs, ledger, recurring, status, when};
 use super::{carbon_aware, health, metrics, openapi, page};
 
 /// Returns all routes with their OpenAPI descriptions.
@@ -35,6 +35,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(carbon::forecast))
         .routes(routes!(carbon::history))
         .routes(routes!(carbon::price))
+        .routes(routes!(when::when))
         .routes(routes!(carbon_aware::current))
         .routes(routes!(carbon_aware::past))
         .routes(routes!(carbon_aware::by_location))

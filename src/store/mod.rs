@@ -17,6 +17,7 @@ mod database;
 mod error;
 mod events;
 mod jobs;
+mod known_runs;
 mod ledger;
 mod migrate;
 mod open;
@@ -29,6 +30,7 @@ mod signals;
 pub use database::{FILE_NAME, Store};
 pub use error::StoreError;
 pub use jobs::{LastReport, ReportSummary, StoredJob, StoredProgress};
+pub use known_runs::KnownRun;
 pub use ledger::{
     Checkpoint, CorrectionError, CorrectionRequest, CorrectionResult, LastSeen, LedgerPage, LedgerRow,
     OpenIntervalRecord, RecoveredState, SettledTotal,

@@ -1,7 +1,6 @@
 //! `wattune carbon`: the carbon signal and the quality of its forecasts.
 
 mod backtest;
-mod chart;
 mod now;
 mod score;
 mod zones;

@@ -4,8 +4,8 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::chart;
 use crate::cli::ask::DaemonAddress;
+use crate::cli::chart::Chart;
 use crate::cli::output::{Exit, Format};
 use crate::cli::settings::Overrides;
 use crate::clock::{Clock, SystemClock};
@@ -13,6 +13,9 @@ use crate::config::Settings;
 use crate::controller::{describe_feed, price_view};
 use crate::providers::{self, Feed, FeedOptions};
 use wattune_core::time::Now;
+
+/// Hours of the forecast that the chart shows.
+const AHEAD_H: i64 = 48;
 
 #[derive(Debug, clap::Args)]
 #[group(skip)]
@@ -120,7 +123,7 @@ fn page(shown: &Shown) -> String {
     let carbon = &shown.carbon;
     let mut page = headline(shown);
     if carbon["basis"] != "constant" {
-        page += &chart::chart(&shown.forecast, shown.now);
+        page += &Chart::hours(shown.now, AHEAD_H).draw(&shown.forecast);
     }
     page += &format!(
         "\n{:<20} {:<14} {:<24} {:<9} {:<13} {:<13} {:>10}\n",

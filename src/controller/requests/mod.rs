@@ -9,8 +9,10 @@ mod manual_limit;
 mod progress;
 mod read;
 mod register;
+mod when;
 
 pub use register::{NewJob, NewOffers, NewStart, StartBy};
+pub use when::{StartBound, WhenRequest};
 
 use std::fmt;
 

@@ -9,9 +9,10 @@ mod jobs;
 mod savings;
 mod states;
 mod status;
+mod when;
 
 pub use super::signal::BasisLevel;
-pub use build::{describe_feed, price_view};
+pub use build::{describe_feed, describe_start, price_view};
 pub use carbon::{
     ActualView, CarbonSlot, CarbonView, IntensityView, PastForecastView, PresentPrice, PriceSlotView, PriceView,
     ScoreView, SlotsAhead, SourceView,
@@ -29,6 +30,8 @@ pub use states::{
 pub use status::{
     BudgetView, CapView, LedgerView, PlanningView, RecordedView, SavedView, SettledView, StatusView, StorageView,
 };
+pub(crate) use when::ANY_POWER;
+pub use when::{WhenView, WindowAhead, WindowView};
 
 /// Returns the name that an enum's variant without fields has in JSON; `None` for a value that is no string in JSON.
 pub(super) fn spelled<T: serde::Serialize>(value: &T) -> Option<String> {

@@ -60,6 +60,13 @@ fn carbon() -> CarbonView {
     }
 }
 
+fn ahead() -> [WindowAhead; 2] {
+    [
+        WindowAhead { duration_h: 4, start: at(20_000), saving: 0.125, loss_probability: Some(0.0625) },
+        WindowAhead { duration_h: 24, start: at(10_000), saving: 0.0, loss_probability: None },
+    ]
+}
+
 fn past_forecasts(horizon_h: f64, intensity_g_per_kwh: f64) -> PastForecastView {
     PastForecastView { horizon_h, intensity_g_per_kwh }
 }
@@ -346,7 +353,7 @@ fn series_of_jobs_and_tags_are_bounded() {
         JobView { job_id: format!("j-{number}"), control: number == 3, tags: tags.into(), ..job() }
     };
     let all = StatusView { jobs: (0..700).map(one).collect(), ..status() };
-    let text = encode(&all, None).expect("text");
+    let text = encode(&all, &[], None).expect("text");
     let series = |name: &str| text.lines().filter(|line| line.starts_with(&format!("wattune_{name}{{"))).count();
     assert_eq!(series("job_info"), 100);
     assert_eq!(series("job_phase"), 500);
@@ -365,7 +372,7 @@ fn series_of_jobs_and_tags_are_bounded() {
         let key = if number == 0 { "a-b" } else { "a_b" };
         JobView { job_id: format!("j-{number}"), tags: [(key.to_owned(), format!("of {key}"))].into(), ..job() }
     };
-    let text = encode(&StatusView { jobs: (0..3).map(clash).collect(), ..status() }, None).expect("text");
+    let text = encode(&StatusView { jobs: (0..3).map(clash).collect(), ..status() }, &[], None).expect("text");
     assert_eq!(text.matches("tag_a_b=\"of a_b\"").count(), 2, "{text}");
     assert!(!text.contains("of a-b") && text.contains("\nwattune_jobs_tag_keys_left_out 1.0\n"), "{text}");
 
@@ -376,20 +383,20 @@ fn series_of_jobs_and_tags_are_bounded() {
 
 #[test]
 fn the_metrics_of_a_busy_daemon() {
-    insta::assert_snapshot!(encode(&status(), Some((&[recurring()], 3))).expect("text"));
+    insta::assert_snapshot!(encode(&status(), &ahead(), Some((&[recurring()], 3))).expect("text"));
 }
 
 /// The documentation's reference of metrics is generated from the snapshot of this daemon, so each metric must be in
 /// it.
 #[test]
 fn the_busy_daemon_shows_every_metric() {
-    assert_eq!(families(&status(), Some((&[recurring()], 3))).without_series(), [""; 0]);
+    assert_eq!(families(&status(), &ahead(), Some((&[recurring()], 3))).without_series(), [""; 0]);
 }
 
 /// Checks names like Prometheus's own linter: base units, no type in a name, `_total` for counters only.
 #[test]
 fn names_follow_prometheus_conventions() {
-    let text = encode(&status(), Some((&[recurring()], 3))).expect("text");
+    let text = encode(&status(), &ahead(), Some((&[recurring()], 3))).expect("text");
     let plain = super::plain(&text);
     let mut kinds = BTreeMap::new();
     for line in plain.lines() {
@@ -421,7 +428,7 @@ fn names_follow_prometheus_conventions() {
 fn series_of_recurring_jobs_are_bounded() {
     let large = RecurringView { arms: vec![recurring().arms[0].clone(); 100], ..recurring() };
     let many = vec![large; 50];
-    let text = encode(&status(), Some((&many, 70))).expect("text");
+    let text = encode(&status(), &ahead(), Some((&many, 70))).expect("text");
     let series = text.lines().filter(|l| l.starts_with("wattune_recurring_pulls{")).count();
     assert!((1..=400).contains(&series), "{series}");
     assert!(text.contains("wattune_recurring_jobs 70.0\n"), "{text}");
@@ -431,7 +438,7 @@ fn series_of_recurring_jobs_are_bounded() {
 /// Checks that the names in Grafana's panels and alerts exist.
 #[test]
 fn names_in_rules_and_dashboards_exist() {
-    let text = plain(&encode(&status(), Some((&[recurring()], 3))).expect("text"));
+    let text = plain(&encode(&status(), &ahead(), Some((&[recurring()], 3))).expect("text"));
     let known: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards");
     let mut asked = std::collections::BTreeSet::new();
@@ -475,7 +482,7 @@ fn absent_values_have_no_series() {
         scores: Vec::new(),
         ..carbon()
     };
-    let text = encode(&status, None).expect("text");
+    let text = encode(&status, &[], None).expect("text");
     for name in [
         "wattune_job_",
         "gpu_power",
@@ -496,6 +503,7 @@ fn absent_values_have_no_series() {
         "forecast_error",
         "electricity_price",
         "cpu",
+        "wattune_when",
     ] {
         assert!(!text.contains(name), "{name} in\n{text}");
     }

@@ -7,3 +7,4 @@ pub(super) mod jobs;
 pub(super) mod ledger;
 pub(super) mod recurring;
 pub(super) mod status;
+pub(super) mod when;

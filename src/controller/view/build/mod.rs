@@ -4,8 +4,10 @@ mod carbon;
 mod carbon_slots;
 mod gpu;
 mod job;
+mod when;
 
 pub use carbon::{describe_feed, price_view};
+pub use when::describe_start;
 
 use super::{Mode, PlanningView, StatusView, StorageView};
 use crate::controller::gpus::{Gpu, concerns};

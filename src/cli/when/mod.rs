@@ -1,0 +1,89 @@
+//! `wattune when`: the best start of a job that may wait.
+
+mod formats;
+mod page;
+mod question;
+mod signal;
+
+use serde_json::Value;
+
+use self::formats::Moment;
+use self::question::Asked;
+use super::output::{Exit, deliver};
+use super::settings::Overrides;
+use crate::clock::{Clock, SystemClock};
+
+/// Finds the best start of a job that may wait: the time at which it emits least, or now if waiting is not worth its risk.
+///
+/// Queries the daemon that runs with these settings, at its Unix socket first. If no daemon answers, or with --direct,
+/// --zone or --carbon-file, queries the sources themselves. If these fail too, the answer is the last known forecast,
+/// the usual course of the day or "now", and a message on standard error says so.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    asked: Asked,
+    /// Query the sources directly instead of a running daemon.
+    #[arg(long)]
+    direct: bool,
+    /// The output format.
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A table and a chart for people.
+    Table,
+    /// JSON for programs.
+    Json,
+    /// The time for `sbatch --begin`: in this machine's time zone, or `now`.
+    Slurm,
+    /// The first five fields of a line for cron, in this machine's time zone.
+    Cron,
+    /// The time for `at -t`, in this machine's time zone.
+    At,
+}
+
+/// Prints the advice. The exit code is 0 also if the advice is to start now for lack of any data.
+pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
+    if let Err(why) = args.asked.check() {
+        say(&why);
+        return Ok(Exit::Code(2));
+    }
+    let settings = args.overrides.settings()?;
+    let direct = args.direct || args.overrides.other_signal();
+    let answer = match signal::ask(&args.asked, &settings, direct).await? {
+        Ok(answer) => answer,
+        Err(refusal) => {
+            say(&refusal);
+            return Ok(Exit::Code(2));
+        }
+    };
+    if args.format != Format::Table {
+        answer["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).for_each(say);
+    }
+    let text = match args.format {
+        Format::Json => serde_json::to_string_pretty(&answer)? + "\n",
+        Format::Table => page::page(&answer),
+        Format::Slurm | Format::Cron | Format::At => {
+            let now = SystemClock::start().utc();
+            let moment = Moment::of(&answer, now)?;
+            let text = match args.format {
+                Format::Slurm => moment.slurm(&chrono::Local),
+                Format::Cron => moment.cron(&chrono::Local),
+                _ => moment.at(&chrono::Local),
+            };
+            text + "\n"
+        }
+    };
+    deliver(text.as_bytes(), None)?;
+    Ok(Exit::Done)
+}
+
+/// Prints a message on standard error.
+#[expect(clippy::print_stderr, reason = "standard output is for the answer alone")]
+fn say(message: &str) {
+    eprintln!("wattune when: {message}");
+}

@@ -1,0 +1,191 @@
+//! Builder of the advice when to start a job.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::controller::signal::BasisLevel;
+use crate::controller::snapshot::Snapshot;
+use crate::controller::view::{ANY_POWER, IntensityView, WhenView, WindowAhead, WindowView, spelled};
+use crate::providers::{FeedState, Freshness};
+use wattune_core::domain::{CarbonSeries, Forecast, Origin};
+use wattune_core::forecast::{Basis, Horizon, HorizonPolicy, Model, ModelPolicy};
+use wattune_core::plan::{
+    InvalidStart, Latest, StartAdvice, StartForecast, StartQuestion, StartReason, StartWindow, advise_start,
+};
+use wattune_core::units::{GramsPerKwh, Seconds};
+
+/// Durations in hours for which dashboards show the best start.
+const USUAL_DURATIONS_H: [u32; 4] = [1, 4, 8, 24];
+/// Time for which a job of a usual duration may wait.
+const USUAL_WAIT: TimeDelta = TimeDelta::hours(24);
+
+impl Snapshot<'_> {
+    /// Returns the advice when to start a job. `power_known` tells whether the question's power is the job's.
+    pub(crate) fn when(&self, question: &StartQuestion, power_known: bool) -> Result<WhenView, InvalidStart> {
+        let state = self.signal.state();
+        self.start_signal(&state).advise(question, power_known)
+    }
+
+    /// Returns the best starts of jobs of usual durations within the next day; empty while nothing is known.
+    pub(crate) fn windows_ahead(&self) -> Vec<WindowAhead> {
+        let state = self.signal.state();
+        let signal = self.start_signal(&state);
+        let now = self.now.utc;
+        let questions = USUAL_DURATIONS_H.map(|hours| {
+            let duration = Seconds::new(f64::from(hours) * 3600.0);
+            (hours, StartQuestion::new(now, duration, ANY_POWER, Latest::Start(now + USUAL_WAIT)))
+        });
+        let until = questions.iter().map(|(_, question)| question.forecast_until()).max().unwrap_or(now);
+        let forecast = signal.forecast_until(until);
+        let ahead = |(duration_h, question): &(u32, StartQuestion)| {
+            let advice = advise_start(question, &forecast).ok().filter(|a| a.reason != StartReason::NothingKnown)?;
+            let waits = !advice.starts_at_once();
+            let saving = if waits { advice.saving.expected } else { 0.0 };
+            let loss_probability = waits.then_some(advice.loss_probability);
+            Some(WindowAhead { duration_h: *duration_h, start: advice.start, saving, loss_probability })
+        };
+        questions.iter().filter_map(ahead).collect()
+    }
+
+    fn start_signal<'s>(&'s self, state: &'s FeedState) -> StartSignal<'s> {
+        StartSignal {
+            now: self.now.utc,
+            state,
+            forecast: self.signal.forecast(),
+            model: self.signal.model(),
+            fallback: self.signal.fallback(),
+        }
+    }
+}
+
+/// Returns the advice when to start a job from a carbon feed's state, for use without a daemon.
+///
+/// # Errors
+/// If the question is invalid.
+pub fn describe_start(
+    state: &FeedState,
+    fallback: GramsPerKwh,
+    question: &StartQuestion,
+    power_known: bool,
+) -> Result<WhenView, InvalidStart> {
+    let now = question.now;
+    let forecast = state.forecast.as_deref();
+    let model = forecast.map(|f| Model::fit(&f.expected, &[], &f.actual, now, &ModelPolicy::default()));
+    let model = model.unwrap_or_default();
+    StartSignal { now, state, forecast, model: &model, fallback }.advise(question, power_known)
+}
+
+/// Carbon signal from which start times are advised.
+struct StartSignal<'a> {
+    now: DateTime<Utc>,
+    state: &'a FeedState,
+    forecast: Option<&'a Forecast>,
+    model: &'a Model,
+    fallback: GramsPerKwh,
+}
+
+impl StartSignal<'_> {
+    fn forecast_until(&self, until: DateTime<Utc>) -> StartForecast {
+        let nothing = CarbonSeries::default();
+        let expected = self.forecast.map_or(&nothing, |f| &f.expected);
+        let policy = HorizonPolicy { fallback: self.fallback, ..HorizonPolicy::default() };
+        StartForecast::new(self.model, expected, (self.now, until), &policy)
+    }
+
+    fn advise(&self, question: &StartQuestion, power_known: bool) -> Result<WhenView, InvalidStart> {
+        question.check()?;
+        let until = question.forecast_until();
+        let forecast = self.forecast_until(until);
+        let advice = advise_start(question, &forecast)?;
+        let window = |window: &StartWindow| WindowView {
+            start: window.start,
+            end: window.end,
+            intensity_g_per_kwh: window.intensity.get(),
+            carbon_g: power_known.then(|| window.carbon.get()),
+            basis: level(window.basis),
+        };
+        let basis = advice.now.basis.max(advice.best.basis);
+        Ok(WhenView {
+            start: advice.start,
+            starts_at_once: advice.starts_at_once(),
+            asked_at: question.now,
+            latest_start: advice.latest_start,
+            reason: spelled(&advice.reason).unwrap_or_default(),
+            advice: advice.to_string(),
+            duration_s: question.duration.get(),
+            power_w: power_known.then(|| question.power.get()),
+            expected_saving_pct: 100.0 * advice.saving.expected,
+            saving_low_pct: 100.0 * advice.saving.low,
+            saving_high_pct: 100.0 * advice.saving.high,
+            loss_probability: advice.loss_probability,
+            decide_at: advice.decide_at,
+            at_once: window(&advice.now),
+            best: window(&advice.best),
+            basis: level(basis),
+            zone: self.forecast.map(|f| f.zone.to_string()),
+            source: self.forecast.map(|f| f.source.clone()),
+            warnings: self.warnings(&advice, basis),
+            windows: advice.windows.iter().map(window).collect(),
+            forecast: self.ahead(forecast.horizon()),
+        })
+    }
+
+    fn ahead(&self, horizon: &Horizon) -> Vec<IntensityView> {
+        let published = |at: DateTime<Utc>| self.forecast.and_then(|f| f.expected.at(at)).map(|(_, i)| i.origin);
+        let slots = horizon.slots.iter().filter(|s| s.basis != Basis::Constant);
+        let view = slots.map(|s| IntensityView {
+            start: s.slot.start(),
+            end: s.slot.end(),
+            intensity_g_per_kwh: s.intensity.get(),
+            origin: match s.basis {
+                Basis::Given | Basis::Corrected => published(s.slot.start()).unwrap_or(Origin::Forecast).into(),
+                _ => Origin::Fallback.into(),
+            },
+            low_g_per_kwh: Some(s.low.get()),
+            high_g_per_kwh: Some(s.high.get()),
+            state: None,
+        });
+        view.collect()
+    }
+
+    /// Returns the doubts about an advice whose windows have `basis` as their poorest one.
+    fn warnings(&self, advice: &StartAdvice, basis: Basis) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let failed = self.state.source().or(self.state.sources.first());
+        let error = failed.and_then(|s| Some((s.source, s.last_error.as_deref()?)));
+        let at = |t: DateTime<Utc>| t.format("%Y-%m-%d %H:%M UTC");
+        match (self.state.freshness(self.now), error) {
+            (Freshness::Stale { since }, Some((source, error))) => {
+                warnings.push(format!("{source} is stale since {}: {error}", at(since)));
+            }
+            (Freshness::Stale { since }, None) => {
+                warnings.push(format!("the active source is stale since {}", at(since)));
+            }
+            (_, Some((source, error))) => warnings.push(format!("{source} does not answer: {error}")),
+            _ => {}
+        }
+        let end = self.forecast.and_then(|f| f.expected.end()).filter(|end| self.now < *end);
+        let from = end.map_or_else(|| "now on".to_owned(), |end| format!("{} on", at(end)));
+        match basis {
+            Basis::Local => warnings.push(format!("from {from}, the forecast is that of the local forecaster")),
+            Basis::DailyShape => {
+                warnings.push(format!("from {from}, the forecast is the daily profile of earlier days"));
+            }
+            Basis::Constant if advice.reason == StartReason::NothingKnown => {
+                warnings.push("no carbon source has a value, so no time is known to be cleaner than now".to_owned());
+            }
+            Basis::Constant => warnings.push(format!("from {from}, no forecast is known")),
+            _ => {}
+        }
+        warnings
+    }
+}
+
+/// Returns the basis of a window in the words of the current intensity's basis.
+const fn level(basis: Basis) -> BasisLevel {
+    match basis {
+        Basis::Given | Basis::Corrected | Basis::FilledFromOtherDay | Basis::FilledFromNeighbours => BasisLevel::Source,
+        Basis::Local => BasisLevel::Local,
+        Basis::DailyShape => BasisLevel::DailyShape,
+        Basis::Constant => BasisLevel::Constant,
+    }
+}

@@ -1,0 +1,54 @@
+//! Facts about a job's earlier runs: how long the job takes, and how much power it draws.
+
+use rusqlite::{Connection, Row};
+
+use super::{Store, StoreError, rows};
+use wattune_core::domain::{JobName, JobSpec, OperatingPoint, Work};
+use wattune_core::profile::Record;
+use wattune_core::units::{Seconds, Watts};
+
+/// Duration and power of a job at its fastest measured setting, as far as its earlier runs show them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KnownRun {
+    /// Duration; `None` if no run stated its total work, or none was measured.
+    pub duration: Option<Seconds>,
+    /// Mean power of all GPUs together; `None` if no run was measured.
+    pub power: Option<Watts>,
+}
+
+impl Store {
+    /// Returns what the newest runs of the jobs with this name show.
+    pub async fn known_run(&self, name: &JobName) -> Result<KnownRun, StoreError> {
+        // Keys are JSON texts that begin with the name and the field `batch_size`.
+        let begin = format!("{{\"name\":{},\"batch_size\"", rows::json(name)?);
+        let name = name.as_str().to_owned();
+        let find = move |db: &mut Connection| -> Result<_, StoreError> {
+            let sql = "SELECT record FROM profiles WHERE key >= ?1 AND key < ?2 ORDER BY updated_us DESC LIMIT 1";
+            let record = |row: &Row<'_>| rows::from_json::<Record>("profile", rows::text(row, "record")?);
+            let record = rows::optional(db, sql, [format!("{begin}:"), format!("{begin};")], record)?;
+            let sql = "SELECT spec, progress FROM jobs WHERE json_extract(spec, '$.name') = ?1 \
+                       ORDER BY registered_us DESC LIMIT 20";
+            let work = |row: &Row<'_>| {
+                let spec: JobSpec = rows::from_json("job", rows::text(row, "spec")?)?;
+                let progress: super::StoredProgress = rows::from_json("job", rows::text(row, "progress")?)?;
+                let registered = match spec.work {
+                    Work::TotalSamples(total) => Some(total.get()),
+                    Work::Unknown => None,
+                };
+                Ok::<_, StoreError>(progress.total_samples.or(registered))
+            };
+            let totals: Vec<Option<f64>> = rows::all(db, sql, [name], work)?;
+            Ok((record, totals.into_iter().flatten().next()))
+        };
+        let (record, total) = self.short_reads.run(find).await?;
+        let points = record.map(|record| record.measured()).unwrap_or_default();
+        let usable = points.iter().filter(|point| point.is_usable());
+        let fastest = usable.max_by(|a, b| speed(a).total_cmp(&speed(b)));
+        let duration = fastest.zip(total).map(|(point, total)| Seconds::new(total / speed(point)));
+        Ok(KnownRun { duration, power: fastest.map(|point| point.power.mean) })
+    }
+}
+
+fn speed(point: &OperatingPoint) -> f64 {
+    point.throughput.mean.get()
+}

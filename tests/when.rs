@@ -1,0 +1,272 @@
+//! `wattune when` and `GET /v1/when`: with a daemon, without one, and with forecasts that fail, end or change.
+
+use std::path::Path;
+use std::time::Duration;
+
+use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Ended, FakeDriver, LONG, eventually, forecast_file, now, wattune};
+
+/// A forecast that is cleanest in the hours 7 and 8 from now on.
+fn file(dir: &tempfile::TempDir) -> std::path::PathBuf {
+    forecast_file(dir, 3600, 48, |hour| match hour {
+        7 | 8 => 100.0,
+        6 | 9 => 200.0,
+        _ => 400.0,
+    })
+}
+
+/// Runs `wattune when` without a daemon, with a forecast in a file, in a time zone.
+fn when_in(zone: &str, dir: &Path, carbon: &Path, arguments: &[&str]) -> Ended {
+    let mut command = wattune(&["when", "--listen", "127.0.0.1:1", "--carbon-file"]);
+    command.arg(carbon).arg("--state-dir").arg(dir.join("state")).args(arguments).env("TZ", zone);
+    Ended::of(&mut command)
+}
+
+fn when(dir: &tempfile::TempDir, carbon: &Path, arguments: &[&str]) -> Ended {
+    when_in("UTC", dir.path(), carbon, arguments)
+}
+
+fn moment(value: &Value) -> DateTime<Utc> {
+    value.as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no time: {value}"))
+}
+
+/// Checks what holds for each advice.
+#[track_caller]
+fn is_sound(advice: &Value) {
+    let (start, asked) = (moment(&advice["start"]), moment(&advice["asked_at"]));
+    assert!(start >= asked && start <= moment(&advice["latest_start"]).max(asked), "{advice:#}");
+    assert_eq!(advice["start"].as_str().map(|t| t.ends_with('Z')), Some(true), "{advice:#}");
+    for key in ["expected_saving_pct", "saving_low_pct", "saving_high_pct", "loss_probability", "duration_s"] {
+        assert!(advice[key].is_number(), "{key}: {advice:#}");
+    }
+    let windows = advice["windows"].as_array().expect("windows");
+    assert!(!windows.is_empty(), "{advice:#}");
+    assert!(windows.iter().all(|w| w["intensity_g_per_kwh"].is_number()), "{advice:#}");
+}
+
+#[test]
+fn the_clean_hours_are_found_without_a_daemon() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    let arguments = ["--duration", "2h", "--within", "12h", "--power", "500", "--format", "json"];
+    let advice = when(&dir, &carbon, &arguments).json();
+    is_sound(&advice);
+    let wait = moment(&advice["start"]) - moment(&advice["asked_at"]);
+    assert!((wait - TimeDelta::hours(7)).abs() < TimeDelta::minutes(2), "{wait}: {advice:#}");
+    assert_eq!((&advice["asked"], &advice["basis"]), (&json!("sources"), &json!("source")), "{advice:#}");
+    let saving = advice["expected_saving_pct"].as_f64().expect("a number");
+    // The less is known of a forecast's skill, the less of its range is expected.
+    assert!((20.0..=75.0).contains(&saving), "{saving}");
+    let best = &advice["best"];
+    let carbon_g = best["carbon_g"].as_f64().expect("a number");
+    let kwh = carbon_g / best["intensity_g_per_kwh"].as_f64().expect("a number");
+    assert!((kwh - 1.0).abs() < 1e-9, "500 W for 2 h: {best}");
+    let shown = when(&dir, &carbon, &["--duration", "2h", "--within", "12h"]);
+    for part in ["best later", "▲▲", "asked the sources themselves", "(in 7 h"] {
+        assert!(shown.done().contains(part), "{part}: {}", shown.out);
+    }
+}
+
+#[test]
+fn starts_are_written_for_slurm_cron_and_at_in_local_time() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    let ask = |zone: &str, format: &str, more: &[&str]| {
+        let arguments = [&["--duration", "2h", "--format", format], more].concat();
+        let ended = when_in(zone, dir.path(), &carbon, &arguments);
+        ended.done().trim().to_owned()
+    };
+    let within = ["--within", "12h"];
+    let advice: Value = serde_json::from_str(&ask("UTC", "json", &within)).expect("JSON");
+    // The forecast's slots begin at the same times for each call.
+    let start = moment(&advice["start"]);
+    for (zone, hours) in [("UTC", 0), ("XXX-5", 5), ("XXX+3", -3)] {
+        let local = |text: &str, format: &str| NaiveDateTime::parse_from_str(text, format).expect(text);
+        let expected = (start + TimeDelta::hours(hours)).naive_utc();
+        let slurm = local(&ask(zone, "slurm", &within), "%Y-%m-%dT%H:%M:%S") - expected;
+        assert!((TimeDelta::zero()..TimeDelta::seconds(2)).contains(&slurm), "{zone}: {slurm}");
+        let at = local(&ask(zone, "at", &within), "%Y%m%d%H%M") - expected;
+        assert!((TimeDelta::zero()..TimeDelta::seconds(61)).contains(&at), "{zone}: {at}");
+        let cron = ask(zone, "cron", &within);
+        let fields: Vec<&str> = cron.split(' ').collect();
+        assert_eq!((fields.len(), fields[4]), (5, "*"), "{cron}");
+    }
+    // The earliest start is in a night when clocks are put back, and no time is left to wait.
+    let year = now().format("%Y").to_string().parse::<i32>().expect("a year") + 1;
+    let last_sunday = (25..=31).rev().map(|day| format!("{year}-10-{day:02}")).find(|date| {
+        date.parse::<chrono::NaiveDate>().is_ok_and(|d| chrono::Datelike::weekday(&d) == chrono::Weekday::Sun)
+    });
+    let night = last_sunday.expect("a Sunday");
+    let berlin = "CET-1CEST,M3.5.0,M10.5.0/3";
+    for (utc, slurm) in
+        [("00:30:00Z", None), ("01:30:00Z", None), ("02:30:00Z", Some("03:30:00")), ("10:00:00Z", Some("11:00:00"))]
+    {
+        let at = format!("{night}T{utc}");
+        let written = ask(berlin, "slurm", &["--earliest", &at, "--latest-start", &at]);
+        match slurm {
+            Some(local) => assert_eq!(written, format!("{night}T{local}"), "{at}"),
+            None => {
+                let seconds: i64 = written.strip_prefix("now+").and_then(|s| s.parse().ok()).expect(&written);
+                let reached = now() + TimeDelta::seconds(seconds);
+                assert!((reached - moment(&json!(at))).abs() < TimeDelta::seconds(60), "{written} for {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_latest_start_in_the_past_means_now() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    let past = (now() - TimeDelta::hours(3)).to_rfc3339();
+    let arguments = |format| ["--duration", "1h", "--latest-start", past.as_str(), "--format", format];
+    let advice = when(&dir, &carbon, &arguments("json")).json();
+    is_sound(&advice);
+    assert_eq!((&advice["reason"], &advice["starts_at_once"]), (&json!("latest_start_passed"), &json!(true)));
+    assert_eq!(advice["start"], advice["asked_at"]);
+    assert_eq!(when(&dir, &carbon, &arguments("slurm")).done(), "now\n");
+    assert_eq!(when(&dir, &carbon, &["--duration", "1h", "--within", "0", "--format", "slurm"]).done(), "now\n");
+}
+
+#[test]
+fn a_job_longer_than_the_forecast_gets_an_answer_that_says_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    for duration in ["10d", "200d", "9y"].into_iter().take(2) {
+        let ended = when(&dir, &carbon, &["--duration", duration, "--within", "2d", "--format", "json"]);
+        let advice = ended.json();
+        is_sound(&advice);
+        assert_ne!(advice["basis"], "source", "{advice:#}");
+        assert!(ended.err.contains("from ") && ended.err.contains("forecast"), "{}", ended.err);
+        assert!(!ended.out.contains("NaN") && !advice["warnings"].as_array().expect("a list").is_empty());
+    }
+}
+
+#[test]
+fn dead_sources_give_now_and_say_so() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = dir.path().join("wattune.toml");
+    let text = "[carbon]\nsource = \"energy_charts\"\nzone = \"DE\"\n[carbon.energy_charts]\nbase_url = \"http://127.0.0.1:1\"\n";
+    std::fs::write(&config, text).expect("written");
+    let ask = |format: &str| {
+        let mut command = wattune(&["when", "--duration", "8h", "--within", "24h", "--format", format, "--direct"]);
+        command.arg("--config").arg(&config).arg("--state-dir").arg(dir.path().join("state"));
+        Ended::of(&mut command)
+    };
+    let ended = ask("json");
+    let advice = ended.json();
+    is_sound(&advice);
+    assert_eq!((&advice["reason"], &advice["basis"]), (&json!("nothing_known"), &json!("constant")), "{advice:#}");
+    assert!(ended.err.contains("energy_charts does not answer"), "{}", ended.err);
+    assert_eq!(ask("slurm").done(), "now\n");
+}
+
+#[test]
+fn wrong_use_ends_with_code_2() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    for (arguments, why) in [
+        (&["--within", "24h"] as &[&str], "--duration"),
+        (&["--duration", "8h"], "--within 24h"),
+        (&["--duration", "8h", "--within", "1h", "--latest-start", "2030-01-01T00:00:00Z"], "only one of"),
+        (&["--duration", "8x", "--within", "24h"], "1h30m"),
+        (&["--duration", "8h", "--within", "24h", "--power", "-3"], "above 0"),
+        (&["--duration", "8h", "--within", "24h", "--confidence", "90"], "write 0.9 for 90 %"),
+        (&["--duration", "0", "--within", "24h"], "above 0 s"),
+        (&["--name", "never-seen", "--within", "24h"], "give the duration"),
+        (&["--duration", "8h", "--within", "24h", "--earliest", "2100-01-01T00:00:00Z"], "earliest"),
+        (&["--duration", "8h", "--within", "24h", "--earliest", "tomorrow"], "give a time with its zone"),
+    ] {
+        let ended = when(&dir, &carbon, arguments);
+        assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
+        assert!(ended.err.contains(why) && ended.out.is_empty(), "{why}: {ended:?}");
+    }
+}
+
+async fn daemon(driver: &FakeDriver, state: &Path, carbon: &Path) -> Daemon {
+    let settings = format!("{}[carbon]\npoll_interval_s = 1\n", Daemon::QUICK);
+    let mut command = Daemon::command_with(driver, state, &FakeDriver::library(), &settings);
+    command.arg("--carbon-file").arg(carbon).args(["--zone", "DE"]);
+    Daemon::start(command, state).await
+}
+
+#[tokio::test]
+async fn a_daemon_advises_and_follows_a_forecast_that_changes() {
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let carbon = file(&state);
+    let daemon = daemon(&driver, state.path(), &carbon).await;
+    daemon.carbon_where("the file", |c| c["basis"] == "source").await;
+    let path = "/v1/when?duration_s=7200&within_s=43200&zone=de";
+    let advice = daemon.get(path).await.expect(200);
+    is_sound(&advice);
+    assert_eq!((&advice["reason"], &advice["zone"]), (&json!("cleaner_later"), &json!("DE")), "{advice:#}");
+    assert_eq!(advice["power_w"], Value::Null);
+    let first = moment(&advice["start"]);
+
+    let address = daemon.base().strip_prefix("http://").expect("an address").to_owned();
+    let asked = tokio::task::spawn_blocking(move || {
+        let arguments = ["when", "--duration", "2h", "--within", "12h", "--format", "json", "--listen", &address];
+        Ended::of(&mut wattune(&arguments))
+    });
+    let asked = asked.await.expect("runs").json();
+    assert_eq!((&asked["asked"], &asked["reason"]), (&json!("daemon"), &json!("cleaner_later")), "{asked:#}");
+
+    let metrics = daemon.get("/metrics").await.text;
+    for name in ["start_time_seconds", "expected_saving_ratio", "loss_probability_ratio"] {
+        assert!(metrics.contains(&format!("wattune_when_{name}{{duration_h=\"1\"}}")), "{name}: {metrics}");
+    }
+
+    // The newer forecast has its clean hours earlier.
+    forecast_file(&state, 3600, 48, |hour| if (2..5).contains(&hour) { 50.0 } else { 400.0 });
+    let moved = eventually("another start", LONG, async || {
+        let advice = daemon.get(path).await.expect(200);
+        (moment(&advice["start"]) < first - TimeDelta::hours(3)).then_some(advice)
+    });
+    is_sound(&moved.await);
+    daemon.kill();
+}
+
+#[tokio::test]
+async fn refusals_of_the_route_name_the_parameter() {
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let carbon = file(&state);
+    let daemon = daemon(&driver, state.path(), &carbon).await;
+    daemon.carbon_where("the file", |c| c["basis"] == "source").await;
+    for (query, field) in [
+        ("within_s=3600", Some("duration_s")),
+        ("duration_s=3600", Some("within_s")),
+        ("duration_s=0&within_s=3600", Some("duration_s")),
+        ("duration_s=nan&within_s=3600", Some("duration_s")),
+        ("duration_s=3600&within_s=-1", Some("within_s")),
+        ("duration_s=3600&within_s=1e300", Some("within_s")),
+        ("duration_s=3600&within_s=1&latest_end=2030-01-01T00:00:00Z", Some("within_s")),
+        ("duration_s=3600&within_s=60&power_w=-5", Some("power_w")),
+        ("duration_s=3600&within_s=60&min_gain=2", Some("min_gain")),
+        ("duration_s=3600&within_s=60&max_loss_probability=7", Some("max_loss_probability")),
+        ("duration_s=3600&within_s=60&zone=FR", Some("zone")),
+        ("duration_s=3600&within_s=60&earliest=soon", Some("earliest")),
+        ("name=never&within_s=60", Some("duration_s")),
+        ("duration=3600&within_s=60", None),
+    ] {
+        let problem = daemon.get(&format!("/v1/when?{query}")).await.problem(422);
+        assert_eq!(problem["field"].as_str(), field, "{query}: {problem}");
+    }
+    daemon.kill();
+}
+
+#[tokio::test]
+async fn without_a_signal_the_advice_is_now_and_the_metrics_are_absent() {
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let settings = format!("{}[carbon]\nsource = \"fixed\"\n", Daemon::QUICK);
+    let command = Daemon::command_with(&driver, state.path(), &FakeDriver::library(), &settings);
+    let daemon = Daemon::start(command, state.path()).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let advice = daemon.get("/v1/when?duration_s=3600&within_s=86400").await.expect(200);
+    is_sound(&advice);
+    assert_eq!(advice["starts_at_once"], true, "{advice:#}");
+    let metrics = daemon.get("/metrics").await.text;
+    assert!(!metrics.contains("wattune_when_loss_probability_ratio{"), "{metrics}");
+    daemon.kill();
+}
