@@ -39,6 +39,7 @@ class FakeDaemon:
         self.power_w = 100.0
         self.intensity = 300.0
         self.lose_next_answer = False
+        self.when: Any = {}
         self._server: socketserver.BaseServer | None = None
         self._connections: list[Any] = []
 
@@ -107,6 +108,8 @@ class FakeDaemon:
             }
         if parts == ["gpus"]:
             return 200, self.gpus()
+        if parts == ["when"]:
+            return 200, self.when
         if parts[0] == "recurring":
             return self.answer_recurring(method, parts[1:], body)
         if parts == ["jobs"]:

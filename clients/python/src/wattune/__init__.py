@@ -18,7 +18,8 @@ from ._factory import job
 from ._job import Job
 from ._recurring import Recurring, recurring
 from ._summary import Interval, Summary
+from ._when import Advice, when
 
 __version__ = "0.1.0"
 
-__all__ = ["Interval", "Job", "Recurring", "Summary", "__version__", "job", "recurring"]
+__all__ = ["Advice", "Interval", "Job", "Recurring", "Summary", "__version__", "job", "recurring", "when"]
