@@ -106,8 +106,25 @@ sources = [
               5: ("synthetic", "text")}, height=5),
 ]
 
+START = f"max by (instance, duration_h) (wattune_when_start_time_seconds{{{I}}} - on (instance) group_left wattune_present_time_seconds{{{I}}})"
+
+ahead = [
+    table("Best starts within a day", "For jobs that can wait: time until the best start, expected reduction of emissions by it, and the "
+          "probability that it emits more than starting now. 0 s: start now.",
+          [Query(START, -600, 90000, column="wait"),
+           Query(f"max by (instance, duration_h) (wattune_when_expected_saving_ratio{{{I}}})", 0, 1, column="saving"),
+           Query(f"max by (instance, duration_h) (wattune_when_loss_probability_ratio{{{I}}})", 0, 1, least=0, column="loss")],
+          {"duration_h": ("Hours of the job", {}), "wait": ("Starts in", unit("s", 0)),
+           "saving": ("Expected saving", unit("percentunit", 1)), "loss": ("Risk of a loss", unit("percentunit", 0))},
+          width=12, height=7, sort="Expected saving"),
+    series("Expected saving of waiting", "Expected reduction of emissions by the best start within a day, by hours of the job; 0 if it "
+           "should start now.",
+           [Query(f"max by (duration_h) (wattune_when_expected_saving_ratio{{{I}}})", 0, 1, "{{duration_h}} h")],
+           "percentunit", [(None, GOOD)], width=12, height=7, decimals=0),
+]
+
 DASHBOARD = dashboard(
     "wattune-grid", "wattune / Grid signal", "Forecasts of the grid, actual values, and the skill of the forecasts.",
     [variable("instance", "Node", "label_values(wattune_carbon_signal_fresh, instance)", multi=False)],
     PANELS := [*glance, row("Forecast against actual"), *course, row("Skill over the last 14 days"), *skill,
-               row("Sources"), *sources], since="now-2d")
+               row("Sources"), *sources, row("Windows ahead"), *ahead], since="now-2d")

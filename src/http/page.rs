@@ -23,6 +23,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/jobs.js"),
     include_str!("page/gpus.js"),
     include_str!("page/recurring.js"),
+    include_str!("page/when.js"),
     include_str!("page/overview.js"),
     include_str!("page/main.js"),
     "})();\n",

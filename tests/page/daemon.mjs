@@ -134,7 +134,7 @@ export class Browser {
       const { pathname } = new URL(response.url());
       if (!pathname.startsWith("/v1/") || pathname === "/v1/events") return;
       const body = await response.json().catch(() => undefined);
-      page.read.set(pathname, [...(page.read.get(pathname) ?? []).slice(-2), body]);
+      page.read.set(pathname, [...(page.read.get(pathname) ?? []).slice(-7), body]);
     });
     await page.goto(`${daemon.origin}/`);
     return page;

@@ -92,6 +92,18 @@ test("ten days of the demo: content, live update, themes, narrow screens, access
     assert.ok(heads.some((head) => /GPU 1, 2/.test(head)), `${heads}`);
   });
 
+  await t.test("the best starts are the API's", async () => {
+    const rows = await page.evaluate(() => [...document.querySelectorAll("#starts tbody tr")].map((row) => ({
+      head: row.querySelector("th").textContent, start: row.querySelector("td").textContent, saving: Number(row.querySelector("data")?.value),
+    })));
+    assert.deepEqual(rows.map((row) => row.head), ["1 h", "4 h", "8 h", "24 h"]);
+    for (const row of rows) {
+      const told = page.read.get("/v1/when").filter((advice) => advice?.duration_s === 3600 * parseInt(row.head, 10));
+      const same = (advice) => advice.starts_at_once ? row.start === "now" : Math.abs(advice.expected_saving_pct - row.saving) < 1e-9;
+      assert.ok(told.some(same), `${JSON.stringify(row)}: ${JSON.stringify(told.map((advice) => [advice.start, advice.expected_saving_pct]))}`);
+    }
+  });
+
   await t.test("the charts are drawn", async () => {
     for (const id of ["intensity-plot", "limits-plot"]) {
       const colours = await page.evaluate((id) => {

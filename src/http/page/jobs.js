@@ -2,6 +2,8 @@
 
 const PHASES = {
   waiting: "waiting",
+  held: "waiting for its start",
+  suspended: "suspended",
   profiling: "being profiled",
   planned: "following its plan",
   paused: "asked to pause",
@@ -85,6 +87,19 @@ const limitOf = (job) => {
   return [shown, isNumber(job.clock_limit_mhz) && `, clocks at ${number(job.clock_limit_mhz)} MHz`];
 };
 
+/** Returns what is known of the start of a job that asked to wait. */
+const startFacts = ({ start, phase }, now) => {
+  if (!start) return null;
+  const saving = [quantity(start.expected_saving_pct, (pct) => `${signed(number(pct, 1))} %`),
+    isNumber(start.saving_low_pct) && bounds({ low: start.saving_low_pct, high: start.saving_high_pct }, (pct) => number(pct, 0))];
+  if (phase === "held") {
+    return [fact("Starts", moment(start.start_at, now), h("span", { class: "muted" }, " (at the latest ", moment(start.latest_start, now), ")")),
+      fact("Expected saving by waiting", saving)];
+  }
+  return [fact("Waited for its start", moment(start.asked_at, now), " to ", moment(start.begun_at ?? start.start_at, now)),
+    fact("Expected saving by waiting", saving)];
+};
+
 const jobCard = (job, status, account) => {
   const title = `job-${job.job_id}`;
   return h("article", { class: "job", "data-key": job.job_id, "aria-labelledby": title, "data-job": job.job_id },
@@ -96,6 +111,7 @@ const jobCard = (job, status, account) => {
     progressOf(job),
     h("p", { class: "reason" }, sentence(job.reason), job.resume_at && [" (resumes at ", moment(job.resume_at, status.now), ")"]),
     h("dl", { class: "facts" },
+      startFacts(job, status.now),
       fact("Power limit", limitOf(job)),
       fact("Slowdown so far", quantity(job.slowdown, slowdownText), allowed(job.objective, status.now)),
       fact("Energy", energy(job.energy_j)),

@@ -11,7 +11,7 @@ const THEMES = ["system", "light", "dark"];
 const page = {
   status: null,
   link: { state: "connecting", since: new Date(), why: "", problem: null },
-  details: { past: [], ahead: [], limits: {}, plans: {}, accounts: {}, ended: [] },
+  details: { past: [], ahead: [], limits: {}, plans: {}, starts: {}, accounts: {}, ended: [] },
   troubles: [],
   reading: false,
   readAt: null,
@@ -69,6 +69,9 @@ const readDetails = async (status) => {
   details.plans = await take(keyed(status.jobs, "job_id", (id) => `/v1/jobs/${id}/plan`), details.plans, true);
   Object.assign(details, grid);
   timeline.draw(page.status, details);
+  const paths = Object.fromEntries(START_DURATIONS_H.map((hours) => [hours, startPath(hours)]));
+  details.starts = await take(paths, details.starts);
+  showStarts(page.status, details.starts);
   const lists = await take({ ended: `/v1/jobs?state=ended&limit=${ENDED_SHOWN}`, recurring: "/v1/recurring?limit=20" },
     { ended: details.ended, recurring: [] });
   const recurring = await take(keyed(lists.recurring, "name", (name) => `/v1/recurring/${name}`), {});
