@@ -102,6 +102,7 @@ async fn one(traces: &Path, seed: u64) -> anyhow::Result<Vec<Row>> {
             objective: Objective::slower_by(budget)?,
             original_limit: (seed % 2 == 1).then_some(Watts::new(240.0)),
             pauses: None,
+            within: None,
         }],
         model: "A40".into(),
         grid: TraceProvider::new(

@@ -132,8 +132,19 @@ struct JobReport {
     time_increase_pct: f64,
     energy_effect_pct: f64,
     timing_effect_pct: f64,
+    /// For a job that waited for its start: the time that it waited, and the comparison with starting at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<StartReport>,
     /// The carbon reduction that the daemon reports, with its 95 % confidence interval.
     reported_carbon_reduction_pct: Option<IntervalView>,
+}
+
+#[derive(Debug, Serialize)]
+struct StartReport {
+    waited_s: f64,
+    /// Emissions of the same work at the largest limit, started at once.
+    carbon_at_once_g: f64,
+    carbon_reduction_pct: f64,
 }
 
 /// Runs the demo to its end, or until it is interrupted.
@@ -225,6 +236,9 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
         Some(path) => recorded(args, path, needed)?,
         None => generated(args, needed)?,
     };
+    // The job that waits starts and ends before the others have done their work.
+    let waits = args.jobs.is_none() && !args.memory_bound && hours >= 6.0;
+    let waiting = waits.then(|| waiting(count + 1, duration_at_original, objective));
     let (jobs, model) = match (&args.power_trace, &args.workload) {
         (Some(path), Some(workload)) => {
             let file = TraceFile::read(path)?;
@@ -238,11 +252,15 @@ fn scenario(args: &Args) -> anyhow::Result<(Scenario, String)> {
                 objective,
                 original_limit: None,
                 pauses: None,
+                within: None,
             };
             ((1..=count).map(job).collect(), file.gpu().to_uppercase())
         }
         _ => (
-            (1..=count).map(|n| invented(n, args.memory_bound, duration_at_original, objective)).collect(),
+            (1..=count)
+                .map(|n| invented(n, args.memory_bound, duration_at_original, objective))
+                .chain(waiting)
+                .collect(),
             "Demo GPU".to_owned(),
         ),
     };
@@ -264,7 +282,22 @@ fn invented(n: u32, memory_bound: bool, duration_at_original: Seconds, objective
     let name = ["resnet50", "bert-base", "gpt2-small"][((n - 1) % 3) as usize];
     let name = if n <= 3 { name.to_owned() } else { format!("{name}-{n}") };
     let (gpus, duration_at_original) = (1 + (n - 1) % 2, duration_at_original * shrink);
-    SimulatedJob { name, gpus, curve, duration_at_original, objective, original_limit: None, pauses: None }
+    SimulatedJob {
+        name,
+        gpus,
+        curve,
+        duration_at_original,
+        objective,
+        original_limit: None,
+        pauses: None,
+        within: None,
+    }
+}
+
+/// Creates the job of a demo that waits for its start: a twelfth as long as the others, it may wait for half of their time.
+fn waiting(n: u32, longest: Seconds, objective: Objective) -> SimulatedJob {
+    let (duration_at_original, within) = (longest * (1.0 / 12.0), Some(longest * 0.5));
+    SimulatedJob { name: "finetune".to_owned(), within, gpus: 1, ..invented(n, false, duration_at_original, objective) }
 }
 
 type Grid = (TraceProvider, CarbonSeries, DateTime<Utc>, String);
@@ -326,6 +359,11 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
         time_increase_pct: against.time_increase_pct,
         energy_effect_pct: against.energy_effect_pct,
         timing_effect_pct: against.timing_effect_pct,
+        start: outcome.waited.zip(outcome.against_at_once.as_ref()).map(|(waited, at_once)| StartReport {
+            waited_s: waited.get(),
+            carbon_at_once_g: at_once.carbon_at_reference.get(),
+            carbon_reduction_pct: at_once.carbon_reduction_pct,
+        }),
         reported_carbon_reduction_pct: outcome.reported.as_ref().and_then(|savings| match &savings.against_max {
             SavingView::Known(estimate) => Some(estimate.carbon_reduction_pct),
             SavingView::Unknown(_) => None,
@@ -369,10 +407,22 @@ fn table(report: &Report) -> String {
             let (mean, low, high) = (-reported.mean, -reported.high, -reported.low);
             text += &format!("{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})\n", "  reported", "", mean, low, high);
         }
+        if let Some(start) = &job.start {
+            text += &format!(
+                "{:<width$}  {:>10} {:>8}  {:>12.1} {:>+7.2}%  waited {:.1} h for its start\n",
+                "  at once",
+                "",
+                "",
+                start.carbon_at_once_g,
+                -start.carbon_reduction_pct,
+                start.waited_s / 3600.0
+            );
+        }
     }
     text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \
              following\nthe grid adds, less what profiling costs. Both in percent of the carbon at the largest limit.\n\
-             Reported: the daemon's own estimate, with a 95 % confidence interval.\n";
+             Reported: the daemon's own estimate, with a 95 % confidence interval.\n\
+             At once: the same job at the largest limit, started when it was asked for instead of in the clean window.\n";
     text
 }
 

@@ -33,6 +33,8 @@ pub struct Training {
     pausing: Option<Pausing>,
     work_before: Samples,
     energy_before: Joules,
+    /// The time from which the job waits or waited for its start; `None` for a job that starts at once.
+    asked: Option<DateTime<Utc>>,
     started: Option<DateTime<Utc>>,
     truth: Truth,
 }
@@ -82,6 +84,7 @@ impl Training {
             pausing: None,
             work_before: Samples::ZERO,
             energy_before: Joules::ZERO,
+            asked: None,
             started: None,
             truth: Truth::default(),
         }
@@ -98,6 +101,21 @@ impl Training {
     /// Returns true if the job sends no reports now, as some jobs do during a pause.
     pub fn is_silent(&self) -> bool {
         self.pausing.as_ref().is_some_and(Pausing::is_silent)
+    }
+
+    /// Lets the job wait for its start from now on.
+    pub fn wait(&mut self, now: DateTime<Utc>) {
+        self.asked = Some(now);
+    }
+
+    /// Returns true while the job waits for its start.
+    pub fn is_held(&self) -> bool {
+        self.asked.is_some() && self.started.is_none()
+    }
+
+    /// Returns the time for which the job waited; `None` for a job that started at once, or waits still.
+    pub fn waited(&self) -> Option<Seconds> {
+        Some(Seconds::from_delta(self.started? - self.asked?))
     }
 
     /// Starts the job's load on its GPUs.
@@ -174,20 +192,28 @@ impl Training {
     /// Throughput and power there are those of the job's curve, not estimates. `None` if the job has not started or a
     /// carbon intensity is unknown.
     pub fn against_ceiling(&self, actual: &CarbonSeries) -> Option<Comparison> {
-        self.against(self.curve.points().last()?.limit, actual)
+        self.against(self.curve.points().last()?.limit, self.started?, actual)
+    }
+
+    /// Compares the ground truth with the same work at the largest limit, started when the job began to wait. `None` if
+    /// the job did not wait.
+    pub fn against_at_once(&self, actual: &CarbonSeries) -> Option<Comparison> {
+        self.against(self.curve.points().last()?.limit, self.asked?, actual)
     }
 
     /// Does the same as [`Self::against_ceiling`] for the original limit.
     pub fn against_original(&self, actual: &CarbonSeries) -> Option<Comparison> {
-        self.against(self.original_limit, actual)
+        self.against(self.original_limit, self.started?, actual)
     }
 
-    fn against(&self, limit: Watts, actual: &CarbonSeries) -> Option<Comparison> {
+    /// Compares the ground truth with the same work at a limit, begun at `started`.
+    fn against(&self, limit: Watts, started: DateTime<Utc>, actual: &CarbonSeries) -> Option<Comparison> {
+        self.started?;
         let gpus = self.gpus.len() as f64;
         let (curve, reference) = (Curve::from_profile(&self.curve.profile(gpus))?, self.curve.at(limit));
         let stalled_energy = self.pausing.as_ref().map_or(Joules::ZERO, |pausing| pausing.energy_at(limit) * gpus);
         let completed = CompletedWork {
-            started: self.started?,
+            started,
             active: self.truth.time - self.truth.paused,
             stalled: self.truth.paused,
             stalled_energy,

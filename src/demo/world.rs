@@ -15,8 +15,8 @@ use super::training::{Training, Truth};
 use crate::clock::{Clock, ManualClock};
 use crate::controller::view::SavingsView;
 use crate::controller::{
-    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Requests,
-    Settings, SharedRanks, StartError,
+    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, NewOffers, NewStart, Parts, Phase,
+    ProgressReport, Requests, Settings, SharedRanks, StartBy, StartError, Wanted,
 };
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
 use crate::cpu::watch::CpuHandle;
@@ -59,6 +59,8 @@ pub struct SimulatedJob {
     pub original_limit: Option<Watts>,
     /// The job's pauses, if any.
     pub pauses: Option<Pauses>,
+    /// The time for which the job offers to wait for its start; `None` if it starts at once.
+    pub within: Option<Seconds>,
 }
 
 /// The contents of a simulated world.
@@ -94,6 +96,11 @@ pub struct Outcome {
     /// The comparison with the same work at the original limit; `None` if the job is unfinished or a carbon intensity
     /// is unknown.
     pub against_original: Option<Comparison>,
+    /// The comparison with the same work at the largest limit, started when the job was registered; `None` for a job that
+    /// did not wait.
+    pub against_at_once: Option<Comparison>,
+    /// The time for which the job waited for its start; `None` for a job that did not wait.
+    pub waited: Option<Seconds>,
     /// The savings that the daemon reports; `None` until the job has ended.
     pub reported: Option<SavingsView>,
 }
@@ -200,11 +207,14 @@ impl World {
                 control: true,
                 priority: 0,
                 tags: BTreeMap::new(),
-                offers: Default::default(),
+                offers: offers(&job),
             };
             let registered = controller.register(new).await.map_err(refused)?;
             training.id = JobId::new(registered.job_id).ok();
-            training.start(scenario.start);
+            match job.within {
+                Some(_) => training.wait(scenario.start),
+                None => training.start(scenario.start),
+            }
         }
         let mut world =
             Self { clock, controller, requests, feed, jobs, reported: BTreeMap::new(), actual: scenario.actual };
@@ -220,7 +230,7 @@ impl World {
 
     /// Advances by one step: short while a job is profiled, long otherwise, and never past the end of a job's work.
     pub async fn step(&mut self) {
-        let running = self.jobs.iter().filter(|(job, _)| !job.is_done());
+        let running = self.jobs.iter().filter(|(job, _)| !job.is_done() && !job.is_held());
         let soonest = running.map(|(job, _)| job.time_left()).reduce(Seconds::min).unwrap_or(COARSE);
         let measuring = self.controller.jobs().iter().any(|j| j.phase == Some(Phase::Profiling));
         let span = if measuring { FINE } else { COARSE }.min(soonest.max(FINEST));
@@ -275,6 +285,17 @@ impl World {
         let at = self.clock.monotonic().since(wattune_core::time::Monotonic::default());
         for (job, _) in &mut self.jobs {
             let Some(id) = job.id.clone().filter(|_| !job.is_silent()) else { continue };
+            if job.is_held() {
+                match self.controller.renew_lease(&id).await {
+                    Ok(view) if view.wanted == Wanted::Run => match self.controller.begin(&id, None).await {
+                        Ok(_) => job.start(self.clock.utc()),
+                        Err(error) => tracing::error!(job.id = %id, "the daemon could not begin a job: {error}"),
+                    },
+                    Ok(_) => {}
+                    Err(error) => tracing::error!(job.id = %id, "the daemon could not hold a job: {error}"),
+                }
+                continue;
+            }
             let report = ProgressReport::new(job.samples_done, Some(at));
             if let Err(error) = self.controller.progress(&id, report).await {
                 tracing::error!(job.id = %id, "the daemon refused a report: {error}");
@@ -314,6 +335,8 @@ impl World {
             truth: job.truth(),
             against_ceiling: job.against_ceiling(&self.actual).filter(|_| job.is_done()),
             against_original: job.against_original(&self.actual).filter(|_| job.is_done()),
+            against_at_once: job.against_at_once(&self.actual).filter(|_| job.is_done()),
+            waited: job.waited(),
             reported: self.reported.get(&job.name).cloned(),
         };
         self.jobs.iter().map(outcome).collect()
@@ -323,6 +346,20 @@ impl World {
     pub async fn end(self) {
         self.controller.shut_down().await;
     }
+}
+
+/// Returns the freedom that a job offers at its registration.
+fn offers(job: &SimulatedJob) -> NewOffers {
+    let demand = job.curve.points().last().map_or(Watts::ZERO, |p| job.curve.at(p.limit).power);
+    let start = job.within.map(|within| NewStart {
+        by: StartBy::Within(within),
+        duration: Some(job.duration_at_original),
+        power: Some(demand * f64::from(job.gpus)),
+        min_gain: None,
+        max_loss_probability: None,
+        idle_power: Watts::ZERO,
+    });
+    NewOffers { start, ..NewOffers::default() }
 }
 
 /// Returns the physics of a GPU for this job. The range of power limits is that of the job's curve, and the GPU starts

@@ -48,6 +48,7 @@ async fn resnet_on_miso(max_slowdown: f64, seed: u64) -> Option<Outcome> {
             objective: Objective::slower_by(max_slowdown).expect("in range"),
             original_limit: None,
             pauses: None,
+            within: None,
         }],
         model: "A40".into(),
         grid: TraceProvider::new("trace", zone, kind, parsed.expected, parsed.actual.clone()),
@@ -124,6 +125,7 @@ fn below_maximum(curve: LoadCurve, hours: f64, max_slowdown: f64) -> SimulatedJo
         objective: Objective::slower_by(max_slowdown).expect("in range"),
         original_limit: Some(Watts::new(240.0)),
         pauses: None,
+        within: None,
     }
 }
 
@@ -258,6 +260,7 @@ async fn memory_bound(curve: LoadCurve, gpus: u32, max_slowdown: f64) -> Compari
         objective: Objective::slower_by(max_slowdown).expect("in range"),
         original_limit: None,
         pauses: None,
+        within: None,
     };
     run(on_synthetic_grid(job, 0.01, 1)).await.against_ceiling.expect("comparable")
 }
