@@ -19,7 +19,7 @@ pub(super) struct Asked {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     within: Option<Seconds>,
     /// The job's latest start, such as 2026-11-26T18:00:00Z, in place of --within.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, alias = "latest", value_name = "TIME", value_parser = time)]
     latest_start: Option<DateTime<Utc>>,
     /// The job's latest end, in place of --within.
     #[arg(long, value_name = "TIME", value_parser = time)]
