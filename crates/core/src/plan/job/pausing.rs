@@ -90,6 +90,17 @@ pub(in crate::plan) fn solve_pausing(problem: &Problem, rules: &Rules) -> Result
     Ok(best)
 }
 
+/// Returns the cheapest plan of a paused job that resumes as soon as its pause has its minimum duration, and does not
+/// pause again.
+///
+/// # Errors
+/// If the work cannot be done in time then.
+pub(in crate::plan) fn solve_resuming(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
+    let problem = problem.clone().pausing_at(rules.costs.idle_power, rules.checkpoint);
+    let grid = Grid::new(&problem, rules.costs, rules.activity, rules.now);
+    Paused::exactly(problem.in_pieces(&grid.pieces(&grid.no_pause(), None)))
+}
+
 /// Returns the cheapest plan found without regard to the carbon budget.
 fn solve_free(problem: &Problem, rules: &Rules) -> Result<Paused, Infeasible> {
     let Pausing { min_run, min_pause, checkpoint, .. } = rules.costs;

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 
 use super::budget::{OverBudget, solve_within};
 use super::dual;
-use super::pausing::{Paused, Rules, solve_pausing};
+use super::pausing::{Paused, Rules, solve_pausing, solve_resuming};
 use super::planner::{Due, DueWork, Planner};
 use super::problem::{Infeasible, PlanSlot, Point, Problem, Solution};
 use super::shares::{SHORTEST, Shares, fill, shortest_dwell, spans, time, without_short_parts};
@@ -96,13 +96,23 @@ impl Planner<'_> {
             let checkpoint = self.choice.points[self.choice.fastest()].power;
             let rules = Rules { costs, activity, now, checkpoint, budget: left };
             let Paused { problem: pieces, solution, over_budget, multiplier } = solve_pausing(problem, &rules)?;
-            let is_paused = matches!(activity, Some(Activity::PausedSince(_)));
-            if left.is_none()
-                && !is_paused
-                && let Ok(without) = dual::solve(problem)
-                && !self.pausing_pays((problem, &without), (&pieces, &solution))
-            {
-                return Ok(self.limit_by_uncertainty(problem, without, due));
+            let with = (&pieces, &solution);
+            match activity {
+                _ if left.is_some() => {}
+                Some(Activity::PausedSince(_)) => {
+                    if let Ok(resumed) = solve_resuming(problem, &rules)
+                        && !self.staying_paused_pays((&resumed.problem, &resumed.solution), with)
+                    {
+                        return Ok(Optimum::plain(resumed.problem, resumed.solution));
+                    }
+                }
+                _ => {
+                    if let Ok(without) = dual::solve(problem)
+                        && !self.pausing_pays((problem, &without), with)
+                    {
+                        return Ok(self.limit_by_uncertainty(problem, without, due));
+                    }
+                }
             }
             let promise = budget.filter(|_| multiplier > 0.0).map(|(_, promise)| promise);
             return Ok(Optimum { promise, over_budget, ..Optimum::plain(pieces, solution) });

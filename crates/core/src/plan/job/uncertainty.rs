@@ -8,8 +8,9 @@
 //!    gain.** Such slowness costs energy besides time and pays only if the work is done at a cleaner time later. The
 //!    present slot is that slow only if the emissions saved by the plan, compared with the most efficient point, exceed
 //!    [`WORTH`] standard errors; a pause begins only if those saved compared with no pause at all exceed
-//!    [`WORTH_STOPPING`] standard errors. A job that is paused has no such choice left: it resumes at the time of least
-//!    expected emissions.
+//!    [`WORTH_STOPPING`] standard errors. A job stays paused only if those saved compared with resuming at once, for
+//!    good, exceed [`WORTH_STAYING`] standard errors: less than a new pause needs, so that small changes of the
+//!    forecast do not stop and start the job.
 //! 2. **A plan may be only little worse than the best constant mix.** The job is compared with its *baseline*: the best
 //!    constant mix of two points (the same shares of time throughout) from the job's start on. The present slot stays
 //!    as planned if there is a slot such that, with the plan up to that slot and a constant mix from there on, the
@@ -35,6 +36,8 @@ const WORTH: f64 = 0.15;
 /// Minimum emissions saved by pausing, in standard errors of the emissions saved. Pauses move far more energy than
 /// limits, and the plan that seems to save most is the one whose forecast is most likely too good.
 const WORTH_STOPPING: f64 = 0.5;
+/// Minimum emissions saved by staying paused, in standard errors of the emissions saved.
+const WORTH_STAYING: f64 = 0.2;
 /// Maximum excess over the emissions of the baseline (best constant mix), relative to the job's emissions at the
 /// maximum usable limit.
 const MOST_LOST: f64 = 0.003;
@@ -79,11 +82,23 @@ impl Planner<'_> {
     /// Returns whether a plan with pauses emits significantly less than one without. True if the two rules do not
     /// apply.
     pub(super) fn pausing_pays(&self, without: (&Problem, &Solution), with: (&Problem, &Solution)) -> bool {
+        self.saves(WORTH_STOPPING, without, with)
+    }
+
+    /// Returns whether a plan that stays paused emits significantly less than one that resumes. True if the two rules
+    /// do not apply.
+    pub(super) fn staying_paused_pays(&self, resumed: (&Problem, &Solution), with: (&Problem, &Solution)) -> bool {
+        self.saves(WORTH_STAYING, resumed, with)
+    }
+
+    /// Returns whether one plan emits less than another by `deviations` standard errors. True if the two rules do not
+    /// apply.
+    fn saves(&self, deviations: f64, without: (&Problem, &Solution), with: (&Problem, &Solution)) -> bool {
         let (a, b) = (parts(without.0, without.1), parts(with.0, with.1));
         let slots: Vec<Slot> = a.iter().chain(&b).map(|(slot, _)| *slot).collect();
         let weights: Energies = a.iter().map(|(_, e)| *e).chain(b.iter().map(|(_, e)| -e)).collect();
         let known = self.request.errors.filter(|_| self.weighs_carbon_alone()).and_then(|errors| errors.over(&slots));
-        known.is_none_or(|errors| (without.1.carbon - with.1.carbon).get() >= WORTH_STOPPING * errors.of(&weights))
+        known.is_none_or(|errors| (without.1.carbon - with.1.carbon).get() >= deviations * errors.of(&weights))
     }
 
     fn weighs_carbon_alone(&self) -> bool {

@@ -80,6 +80,8 @@ fn a_stopped_job_stays_planned_and_a_newer_forecast_moves_its_restart() {
     job.horizon[4..8].iter_mut().for_each(|s| s.intensity = s.intensity * 0.1);
     let Wanted::Stop { until: after } = planned(&job, &sure).wanted_at(job.now) else { panic!("it stays stopped") };
     assert!(after < before && after >= at(3.0 * HOUR), "{before} to {after}");
+    let unsure: Vec<_> = (0..48).map(|lead| 500.0 * f64::from(lead)).collect();
+    assert!(matches!(planned(&job, &errors(&unsure)).wanted_at(job.now), Wanted::Run { .. }), "nothing to wait for");
     // Little time: it is started again at once, in the dirty hours.
     job.objective.deadline = Some(at(18.1 * HOUR));
     assert!(matches!(planned(&job, &sure).wanted_at(job.now), Wanted::Run { .. }));
