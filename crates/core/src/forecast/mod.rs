@@ -24,6 +24,7 @@ mod score;
 mod skill;
 #[cfg(test)]
 mod tests;
+mod weekends;
 
 pub use backtest::{BacktestRow, PublishedForecasts, backtest};
 pub use error_paths::{ErrorPaths, SlotErrors};

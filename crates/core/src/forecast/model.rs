@@ -15,6 +15,7 @@ use super::local::Local;
 use super::past_errors::{SourceErrors, kept, local_errors};
 use super::score::Mean;
 use super::skill::{Skill, SkillPolicy, measure_skill, shrink};
+use super::weekends::WeekendErrors;
 use crate::domain::{CarbonSeries, Intensity, Issued, Origin, Slot};
 use crate::units::{GramsPerKwh, Seconds};
 
@@ -196,6 +197,20 @@ impl Model {
             factors.push(before.unwrap_or(skill.factor));
         }
         shrink(horizon, |slot| factors[self.fitted.as_ref().map_or(0, |fitted| fitted.day_of(slot))])
+    }
+
+    /// Corrects a horizon for past errors that differ between weekends and weekdays. Intervals move with their slots.
+    pub fn correct_weekends(&self, horizon: &Horizon) -> Horizon {
+        let Some(fitted) = &self.fitted else { return horizon.clone() };
+        let errors = WeekendErrors::fit(&fitted.feed_errors, fitted.anchor);
+        let mut corrected = horizon.clone();
+        for slot in &mut corrected.slots {
+            let by = GramsPerKwh::new(errors.correction(&slot.slot));
+            for value in [&mut slot.intensity, &mut slot.low, &mut slot.high] {
+                *value = (*value + by).max(GramsPerKwh::ZERO);
+            }
+        }
+        corrected
     }
 
     /// Returns the errors (actual less forecast, in g/kWh) that the model would have made on each past day: one list
