@@ -218,3 +218,49 @@ fn wrong_use_is_reported_what_would_be_right() {
     let optimizer = simulate(&format!("{MISO} --optimizer sgd")).expect("traces are there");
     assert!(optimizer.failed(1).contains("adadelta"), "{}", optimizer.err);
 }
+
+/// Jobs of a day that may take two, from six starts on a grid: stopped without holding the GPU, against never stopped.
+fn stopped(grid: &str, more: &str) -> Option<Vec<Value>> {
+    let base = "--power-trace @/zeus-traces/summary_power_a40.csv --workload imagenet/resnet50/256 --hours 24 \
+                --max-slowdown 1 --policy wattune,clairvoyant --format json \
+                --start 2021-07-20T06:00Z,2021-08-17,2021-09-07T12:00Z,2021-10-12,2021-11-16T18:00Z,2021-12-14";
+    let traces = format!(
+        "--carbon-trace @/carbon/{grid}_2021_hourly.csv --forecast-trace @/carbon/{grid}_2021H2_carboncast_dayahead.csv"
+    );
+    let ended = simulate(&format!("{base} {traces} {more}"))?;
+    ended.done();
+    Some(rows(&ended))
+}
+
+#[test]
+fn stopping_without_holding_the_gpu_catches_most_of_what_can_be_caught_and_does_not_lose() {
+    for (grid, least) in [("CISO", 0.8), ("DE", 0.5)] {
+        let Some(without) = stopped(grid, "") else { return };
+        let of = |rows: &[Value], policy: &str| -> Vec<f64> {
+            rows.iter().filter(|r| r["policy"] == policy).map(|r| number(r, "carbon_reduction_pct")).collect()
+        };
+        let gains = |rows: &[Value], policy| -> Vec<f64> {
+            of(rows, policy).iter().zip(of(&without, policy)).map(|(with, without)| with - without).collect()
+        };
+        let with = stopped(grid, "--suspend").expect("as before");
+        let [caught, perfect] = ["wattune", "clairvoyant"].map(|policy| gains(&with, policy).iter().sum::<f64>());
+        assert!(caught >= least * perfect && perfect > 10.0, "{grid}: {caught} of {perfect} points");
+        assert!(with.iter().all(|row| number(row, "time_increase_pct") <= 100.05), "the latest end holds: {with:?}");
+        let held = gains(&stopped(grid, "--suspend --idle-power 50").expect("as before"), "wattune");
+        assert!(held.iter().all(|gain| *gain >= -0.3), "{grid}, with the GPU held: {held:?}");
+    }
+}
+
+#[test]
+fn costs_of_stops_need_permission_to_stop() {
+    for (arguments, named) in [
+        ("--restart 60", "--suspend"),
+        ("--idle-power 0", "--pausable"),
+        ("--suspend --pausable", "--pausable"),
+        ("--suspend --restart -1", "0 to 86400 seconds"),
+    ] {
+        let Some(ended) = simulate(&format!("{MISO} {arguments}")) else { return };
+        let error = ended.failed(2);
+        assert!(error.contains(named), "{arguments}: {error}");
+    }
+}

@@ -55,7 +55,7 @@ pub(super) struct Args {
     /// Maximum slowdown of a job: 0.03 is 3 %; several with commas.
     #[arg(long, value_name = "FRACTION", value_delimiter = ',', default_value = "0.03", value_parser = slowdown)]
     max_slowdown: Vec<f64>,
-    /// The policies; several with commas [default: all; with --node-cap only wattune and clairvoyant are possible].
+    /// The policies; several with commas [default: all that apply; with --node-cap only wattune and clairvoyant are possible].
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policies())]
     policy: Vec<Policy>,
     /// Cap in watts on the sum of all workloads' power limits; they then run together on one node, from the same start.
@@ -78,22 +78,29 @@ pub(super) struct Args {
     /// Seed of the random errors of --profile-error; several with commas.
     #[arg(long, value_name = "SEED", value_delimiter = ',', default_value = "1", requires = "profile_error")]
     seed: Vec<u64>,
-    /// Allow wattune and clairvoyant to pause the job, at the costs of --idle-power, --min-run, --min-pause and
+    /// Allow suspend, wattune and clairvoyant to pause the job, at the costs of --idle-power, --min-run, --min-pause and
     /// --checkpoint.
-    #[arg(long)]
+    #[arg(long, group = "stops")]
     pausable: bool,
-    /// Power of a GPU during a pause, in watts.
-    #[arg(long, value_name = "WATTS", default_value_t = 50.0, requires = "pausable", value_parser = watts)]
-    idle_power: f64,
+    /// Allow suspend, wattune and clairvoyant to stop the job and to start it again: pauses in which the GPU is free for
+    /// others, at the costs of --checkpoint and --restart for each stop.
+    #[arg(long, group = "stops")]
+    suspend: bool,
+    /// Power of a GPU during a pause, in watts [default: 50; with --suspend 0, as the GPU is not kept].
+    #[arg(long, value_name = "WATTS", requires = "stops", value_parser = watts)]
+    idle_power: Option<f64>,
     /// The minimum running time between two pauses.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "pausable", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "stops", value_parser = seconds)]
     min_run: f64,
     /// The minimum duration of a pause.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "pausable", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1800.0, requires = "stops", value_parser = seconds)]
     min_pause: f64,
     /// Time that each pause costs for its checkpoint, in which the GPU draws its running power but does no work.
-    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, requires = "pausable", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120.0, requires = "stops", value_parser = seconds)]
     checkpoint: f64,
+    /// Time that each stop costs until the restarted job does new work, in which the GPU draws its running power.
+    #[arg(long, value_name = "SECONDS", default_value_t = 180.0, requires = "suspend", value_parser = seconds)]
+    restart: f64,
     /// The output format.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -103,13 +110,19 @@ pub(super) struct Args {
 }
 
 impl Args {
-    fn pausing(&self) -> Pausing {
-        Pausing {
-            idle_power: Watts::new(self.idle_power),
+    /// Returns the conditions and costs of pauses; `None` if jobs may neither pause nor be stopped.
+    fn pausing(&self) -> Option<Pausing> {
+        let (idle, restart) = match (self.pausable, self.suspend) {
+            (false, false) => return None,
+            (true, _) => (50.0, 0.0),
+            (false, true) => (0.0, self.restart),
+        };
+        Some(Pausing {
+            idle_power: Watts::new(self.idle_power.unwrap_or(idle)),
             min_run: Seconds::new(self.min_run),
             min_pause: Seconds::new(self.min_pause),
-            checkpoint: Seconds::new(self.checkpoint),
-        }
+            checkpoint: Seconds::new(self.checkpoint + restart),
+        })
     }
 }
 
@@ -177,7 +190,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         policies: &policies,
         sweep: Seconds::new(args.profiling),
         profile_error: args.profile_error,
-        pausing: args.pausable.then(|| args.pausing()),
+        pausing: args.pausing(),
         seeds: &once(&args.seed, |seed| *seed),
     };
     let mut progress = Progress::new(study.steps());
@@ -212,11 +225,15 @@ fn without_figures(results: &[CaseResult]) -> Vec<String> {
 /// Returns the policies of `--policy`; without that option, all policies that are possible.
 fn chosen(args: &Args) -> anyhow::Result<Vec<Policy>> {
     let plans = |policy: &Policy| ["wattune", "clairvoyant"].contains(&policy.name);
+    let may_be_used = |policy: &Policy| policy.name != "suspend" || args.pausing().is_some();
     let chosen = once(&args.policy, |policy| policy.name);
     match (args.node_cap, chosen.is_empty()) {
-        (None, true) => Ok(POLICIES.to_vec()),
+        (None, true) => Ok(POLICIES.iter().copied().filter(may_be_used).collect()),
         (Some(_), true) => Ok(POLICIES.iter().copied().filter(plans).collect()),
-        (None, false) => Ok(chosen),
+        (None, false) => match chosen.iter().find(|policy| !may_be_used(policy)) {
+            Some(policy) => bail!("--policy {}: give --suspend, which allows jobs to be stopped", policy.name),
+            None => Ok(chosen),
+        },
         (Some(_), false) => match chosen.iter().find(|policy| !plans(policy)) {
             Some(other) => bail!("--policy {}: under --node-cap only wattune and clairvoyant plan", other.name),
             None => Ok(chosen),

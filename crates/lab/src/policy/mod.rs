@@ -10,6 +10,7 @@ mod clairvoyant;
 mod kind;
 mod max;
 mod static_mix;
+mod suspend;
 mod wattune;
 mod zeus;
 
@@ -22,6 +23,7 @@ pub const POLICIES: &[Policy] = &[
     static_mix::POLICY,
     zeus::POLICY,
     carbon_zeus::POLICY,
+    suspend::POLICY,
     wattune::POLICY,
     clairvoyant::POLICY,
 ];

@@ -13,7 +13,7 @@ pub(super) const POLICY: Policy = Policy {
 };
 
 /// Returns the steps for the present slot, from a plan over the forecasts published by now (`planning.md` §4).
-fn decide(view: &View<'_>) -> Decision {
+pub(super) fn decide(view: &View<'_>) -> Decision {
     let horizon = view.grid.expected(view.now);
     let errors = view.grid.errors(view.now);
     let present = horizon.iter().find(|s| s.slot.contains(view.now)).map(|s| s.slot.end());

@@ -38,7 +38,7 @@ pub struct Study<'a> {
     pub sweep: Seconds,
     /// Relative standard error of the profile that policies know; 0 if they know the true profile.
     pub profile_error: f64,
-    /// Conditions and costs of pauses, for wattune and clairvoyant; `None` if the jobs may not pause.
+    /// Conditions and costs of pauses, for suspend, wattune and clairvoyant; `None` if the jobs may not pause.
     pub pausing: Option<Pausing>,
     /// Seeds of the profile's random errors. If there are no errors, results do not depend on the seeds.
     pub seeds: &'a [u64],
