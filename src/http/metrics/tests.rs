@@ -362,7 +362,7 @@ fn series_of_jobs_and_tags_are_bounded() {
     let text = encode(&all, &[], None).expect("text");
     let series = |name: &str| text.lines().filter(|line| line.starts_with(&format!("wattune_{name}{{"))).count();
     assert_eq!(series("job_info"), 100);
-    assert_eq!(series("job_phase"), 500);
+    assert_eq!(series("job_phase"), 700);
     for line in ["jobs 700.0", "jobs_left_out 600.0", "jobs_tag_keys_left_out 85.0"] {
         assert!(text.contains(&format!("\nwattune_{line}\n")), "{line}");
     }
