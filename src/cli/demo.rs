@@ -294,7 +294,8 @@ fn invented(n: u32, memory_bound: bool, duration_at_original: Seconds, objective
     }
 }
 
-/// Creates the job of a demo that waits for its start: a twelfth as long as the others, it may wait for half of their time.
+/// Creates the job of a demo that waits for its start, for at most half of the time `longest` of the longest job. It is
+/// short, so that it ends before the others.
 fn waiting(n: u32, longest: Seconds, objective: Objective) -> SimulatedJob {
     let (duration_at_original, within) = (longest * (1.0 / 12.0), Some(longest * 0.5));
     SimulatedJob { name: "finetune".to_owned(), within, gpus: 1, ..invented(n, false, duration_at_original, objective) }
