@@ -57,7 +57,9 @@ impl Summary<'_> {
         line("saved", saved(&account["savings"]["against_original"]));
         let time = &account["savings"]["against_original"]["time_increase_pct"]["mean"];
         if let Some(held_s) = self.journal.held_s() {
-            line("held", format!("{} before the start", duration(held_s)));
+            let saving = self.outcome.start["expected_saving_pct"].as_f64().filter(|saving| *saving > 0.0);
+            let saving = saving.map(|saving| format!("; {saving:.0} % less carbon was expected than at once"));
+            line("held", format!("{} before the start{}", duration(held_s), saving.unwrap_or_default()));
         }
         if let (stops @ 1.., gone_s) = self.journal.gone_s() {
             let times = if stops == 1 { "once".into() } else { format!("{stops} times") };

@@ -37,7 +37,7 @@ impl Reporter {
             if std::mem::replace(&mut self.has_complained, true) {
                 self.say(&format!("{detail}; the command is not registered"));
             }
-            return Answer::Wrong(detail.clone());
+            return Answer::Wrong(with_flag(detail, field.as_deref()));
         }
         let refused = matches!(failure, Failure::Refused { .. });
         self.gave_up |= refused;
@@ -228,4 +228,13 @@ impl Reporter {
 fn is_about_key(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused { status: 409, field, detail }
         if field.as_deref() == Some("key") || detail.starts_with("key "))
+}
+
+/// Adds the flag that gives what the daemon misses.
+fn with_flag(detail: &str, field: Option<&str>) -> String {
+    match field {
+        Some("start.duration_s") => format!("{detail}, such as --duration 8h"),
+        Some("start.power_w") => format!("{detail}, such as --power 250"),
+        _ => detail.to_owned(),
+    }
 }
