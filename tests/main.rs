@@ -51,6 +51,7 @@ mod run;
 mod run_waits;
 mod signals;
 mod simulate;
+mod simulate_waiting;
 #[allow(dead_code, unused_imports, reason = "shared with the trial, which uses other parts of it")]
 mod support;
 mod when;

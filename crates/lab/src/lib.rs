@@ -8,6 +8,7 @@
 //! * [`replay`]: one job, or several under a node's power cap, replayed from start to end under a policy
 //! * [`policy`]: the policies that choose power limits, one to a file
 //! * [`study`]: jobs × starts × budgets of extra time × policies, as rows and means
+//! * [`waiting`]: jobs that may wait × submissions × policies that choose a start, as rows and means
 //! * [`bandit`]: recurring jobs: policies that choose batch sizes, and their regret (cost beyond that of an oracle)
 
 pub mod bandit;
@@ -16,3 +17,4 @@ pub mod policy;
 pub mod replay;
 pub mod study;
 pub mod traces;
+pub mod waiting;

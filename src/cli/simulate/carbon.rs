@@ -8,9 +8,9 @@ use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 
 use super::study::{Format, Progress, once, warn};
-use super::{grid, page, write};
+use super::{grid, page, waiting, write};
 use crate::cli::output::{check_writable, deliver};
-use crate::cli::values::{Issue, begin, one_of, slowdown, within};
+use crate::cli::values::{Issue, begin, duration, one_of, slowdown, within};
 use wattune_core::domain::{Pausing, Slot};
 use wattune_core::ledger;
 use wattune_core::units::{Seconds, Watts};
@@ -19,19 +19,23 @@ use wattune_lab::policy::{self, POLICIES, Policy};
 use wattune_lab::replay::Job;
 use wattune_lab::study::{CaseResult, Row, Study};
 use wattune_lab::traces::{TraceFile, Workload, power_profile};
+use wattune_lab::waiting::START_POLICIES;
 
 /// Replays jobs on recorded intensities under policies, and reports the carbon that each policy saves and the time that
 /// it costs.
 ///
 /// A job's work is the number of samples that it processes in --hours at the largest limit of its power trace. Each
 /// result is compared with a run of the same work at the largest limit, from the same start.
+///
+/// With --within, jobs of constant power are submitted over the time that the traces cover and may wait; policies choose
+/// their starts, and each result is compared with starting at once. No power trace is needed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Throughput and power at each power limit, measured on a real GPU: a trace file of the Zeus project.
-    #[arg(long, value_name = "FILE")]
-    power_trace: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "within", requires = "workload")]
+    power_trace: Option<PathBuf>,
     /// Workload of the power trace, as dataset/network/batch size; several with commas, each a job of its own.
-    #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "WORKLOAD", value_delimiter = ',', requires = "power_trace")]
     workload: Vec<Workload>,
     /// The training's optimizer, needed if the power trace has the workload with several optimizers.
     #[arg(long, value_name = "NAME")]
@@ -49,15 +53,18 @@ pub(super) struct Args {
     /// The forecasts that policies use.
     #[arg(long, value_enum, default_value_t = Forecast::AsIssued)]
     forecast: Forecast,
-    /// Duration of a job at the largest power limit.
-    #[arg(long, value_name = "HOURS", default_value_t = 64.0, value_parser = hours)]
-    hours: f64,
+    /// Duration of a job at the largest power limit; with --within, several with commas.
+    #[arg(long, value_name = "HOURS", value_delimiter = ',', default_value = "64", value_parser = hours)]
+    hours: Vec<f64>,
+    #[command(flatten)]
+    waiting: waiting::WaitingArgs,
     /// Maximum slowdown of a job: 0.03 is 3 %; several with commas.
     #[arg(long, value_name = "FRACTION", value_delimiter = ',', default_value = "0.03", value_parser = slowdown)]
     max_slowdown: Vec<f64>,
-    /// The policies; several with commas [default: all that apply; with --node-cap only wattune and clairvoyant are possible].
+    /// The policies; several with commas [default: all that apply; with --node-cap only wattune and clairvoyant are
+    /// possible, with --within only those that choose starts].
     #[arg(long, value_name = "POLICY", value_delimiter = ',', value_parser = policies())]
-    policy: Vec<Policy>,
+    policy: Vec<String>,
     /// Cap in watts on the sum of all workloads' power limits; they then run together on one node, from the same start.
     #[arg(long, value_name = "WATTS", value_parser = watts, conflicts_with_all = ["profiling", "profile_error"])]
     node_cap: Option<f64>,
@@ -136,13 +143,22 @@ enum Forecast {
     None,
 }
 
-/// Creates a parser of policies by name.
-fn policies() -> impl TypedValueParser<Value = Policy> {
-    one_of(POLICIES.iter().map(|p| (p.name, p.about))).try_map(|name| policy::named(&name))
+/// Creates a parser of the names of all policies, those that choose power limits and those that choose starts.
+fn policies() -> impl TypedValueParser<Value = String> {
+    let limits = POLICIES.iter().map(|p| (p.name, p.about));
+    let starts = START_POLICIES.iter().map(|p| (p.name, p.about));
+    one_of(limits.chain(starts.filter(|(name, _)| policy::named(name).is_err())))
 }
 
-fn hours(text: &str) -> Result<f64, String> {
-    within(text, 0.01, 24.0 * 366.0, "0.01 to 8784 hours")
+/// Parses a number of hours, or a duration with units.
+pub(super) fn hours(text: &str) -> Result<f64, String> {
+    let right = "0.01 to 8784 hours";
+    match duration(text) {
+        Ok(lasting) if text.parse::<f64>().is_err() => {
+            within(&(lasting.get() / 3600.0).to_string(), 0.01, 8784.0, right)
+        }
+        _ => within(text, 0.01, 8784.0, right),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -161,8 +177,19 @@ fn error(text: &str) -> Result<f64, String> {
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let grid = grid::read(&args.carbon_trace, args.forecast_trace.as_deref(), args.forecast_issue);
     let grid = grid.context("carbon trace")?;
-    let power = TraceFile::read(&args.power_trace).context("power trace")?;
-    let at_max = Seconds::new(args.hours * 3600.0);
+    let foresight = match args.forecast {
+        Forecast::AsIssued => Foresight::AsIssued,
+        Forecast::Perfect => Foresight::Perfect,
+        Forecast::None => Foresight::Nothing,
+    };
+    if args.waiting.is_asked() {
+        let output = (args.format, args.output.as_deref());
+        return waiting::run(&args.waiting, &args.hours, &args.policy, (&grid, foresight), output);
+    }
+    let power_trace = args.power_trace.as_deref().context("--power-trace is missing")?;
+    let power = TraceFile::read(power_trace).context("power trace")?;
+    let [hours] = args.hours[..] else { bail!("--hours: several durations are possible only with --within") };
+    let at_max = Seconds::new(hours * 3600.0);
     let job = |workload: &Workload| {
         let profile = power_profile(&power, workload, args.optimizer.as_deref()).context("power trace")?;
         Ok(Job::new(power.gpu(), workload.clone(), profile, at_max)?)
@@ -175,11 +202,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let jobs = workloads.iter().map(job).collect::<anyhow::Result<Vec<_>>>()?;
     let longest = at_max * (1.0 + args.max_slowdown.iter().copied().fold(0.0, f64::max));
     let starts = once(&starts(args, &grid, longest)?, |start| *start);
-    let foresight = match args.forecast {
-        Forecast::AsIssued => Foresight::AsIssued,
-        Forecast::Perfect => Foresight::Perfect,
-        Forecast::None => Foresight::Nothing,
-    };
     let visible = VisibleGrid::new(&grid, foresight, longest);
     let study = Study {
         jobs: &jobs,
@@ -226,7 +248,10 @@ fn without_figures(results: &[CaseResult]) -> Vec<String> {
 fn chosen(args: &Args) -> anyhow::Result<Vec<Policy>> {
     let plans = |policy: &Policy| ["wattune", "clairvoyant"].contains(&policy.name);
     let may_be_used = |policy: &Policy| policy.name != "suspend" || args.pausing().is_some();
-    let chosen = once(&args.policy, |policy| policy.name);
+    let named = |name: &String| {
+        policy::named(name).map_err(|_| anyhow::anyhow!("--policy {name}: it chooses starts, which needs --within"))
+    };
+    let chosen = once(&args.policy, String::clone).iter().map(named).collect::<anyhow::Result<Vec<Policy>>>()?;
     match (args.node_cap, chosen.is_empty()) {
         (None, true) => Ok(POLICIES.iter().copied().filter(may_be_used).collect()),
         (Some(_), true) => Ok(POLICIES.iter().copied().filter(plans).collect()),
@@ -329,6 +354,6 @@ fn spread(grid: &RecordedGrid, first: DateTime<Utc>, latest: DateTime<Utc>, coun
     (0..count).map(at_slot).collect()
 }
 
-fn shown(t: DateTime<Utc>) -> String {
+pub(super) fn shown(t: DateTime<Utc>) -> String {
     t.format("%FT%TZ").to_string()
 }

@@ -5,6 +5,7 @@ mod carbon;
 mod grid;
 mod page;
 mod study;
+mod waiting;
 mod write;
 
 use clap::Subcommand;

@@ -7,8 +7,8 @@ use chrono::{DateTime, Utc};
 
 use super::recorded::RecordedGrid;
 use wattune_core::domain::{CarbonSeries, Slot};
-use wattune_core::forecast::{ErrorPaths, HorizonPolicy, Model, ModelPolicy};
-use wattune_core::plan::{PlanSlot, Settings, slots_ahead};
+use wattune_core::forecast::{Basis, ErrorPaths, Horizon, HorizonPolicy, HorizonSlot, Model, ModelPolicy};
+use wattune_core::plan::{PlanSlot, Settings, StartForecast, slots_ahead};
 use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// Knowledge that a policy has of future carbon intensities.
@@ -28,6 +28,7 @@ pub struct VisibleGrid<'a> {
     foresight: Foresight,
     horizon: Seconds,
     outlooks: Mutex<BTreeMap<DateTime<Utc>, Arc<Outlook>>>,
+    starts: Mutex<BTreeMap<DateTime<Utc>, Arc<StartForecast>>>,
 }
 
 struct Outlook {
@@ -42,7 +43,7 @@ struct Outlook {
 impl<'a> VisibleGrid<'a> {
     /// Makes a view of the grid, in which a policy sees up to `horizon` ahead of the present time.
     pub fn new(grid: &'a RecordedGrid, foresight: Foresight, horizon: Seconds) -> Self {
-        Self { grid, foresight, horizon, outlooks: Mutex::default() }
+        Self { grid, foresight, horizon, outlooks: Mutex::default(), starts: Mutex::default() }
     }
 
     /// Returns the grid's name in results.
@@ -82,6 +83,62 @@ impl<'a> VisibleGrid<'a> {
         part.points().iter().map(|(slot, i)| PlanSlot { slot: *slot, intensity: i.value }).collect()
     }
 
+    /// Returns the source's forecast as published by `now`, without correction; it is empty without a source. With
+    /// perfect foresight, returns the actual values.
+    pub fn published(&self, now: DateTime<Utc>) -> CarbonSeries {
+        match self.foresight {
+            Foresight::AsIssued => self.grid.forecast_by(now),
+            Foresight::Nothing => CarbonSeries::default(),
+            Foresight::Perfect => {
+                let span = Slot::new(now, later(now, self.horizon));
+                span.map(|span| self.grid.actual.within(&span)).unwrap_or_default()
+            }
+        }
+    }
+
+    /// Returns the actual values of the last 29 days before `now`.
+    pub fn known(&self, now: DateTime<Utc>) -> CarbonSeries {
+        self.grid.actual_by(now)
+    }
+
+    /// Returns the forecast with which the daemon would choose a start at `now`.
+    pub fn start_forecast(&self, now: DateTime<Utc>) -> Arc<StartForecast> {
+        let known = self.starts.lock().unwrap_or_else(PoisonError::into_inner).get(&now).cloned();
+        if let Some(known) = known {
+            return known;
+        }
+        let made = Arc::new(match self.foresight {
+            Foresight::Perfect => self.actual_horizon(now),
+            Foresight::AsIssued | Foresight::Nothing => {
+                let (forecast, model) = self.model(now);
+                StartForecast::new(&model, &forecast, (now, later(now, self.horizon)), &HorizonPolicy::default())
+            }
+        });
+        self.starts.lock().unwrap_or_else(PoisonError::into_inner).insert(now, Arc::clone(&made));
+        made
+    }
+
+    /// Returns the actual values from `now` to the end of the horizon as a forecast without errors. Only for policies
+    /// with perfect foresight.
+    pub fn actual_horizon(&self, now: DateTime<Utc>) -> StartForecast {
+        let slot = |s: PlanSlot| HorizonSlot {
+            slot: s.slot,
+            intensity: s.intensity,
+            low: s.intensity,
+            high: s.intensity,
+            basis: Basis::Given,
+        };
+        StartForecast::of_horizon(Horizon { slots: self.future(now).into_iter().map(slot).collect() })
+    }
+
+    /// Returns the forecasts published by `now`, and the daemon's model fitted to them and to the actual values.
+    fn model(&self, now: DateTime<Utc>) -> (CarbonSeries, Model) {
+        let forecast = self.published(now);
+        let issues = if self.foresight == Foresight::AsIssued { self.grid.issues_by(now) } else { Vec::new() };
+        let model = Model::fit(&forecast, &issues, &self.grid.actual_by(now), now, &ModelPolicy::default());
+        (forecast, model)
+    }
+
     fn outlook(&self, now: DateTime<Utc>) -> Arc<Outlook> {
         let known = self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).get(&now).cloned();
         if let Some(known) = known {
@@ -93,20 +150,11 @@ impl<'a> VisibleGrid<'a> {
     }
 
     fn outlook_at(&self, now: DateTime<Utc>) -> Outlook {
-        let forecast = match self.foresight {
-            Foresight::Perfect => {
-                let slots = self.future(now);
-                return Outlook {
-                    uncorrected: slots.first().map(|s| s.intensity),
-                    slots,
-                    errors: ErrorPaths::default(),
-                };
-            }
-            Foresight::AsIssued => self.grid.forecast_by(now),
-            Foresight::Nothing => CarbonSeries::default(),
-        };
-        let issues = if self.foresight == Foresight::AsIssued { self.grid.issues_by(now) } else { Vec::new() };
-        let model = Model::fit(&forecast, &issues, &self.grid.actual_by(now), now, &ModelPolicy::default());
+        if self.foresight == Foresight::Perfect {
+            let slots = self.future(now);
+            return Outlook { uncorrected: slots.first().map(|s| s.intensity), slots, errors: ErrorPaths::default() };
+        }
+        let (forecast, model) = self.model(now);
         let span = (now, later(now, self.horizon));
         let slots = slots_ahead(&model, &forecast, span, &HorizonPolicy::default(), &Settings::default());
         Outlook { slots, errors: model.error_paths(), uncorrected: forecast.at(now).map(|(_, i)| i.value) }

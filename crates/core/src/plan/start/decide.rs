@@ -13,6 +13,10 @@ use crate::domain::Slot;
 const DECIDE_AGAIN: TimeDelta = TimeDelta::hours(1);
 /// Assumed relative standard error of the difference of two window means without data about past errors.
 const ASSUMED_ERROR: f64 = 0.08;
+/// Part of the losses that remains where waiting jobs decide again, against choosing a window once and for all. On CISO,
+/// DE, PJM and SE in the second half of 2021 the probability of the window chosen first, times this factor, lay within
+/// three points of the observed one.
+const AFTER_DECIDING_AGAIN: f64 = 0.83;
 /// 90 % quantile of the standard normal distribution.
 const NORMAL: f64 = 1.2816;
 
@@ -37,7 +41,7 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
         StartReason::NothingKnown
     } else if saving.expected <= 0.0 {
         StartReason::CleanestNow
-    } else if saving.expected < question.min_gain {
+    } else if question.waiting_since.is_none() && saving.expected < question.min_gain {
         StartReason::GainTooSmall
     } else if loss_probability > question.max_loss_probability {
         StartReason::TooUncertain
@@ -61,14 +65,14 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
 fn judge(now: &StartWindow, best: &StartWindow, forecast: &StartForecast) -> (WaitingSaving, f64) {
     let base = now.carbon.get();
     if base <= 0.0 || now.start == best.start {
-        return (WaitingSaving::default(), if base > 0.0 { 0.0 } else { 0.5 });
+        return (WaitingSaving::default(), 0.0);
     }
     let expected = 1.0 - best.carbon.get() / base;
     let level = now.intensity.get().max(f64::MIN_POSITIVE);
     let error = standard_error(now, best, forecast).map_or(ASSUMED_ERROR, |error| error / level);
     let saving = WaitingSaving { expected, low: expected - NORMAL * error, high: expected + NORMAL * error };
-    let loss = if error > 0.0 { normal_cdf(-expected / error) } else { f64::from(u8::from(expected <= 0.0)) };
-    (saving, loss)
+    let once = if error > 0.0 { normal_cdf(-expected / error) } else { f64::from(u8::from(expected <= 0.0)) };
+    (saving, AFTER_DECIDING_AGAIN * once)
 }
 
 /// Returns the standard error of the difference of two windows' mean intensities, from past errors.

@@ -24,7 +24,7 @@ impl StartForecast {
         policy: &HorizonPolicy,
     ) -> Self {
         let horizon = model.outlook(expected, now, until, policy);
-        Self { errors: model.error_paths(), ..Self::of_horizon(model.shrink_by_skill(&horizon)) }
+        Self { errors: model.error_paths(), ..Self::of_horizon(model.correct_weekends(&horizon)) }
     }
 
     /// Makes a forecast of a horizon whose errors are unknown.

@@ -21,6 +21,9 @@ pub enum Latest {
 pub struct StartQuestion {
     /// Time of the question.
     pub now: DateTime<Utc>,
+    /// Time since which the job has been waiting; `None` if it has just been submitted. A job that waits already goes on
+    /// waiting for any expected gain, however small.
+    pub waiting_since: Option<DateTime<Utc>>,
     /// Duration of the job, above zero.
     pub duration: Seconds,
     /// Mean power of the job while it runs.
@@ -32,7 +35,7 @@ pub struct StartQuestion {
     /// Power drawn on the job's behalf while it waits: the idle power of GPUs that are reserved for it; 0 W if others
     /// may use them.
     pub idle_power: Watts,
-    /// Minimum relative reduction of the expected emissions for which the job waits: 0.02 is 2 %.
+    /// Minimum relative reduction of the expected emissions for which the job begins to wait: 0.02 is 2 %.
     pub min_gain: f64,
     /// Maximum probability that waiting emits more than starting at once, for which the job waits.
     pub max_loss_probability: f64,
@@ -52,6 +55,7 @@ impl StartQuestion {
     pub fn new(now: DateTime<Utc>, duration: Seconds, power: Watts, latest: Latest) -> Self {
         Self {
             now,
+            waiting_since: None,
             duration,
             power,
             earliest: None,

@@ -1,0 +1,93 @@
+//! `wattune simulate carbon --within` on the recorded traces, as it is typed.
+
+use serde_json::Value;
+
+use crate::support::{Ended, traces, wattune};
+
+/// Runs it with these arguments, in which `@` stands for the folder of the carbon traces.
+fn simulate(arguments: &str) -> Option<Ended> {
+    let folder = traces()?.join("carbon");
+    let folder = folder.to_str().expect("UTF-8");
+    let arguments: Vec<String> = arguments.split_whitespace().map(|a| a.replace('@', folder)).collect();
+    let mut all = vec!["simulate", "carbon"];
+    all.extend(arguments.iter().map(String::as_str));
+    Some(Ended::of(&mut wattune(&all)))
+}
+
+const DE: &str = "--carbon-trace @/DE_2021_hourly.csv --forecast-trace @/DE_2021H2_carboncast_96h.csv";
+
+fn mean<'a>(report: &'a Value, policy: &str, duration_h: f64) -> &'a Value {
+    let means = report["means"].as_array().expect("means");
+    let fits = |m: &&Value| m["policy"] == policy && m["duration_h"].as_f64() == Some(duration_h);
+    means.iter().find(fits).unwrap_or_else(|| panic!("no mean of {policy} at {duration_h} h"))
+}
+
+fn number(value: &Value, field: &str) -> f64 {
+    value[field].as_f64().unwrap_or_else(|| panic!("no {field} in {value}"))
+}
+
+#[test]
+fn waiting_on_de_saves_most_of_what_perfect_foresight_saves() {
+    let days = "--submit-from 2021-09-01 --submit-until 2021-09-20 --submit-every 7h";
+    let Some(ended) = simulate(&format!("{DE} --hours 1,8 --within 24 {days} --format json")) else { return };
+    ended.done();
+    let report = ended.json();
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 69 * 2 * 7, "submissions, durations, policies");
+    for row in rows {
+        assert!(number(row, "carbon_reduction_pct") <= number(row, "best_reduction_pct") + 1e-9, "{row}");
+        assert!((0.0..=24.0).contains(&number(row, "waited_h")), "{row}");
+    }
+    for duration in [1.0, 8.0] {
+        let of = |policy| number(mean(&report, policy, duration), "carbon_reduction_pct");
+        assert!(of("when") > 0.75 * of("clairvoyant"), "{}", mean(&report, "when", duration));
+        assert!(of("when") > of("two-oclock") && of("when") > of("quantile") && of("now") == 0.0);
+        assert!(of("clairvoyant") > 10.0, "the grid varies");
+        assert!(number(mean(&report, "when", duration), "losing_over_2_pct") < 8.0);
+    }
+    let bins = report["calibration"].as_array().expect("bins");
+    let stated: u64 = bins.iter().map(|bin| bin["submissions"].as_u64().expect("a count")).sum();
+    let waited = rows.iter().filter(|row| row["policy"] == "when" && number(row, "waited_h") > 0.0).count();
+    assert_eq!(usize::try_from(stated).expect("small"), waited);
+}
+
+#[test]
+fn perfect_forecasts_leave_only_gains_too_small_to_wait_for() {
+    let one = "--submit-from 2021-10-03 --submit-until 2021-10-06 --submit-every 5 --policy when";
+    let Some(ended) = simulate(&format!("{DE} --hours 3 --within 12h {one} --forecast perfect --format json")) else {
+        return;
+    };
+    ended.done();
+    for row in ended.json()["rows"].as_array().expect("rows") {
+        assert!(number(row, "carbon_reduction_pct") >= number(row, "best_reduction_pct") - 2.0, "{row}");
+    }
+}
+
+#[test]
+fn tables_and_csv_have_the_same_rows() {
+    let few = "--submit-from 2021-10-03 --submit-until 2021-10-03 --submit-every 12 --policy now,cats,clairvoyant";
+    let run = |format: &str| simulate(&format!("{DE} --hours 2 --within 6 {few} --format {format}"));
+    let Some(table) = run("table") else { return };
+    table.done();
+    assert!(table.out.starts_with("Means over 2 submissions"), "{}", table.out);
+    assert_eq!(table.out.matches("cats").count(), 1, "{}", table.out);
+    let csv = run("csv").expect("as before");
+    csv.done();
+    assert_eq!(csv.out.lines().count(), 1 + 2 * 3, "{}", csv.out);
+    assert!(csv.out.starts_with("policy,grid,duration_h,within_h,submitted_at,start,"), "{}", csv.out);
+}
+
+#[test]
+fn wrong_combinations_say_what_would_be_right() {
+    let refused = |arguments: &str, expected: &str| {
+        let Some(ended) = simulate(arguments) else { return };
+        assert_ne!(ended.code, Some(0), "{arguments}");
+        assert!(ended.err.contains(expected), "{arguments}: {}", ended.err);
+    };
+    refused(&format!("{DE} --within 24 --submit-from 2022-05-01"), "--submit-from");
+    refused(&format!("{DE} --within 24 --policy static"), "no policy \"static\" chooses starts");
+    refused(&format!("{DE} --within 24 --format html"), "use table, json or csv");
+    refused(&format!("{DE} --within 24 --starts 3"), "--starts");
+    refused(DE, "--power-trace");
+    refused(&format!("{DE} --within 0"), "0.01 to 8784 hours");
+}
