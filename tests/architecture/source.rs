@@ -23,7 +23,7 @@ pub(super) const CORE: Crate = Crate {
 /// The crate of experiments. It may name anything of `wattune_core`.
 pub(super) const LAB: Crate = Crate {
     root: "crates/lab/src",
-    rooms: &["traces", "grid", "replay", "policy", "study", "bandit"],
+    rooms: &["traces", "grid", "replay", "policy", "study", "waiting", "bandit"],
     edge: &["traces/file.rs"],
 };
 

@@ -7,10 +7,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use clap::ValueEnum;
 use clap::builder::TypedValueParser;
 
-use super::study::{Format, Progress, once, warn};
+use super::study::{Format, Progress, hours, once, shown, warn};
 use super::{grid, page, waiting, write};
 use crate::cli::output::{check_writable, deliver};
-use crate::cli::values::{Issue, begin, duration, one_of, slowdown, within};
+use crate::cli::values::{Issue, begin, one_of, slowdown, within};
 use wattune_core::domain::{Pausing, Slot};
 use wattune_core::ledger;
 use wattune_core::units::{Seconds, Watts};
@@ -148,17 +148,6 @@ fn policies() -> impl TypedValueParser<Value = String> {
     let limits = POLICIES.iter().map(|p| (p.name, p.about));
     let starts = START_POLICIES.iter().map(|p| (p.name, p.about));
     one_of(limits.chain(starts.filter(|(name, _)| policy::named(name).is_err())))
-}
-
-/// Parses a number of hours, or a duration with units.
-pub(super) fn hours(text: &str) -> Result<f64, String> {
-    let right = "0.01 to 8784 hours";
-    match duration(text) {
-        Ok(lasting) if text.parse::<f64>().is_err() => {
-            within(&(lasting.get() / 3600.0).to_string(), 0.01, 8784.0, right)
-        }
-        _ => within(text, 0.01, 8784.0, right),
-    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -352,8 +341,4 @@ fn spread(grid: &RecordedGrid, first: DateTime<Utc>, latest: DateTime<Utc>, coun
         grid.actual.at(at).map_or(at, |(slot, _)| slot.start().max(first))
     };
     (0..count).map(at_slot).collect()
-}
-
-pub(super) fn shown(t: DateTime<Utc>) -> String {
-    t.format("%FT%TZ").to_string()
 }

@@ -1,8 +1,11 @@
-//! Output formats, warnings and progress, which all experiments share.
+//! Output formats, warnings, progress and argument values, which experiments share.
 
 use std::io::{IsTerminal, Write};
 
+use chrono::{DateTime, Utc};
 use clap::ValueEnum;
+
+use crate::cli::values::{duration, within};
 
 /// The output format of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -28,6 +31,22 @@ pub(super) fn warn(warnings: &[String]) {
 pub(super) fn once<T: Clone, K: PartialEq>(values: &[T], key: impl Fn(&T) -> K) -> Vec<T> {
     let is_first = |place: &usize| !values[..*place].iter().any(|before| key(before) == key(&values[*place]));
     (0..values.len()).filter(is_first).map(|place| values[place].clone()).collect()
+}
+
+/// Parses a number of hours, or a duration with units.
+pub(super) fn hours(text: &str) -> Result<f64, String> {
+    let right = "0.01 to 8784 hours";
+    match duration(text) {
+        Ok(lasting) if text.parse::<f64>().is_err() => {
+            within(&(lasting.get() / 3600.0).to_string(), 0.01, 8784.0, right)
+        }
+        _ => within(text, 0.01, 8784.0, right),
+    }
+}
+
+/// Renders a time, to the second.
+pub(super) fn shown(t: DateTime<Utc>) -> String {
+    t.format("%FT%TZ").to_string()
 }
 
 const WIDTH: usize = 40;

@@ -7,8 +7,7 @@ use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::carbon::{hours, shown};
-use super::study::{Format, Progress, once, warn};
+use super::study::{Format, Progress, hours, once, shown, warn};
 use crate::cli::output::{check_writable, deliver};
 use crate::cli::values::{begin, end};
 use crate::reports::no_formula;
@@ -108,8 +107,7 @@ fn submissions(
     let first = forecasts.and_then(|forecasts| forecasts.start()).map_or(first, |from| from.max(first));
     let latest = last.checked_sub_signed(longest.to_delta()).unwrap_or(first);
     let from = args.submit_from.unwrap_or(first);
-    let until = args.submit_until.map_or(latest, |until| until.min(latest));
-    if from < first || from > until {
+    if from < first || from > latest || args.submit_until.is_some_and(|until| until <= from) {
         bail!(
             "the traces allow submissions from {} to {}, since a job may wait and take {:.1} h in all; choose \
              --submit-from and --submit-until in that time, or give less --within or fewer --hours",
@@ -119,7 +117,8 @@ fn submissions(
         );
     }
     let step = Seconds::new(args.submit_every * 3600.0).to_delta();
-    let times = std::iter::successors(Some(from), |at| at.checked_add_signed(step)).take_while(|at| *at <= until);
+    let is_due = |at: &DateTime<Utc>| *at <= latest && args.submit_until.is_none_or(|until| *at < until);
+    let times = std::iter::successors(Some(from), |at| at.checked_add_signed(step)).take_while(is_due);
     let is_covered = |at: &DateTime<Utc>| {
         let span = at.checked_add_signed(longest.to_delta()).and_then(|end| Slot::new(*at, end));
         span.is_some_and(|span| mean_intensity(&grid.actual, &span).is_some())

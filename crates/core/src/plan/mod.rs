@@ -35,7 +35,7 @@ pub use schedule::{Expected, JobActivity, Plan, Segment, Verdict};
 pub use settings::Settings;
 pub use slots::slots_ahead;
 pub use start::{
-    HeldStart, InvalidStart, Latest, Reservation, StartAdvice, StartForecast, StartQuestion, StartReason, StartWindow,
-    WaitingSaving, advise_start, plan_held_starts,
+    HeldStart, InvalidStart, Latest, Reservation, StartAdvice, StartForecast, StartProfile, StartQuestion, StartReason,
+    StartWindow, WaitingSaving, advise_start, plan_held_starts,
 };
 pub use wanted::Wanted;

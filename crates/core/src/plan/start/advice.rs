@@ -19,12 +19,14 @@ pub struct StartWindow {
     pub intensity: GramsPerKwh,
     /// Expected emissions of the job in this window, with those of the power drawn while it waits.
     pub carbon: GramsCo2e,
+    /// Cost by which windows are compared: `carbon`, or carbon and price weighed as the question says.
+    pub cost: GramsCo2e,
     /// Poorest basis of the forecast values in the window.
     pub basis: Basis,
 }
 
-/// Expected saving of waiting for the best window, relative to the expected emissions of starting at once: 0.1 is
-/// 10 %, below zero is a loss.
+/// Expected saving of waiting for the best window, relative to the expected emissions (or the weighed cost) of starting
+/// at once: 0.1 is 10 %, below zero is a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct WaitingSaving {
     /// Expected value.
@@ -70,7 +72,7 @@ pub struct StartAdvice {
     pub reason: StartReason,
     /// Window of starting as early as possible, with which waiting is compared.
     pub now: StartWindow,
-    /// Window after it with the least expected emissions, for which the job waits or would wait; `now` if there is no
+    /// Window after it with the least expected cost, for which the job waits or would wait; `now` if there is no
     /// other.
     pub best: StartWindow,
     /// Expected saving of waiting for `best`, also where the job starts at once.

@@ -27,12 +27,12 @@ const NORMAL: f64 = 1.2816;
 /// If the question is invalid.
 pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Result<StartAdvice, InvalidStart> {
     question.check()?;
-    let windows = Windows::new(question, &forecast.carbon, &forecast.horizon);
+    let windows = Windows::new(question, &forecast.carbon, forecast.price.as_ref(), &forecast.horizon);
     let all: Vec<StartWindow> = windows.starts().into_iter().map(|start| windows.at(start)).collect();
     let now = all[0];
-    let later = (1..all.len()).min_by(|a, b| all[*a].carbon.total_cmp(&all[*b].carbon));
+    let later = (1..all.len()).min_by(|a, b| all[*a].cost.total_cmp(&all[*b].cost));
     let best = later.map_or(now, |place| all[place]);
-    let (saving, loss_probability) = judge(&now, &best, forecast);
+    let (saving, loss_probability) = judge(question, &now, &best, forecast);
     let reason = if question.latest_start() < question.now {
         StartReason::LatestStartPassed
     } else if later.is_none() {
@@ -51,7 +51,7 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
     let start = match (reason, later, &question.spread_key) {
         (StartReason::CleanerLater, Some(place), Some(key)) => {
             let starts: Vec<DateTime<Utc>> = all.iter().map(|window| window.start).collect();
-            spread::spread(key, place, &starts, |start| windows.at(start).carbon.get())
+            spread::spread(key, place, &starts, |start| windows.at(start).cost.get())
         }
         (StartReason::CleanerLater, ..) => best.start,
         _ => now.start,
@@ -62,14 +62,22 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
 }
 
 /// Returns the saving of waiting for a window, and the probability that waiting loses.
-fn judge(now: &StartWindow, best: &StartWindow, forecast: &StartForecast) -> (WaitingSaving, f64) {
-    let base = now.carbon.get();
+fn judge(
+    question: &StartQuestion,
+    now: &StartWindow,
+    best: &StartWindow,
+    forecast: &StartForecast,
+) -> (WaitingSaving, f64) {
+    let base = now.cost.get();
     if base <= 0.0 || now.start == best.start {
         return (WaitingSaving::default(), 0.0);
     }
-    let expected = 1.0 - best.carbon.get() / base;
+    let expected = 1.0 - best.cost.get() / base;
+    // Prices are known, so only the weight of carbon has an error: relative to the cost, and not to the emissions.
+    let carbon_weight = if forecast.price.is_some() { 1.0 - question.price_weight } else { 1.0 };
+    let in_cost = carbon_weight * now.carbon.get() / base;
     let level = now.intensity.get().max(f64::MIN_POSITIVE);
-    let error = standard_error(now, best, forecast).map_or(ASSUMED_ERROR, |error| error / level);
+    let error = in_cost * standard_error(now, best, forecast).map_or(ASSUMED_ERROR, |error| error / level);
     let saving = WaitingSaving { expected, low: expected - NORMAL * error, high: expected + NORMAL * error };
     let once = if error > 0.0 { normal_cdf(-expected / error) } else { f64::from(u8::from(expected <= 0.0)) };
     (saving, AFTER_DECIDING_AGAIN * once)

@@ -3,14 +3,18 @@
 use chrono::{DateTime, Utc};
 
 use super::windows::Cumulated;
-use crate::domain::CarbonSeries;
+use crate::domain::{CarbonSeries, Slot};
 use crate::forecast::{Basis, ErrorPaths, Horizon, HorizonPolicy, Model};
+use crate::plan::request::Prices;
+use crate::units::{GramsPerKwh, PricePerMwh};
 
 /// Forecast for choosing a start time.
 #[derive(Clone, Debug)]
 pub struct StartForecast {
     pub(super) horizon: Horizon,
     pub(super) carbon: Cumulated,
+    /// Price as a carbon intensity: c_ref·π/π_ref, in g/kWh; `None` without prices.
+    pub(super) price: Option<Cumulated>,
     pub(super) errors: ErrorPaths,
 }
 
@@ -31,7 +35,23 @@ impl StartForecast {
     pub fn of_horizon(horizon: Horizon) -> Self {
         let slots = horizon.slots.iter().map(|s| (s.slot.start(), s.slot.end(), s.intensity.get()));
         let carbon = Cumulated::new(slots);
-        Self { carbon, horizon, errors: ErrorPaths::default() }
+        Self { carbon, horizon, price: None, errors: ErrorPaths::default() }
+    }
+
+    /// Adds electricity prices, which count as far as a question weighs them: energy at the mean price costs as much as
+    /// energy at the reference intensity `c_ref`, as in the plans of jobs. Times without a price have the mean price.
+    #[must_use]
+    pub fn with_prices(mut self, prices: Prices<'_>, c_ref: GramsPerKwh) -> Self {
+        let Prices { known_prices, reference } = prices;
+        if reference > PricePerMwh::ZERO && !known_prices.is_empty() {
+            let relative = |slot: &Slot| {
+                let mean = known_prices.mean_over(slot, |price| price.value.get());
+                c_ref.get() * mean.map_or(1.0, |(mean, _)| mean / reference.get())
+            };
+            let slots = self.horizon.slots.iter().map(|s| (s.slot.start(), s.slot.end(), relative(&s.slot)));
+            self.price = Some(Cumulated::new(slots));
+        }
+        self
     }
 
     /// Returns the horizon.

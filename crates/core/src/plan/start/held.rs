@@ -1,9 +1,10 @@
-//! Starts of several jobs that are held on one node: a GPU is used by one of them at a time, and the sum of their powers
-//! stays under the node's cap.
+//! Starts of several jobs that are held on one node: a GPU is used by one of them at a time, and the sum of their power
+//! limits stays under the node's cap.
 //!
-//! Jobs choose in the order of their latest starts, then of their registration; each takes the best window that is free
-//! among those that its own question allows. A job whose windows are all taken starts at its latest start: the promise
-//! of the latest start is stronger than the wish for a free GPU.
+//! Jobs choose one after the other. Each takes the window with the least expected cost that is free among those that
+//! its own question allows; a job whose windows are all taken starts at its latest start: that promise is stronger than
+//! the wish for a free GPU. The order is that of the latest starts, changed by exchanging two jobs as long as this
+//! leaves fewer conflicts, or as few with a lower sum of expected costs.
 
 use chrono::{DateTime, Utc};
 
@@ -12,7 +13,12 @@ use super::decide::advise_start;
 use super::forecast::StartForecast;
 use super::question::{InvalidStart, StartQuestion};
 use crate::domain::GpuId;
-use crate::units::Watts;
+use crate::units::{GramsCo2e, Watts};
+
+/// Maximum number of jobs whose order is improved by exchanges.
+const MOST_EXCHANGED: usize = 16;
+/// Maximum number of passes over all pairs of jobs.
+const MOST_PASSES: usize = 4;
 
 /// Job that is held until its start.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,14 +52,62 @@ pub fn plan_held_starts(
     taken: &[Reservation],
     cap: Option<Watts>,
 ) -> Vec<Result<StartAdvice, InvalidStart>> {
-    let mut order: Vec<usize> = (0..held.len()).collect();
-    order.sort_by_key(|place| held[*place].question.latest_start());
-    let mut taken = taken.to_vec();
-    let mut answers: Vec<Option<Result<StartAdvice, InvalidStart>>> = vec![None; held.len()];
-    for place in order {
-        let job = &held[place];
-        let answer = advise_start(&job.question, forecast).map(|advice| around(job, advice, &taken, cap));
-        if let Ok(advice) = &answer {
+    let mut answers: Vec<Result<StartAdvice, InvalidStart>> =
+        held.iter().map(|job| advise_start(&job.question, forecast)).collect();
+    let alone: Vec<(usize, &HeldStart, StartAdvice)> = answers
+        .iter()
+        .enumerate()
+        .filter_map(|(place, answer)| Some((place, &held[place], answer.as_ref().ok()?.clone())))
+        .collect();
+    let mut order: Vec<usize> = (0..alone.len()).collect();
+    order.sort_by_key(|place| alone[*place].2.latest_start);
+    let arrange = |order: &[usize]| Arrangement::in_order(order, &alone, taken, cap);
+    let mut best = arrange(&order);
+    for _ in 0..MOST_PASSES {
+        let before = best.rank();
+        let count = if order.len() <= MOST_EXCHANGED { order.len() } else { 0 };
+        for (a, b) in (0..count).flat_map(|a| (a + 1..count).map(move |b| (a, b))) {
+            order.swap(a, b);
+            let other = arrange(&order);
+            if other.is_better_than(&best) {
+                best = other;
+            } else {
+                order.swap(a, b);
+            }
+        }
+        if best.rank() == before {
+            break;
+        }
+    }
+    for (place, advice) in best.chosen {
+        answers[place] = Ok(advice);
+    }
+    answers
+}
+
+/// Starts of all jobs, chosen one after the other.
+struct Arrangement {
+    /// Place of each job and its advice.
+    chosen: Vec<(usize, StartAdvice)>,
+    /// Number of jobs that start although their GPUs or the power are taken.
+    conflicts: usize,
+    cost: GramsCo2e,
+}
+
+impl Arrangement {
+    fn in_order(
+        order: &[usize],
+        alone: &[(usize, &HeldStart, StartAdvice)],
+        taken: &[Reservation],
+        cap: Option<Watts>,
+    ) -> Self {
+        let mut taken = taken.to_vec();
+        let mut all = Self { chosen: Vec::with_capacity(order.len()), conflicts: 0, cost: GramsCo2e::ZERO };
+        for (place, job, advice) in order.iter().map(|place| &alone[*place]) {
+            let free = Free { job, taken: &taken, cap };
+            let advice = free.around(advice.clone());
+            all.conflicts += usize::from(!free.at(advice.start));
+            all.cost += cost(&advice, advice.start);
             let until = advice.start.checked_add_signed(job.question.duration.to_delta());
             taken.push(Reservation {
                 from: advice.start,
@@ -61,50 +115,72 @@ pub fn plan_held_starts(
                 gpus: job.gpus.clone(),
                 limit: job.limit,
             });
+            all.chosen.push((*place, advice));
         }
-        answers[place] = Some(answer);
+        all
     }
-    answers.into_iter().flatten().collect()
+
+    fn rank(&self) -> (usize, f64) {
+        (self.conflicts, self.cost.get())
+    }
+
+    fn is_better_than(&self, other: &Self) -> bool {
+        let less = other.cost.get() - self.cost.get() > 1e-9 * other.cost.get().abs();
+        self.conflicts < other.conflicts || (self.conflicts == other.conflicts && less)
+    }
 }
 
-/// Moves a job's start to the best window that is free.
-fn around(job: &HeldStart, mut advice: StartAdvice, taken: &[Reservation], cap: Option<Watts>) -> StartAdvice {
-    let duration = job.question.duration.to_delta();
-    let is_free = |start: DateTime<Utc>| {
-        let end = start.checked_add_signed(duration).unwrap_or(DateTime::<Utc>::MAX_UTC);
-        let overlapping: Vec<&Reservation> = taken.iter().filter(|r| r.from < end && r.until > start).collect();
-        let gpus_free = !overlapping.iter().any(|r| r.gpus.iter().any(|gpu| job.gpus.contains(gpu)));
-        // The sum of limits is highest at the start of one of the spans.
-        let sum_at = |t: DateTime<Utc>| -> Watts {
-            overlapping.iter().filter(|r| r.from <= t && t < r.until).map(|r| r.limit).sum()
+/// Times at which a job's GPUs and its power are free.
+struct Free<'a> {
+    job: &'a HeldStart,
+    taken: &'a [Reservation],
+    cap: Option<Watts>,
+}
+
+impl Free<'_> {
+    /// Returns true if the job finds its GPUs and its power free from a start to its end.
+    fn at(&self, start: DateTime<Utc>) -> bool {
+        let end = start.checked_add_signed(self.job.question.duration.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC);
+        let overlapping: Vec<&Reservation> = self.taken.iter().filter(|r| r.from < end && r.until > start).collect();
+        let gpus_free = !overlapping.iter().any(|r| r.gpus.iter().any(|gpu| self.job.gpus.contains(gpu)));
+        let under = |t: DateTime<Utc>| {
+            let sum: Watts = overlapping.iter().filter(|r| r.from <= t && t < r.until).map(|r| r.limit).sum();
+            self.cap.is_none_or(|cap| sum + self.job.limit <= cap)
         };
-        let under = |t: DateTime<Utc>| cap.is_none_or(|cap| sum_at(t) + job.limit <= cap);
+        // The sum of limits is highest at the start of one of the spans.
         gpus_free && under(start) && overlapping.iter().filter(|r| r.from > start).all(|r| under(r.from))
-    };
-    if is_free(advice.start) {
-        return advice;
     }
-    let (earliest, latest) = (advice.now.start, advice.latest_start);
-    let ends = taken.iter().map(|r| r.until);
-    let befores = taken.iter().filter_map(|r| r.from.checked_sub_signed(duration));
-    let between = ends.chain(befores).filter(|at| *at > earliest && *at <= latest);
-    let at_once = advice.starts_at_once();
-    let candidates = advice.windows.iter().map(|w| w.start).chain(between).filter(|start| is_free(*start));
-    let carbon = |start: DateTime<Utc>| {
-        let place = advice.windows.partition_point(|w| w.start <= start).saturating_sub(1);
-        let (before, after) = (advice.windows[place], advice.windows[(place + 1).min(advice.windows.len() - 1)]);
-        let span = (after.start - before.start).as_seconds_f64();
-        let share = if span > 0.0 { (start - before.start).as_seconds_f64() / span } else { 0.0 };
-        before.carbon.get() + (after.carbon - before.carbon).get() * share
-    };
-    // A job that would start at once takes the earliest free time, since no wait is worth it for its own sake.
-    let chosen = if at_once {
-        candidates.min()
-    } else {
-        candidates.min_by(|a, b| carbon(*a).total_cmp(&carbon(*b)).then(a.cmp(b)))
-    };
-    advice.reason = if at_once { StartReason::AfterOthers } else { StartReason::AroundOthers };
-    advice.start = chosen.unwrap_or(latest);
-    advice.decide_at = advice.decide_at.min(advice.start).max(job.question.now);
-    advice
+
+    /// Moves a job's start to the best window that is free.
+    fn around(&self, mut advice: StartAdvice) -> StartAdvice {
+        if self.at(advice.start) {
+            return advice;
+        }
+        let duration = self.job.question.duration.to_delta();
+        let (earliest, latest) = (advice.now.start, advice.latest_start);
+        let ends = self.taken.iter().map(|r| r.until);
+        let befores = self.taken.iter().filter_map(|r| r.from.checked_sub_signed(duration));
+        let between = ends.chain(befores).filter(|at| *at > earliest && *at <= latest);
+        let candidates = advice.windows.iter().map(|w| w.start).chain(between).filter(|start| self.at(*start));
+        let at_once = advice.starts_at_once();
+        // A job that would start at once takes the earliest free time, since no wait is worth it for its own sake.
+        let chosen = if at_once {
+            candidates.min()
+        } else {
+            candidates.min_by(|a, b| cost(&advice, *a).total_cmp(&cost(&advice, *b)).then(a.cmp(b)))
+        };
+        advice.reason = if at_once { StartReason::AfterOthers } else { StartReason::AroundOthers };
+        advice.start = chosen.unwrap_or(latest);
+        advice.decide_at = advice.decide_at.min(advice.start).max(self.job.question.now);
+        advice
+    }
+}
+
+/// Returns the expected cost of a start, which is linear between the starts of the advice's windows.
+fn cost(advice: &StartAdvice, start: DateTime<Utc>) -> GramsCo2e {
+    let place = advice.windows.partition_point(|w| w.start <= start).saturating_sub(1);
+    let (before, after) = (&advice.windows[place], &advice.windows[(place + 1).min(advice.windows.len() - 1)]);
+    let span = (after.start - before.start).as_seconds_f64();
+    let share = if span > 0.0 { (start - before.start).as_seconds_f64() / span } else { 0.0 };
+    before.cost + (after.cost - before.cost) * share
 }

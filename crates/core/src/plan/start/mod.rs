@@ -19,4 +19,4 @@ pub use advice::{StartAdvice, StartReason, StartWindow, WaitingSaving};
 pub use decide::advise_start;
 pub use forecast::StartForecast;
 pub use held::{HeldStart, Reservation, plan_held_starts};
-pub use question::{InvalidStart, Latest, StartQuestion};
+pub use question::{InvalidStart, Latest, StartProfile, StartQuestion};

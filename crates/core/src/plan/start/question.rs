@@ -2,7 +2,8 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::units::{Lasting, Seconds, Watts};
+use crate::plan::job::Point;
+use crate::units::{Lasting, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Longest duration of a job, and longest time for which a job may wait: ten years.
 const LONGEST: Seconds = Seconds::new(3660.0 * 86_400.0);
@@ -14,6 +15,26 @@ pub enum Latest {
     Start(DateTime<Utc>),
     /// The job ends at this time at the latest, if it takes its stated duration.
     End(DateTime<Utc>),
+}
+
+/// Work and operating points of a job whose power limits are chosen together with its start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartProfile {
+    /// Operating points: power and throughput at each setting of the limits.
+    pub points: Vec<Point>,
+    /// Work of the job.
+    pub work: Samples,
+    /// Maximum slowdown against the fastest point: 0.03 is 3 %.
+    pub max_slowdown: f64,
+}
+
+impl StartProfile {
+    /// Returns the longest duration that the maximum slowdown allows; `None` if no point does any work.
+    pub fn longest_duration(&self) -> Option<Seconds> {
+        let fastest = self.points.iter().map(|point| point.throughput).max_by(SamplesPerSecond::total_cmp)?;
+        let longest = self.work.get() / fastest.get() * (1.0 + self.max_slowdown.max(0.0));
+        Seconds::try_new(longest).filter(|longest| *longest > Seconds::ZERO)
+    }
 }
 
 /// Question when a job should start.
@@ -28,6 +49,9 @@ pub struct StartQuestion {
     pub duration: Seconds,
     /// Mean power of the job while it runs.
     pub power: Watts,
+    /// Operating points of a job whose limits are planned: each window then has the emissions of the best plan from its
+    /// start on. `duration` should be the longest duration of such plans. `None` for constant power.
+    pub profile: Option<StartProfile>,
     /// Earliest start; `None` for the time of the question.
     pub earliest: Option<DateTime<Utc>>,
     /// Latest start or latest end.
@@ -58,6 +82,7 @@ impl StartQuestion {
             waiting_since: None,
             duration,
             power,
+            profile: None,
             earliest: None,
             latest,
             idle_power: Watts::ZERO,

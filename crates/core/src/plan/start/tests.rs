@@ -4,9 +4,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{GpuId, Slot};
+use crate::domain::{GpuId, Origin, Quoted, Slot, TimeSeries};
 use crate::forecast::{Basis, Horizon, HorizonSlot};
-use crate::units::{GramsPerKwh, Seconds, Watts};
+use crate::plan::job::Point;
+use crate::plan::request::Prices;
+use crate::units::{GramsPerKwh, PricePerMwh, Samples, SamplesPerSecond, Seconds, Watts};
 
 fn at(minutes: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::days(20_000) + TimeDelta::minutes(minutes)
@@ -113,6 +115,50 @@ fn keys_spread_starts_within_the_tolerance() {
     assert!(starts.iter().all(|start| (at(59)..=at(181)).contains(start)), "{starts:?}");
 }
 
+#[test]
+fn limits_are_chosen_together_with_the_start() {
+    let point = |power: f64, rate: f64| Point { power: Watts::new(power), throughput: SamplesPerSecond::new(rate) };
+    let profile = StartProfile {
+        points: vec![point(300.0, 1.0), point(200.0, 0.9), point(150.0, 0.7)],
+        work: Samples::new(7200.0),
+        max_slowdown: 0.2,
+    };
+    let longest = profile.longest_duration().expect("points do work");
+    assert!((longest.get() - 8640.0).abs() < 1e-6);
+    let forecast = hourly(&[300.0, 250.0, 100.0, 120.0, 300.0, 300.0]);
+    let planned = StartQuestion { duration: longest, profile: Some(profile.clone()), ..question(2.0, 3) };
+    let advice = advise_start(&planned, &forecast).expect("valid");
+    // At full speed from the start of the two clean hours on, or a little slower and earlier: never later.
+    assert!(advice.start > at(60) && advice.start <= at(120), "{advice:?}");
+    let fast = advise_start(&StartQuestion { power: Watts::new(300.0), ..question(2.0, 3) }, &forecast).expect("valid");
+    assert!(advice.best.carbon < fast.best.carbon, "limits save energy besides");
+    let unusable = StartProfile { points: Vec::new(), ..profile };
+    let without = StartQuestion { profile: Some(unusable), ..question(2.0, 3) };
+    assert_eq!(advise_start(&without, &forecast).expect("valid").start, at(120), "at constant power");
+}
+
+#[test]
+fn prices_count_as_far_as_they_are_weighed() {
+    let price = |value: f64, h: i64| {
+        let slot = Slot::new(at(60 * h), at(60 * h + 60)).expect("an hour");
+        (slot, Quoted { value: PricePerMwh::new(value), origin: Origin::Forecast })
+    };
+    let known = TimeSeries::from_points(vec![price(100.0, 0), price(100.0, 1), price(100.0, 2), price(20.0, 3)]).0;
+    let prices = Prices { known_prices: &known, reference: PricePerMwh::new(80.0) };
+    let forecast = hourly(&[300.0, 200.0, 300.0, 280.0]).with_prices(prices, GramsPerKwh::new(300.0));
+    let start = |price_weight: f64| {
+        let question = StartQuestion { price_weight, ..question(1.0, 3) };
+        advise_start(&question, &forecast).expect("valid")
+    };
+    assert_eq!(start(0.0).start, at(60), "carbon alone");
+    let cheapest = start(1.0);
+    assert_eq!(cheapest.start, at(180), "price alone");
+    assert!((cheapest.saving.expected - 0.8).abs() < 1e-9 && cheapest.loss_probability == 0.0, "{cheapest:?}");
+    assert_eq!(start(0.5).start, at(180));
+    assert_eq!(start(0.1).start, at(60));
+    assert_eq!(start(0.0).best.cost, start(0.0).best.carbon);
+}
+
 fn gpu(n: u32) -> GpuId {
     GpuId::new(format!("GPU-{n}")).expect("an identifier")
 }
@@ -129,14 +175,59 @@ fn held_jobs_do_not_share_a_gpu() {
         plan_held_starts(held, &forecast, taken, cap).into_iter().map(|a| a.expect("valid").start).collect()
     };
     let three = [job(&[0], 6), job(&[0, 1], 5), job(&[1], 6)];
-    assert_eq!(starts(&three, &[], None), [at(180), at(120), at(180)]);
-    assert_eq!(starts(&three, &[], Some(Watts::new(300.0))), [at(180), at(120), at(240)]);
+    // Two jobs in the cleanest hour are better than one.
+    assert_eq!(starts(&three, &[], None), [at(120), at(180), at(120)]);
+    let mut under_cap = starts(&three, &[], Some(Watts::new(300.0)));
+    under_cap.sort_unstable();
+    assert_eq!(under_cap, [at(120), at(180), at(240)]);
     let running = Reservation { from: at(0), until: at(150), gpus: vec![gpu(0)], limit: Watts::new(300.0) };
     assert_eq!(starts(&[job(&[0], 6)], std::slice::from_ref(&running), None), [at(150)], "as soon as the GPU is free");
     assert_eq!(starts(&[job(&[0], 0)], &[running], None), [at(0)], "the latest start holds in any case");
 }
 
 proptest! {
+    /// Jobs of one hour on shared GPUs, against all assignments to full hours.
+    #[test]
+    fn held_jobs_never_collide_and_come_close_to_the_best_assignment(
+        values in prop::collection::vec(100.0f64..500.0, 7..8),
+        jobs in prop::collection::vec((prop::collection::vec(0u32..3, 1..3), 3i64..6), 1..4),
+    ) {
+        let forecast = hourly(&values);
+        let held: Vec<HeldStart> = jobs
+            .iter()
+            .map(|(gpus, within_h)| HeldStart {
+                question: StartQuestion { min_gain: 0.0, max_loss_probability: 1.0, ..question(1.0, *within_h) },
+                gpus: gpus.iter().map(|n| gpu(*n)).collect(),
+                limit: Watts::new(300.0),
+            })
+            .collect();
+        let advice: Vec<StartAdvice> =
+            plan_held_starts(&held, &forecast, &[], None).into_iter().map(|a| a.expect("valid")).collect();
+        let share = |a: usize, b: usize| held[a].gpus.iter().any(|gpu| held[b].gpus.contains(gpu));
+        for a in 0..held.len() {
+            prop_assert!(advice[a].start <= at(60 * jobs[a].1));
+            for b in 0..a {
+                let apart = (advice[a].start - advice[b].start).abs() >= TimeDelta::hours(1);
+                prop_assert!(apart || !share(a, b), "{:?} {:?}", advice[a].start, advice[b].start);
+            }
+        }
+        let mut least = f64::INFINITY;
+        let choices = 6usize.pow(u32::try_from(held.len()).expect("few"));
+        for code in 0..choices {
+            let hours: Vec<usize> = (0..held.len()).map(|job| code / 6usize.pow(job as u32) % 6).collect();
+            let late = hours.iter().zip(&jobs).any(|(hour, (_, within_h))| *hour as i64 > *within_h);
+            let collides = (0..held.len()).any(|a| (0..a).any(|b| share(a, b) && hours[a] == hours[b]));
+            if !late && !collides {
+                least = least.min(hours.iter().map(|hour| values[*hour]).sum());
+            }
+        }
+        let total: f64 = advice
+            .iter()
+            .map(|a| a.windows.iter().find(|w| w.start == a.start).map_or(0.0, |w| w.intensity.get()))
+            .sum();
+        prop_assert!(total <= 1.15 * least, "{total} {least}");
+    }
+
     /// Compares the best window with a search over all minutes.
     #[test]
     fn no_minute_is_better_than_the_best_window(

@@ -3,9 +3,11 @@
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::advice::StartWindow;
-use super::question::StartQuestion;
+use super::question::{StartProfile, StartQuestion};
+use crate::domain::Slot;
 use crate::forecast::{Basis, Horizon};
-use crate::units::{GramsCo2e, GramsPerKwh, Seconds};
+use crate::plan::job::{PlanSlot, Problem, solve};
+use crate::units::{GramsCo2e, GramsPerKwh, Seconds, Watts};
 
 /// Maximum number of starts that are compared; more are thinned out evenly.
 const MOST_STARTS: usize = 2000;
@@ -77,12 +79,19 @@ pub(super) fn seconds(from: DateTime<Utc>, to: DateTime<Utc>) -> f64 {
 pub(super) struct Windows<'a> {
     question: &'a StartQuestion,
     carbon: &'a Cumulated,
+    /// Price as a carbon intensity: c_ref·π/π_ref, in g/kWh.
+    price: Option<&'a Cumulated>,
     horizon: &'a Horizon,
 }
 
 impl<'a> Windows<'a> {
-    pub(super) fn new(question: &'a StartQuestion, carbon: &'a Cumulated, horizon: &'a Horizon) -> Self {
-        Self { question, carbon, horizon }
+    pub(super) fn new(
+        question: &'a StartQuestion,
+        carbon: &'a Cumulated,
+        price: Option<&'a Cumulated>,
+        horizon: &'a Horizon,
+    ) -> Self {
+        Self { question, carbon, price: price.filter(|_| question.price_weight > 0.0), horizon }
     }
 
     /// Returns the starts to compare, in order: the earliest, the latest, and each time between at which a window's
@@ -91,9 +100,9 @@ impl<'a> Windows<'a> {
     pub(super) fn starts(&self) -> Vec<DateTime<Utc>> {
         let (earliest, latest) = (self.question.earliest_start(), self.question.latest_start());
         let duration = self.question.duration.to_delta();
-        let ends = self.carbon.knots().filter_map(|at| at.checked_sub_signed(duration));
+        let ends = self.knots().filter_map(|at| at.checked_sub_signed(duration));
         let within = |at: &DateTime<Utc>| *at > earliest && *at < latest;
-        let mut starts: Vec<_> = self.carbon.knots().chain(ends).filter(within).collect();
+        let mut starts: Vec<_> = self.knots().chain(ends).filter(within).collect();
         starts.sort_unstable();
         starts.dedup();
         let step = starts.len().div_ceil(MOST_STARTS).max(1);
@@ -102,21 +111,60 @@ impl<'a> Windows<'a> {
         std::iter::once(earliest).chain(thinned).chain(last).collect()
     }
 
+    fn knots(&self) -> impl Iterator<Item = DateTime<Utc>> + '_ {
+        self.carbon.knots().chain(self.price.into_iter().flat_map(Cumulated::knots))
+    }
+
     /// Returns the window that begins at a start.
     pub(super) fn at(&self, start: DateTime<Utc>) -> StartWindow {
-        let StartQuestion { duration, power, idle_power, .. } = self.question;
+        let StartQuestion { now, duration, power, idle_power, price_weight, .. } = self.question;
         let end = start.checked_add_signed(duration.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC);
-        let intensity = GramsPerKwh::new(self.carbon.mean(start, end).max(0.0));
-        let waited = self.question.now;
-        let idle = if start > waited && idle_power.get() > 0.0 {
-            *idle_power
-                * Seconds::new(seconds(waited, start))
-                * GramsPerKwh::new(self.carbon.mean(waited, start).max(0.0))
-        } else {
-            GramsCo2e::ZERO
+        let emissions = |values: &Cumulated| {
+            let mean = |from, to| GramsPerKwh::new(values.mean(from, to).max(0.0));
+            let waits = start > *now && idle_power.get() > 0.0;
+            let idle = waits.then(|| *idle_power * Seconds::new(seconds(*now, start)) * mean(*now, start));
+            *power * *duration * mean(start, end) + idle.unwrap_or_default()
         };
-        let carbon = *power * *duration * intensity + idle;
-        StartWindow { start, end, intensity, carbon, basis: self.basis(start, end) }
+        let carbon = emissions(self.carbon);
+        let cost = self.price.map_or(carbon, |price| carbon * (1.0 - price_weight) + emissions(price) * *price_weight);
+        let intensity = GramsPerKwh::new(self.carbon.mean(start, end).max(0.0));
+        let constant = StartWindow { start, end, intensity, carbon, cost, basis: self.basis(start, end) };
+        self.question.profile.as_ref().and_then(|profile| self.planned(profile, &constant)).unwrap_or(constant)
+    }
+
+    /// Returns the window with the best plan of power limits; `None` if there is no plan.
+    fn planned(&self, profile: &StartProfile, constant: &StartWindow) -> Option<StartWindow> {
+        let StartWindow { start, .. } = *constant;
+        let latest_end = start.checked_add_signed(profile.longest_duration()?.to_delta())?;
+        let price_weight = self.question.price_weight;
+        let mut slots = Vec::new();
+        let mut from = start;
+        while from < latest_end {
+            let next = self.knots().filter(|at| *at > from).min().map_or(latest_end, |next| next.min(latest_end));
+            let slot = Slot::new(from, next)?;
+            slots.push(PlanSlot { slot, intensity: GramsPerKwh::new(self.carbon.mean(from, next).max(0.0)) });
+            from = next;
+        }
+        let costs: Vec<GramsPerKwh> = slots
+            .iter()
+            .map(|s| {
+                let price = |price: &Cumulated| GramsPerKwh::new(price.mean(s.slot.start(), s.slot.end()).max(0.0));
+                self.price.map_or(s.intensity, |own| s.intensity * (1.0 - price_weight) + price(own) * price_weight)
+            })
+            .collect();
+        let (zero, points) = ((GramsPerKwh::ZERO, Watts::ZERO), profile.points.clone());
+        let problem = Problem::new(slots, points, profile.work, 1.0, zero.0, zero.1, Some(latest_end)).ok()?;
+        let solution = solve(&problem.minimising(&costs)).ok()?;
+        // The idle power while waiting is that of the window at constant power.
+        let idle = constant.carbon - self.question.power * self.question.duration * constant.intensity;
+        let mean = |carbon: GramsCo2e| carbon / (solution.energy * GramsPerKwh::new(1.0));
+        Some(StartWindow {
+            end: solution.ends_at,
+            intensity: GramsPerKwh::new(mean(solution.carbon)),
+            carbon: solution.carbon + idle,
+            cost: solution.cost + idle,
+            ..*constant
+        })
     }
 
     /// Returns the poorest basis of the slots between two times.
