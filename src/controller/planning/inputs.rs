@@ -175,7 +175,7 @@ fn outlook(signal: &Signal, planning: &PlanSettings, now: DateTime<Utc>, until: 
 }
 
 /// Returns the known prices and their mean; `None` if the current price is unknown.
-fn prices(signal: &Signal, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
+pub(super) fn prices(signal: &Signal, now: DateTime<Utc>) -> Option<(TimeSeries<Quoted<PricePerMwh>>, PricePerMwh)> {
     let known = signal.price()?.state.borrow().forecast.as_ref()?.known_values();
     known.at(now)?;
     let span = Slot::new(known.start()?, known.end()?)?;

@@ -3,13 +3,14 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use tokio::task::JoinHandle;
 
+use super::inputs::prices;
 use crate::controller::jobs::{ExpectedSaving, Job, StartChoice};
 use crate::controller::node::Node;
 use crate::controller::signal::BasisLevel;
 use wattune_core::domain::{CarbonSeries, JobId, StartOffer, Work};
-use wattune_core::forecast::{HorizonPolicy, Model};
+use wattune_core::forecast::{HorizonPolicy, Model, reference_intensity};
 use wattune_core::plan::{
-    HeldStart, InvalidStart, Latest, Reservation, StartAdvice, StartForecast, StartQuestion, plan_held_starts,
+    HeldStart, InvalidStart, Latest, Prices, Reservation, StartAdvice, StartForecast, StartQuestion, plan_held_starts,
 };
 use wattune_core::time::Now;
 use wattune_core::units::{Seconds, Watts};
@@ -105,13 +106,20 @@ fn choose(held: Vec<JobId>, node: &Node<'_>, now: Now) -> Choosing {
     let taken: Vec<Reservation> = node.jobs.iter().filter_map(|job| job.reservation(node, now.utc)).collect();
     let until = starts.iter().map(|start| start.question.forecast_until()).max().unwrap_or(now.utc);
     let policy = HorizonPolicy { fallback: node.signal.fallback(), ..HorizonPolicy::default() };
-    let expected = node.signal.forecast().map_or_else(CarbonSeries::default, |forecast| forecast.expected.clone());
+    let forecast = node.signal.forecast();
+    let expected = forecast.map_or_else(CarbonSeries::default, |forecast| forecast.expected.clone());
+    let recent = forecast.map_or_else(CarbonSeries::default, |forecast| forecast.known_values());
+    let c_ref = reference_intensity(&recent, &expected, now.utc).unwrap_or(policy.fallback);
+    let prices = prices(node.signal, now.utc);
     let model: Model = node.signal.model().clone();
     let cap = wattune_core::domain::Slot::new(now.utc, now.utc + CAP_AHEAD)
         .and_then(|span| node.cap.schedule(node.gpus.largest_limits(), now.utc).over(&span));
     let at = now.utc;
     let task = tokio::task::spawn_blocking(move || {
-        let forecast = StartForecast::new(&model, &expected, (at, until), &policy);
+        let mut forecast = StartForecast::new(&model, &expected, (at, until), &policy);
+        if let Some((known_prices, reference)) = &prices {
+            forecast = forecast.with_prices(Prices { known_prices, reference: *reference }, c_ref);
+        }
         plan_held_starts(&starts, &forecast, &taken, cap)
     });
     Choosing { jobs: held, task, caveat: caveat(node) }
@@ -206,6 +214,8 @@ impl Job {
         }
         question.price_weight = self.spec.objective.price_weight;
         question.spread_key = Some(self.id.to_string());
+        // A job that waits already goes on waiting for any gain: the minimum gain counts when it begins to wait.
+        question.waiting_since = self.start.as_ref().map(|_| self.asked_at());
         HeldStart { question, gpus: self.spec.gpus.clone(), limit }
     }
 

@@ -29,6 +29,7 @@ pub struct VisibleGrid<'a> {
     horizon: Seconds,
     outlooks: Mutex<BTreeMap<DateTime<Utc>, Arc<Outlook>>>,
     starts: Mutex<BTreeMap<DateTime<Utc>, Arc<StartForecast>>>,
+    published: Mutex<BTreeMap<DateTime<Utc>, Arc<CarbonSeries>>>,
 }
 
 struct Outlook {
@@ -43,7 +44,14 @@ struct Outlook {
 impl<'a> VisibleGrid<'a> {
     /// Makes a view of the grid, in which a policy sees up to `horizon` ahead of the present time.
     pub fn new(grid: &'a RecordedGrid, foresight: Foresight, horizon: Seconds) -> Self {
-        Self { grid, foresight, horizon, outlooks: Mutex::default(), starts: Mutex::default() }
+        Self {
+            grid,
+            foresight,
+            horizon,
+            outlooks: Mutex::default(),
+            starts: Mutex::default(),
+            published: Mutex::default(),
+        }
     }
 
     /// Returns the grid's name in results.
@@ -85,15 +93,15 @@ impl<'a> VisibleGrid<'a> {
 
     /// Returns the source's forecast as published by `now`, without correction; it is empty without a source. With
     /// perfect foresight, returns the actual values.
-    pub fn published(&self, now: DateTime<Utc>) -> CarbonSeries {
-        match self.foresight {
+    pub fn published(&self, now: DateTime<Utc>) -> Arc<CarbonSeries> {
+        cached(&self.published, now, || match self.foresight {
             Foresight::AsIssued => self.grid.forecast_by(now),
             Foresight::Nothing => CarbonSeries::default(),
             Foresight::Perfect => {
                 let span = Slot::new(now, later(now, self.horizon));
                 span.map(|span| self.grid.actual.within(&span)).unwrap_or_default()
             }
-        }
+        })
     }
 
     /// Returns the actual values of the last 29 days before `now`.
@@ -103,19 +111,13 @@ impl<'a> VisibleGrid<'a> {
 
     /// Returns the forecast with which the daemon would choose a start at `now`.
     pub fn start_forecast(&self, now: DateTime<Utc>) -> Arc<StartForecast> {
-        let known = self.starts.lock().unwrap_or_else(PoisonError::into_inner).get(&now).cloned();
-        if let Some(known) = known {
-            return known;
-        }
-        let made = Arc::new(match self.foresight {
+        cached(&self.starts, now, || match self.foresight {
             Foresight::Perfect => self.actual_horizon(now),
             Foresight::AsIssued | Foresight::Nothing => {
                 let (forecast, model) = self.model(now);
                 StartForecast::new(&model, &forecast, (now, later(now, self.horizon)), &HorizonPolicy::default())
             }
-        });
-        self.starts.lock().unwrap_or_else(PoisonError::into_inner).insert(now, Arc::clone(&made));
-        made
+        })
     }
 
     /// Returns the actual values from `now` to the end of the horizon as a forecast without errors. Only for policies
@@ -132,7 +134,7 @@ impl<'a> VisibleGrid<'a> {
     }
 
     /// Returns the forecasts published by `now`, and the daemon's model fitted to them and to the actual values.
-    fn model(&self, now: DateTime<Utc>) -> (CarbonSeries, Model) {
+    fn model(&self, now: DateTime<Utc>) -> (Arc<CarbonSeries>, Model) {
         let forecast = self.published(now);
         let issues = if self.foresight == Foresight::AsIssued { self.grid.issues_by(now) } else { Vec::new() };
         let model = Model::fit(&forecast, &issues, &self.grid.actual_by(now), now, &ModelPolicy::default());
@@ -140,13 +142,7 @@ impl<'a> VisibleGrid<'a> {
     }
 
     fn outlook(&self, now: DateTime<Utc>) -> Arc<Outlook> {
-        let known = self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).get(&now).cloned();
-        if let Some(known) = known {
-            return known;
-        }
-        let made = Arc::new(self.outlook_at(now));
-        self.outlooks.lock().unwrap_or_else(PoisonError::into_inner).insert(now, Arc::clone(&made));
-        made
+        cached(&self.outlooks, now, || self.outlook_at(now))
     }
 
     fn outlook_at(&self, now: DateTime<Utc>) -> Outlook {
@@ -163,4 +159,15 @@ impl<'a> VisibleGrid<'a> {
 
 fn later(t: DateTime<Utc>, seconds: Seconds) -> DateTime<Utc> {
     t.checked_add_signed(seconds.to_delta()).unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+/// Returns the value that is cached for a time, and makes it first if there is none.
+fn cached<T>(cache: &Mutex<BTreeMap<DateTime<Utc>, Arc<T>>>, now: DateTime<Utc>, make: impl FnOnce() -> T) -> Arc<T> {
+    let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = lock().get(&now).cloned() {
+        return known;
+    }
+    let made = Arc::new(make());
+    lock().insert(now, Arc::clone(&made));
+    made
 }
