@@ -162,13 +162,13 @@ impl Free<'_> {
         let befores = self.taken.iter().filter_map(|r| r.from.checked_sub_signed(duration));
         let between = ends.chain(befores).filter(|at| *at > earliest && *at <= latest);
         let candidates = advice.windows.iter().map(|w| w.start).chain(between).filter(|start| self.at(*start));
+        let free: Vec<(DateTime<Utc>, GramsCo2e)> = candidates.map(|start| (start, cost(&advice, start))).collect();
+        let least = free.iter().map(|(_, cost)| *cost).min_by(GramsCo2e::total_cmp);
         let at_once = advice.starts_at_once();
-        // A job that would start at once takes the earliest free time, since no wait is worth it for its own sake.
-        let chosen = if at_once {
-            candidates.min()
-        } else {
-            candidates.min_by(|a, b| cost(&advice, *a).total_cmp(&cost(&advice, *b)).then(a.cmp(b)))
-        };
+        // A job that would start at once takes the earliest free time, unless waiting on gains the minimum gain.
+        let gain = if at_once { self.job.question.min_gain } else { 0.0 };
+        let is_good = |cost: GramsCo2e| least.is_none_or(|least| cost * (1.0 - gain) <= least);
+        let chosen = free.iter().filter(|(_, cost)| is_good(*cost)).map(|(start, _)| *start).min();
         advice.reason = if at_once { StartReason::AfterOthers } else { StartReason::AroundOthers };
         advice.start = chosen.unwrap_or(latest);
         advice.decide_at = advice.decide_at.min(advice.start).max(self.job.question.now);

@@ -188,9 +188,9 @@ fn held_jobs_do_not_share_a_gpu() {
 proptest! {
     /// Jobs of one hour on shared GPUs, against all assignments to full hours.
     #[test]
-    fn held_jobs_never_collide_and_come_close_to_the_best_assignment(
+    fn two_held_jobs_never_collide_and_have_the_best_assignment(
         values in prop::collection::vec(100.0f64..500.0, 7..8),
-        jobs in prop::collection::vec((prop::collection::vec(0u32..3, 1..3), 3i64..6), 1..4),
+        jobs in prop::collection::vec((prop::collection::vec(0u32..3, 1..3), 3i64..6), 1..3),
     ) {
         let forecast = hourly(&values);
         let held: Vec<HeldStart> = jobs
@@ -225,7 +225,7 @@ proptest! {
             .iter()
             .map(|a| a.windows.iter().find(|w| w.start == a.start).map_or(0.0, |w| w.intensity.get()))
             .sum();
-        prop_assert!(total <= 1.15 * least, "{total} {least}");
+        prop_assert!(total <= least + 1e-9, "{total} {least}");
     }
 
     /// Compares the best window with a search over all minutes.
