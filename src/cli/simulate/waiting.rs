@@ -29,7 +29,7 @@ pub(super) struct WaitingArgs {
         value_name = "HOURS",
         value_delimiter = ',',
         value_parser = hours,
-        conflicts_with_all = ["power_trace", "start", "starts", "node_cap", "pausable", "profiling", "profile_error"]
+        conflicts_with_all = ["power_trace", "start", "starts", "node_cap", "pausable", "suspend", "profiling", "profile_error"]
     )]
     within: Vec<f64>,
     /// Time between two submissions.
