@@ -5,6 +5,7 @@ mod architecture;
 mod bad_input;
 mod bandit;
 mod book;
+mod bso;
 mod capability;
 mod caps;
 mod caps_random;

@@ -145,7 +145,7 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
         tracing::info!("listening on {}", path.display());
     }
     let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
-    let recurring = Recurring::new(controller.store(), clock.clone());
+    let recurring = Recurring::new(controller.store(), clock.clone()).with(settings.recurring.clone());
     let mut serving = tokio::spawn(server.serve(recurring, stop_serving.clone()));
     let mut controlling = tokio::spawn(supervise(controller, requests, stop_control.clone()));
     ready.set(true);

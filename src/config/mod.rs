@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::gpu::nvml;
 use crate::providers::{CarbonSettings, PriceSettings, SettingsError};
-use crate::{controller, cpu, discovery, http, telemetry};
+use crate::{controller, cpu, discovery, http, recurring, telemetry};
 use wattune_core::domain::{name_types_plainly, with_nearest};
 use wattune_core::{ledger, plan, profile};
 
@@ -84,6 +84,8 @@ pub struct Settings {
     pub carbon: CarbonSettings,
     /// Settings of the day-ahead electricity price, a second signal.
     pub price: PriceSettings,
+    /// Settings of recurring jobs.
+    pub recurring: recurring::Settings,
     /// Settings of the HTTP API.
     pub http: http::Settings,
     /// Settings of the log.
@@ -161,6 +163,7 @@ impl Settings {
         let within = |table| move |e: SettingsError| e.to_string().trim_start_matches(table).to_owned();
         self.carbon.check().map_err(within("carbon.")).map_err(in_section("carbon"))?;
         self.price.check().map_err(within("price.")).map_err(in_section("price"))?;
+        self.recurring.check().map_err(in_section("recurring"))?;
         self.http.check().map_err(in_section("http"))?;
         self.log.check().map_err(in_section("log"))?;
         if !(1..=64).contains(&self.gpus.simulated.boards) {

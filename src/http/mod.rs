@@ -5,6 +5,7 @@
 //! [`crate::recurring::Recurring`], and renders the answer; all event streams share one query. `guard` refuses requests
 //! from other web pages. Each refusal of a request is an `error::Problem`.
 
+mod bso;
 mod carbon_aware;
 mod error;
 mod extract;

@@ -20,7 +20,7 @@ use super::seat::Seat;
 use super::shared::Shared;
 use super::v1::recurring::trials;
 use super::v1::{carbon, demand_response, gpus, jobs, ledger, recurring, status, when};
-use super::{carbon_aware, health, metrics, openapi, page};
+use super::{bso, carbon_aware, health, metrics, openapi, page};
 
 /// Returns all routes with their OpenAPI descriptions.
 pub(super) fn documented() -> OpenApiRouter<Shared> {
@@ -89,6 +89,7 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
     let (router, _) = documented().split_for_parts();
     let body_limit = shared.body_limit;
     router
+        .merge(bso::router())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
@@ -108,9 +109,13 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
         )
 }
 
-async fn unknown(uri: Uri) -> Problem {
+async fn unknown(uri: Uri) -> Response {
+    if bso::owns(uri.path()) {
+        return bso::unknown_path();
+    }
     let path: String = uri.path().chars().take(200).collect();
     Problem::new(StatusCode::NOT_FOUND, format!("there is no {path}; GET /openapi.json lists the paths"))
+        .into_response()
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
@@ -129,7 +134,7 @@ fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
 /// Marks connections through which jobs or trials report. They are closed last, so that no job counts as dead because
 /// its report was lost.
 async fn mark_reporters(request: Request, next: axum::middleware::Next) -> Response {
-    const REPORTS: [&str; 2] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress"];
+    const REPORTS: [&str; 3] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress", "/report"];
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let reports = route.is_some_and(|route| REPORTS.contains(&route));
     let seat = request.extensions().get::<Seat>().filter(|_| reports).cloned();

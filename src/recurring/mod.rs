@@ -5,8 +5,10 @@
 //! requests, the next request continues from the last answer. The control loop is not involved.
 
 mod document;
+mod settings;
 mod spec;
 mod view;
+mod zeus;
 
 use std::sync::Arc;
 
@@ -19,8 +21,10 @@ use wattune_core::bandit::{self, Ending, GpuSet, InvalidSpec, Job, Knob, Refused
 use wattune_core::domain::{JobId, JobName, ProfileKey};
 
 pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, TrialState};
+pub use settings::Settings;
 pub use spec::{RecurringObjective, RecurringPolicy, RecurringSpec};
 pub use view::{ArmView, RecurringEntry, RecurringStage, RecurringView, TrialView, VerdictView};
+pub use zeus::{ZeusError, ZeusRegistration};
 
 /// Time between two searches for trials with an expired lease, whose clients were silent too long.
 const EXPIRY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
@@ -62,12 +66,19 @@ pub struct TrialMessage {
 pub struct Recurring {
     store: Store,
     clock: Arc<dyn Clock>,
+    settings: Settings,
 }
 
 impl Recurring {
     /// Returns a service that keeps its recurring jobs in `store`.
     pub fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock }
+        Self { store, clock, settings: Settings::default() }
+    }
+
+    /// Returns the service with other settings.
+    #[must_use]
+    pub fn with(self, settings: Settings) -> Self {
+        Self { settings, ..self }
     }
 
     /// Renews the leases of running trials, because clients could not report while the daemon was down. Must run before

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use wattune_core::bandit::{GpuSet, InvalidSpec, Knob, PolicyName, Reward, Spec, Target, Terms};
+use wattune_core::bandit::{GpuSet, InvalidSpec, Knob, PolicyName, Reward, Spec, Target, Terms, ZeusSpec};
 use wattune_core::domain::{check_intensity, check_power};
 use wattune_core::units::{GramsPerKwh, Seconds, Short, Watts};
 
@@ -74,6 +74,11 @@ pub struct RecurringSpec {
     #[serde(default = "one")]
     #[schema(default = 1, minimum = 1, maximum = 1024)]
     pub number_of_gpus: u32,
+    /// Specification of the Zeus client that registered the job, as in Zeus's `POST /jobs`; the other fields follow from
+    /// it. Only in exports and imports of such a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, serde_json::Value>>)]
+    pub zeus: Option<ZeusSpec>,
 }
 
 /// Quantity that the policy minimises besides time.
@@ -133,6 +138,15 @@ impl TryFrom<RecurringSpec> for Terms {
 
     fn try_from(wire: RecurringSpec) -> Result<Self, InvalidSpec> {
         let invalid = |field, why: &str| InvalidSpec { field, why: why.to_owned() };
+        if let Some(zeus) = wire.zeus.clone() {
+            let lease = Seconds::try_new(wire.lease_s).unwrap_or(Self::LONGEST_LEASE).min(Self::LONGEST_LEASE);
+            let terms = zeus.terms(lease)?;
+            let field = RecurringSpec::from(&terms).differs_in(&wire);
+            return match field {
+                None => Ok(terms),
+                Some(field) => Err(invalid("zeus", &format!("contradicts {field}; give the document as exported"))),
+            };
+        }
         let not_finite = |field| invalid(field, "is not a finite number");
         if let Some(large) = wire.batch_sizes.iter().find(|b| **b > LARGEST_BATCH) {
             return Err(invalid("batch_sizes", &format!("contains {large}; give at most {LARGEST_BATCH} samples")));
@@ -170,6 +184,7 @@ impl TryFrom<RecurringSpec> for Terms {
                     RecurringPolicy::Zeus => PolicyName::Zeus,
                     RecurringPolicy::Wattune => PolicyName::Wattune,
                 },
+                zeus: None,
             },
             target: Target { metric: wire.target_metric, higher_is_better: wire.higher_is_better },
             lease: Seconds::try_new(wire.lease_s).ok_or_else(|| not_finite("lease_s"))?,
@@ -228,6 +243,7 @@ impl From<&Terms> for RecurringSpec {
             lease_s: terms.lease.get(),
             gpu_model: terms.gpus.as_ref().map(|b| b.model.clone()),
             number_of_gpus: terms.gpus.as_ref().map_or(1, |b| b.count),
+            zeus: spec.zeus.as_deref().cloned(),
         }
     }
 }

@@ -211,7 +211,7 @@ impl TrialView {
             job_id: run.job.as_ref().map(ToString::to_string),
             begun_at: run.begun_at,
             lease_until: run.lease_until,
-            ended_at: run.ended_at,
+            ended_at: trial.ended_at,
             reason: run.reason.clone(),
             warnings: unit_warnings(run, &job.terms),
         }

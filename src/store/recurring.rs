@@ -3,7 +3,7 @@
 //! that the policy used for its choice.
 //!
 //! Policies need all trials of a job, so that requests read many rows. Therefore this module has a connection of its
-//! own (`connection.rs`), and processes each request on one thread. For most trials it reads only the seven columns
+//! own (`connection.rs`), and processes each request on one thread. For most trials it reads only the eight columns
 //! that policies need: reading all eighteen takes three times as long.
 
 mod connection;

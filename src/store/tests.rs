@@ -301,6 +301,7 @@ fn recurring() -> StoredRecurring {
             beta: Some(2.0),
             window: 0,
             policy: PolicyName::Wattune,
+            zeus: None,
         },
         target: Target { metric: 0.5, higher_is_better: true },
         lease: Seconds::new(100.0),
@@ -319,6 +320,7 @@ fn recurring() -> StoredRecurring {
             cost: Cost::new(f64::from(number)),
             epochs: number % 10,
             epoch_cost: (number % 4 > 0).then_some(Cost::new(0.5)),
+            ended_at: (state != State::Running).then(|| at(9)),
         };
         job.runs.push(Run {
             trial,
@@ -330,7 +332,6 @@ fn recurring() -> StoredRecurring {
             job: (number % 5 == 0).then(|| JobId::new(format!("job-{number}")).expect("an id")),
             begun_at: at(1),
             lease_until: at(1000),
-            ended_at: (state != State::Running).then(|| at(9)),
             reason: format!("trial {number}"),
         });
     }

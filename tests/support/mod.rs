@@ -11,7 +11,7 @@ mod training;
 
 pub(crate) use advisor::Advisor;
 pub(crate) use cli::{Ended, wattune};
-pub(crate) use daemon::Daemon;
+pub(crate) use daemon::{Answer, Daemon};
 pub(crate) use driver::{FakeDriver, Write};
 pub(crate) use grid::{Asked, Grid, Said, Weather};
 pub(crate) use ledger_file::LedgerFile;

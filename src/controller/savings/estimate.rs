@@ -229,9 +229,9 @@ impl Estimate<'_> {
         if !own.trial.reached() {
             return Ok(Some(Err("it has not reached its target".into())));
         }
-        let before = own.ended_at.unwrap_or(self.snapshot.now.utc);
+        let before = own.trial.ended_at.unwrap_or(self.snapshot.now.utc);
         let past = runs.iter().filter(|r| {
-            r.trial.batch_size == default && r.trial.reached() && r.ended_at.is_some_and(|ended| ended <= before)
+            r.trial.batch_size == default && r.trial.reached() && r.trial.ended_at.is_some_and(|ended| ended <= before)
         });
         let (mut energies, mut same_sensors) = (Vec::new(), true);
         let gpus: BTreeSet<&GpuId> = self.stored.spec.gpus.iter().collect();

@@ -61,9 +61,9 @@ impl Page {
 }
 
 /// Columns of a trial that the policies for batch sizes need.
-const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j";
+const TRIAL: &str = "number, batch_size, kind, state, cost_j, epochs, epoch_cost_j, ended_us";
 const MORE: &str = "energy_j, time_s, metric, first_epochs, first_cost_j, request_key, job_id, begun_us, lease_us, \
-                    ended_us, reason";
+                    reason";
 
 pub(super) fn load(
     db: &Connection,
@@ -164,7 +164,7 @@ pub(super) fn save_run(db: &Connection, job: i64, run: &Run) -> Result<(), Store
         ":job_id": run.job.as_ref().map(JobId::as_str),
         ":begun": run.begun_at.timestamp_micros(),
         ":lease": run.lease_until.timestamp_micros(),
-        ":ended": run.ended_at.map(|at| at.timestamp_micros()),
+        ":ended": trial.ended_at.map(|at| at.timestamp_micros()),
         ":reason": run.reason.as_str(),
     })?;
     Ok(())
@@ -179,25 +179,24 @@ fn trial(row: &Row<'_>) -> Result<Trial, StoreError> {
         cost: Cost::new(row.get(4)?),
         epochs: row.get(5)?,
         epoch_cost: row.get::<_, Option<f64>>(6)?.map(Cost::new),
+        ended_at: row.get::<_, Option<i64>>(7)?.map(rows::moment).transpose()?,
     })
 }
 
 fn run(row: &Row<'_>) -> Result<Run, StoreError> {
-    let first: Option<u32> = row.get(10)?;
-    let first_cost: Option<f64> = row.get(11)?;
-    let job: Option<String> = row.get(13)?;
-    let ended: Option<i64> = row.get(16)?;
+    let first: Option<u32> = row.get(11)?;
+    let first_cost: Option<f64> = row.get(12)?;
+    let job: Option<String> = row.get(14)?;
     Ok(Run {
         trial: trial(row)?,
-        energy: Joules::try_new(row.get(7)?).ok_or_else(|| rows::damaged("trial", "energy is not a number"))?,
-        time: Seconds::try_new(row.get(8)?).ok_or_else(|| rows::damaged("trial", "time is not a number"))?,
-        metric: row.get(9)?,
+        energy: Joules::try_new(row.get(8)?).ok_or_else(|| rows::damaged("trial", "energy is not a number"))?,
+        time: Seconds::try_new(row.get(9)?).ok_or_else(|| rows::damaged("trial", "time is not a number"))?,
+        metric: row.get(10)?,
         first: first.zip(first_cost.map(Cost::new)),
-        key: row.get(12)?,
+        key: row.get(13)?,
         job: job.map(JobId::new).transpose().map_err(|e| rows::damaged("trial", e))?,
-        begun_at: rows::moment(row.get(14)?)?,
-        lease_until: rows::moment(row.get(15)?)?,
-        ended_at: ended.map(rows::moment).transpose()?,
+        begun_at: rows::moment(row.get(15)?)?,
+        lease_until: rows::moment(row.get(16)?)?,
         reason: row.get(17)?,
     })
 }

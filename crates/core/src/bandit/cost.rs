@@ -92,7 +92,12 @@ impl Knob {
     /// Jobs that minimise carbon ([`super::Reward::Carbon`]) have the same cost: carbon at one constant intensity
     /// orders runs as energy does, and a week with a high intensity does not distort the comparison.
     pub fn cost(&self, energy: Joules, time: Seconds) -> Cost {
-        Cost(self.eta * energy.get() + (1.0 - self.eta) * self.max_power.get() * time.get())
+        self.cost_of(energy.get(), time.get())
+    }
+
+    /// Returns the cost of an energy in joules and a time in seconds, which need not be finite.
+    pub(super) fn cost_of(&self, energy: f64, time: f64) -> Cost {
+        Cost(self.eta * energy + (1.0 - self.eta) * self.max_power.get() * time)
     }
 }
 

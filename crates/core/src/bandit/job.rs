@@ -113,6 +113,12 @@ impl Job {
         let newest =
             self.past_trials.last().into_iter().chain(self.runs.last().map(|r| &r.trial)).map(|t| t.number).max();
         let number = newest.unwrap_or(0).max(self.earlier) + 1;
+        self.push(number, choice, key, now);
+        Ok(Begun { number, again: false })
+    }
+
+    /// Adds a trial that begins now.
+    pub(super) fn push(&mut self, number: u32, choice: Choice, key: Option<&str>, now: DateTime<Utc>) {
         let trial = Trial {
             number,
             batch_size: choice.batch_size,
@@ -121,6 +127,7 @@ impl Job {
             cost: Cost::ZERO,
             epochs: 0,
             epoch_cost: None,
+            ended_at: None,
         };
         let run = Run {
             trial,
@@ -132,11 +139,9 @@ impl Job {
             job: None,
             begun_at: now,
             lease_until: now + self.terms.lease.to_delta(),
-            ended_at: None,
             reason: "it has not reported yet".into(),
         };
         self.runs.push(run);
-        Ok(Begun { number, again: false })
     }
 
     /// Returns the number of epochs after which a trial is stopped, by current estimates: at least 1, or 0 if no
@@ -264,13 +269,13 @@ impl Job {
         Ok(allowed)
     }
 
-    fn place(&self, number: u32) -> Option<usize> {
+    pub(super) fn place(&self, number: u32) -> Option<usize> {
         self.runs.binary_search_by_key(&number, |r| r.trial.number).ok()
     }
 
-    fn finish(&mut self, i: usize, outcome: Outcome, reason: String, now: DateTime<Utc>) {
+    pub(super) fn finish(&mut self, i: usize, outcome: Outcome, reason: String, now: DateTime<Utc>) {
         let run = &mut self.runs[i];
-        (run.trial.state, run.ended_at, run.reason) = (State::Ended(outcome), Some(now), reason);
+        (run.trial.state, run.trial.ended_at, run.reason) = (State::Ended(outcome), Some(now), reason);
     }
 
     /// Ends a trial as unable to reach the target. Raises the trial's cost to a multiple of the cost of the cheapest
@@ -300,7 +305,8 @@ impl Job {
     fn lose(&mut self, i: usize, reason: String, now: DateTime<Utc>) {
         self.finish(i, Outcome::Lost, reason, now);
         let batch_size = self.runs[i].trial.batch_size;
-        if batch_size == self.terms.spec.default_batch_size {
+        // A Zeus client may still report; its lost trials never count as failures.
+        if batch_size == self.terms.spec.default_batch_size || self.terms.spec.zeus.is_some() {
             return;
         }
         let same = || self.all().filter(|t| t.batch_size == batch_size);
@@ -318,7 +324,7 @@ impl Job {
 }
 
 fn void(run: &Run) -> Refused {
-    let at = run.ended_at.unwrap_or(run.lease_until);
+    let at = run.trial.ended_at.unwrap_or(run.lease_until);
     Refused::Void { number: run.trial.number, at, why: run.reason.clone() }
 }
 

@@ -20,6 +20,7 @@ fn job(policy: PolicyName) -> Job {
         beta: Some(2.0),
         window: 0,
         policy,
+        zeus: None,
     };
     let terms = Terms {
         spec,

@@ -8,6 +8,8 @@
 //! [`Job`] implements the lifecycle of trials: they begin, report their progress and end, or are lost when their lease
 //! (longest time between two reports) expires.
 //!
+//! A job that a Zeus client registered has the lifecycle of Zeus's own server ([`Job::report_for_zeus`]).
+//!
 //! There are two policies. [`zeus`] is the published algorithm (Zeus, NSDI'23: pruning, then Gaussian Thompson
 //! sampling); [`wattune`] spends less on exploration, as its module explains.
 
@@ -24,6 +26,12 @@ mod trial;
 mod unit_warnings;
 pub mod wattune;
 pub mod zeus;
+mod zeus_server;
+#[cfg(test)]
+mod zeus_server_tests;
+mod zeus_spec;
+mod zeus_terms;
+mod zeus_verdict;
 
 pub use cost::{Cost, Knob, best_limit};
 pub use job::{Begun, Job};
@@ -34,3 +42,5 @@ pub use run::{Ending, Report, Run, Verdict};
 pub use spec::{GpuSet, InvalidSpec, PolicyName, Reward, Spec, Target, Terms};
 pub use trial::{Belief, Choice, Kind, NoneConverges, Outcome, State, Trial};
 pub use unit_warnings::unit_warnings;
+pub use zeus_spec::ZeusSpec;
+pub use zeus_verdict::{ZeusRefused, ZeusReport, ZeusVerdict};

@@ -85,7 +85,7 @@ pub(super) fn is_late(run: &Run, report: &Report, job: Option<&JobId>) -> Result
         decreased(run, report).filter(|(field, _)| job.is_none() || *field == "epochs")
     };
     if let Some((field, why)) = contradiction {
-        let at = run.ended_at.unwrap_or(run.lease_until);
+        let at = run.trial.ended_at.unwrap_or(run.lease_until);
         return Err(Refused::Ended { number: run.trial.number, at, reason: run.reason.clone(), field, why });
     }
     let is_same_usage = job.is_some() || (report.energy, report.time) == (run.energy, run.time);

@@ -66,8 +66,6 @@ pub struct Run {
     pub begun_at: DateTime<Utc>,
     /// Time at which the lease expires, and the trial is lost, unless the client reports before.
     pub lease_until: DateTime<Utc>,
-    /// Time at which the trial ended; `None` while it runs.
-    pub ended_at: Option<DateTime<Utc>>,
     /// Reason for the trial's state, shown to users.
     pub reason: String,
 }
@@ -77,7 +75,7 @@ impl Run {
     /// trials with an expired lease are lost; if the batch size counts as the cause, the trial has not reached its
     /// target. All other trials end before their lease expires.
     pub(super) fn is_over(&self) -> bool {
-        self.trial.is_void() || self.ended_at.is_some_and(|at| at > self.lease_until)
+        self.trial.is_void() || self.trial.ended_at.is_some_and(|at| at > self.lease_until)
     }
 
     /// Applies a report, which must not contradict the previous one.

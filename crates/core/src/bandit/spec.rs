@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Knob;
+use super::{Knob, ZeusSpec};
 use crate::units::{GramsPerKwh, Seconds};
 
 /// Policy that chooses batch sizes.
@@ -35,6 +35,10 @@ pub struct Spec {
     pub window: u32,
     /// Policy that chooses batch sizes.
     pub policy: PolicyName,
+    /// Specification of the Zeus client that registered the job, with the settings of the policy `zeus`; `None` for
+    /// other jobs, which have that policy's defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zeus: Option<Box<ZeusSpec>>,
 }
 
 /// Error in a specification.

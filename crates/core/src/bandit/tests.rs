@@ -13,6 +13,7 @@ fn spec(batch_sizes: &[u64], default_batch_size: u64) -> Spec {
         beta: Some(2.0),
         window: 0,
         policy: PolicyName::Zeus,
+        zeus: None,
     }
     .checked()
     .expect("a job")
@@ -27,6 +28,7 @@ fn trial(trials: &[Trial], choice: Choice, cost: f64, outcome: Outcome) -> Trial
         cost: Cost::new(cost),
         epochs: 10,
         epoch_cost: Some(Cost::new(cost / 10.0)),
+        ended_at: None,
     }
 }
 
@@ -233,7 +235,7 @@ const CHOSEN: [u64; 24] = [8, 16, 16, 32, 8, 32, 32, 8, 8, 16, 32, 32, 32, 16, 3
 #[test]
 fn beliefs_are_fitted_on_the_newest_rewards() {
     let flat = Arm::fit(&[-5.0, -5.0]);
-    assert_eq!(flat, Arm { mean: -5.0, deviation: 0.0, observations: 2 });
+    assert_eq!(flat, Arm { mean: -5.0, precision: f64::INFINITY, deviation: 0.0, observations: 2 });
     let arm = Arm::fit(&[-1.0, -3.0]);
     assert!((arm.mean + 2.0).abs() < 1e-12 && (arm.deviation - 0.5_f64.sqrt()).abs() < 1e-12, "{arm:?}");
     // A window of the 2 newest results leaves out the expensive runs with batch size 16.

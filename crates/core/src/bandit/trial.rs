@@ -1,5 +1,6 @@
 //! Trials of a recurring job, choices of their batch sizes, and estimates of their costs.
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::Cost;
@@ -64,6 +65,10 @@ pub struct Trial {
     pub epochs: u32,
     /// Cost of an epoch at the best power limit, without the search for that limit; `None` before the first epoch ends.
     pub epoch_cost: Option<Cost>,
+    /// Time at which the run ended; `None` while it runs. Simulations leave it `None`: their runs end in the order of
+    /// their numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<DateTime<Utc>>,
 }
 
 impl Trial {

@@ -79,6 +79,7 @@ mod tests {
             beta: None,
             window: 0,
             policy: PolicyName::Wattune,
+            zeus: None,
         };
         let target = Target { metric: 0.5, higher_is_better: true };
         let gpus = gpus.map(|count| GpuSet { model: "A100".into(), count });

@@ -12,7 +12,7 @@ fn spec(batch_sizes: &[u64], default_batch_size: u64) -> Spec {
     let knob = Knob { eta: 0.5, max_power: Watts::new(250.0) };
     let policy = PolicyName::Wattune;
     let batch_sizes = batch_sizes.to_vec();
-    Spec { batch_sizes, default_batch_size, max_epochs: 100, knob, beta: Some(2.0), window: 0, policy }
+    Spec { batch_sizes, default_batch_size, max_epochs: 100, knob, beta: Some(2.0), window: 0, policy, zeus: None }
         .checked()
         .expect("a valid job")
 }
@@ -26,6 +26,7 @@ fn trial(trials: &[Trial], batch_size: u64, epochs: u32, epoch_cost: f64, outcom
         cost: Cost::new(f64::from(epochs) * epoch_cost),
         epochs,
         epoch_cost: Some(Cost::new(epoch_cost)),
+        ended_at: None,
     }
 }
 

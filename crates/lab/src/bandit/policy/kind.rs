@@ -51,6 +51,7 @@ impl Learner {
             beta: knobs.beta,
             window: knobs.window,
             policy,
+            zeus: None,
         };
         Self { spec, generator: Generator::new(seed), trials: Vec::new(), limits: vec![None; job.arms.len()] }
     }

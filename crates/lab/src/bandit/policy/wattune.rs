@@ -72,7 +72,16 @@ impl Chooser for Wattune {
         });
         let Choice { batch_size, kind } = choice;
         let (state, cost) = (State::Running, Cost::ZERO);
-        self.0.trials.push(Trial { number, batch_size, kind, state, cost, epochs: 0, epoch_cost: None });
+        self.0.trials.push(Trial {
+            number,
+            batch_size,
+            kind,
+            state,
+            cost,
+            epochs: 0,
+            epoch_cost: None,
+            ended_at: None,
+        });
         let arm = job.arm_of(batch_size).unwrap_or(job.default);
         if let Some(level) = self.0.limits[arm] {
             return Setting { arm, level, profiling: None };

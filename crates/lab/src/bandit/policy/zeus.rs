@@ -104,6 +104,7 @@ impl Chooser for Zeus {
             cost,
             epochs: ended.epochs,
             epoch_cost: Some(self.learner.epoch_cost(&ended.epoch)),
+            ended_at: None,
         };
         self.learner.trials.push(trial);
     }

@@ -1,0 +1,134 @@
+//! Recurring jobs of Zeus's clients, which speak the protocol of Zeus's batch size server.
+
+use sha2::{Digest, Sha256};
+
+use super::{FullRuns, Recurring, RecurringError, one};
+use crate::store::{StoreError, StoredRecurring};
+use wattune_core::bandit::{Job, ZeusRefused, ZeusReport, ZeusSpec, ZeusVerdict};
+use wattune_core::domain::JobName;
+
+/// Result of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZeusRegistration {
+    /// The job is new.
+    New,
+    /// The job exists with the same specification.
+    Same,
+    /// A job of this name exists with another specification.
+    Other,
+}
+
+/// Reason why a request of a Zeus client was rejected.
+#[derive(Debug, thiserror::Error)]
+pub enum ZeusError {
+    /// No Zeus client has registered such a job.
+    #[error("no Zeus client has registered this job")]
+    UnknownJob,
+    /// The trial or the policy does not permit the request.
+    #[error(transparent)]
+    Refused(#[from] ZeusRefused),
+    /// The service failed.
+    #[error(transparent)]
+    Failed(#[from] RecurringError),
+}
+
+impl From<StoreError> for ZeusError {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Recurring {
+    /// Registers a job.
+    pub async fn register_for_zeus(&self, spec: ZeusSpec) -> Result<ZeusRegistration, ZeusError> {
+        let name = name_of(&spec.job_id);
+        let terms = spec.clone().terms(self.settings.zeus_lease_s).map_err(RecurringError::from)?;
+        let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
+        let new = StoredRecurring { name, created_at: self.now(), job: Job::new(terms, seed) };
+        if self.create(&new).await? {
+            tracing::info!(name = %new.name, "recurring job created by a Zeus client");
+            return Ok(ZeusRegistration::New);
+        }
+        let known = self.outline(&new.name, FullRuns::default()).await?;
+        let is_same = known.job.terms.spec.zeus.is_some_and(|known| *known == spec);
+        Ok(if is_same { ZeusRegistration::Same } else { ZeusRegistration::Other })
+    }
+
+    /// Returns true if a Zeus client has registered the job.
+    pub async fn is_known_to_zeus(&self, job_id: &str) -> Result<bool, ZeusError> {
+        let stored = self.store.recurring_outline(&name_of(job_id), FullRuns::default()).await?;
+        Ok(stored.is_some_and(|stored| is_of(&stored.job, job_id)))
+    }
+
+    /// Deletes a job with its trials; returns false if no Zeus client has registered it.
+    pub async fn delete_for_zeus(&self, job_id: &str) -> Result<bool, ZeusError> {
+        let name = name_of(job_id);
+        if !self.is_known_to_zeus(job_id).await? {
+            return Ok(false);
+        }
+        let was_there = self.store.delete_recurring(&name).await?;
+        tracing::info!(%name, "recurring job deleted by a Zeus client");
+        Ok(was_there)
+    }
+
+    /// Begins a trial; returns its number and its batch size.
+    pub async fn begin_for_zeus(&self, job_id: &str) -> Result<(u32, u64), ZeusError> {
+        let now = self.now();
+        let (number, draw) =
+            self.change_for_zeus(job_id, FullRuns::default(), move |job| job.begin_for_zeus(now)).await?;
+        // In the words of Zeus's server, whose log its tests read.
+        if !draw.new_arms.is_empty() {
+            tracing::info!("Thompson sampling of {job_id:?} with arms {:?}", draw.new_arms);
+        }
+        for sample in &draw.samples {
+            tracing::info!("{sample}");
+        }
+        Ok((number, draw.choice.batch_size))
+    }
+
+    /// Processes a report.
+    pub async fn report_for_zeus(
+        &self,
+        job_id: &str,
+        number: u32,
+        batch_size: u64,
+        report: ZeusReport,
+    ) -> Result<ZeusVerdict, ZeusError> {
+        let now = self.now();
+        let apply = move |job: &mut Job| job.report_for_zeus(number, batch_size, &report, now);
+        self.change_for_zeus(job_id, one(number), apply).await
+    }
+
+    /// Ends a trial whose client's process ends.
+    pub async fn end_for_zeus(&self, job_id: &str, number: u32, batch_size: u64) -> Result<(), ZeusError> {
+        let now = self.now();
+        self.change_for_zeus(job_id, one(number), move |job| job.end_for_zeus(number, batch_size, now)).await
+    }
+
+    async fn change_for_zeus<T: Send + 'static>(
+        &self,
+        job_id: &str,
+        full_runs: FullRuns,
+        change: impl FnOnce(&mut Job) -> Result<T, ZeusRefused> + Send + 'static,
+    ) -> Result<T, ZeusError> {
+        let id = job_id.to_owned();
+        let change = move |job: &mut Job| if is_of(job, &id) { Some(change(job)) } else { None };
+        let changed = self.store.change_recurring(&name_of(job_id), full_runs, change).await?;
+        let answer = changed.and_then(|(answer, _)| answer).ok_or(ZeusError::UnknownJob)?;
+        Ok(answer?)
+    }
+}
+
+/// Returns true if a Zeus client has registered the job under this identifier.
+fn is_of(job: &Job, job_id: &str) -> bool {
+    job.terms.spec.zeus.as_ref().is_some_and(|zeus| zeus.job_id == job_id)
+}
+
+/// Returns the name of the recurring job with this identifier: the identifier, or its digest if it is no valid name.
+fn name_of(job_id: &str) -> JobName {
+    let digest = || {
+        let hex: String = Sha256::digest(job_id).iter().map(|byte| format!("{byte:02x}")).collect();
+        JobName::new(format!("zeus-{hex}"))
+    };
+    JobName::new(job_id).or_else(|_| digest()).unwrap_or_else(|_| unreachable!("a digest is a valid name"))
+}
