@@ -391,7 +391,9 @@ async fn trials_run_as_on_the_server() {
         (REPORT, result("job4", batch_size, number, &fields))
     };
     let plain = |request: &'static str| (request, String::new());
-    let story: Vec<((&str, String), (u16, Value))> = vec![
+    // Each request with its body, and the status and body of the answer.
+    type Step = ((&'static str, String), (u16, Value));
+    let story: Vec<Step> = vec![
         (plain("GET /jobs/batch_size?job_id=x&job_id=job4&more=1"), begun(64, 1)),
         (plain(next), begun(64, 2)),
         (of(64, 1, "1", "50", "NaN", "1"), keep.clone()),

@@ -20,6 +20,8 @@ use super::wish::{Stage, Wanted, Wish};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time that a start or a stop waits for the daemon to know of it.
 const TELLING: Duration = Duration::from_secs(2);
+/// Time before its latest start at which a command begins to start: a daemon that does not answer delays it by [`TELLING`].
+const STARTING: Duration = Duration::from_secs(3);
 /// Longest time without output that this process waits for the end of the output after the command's end.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// Time in which the last progress of a command that has exited arrives: lines are searched once a second.
@@ -148,7 +150,8 @@ impl Course<'_> {
             // The earlier one counts: a job that is taken up again keeps its latest start.
             let both = self.latest.into_iter().chain(wish.latest).filter(|_| stage == Stage::Held);
             let latest = both.min_by(|a, b| a.left(&now).get().total_cmp(&b.left(&now).get()));
-            if let Some(reason) = why_start(&wish, latest.as_ref(), &now).filter(|_| is_known) {
+            let begin = latest.map(|latest| latest.before(STARTING));
+            if let Some(reason) = why_start(&wish, begin.as_ref(), &now).filter(|_| is_known) {
                 return Waited::Start(reason);
             }
             if is_known && self.requeue(&wish, &now).await {

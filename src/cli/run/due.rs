@@ -1,5 +1,7 @@
 //! Points in time that a wrapper must not miss, whatever happens to the machine's clocks meanwhile.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
@@ -45,6 +47,12 @@ impl Due {
     /// Returns the point on the wall clock.
     pub(super) fn wall(&self) -> DateTime<Utc> {
         self.wall
+    }
+
+    /// Returns the point that is this long before this one.
+    pub(super) fn before(&self, span: Duration) -> Self {
+        let span = Seconds::new(span.as_secs_f64());
+        Self { wall: self.wall - span.to_delta(), boot: self.boot - span }
     }
 
     /// Returns true once one of the clocks has reached the point.
