@@ -221,9 +221,9 @@ fn wrong_use_is_reported_what_would_be_right() {
 
 /// Jobs of a day that may take two, from six starts on a grid: stopped without holding the GPU, against never stopped.
 fn stopped(grid: &str, more: &str) -> Option<Vec<Value>> {
-    let base = "--power-trace @/zeus-traces/summary_power_a40.csv --workload imagenet/resnet50/256 --hours 24 \
-                --max-slowdown 1 --policy wattune,clairvoyant --format json \
-                --start 2021-07-20T06:00Z,2021-08-17,2021-09-07T12:00Z,2021-10-12,2021-11-16T18:00Z,2021-12-14";
+    let base = "--power-trace @/zeus-traces/summary_power_a40.csv --workload cifar100/shufflenetv2/1024 \
+                --optimizer adadelta --hours 24 --max-slowdown 1 --policy wattune,clairvoyant --format json \
+                --start 2021-07-20T06:00:00Z,2021-08-17,2021-09-07T12:00:00Z,2021-10-12,2021-11-16T18:00:00Z,2021-12-14";
     let traces = format!(
         "--carbon-trace @/carbon/{grid}_2021_hourly.csv --forecast-trace @/carbon/{grid}_2021H2_carboncast_dayahead.csv"
     );
@@ -257,7 +257,7 @@ fn costs_of_stops_need_permission_to_stop() {
         ("--restart 60", "--suspend"),
         ("--idle-power 0", "--pausable"),
         ("--suspend --pausable", "--pausable"),
-        ("--suspend --restart -1", "0 to 86400 seconds"),
+        ("--suspend --restart=-1", "0 to 86400 seconds"),
     ] {
         let Some(ended) = simulate(&format!("{MISO} {arguments}")) else { return };
         let error = ended.failed(2);

@@ -10,7 +10,7 @@ use clap::builder::TypedValueParser;
 use super::study::{Format, Progress, hours, once, shown, warn};
 use super::{grid, page, waiting, write};
 use crate::cli::output::{check_writable, deliver};
-use crate::cli::values::{Issue, begin, one_of, slowdown, within};
+use crate::cli::values::{Issue, begin, one_of, within};
 use wattune_core::domain::{Pausing, Slot};
 use wattune_core::ledger;
 use wattune_core::units::{Seconds, Watts};
@@ -148,6 +148,10 @@ fn policies() -> impl TypedValueParser<Value = String> {
     let limits = POLICIES.iter().map(|p| (p.name, p.about));
     let starts = START_POLICIES.iter().map(|p| (p.name, p.about));
     one_of(limits.chain(starts.filter(|(name, _)| policy::named(name).is_err())))
+}
+
+fn slowdown(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 10.0, "a fraction from 0 to 10; 0.03 allows 3 % more time, 1 twice the time")
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
