@@ -170,6 +170,9 @@ fn table(report: &ReportView) -> String {
             report.rows.len() - ROWS
         );
     }
+    if let Some(parts) = report.total.saved_by_waiting(|g| format!("{g:.2} g")) {
+        text += &format!("<p>Saved {}.</p>\n", escaped(&parts));
+    }
     text + &format!("<p>SCI: {}.</p>\n", escaped(&report.total.sci_note))
 }
 

@@ -111,6 +111,9 @@ fn notes(view: &ReportView) -> Vec<String> {
             "Saved, compared with the original limit: {}; not part of the emissions above.",
             total.saved(|g| format!("{g:.2} g"))
         ));
+        if let Some(parts) = total.saved_by_waiting(|g| format!("{g:.2} g")) {
+            notes.push(format!("Saved {parts}."));
+        }
     }
     let last = version.last_restated_at.map_or_else(|| "never".to_owned(), |at| at.format("%F %TZ").to_string());
     notes.push(format!(

@@ -204,6 +204,15 @@ pub struct ReportRow {
     pub saved_high_g: Option<f64>,
     /// The number of jobs with a known saving; the figures for savings cover only these jobs.
     pub saved_of_jobs: u64,
+    /// The part of `saved_g` due to later starts than asked; absent unless known for all jobs with a known saving. The
+    /// four parts add up to `saved_g`.
+    pub saved_by_start_g: Option<f64>,
+    /// The part of `saved_g` due to suspensions, with the emissions of saving and restarting.
+    pub saved_by_suspension_g: Option<f64>,
+    /// The part of `saved_g` due to lower power limits.
+    pub saved_by_energy_g: Option<f64>,
+    /// The part of `saved_g` due to limits that follow the carbon intensity.
+    pub saved_by_timing_g: Option<f64>,
     /// The SCI (software carbon intensity, ISO/IEC 21031): facility and embodied emissions per functional unit.
     pub sci_g_per_unit: Option<f64>,
     /// The number of functional units in the score; absent if there is no score.
@@ -349,6 +358,24 @@ impl ReportRow {
         }
     }
 
+    /// Returns the parts of the saving and whose saving it is, in one sentence; `None` if no job waited for its start or
+    /// was suspended.
+    pub fn saved_by_waiting(&self, grams: impl Fn(f64) -> String) -> Option<String> {
+        let (start, suspension) = self.saved_by_start_g.zip(self.saved_by_suspension_g)?;
+        let (energy, timing) = self.saved_by_energy_g.zip(self.saved_by_timing_g)?;
+        (start != 0.0 || suspension != 0.0).then(|| {
+            format!(
+                "{} by later starts, {} by suspensions, {} by lower limits, {} by the timing of limits; the saving is that \
+                 of the jobs: on a shared machine other jobs may use the GPUs meanwhile, so that the machine's emissions \
+                 fall by less",
+                grams(start),
+                grams(suspension),
+                grams(energy),
+                grams(timing)
+            )
+        })
+    }
+
     /// Returns the main figures with their labels; the intensity and percentages have `digits` decimal places.
     pub(super) fn figures(
         &self,
@@ -446,6 +473,10 @@ impl ReportRow {
             saved_low_g: row.saved.map(|(saved, _)| saved.low.get()),
             saved_g: row.saved.map(|(saved, _)| saved.mean.get()),
             saved_high_g: row.saved.map(|(saved, _)| saved.high.get()),
+            saved_by_start_g: row.effects.map(|effects| effects.start.get()),
+            saved_by_suspension_g: row.effects.map(|effects| effects.suspension.get()),
+            saved_by_energy_g: row.effects.map(|effects| effects.energy.get()),
+            saved_by_timing_g: row.effects.map(|effects| effects.timing.get()),
             saved_of_jobs: row.saved.map_or(0, |(_, jobs)| jobs),
             sci_g_per_unit: score.map(|s| s.per_unit.get()),
             sci_units: score.map(|s| s.units),

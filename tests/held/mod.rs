@@ -1,5 +1,6 @@
 //! Jobs that offer to be held or suspended: one job each, absent from its GPUs, on a clock and a grid that the test moves.
 
+mod books;
 mod key;
 mod start;
 mod suspend;

@@ -70,9 +70,13 @@ async fn the_start_follows_a_forecast_that_changes() {
     let before = world.view(&id).await.start.expect("held").start_at.expect("chosen");
     assert!(before >= hour(6), "{before}");
     // Now the next hours are the clean ones.
-    world.grid.set(Some(|h| if (0..4).contains(&h) || h < -24 { 200.0 } else { 500.0 }));
+    world.grid.set(Some(|h| match h {
+        ..0 => sunny(h),
+        0..4 => 200.0,
+        _ => 500.0,
+    }));
     let mut wanted = Wanted::Hold;
-    for _ in 0..12 {
+    for _ in 0..60 {
         world.pass(300.0).await;
         wanted = world.lease(&id).await.wanted;
         if wanted == Wanted::Run {
@@ -80,7 +84,7 @@ async fn the_start_follows_a_forecast_that_changes() {
         }
     }
     assert_eq!(wanted, Wanted::Run, "{:#?}", world.view(&id).await);
-    assert!(world.clock.utc() < hour(2));
+    assert!(world.clock.utc() < hour(4));
 }
 
 #[tokio::test]

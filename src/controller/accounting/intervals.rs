@@ -149,6 +149,12 @@ impl Accounting {
         let is_known = |id: &JobId| node.jobs.get(id).is_some_and(|job| job.spec.processes.is_some());
         let gpu = node.gpus.get(id)?;
         let (jobs, unknown_user) = (gpu.counted_holders(), gpu.has_unknown_user());
+        if jobs.is_empty() && gpu.holder_count() == 0 && !unknown_user {
+            // The idle energy of a GPU that is reserved for absent jobs belongs to these jobs.
+            let reserved_for = node.jobs.iter().filter(|job| job.reserves() && job.spec.gpus.contains(id));
+            let jobs = reserved_for.map(|job| job.id.clone()).collect();
+            return Some(AttributionRule::Holders { jobs, unknown_user, used: None });
+        }
         let used = Some(gpu.sharing.so_far(&jobs)).filter(|_| jobs.iter().all(is_known));
         Some(AttributionRule::Holders { jobs, unknown_user, used })
     }

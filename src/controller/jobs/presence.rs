@@ -1,16 +1,16 @@
 //! Presence of a job: held until its start, on its GPUs, or suspended; and the request to the job's starter.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
-use super::choice::Wanted;
+use super::choice::{StartChoice, Wanted};
 use super::job::{Job, Phase};
 use super::reports::ReceivedReports;
 use crate::controller::planning::ReplanReason;
 use crate::store::Absence;
-use wattune_core::domain::{Activity, Objective, StartOffer, StopCosts, SuspendOffer};
+use wattune_core::domain::{Activity, Continuation, Objective, Offers, StartOffer, StopCosts, SuspendOffer};
 use wattune_core::plan::JobActivity;
 use wattune_core::time::Now;
-use wattune_core::units::{Samples, Seconds};
+use wattune_core::units::{Samples, Seconds, Watts};
 
 /// Time after which a job that does not suspend although it is asked counts as unable to: this factor times the
 /// expected checkpoint time, and `PATIENCE` more.
@@ -25,6 +25,18 @@ impl Job {
 
     pub(crate) fn is_held(&self) -> bool {
         self.progress.presence.is_held()
+    }
+
+    /// Returns true if the job's GPUs are reserved for it although it is not on them: their idle energy is the job's.
+    pub(crate) fn reserves(&self) -> bool {
+        let offers = &self.spec.offers;
+        match self.progress.presence.absence {
+            Some(Absence::HeldSince(_)) => offers.start.is_some_and(|start| start.idle_power > Watts::ZERO),
+            Some(Absence::SuspendedSince(_)) => {
+                offers.suspend.as_ref().is_some_and(|suspend| suspend.idle_power > Watts::ZERO)
+            }
+            None => false,
+        }
     }
 
     /// Returns true if wattune may set the limits of the job's GPUs while the job is on them.
@@ -138,6 +150,28 @@ impl Job {
         }
     }
 
+    /// Lets a held job wait for the first forecast until this time, or until its latest start.
+    pub(crate) fn await_forecast(&mut self, until: DateTime<Utc>) {
+        let Some(latest) = self.held_offer().map(|offer| offer.latest) else { return };
+        let reason = format!("Waits for the first forecast, at most until {}.", until.format("%FT%H:%MZ"));
+        self.reason.clone_from(&reason);
+        // The start is chosen before this one comes.
+        let start = latest.min(until + TimeDelta::minutes(1));
+        self.start = Some(StartChoice { start, decide_at: until, latest, saving: None, reason, caveat: None });
+    }
+
+    /// Returns the offers that a job inherits which replaces this one and offers nothing itself, such as a script that
+    /// registers itself although its starter has registered it. It runs already, so that its start is not offered again.
+    pub(crate) fn inherited_offers(&self, may_suspend: bool) -> Offers {
+        let own = &self.spec.offers;
+        if own.is_empty() {
+            return Offers::default();
+        }
+        let continues =
+            Some(Continuation { job: self.id.clone(), asked_at: self.asked_at(), done: self.done_before() });
+        Offers { key: own.key.clone(), start: None, suspend: own.suspend.clone().filter(|_| may_suspend), continues }
+    }
+
     /// Records that the job has begun, for the first time or after a suspension. `is_guest` is true if another job
     /// controls one of its GPUs. Returns false, and changes nothing, if the job is on its GPUs already.
     pub(crate) fn begin(&mut self, is_guest: bool, now: Now) -> bool {
@@ -223,7 +257,9 @@ impl Job {
                 Some((Phase::Held, reason.unwrap_or_else(|| "its start is not chosen yet".into())))
             }
             Absence::SuspendedSince(since) => {
-                Some((Phase::Suspended, format!("suspended since {}: its GPUs are free", since.format("%FT%TZ"))))
+                let until = self.plan.as_ref().and_then(|plan| plan.segments.first()).map(|s| s.reason.to_string());
+                let why = until.map_or_else(String::new, |why| format!(". {why}"));
+                Some((Phase::Suspended, format!("Suspended since {}: its GPUs are free{why}", since.format("%FT%TZ"))))
             }
         }
     }

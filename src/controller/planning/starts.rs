@@ -57,7 +57,12 @@ impl Starts {
             return;
         }
         // Right after the daemon's start the forecast is not fetched yet: that is no reason to start at once.
-        if node.signal.forecast().is_none() && now.utc < node.started_at + FIRST_ANSWER {
+        let until = node.started_at + FIRST_ANSWER;
+        let all_failed = node.signal.state().sources.iter().all(|source| source.consecutive_failures > 0);
+        if node.signal.forecast().is_none() && !all_failed && now.utc < until {
+            for job in node.jobs.iter_mut().filter(|job| job.is_held()) {
+                job.await_forecast(until);
+            }
             return;
         }
         self.chosen = Some((held.clone(), now.utc + RETHOUGHT));

@@ -20,6 +20,7 @@ impl Controller {
             let owned = |gpu| self.gpus.get(gpu).is_some_and(|gpu| gpu.owner.is_some());
             let is_guest = job.spec.control && job.spec.gpus.iter().any(owned);
             let now = self.clock.now();
+            self.split_reserved(id);
             let Some(mut job) = self.jobs.remove(id) else { return Err(self.snapshot().no_such_job(id).await) };
             job.begin(is_guest, now);
             // Stored before the answer, so that the job is on its GPUs after a restart of the daemon, too.
@@ -83,6 +84,7 @@ impl Controller {
 
     /// Removes a job from its GPUs: attributes the energy up to now to it, and stops counting its CPU time.
     pub(super) async fn leave_gpus(&mut self, id: &JobId) {
+        self.split_reserved(id);
         let Some(job) = self.jobs.get(id).filter(|job| !job.is_absent()) else { return };
         let gpus = job.spec.gpus.clone();
         if job.spec.processes.is_some() {
@@ -94,6 +96,14 @@ impl Controller {
             if let Some(gpu) = self.gpus.get_mut(gpu) {
                 gpu.release(id);
             }
+        }
+    }
+
+    /// Attributes the idle energy of the GPUs that are reserved for an absent job up to now, right before that changes.
+    pub(super) fn split_reserved(&mut self, id: &JobId) {
+        let Some(job) = self.jobs.get(id).filter(|job| job.reserves()) else { return };
+        for gpu in job.spec.gpus.clone() {
+            self.accounting.split_interval_of(&mut node!(self), &gpu, false);
         }
     }
 

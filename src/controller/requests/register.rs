@@ -15,8 +15,8 @@ use wattune_core::domain::{
     StartOffer, SuspendOffer, Work,
 };
 use wattune_core::ledger::entry::Entry;
+use wattune_core::ledger::forecast_id::ForecastId;
 use wattune_core::ledger::presence_entries::{START_RULE, StartRequest};
-use wattune_core::ledger::savings_entries::ForecastId;
 use wattune_core::time::later;
 use wattune_core::units::{Samples, Seconds, Watts};
 
@@ -126,6 +126,9 @@ impl Controller {
         }
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let earlier = self.earlier_of(new.offers.key.as_ref(), new.replaces.as_ref()).await?;
+        let replaced = new.replaces.as_ref().and_then(|id| self.jobs.get(id));
+        let replaced = replaced.filter(|job| new.offers == NewOffers::default() && !job.is_absent());
+        let inherited = replaced.map(|job| job.inherited_offers(new.control && new.objective.bounds_time()));
         let spec = JobSpec {
             name: new.name,
             gpus,
@@ -137,7 +140,10 @@ impl Controller {
             priority: new.priority,
             tags: new.tags,
             processes: None,
-            offers: new.offers.at(self.now().utc, earlier.as_ref()),
+            offers: match inherited {
+                Some(inherited) => inherited,
+                None => new.offers.at(self.now().utc, earlier.as_ref()),
+            },
         };
         let mut spec = spec.check()?;
         if spec.objective.price_weight > 0.0 && self.signal.price().is_none() {
@@ -173,7 +179,13 @@ impl Controller {
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
         self.record_request(&job).await;
         match is_held {
-            true => self.jobs.add(job),
+            true => {
+                // From now on, the idle energy of reserved GPUs is the job's.
+                for gpu in job.spec.gpus.iter().filter(|_| job.reserves()) {
+                    self.accounting.split_interval_of(&mut node!(self), gpu, false);
+                }
+                self.jobs.add(job);
+            }
             false => self.admit(job).await,
         }
         // Jobs found by these processes end now.

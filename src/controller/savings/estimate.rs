@@ -9,11 +9,13 @@ use crate::controller::signal::HORIZONS_H;
 use crate::controller::snapshot::Snapshot;
 use crate::store::{StoreError, StoredJob};
 use wattune_core::domain::{CarbonSeries, DeviceKind, GpuId, Intensity, PowerLimit, Slot};
+use wattune_core::ledger::entry::Entry;
 use wattune_core::ledger::pauses::pause_energy;
 use wattune_core::ledger::savings::{
     BatchEffect, ReferencePeriod, SavingBasis, SavingInput, batch_effect, min_constant_power,
 };
 use wattune_core::ledger::savings_entries::{Counterfactual, OrUnknown, ReferenceComparison, Savings};
+use wattune_core::ledger::waits::Waits;
 use wattune_core::ledger::{self, CompletedWork, Emissions, Interval};
 use wattune_core::profile::{Curve, Evidence};
 use wattune_core::units::{Joules, Samples, Seconds, Watts};
@@ -162,7 +164,10 @@ impl Estimate<'_> {
         let Some(span) = span.and_then(|(start, end)| Slot::new(start, end)) else {
             return Ok(Err("it has not reported progress yet".into()));
         };
-        if let Some(inner) = Slot::new(span.start() + EDGE_TOLERANCE, span.end() - EDGE_TOLERANCE) {
+        let waits = self.waits(&span).await?;
+        let present = present_spans(&span, &waits);
+        let inner = |span: &Slot| Slot::new(span.start() + EDGE_TOLERANCE, span.end() - EDGE_TOLERANCE);
+        for inner in present.iter().filter_map(inner) {
             for gpu in &stored.spec.gpus {
                 if self.snapshot.store.was_shared(gpu, &stored.id, &inner).await? {
                     let why = "another job or an unregistered process used its GPUs: the job's part of their energy is only estimated";
@@ -171,30 +176,63 @@ impl Estimate<'_> {
             }
         }
         let gaps = self.snapshot.store.gaps(&span).await?;
-        let hole =
-            gaps.into_iter().filter(|gap| gap.is_hole_of(&stored.spec.gpus, &span)).find_map(|gap| gap.energy.err());
+        let hole = gaps.into_iter().find_map(|gap| {
+            let is_hole = present.iter().any(|span| gap.is_hole_of(&stored.spec.gpus, span));
+            gap.energy.err().filter(|_| is_hole)
+        });
         if let Some(why) = hole {
             return Ok(Err(format!("a part of its GPUs' energy is missing in the ledger: {why}")));
         }
-        let with_larger_forecasts = self.with_error_added();
-        let known = |completed: CompletedWork| -> Result<SavingInput, String> {
-            let with_larger_forecasts =
-                with_larger_forecasts.map(|series| Ok::<_, String>((self.completed_in(&span, &series)?, series)));
+        let series = self.series_since_request(&span, &waits).await?;
+        let with_larger_forecasts = self.with_error_added(&series);
+        let known = |(completed, waits): (CompletedWork, Waits)| -> Result<SavingInput, String> {
+            let larger = |series| Ok::<_, String>((self.completed_in(&span, &series, &waits)?.0, series));
+            let with_larger_forecasts = with_larger_forecasts.map(larger).transpose()?;
             let account = stored.progress.account;
-            Ok(SavingInput {
-                completed,
-                account,
-                series: self.series.clone(),
-                with_larger_forecasts: with_larger_forecasts.transpose()?,
-            })
+            Ok(SavingInput { completed, account, series: series.clone(), with_larger_forecasts, waits })
         };
-        Ok(self.completed_in(&span, self.series).and_then(known))
+        Ok(self.completed_in(&span, &series, &waits).and_then(known))
+    }
+
+    /// Returns the waits of the job that the ledger records, before its start and in suspensions within `span`. They
+    /// have no emissions yet.
+    async fn waits(&self, span: &Slot) -> Result<Waits, StoreError> {
+        if self.stored.spec.offers.is_empty() {
+            return Ok(Waits::default());
+        }
+        let (mut request, mut changes) = (None, Vec::new());
+        for entry in self.snapshot.presence_of(&self.stored.id).await? {
+            match entry {
+                Entry::StartRequest(it) => request = Some(it),
+                Entry::Presence(it) => changes.push(it),
+                _ => {}
+            }
+        }
+        let Some(request) = request else { return Ok(Waits::default()) };
+        let presence = &self.stored.progress.presence;
+        let waits = Waits::of(&request, &changes, self.stored.registered_at, span.end());
+        Ok(Waits { stop_time: presence.checkpoints.total + presence.restarts.total, ..waits })
+    }
+
+    /// Returns the carbon intensities from the request on, if the job waited for its start.
+    async fn series_since_request(&self, span: &Slot, waits: &Waits) -> Result<CarbonSeries, StoreError> {
+        let asked = span.start().checked_sub_signed(waits.before_start.to_delta());
+        let Some(before) = asked.and_then(|asked| Slot::new(asked, span.start())) else {
+            return Ok(self.series.clone());
+        };
+        match self.snapshot.intensities().for_jobs(&before).await {
+            Ok(mut series) => {
+                series.overwrite(self.series);
+                Ok(series)
+            }
+            Err(ControlError::Store(error)) => Err(error),
+            Err(_) => Ok(self.series.clone()),
+        }
     }
 
     /// Returns the carbon intensities, with each one that is not an actual value increased by its standard error;
     /// `None` if all are actual values.
-    fn with_error_added(&self) -> Option<CarbonSeries> {
-        let series = self.series;
+    fn with_error_added(&self, series: &CarbonSeries) -> Option<CarbonSeries> {
         if series.points().iter().all(|(_, i)| i.origin.is_actual()) {
             return None;
         }
@@ -249,24 +287,45 @@ impl Estimate<'_> {
         Ok(Some(batch_effect(&energies, own.energy, intensity, same_sensors)))
     }
 
-    /// Returns the job's work in the span of its reports, with energy and emissions from the job's ledger rows.
-    fn completed_in(&self, span: &Slot, series: &CarbonSeries) -> Result<CompletedWork, String> {
+    /// Returns first the job's work in the span of its reports, with energy and emissions from the job's ledger rows,
+    /// second the waits with the emissions of GPUs that were reserved for the job meanwhile.
+    fn completed_in(
+        &self,
+        span: &Slot,
+        series: &CarbonSeries,
+        waits: &Waits,
+    ) -> Result<(CompletedWork, Waits), String> {
         let account = self.stored.progress.account;
-        let mut rows = ledger::within(self.rows, span);
-        rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
+        let of_gpus = |slots: &[Slot]| {
+            let mut rows: Vec<Interval> = slots.iter().flat_map(|slot| ledger::within(self.rows, slot)).collect();
+            rows.retain(|r| r.device.kind() == DeviceKind::Gpu);
+            rows
+        };
+        let rows = of_gpus(&present_spans(span, waits));
+        let begun = self.stored.progress.presence.begun_at;
+        let held: Vec<Slot> = begun.and_then(|at| Slot::new(self.stored.registered_at, at)).into_iter().collect();
+        let (before, between) = (of_gpus(&held), of_gpus(&waits.suspensions));
+        let (before, between) = (ledger::emissions(&before, series), ledger::emissions(&between, series));
+        let waits = Waits {
+            reserved_before: before.carbon,
+            reserved_suspended: between.carbon,
+            reserved_energy: before.energy + between.energy,
+            ..waits.clone()
+        };
         let spans: BTreeSet<_> = rows.iter().map(|r| (&r.device, r.slot)).collect();
         let covered: Seconds = spans.iter().map(|(_, slot)| slot.duration()).sum();
         let recorded = ledger::emissions(&rows, series);
         // The rows may cover a little less or more than the reported time. If they cover much less, the ledger has a
         // gap.
-        let reported = account.time() * (self.stored.spec.gpus.len() as f64) / covered;
+        let present = account.time() - waits.suspended_within(span);
+        let reported = present * (self.stored.spec.gpus.len() as f64) / covered;
         if !(reported.is_finite() && reported < 1.1) {
             return Err("the ledger does not cover the time between its first report and its last".into());
         }
         if recorded.unknown > Joules::ZERO {
             return Err("the carbon intensity is unknown for a part of the job's time".into());
         }
-        Ok(CompletedWork {
+        let completed = CompletedWork {
             started: span.start(),
             active: account.active,
             stalled: account.stalled,
@@ -274,8 +333,20 @@ impl Estimate<'_> {
             samples: account.samples,
             energy: recorded.energy * reported,
             carbon: recorded.carbon * reported,
-        })
+        };
+        Ok((completed, waits))
     }
+}
+
+/// Returns the parts of a span in which the job was on its GPUs, oldest first.
+fn present_spans(span: &Slot, waits: &Waits) -> Vec<Slot> {
+    let (mut from, mut present) = (span.start(), Vec::new());
+    for suspension in &waits.suspensions {
+        present.extend(Slot::new(from, suspension.start().min(span.end())));
+        from = from.max(suspension.end());
+    }
+    present.extend(Slot::new(from, span.end()));
+    present
 }
 
 /// Returns the relative standard deviation of intensities: the error of any useful forecast is less.

@@ -67,6 +67,18 @@ impl Snapshot<'_> {
         Ok(written.into_iter().chain(self.accounting.queued_entries().cloned()).filter_map(is_one).collect())
     }
 
+    /// Returns the ledger's entries about a job's request and its presence, oldest first, with those that wait to be
+    /// written.
+    pub(super) async fn presence_of(&self, id: &JobId) -> Result<Vec<Entry>, StoreError> {
+        let written = self.store.presence_of(id).await?;
+        let is_one = |entry: &Entry| match entry {
+            Entry::StartRequest(it) => it.job == *id,
+            Entry::Presence(it) => it.job == *id,
+            _ => false,
+        };
+        Ok(written.into_iter().chain(self.accounting.queued_entries().filter(|entry| is_one(entry)).cloned()).collect())
+    }
+
     /// Returns a job's newest outcome, from the ledger or from entries that wait to be written.
     pub(crate) async fn outcome(&self, id: &JobId) -> Result<Option<Outcome>, StoreError> {
         let written = self.store.entries_of("outcome", id).await?;

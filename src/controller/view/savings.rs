@@ -72,6 +72,13 @@ pub struct SavingFigures {
     pub carbon_reduction_g: IntervalView,
     /// Increase of time, in percent of the time at the reference.
     pub time_increase_pct: IntervalView,
+    /// Part of the reduction due to starting later than asked, in percent of the emissions at the reference, which starts
+    /// when asked. Absent for a job that neither waited for its start nor was suspended. The four effects add up to the
+    /// reduction.
+    pub start_effect_pct: Option<IntervalView>,
+    /// Part of the reduction due to suspensions, with the emissions of saving and restarting, in percent of the emissions
+    /// at the reference. Absent for a job that neither waited for its start nor was suspended.
+    pub suspension_effect_pct: Option<IntervalView>,
     /// Part of the reduction that the best constant mix of limits (each for a fixed part of the time) would have had in
     /// the same time, in percent of the emissions at the reference. Absent if a limit of the mix was not measured, or
     /// if the reference changed during the job.
@@ -149,6 +156,8 @@ impl From<OrUnknown<ReferenceComparison>> for SavingView {
             carbon_reduction_pct: saving.carbon_reduction_pct.into(),
             carbon_reduction_g: saving.carbon_reduction_g.into(),
             time_increase_pct: saving.time_increase_pct.into(),
+            start_effect_pct: saving.start_effect_pct.map(Into::into),
+            suspension_effect_pct: saving.suspension_effect_pct.map(Into::into),
             energy_effect_pct: saving.energy_effect_pct.map(Into::into),
             timing_effect_pct: saving.timing_effect_pct.map(Into::into),
             provisional: saving.provisional,

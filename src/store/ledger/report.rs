@@ -27,10 +27,11 @@ use wattune_core::ledger::report::span::{add_open, first_of, searched_from};
 use wattune_core::ledger::report::span::{by_boundary, edges, in_force, whole_days};
 use wattune_core::ledger::report::{
     self, BoundaryPeriod, DeviceBalance, Gap, JobFacts, LedgerData, NewestOutcome, Owner, Report, ReportRequest, Saved,
-    Sum, Unsettled, build,
+    SavedEffects, Sum, Unsettled, build,
 };
 use wattune_core::ledger::sources::{NO_SOURCE, is_synthetic, keys_of, kinds_of};
 use wattune_core::ledger::{Interval, Share};
+use wattune_core::units::GramsCo2e;
 
 impl Store {
     /// Returns a report of a span of whole UTC hours.
@@ -187,16 +188,40 @@ struct OutcomePart {
     saved: Option<SavedPart>,
 }
 
+/// Saving of an outcome, as far as reports use it; all figures are absent if the saving is unknown.
 #[derive(Deserialize)]
 struct SavedPart {
+    carbon_reduction_g: Option<Interval95>,
+    carbon_at_reference_g: Option<f64>,
+    start_effect_pct: Option<Interval95>,
+    suspension_effect_pct: Option<Interval95>,
+    energy_effect_pct: Option<Interval95>,
+    timing_effect_pct: Option<Interval95>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct Interval95 {
     low: Option<f64>,
     mean: Option<f64>,
     high: Option<f64>,
 }
 
 impl SavedPart {
-    fn grams(self) -> Option<Saved> {
-        Some(ConfidenceInterval { low: self.low?, mean: self.mean?, high: self.high? }.into())
+    fn grams(&self) -> Option<Saved> {
+        let Interval95 { low, mean, high } = self.carbon_reduction_g?;
+        Some(ConfidenceInterval { low: low?, mean: mean?, high: high? }.into())
+    }
+
+    /// Returns the effects in grams; `None` unless the energy effect and the timing effect are known.
+    fn effects(&self) -> Option<SavedEffects> {
+        let whole = self.carbon_at_reference_g?;
+        let grams = |effect: Option<Interval95>| Some(GramsCo2e::new(effect?.mean? / 100.0 * whole));
+        Some(SavedEffects {
+            start: grams(self.start_effect_pct).unwrap_or_default(),
+            suspension: grams(self.suspension_effect_pct).unwrap_or_default(),
+            energy: grams(self.energy_effect_pct)?,
+            timing: grams(self.timing_effect_pct)?,
+        })
     }
 }
 
@@ -212,7 +237,7 @@ struct SpecPart {
 const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
     || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"outcome\":' \
     || COALESCE((SELECT '{\"entry\":' || seq || ',\"saved\":' \
-    || COALESCE(json_extract(line, '$.against_original.saving.carbon_reduction_g'), 'null') || '}' FROM ledger \
+    || COALESCE(json_extract(line, '$.against_original.saving'), 'null') || '}' FROM ledger \
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
     AND kind = 'outcome' ORDER BY seq DESC LIMIT 1), 'null') || '}') FROM jobs WHERE ";
 
@@ -269,10 +294,12 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
     let lines: Vec<JobLine> = rows::from_json("job", &format!("[{}]", text.unwrap_or_default()))?;
     let facts = |line: JobLine| {
         let registered_at = rows::moment(line.from)?;
+        let effects = line.outcome.as_ref().and_then(|outcome| outcome.saved.as_ref()?.effects());
         let outcome = line.outcome.map(|OutcomePart { entry, saved }| {
-            NewestOutcome { entry, saved: saved.and_then(SavedPart::grams) }
+            NewestOutcome { entry, saved: saved.as_ref().and_then(SavedPart::grams) }
                 .saved(corrected.get(line.id.as_str()).copied())
         });
+        let saved = outcome.flatten();
         Ok(JobFacts {
             id: line.id,
             name: line.spec.name,
@@ -281,7 +308,8 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
             samples: line.progress.samples_since(registered_at),
             registered_at,
             ended_at: line.until.map(rows::moment).transpose()?,
-            saved: outcome.flatten(),
+            effects: effects.filter(|_| saved.is_some()),
+            saved,
         })
     };
     lines.into_iter().map(facts).collect()

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use serde::Serialize;
 
-use super::emissions::mean_intensity;
+use super::waits::{Waits, earlier, mean_over};
 use crate::domain::{CarbonSeries, Slot};
 use crate::units::{GramsCo2e, Joules, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -45,6 +45,12 @@ pub struct Comparison {
     pub carbon_reduction_pct: f64,
     /// Increase of time, in percent of the time at the maximum usable limit.
     pub time_increase_pct: f64,
+    /// Part of the reduction due to starting later than asked.
+    #[serde(skip)]
+    pub start_effect_pct: f64,
+    /// Part of the reduction due to suspensions, with the emissions of saving and restarting.
+    #[serde(skip)]
+    pub suspension_effect_pct: f64,
     /// Part of the reduction that the best constant mix of power limits with the same training time would have had.
     pub energy_effect_pct: f64,
     /// Rest of the reduction: the effect of following the carbon intensity over time.
@@ -64,6 +70,22 @@ pub fn compare(
     static_power: impl Fn(SamplesPerSecond) -> Option<Watts>,
     series: &CarbonSeries,
 ) -> Option<Comparison> {
+    compare_with_waits(completed, &Waits::default(), reference, static_power, series)
+}
+
+/// Compares `completed`, like [`compare`], with the same work that started when it was asked for, was never suspended
+/// and ran at the reference. The reduction is the sum of four effects, each the difference between two cases of which
+/// the second differs from the first in one way: the job's start instead of the asked one (start effect), the job's
+/// suspensions with the time that they cost (suspension effect), the best constant mix of limits (energy effect), and
+/// the job itself (timing effect). Emissions of GPUs that were reserved for the job while it was not on them count
+/// against the start effect and the suspension effect.
+pub(super) fn compare_with_waits(
+    completed: &CompletedWork,
+    waits: &Waits,
+    reference: (SamplesPerSecond, Watts),
+    static_power: impl Fn(SamplesPerSecond) -> Option<Watts>,
+    series: &CarbonSeries,
+) -> Option<Comparison> {
     let (throughput, power) = reference;
     if completed.samples <= Samples::ZERO || completed.active <= Seconds::ZERO || throughput <= SamplesPerSecond::ZERO {
         return None;
@@ -71,24 +93,37 @@ pub fn compare(
     let training = completed.samples / throughput;
     let (time, time_at_reference) = (completed.active + completed.stalled, training + completed.stalled);
     let energy_at_reference = power * training + completed.stalled_energy;
-    let mean = |span: Seconds| {
-        let end = completed.started.checked_add_signed(span.to_delta())?;
-        mean_intensity(series, &Slot::new(completed.started, end)?)
-    };
-    let carbon_at_reference = energy_at_reference * mean(time_at_reference)?;
-    let constant = static_power(completed.samples / completed.active)? * completed.active + completed.stalled_energy;
-    let constant = constant * mean(time)?;
+    let end = completed.started.checked_add_signed(time.to_delta())?;
+    let suspended = waits.suspended_within(&Slot::new(completed.started, end)?);
+    let mean = |time| waits.mean_while_present(series, completed.started, time);
+    // The reference starts when asked, after the work of the earlier jobs with the same key.
+    let asked = earlier(completed.started, waits.before_start)?;
+    let asked = asked.checked_add_signed((waits.done_before / throughput).to_delta())?;
+    let carbon_at_reference = energy_at_reference * mean_over(series, asked, time_at_reference)?;
+    let started = energy_at_reference * mean_over(series, completed.started, time_at_reference)?;
+    let with_stops = energy_at_reference + power * waits.stop_time;
+    let stopped = with_stops * mean(time_at_reference + waits.stop_time)?;
+    let present = (completed.active - suspended).max(Seconds::ZERO);
+    let trained = present - waits.stop_time;
+    if trained <= Seconds::ZERO {
+        return None;
+    }
+    let constant = static_power(completed.samples / trained)? * present + completed.stalled_energy;
+    let constant = constant * mean(present + completed.stalled)?;
     if carbon_at_reference <= GramsCo2e::ZERO {
         return None;
     }
     let percent = |grams: GramsCo2e| 100.0 * (grams / carbon_at_reference);
+    let reserved = waits.reserved_before + waits.reserved_suspended;
     Some(Comparison {
         time_at_reference,
         energy_at_reference,
         carbon_at_reference,
-        carbon_reduction_pct: percent(carbon_at_reference - completed.carbon),
+        carbon_reduction_pct: percent(carbon_at_reference - completed.carbon - reserved),
         time_increase_pct: 100.0 * (time / time_at_reference - 1.0),
-        energy_effect_pct: percent(carbon_at_reference - constant),
+        start_effect_pct: percent(carbon_at_reference - started - waits.reserved_before),
+        suspension_effect_pct: percent(started - stopped - waits.reserved_suspended),
+        energy_effect_pct: percent(stopped - constant),
         timing_effect_pct: percent(constant - completed.carbon),
     })
 }

@@ -11,6 +11,7 @@ pub mod derived;
 pub mod due;
 mod emissions;
 pub mod entry;
+pub mod forecast_id;
 pub mod hour;
 pub mod intensities;
 mod interval;
@@ -25,6 +26,7 @@ mod settings;
 pub mod settlement;
 pub mod sources;
 pub mod verify;
+pub mod waits;
 mod wrapping_counter;
 
 pub use attribution::{AttributionRule, CpuTime, GpuUsage};

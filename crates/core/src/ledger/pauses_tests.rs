@@ -8,6 +8,7 @@ use super::*;
 use crate::domain::{CarbonSeries, Intensity, Origin, PowerLimit, Slot, TimeSeries};
 use crate::ledger::CompletedWork;
 use crate::ledger::savings::{ReferencePeriod, Saving, SavingBasis, SavingInput, saving};
+use crate::ledger::waits::Waits;
 use crate::profile::steps::{GroupRange, Setting};
 use crate::profile::{GpuSnapshot, Profiler, Record, Report, Settings, StallDetector};
 use crate::time::Monotonic;
@@ -208,7 +209,16 @@ fn run(case: Case) -> (Result<Saving, String>, f64, f64) {
             same_sensors: true,
             at_ceiling: true,
         };
-        saving(&SavingInput { completed, account, series: grid(job.now * 2.0), with_larger_forecasts: None }, &basis)
+        saving(
+            &SavingInput {
+                completed,
+                account,
+                series: grid(job.now * 2.0),
+                with_larger_forecasts: None,
+                waits: Waits::default(),
+            },
+            &basis,
+        )
     });
     let reference = CURVE[0].2 * job.at_reference + job.paused_energy;
     let reduction = 100.0 * (1.0 - job.energy / reference);

@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::savings_entries::ForecastId;
+use super::forecast_id::ForecastId;
 use crate::domain::JobId;
 use crate::units::{Samples, Seconds, Watts};
 

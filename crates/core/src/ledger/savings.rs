@@ -11,8 +11,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::confidence::{ConfidenceInterval, Errors, LEAST_FREEDOM, student};
-use super::counterfactual::{Comparison, CompletedWork, compare};
+use super::counterfactual::{Comparison, CompletedWork, compare_with_waits};
 use super::pauses::pause_energy;
+use super::waits::Waits;
 use crate::domain::{CarbonSeries, SENSOR_GAIN};
 use crate::profile::{Evidence, ProgressAccount};
 use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, SamplesPerSecond, Seconds, Watts};
@@ -38,6 +39,8 @@ pub struct SavingInput {
     /// Value of `completed` (first) and `series` (second) if all forecasts were larger by their standard error; absent
     /// if `series` contains no forecasts.
     pub with_larger_forecasts: Option<(CompletedWork, CarbonSeries)>,
+    /// Waits of the job before its start and in suspensions.
+    pub waits: Waits,
 }
 
 /// Measurements and assumptions that a saving is computed from.
@@ -76,7 +79,7 @@ pub struct ReferencePeriod {
 }
 
 /// Comparison of a job with its reference (the same work at another power limit), in percent of the reference. The
-/// energy effect and the timing effect add up to the reduction of emissions.
+/// effects (start, suspension, energy and timing) add up to the reduction of emissions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
     /// Time that the job would have taken at the reference, including the job's own pauses.
@@ -91,6 +94,14 @@ pub struct Saving {
     pub carbon_reduction_g: ConfidenceInterval,
     /// Increase of time, in percent of the time at the reference.
     pub time_increase_pct: ConfidenceInterval,
+    /// Part of the reduction, in percent of the emissions at the reference, due to starting later than asked; absent for
+    /// a job that offered neither a later start nor suspensions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_effect_pct: Option<ConfidenceInterval>,
+    /// Part of the reduction, in percent of the emissions at the reference, due to suspensions, with the emissions of
+    /// saving and restarting; absent for a job that offered neither a later start nor suspensions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension_effect_pct: Option<ConfidenceInterval>,
     /// Part of the reduction, in percent of the emissions at the reference, that the best constant mix of limits with
     /// the same time would have had; absent if unknown.
     pub energy_effect_pct: Option<ConfidenceInterval>,
@@ -120,7 +131,7 @@ pub struct BatchEffect {
 /// # Errors
 /// Returns the reason if measurements, carbon intensities or pauses are too uncertain for a comparison.
 pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String> {
-    let SavingInput { completed, account, series, with_larger_forecasts } = known;
+    let SavingInput { completed, account, series, with_larger_forecasts, waits } = known;
     let referred: Vec<&Evidence> = basis.epochs.iter().filter_map(|e| basis.points.get(e.point)).collect();
     if referred.is_empty() {
         return Err("the job was not measured at the reference's power limit".into());
@@ -136,7 +147,7 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     let completed = &with_pauses(completed);
     let training_split = TrainingSplit::of(account, basis);
     let compared = |completed: &CompletedWork, points: &[Evidence], series: &CarbonSeries| {
-        basis.compared(completed, &training_split, points, None, series)
+        basis.compared(completed, waits, &training_split, points, None, series)
     };
     let found = compared(completed, &basis.points, series).ok_or(
         "the carbon intensity is unknown for part of the time, or zero throughout: emissions cannot be compared",
@@ -201,13 +212,14 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
     // the energy effect.
     let more = basis
         .mix_at_least
-        .and_then(|least| basis.compared(completed, &training_split, &basis.points, Some(least), series));
+        .and_then(|least| basis.compared(completed, waits, &training_split, &basis.points, Some(least), series));
     let more = more.map_or(0.0, |more| (more.energy_effect_pct - found.energy_effect_pct).max(0.0));
     let split = |i: usize, (low, high): (f64, f64)| {
         let (mean, half) = (figures[i], half(i));
         let known = !basis.mix.is_empty() && basis.mix_is_known();
         known.then(|| ConfidenceInterval { low: mean - half.hypot(low), mean, high: mean + half.hypot(high) })
     };
+    let has_waits = *waits != Waits::default();
     Ok(Saving {
         time_at_reference_s: found.time_at_reference,
         energy_at_reference_j: found.energy_at_reference,
@@ -215,6 +227,8 @@ pub fn saving(known: &SavingInput, basis: &SavingBasis) -> Result<Saving, String
         carbon_reduction_pct: sure(0),
         carbon_reduction_g: sure(1).with_gain(SENSOR_GAIN),
         time_increase_pct: sure(2),
+        start_effect_pct: has_waits.then(|| sure(5)),
+        suspension_effect_pct: has_waits.then(|| sure(6)),
         energy_effect_pct: split(3, (0.0, more)),
         timing_effect_pct: split(4, (more, 0.0)),
         provisional,
@@ -248,13 +262,21 @@ fn ambiguous_time_effect(
     Ok(off)
 }
 
-const FIGURES: usize = 5;
+const FIGURES: usize = 7;
 
 /// Returns the figures that have a confidence interval: reduction of emissions in percent and in grams, time increase,
-/// energy effect and timing effect, the last three in percent.
+/// energy effect, timing effect, start effect and suspension effect, the last five in percent.
 fn figures(found: &Comparison) -> [f64; FIGURES] {
     let grams = found.carbon_at_reference * (found.carbon_reduction_pct / 100.0);
-    [found.carbon_reduction_pct, grams.get(), found.time_increase_pct, found.energy_effect_pct, found.timing_effect_pct]
+    [
+        found.carbon_reduction_pct,
+        grams.get(),
+        found.time_increase_pct,
+        found.energy_effect_pct,
+        found.timing_effect_pct,
+        found.start_effect_pct,
+        found.suspension_effect_pct,
+    ]
 }
 
 fn difference(moved: &Comparison, found: &Comparison) -> [f64; FIGURES] {
@@ -291,6 +313,7 @@ impl SavingBasis {
     fn compared(
         &self,
         completed: &CompletedWork,
+        waits: &Waits,
         training_split: &TrainingSplit,
         points: &[Evidence],
         mix_draws: Option<Watts>,
@@ -315,7 +338,7 @@ impl SavingBasis {
         let mix: Option<Vec<&Evidence>> = self.mix.iter().map(|place| points.get(*place)).collect();
         let mix = mix?;
         let constant = |rate| mix_draws.or_else(|| constant_power(&mix, rate)).unwrap_or(reference.1);
-        compare(completed, reference, |rate| Some(constant(rate)), series)
+        compare_with_waits(completed, waits, reference, |rate| Some(constant(rate)), series)
     }
 
     fn mix_is_known(&self) -> bool {

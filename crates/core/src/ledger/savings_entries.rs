@@ -5,8 +5,9 @@
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
+use super::forecast_id::ForecastId;
 use super::savings::{BatchEffect, Saving, SavingBasis, SavingInput, saving};
-use crate::domain::{JobId, PowerLimit, Zone};
+use crate::domain::{JobId, PowerLimit};
 use crate::profile::Evidence;
 use crate::units::{GramsCo2e, Joules, Samples, Seconds};
 
@@ -76,17 +77,6 @@ pub struct Counterfactual {
     /// Carbon-intensity forecast that the plan used; absent without a forecast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forecast: Option<ForecastId>,
-}
-
-/// Identity of a carbon-intensity forecast: source, zone and time of publication.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ForecastId {
-    /// Name of the source that published the forecast.
-    pub source: String,
-    /// Grid zone that the forecast refers to.
-    pub zone: Zone,
-    /// Time at which the source published the forecast.
-    pub issued_at: DateTime<Utc>,
 }
 
 /// A reference that a job is compared with: the same work at one power limit, as known when the entry was recorded.

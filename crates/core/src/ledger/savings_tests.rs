@@ -47,7 +47,13 @@ fn done(hours: f64, rate: f64, power: f64, intensity: f64) -> CompletedWork {
 }
 
 fn known(done: &CompletedWork) -> SavingInput {
-    SavingInput { completed: *done, account: ProgressAccount::default(), series: grid(), with_larger_forecasts: None }
+    SavingInput {
+        completed: *done,
+        account: ProgressAccount::default(),
+        series: grid(),
+        with_larger_forecasts: None,
+        waits: Waits::default(),
+    }
 }
 
 fn against(point: Evidence, mix: Vec<Evidence>) -> SavingBasis {

@@ -18,6 +18,7 @@ use wattune_core::domain::{
     CarbonSeries, ClockLimit, DeviceId, DeviceKind, GpuId, JobId, Objective, Pausing, Profile, SetPoint, Work,
 };
 use wattune_core::ledger::pauses::pause_energy;
+use wattune_core::ledger::waits::Waits;
 use wattune_core::ledger::{self, CompletedWork};
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::time::Now;
@@ -205,7 +206,9 @@ impl Snapshot<'_> {
         let known = estimate.completed_work().await?;
         let known_pauses = known.as_ref().ok().filter(|known| {
             // `against_max` has no confidence intervals, so it is given only if the energy of pauses is almost exact.
-            pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.completed.energy * NEGLIGIBLE)
+            // It has no effects of waits either.
+            known.waits == Waits::default()
+                && pause_energy(&known.account, None).is_ok_and(|it| it.half <= known.completed.energy * NEGLIGIBLE)
         });
         let against_max = known_pauses.and_then(|known| against_ceiling(&known.completed, job.profile(), &series));
         let savings = estimate.savings(known).await?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Datelike, TimeDelta, Utc};
 
 use super::holding_time::{HoldingTime, holding_times};
-use super::job::{JobFacts, Saved};
+use super::job::{JobFacts, Saved, SavedEffects};
 use super::ledger_data::{LedgerData, Owner, Sum};
 use super::request::{Grouping, ReportRequest};
 use super::row::{Row, RowKey, Split};
@@ -74,6 +74,8 @@ struct Draft {
     jobs: u64,
     ended: u64,
     saved: Option<(Saved, u64)>,
+    /// First: effects of the savings. Second: number of jobs whose effects are included.
+    effects: (SavedEffects, u64),
     score_terms: ScoreTerms,
 }
 
@@ -234,6 +236,7 @@ impl<'a> ReportBuilder<'a> {
                 jobs: draft.jobs,
                 ended: draft.ended,
                 saved: draft.saved,
+                effects: draft.saved.filter(|(_, jobs)| *jobs == draft.effects.1).map(|_| draft.effects.0),
                 score: work,
             }
         };
@@ -284,6 +287,9 @@ impl Draft {
                 Some((before, jobs)) => (before + saved, jobs + 1),
                 None => (saved, 1),
             });
+            if let Some(effects) = job.effects {
+                self.effects = (self.effects.0 + effects, self.effects.1 + 1);
+            }
         }
     }
 }

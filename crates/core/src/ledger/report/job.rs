@@ -28,6 +28,34 @@ pub struct JobFacts {
     pub ended_at: Option<DateTime<Utc>>,
     /// Emissions that the job saved, according to the newest ledger entry about its savings; absent if unknown.
     pub saved: Option<Saved>,
+    /// Effects whose sum is the saving; absent if unknown.
+    pub effects: Option<SavedEffects>,
+}
+
+/// Effects whose sum is the saving of jobs, in grams; negative where an effect added emissions.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SavedEffects {
+    /// Effect of starting later than asked.
+    pub start: GramsCo2e,
+    /// Effect of suspensions, with the emissions of saving and restarting.
+    pub suspension: GramsCo2e,
+    /// Effect of lower power limits.
+    pub energy: GramsCo2e,
+    /// Effect of following the carbon intensity with the limits.
+    pub timing: GramsCo2e,
+}
+
+impl std::ops::Add for SavedEffects {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            start: self.start + more.start,
+            suspension: self.suspension + more.suspension,
+            energy: self.energy + more.energy,
+            timing: self.timing + more.timing,
+        }
+    }
 }
 
 impl JobFacts {

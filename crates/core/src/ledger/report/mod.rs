@@ -25,7 +25,7 @@ pub use super::block::DeviceBalance;
 pub use build::{Report, build};
 pub use days::{DaySums, DayTotal};
 pub use gaps::{Restatements, carbon_after, gaps, is_restated};
-pub use job::{JobFacts, NewestOutcome, Saved};
+pub use job::{JobFacts, NewestOutcome, Saved, SavedEffects};
 pub use ledger_data::{BoundaryPeriod, Correction, Gap, LedgerData, Owner, Restatement, Sum, Version};
 pub use request::{FunctionalUnit, Grouping, InvalidGrouping, MIN_SAMPLES_PER_EPOCH, ReportRequest};
 pub use row::{Row, RowKey, Split};

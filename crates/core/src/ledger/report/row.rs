@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::job::Saved;
+use super::job::{Saved, SavedEffects};
 use super::ledger_data::Owner;
 use super::score::Score;
 use crate::domain::{DeviceId, DeviceKind, JobId, JobName};
@@ -102,6 +102,8 @@ pub struct Row {
     /// First: emissions saved by the row's jobs. Second: number of jobs whose saving is known and included. A saving
     /// counts in the report whose span contains the end of the job; absent if no saving is known.
     pub saved: Option<(Saved, u64)>,
+    /// Effects whose sum is the mean of `saved`; absent unless known for all jobs of `saved`.
+    pub effects: Option<SavedEffects>,
     /// SCI score, or the reason why there is none.
     pub score: Result<Score, String>,
 }

@@ -44,6 +44,7 @@ fn job(number: usize) -> JobFacts {
         registered_at: at(number as i64),
         ended_at: Some(at(number as i64 + 2)),
         saved: None,
+        effects: None,
     }
 }
 
