@@ -162,7 +162,12 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let address = server.tcp_address();
     let mut world = World::build(scenario, &state.0, requests).await?;
     let recurring = Recurring::new(world.controller().store(), Arc::new(SystemClock::start()));
-    let serving = tokio::spawn(server.serve(recurring, cancel.clone()));
+    let serving = tokio::spawn(server.serve(
+        recurring,
+        world.controller().devices(),
+        http::ZeusSettings::default(),
+        cancel.clone(),
+    ));
     ready.set(true);
     let mut screen = Screen::new();
     screen.say(&format!(

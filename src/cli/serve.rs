@@ -146,7 +146,8 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     }
     let (stop_serving, stop_control) = (CancellationToken::new(), CancellationToken::new());
     let recurring = Recurring::new(controller.store(), clock.clone()).with(settings.recurring.clone());
-    let mut serving = tokio::spawn(server.serve(recurring, stop_serving.clone()));
+    let devices = controller.devices();
+    let mut serving = tokio::spawn(server.serve(recurring, devices, settings.zeus, stop_serving.clone()));
     let mut controlling = tokio::spawn(supervise(controller, requests, stop_control.clone()));
     ready.set(true);
     // Each task runs until it is stopped; if one ends earlier, the daemon ends.

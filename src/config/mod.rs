@@ -88,6 +88,8 @@ pub struct Settings {
     pub recurring: recurring::Settings,
     /// Settings of the HTTP API.
     pub http: http::Settings,
+    /// Settings of Zeus's protocol, for clients that are written for Zeus's daemon.
+    pub zeus: http::ZeusSettings,
     /// Settings of the log.
     pub log: telemetry::Settings,
 }
@@ -165,6 +167,7 @@ impl Settings {
         self.price.check().map_err(within("price.")).map_err(in_section("price"))?;
         self.recurring.check().map_err(in_section("recurring"))?;
         self.http.check().map_err(in_section("http"))?;
+        self.zeus.check().map_err(in_section("zeus"))?;
         self.log.check().map_err(in_section("log"))?;
         if !(1..=64).contains(&self.gpus.simulated.boards) {
             let message = format!("boards = {} must be within 1 to 64", self.gpus.simulated.boards);

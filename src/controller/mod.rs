@@ -25,6 +25,7 @@ macro_rules! node {
 mod accounting;
 mod cap;
 mod datetime_serde;
+mod devices;
 mod error;
 mod gpus;
 mod handle;
@@ -48,12 +49,15 @@ use tokio::sync::watch;
 
 pub use accounting::{BudgetSettings, LedgerTerms, Period};
 pub use cap::{Announced, CapSettings, EventView, NewEvent, OnExit, ScheduleEntry, event_view};
+pub use devices::Devices;
 pub use error::{ControlError, StartError};
-pub use gpus::{Arrivals, GpuRef};
+pub use gpus::{Arrivals, GpuRef, OverrideEnd};
 pub use handle::{Busy, Handle, Requests};
 pub use jobs::{BeginReason, Phase, ProgressReport, Wanted};
 pub use planning::ReplanReason;
-pub use requests::{Caller, NewJob, NewOffers, NewStart, StartBound, StartBy, WhenRequest};
+pub use requests::{
+    Caller, Claim, ClientWrite, NewJob, NewOffers, NewStart, Setting, StartBound, StartBy, WhenRequest, WriteRefused,
+};
 pub use run::{Ended, run, supervise};
 pub use settings::{Locking, Settings};
 pub use signal::{PriceSignal, SharedRanks, scores};
@@ -135,6 +139,11 @@ impl Controller {
     /// Returns a handle to the store, for tasks outside the control loop.
     pub fn store(&self) -> Store {
         self.store.clone()
+    }
+
+    /// Returns access to the devices' readings, for tasks outside the control loop.
+    pub fn devices(&self) -> Devices {
+        Devices { gpus: self.gpus.handles(), cpu: self.accounting.cpu_handle(), clock: self.clock.clone() }
     }
 
     /// Accepts, from now on, GPUs that become usable after the daemon's start.

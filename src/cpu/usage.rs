@@ -54,6 +54,13 @@ pub(super) fn process(proc: &Path, pid: u32) -> Option<Stat> {
     parse_process(&std::fs::read_to_string(proc.join(format!("{pid}/stat"))).ok()?)
 }
 
+/// Returns whether a process runs; one that has ended and only waits for its parent does not.
+pub(super) fn is_running(proc: &Path, process: Process) -> bool {
+    let Ok(text) = std::fs::read_to_string(proc.join(format!("{}/stat", process.pid))) else { return false };
+    let has_ended = text.rfind(')').is_some_and(|at| text[at + 1..].trim_start().starts_with(['Z', 'X']));
+    !has_ended && parse_process(&text).is_some_and(|stat| stat.start == process.start)
+}
+
 /// Parses fields 4, 14 to 17 and 22 (`proc_pid_stat(5)`). The process name, field 2, may contain blanks and brackets,
 /// so the last closing bracket ends it.
 fn parse_process(text: &str) -> Option<Stat> {

@@ -140,6 +140,17 @@ impl CpuHandle {
         observed
     }
 
+    /// Returns a state that is at most `age` old, after a new reading if needed. Blocks the calling thread: not for
+    /// async tasks.
+    pub fn sample_within(&self, age: Seconds) -> Arc<Observation> {
+        let mut worker = lock(&self.worker);
+        let now = self.clock.monotonic();
+        let known = worker.observation.at.is_some_and(|at| now.since(at.monotonic) <= age);
+        let observed = if known { Arc::new(worker.observation.clone()) } else { worker.sample(&*self.clock) };
+        *lock(&self.observed) = observed.clone();
+        observed
+    }
+
     /// Returns the processes or the control group that a job named, after a check that they exist. Blocks: not for
     /// async tasks.
     pub fn resolve(&self, claim: &ProcessSelector) -> Result<Processes, InvalidJob> {

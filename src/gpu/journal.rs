@@ -36,9 +36,10 @@ use wattune_core::units::Millijoules;
 pub const FILE_NAME: &str = "found-limits.json";
 
 /// Format versions of the file: 1 without clock locks, which older versions of wattune, without clock support, can read
-/// too; 2 with clock locks.
+/// too; 2 with clock locks; 3 with locks of the memory's clocks.
 const VERSION: u32 = 1;
 const WITH_CLOCKS: u32 = 2;
+const WITH_MEMORY_CLOCKS: u32 = 3;
 
 /// The maximum size of the journal file in bytes; entries of thousands of GPUs take less.
 const MAX_LEN: u64 = 16 << 20;
@@ -103,7 +104,7 @@ impl Journal {
             Ok(bytes) => {
                 let document: Document = serde_json::from_slice(&bytes)
                     .map_err(|source| JournalError::Damaged { path: path.clone(), source })?;
-                if ![VERSION, WITH_CLOCKS].contains(&document.version) {
+                if ![VERSION, WITH_CLOCKS, WITH_MEMORY_CLOCKS].contains(&document.version) {
                     return Err(JournalError::Newer { path, version: document.version });
                 }
                 document.contents
@@ -261,6 +262,7 @@ impl Journal {
             original_persistence: None,
             written: Vec::new(),
             locked: None,
+            memory_locked: None,
             observed_at: now,
             boot_id: self.boot_id.clone(),
             counter: None,
@@ -272,7 +274,33 @@ impl Journal {
         self.change(|contents| {
             let Some(entry) = contents.entries.get_mut(gpu).filter(|e| e.locked.is_some()) else { return };
             entry.locked = None;
-            if entry.written.is_empty() && entry.original_persistence.is_none() {
+            if entry.is_done() {
+                contents.entries.remove(gpu);
+            }
+        })
+    }
+
+    /// Records that the memory's clocks of a GPU whose power limit is `limit` are about to be locked for a client, and
+    /// syncs to disk.
+    pub fn record_memory_lock(
+        &mut self,
+        gpu: &GpuId,
+        clock: ClockLimit,
+        limit: PowerLimit,
+        now: DateTime<Utc>,
+    ) -> Result<(), JournalError> {
+        let mut entry = self.entry_or_new(gpu, limit, now);
+        entry.move_to_boot(&self.boot_id);
+        entry.memory_locked = Some(clock);
+        self.put(gpu, entry)
+    }
+
+    /// Removes the recorded lock of the memory's clocks of a GPU whose memory's clocks are now free.
+    pub fn forget_memory_lock(&mut self, gpu: &GpuId) -> Result<(), JournalError> {
+        self.change(|contents| {
+            let Some(entry) = contents.entries.get_mut(gpu).filter(|e| e.memory_locked.is_some()) else { return };
+            entry.memory_locked = None;
+            if entry.is_done() {
                 contents.entries.remove(gpu);
             }
         })
@@ -361,7 +389,12 @@ impl Journal {
         if contents == self.contents {
             return Ok(());
         }
-        let version = if contents.entries.values().any(|e| e.locked.is_some()) { WITH_CLOCKS } else { VERSION };
+        let any = |has: fn(&Entry) -> bool| contents.entries.values().any(has);
+        let version = match (any(|e| e.memory_locked.is_some()), any(|e| e.locked.is_some())) {
+            (true, _) => WITH_MEMORY_CLOCKS,
+            (false, true) => WITH_CLOCKS,
+            (false, false) => VERSION,
+        };
         let document = Document { version, contents };
         let write = || -> io::Result<()> {
             let next = self.path.with_extension("json.new");

@@ -10,6 +10,7 @@ fn entry() -> Entry {
         original_persistence: None,
         written: vec![w(225), w(200)],
         locked: None,
+        memory_locked: None,
         observed_at: DateTime::UNIX_EPOCH,
         boot_id: "boot-1".into(),
         counter: Some(Millijoules::new(1_000)),

@@ -219,6 +219,21 @@ pub trait GpuDevice: Send {
     /// Removes any lock of the clocks, whoever set it. Needs root.
     fn reset_clocks(&mut self) -> Result<(), GpuError>;
 
+    /// Locks the multiprocessors' clocks to a range in MHz, as a client requested it. Needs root.
+    fn lock_clock_range(&mut self, _min_mhz: u32, _max_mhz: u32) -> Result<(), GpuError> {
+        Err(GpuError::NotSupported { call: "nvmlDeviceSetGpuLockedClocks" })
+    }
+
+    /// Locks the memory's clocks to a range in MHz. Needs root. No driver reports an existing lock.
+    fn lock_memory_clocks(&mut self, _min_mhz: u32, _max_mhz: u32) -> Result<(), GpuError> {
+        Err(GpuError::NotSupported { call: "nvmlDeviceSetMemoryLockedClocks" })
+    }
+
+    /// Removes any lock of the memory's clocks, whoever set it. Needs root.
+    fn reset_memory_clocks(&mut self) -> Result<(), GpuError> {
+        Err(GpuError::NotSupported { call: "nvmlDeviceResetMemoryLockedClocks" })
+    }
+
     /// Turns persistence mode on or off. Needs root.
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError>;
 

@@ -148,7 +148,7 @@ fn record_outcome(journal: &mut Journal, gpu: &GpuHandle, outcome: &Restored) {
         Restored::HeldByCap { .. } => {
             tracing::warn!(gpu.uuid = %id, "GPU {id}: {outcome}");
             // The clocks are unlocked regardless of the cap, so the journal drops their lock.
-            if let Err(error) = journal.forget_lock(id) {
+            if let Err(error) = journal.forget_lock(id).and_then(|()| journal.forget_memory_lock(id)) {
                 tracing::error!(gpu.uuid = %id, "GPU {id}: its clocks are unlocked, but the clock lock cannot be removed from the journal: {error}");
             }
             return;
@@ -216,6 +216,7 @@ impl Attempt<'_> {
             Some(lock) => self.unlock(lock),
             None => Ok(Clocks::Untouched),
         };
+        let unlocked = unlocked.and_then(|clocks| self.unlock_memory().map(|()| clocks));
         let clocks = *unlocked.as_ref().unwrap_or(&Clocks::Untouched);
         let set = |limit| if current.same_as(limit) { Ok(()) } else { self.set(limit) };
         let outcome = match action {
@@ -269,6 +270,15 @@ impl Attempt<'_> {
             waited += READ_BACK_INTERVAL;
             self.gpu.read_and_wait(self.timeout).map_err(|error| format!("the clock cannot be read back: {error}"))?;
         }
+    }
+
+    /// Removes a lock of the memory's clocks that a client left.
+    fn unlock_memory(&self) -> Result<(), String> {
+        if !self.entry.holds_memory_lock(self.boot_id) {
+            return Ok(());
+        }
+        let unlocked = self.gpu.write_and_wait(Write::ResetMemoryClocks, self.timeout);
+        unlocked.map_err(|error| format!("memory: {error}"))
     }
 
     /// Sets a limit and waits until it is read back.

@@ -1,8 +1,10 @@
 //! One thread per GPU, so that a hanging driver call blocks that GPU only.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
 
 use super::worker::{Observation, Watching, Worker, Write, lock};
 use super::{Capabilities, GpuDevice, GpuError};
@@ -30,6 +32,21 @@ pub struct GpuHandle {
     link: Link,
     watching: Arc<Watching>,
     recorded_ahead: Arc<Mutex<Option<Millijoules>>>,
+    readers: Arc<Readers>,
+}
+
+/// Callers that wait for a new reading. One reading answers all callers that wait when it starts.
+#[derive(Default)]
+struct Readers {
+    waiting: Mutex<Vec<Reader>>,
+    /// True while the thread's queue holds a task for the callers.
+    is_queued: AtomicBool,
+}
+
+struct Reader {
+    /// True if everything is to be read, false for energy and power only.
+    all: bool,
+    reply: oneshot::Sender<Observation>,
 }
 
 #[derive(Clone)]
@@ -53,6 +70,8 @@ struct Request {
 #[derive(Clone, Copy)]
 enum Task {
     Read,
+    /// A reading for all callers in [`Readers`].
+    Answer,
     /// A write, and the power limit that it may overwrite; `None` if the write may overwrite any limit.
     Write(Write, Option<PowerLimit>),
 }
@@ -60,7 +79,7 @@ enum Task {
 impl Task {
     fn call(&self) -> &'static str {
         match self {
-            Self::Read => READING,
+            Self::Read | Self::Answer => READING,
             Self::Write(write, _) => write.call(),
         }
     }
@@ -68,6 +87,7 @@ impl Task {
     fn carry_out(self, worker: &mut Worker, clock: &dyn Clock) -> Result<(), GpuError> {
         match self {
             Self::Write(write, expected) => worker.write(write, expected, || clock.now()),
+            Self::Answer => Ok(()),
             Self::Read => {
                 worker.sample(|| clock.now(), true);
                 worker.observation().fault.clone().map_or(Ok(()), |(error, _)| Err(error))
@@ -97,13 +117,15 @@ impl GpuHandle {
             capabilities: worker.capabilities().clone(),
             busy: None,
         };
-        let shared = Arc::new(Mutex::new(shared));
+        let (shared, readers) = (Arc::new(Mutex::new(shared)), Arc::new(Readers::default()));
         let link = match sampling {
             Sampling::OnRequest => Link::Inline(Arc::new(Mutex::new(worker))),
             Sampling::Every(period) => {
-                let (sender, receiver) = mpsc::sync_channel(1);
+                // One place for a read or a write, and one for the callers that wait for a reading.
+                let (sender, receiver) = mpsc::sync_channel(2);
                 let (clock, shared, index) = (clock.clone(), shared.clone(), identity.index);
-                let body = move || run(worker, &receiver, period, &*clock, &shared);
+                let asking = readers.clone();
+                let body = move || run(worker, &receiver, period, &*clock, &shared, &asking);
                 // Without a thread the GPU is never read; the daemon reports this as a fault.
                 if let Err(error) = std::thread::Builder::new().name(format!("gpu{index}")).spawn(body) {
                     tracing::error!(gpu.index = index, %error, "cannot start the GPU's thread");
@@ -111,7 +133,7 @@ impl GpuHandle {
                 Link::Thread(sender)
             }
         };
-        Self { identity, clock, call_timeout, shared, link, watching, recorded_ahead }
+        Self { identity, clock, call_timeout, shared, link, watching, recorded_ahead, readers }
     }
 
     /// Returns the GPU's identity.
@@ -161,6 +183,33 @@ impl GpuHandle {
             worker.sample(|| self.clock.now(), true);
             lock(&self.shared).publish(&worker);
         }
+    }
+
+    /// Requests a reading that starts after this call: of everything if `all`, otherwise of energy and power. The
+    /// receiver gets the new state once the GPU has answered, or fails if the GPU's thread has ended.
+    pub fn request_reading(&self, all: bool) -> oneshot::Receiver<Observation> {
+        let (reply, answer) = oneshot::channel();
+        match &self.link {
+            Link::Inline(_) => {
+                self.refresh();
+                let _ = reply.send(self.observe());
+            }
+            Link::Thread(sender) => {
+                lock(&self.readers.waiting).push(Reader { all, reply });
+                if !self.readers.is_queued.swap(true, Ordering::AcqRel)
+                    && sender.try_send(Request { task: Task::Answer, reply: None }).is_err()
+                {
+                    // The thread looks for callers after each task, so the tasks in the full queue suffice.
+                    self.readers.is_queued.store(false, Ordering::Release);
+                }
+            }
+        }
+        answer
+    }
+
+    /// Returns the time after which a driver call counts as a fault.
+    pub fn call_timeout(&self) -> Seconds {
+        self.call_timeout
     }
 
     /// Queues a write; its outcome appears in [`Observation::last_write`]. Returns false if an earlier write is still
@@ -230,6 +279,7 @@ fn run(
     period: Seconds,
     clock: &dyn Clock,
     shared: &Mutex<Shared>,
+    readers: &Readers,
 ) {
     let begin = |call| lock(shared).busy = Some((call, clock.monotonic()));
     let mut next = clock.monotonic();
@@ -249,6 +299,18 @@ fn run(
                     if let Some(reply) = reply {
                         // Sending fails if the receiver has stopped waiting.
                         let _ = reply.try_send(result);
+                    }
+                    if matches!(task, Task::Answer) {
+                        readers.is_queued.store(false, Ordering::Release);
+                    }
+                    let waiting = std::mem::take(&mut *lock(&readers.waiting));
+                    if !waiting.is_empty() {
+                        begin(READING);
+                        worker.sample(|| clock.now(), waiting.iter().any(|reader| reader.all));
+                        lock(shared).publish(&worker);
+                        for reader in waiting {
+                            let _ = reader.reply.send(worker.observation().clone());
+                        }
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => break,

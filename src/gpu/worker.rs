@@ -32,6 +32,22 @@ pub enum Write {
     LockClocks(ClockLimit),
     /// Removes any clock lock.
     ResetClocks,
+    /// Locks the clocks to a range in MHz that a client requested.
+    LockClockRange {
+        /// The lowest clock.
+        min_mhz: u32,
+        /// The highest clock.
+        max_mhz: u32,
+    },
+    /// Locks the memory's clocks to a range in MHz.
+    LockMemoryClocks {
+        /// The lowest clock.
+        min_mhz: u32,
+        /// The highest clock.
+        max_mhz: u32,
+    },
+    /// Removes any lock of the memory's clocks.
+    ResetMemoryClocks,
     /// Turns persistence mode on or off.
     Persistence(bool),
 }
@@ -41,8 +57,10 @@ impl Write {
     pub fn call(&self) -> &'static str {
         match self {
             Self::PowerLimit(_) => "nvmlDeviceSetPowerManagementLimit",
-            Self::LockClocks(_) => "nvmlDeviceSetGpuLockedClocks",
+            Self::LockClocks(_) | Self::LockClockRange { .. } => "nvmlDeviceSetGpuLockedClocks",
             Self::ResetClocks => "nvmlDeviceResetGpuLockedClocks",
+            Self::LockMemoryClocks { .. } => "nvmlDeviceSetMemoryLockedClocks",
+            Self::ResetMemoryClocks => "nvmlDeviceResetMemoryLockedClocks",
             Self::Persistence(_) => "nvmlDeviceSetPersistenceMode",
         }
     }
@@ -340,6 +358,9 @@ impl Worker {
             Write::PowerLimit(limit) => self.device.set_power_limit(limit),
             Write::LockClocks(highest) => self.device.lock_clocks(highest),
             Write::ResetClocks => self.device.reset_clocks(),
+            Write::LockClockRange { min_mhz, max_mhz } => self.device.lock_clock_range(min_mhz, max_mhz),
+            Write::LockMemoryClocks { min_mhz, max_mhz } => self.device.lock_memory_clocks(min_mhz, max_mhz),
+            Write::ResetMemoryClocks => self.device.reset_memory_clocks(),
             Write::Persistence(on) => self.device.set_persistence(on),
         };
         if let Err(error @ GpuError::Lost { .. }) = &result {

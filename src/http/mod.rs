@@ -25,6 +25,7 @@ mod settings;
 mod shared;
 mod socket;
 mod v1;
+mod zeusd;
 
 pub use health::HealthView;
 pub use listen::BindError;
@@ -32,6 +33,7 @@ pub use server::Server;
 pub use settings::Settings;
 pub use shared::Ready;
 pub use socket::SocketError;
+pub use zeusd::{ApiGroup, ZeusSettings};
 
 #[cfg(test)]
 mod tests;

@@ -5,12 +5,15 @@
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use tokio::net::UnixStream;
 
 use super::places::Peer;
+use crate::cpu;
+use wattune_core::domain::Process;
 
 /// `SOCK_DIAG_BY_FAMILY`, the message type of requests and answers.
 const BY_FAMILY: u16 = 20;
@@ -25,9 +28,21 @@ const STATE: usize = HEADER + 1;
 const OWNER: usize = HEADER + 64;
 const ANSWER: usize = HEADER + 72;
 
-/// Returns the user whose process is connected to a Unix socket.
-pub(super) fn of_unix(stream: &UnixStream) -> Peer {
-    stream.peer_cred().map_or(Peer::Unknown, |credentials| Peer::User(credentials.uid()))
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Visitor {
+    pub(super) peer: Peer,
+    /// The process that connected; `None` over TCP, and for processes of other namespaces.
+    pub(super) process: Option<Process>,
+}
+
+/// Returns the user and the process that are connected to a Unix socket.
+pub(super) fn of_unix(stream: &UnixStream) -> Visitor {
+    let Ok(credentials) = stream.peer_cred() else { return Visitor { peer: Peer::Unknown, process: None } };
+    // The start time tells the process from a later one of the same number.
+    let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+    let process = pid.and_then(|pid| cpu::process_and_parent(Path::new("/proc"), pid)).map(|(process, _)| process);
+    Visitor { peer: Peer::User(credentials.uid()), process }
 }
 
 /// A connection to the kernel that looks up the owners of TCP sockets.

@@ -20,7 +20,7 @@ use super::seat::Seat;
 use super::shared::Shared;
 use super::v1::recurring::trials;
 use super::v1::{carbon, demand_response, gpus, jobs, ledger, recurring, status, when};
-use super::{bso, carbon_aware, health, metrics, openapi, page};
+use super::{bso, carbon_aware, health, metrics, openapi, page, zeusd};
 
 /// Returns all routes with their OpenAPI descriptions.
 pub(super) fn documented() -> OpenApiRouter<Shared> {
@@ -90,6 +90,7 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
     let body_limit = shared.body_limit;
     router
         .merge(bso::router())
+        .merge(zeusd::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
@@ -146,9 +147,13 @@ async fn mark_reporters(request: Request, next: axum::middleware::Next) -> Respo
 }
 
 async fn add_headers(request: Request, next: axum::middleware::Next) -> Response {
+    let is_zeus_stream = ["/gpu/stream_power", "/cpu/stream_power"].contains(&request.uri().path());
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Zeus's streams have a directive of their own, which their clients expect.
+    if !is_zeus_stream {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));

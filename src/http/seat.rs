@@ -19,7 +19,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
+use super::peer::Visitor;
 use super::places::{Id, Limits, Peer, Places};
+use wattune_core::domain::Process;
 
 /// The seats of one listener's connections.
 #[derive(Clone, Debug)]
@@ -49,16 +51,16 @@ impl Seats {
     }
 
     /// Gives a new connection a seat; closes another connection if there are too many.
-    pub(super) fn admit(&self, peer: Peer) -> Seat {
+    pub(super) fn admit(&self, visitor: Visitor) -> Seat {
         let evicted = CancellationToken::new();
         let mut taken = self.taken();
-        let (id, displaced) = taken.places.admit(peer, Instant::now());
+        let (id, displaced) = taken.places.admit(visitor.peer, Instant::now());
         taken.ends.insert(id, evicted.clone());
         if let Some(other) = displaced {
             taken.end(other);
         }
         drop(taken);
-        Seat(Arc::new(Inner { seats: self.clone(), id, peer, evicted }))
+        Seat(Arc::new(Inner { seats: self.clone(), id, visitor, evicted }))
     }
 
     /// Closes one connection, because the system allows no more open files.
@@ -86,7 +88,7 @@ pub(super) struct Seat(Arc<Inner>);
 struct Inner {
     seats: Seats,
     id: Id,
-    peer: Peer,
+    visitor: Visitor,
     evicted: CancellationToken,
 }
 
@@ -101,7 +103,12 @@ impl Drop for Inner {
 impl Seat {
     /// Returns the user at the other end of the connection.
     pub(super) fn peer(&self) -> Peer {
-        self.0.peer
+        self.0.visitor.peer
+    }
+
+    /// Returns the process at the other end of the connection; `None` over TCP, and for processes of other namespaces.
+    pub(super) fn process(&self) -> Option<Process> {
+        self.0.visitor.process
     }
 
     /// Completes when the connection has lost its place and must be closed.
@@ -300,7 +307,7 @@ mod tests {
         let (ours, mut theirs) = tokio::io::duplex(16);
         let minute = Duration::from_secs(60);
         let seats = Seats::new(Limits { all: 1, each: 1, request: minute, idle: minute });
-        let mut ours = Seated::new(ours, seats.admit(Peer::Unknown), LIMIT);
+        let mut ours = Seated::new(ours, seats.admit(Visitor { peer: Peer::Unknown, process: None }), LIMIT);
         let sent: Vec<u8> = (0..200).collect();
         let mut got = vec![0; sent.len()];
         let (written, read) = tokio::join!(ours.write_all(&sent), theirs.read_exact(&mut got));

@@ -22,14 +22,15 @@ use tokio_util::task::TaskTracker;
 use super::guard::Guard;
 use super::listen::{self, BindError};
 use super::live::Live;
-use super::peer::{self, TcpPeers};
+use super::peer::{self, TcpPeers, Visitor};
 use super::places::{Limits, Peer};
 use super::routes;
 use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::settings::Settings;
 use super::shared::{Ready, Shared};
 use super::socket::{self, Socket};
-use crate::controller::Handle;
+use super::zeusd::{ZeusSettings, Zeusd};
+use crate::controller::{Devices, Handle};
 use crate::recurring::Recurring;
 
 /// The time for which running requests may continue after the daemon is told to stop.
@@ -91,13 +92,14 @@ impl Server {
     /// Serves until `cancel` is cancelled, then finishes running requests for at most five seconds and removes the
     /// socket's file. Before the first answer, renews the leases of running trials (a silent trial counts as lost after
     /// its lease), because trials could not report while no daemon ran; from then on, ends trials whose lease expires.
-    pub async fn serve(self, recurring: Recurring, cancel: CancellationToken) {
+    pub async fn serve(self, recurring: Recurring, devices: Devices, zeus: ZeusSettings, cancel: CancellationToken) {
         let bound = self.tcp_address();
         recurring.renew().await;
         tokio::spawn(recurring.clone().watch(cancel.clone()));
         let Self { tcp, unix, handle, ready, timeout, body_limit } = self;
+        let zeusd = Zeusd::new(zeus, devices, handle.clone(), timeout, cancel.clone());
         let live = Live::until(cancel.clone());
-        let shared = Shared { handle, recurring, ready, live, timeout, body_limit };
+        let shared = Shared { handle, recurring, ready, live, zeusd, timeout, body_limit };
         let status = || {
             let shared = shared.clone();
             async move { shared.status().await }
@@ -147,8 +149,8 @@ fn limits(request: Duration) -> Limits {
 trait Listener: Sync {
     type Stream: Stream;
 
-    /// Returns the next connection and the user at its other end.
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Peer)>> + Send;
+    /// Returns the next connection, with the user and the process at its other end.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Visitor)>> + Send;
 }
 
 /// A connection to a client.
@@ -175,22 +177,22 @@ struct Tcp<'a>(&'a TcpListener, TcpPeers);
 impl Listener for Tcp<'_> {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Peer)> {
+    async fn accept(&self) -> io::Result<(TcpStream, Visitor)> {
         let (stream, client) = self.0.accept().await?;
         // Answers are small, and waiting to fill a packet would only delay them.
         let _ = stream.set_nodelay(true);
         let peer = stream.local_addr().map_or(Peer::Unknown, |server| self.1.user(client, server));
-        Ok((stream, peer))
+        Ok((stream, Visitor { peer, process: None }))
     }
 }
 
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
+    async fn accept(&self) -> io::Result<(UnixStream, Visitor)> {
         let (stream, _) = Self::accept(self).await?;
-        let peer = peer::of_unix(&stream);
-        Ok((stream, peer))
+        let visitor = peer::of_unix(&stream);
+        Ok((stream, visitor))
     }
 }
 
@@ -216,7 +218,7 @@ impl Connections {
                 }
             };
             match accepted {
-                Ok((stream, peer)) => self.serve(stream, service.clone(), seats.admit(peer)),
+                Ok((stream, visitor)) => self.serve(stream, service.clone(), seats.admit(visitor)),
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
                     // The likely cause is the limit on open files, so one connection is closed.

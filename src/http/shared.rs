@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::error::Problem;
 use super::live::Live;
+use super::zeusd::Zeusd;
 use crate::controller::view::StatusView;
 use crate::controller::{Controller, Handle};
 use crate::recurring::Recurring;
@@ -35,6 +36,7 @@ pub(super) struct Shared {
     pub(super) recurring: Recurring,
     pub(super) ready: Ready,
     pub(super) live: Live,
+    pub(super) zeusd: Zeusd,
     pub(super) timeout: Duration,
     pub(super) body_limit: usize,
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::live;
 use super::{Ready, Server, Settings};
 use crate::clock::{Clock, SystemClock};
-use crate::controller::{Handle, Requests};
+use crate::controller::{Devices, Handle, Requests};
 use crate::recurring::Recurring;
 use crate::store::Store;
 use wattune_core::units::Seconds;
@@ -72,7 +72,12 @@ impl Daemon {
             socket: server.socket_path().expect("socket").to_owned(),
             ready,
             requests: Some(requests),
-            serving: tokio::spawn(server.serve(recurring, cancel.clone())),
+            serving: tokio::spawn(server.serve(
+                recurring,
+                Devices::none(Arc::new(SystemClock::start())),
+                super::ZeusSettings::default(),
+                cancel.clone(),
+            )),
             cancel,
             _directory: directory,
         }

@@ -121,6 +121,28 @@ extern "C" fn nvmlDeviceResetGpuLockedClocks(device: nvmlDevice_t) -> nvmlReturn
     })
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceSetMemoryLockedClocks(device: nvmlDevice_t, min: c_uint, max: c_uint) -> nvmlReturn_t {
+    on_write("nvmlDeviceSetMemoryLockedClocks", device, &format!("{min},{max}"), |c, held| {
+        permit(c)?;
+        let known = [405, c.gpu().mem_clock_mhz];
+        if min > max || !known.contains(&min) || !known.contains(&max) {
+            return Err(INVALID_ARGUMENT);
+        }
+        c.change(held, |state| state.memory_lock_mhz = max);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceResetMemoryLockedClocks(device: nvmlDevice_t) -> nvmlReturn_t {
+    on_write("nvmlDeviceResetMemoryLockedClocks", device, "-", |c, held| {
+        permit(c)?;
+        c.change(held, |state| state.memory_lock_mhz = 0);
+        Ok(())
+    })
+}
+
 fn supported(call: &mut Call<'_>) -> Outcome<()> {
     if call.gpu().clocks_supported { Ok(()) } else { Err(NOT_SUPPORTED) }
 }

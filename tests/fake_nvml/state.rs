@@ -17,6 +17,8 @@ pub(crate) struct State {
     pub(crate) limit_mw: u32,
     /// The clock lock; 0 without one.
     pub(crate) lock_mhz: u32,
+    /// The lock of the memory's clocks; 0 without one.
+    pub(crate) memory_lock_mhz: u32,
     pub(crate) persistence: bool,
     energy_uj: u64,
     /// The energy that the counter showed before its resets: with it, `energy_uj` is the GPU's total energy.
@@ -37,6 +39,7 @@ impl State {
         Self {
             limit_mw,
             lock_mhz,
+            memory_lock_mhz: 0,
             persistence: gpu.persistence,
             energy_uj: (gpu.initial_energy_j * 1e6) as u64,
             lost_uj: 0,
@@ -56,6 +59,7 @@ impl State {
             match key.trim() {
                 "limit_mw" => set(&mut state.limit_mw, value),
                 "lock_mhz" => set(&mut state.lock_mhz, value),
+                "memory_lock_mhz" => set(&mut state.memory_lock_mhz, value),
                 "persistence" => state.persistence = value == "1",
                 "energy_uj" => set(&mut state.energy_uj, value),
                 "lost_uj" => set(&mut state.lost_uj, value),
@@ -72,10 +76,11 @@ impl State {
 
     pub(crate) fn text(&self) -> String {
         format!(
-            "limit_mw={}\nlock_mhz={}\npersistence={}\nenergy_uj={}\nlost_uj={}\nsince_unix_ns={}\ndraw_mw={}\nresets={}\n\
+            "limit_mw={}\nlock_mhz={}\nmemory_lock_mhz={}\npersistence={}\nenergy_uj={}\nlost_uj={}\nsince_unix_ns={}\ndraw_mw={}\nresets={}\n\
              generation={}\nthere={}\n",
             self.limit_mw,
             self.lock_mhz,
+            self.memory_lock_mhz,
             u8::from(self.persistence),
             self.energy_uj,
             self.lost_uj,
@@ -127,7 +132,7 @@ impl State {
             // A GPU that was lost or reset has no lock.
             (true, false) => {
                 self.generation += 1;
-                self.lock_mhz = 0;
+                (self.lock_mhz, self.memory_lock_mhz) = (0, 0);
             }
             (false, true) if gpu.back_with_default_limit => self.limit_mw = gpu.default_mw(),
             _ => {}
@@ -139,7 +144,7 @@ impl State {
     /// Unloads the driver from the GPU: the limit is the default again and the counter is reset.
     pub(crate) fn unload(&mut self, gpu: &FakeGpu, now_ns: u64) {
         self.limit_mw = gpu.default_mw();
-        self.lock_mhz = 0;
+        (self.lock_mhz, self.memory_lock_mhz) = (0, 0);
         self.energy_uj = self.energy_uj_at(now_ns);
         self.forget_energy();
         self.since_unix_ns = now_ns;

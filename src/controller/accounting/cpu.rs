@@ -11,7 +11,7 @@ use crate::controller::error::ControlError;
 use crate::controller::node::Node;
 use crate::controller::view::{CpuView, CpuZoneKind, CpuZoneView, ProcessesView};
 use crate::cpu::CpuSource;
-use crate::cpu::watch::ZoneState;
+use crate::cpu::watch::{CpuHandle, ZoneState};
 use crate::store::{Checkpoint, OpenIntervalRecord};
 use wattune_core::domain::{DeviceId, DeviceKind, InvalidJob, JobId, Process, ProcessSelector, Processes};
 use wattune_core::ledger::{self, AttributionRule, OpenInterval, whole_millijoules};
@@ -30,6 +30,11 @@ impl Accounting {
         handle.refresh();
         self.cpu.observed = handle.observe();
         self.open_zone_intervals();
+    }
+
+    /// Returns the handle of the CPUs; `None` if they are not read.
+    pub(crate) fn cpu_handle(&self) -> Option<CpuHandle> {
+        self.cpu.handle.clone()
     }
 
     /// Returns the inode number of the namespace of process ids in which jobs name their processes; `None` if unknown.

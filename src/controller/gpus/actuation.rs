@@ -31,6 +31,9 @@ impl Gpu {
             return Ok(Act::Yielded(external));
         }
         let confirmed = self.confirm(current, journal);
+        if self.unlock_memory(journal, now)? {
+            return Ok(Act::Nothing);
+        }
         let wanted = wanted.filter(|_| self.why_no_control().is_none());
         self.compare(wanted.map(|set| set.limit), current, now);
         let Some(set) = wanted else {
@@ -48,6 +51,7 @@ impl Gpu {
         };
         confirmed?;
         match self.pursue(set.limit, current, journal, now)? {
+            Act::Nothing if self.manual.is_some_and(|manual| manual.locks_clocks) => Ok(Act::Nothing),
             Act::Nothing => self.pursue_clocks(set.clock, current, journal, now),
             setting => Ok(setting),
         }
@@ -126,7 +130,7 @@ impl Gpu {
         if self.has_restarted() && self.range().is_some_and(|r| r.default.same_as(current)) {
             return None;
         }
-        self.manual = None;
+        self.end_override();
         self.remark = Some(format!("an external writer set {current} over wattune's {}", written.requested));
         Some(self.yield_to(current, now))
     }
@@ -221,7 +225,9 @@ impl Gpu {
                     Ok(Act::Nothing)
                 }
                 // The journal's entry stays until the clocks are unlocked.
-                _ if entry.holds_lock(journal.boot_id()) => Ok(Act::Nothing),
+                _ if entry.holds_lock(journal.boot_id()) || entry.holds_memory_lock(journal.boot_id()) => {
+                    Ok(Act::Nothing)
+                }
                 _ => {
                     journal.forget(&id)?;
                     self.forget_original(journal)?;

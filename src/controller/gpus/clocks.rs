@@ -113,6 +113,37 @@ impl Gpu {
         }
     }
 
+    /// Forgets wattune's own lock, which a client's lock has replaced.
+    pub(super) fn replace_clock_lock(&mut self) {
+        (self.clocks.locked, self.clocks.unlocking, self.clocks.refused) = (None, None, false);
+    }
+
+    /// Removes the lock of the memory's clocks that a client has left, unless the client's override goes on. Returns
+    /// whether a write was requested.
+    pub(super) fn unlock_memory(&mut self, journal: &mut Journal, now: Now) -> Result<bool, JournalError> {
+        let id = self.id().clone();
+        if std::mem::take(&mut self.memory_unlocked) {
+            journal.forget_memory_lock(&id)?;
+        }
+        let is_held = self.manual.is_some_and(|manual| manual.locks_memory);
+        let is_left = journal.entry(&id).is_some_and(|entry| entry.holds_memory_lock(journal.boot_id()));
+        if is_held || !is_left || self.is_writing() || self.memory_unlock_rests(now) {
+            return Ok(false);
+        }
+        self.request_write(Write::ResetMemoryClocks, now);
+        Ok(true)
+    }
+
+    /// Returns whether the unlocking of the memory's clocks failed lately.
+    fn memory_unlock_rests(&self, now: Now) -> bool {
+        let failed = self
+            .observed
+            .last_write
+            .as_ref()
+            .is_some_and(|last| last.write == Write::ResetMemoryClocks && last.result.is_err());
+        failed && self.requested_recently(now)
+    }
+
     /// Clears the reasons for which clocks were left alone: for a new owner they may be lockable again.
     pub(crate) fn reset_clock_state(&mut self) {
         self.clocks.left_alone_because = None;

@@ -22,11 +22,63 @@ pub(super) const PERSISTENT: Seconds = Seconds::new(5.0);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Override {
     pub(crate) limit: PowerLimit,
-    /// Expiry on the monotonic clock.
-    pub(crate) until: Monotonic,
-    /// Expiry on the wall clock, for people.
-    pub(crate) until_utc: DateTime<Utc>,
+    pub(crate) end: OverrideEnd,
     pub(crate) by: Caller,
+    /// True if the override ends as soon as a job controls the GPU.
+    pub(crate) yields_to_jobs: bool,
+    /// True if the override's client has locked the GPU's clocks.
+    pub(crate) locks_clocks: bool,
+    /// True if the override's client has locked the clocks of the GPU's memory.
+    pub(crate) locks_memory: bool,
+}
+
+/// End of a manual override. Whatever the end, another write, an external writer or the daemon's end comes first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OverrideEnd {
+    /// Expiry.
+    At {
+        /// Expiry on the monotonic clock.
+        until: Monotonic,
+        /// Expiry on the wall clock, for people.
+        until_utc: DateTime<Utc>,
+    },
+    /// End of the client's process, which the caller reports.
+    WithProcess,
+    /// Time after which a GPU without processes is given up.
+    Unused {
+        /// Time without processes.
+        after: Seconds,
+        /// Time since which the GPU has no process; `None` while it has one.
+        since: Option<Monotonic>,
+    },
+    /// No end of its own.
+    Kept,
+}
+
+impl Override {
+    /// Returns the expiry on the wall clock; `None` if the override has none.
+    pub(crate) fn until_utc(&self) -> Option<DateTime<Utc>> {
+        match self.end {
+            OverrideEnd::At { until_utc, .. } => Some(until_utc),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the override is over. `processes` is the number of processes on the GPU, if known.
+    pub(super) fn is_over(&mut self, processes: Option<u32>, now: Monotonic) -> bool {
+        match &mut self.end {
+            OverrideEnd::At { until, .. } => *until < now,
+            OverrideEnd::Unused { after, since } => {
+                match processes {
+                    Some(0) => drop(since.get_or_insert(now)),
+                    Some(_) => *since = None,
+                    None => {}
+                }
+                since.is_some_and(|since| now.since(since) >= *after)
+            }
+            OverrideEnd::WithProcess | OverrideEnd::Kept => false,
+        }
+    }
 }
 
 /// Step that was done towards a GPU's target.
@@ -194,6 +246,33 @@ impl LockedClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_override_over_tcp_ends_after_a_time_without_processes() {
+        let at = |seconds: f64| Monotonic::default().after(Seconds::new(seconds));
+        let mut manual = Override {
+            limit: PowerLimit::from_milliwatts(200_000),
+            end: OverrideEnd::Unused { after: Seconds::new(600.0), since: None },
+            by: Caller::Zeus { process: None, user: Some(1000) },
+            yields_to_jobs: true,
+            locks_clocks: false,
+            locks_memory: false,
+        };
+        let table = [
+            (0.0, Some(0), false),
+            (500.0, Some(1), false),
+            (700.0, Some(0), false),
+            // An unknown number of processes is not zero, and does not count as one either.
+            (1200.0, None, false),
+            (1299.0, Some(0), false),
+            (1300.0, Some(0), true),
+        ];
+        for (seconds, processes, over) in table {
+            assert_eq!(manual.is_over(processes, at(seconds)), over, "{seconds} s");
+        }
+        manual.end = OverrideEnd::Kept;
+        assert!(!manual.is_over(Some(0), at(1e6)));
+    }
 
     #[test]
     fn the_running_clock_confirms_or_contradicts_an_unlock_and_an_idle_gpu_does_neither() {

@@ -52,6 +52,8 @@ pub(crate) struct Gpu {
     /// Last action on the GPU, described for people.
     pub(crate) remark: Option<String>,
     pub(super) clocks: Clocks,
+    /// True if the memory's clocks were unlocked and the journal does not record that yet.
+    pub(super) memory_unlocked: bool,
     pub(crate) history: LimitHistory,
     pub(crate) sharing: Sharing,
     pub(super) deviation: Option<LimitDeviation>,
@@ -91,6 +93,7 @@ impl Gpu {
             rebased_before: 0,
             remark: None,
             clocks: Clocks::default(),
+            memory_unlocked: false,
             history: LimitHistory::default(),
             sharing: Sharing::default(),
             deviation: None,
@@ -130,6 +133,9 @@ impl Gpu {
         }
         match (&outcome.result, write) {
             (result, Write::LockClocks(_) | Write::ResetClocks) => self.apply_clock_outcome(write, result),
+            (Ok(()), Write::LockClockRange { .. }) => self.replace_clock_lock(),
+            (Ok(()), Write::ResetMemoryClocks) => self.memory_unlocked = true,
+            (_, Write::LockClockRange { .. } | Write::LockMemoryClocks { .. } | Write::ResetMemoryClocks) => {}
             (Ok(()), Write::PowerLimit(requested)) => self.apply_written(requested, outcome.shown),
             (Ok(()), Write::Persistence(_)) => {}
             (Err(error), Write::Persistence(_)) => self.persistence_denied = Some(error.clone()),
@@ -147,6 +153,13 @@ impl Gpu {
             }
         }
     }
+    /// Ends the manual override, if there is one. What its client has set is then undone step by step.
+    pub(crate) fn end_override(&mut self) {
+        if self.manual.take().is_some_and(|manual| manual.locks_clocks) {
+            self.reset_clock_state();
+        }
+    }
+
     pub(crate) fn is_writing(&self) -> bool {
         self.writes.in_flight.is_some()
     }

@@ -32,6 +32,9 @@ impl Gpu {
         if !controls {
             return;
         }
+        if self.manual.is_some_and(|manual| manual.yields_to_jobs) {
+            self.end_override();
+        }
         // A limit set before the new owner counts as the original one, and denied writes may be permitted now.
         self.external = None;
         self.denied = None;

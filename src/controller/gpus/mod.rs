@@ -1,6 +1,7 @@
 //! The GPUs and the journal of original limits: reads each GPU, and writes to bring it to its target.
 
 mod actuation;
+mod client_settings;
 mod clocks;
 mod concerns;
 mod control_state;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(super) use concerns::concerns;
+pub use control_state::OverrideEnd;
 pub(super) use control_state::{Act, FinishedWrite, Override};
 pub(super) use gpu::Gpu;
 
@@ -231,10 +233,13 @@ impl Gpus {
         self.iter_mut().filter_map(|gpu| Some((gpu.id().clone(), gpu.writes.finished.take()?))).collect()
     }
 
-    /// Removes the manual overrides that have expired.
+    /// Ends the manual overrides that have expired.
     pub(super) fn expire_overrides(&mut self, now: Now) {
         for gpu in self.iter_mut() {
-            gpu.manual.take_if(|manual| manual.until < now.monotonic);
+            let processes = gpu.observed.reading.processes;
+            if gpu.manual.as_mut().is_some_and(|manual| manual.is_over(processes, now.monotonic)) {
+                gpu.end_override();
+            }
         }
     }
 

@@ -67,7 +67,7 @@ impl Snapshot<'_> {
         };
         let soon = self.now.utc + PATIENCE;
         if let Some(cap) = cap {
-            let by_hand = |gpu: &Gpu| gpu.manual.is_some_and(|m| m.until_utc > soon);
+            let by_hand = |gpu: &Gpu| gpu.manual.is_some_and(|m| m.until_utc().is_none_or(|until| until > soon));
             let room = cap - self.others(&groups, by_hand);
             lower(&mut groups, room, Some(self.profiling.step_w));
         }

@@ -92,7 +92,7 @@ impl SharedBudget {
         let others = requests.into_iter().filter(|(id, _)| !planned.contains(id));
         let counted = |(id, request): (GpuId, LimitRequest)| {
             let manual = demand.gpus.get(&id)?.manual;
-            Some((id, Counted::of(&request, manual.map(|manual| manual.until_utc))))
+            Some((id, Counted::of(&request, manual.and_then(|manual| manual.until_utc()))))
         };
         let others = others.filter_map(counted).collect();
         let members = members.into_iter().map(|job| job.id.clone()).collect();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::controller::gpus::{Gpu, GpuRef, Override};
+use crate::controller::gpus::{Gpu, GpuRef, Override, OverrideEnd};
 use crate::controller::planning::ReplanReason;
 use crate::controller::requests::Caller;
 use crate::controller::view::GpuView;
@@ -52,8 +52,9 @@ impl Controller {
                 return Err(refused);
             }
         };
-        let (until, until_utc) = (now.monotonic.after(ttl), now.utc + ttl.to_delta());
-        let manual = Override { limit: requested, until, until_utc, by };
+        let end = OverrideEnd::At { until: now.monotonic.after(ttl), until_utc: now.utc + ttl.to_delta() };
+        let manual =
+            Override { limit: requested, end, by, yields_to_jobs: false, locks_clocks: false, locks_memory: false };
         let before = gpu.manual.replace(manual);
         tracing::info!(gpu.uuid = %id, power.limit_w = limit.get(), caller = %by, "GPU {id}: manual override of {requested} for {ttl}");
         self.jobs.replan_all(ReplanReason::SetByHand);
@@ -87,7 +88,7 @@ impl Controller {
         let id = self.gpus.resolve(which)?;
         tracing::info!(gpu.uuid = %id, caller = %by, "GPU {id}: manual override released");
         if let Some(gpu) = self.gpus.get_mut(&id) {
-            gpu.manual = None;
+            gpu.end_override();
             gpu.external = None;
             gpu.denied = None;
         }

@@ -65,8 +65,11 @@ pub struct GpuView {
     /// Power cap that was set out of band, not by the host, and that holds the GPU below the requested limit; absent
     /// without such a cap.
     pub out_of_band_cap_w: Option<f64>,
-    /// Time at which the manual override of the GPU's limit ends; absent without an override.
+    /// Time at which the manual override of the GPU's limit ends; absent without an override, and for an override that
+    /// ends with its client.
     pub override_until: Option<DateTime<Utc>>,
+    /// Owner of the manual override: `local`, or a Zeus client with its process or user; absent without an override.
+    pub override_by: Option<String>,
     /// Present power of the GPU.
     pub power_w: Option<f64>,
     /// Energy of the GPU since the daemon started.

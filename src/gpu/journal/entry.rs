@@ -25,6 +25,9 @@ pub struct Entry {
     /// lock.
     #[serde(rename = "locked_mhz", default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<ClockLimit>,
+    /// The highest clock of a lock of the memory's clocks that a client set or was about to set; `None` without a lock.
+    #[serde(rename = "memory_locked_mhz", default, skip_serializing_if = "Option::is_none")]
+    pub memory_locked: Option<ClockLimit>,
     /// The time at which the original limit was read.
     #[serde(rename = "found_at")]
     pub observed_at: DateTime<Utc>,
@@ -42,10 +45,25 @@ impl Entry {
         self.locked.is_some() && self.boot_id == boot_id
     }
 
-    /// Sets the entry's boot to the present one, `boot_id`, and drops a clock lock of an earlier boot.
+    /// Returns true if a client locked the memory's clocks in the present boot.
+    pub fn holds_memory_lock(&self, boot_id: &str) -> bool {
+        self.memory_locked.is_some() && self.boot_id == boot_id
+    }
+
+    /// Returns true if the entry records a lock of any clocks.
+    pub(super) fn has_lock(&self) -> bool {
+        self.locked.is_some() || self.memory_locked.is_some()
+    }
+
+    /// Returns true if nothing is left to restore.
+    pub(super) fn is_done(&self) -> bool {
+        !self.has_lock() && self.written.is_empty() && self.original_persistence.is_none()
+    }
+
+    /// Sets the entry's boot to the present one, `boot_id`, and drops clock locks of an earlier boot.
     pub(super) fn move_to_boot(&mut self, boot_id: &str) {
         if self.boot_id != boot_id {
-            self.locked = None;
+            (self.locked, self.memory_locked) = (None, None);
             boot_id.clone_into(&mut self.boot_id);
         }
     }
@@ -98,7 +116,7 @@ impl Contents {
     pub(super) fn yield_limit(&mut self, gpu: &GpuId, theirs: PowerLimit) {
         self.originals.remove(gpu);
         let Some(entry) = self.entries.get_mut(gpu) else { return };
-        if entry.locked.is_some() {
+        if entry.has_lock() {
             entry.original = theirs;
             entry.written.clear();
             entry.original_persistence = None;

@@ -25,4 +25,6 @@ pub(super) const GRAPHICS_CLOCKS: &str = "nvmlDeviceGetSupportedGraphicsClocks";
 pub(super) const MAX_CLOCK: &str = "nvmlDeviceGetMaxClockInfo";
 pub(super) const LOCK_CLOCKS: &str = "nvmlDeviceSetGpuLockedClocks";
 pub(super) const RESET_CLOCKS: &str = "nvmlDeviceResetGpuLockedClocks";
+pub(super) const LOCK_MEMORY_CLOCKS: &str = "nvmlDeviceSetMemoryLockedClocks";
+pub(super) const RESET_MEMORY_CLOCKS: &str = "nvmlDeviceResetMemoryLockedClocks";
 pub(super) const SET_PERSISTENCE: &str = "nvmlDeviceSetPersistenceMode";

@@ -141,6 +141,19 @@ impl GpuDevice for NvmlDevice {
         self.device.reset_gpu_locked_clocks().map_err(|error| gpu_error(call::RESET_CLOCKS, error))
     }
 
+    fn lock_clock_range(&mut self, min_mhz: u32, max_mhz: u32) -> Result<(), GpuError> {
+        let setting = GpuLockedClocksSetting::Numeric { min_clock_mhz: min_mhz, max_clock_mhz: max_mhz };
+        self.device.set_gpu_locked_clocks(setting).map_err(|error| gpu_error(call::LOCK_CLOCKS, error))
+    }
+
+    fn lock_memory_clocks(&mut self, min_mhz: u32, max_mhz: u32) -> Result<(), GpuError> {
+        self.device.set_mem_locked_clocks(min_mhz, max_mhz).map_err(|error| gpu_error(call::LOCK_MEMORY_CLOCKS, error))
+    }
+
+    fn reset_memory_clocks(&mut self) -> Result<(), GpuError> {
+        self.device.reset_mem_locked_clocks().map_err(|error| gpu_error(call::RESET_MEMORY_CLOCKS, error))
+    }
+
     fn set_persistence(&mut self, on: bool) -> Result<(), GpuError> {
         self.device.set_persistent(on).map_err(|error| gpu_error(call::SET_PERSISTENCE, error))?;
         // On GPUs with coherent memory, turning persistence mode off invalidates every handle. If the lookup of a new

@@ -129,6 +129,7 @@ fn gpu() -> GpuView {
         restore_failures: 1,
         out_of_band_cap_w: Some(540.0),
         override_until: None,
+        override_by: None,
         power_w: Some(523.25),
         energy_age_s: Some(0.05),
         energy_j: 1_234.5,

@@ -1,0 +1,128 @@
+//! Readings of GPUs, each made for the request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use super::answer::{Refusal, of_gpu};
+use crate::gpu::thread::GpuHandle;
+use crate::gpu::{Capabilities, GpuError, Observation};
+use wattune_core::domain::PowerLimit;
+
+/// Answer by GPU, in ascending order of the indices.
+pub(super) type ByGpu<T> = BTreeMap<u32, T>;
+
+/// Power of GPUs, and the time after all readings.
+#[derive(Serialize)]
+pub(super) struct PowerAnswer {
+    pub(super) timestamp_ms: i64,
+    pub(super) power_mw: ByGpu<u32>,
+}
+
+/// Energy since the driver was loaded.
+#[derive(Serialize)]
+pub(super) struct EnergyAnswer {
+    energy_mj: u64,
+}
+
+/// Power limit.
+#[derive(Serialize)]
+pub(super) struct LimitAnswer {
+    power_limit_mw: u32,
+}
+
+/// Range of power limits.
+#[derive(Serialize)]
+pub(super) struct RangeAnswer {
+    min_power_limit_mw: u32,
+    max_power_limit_mw: u32,
+}
+
+/// Persistence mode.
+#[derive(Serialize)]
+pub(super) struct PersistenceAnswer {
+    enabled: bool,
+}
+
+/// Reads GPUs, all at the same time.
+async fn read<T>(
+    gpus: &[GpuHandle],
+    all: bool,
+    value: impl Fn(&Observation, &Capabilities) -> Result<T, GpuError>,
+) -> Result<ByGpu<T>, Refusal> {
+    let readings = join_all(gpus.iter().map(|gpu| fresh(gpu, all))).await;
+    let (mut values, mut failed) = (BTreeMap::new(), BTreeMap::new());
+    for (gpu, reading) in gpus.iter().zip(readings) {
+        match reading.and_then(|(observed, can)| value(&observed, &can)) {
+            Ok(value) => drop(values.insert(gpu.identity().index, value)),
+            Err(error) => drop(failed.insert(gpu.identity().index, of_gpu(&error))),
+        }
+    }
+    if failed.is_empty() { Ok(values) } else { Err(Refusal::Devices(failed)) }
+}
+
+/// Reads a GPU now: everything if `all`, otherwise energy and power.
+pub(super) async fn fresh(gpu: &GpuHandle, all: bool) -> Result<(Observation, Arc<Capabilities>), GpuError> {
+    let timed_out = || GpuError::TimedOut { call: "reading the GPU", after: gpu.call_timeout() };
+    let answer = tokio::time::timeout(gpu.call_timeout().to_std(), gpu.request_reading(all)).await;
+    let observed = answer.ok().and_then(Result::ok).ok_or_else(timed_out)?;
+    match &observed.fault {
+        Some((error, _)) => Err(error.clone()),
+        None => Ok((observed, gpu.capabilities())),
+    }
+}
+
+/// Returns a reading, or the reason why there is none.
+fn present<T>(value: Option<T>, answer: &Result<(), GpuError>, call: &'static str) -> Result<T, GpuError> {
+    value.ok_or_else(|| answer.clone().err().unwrap_or(GpuError::NotSupported { call }))
+}
+
+/// Returns the power in milliwatts of a state.
+pub(super) fn power_of(observed: &Observation, can: &Capabilities) -> Result<u32, GpuError> {
+    let power = present(observed.reading.power, &can.power, "nvmlDeviceGetPowerUsage")?;
+    Ok(PowerLimit::from_watts(power).milliwatts())
+}
+
+/// Reads the power in milliwatts.
+pub(super) async fn power(gpus: &[GpuHandle]) -> Result<ByGpu<u32>, Refusal> {
+    read(gpus, false, power_of).await
+}
+
+/// Reads the energy counters.
+pub(super) async fn energy(gpus: &[GpuHandle]) -> Result<ByGpu<EnergyAnswer>, Refusal> {
+    let call = "nvmlDeviceGetTotalEnergyConsumption";
+    let of = |observed: &Observation, can: &Capabilities| {
+        let energy = present(observed.reading.energy, &can.energy_counter, call)?;
+        Ok(EnergyAnswer { energy_mj: energy.get() })
+    };
+    read(gpus, false, of).await
+}
+
+/// Reads the power limits.
+pub(super) async fn limits(gpus: &[GpuHandle]) -> Result<ByGpu<LimitAnswer>, Refusal> {
+    let of = |observed: &Observation, can: &Capabilities| {
+        let limit = present(observed.reading.requested, &can.limit, "nvmlDeviceGetPowerManagementLimit")?;
+        Ok(LimitAnswer { power_limit_mw: limit.milliwatts() })
+    };
+    read(gpus, true, of).await
+}
+
+/// Reads the ranges of power limits.
+pub(super) async fn ranges(gpus: &[GpuHandle]) -> Result<ByGpu<RangeAnswer>, Refusal> {
+    let of = |_: &Observation, can: &Capabilities| {
+        let range = can.limits.as_ref().map_err(Clone::clone)?;
+        Ok(RangeAnswer { min_power_limit_mw: range.min.milliwatts(), max_power_limit_mw: range.max.milliwatts() })
+    };
+    read(gpus, false, of).await
+}
+
+/// Reads the persistence modes.
+pub(super) async fn persistence(gpus: &[GpuHandle]) -> Result<ByGpu<PersistenceAnswer>, Refusal> {
+    let of = |observed: &Observation, can: &Capabilities| {
+        let enabled = present(observed.reading.persistence, &can.persistence, "nvmlDeviceGetPersistenceMode")?;
+        Ok(PersistenceAnswer { enabled })
+    };
+    read(gpus, true, of).await
+}

@@ -1,0 +1,64 @@
+//! The state of Zeus's protocol that its requests share.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::clients::Watched;
+use super::control::Control;
+use super::settings::ZeusSettings;
+use super::streams::Streams;
+use crate::controller::{Caller, Claim, Devices, Handle, OverrideEnd};
+use crate::http::places::Peer;
+use crate::http::seat::Seat;
+
+/// State of Zeus's protocol. Clones share it.
+#[derive(Clone)]
+pub(in crate::http) struct Zeusd {
+    pub(super) settings: ZeusSettings,
+    pub(super) devices: Devices,
+    pub(super) control: Control,
+    pub(super) streams: Streams,
+    /// Ends all streams.
+    pub(super) stop: CancellationToken,
+    handle: Handle,
+    watched: Watched,
+}
+
+impl Zeusd {
+    /// Creates the state. A write may take `timeout`; all streams end with `stop`.
+    pub(in crate::http) fn new(
+        settings: ZeusSettings,
+        devices: Devices,
+        handle: Handle,
+        timeout: Duration,
+        stop: CancellationToken,
+    ) -> Self {
+        let control = Control::new(handle.clone(), timeout);
+        Self { settings, devices, control, streams: Streams::default(), stop, handle, watched: Watched::default() }
+    }
+
+    /// Returns the claim of the client at the other end of a connection, and begins to watch the client's process, with
+    /// which its override ends.
+    pub(super) fn claim(&self, seat: &Seat) -> Claim {
+        let user = match seat.peer() {
+            Peer::User(user) => Some(user),
+            Peer::Unknown => None,
+        };
+        let end = match seat.process() {
+            Some(_) if self.settings.keep_after_exit => OverrideEnd::Kept,
+            Some(process) => {
+                self.watched.watch(process, &self.handle);
+                OverrideEnd::WithProcess
+            }
+            None => OverrideEnd::Unused { after: self.settings.unused_s, since: None },
+        };
+        let by = Caller::Zeus { process: seat.process(), user };
+        Claim { by, end, over_jobs: self.settings.over_jobs }
+    }
+
+    /// Returns the period of a number of readings per second.
+    pub(super) fn period(hz: u32) -> Duration {
+        Duration::from_secs(1) / hz.max(1)
+    }
+}

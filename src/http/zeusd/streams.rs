@@ -1,0 +1,193 @@
+//! Streams of power as server-sent events. A device is read only while it has subscribers, once for all of them.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{BoxStream, pending, select_all};
+use futures_util::{StreamExt, stream};
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::cpus::{Power, PowerMeter};
+use super::gpus;
+use crate::cpu::watch::CpuHandle;
+use crate::gpu::thread::GpuHandle;
+
+/// The interval of comments in a stream that has nothing to send, so that a client can notice that it should stop.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Streamed device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Device {
+    Gpu(u32),
+    Cpu(u32),
+}
+
+/// Newest event of a device; `None` before the first one.
+type Newest = Option<Arc<str>>;
+
+/// Devices that are read at present. Clones share them.
+#[derive(Clone, Default)]
+pub(super) struct Streams(Arc<Mutex<HashMap<Device, watch::Sender<Newest>>>>);
+
+/// Event about a GPU.
+#[derive(Serialize)]
+struct GpuEvent {
+    timestamp_ms: i64,
+    gpu_id: u32,
+    power_mw: u32,
+}
+
+/// Event about a CPU package.
+#[derive(Serialize)]
+struct CpuEvent {
+    timestamp_ms: i64,
+    cpu_id: u32,
+    #[serde(flatten)]
+    power: Power,
+}
+
+/// Sending end of a device's events.
+struct Publisher {
+    streams: Streams,
+    device: Device,
+    sender: watch::Sender<Newest>,
+}
+
+impl Publisher {
+    fn publish(&self, event: &impl Serialize) {
+        if let Ok(text) = serde_json::to_string(event) {
+            self.sender.send_replace(Some(text.into()));
+        }
+    }
+
+    /// Returns whether anyone listens. If not, the next subscriber begins anew.
+    fn is_wanted(&self) -> bool {
+        let mut streams = self.streams.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_wanted = self.sender.receiver_count() > 0;
+        if !is_wanted {
+            streams.remove(&self.device);
+        }
+        is_wanted
+    }
+}
+
+impl Streams {
+    fn subscribe<F>(&self, device: Device, read: impl FnOnce(Publisher) -> F) -> watch::Receiver<Newest>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = streams.get(&device) {
+            let mut receiver = sender.subscribe();
+            receiver.mark_changed();
+            return receiver;
+        }
+        let sender = watch::Sender::new(None);
+        let receiver = sender.subscribe();
+        streams.insert(device, sender.clone());
+        tokio::spawn(read(Publisher { streams: self.clone(), device, sender }));
+        receiver
+    }
+
+    /// Streams the power of GPUs, which are read every `period`, until `stop`.
+    pub(super) fn of_gpus(&self, gpus: Vec<GpuHandle>, period: Duration, stop: CancellationToken) -> Response {
+        let subscribe = |gpu: GpuHandle| {
+            let device = Device::Gpu(gpu.identity().index);
+            self.subscribe(device, move |publisher| read_gpu(gpu, period, publisher))
+        };
+        respond(gpus.into_iter().map(subscribe).collect(), stop)
+    }
+
+    /// Streams the power of CPU packages, which are read every `period`, until `stop`.
+    pub(super) fn of_cpus(
+        &self,
+        cpu: Option<&CpuHandle>,
+        ids: &[u32],
+        period: Duration,
+        stop: CancellationToken,
+    ) -> Response {
+        let subscribe = |id: &u32| {
+            let (cpu, id) = (cpu?.clone(), *id);
+            Some(self.subscribe(Device::Cpu(id), move |publisher| read_cpu(cpu, id, period, publisher)))
+        };
+        respond(ids.iter().filter_map(subscribe).collect(), stop)
+    }
+}
+
+/// Reads a GPU while someone listens, and publishes its power when it changes.
+async fn read_gpu(gpu: GpuHandle, period: Duration, publisher: Publisher) {
+    let (mut timer, mut last) = (interval(period), None);
+    loop {
+        timer.tick().await;
+        if !publisher.is_wanted() {
+            return;
+        }
+        let reading = gpus::fresh(&gpu, false).await;
+        let read = reading.and_then(|(observed, can)| Ok((gpus::power_of(&observed, &can)?, observed.at)));
+        match read {
+            Ok((power_mw, Some(at))) if last != Some(power_mw) => {
+                last = Some(power_mw);
+                let (timestamp_ms, gpu_id) = (at.utc.timestamp_millis(), gpu.identity().index);
+                publisher.publish(&GpuEvent { timestamp_ms, gpu_id, power_mw });
+            }
+            Ok(_) => {}
+            Err(error) => tracing::debug!(gpu.uuid = %gpu.identity().id, "its power is not streamed: {error}"),
+        }
+    }
+}
+
+/// Reads the CPUs while someone listens, and publishes a package's power when it changes.
+async fn read_cpu(cpu: CpuHandle, cpu_id: u32, period: Duration, publisher: Publisher) {
+    let (mut timer, mut last) = (interval(period), None);
+    timer.tick().await;
+    let mut meter = PowerMeter::start(cpu).await;
+    loop {
+        timer.tick().await;
+        if !publisher.is_wanted() {
+            return;
+        }
+        match meter.power(&[cpu_id]).await {
+            Ok((power, Some(timestamp_ms))) => {
+                let Some(power) = power.get(&cpu_id).copied().filter(|power| last != Some(*power)) else { continue };
+                last = Some(power);
+                publisher.publish(&CpuEvent { timestamp_ms, cpu_id, power });
+            }
+            Ok((_, None)) => {}
+            Err(error) => tracing::debug!("the power of CPU {cpu_id} is not streamed: {error:?}"),
+        }
+    }
+}
+
+fn interval(period: Duration) -> tokio::time::Interval {
+    let mut timer = tokio::time::interval(period);
+    timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    timer
+}
+
+fn respond(devices: Vec<watch::Receiver<Newest>>, stop: CancellationToken) -> Response {
+    let events: BoxStream<'static, Arc<str>> = match devices.is_empty() {
+        true => pending().boxed(),
+        false => select_all(devices.into_iter().map(|device| stream::unfold(device, next).boxed())).boxed(),
+    };
+    let events = events.take_until(stop.cancelled_owned());
+    let events = events.map(|text| Ok::<_, Infallible>(Event::default().data(text)));
+    Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response()
+}
+
+/// Returns the next event; a slow reader gets only the newest one.
+async fn next(mut device: watch::Receiver<Newest>) -> Option<(Arc<str>, watch::Receiver<Newest>)> {
+    loop {
+        device.changed().await.ok()?;
+        let newest = device.borrow_and_update().clone();
+        if let Some(text) = newest {
+            return Some((text, device));
+        }
+    }
+}
