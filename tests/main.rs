@@ -56,3 +56,4 @@ mod simulate_waiting;
 #[allow(dead_code, unused_imports, reason = "shared with the trial, which uses other parts of it")]
 mod support;
 mod when;
+mod zeusd;
