@@ -2,8 +2,10 @@
 //!
 //! [`Server::bind`] opens the addresses, [`Server::serve`] answers requests until it is stopped. Handlers hold no
 //! state: each sends the controller one query through its [`crate::controller::Handle`], or asks
-//! [`crate::recurring::Recurring`], and renders the answer; all event streams share one query. `guard` refuses requests
-//! from other web pages. Each refusal of a request is an `error::Problem`.
+//! [`crate::recurring::Recurring`], and renders the answer; all event streams share one query. `guard`
+//! refuses requests from other web pages. Each refusal of a request is an `error::Problem`.
+//!
+//! `zeusd` answers the protocol of Zeus's daemon. It also reads devices itself, since each answer is a new reading.
 
 mod bso;
 mod carbon_aware;

@@ -26,6 +26,7 @@ const ownerOf = (gpu, status) => {
   const by = gpu.state === "job" ? `Controlled for ${name(gpu.owner)}` : OWNERS[gpu.state] ?? words(gpu.state);
   return [
     h("span", { class: `state ${gpu.state}` }, by),
+    gpu.state === "override" && gpu.override_by && gpu.override_by !== "local" && h("span", { class: "muted" }, ` by ${gpu.override_by}`),
     gpu.state === "override" && gpu.override_until && h("span", { class: "muted" }, " until ", moment(gpu.override_until, status.now)),
     gpu.observed_jobs.length > 0 && h("span", { class: "muted" }, ` also used by: ${gpu.observed_jobs.map(name).join(", ")}`),
   ];
