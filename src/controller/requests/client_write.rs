@@ -120,7 +120,7 @@ impl Controller {
             return None;
         }
         let outcome = match (write.stage, write.setting) {
-            (Stage::New, _) => self.begin(write).await,
+            (Stage::New, _) => self.begin_write(write).await,
             (Stage::Sent(before), Setting::PowerLimit(_)) => self.finish_limit(write, before),
             (Stage::Sent(before), Setting::Other(setting)) => self.finish_setting(write, setting, before),
         };
@@ -147,7 +147,7 @@ impl Controller {
         }
     }
 
-    async fn begin(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
+    async fn begin_write(&mut self, write: &mut ClientWrite) -> Result<Option<()>, WriteRefused> {
         self.check_claim(&write.gpu, &write.claim)?;
         refuse_ended_client(&write.claim)?;
         let (now, ceiling) = (self.now(), self.gpus.ceiling(&write.gpu));
