@@ -103,9 +103,9 @@ fn a_failed_write_changes_nothing() {
 #[test]
 fn a_newer_journal_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
-    fs::write(dir.path().join(FILE_NAME), r#"{"version":3,"boards":{}}"#).expect("written");
+    fs::write(dir.path().join(FILE_NAME), r#"{"version": 4,"boards":{}}"#).expect("written");
     let error = Journal::open(dir.path(), "b".into()).expect_err("newer").to_string();
-    assert!(error.contains("format 3"), "{error}");
+    assert!(error.contains("format 4"), "{error}");
 }
 
 #[test]
