@@ -14,7 +14,7 @@ struct Scene {
     folder: tempfile::TempDir,
 }
 
-/// Writes a line for each start, works until it is told to stop or its file `finish` exists, and writes a line for the end.
+/// Writes a line for each start, works until a stop is requested or its file `finish` exists, and writes a line for the end.
 const COMMAND: &str = r#"
 echo "start ${WATTUNE_RESUMED:-0}" >> "$FOLDER/lines"
 trap 'echo saved >> "$FOLDER/lines"; exit 143' TERM

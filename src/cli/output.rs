@@ -64,7 +64,7 @@ pub(super) fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()>
     }
 }
 
-/// Writes a file. A pipe that nobody reads is an error instead of a wait.
+/// Writes a file. A pipe without a reader is an error instead of a wait.
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let is_pipe = std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo());
     if !is_pipe {

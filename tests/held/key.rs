@@ -33,7 +33,7 @@ async fn a_lapsed_job_is_taken_up_with_its_request_and_its_latest_start() {
     world.train_until(&first, 0, Phase::Planned).await;
     let done = world.view(&first).await.samples.expect("reported");
     world.train(0, false);
-    // The machine reboots: nobody reports for longer than the lease, and a daemon starts again.
+    // The machine reboots: no report comes for longer than the lease, and a daemon starts again.
     world.clock.advance(Seconds::new(5000.0));
     let mut world = world.kill().await;
     for _ in 0..100 {

@@ -420,7 +420,7 @@ def starts_and_stops(site, header):
     check(fields["Restarts"] == "1", "Slurm has requeued it once")
     check(20 <= start - time.time() <= 45, f"it starts again in {start - time.time():.0f} s, when the plan says so")
     check(advisor.count("suspended") >= 1, "the daemon knows that it is gone")
-    # Its lease runs out, since nobody renews it.
+    # Its lease runs out without a renewal.
     advisor.lapse()
     advisor.want("run", None)
     wait_for("the resumption", lambda: text.read_text().count("start ") == 2, 180)

@@ -112,7 +112,7 @@ pub(super) fn unreceived(error: &anyhow::Error) -> String {
     format!("progress cannot be received, so the job is recorded without control: {error:#}")
 }
 
-/// Receives messages and status posts, and has the command told where.
+/// Receives messages and status posts, and passes their addresses to the command.
 async fn prepare(variables: &mut Variables, folder: &RunFolder, to: &Sender<Message>) -> anyhow::Result<Option<Posts>> {
     let socket = UnixDatagram::bind(folder.socket())?;
     tokio::spawn(receive(socket, to.clone()));

@@ -76,7 +76,7 @@ impl Link {
         }
     }
 
-    /// Returns the order that the daemon is still to be told; `None` if it knows.
+    /// Returns the order that the daemon does not know yet; `None` if it knows all.
     pub(super) fn untold(&self, job: &str) -> Option<Order> {
         let order = self.order();
         let is_confirmed = self.confirmed.as_ref().is_some_and(|(id, turn)| id == job && *turn == order.turn);
@@ -85,7 +85,7 @@ impl Link {
             // Whatever the daemon has forgotten meanwhile, the command runs.
             (Stage::Running, _) => told.is_some_and(|told| told != Stage::Running).then_some(order),
             (Stage::Suspended, false) => (told != Some(Stage::Suspended)).then_some(order),
-            // Somebody else has told the daemon to begin: the command follows.
+            // Another process has sent `begin` to the daemon: the command follows.
             (Stage::Suspended, true) | (Stage::Held, _) => None,
         }
     }

@@ -16,7 +16,7 @@ use wattune_core::domain::Process;
 
 /// The interval between two looks at a process where the kernel cannot report its end.
 const LOOK: Duration = Duration::from_secs(1);
-/// The pause before the controller is told again that a process has ended.
+/// The pause before the end of a process is reported to the controller again.
 const AGAIN: Duration = Duration::from_millis(100);
 /// The kernel's files about processes; it names the peers of a socket by the same numbers.
 const PROC: &str = "/proc";
