@@ -160,6 +160,13 @@ impl GpuHandle {
         observation
     }
 
+    /// Returns the latest state if the GPU's latest answer is at most `age` old and the GPU works.
+    pub fn recent(&self, age: Seconds) -> Option<Observation> {
+        let shared = lock(&self.shared);
+        let observed = Some(&shared.observation).filter(|observed| observed.fault.is_none())?;
+        (self.clock.monotonic().since(observed.at?.monotonic) <= age).then(|| observed.clone())
+    }
+
     /// Starts or stops reading how much each process uses the GPU ([`Observation::process_use`]).
     pub fn watch_processes(&self, on: bool) {
         self.watching.utilization.store(on, Ordering::Relaxed);

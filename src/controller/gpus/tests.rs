@@ -129,3 +129,14 @@ async fn at_the_end_all_are_given_back() {
     assert_eq!(restored.len(), 2, "{restored:?}");
     assert!(gpus.iter().all(|gpu| gpu.observed.reading.requested == Some(w(280))));
 }
+
+#[test]
+fn a_recent_state_is_shared_until_it_is_too_old() {
+    let room = Room::of(1);
+    let gpu = room.gpus.iter().next().expect("one GPU");
+    gpu.handle.refresh();
+    room.clock.advance(Seconds::new(0.001));
+    assert_eq!(gpu.handle.recent(Seconds::new(0.001)), Some(gpu.handle.observe()));
+    room.clock.advance(Seconds::new(0.001));
+    assert_eq!(gpu.handle.recent(Seconds::new(0.001)), None);
+}

@@ -1,4 +1,4 @@
-//! Readings of GPUs, each made for the request.
+//! Readings of GPUs, each made for the request, except that requests in quick succession share a reading of the power.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,9 +10,28 @@ use super::answer::{Refusal, of_gpu};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{Capabilities, GpuError, Observation};
 use wattune_core::domain::PowerLimit;
+use wattune_core::units::Seconds;
+
+/// The age up to which requests share a reading of the power, in seconds. GPUs renew the value every 20 to 100 ms
+/// (`docs/src/explanation/nvml.md`), and a reading costs two switches between threads.
+const SHARED_S: f64 = 0.001;
 
 /// Answer by GPU, in ascending order of the indices.
 pub(super) type ByGpu<T> = BTreeMap<u32, T>;
+
+/// State and capabilities of a GPU.
+type Answer = Result<(Observation, Arc<Capabilities>), GpuError>;
+
+/// What a request needs of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Power, which requests in quick succession share.
+    SharedPower,
+    /// Energy and power, read now.
+    EnergyAndPower,
+    /// Everything, read now.
+    All,
+}
 
 /// Power of GPUs, and the time after all readings.
 #[derive(Serialize)]
@@ -49,10 +68,10 @@ pub(super) struct PersistenceAnswer {
 /// Reads GPUs, all at the same time.
 async fn read<T>(
     gpus: &[GpuHandle],
-    all: bool,
+    what: What,
     value: impl Fn(&Observation, &Capabilities) -> Result<T, GpuError>,
 ) -> Result<ByGpu<T>, Refusal> {
-    let readings = join_all(gpus.iter().map(|gpu| fresh(gpu, all))).await;
+    let readings = join_all(gpus.iter().map(|gpu| reading(gpu, what))).await;
     let (mut values, mut failed) = (BTreeMap::new(), BTreeMap::new());
     for (gpu, reading) in gpus.iter().zip(readings) {
         match reading.and_then(|(observed, can)| value(&observed, &can)) {
@@ -64,13 +83,20 @@ async fn read<T>(
 }
 
 /// Reads a GPU now: everything if `all`, otherwise energy and power.
-pub(super) async fn fresh(gpu: &GpuHandle, all: bool) -> Result<(Observation, Arc<Capabilities>), GpuError> {
+pub(super) async fn fresh(gpu: &GpuHandle, all: bool) -> Answer {
     let timed_out = || GpuError::TimedOut { call: "reading the GPU", after: gpu.call_timeout() };
     let answer = tokio::time::timeout(gpu.call_timeout().to_std(), gpu.request_reading(all)).await;
     let observed = answer.ok().and_then(Result::ok).ok_or_else(timed_out)?;
     match &observed.fault {
         Some((error, _)) => Err(error.clone()),
         None => Ok((observed, gpu.capabilities())),
+    }
+}
+
+async fn reading(gpu: &GpuHandle, what: What) -> Answer {
+    match gpu.recent(Seconds::new(SHARED_S)).filter(|_| what == What::SharedPower) {
+        Some(observed) => Ok((observed, gpu.capabilities())),
+        None => fresh(gpu, what == What::All).await,
     }
 }
 
@@ -87,7 +113,7 @@ pub(super) fn power_of(observed: &Observation, can: &Capabilities) -> Result<u32
 
 /// Reads the power in milliwatts.
 pub(super) async fn power(gpus: &[GpuHandle]) -> Result<ByGpu<u32>, Refusal> {
-    read(gpus, false, power_of).await
+    read(gpus, What::SharedPower, power_of).await
 }
 
 /// Reads the energy counters.
@@ -97,7 +123,7 @@ pub(super) async fn energy(gpus: &[GpuHandle]) -> Result<ByGpu<EnergyAnswer>, Re
         let energy = present(observed.reading.energy, &can.energy_counter, call)?;
         Ok(EnergyAnswer { energy_mj: energy.get() })
     };
-    read(gpus, false, of).await
+    read(gpus, What::EnergyAndPower, of).await
 }
 
 /// Reads the power limits.
@@ -106,7 +132,7 @@ pub(super) async fn limits(gpus: &[GpuHandle]) -> Result<ByGpu<LimitAnswer>, Ref
         let limit = present(observed.reading.requested, &can.limit, "nvmlDeviceGetPowerManagementLimit")?;
         Ok(LimitAnswer { power_limit_mw: limit.milliwatts() })
     };
-    read(gpus, true, of).await
+    read(gpus, What::All, of).await
 }
 
 /// Reads the ranges of power limits.
@@ -115,7 +141,7 @@ pub(super) async fn ranges(gpus: &[GpuHandle]) -> Result<ByGpu<RangeAnswer>, Ref
         let range = can.limits.as_ref().map_err(Clone::clone)?;
         Ok(RangeAnswer { min_power_limit_mw: range.min.milliwatts(), max_power_limit_mw: range.max.milliwatts() })
     };
-    read(gpus, false, of).await
+    read(gpus, What::EnergyAndPower, of).await
 }
 
 /// Reads the persistence modes.
@@ -124,5 +150,5 @@ pub(super) async fn persistence(gpus: &[GpuHandle]) -> Result<ByGpu<PersistenceA
         let enabled = present(observed.reading.persistence, &can.persistence, "nvmlDeviceGetPersistenceMode")?;
         Ok(PersistenceAnswer { enabled })
     };
-    read(gpus, true, of).await
+    read(gpus, What::All, of).await
 }
