@@ -83,6 +83,54 @@ async fn a_second_daemon_gets_the_same_series() {
     second.kill();
 }
 
+/// A source whose forecasts miss that weekends are cleaner: all faces show the same forecast, corrected for it.
+#[tokio::test]
+async fn one_forecast_is_shown_everywhere() {
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let hour = now().duration_trunc(TimeDelta::hours(1)).expect("an hour");
+    let row = |h: i64| {
+        let at = hour + TimeDelta::hours(h);
+        let forecast = 400.0 + 100.0 * (h as f64 / 24.0 * std::f64::consts::TAU).sin();
+        let weekend = chrono::Datelike::weekday(&at).number_from_monday() > 5;
+        let actual = if h < 0 { (forecast - if weekend { 80.0 } else { 0.0 }).to_string() } else { String::new() };
+        format!("{},{forecast},{actual}\n", at.format("%FT%TZ"))
+    };
+    let text: String = std::iter::once("timestamp,forecast,actual\n".to_owned()).chain((-672..96).map(row)).collect();
+    let path = state.path().join("weekends.csv");
+    std::fs::write(&path, text).expect("written");
+    let settings = format!("{}[carbon]\npoll_interval_s = 3600\n", Daemon::QUICK);
+    let mut command = Daemon::command_with(&driver, state.path(), &FakeDriver::library(), &settings);
+    command.arg("--carbon-file").arg(&path).args(["--zone", "DE"]);
+    let daemon = Daemon::start(command, state.path()).await;
+    daemon.carbon_where("the file", |c| c["basis"] == "source").await;
+
+    let asked = daemon.get("/v1/when?duration_s=3600&within_s=169200").await.expect(200);
+    let asked = by_end(&asked["forecast"]);
+    let shown = by_end(&daemon.get("/v1/carbon/forecast").await.expect(200));
+    let sent = daemon.get("/emissions/forecasts/current?location=DE").await.expect(200);
+    let sent: Vec<_> = sent[0]["forecastData"]
+        .as_array()
+        .expect("points")
+        .iter()
+        .map(|point| {
+            let length = TimeDelta::minutes(point["duration"].as_i64().expect("whole minutes"));
+            (moment(&point["timestamp"]) + length, point["value"].as_f64().expect("a number"))
+        })
+        .collect();
+    let value_at =
+        |series: &[(DateTime<Utc>, f64)], end| series.iter().find(|(at, _)| *at == end).map(|(_, value)| *value);
+    for h in 1..46 {
+        // The present slot ends with the first hour, the last one at the time of each request.
+        let end = hour + TimeDelta::hours(h + 1);
+        let all = [&asked, &shown, &sent].map(|series| value_at(series, end).expect("a slot"));
+        assert!(all.iter().all(|value| (value - all[0]).abs() < 1e-6), "{all:?} until {end}");
+    }
+    let published = |h: i64| 400.0 + 100.0 * (h as f64 / 24.0 * std::f64::consts::TAU).sin();
+    let corrected = shown.iter().zip(0..).filter(|((_, value), h)| (value - published(*h)).abs() > 5.0).count();
+    assert!(corrected > 10, "{shown:?}");
+    daemon.kill();
+}
+
 #[tokio::test]
 async fn clients_of_the_sdk_are_answered_in_its_shapes() {
     let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));

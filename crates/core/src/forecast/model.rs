@@ -9,7 +9,7 @@ use super::blend::{
 };
 use super::error_paths::ErrorPaths;
 use super::gap_filling::{decayed, middle};
-use super::horizon::{Basis, Horizon};
+use super::horizon::{Basis, Horizon, HorizonSlot};
 use super::hourly_window::{DAY, HOURS, HourlyWindow};
 use super::local::Local;
 use super::past_errors::{SourceErrors, kept, local_errors};
@@ -199,18 +199,18 @@ impl Model {
         shrink(horizon, |slot| factors[self.fitted.as_ref().map_or(0, |fitted| fitted.day_of(slot))])
     }
 
-    /// Corrects a horizon for past errors that differ between weekends and weekdays. Intervals move with their slots.
-    pub fn correct_weekends(&self, horizon: &Horizon) -> Horizon {
-        let Some(fitted) = &self.fitted else { return horizon.clone() };
+    /// Corrects slots for past errors that differ between weekends and weekdays. Intervals move with their slots. Values
+    /// of a source whose errors are unknown stay as they are published.
+    pub(super) fn correct_weekends(&self, slots: &mut [HorizonSlot]) {
+        let Some(fitted) = &self.fitted else { return };
         let errors = WeekendErrors::fit(&fitted.feed_errors, fitted.anchor);
-        let mut corrected = horizon.clone();
-        for slot in &mut corrected.slots {
+        let by_model = |basis| matches!(basis, Basis::Local | Basis::DailyShape);
+        for slot in slots.iter_mut().filter(|slot| fitted.source.is_some() || by_model(slot.basis)) {
             let by = GramsPerKwh::new(errors.correction(&slot.slot));
             for value in [&mut slot.intensity, &mut slot.low, &mut slot.high] {
                 *value = (*value + by).max(GramsPerKwh::ZERO);
             }
         }
-        corrected
     }
 
     /// Returns the errors (actual less forecast, in g/kWh) that the model would have made on each past day: one list

@@ -19,7 +19,7 @@ impl Model {
     /// the value at the same time of day on the nearest known day, else one on a line between the neighbouring values.
     /// Beyond the end of the source's forecast the local forecaster continues it, with a decaying offset. If actual
     /// values are old or missing, the daily profile replaces the local forecaster; without any data, the policy's
-    /// constant does.
+    /// constant does. Last, the values are corrected for past errors that differ between weekends and weekdays.
     pub fn outlook(
         &self,
         expected: &CarbonSeries,
@@ -58,6 +58,7 @@ impl Model {
         if let Some(rest) = Slot::new(at, until) {
             fill.gap(&rest, &mut slots);
         }
+        model.correct_weekends(&mut slots);
         Horizon { slots }
     }
 }

@@ -14,9 +14,8 @@ use crate::units::{GramsPerKwh, Seconds};
 const NEAR_STEP: TimeDelta = TimeDelta::hours(6);
 
 /// Returns the slots to plan over from `now` to `until`. The local forecaster `model` corrects and extends `expected`,
-/// the source's forecast, also for errors that differ between weekends and weekdays; deviations of the result from its
-/// mean are shrunk by the measured skill of past forecasts; then slots are averaged as `settings` says. The daemon and
-/// the simulator share this function.
+/// the source's forecast; deviations of the result from its mean are shrunk by the measured skill of past forecasts; then
+/// slots are averaged as `settings` says. The daemon and the simulator share this function.
 pub fn slots_ahead(
     model: &Model,
     expected: &CarbonSeries,
@@ -27,7 +26,7 @@ pub fn slots_ahead(
     // The horizon starts at the beginning of the present slot, so that the slot's mean does not change as time passes.
     let begun = floor(now, settings.shortest_slot_s.to_delta());
     let from = if expected.at(begun).is_some() { begun } else { now };
-    let horizon = model.correct_weekends(&model.outlook(expected, from, until, policy));
+    let horizon = model.outlook(expected, from, until, policy);
     planning_slots(&model.shrink_by_skill(&horizon), now, settings)
 }
 

@@ -28,7 +28,7 @@ impl StartForecast {
         policy: &HorizonPolicy,
     ) -> Self {
         let horizon = model.outlook(expected, now, until, policy);
-        Self { errors: model.error_paths(), ..Self::of_horizon(model.correct_weekends(&horizon)) }
+        Self { errors: model.error_paths(), ..Self::of_horizon(horizon) }
     }
 
     /// Makes a forecast of a horizon whose errors are unknown.
