@@ -55,10 +55,10 @@ impl WhenRequest {
             let why = match (&self.name, known.power) {
                 (None, _) => "is missing; give the job's duration, or the name of a job with earlier runs".to_owned(),
                 (Some(name), None) => {
-                    format!("is missing, and no run of {name:?} was measured here; give the duration")
+                    format!("is missing, and no run of {name} was measured here; give the duration")
                 }
                 (Some(name), Some(_)) => {
-                    format!("is missing, and no run of {name:?} stated its total work; give the duration")
+                    format!("is missing, and no run of {name} stated its total work; give the duration")
                 }
             };
             return Err(invalid("duration_s", why));
@@ -171,13 +171,14 @@ mod tests {
         let no_duration = WhenRequest { duration: None, ..request() };
         let table = [
             (no_duration.clone(), "duration_s", "give the job's duration"),
-            (WhenRequest { name: name(), ..no_duration.clone() }, "duration_s", "no run of"),
+            (WhenRequest { name: name(), ..no_duration.clone() }, "duration_s", "no run of lm was"),
             (WhenRequest { duration: Some(Seconds::ZERO), ..request() }, "duration_s", "above 0"),
             (WhenRequest { latest: None, ..request() }, "within_s", "latest_end"),
             (WhenRequest { latest: Some(StartBound::Within(Seconds::new(-1.0))), ..request() }, "within_s", "from 0"),
             (WhenRequest { latest: Some(StartBound::Within(Seconds::new(1e12))), ..request() }, "within_s", "from 0"),
             (WhenRequest { earliest: Some(now() + TimeDelta::hours(3)), ..request() }, "earliest", "after"),
             (WhenRequest { power: Some(Watts::ZERO), ..request() }, "power_w", "above 0 W"),
+            (WhenRequest { power: Some(Watts::new(1e308)), ..request() }, "power_w", "at most 1 GW"),
             (WhenRequest { idle_power: Some(Watts::new(9.0)), ..request() }, "power_w", "is missing"),
             (WhenRequest { min_gain: Some(2.0), ..request() }, "min_gain", "2 %"),
             (WhenRequest { max_loss_probability: Some(-0.1), ..request() }, "max_loss_probability", "from 0 to 1"),

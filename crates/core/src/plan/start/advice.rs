@@ -61,9 +61,28 @@ pub enum StartReason {
     AroundOthers,
 }
 
+/// Displays the reason in the past tense, as one sentence.
+impl fmt::Display for StartReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::CleanerLater => "It waited for a cleaner window.",
+            Self::CleanestNow => "No later window was expected to be cleaner.",
+            Self::GainTooSmall => "Waiting was expected to save too little.",
+            Self::TooUncertain => "Waiting was too likely to lose.",
+            Self::NoTimeToWait => "The latest start left no time to wait.",
+            Self::LatestStartPassed => "The latest start had passed.",
+            Self::NothingKnown => "There were no data to forecast with.",
+            Self::AfterOthers => "Other jobs used the GPUs or the power cap before.",
+            Self::AroundOthers => "Other jobs took the cleanest time.",
+        })
+    }
+}
+
 /// Advice when to start a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StartAdvice {
+    /// Time of the question.
+    pub asked_at: DateTime<Utc>,
     /// Time at which to start the job; the time of the question if it should start at once.
     pub start: DateTime<Utc>,
     /// Latest start; the time of the question if the stated one has passed.
@@ -99,27 +118,31 @@ impl fmt::Display for StartAdvice {
         let percent = |fraction: f64| format!("{:.1} %", 100.0 * fraction);
         let at = |t: DateTime<Utc>| t.format("%Y-%m-%d %H:%M UTC");
         let risk = format!("{:.0} %", 100.0 * self.loss_probability);
+        let (first, then) = match self.now.start > self.asked_at {
+            true => (format!("Starting at {}, the earliest start", at(self.now.start)), "at the earliest start"),
+            false => ("Starting at once".to_owned(), "when starting at once"),
+        };
         match self.reason {
             StartReason::CleanerLater => {
                 let start = at(self.start);
                 let (now, best) = (self.now.intensity.get(), self.best.intensity.get());
-                write!(f, "Starting at {start}: {best:.0} g/kWh expected then, {now:.0} g/kWh when starting at once.")
+                write!(f, "Starting at {start}: {best:.0} g/kWh expected then, {now:.0} g/kWh {then}.")
             }
             StartReason::CleanestNow => {
                 let now = self.now.intensity.get();
-                write!(f, "Starting at once: no later window is expected to be cleaner than {now:.0} g/kWh.")
+                write!(f, "{first}: no later window is expected to be cleaner than {now:.0} g/kWh.")
             }
             StartReason::GainTooSmall => {
                 let gain = percent(self.saving.expected.max(0.0));
-                write!(f, "Starting at once: waiting is expected to save only {gain}.")
+                write!(f, "{first}: waiting is expected to save only {gain}.")
             }
             StartReason::TooUncertain => {
                 let gain = percent(self.saving.expected.max(0.0));
-                write!(f, "Starting at once: waiting may save {gain} but loses with a probability of {risk}.")
+                write!(f, "{first}: waiting may save {gain} but loses with a probability of {risk}.")
             }
-            StartReason::NoTimeToWait => f.write_str("Starting at once: the latest start leaves no time to wait."),
-            StartReason::LatestStartPassed => f.write_str("Starting at once: the latest start has passed."),
-            StartReason::NothingKnown => f.write_str("Starting at once: there are no data to forecast with."),
+            StartReason::NoTimeToWait => write!(f, "{first}: the latest start leaves no time to wait."),
+            StartReason::LatestStartPassed => write!(f, "{first}: the latest start has passed."),
+            StartReason::NothingKnown => write!(f, "{first}: there are no data to forecast with."),
             StartReason::AfterOthers => {
                 write!(f, "Starting at {}: other jobs use the GPUs or the power cap until then.", at(self.start))
             }

@@ -58,7 +58,19 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
     };
     let latest_start = question.latest_start().max(now.start);
     let decide_at = question.now.checked_add_signed(DECIDE_AGAIN).map_or(start, |next| next.min(start));
-    Ok(StartAdvice { start, latest_start, reason, now, best, saving, loss_probability, decide_at, windows: all })
+    let asked_at = question.now;
+    Ok(StartAdvice {
+        asked_at,
+        start,
+        latest_start,
+        reason,
+        now,
+        best,
+        saving,
+        loss_probability,
+        decide_at,
+        windows: all,
+    })
 }
 
 /// Returns the saving of waiting for a window, and the probability that waiting loses.

@@ -7,6 +7,8 @@ use crate::units::{Lasting, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Longest duration of a job, and longest time for which a job may wait: ten years.
 const LONGEST: Seconds = Seconds::new(3660.0 * 86_400.0);
+/// Maximum power of a job: more than any data centre draws.
+const MOST_POWER: Watts = Watts::new(1e9);
 
 /// Latest time of a job's start or of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,10 +122,10 @@ impl StartQuestion {
         if !(self.duration > Seconds::ZERO && self.duration <= LONGEST) {
             return Err(InvalidStart::Duration(self.duration));
         }
-        if !(self.power > Watts::ZERO && self.power.get().is_finite()) {
+        if !(self.power > Watts::ZERO && self.power <= MOST_POWER) {
             return Err(InvalidStart::Power(self.power));
         }
-        if !(self.idle_power >= Watts::ZERO && self.idle_power.get().is_finite()) {
+        if !(Watts::ZERO..=MOST_POWER).contains(&self.idle_power) {
             return Err(InvalidStart::IdlePower(self.idle_power));
         }
         if !(0.0..1.0).contains(&self.min_gain) {
@@ -152,11 +154,11 @@ pub enum InvalidStart {
     /// The duration is not above zero, or above ten years.
     #[error("the duration is {}; it must be above 0 s and at most ten years", Lasting(*.0))]
     Duration(Seconds),
-    /// The power is not above zero.
-    #[error("the power is {0}; it must be above 0 W")]
+    /// The power is not above zero, or above a gigawatt.
+    #[error("the power is {0}; it must be above 0 W and at most 1 GW")]
     Power(Watts),
-    /// The power while waiting is negative.
-    #[error("the power while the job waits is {0}; it must be at least 0 W")]
+    /// The power while waiting is negative, or above a gigawatt.
+    #[error("the power while the job waits is {0}; it must be from 0 W to 1 GW")]
     IdlePower(Watts),
     /// The minimum gain is out of range.
     #[error("min_gain is {0}; it must be at least 0 and below 1: 0.02 is 2 %")]
