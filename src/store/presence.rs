@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use wattune_core::plan::StartReason;
 use wattune_core::units::Seconds;
 
 /// State of a job that offered to be held or suspended. A job that offered nothing has the default: it is present from
@@ -38,6 +39,9 @@ pub struct Presence {
     /// Observed times from a resumption until the job made progress again.
     #[serde(default)]
     pub restarts: LearnedTime,
+    /// Start that was chosen for the job, as of its first start; `None` while it is held, and where none was chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<ChosenStart>,
     /// True if the job did not suspend although it was asked to: it is planned without suspensions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_deaf: bool,
@@ -51,6 +55,28 @@ pub enum Absence {
     HeldSince(DateTime<Utc>),
     /// The job has saved and exited, and has given its GPUs back, since this time.
     SuspendedSince(DateTime<Utc>),
+}
+
+/// Start that was chosen for a held job.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ChosenStart {
+    /// Reason for the start.
+    pub reason: StartReason,
+    /// Expected saving against starting at once.
+    pub saving: ExpectedSaving,
+}
+
+/// Expected saving of a start against starting at once, as fractions of the emissions of starting at once.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExpectedSaving {
+    /// Expected value.
+    pub expected: f64,
+    /// Lower bound of the 80 % prediction interval.
+    pub low: f64,
+    /// Upper bound of the 80 % prediction interval.
+    pub high: f64,
+    /// Probability that waiting causes more emissions than starting at once.
+    pub loss_probability: f64,
 }
 
 /// Mean of an observed duration.

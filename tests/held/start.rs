@@ -118,9 +118,13 @@ async fn the_latest_start_holds_whatever_else() {
     assert_eq!(world.clock.utc(), hour(6));
     assert_eq!(world.lease(&id).await.wanted, Wanted::Run);
     world.controller.begin(&id, Some(BeginReason::LatestStart)).await.expect("begins");
+    let before = world.view(&id).await.start.expect("offered");
     let world = world.kill().await;
     let view = world.view(&id).await;
-    assert_eq!((view.phase, view.start.expect("offered").begun_at), (Some(Phase::Waiting), Some(hour(6))));
+    let start = view.start.expect("offered");
+    assert_eq!((view.phase, start.begun_at), (Some(Phase::Waiting), Some(hour(6))));
+    assert!(!start.reason.is_empty() && start.expected_saving_pct.is_some(), "{start:#?}");
+    assert_eq!(start.expected_saving_pct, before.expected_saving_pct, "what was expected stays known");
     assert_eq!(world.gpu(0).owner, Some(id.to_string()), "it keeps its GPU over a kill");
 }
 

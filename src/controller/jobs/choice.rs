@@ -4,6 +4,9 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::store::{ChosenStart, ExpectedSaving};
+use wattune_core::plan::StartReason;
+
 /// Request of the daemon to the job's starter, such as `wattune run`. The daemon itself signals no process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -55,18 +58,15 @@ pub(crate) struct StartChoice {
     pub(crate) saving: Option<ExpectedSaving>,
     /// Reason for the start, in one sentence.
     pub(crate) reason: String,
+    /// Kind of the reason; `None` where no start could be chosen.
+    pub(crate) kind: Option<StartReason>,
     /// Reason why the choice rests on less than a forecast, in one sentence; `None` if it rests on one.
     pub(crate) caveat: Option<String>,
 }
 
-/// Expected saving of a start against starting at once, as fractions of the emissions of starting at once.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct ExpectedSaving {
-    pub(crate) expected: f64,
-    /// Lower bound of the 80 % prediction interval.
-    pub(crate) low: f64,
-    /// Upper bound of the 80 % prediction interval.
-    pub(crate) high: f64,
-    /// Probability that waiting causes more emissions than starting at once.
-    pub(crate) loss_probability: f64,
+impl StartChoice {
+    /// Returns the choice as it is stored when the job begins.
+    pub(super) fn stored(&self) -> Option<ChosenStart> {
+        Some(ChosenStart { reason: self.kind?, saving: self.saving? })
+    }
 }

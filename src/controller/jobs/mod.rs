@@ -15,8 +15,8 @@ mod warnings;
 
 use std::collections::BTreeMap;
 
+pub(super) use choice::StartChoice;
 pub use choice::{BeginReason, Wanted};
-pub(super) use choice::{ExpectedSaving, StartChoice};
 pub use job::Phase;
 pub(super) use job::{Group, Job, SweepCeiling};
 pub use progress::ProgressReport;

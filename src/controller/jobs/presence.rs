@@ -157,7 +157,8 @@ impl Job {
         self.reason.clone_from(&reason);
         // The start is chosen before this one comes.
         let start = latest.min(until + TimeDelta::minutes(1));
-        self.start = Some(StartChoice { start, decide_at: until, latest, saving: None, reason, caveat: None });
+        self.start =
+            Some(StartChoice { start, decide_at: until, latest, saving: None, reason, kind: None, caveat: None });
     }
 
     /// Returns the offers that a job inherits which replaces this one and offers nothing itself, such as a script that
@@ -177,7 +178,10 @@ impl Job {
     pub(crate) fn begin(&mut self, is_guest: bool, now: Now) -> bool {
         let Some(absence) = self.progress.presence.absence.take() else { return false };
         match absence {
-            Absence::HeldSince(_) => self.progress.presence.begun_at = Some(now.utc),
+            Absence::HeldSince(_) => {
+                self.progress.presence.begun_at = Some(now.utc);
+                self.progress.presence.chosen = self.start.as_ref().and_then(StartChoice::stored);
+            }
             Absence::SuspendedSince(since) => {
                 self.count_absent_time(now);
                 let presence = &mut self.progress.presence;

@@ -4,9 +4,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tokio::task::JoinHandle;
 
 use super::inputs::prices;
-use crate::controller::jobs::{ExpectedSaving, Job, StartChoice};
+use crate::controller::jobs::{Job, StartChoice};
 use crate::controller::node::Node;
 use crate::controller::signal::BasisLevel;
+use crate::store::ExpectedSaving;
 use wattune_core::domain::{CarbonSeries, JobId, StartOffer, Work};
 use wattune_core::forecast::{HorizonPolicy, Model, reference_intensity};
 use wattune_core::plan::{
@@ -21,7 +22,8 @@ const RETHOUGHT: TimeDelta = TimeDelta::hours(1);
 const ASSUMED_RUN: TimeDelta = TimeDelta::hours(1);
 /// Time after the daemon's start for which held jobs wait for the first response of a source.
 const FIRST_ANSWER: TimeDelta = TimeDelta::minutes(5);
-/// Longest time ahead for which the node's cap is considered.
+/// Time ahead over which the node's cap is considered: its lowest value in this time counts for all starts, so that a job
+/// that goes on for long stays under it, too.
 const CAP_AHEAD: TimeDelta = TimeDelta::days(2);
 
 /// Owner of the choice of starts.
@@ -166,6 +168,7 @@ fn choice(
                 loss_probability: advice.loss_probability,
             }),
             reason: advice.to_string(),
+            kind: Some(advice.reason),
             caveat,
         },
         Err(why) => StartChoice {
@@ -174,6 +177,7 @@ fn choice(
             latest: offered.min(now),
             saving: None,
             reason: format!("Start now: {why}"),
+            kind: None,
             caveat,
         },
     }

@@ -344,7 +344,10 @@ impl JobView {
 fn start_view(job: &Job) -> Option<StartView> {
     let offer = job.spec.offers.start.as_ref()?;
     let choice = job.start.as_ref();
-    let saving = choice.and_then(|choice| choice.saving);
+    // After a restart of the daemon, a job that has begun has what was stored when it began.
+    let stored = job.progress.presence.chosen;
+    let saving = choice.and_then(|choice| choice.saving).or(stored.map(|chosen| chosen.saving));
+    let reason = choice.map(|choice| choice.reason.clone()).or(stored.map(|chosen| chosen.reason.to_string()));
     Some(StartView {
         asked_at: job.asked_at(),
         start_at: choice.map(|choice| choice.start).filter(|_| job.is_held()),
@@ -354,7 +357,7 @@ fn start_view(job: &Job) -> Option<StartView> {
         saving_low_pct: saving.map(|saving| saving.low * 100.0),
         saving_high_pct: saving.map(|saving| saving.high * 100.0),
         loss_probability: saving.map(|saving| saving.loss_probability),
-        reason: choice.map(|choice| choice.reason.clone()).unwrap_or_default(),
+        reason: reason.unwrap_or_default(),
     })
 }
 
