@@ -103,7 +103,7 @@ async fn a_second_job_on_a_gpu_is_recorded_and_not_controlled() {
     let training = Training::start(daemon.base(), &owner, &driver, vec![(0, CURVE)], 0.0);
     let report = daemon.post(&format!("/v1/jobs/{guest}/progress"), &json!({"samples": 1})).await.expect(200);
     assert_eq!((&report["phase"], &report["power_limit_w"]), (&json!("observing"), &Value::Null), "{report}");
-    assert!(report["reason"].as_str().expect("reported").contains("\"control\": false"), "{report}");
+    assert!(report["reason"].as_str().expect("reported").contains("registered without control"), "{report}");
     daemon.phase(&owner, "profiling").await;
     eventually("recorded intervals", LONG, async || {
         let view = daemon.get(&format!("/v1/jobs/{guest}")).await.json();
@@ -121,7 +121,7 @@ async fn a_second_job_on_a_gpu_is_recorded_and_not_controlled() {
         assert!(unknown.contains(why), "{unknown}");
         ended["energy_j"].as_f64().expect("recorded")
     };
-    let for_guest = account(&guest, "\"control\": false").await;
+    let for_guest = account(&guest, "registered without control").await;
     let for_owner = account(&owner, "another job").await;
     assert!(for_guest > 0.0 && for_owner > 0.0, "{for_guest} {for_owner}");
     assert!(for_guest + for_owner <= driver.counter_j(0), "{for_guest} {for_owner}");

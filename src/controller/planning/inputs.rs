@@ -130,9 +130,7 @@ pub(super) fn hindrance(job: &Job, gpus: &Gpus, settings: &Settings) -> Option<S
         );
     }
     if !job.spec.control {
-        return Some(
-            "registered with \"control\": false: its energy is recorded, its limits are not controlled".into(),
-        );
+        return Some("registered without control: its energy is recorded, its limits are not controlled".into());
     }
     job.spec.gpus.iter().find_map(|id| {
         let Some(gpu) = gpus.get(id) else { return Some(format!("GPU {id} is absent")) };

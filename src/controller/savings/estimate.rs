@@ -30,7 +30,7 @@ const LEAST_SCORED_H: f64 = 24.0;
 /// Ratio of the standard deviation to the mean absolute error of normal errors: √(π/2).
 const DEVIATION_PER_ABSOLUTE: f64 = 1.253_314;
 
-const NOT_CONTROLLED: &str = "registered with \"control\": false: its GPUs are not controlled for it";
+const NOT_CONTROLLED: &str = "registered without control: its GPUs are not controlled for it";
 
 /// Data from which the savings of a running or ended job are estimated.
 pub(crate) struct Estimate<'a> {
