@@ -1,6 +1,6 @@
 //! The bodies of the Carbon Aware SDK's WebAPI.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -111,13 +111,13 @@ pub(in crate::http) struct SdkPlace {
     pub(super) name: String,
 }
 
-/// Time with its offset, as .NET writes it: `2026-11-25T18:00:00+00:00`.
+/// Time in whole seconds with its offset, as the SDK writes it: `2026-11-25T18:00:00+00:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(pub(super) DateTime<Utc>);
 
 impl Serialize for Stamp {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0.to_rfc3339())
+        serializer.serialize_str(&self.0.to_rfc3339_opts(SecondsFormat::Secs, false))
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(time_span(length), span);
             assert_eq!(serde_json::to_string(&Minutes(length)).expect("JSON"), minutes);
         }
-        let stamp = serde_json::to_string(&Stamp(DateTime::UNIX_EPOCH)).expect("JSON");
+        let stamp = serde_json::to_string(&Stamp(DateTime::UNIX_EPOCH + TimeDelta::nanoseconds(999))).expect("JSON");
         assert_eq!(stamp, "\"1970-01-01T00:00:00+00:00\"");
     }
 }
