@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
-use wattune::cli::{Cli, Exit};
+use wattune::cli::{Cli, Exit, WrongUse};
 
 fn main() -> ExitCode {
     // If the command line is wrong, `parse` ends the process with code 2.
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // Errors go to stderr; if that is closed, only the exit code remains.
             let _ = writeln!(std::io::stderr(), "wattune: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<WrongUse>() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -99,7 +99,7 @@ fn mistakes_in_the_configuration_are_reported_with_their_place() {
     }
     assert!(!state.exists(), "nothing was begun");
     let missing = Ended::of(&mut wattune(&["serve", "--config", text(&dir.path().join("none.toml"))]));
-    assert!(missing.failed(1).contains("cannot read the configuration"), "{}", missing.err);
+    assert!(missing.failed(2).contains("--config: cannot read"), "{}", missing.err);
 }
 
 #[test]

@@ -22,7 +22,7 @@ mod when;
 
 use clap::{Parser, Subcommand};
 
-pub use output::Exit;
+pub use output::{Exit, WrongUse};
 pub use settings::Overrides;
 
 /// Shifts the power of GPU training to the clean hours of the grid.
@@ -55,7 +55,7 @@ impl Cli {
     /// Runs the chosen command.
     ///
     /// # Errors
-    /// An error to show to the user; the exit code is 1.
+    /// An error to show to the user; the exit code is 2 for a [`WrongUse`], else 1.
     pub fn run(self) -> anyhow::Result<Exit> {
         match self.command {
             Command::Serve(args) => serve::run(args),

@@ -20,6 +20,11 @@ pub enum Exit {
     Code(u8),
 }
 
+/// Wrong use of the command line, as far as the parser of the flags cannot see it: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct WrongUse(pub(super) String);
+
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -60,7 +65,22 @@ pub(super) fn check_writable(flag: &str, output: Option<&Path>) -> anyhow::Resul
 pub(super) fn deliver(bytes: &[u8], output: Option<&Path>) -> anyhow::Result<()> {
     match output {
         Some(path) => write(path, bytes).with_context(|| format!("cannot write {}", path.display())),
-        None => std::io::stdout().lock().write_all(bytes).context("cannot write to standard output"),
+        None => print(bytes),
+    }
+}
+
+/// Writes to standard output. A reader that has closed the pipe, as `head` does, is no error.
+pub(super) fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    unless_closed(std::io::stdout().lock().write_all(bytes).map_err(anyhow::Error::from))
+        .context("cannot write to standard output")
+}
+
+/// Ignores that the reader of standard output has closed the pipe.
+pub(super) fn unless_closed(written: anyhow::Result<()>) -> anyhow::Result<()> {
+    let is_closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    match written {
+        Err(error) if error.downcast_ref().is_some_and(is_closed) => Ok(()),
+        other => other,
     }
 }
 

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::Args as _;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::output::Format;
-use crate::config::{Backend, Settings};
+use super::output::{Format, WrongUse};
+use crate::config::{Backend, ConfigError, Settings};
 use crate::providers;
 use wattune_core::domain::{Zone, nearest};
 
@@ -100,6 +100,12 @@ impl Overrides {
         self.zone().is_some() || self.carbon_file().is_some()
     }
 
+    /// Returns the factor beyond which a single answer's values count as outliers. The values of a file that the user
+    /// names are used as they are: no later answer can confirm them.
+    pub(super) fn jump_factor(&self, settings: &Settings) -> f64 {
+        if self.carbon_file().is_some() { f64::INFINITY } else { settings.carbon.jump_factor }
+    }
+
     fn zone(&self) -> Option<&Zone> {
         self.zone.as_ref()?.0.as_ref()
     }
@@ -118,7 +124,12 @@ impl Overrides {
         let socket = self.socket.as_ref().map(std::path::absolute).transpose()?;
         let adjust = |settings: &mut Settings| self.adjust(settings, socket);
         match &self.config {
-            Some(path) => Ok(Settings::load(path, adjust)?),
+            Some(path) => Settings::load(path, adjust).map_err(|error| match error {
+                ConfigError::Unreadable { ref path, ref source } => {
+                    WrongUse(format!("--config: cannot read {}: {source}", path.display())).into()
+                }
+                other => other.into(),
+            }),
             None if usual.exists() => Ok(Settings::load(&usual, adjust)?),
             None => {
                 let mut settings = Settings::default();

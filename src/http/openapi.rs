@@ -51,6 +51,7 @@ pub(super) fn document(routes: utoipa::openapi::OpenApi) -> String {
     let mut document = serde_json::to_value(routes).unwrap_or_default();
     name_units(&mut document);
     operations(&mut document).for_each(describe_responses);
+    document.sort_all_objects();
     document.to_string()
 }
 

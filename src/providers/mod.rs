@@ -21,7 +21,7 @@ pub use client::quota::Requests;
 pub use client::settings::{BaseUrl, Contribution, Headers, SharedSettings};
 pub use error::{ProviderError, SettingsError};
 pub use feed::{Feed, FeedHandle, FeedOptions, FeedState, Freshness, Quarantined, Ranks, SourceState};
-pub use place::{SourceZones, ZoneName, advice, zones};
+pub use place::{SourceZones, ZoneName, advice, unknown_zone, zones};
 pub use provider::{Actuals, Answer, Provider};
 pub use settings::{CarbonSettings, Chain, Currency, PriceSettings, PriceSource};
 pub use sources::Source;

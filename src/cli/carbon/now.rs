@@ -46,14 +46,15 @@ struct Shown {
 /// Prints the carbon signal. The exit code is 1 if there is no current intensity.
 pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
+    let jump_factor = args.overrides.jump_factor(&settings);
     let shown = if args.direct || args.overrides.other_signal() {
-        ask_sources(&settings).await?
+        ask_sources(&settings, jump_factor).await?
     } else {
         match ask_daemon(&settings).await {
             Ok(shown) => shown,
             // A user who names a daemon wants that daemon's answer, so the sources do not replace it.
             Err(error) if args.overrides.names_daemon() => return Err(error),
-            Err(_) => ask_sources(&settings).await?,
+            Err(_) => ask_sources(&settings, jump_factor).await?,
         }
     };
     args.format.print(&shown, || page(&shown))?;
@@ -83,10 +84,10 @@ fn advice_in(problems: &Value) -> Option<String> {
     problems.find_map(|problem| problem.strip_prefix("carbon signal: ")).map(str::to_owned)
 }
 
-async fn ask_sources(settings: &Settings) -> anyhow::Result<Shown> {
+async fn ask_sources(settings: &Settings, jump_factor: f64) -> anyhow::Result<Shown> {
     // These requests count towards the same quota as the daemon's own.
     let groups = providers::build(&settings.carbon, Some(&settings.state_dir()))?;
-    let options = FeedOptions { jump_factor: settings.carbon.jump_factor, ..FeedOptions::default() };
+    let options = FeedOptions { jump_factor, ..FeedOptions::default() };
     let now = SystemClock::start().now();
     let state = Feed::start(groups, options, now).await.poll_due(now).await;
     let (carbon, forecast) = describe_feed(&state, settings.carbon.fallback_g_per_kwh, now.utc);

@@ -1,8 +1,7 @@
 //! `wattune report correct`: assigns recorded intervals of energy to another owner by a new entry of the ledger.
 
-use std::io::Write;
-
 use super::ledger::{LedgerArgs, wrong};
+use crate::cli::output::print;
 use crate::cli::state_dir::{Lock, LockError};
 use crate::clock::{Clock, SystemClock};
 use crate::reports::exact_span;
@@ -86,10 +85,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         None => "to be settled again by the daemon within a minute",
     };
     store.close().await;
-    let mut out = std::io::stdout().lock();
-    writeln!(
-        out,
-        "entry {}: {} intervals with {:.3} J of {} between {} and {}, in {} hour(s), {settled}",
+    let line = format!(
+        "entry {}: {} intervals with {:.3} J of {} between {} and {}, in {} hour(s), {settled}\n",
         done.entry,
         done.rows,
         done.energy.to_joules().get(),
@@ -97,8 +94,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         span.start().format("%FT%TZ"),
         span.end().format("%FT%TZ"),
         done.hours.len()
-    )?;
-    Ok(())
+    );
+    print(line.as_bytes())
 }
 
 /// Computes the emissions of all hours that are due for it, as a running daemon would.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use super::ledger::LedgerArgs;
-use crate::cli::output::check_writable;
+use crate::cli::output::{check_writable, unless_closed};
 
 /// Writes the whole ledger as lines of JSON, which `wattune report verify` can check on any machine.
 #[derive(Debug, clap::Args)]
@@ -31,13 +31,6 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         None => Box::new(BufWriter::new(std::io::stdout())),
     };
     let written = store.export(|line| writeln!(out, "{line}").map_err(anyhow::Error::from)).await;
-    match written.and_then(|_| Ok(out.flush()?)) {
-        // If the reader has closed the pipe, as `head` does, that is no error.
-        Err(error) if args.output.is_none() && is_broken_pipe(&error) => Ok(()),
-        other => other,
-    }
-}
-
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    let written = written.and_then(|_| Ok(out.flush()?));
+    if args.output.is_none() { unless_closed(written) } else { written }
 }

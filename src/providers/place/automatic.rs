@@ -2,6 +2,7 @@
 //! address, a key or an account, and those that need none of these.
 
 use super::Place;
+use super::countries::similar;
 use crate::providers::error::SettingsError;
 use crate::providers::settings::{CarbonSettings, Chain};
 use crate::providers::sources::Source;
@@ -35,14 +36,37 @@ fn is_keyless(source: Source, country: &str) -> bool {
     source.descriptor().countries.contains(&country)
 }
 
-/// Returns advice for the user on how to get a forecast for the zone in the settings. Returns `None` if the settings
-/// list sources, if the automatic chain has a source, or if the settings choose a constant (`carbon.fixed.g_per_kwh`).
-pub fn advice(settings: &CarbonSettings) -> Option<String> {
+/// Returns true if the automatic chain has no source but a constant that the settings do not choose.
+fn has_no_source(settings: &CarbonSettings) -> bool {
     let alone = match &settings.source {
         Chain::Auto => automatic_chain(settings) == [[Source::Fixed]],
         Chain::Listed(_) => false,
     };
-    if !alone || settings.fixed.g_per_kwh.is_some() {
+    alone && settings.fixed.g_per_kwh.is_none()
+}
+
+/// Returns why the zone in the settings is none that wattune knows, with the most similar name; `None` if it is known,
+/// or may be a code of a source that is set up.
+pub fn unknown_zone(settings: &CarbonSettings) -> Option<String> {
+    let zone = settings.zone.as_ref().filter(|_| has_no_source(settings))?;
+    let place = Place::of(zone);
+    if let Some(why) = place.misread() {
+        return Some(format!("{zone} is no zone that wattune knows; {why}"));
+    }
+    let write = similar(zone.as_str())
+        .map_or_else(|| "write".to_owned(), |name| format!("did you mean {name}? Otherwise write"));
+    (place.is_code() && place.country().is_none()).then(|| {
+        format!(
+            "{zone} is no zone that wattune knows; {write} a country (\"DE\" or \"Germany\"), latitude,longitude, or a code \
+             that `wattune carbon zones` lists"
+        )
+    })
+}
+
+/// Returns advice for the user on how to get a forecast for the zone in the settings. Returns `None` if the settings
+/// list sources, if the automatic chain has a source, or if the settings choose a constant (`carbon.fixed.g_per_kwh`).
+pub fn advice(settings: &CarbonSettings) -> Option<String> {
+    if !has_no_source(settings) {
         return None;
     }
     let Some(zone) = &settings.zone else {
@@ -53,8 +77,9 @@ pub fn advice(settings: &CarbonSettings) -> Option<String> {
         );
     };
     let place = Place::of(zone);
-    if let Some(why) = place.misread() {
-        return Some(format!("{zone} is no zone that wattune knows; {why}"));
+    let unknown = unknown_zone(settings);
+    if unknown.is_some() && place.misread().is_some() {
+        return unknown;
     }
     let country = place.country();
     let california = country.as_deref() == Some("US") || place.is_code();
@@ -64,11 +89,8 @@ pub fn advice(settings: &CarbonSettings) -> Option<String> {
     } else {
         ""
     };
-    let unknown = if place.is_code() && country.is_none() {
-        format!(
-            "{zone} is no zone that wattune knows; write a country (\"DE\" or \"Germany\"), latitude,longitude, or a code that \
-             `wattune carbon zones` lists. If it is a source's own code, "
-        )
+    let unknown = if let Some(unknown) = unknown {
+        format!("{unknown}. If it is a source's own code, ")
     } else if let Some((swapped, country)) =
         place.swapped().filter(|(_, c)| Source::ALL.iter().any(|source| is_keyless(*source, c)))
     {

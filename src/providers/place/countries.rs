@@ -1,5 +1,7 @@
 //! Countries and bidding zones (areas with one electricity price) by the names that users write.
 
+use wattune_core::domain::nearest;
+
 /// A country, which users may write by its name or its three-letter code.
 struct Country {
     alpha2: &'static str,
@@ -116,6 +118,12 @@ pub(super) fn named(name: &str) -> Option<&'static str> {
     let country = COUNTRIES.iter().find(|c| c.name.eq_ignore_ascii_case(name)).map(|c| c.alpha2);
     country
         .or_else(|| OTHER_NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, alpha2)| *alpha2))
+}
+
+/// Returns the name of a country or the code of a bidding zone that is most similar to a text; `None` if none is.
+pub(super) fn similar(text: &str) -> Option<&'static str> {
+    let names = COUNTRIES.iter().map(|country| country.name).chain(OTHER_NAMES.iter().map(|(name, _)| *name));
+    nearest(text, names.chain(BIDDING_ZONES))
 }
 
 /// Returns first the English name of a country, second its bidding zone if it has exactly one known zone; `None` if the

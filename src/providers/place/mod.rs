@@ -11,8 +11,8 @@ use country_boundaries::{BOUNDARIES_ODBL_180X90, CountryBoundaries, LatLon};
 
 use serde::Serialize;
 
-pub use automatic::advice;
 pub(super) use automatic::automatic_chain;
+pub use automatic::{advice, unknown_zone};
 pub(super) use countries::{BIDDING_ZONES, bidding_zone_named, name_and_bidding_zone};
 pub use zones::{SourceZones, zones};
 
