@@ -126,7 +126,9 @@ fn a_latest_start_in_the_past_means_now() {
     is_sound(&advice);
     assert_eq!((&advice["reason"], &advice["starts_at_once"]), (&json!("latest_start_passed"), &json!(true)));
     assert_eq!(advice["start"], advice["asked_at"]);
-    assert_eq!(when(&dir, &carbon, &arguments("slurm")).done(), "now\n");
+    let slurm = when(&dir, &carbon, &arguments("slurm"));
+    assert_eq!(slurm.done(), "now\n");
+    assert!(slurm.err.contains("the latest start, ") && slurm.err.contains("has passed"), "{}", slurm.err);
     assert_eq!(when(&dir, &carbon, &["--duration", "1h", "--within", "0", "--format", "slurm"]).done(), "now\n");
 }
 
@@ -178,11 +180,93 @@ fn wrong_use_ends_with_code_2() {
         (&["--name", "never-seen", "--within", "24h"], "give the duration"),
         (&["--duration", "8h", "--within", "24h", "--earliest", "2100-01-01T00:00:00Z"], "earliest"),
         (&["--duration", "8h", "--within", "24h", "--earliest", "tomorrow"], "give a time with its zone"),
+        (&["--duration", "8h", "--latest-start", "2030-01-01"], "give a time with its zone"),
+        (&["--duration", "0", "--within", "24h"], "--duration: the duration is 0 s"),
+        (&["--name", "never-seen", "--within", "24h"], "no run of never-seen was measured"),
+        (&["--duration", "8h", "--within", "24h", "--power", "1e308"], "the power in watts"),
+        (
+            &["--duration", "8h", "--within", "24h", "--config", "/nowhere/wattune.toml"],
+            "--config: cannot read /nowhere",
+        ),
     ] {
         let ended = when(&dir, &carbon, arguments);
         assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
         assert!(ended.err.contains(why) && ended.out.is_empty(), "{why}: {ended:?}");
     }
+}
+
+/// Half an hour alone differs eightfold from all other values: that is what the user wrote.
+#[test]
+fn the_values_of_the_users_file_are_used_as_they_are() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = forecast_file(&dir, 1800, 96, |slot| if slot == 9 { 50.0 } else { 400.0 });
+    let advice = when(&dir, &carbon, &["--duration", "30m", "--within", "12h", "--format", "json"]).json();
+    assert_eq!(advice["best"]["intensity_g_per_kwh"], 50.0, "{advice:#}");
+    let wait = moment(&advice["start"]) - moment(&advice["asked_at"]);
+    assert!((wait - TimeDelta::minutes(270)).abs() < TimeDelta::minutes(2), "{wait}");
+    let shown = Ended::of(wattune(&["carbon", "--format", "json", "--carbon-file"]).arg(&carbon)).json();
+    assert!(shown["forecast"].to_string().contains("50.0"), "{shown:#}");
+    assert!(!shown.to_string().contains("quarantined:"), "{shown:#}");
+}
+
+#[test]
+fn the_start_is_at_the_top_and_a_reader_may_leave() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    let arguments = ["--duration", "2h", "--within", "12h", "--format", "json"];
+    let out = when(&dir, &carbon, &arguments).done().to_owned();
+    assert!(out.starts_with("{\n  \"start\": \""), "{out}");
+    let state = dir.path().join("state");
+    for command in ["when", "carbon", "simulate"] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = match command {
+            "when" => wattune(&[&["when", "--listen", "127.0.0.1:1"], &arguments[..]].concat()),
+            "carbon" => wattune(&["carbon", "--format", "json"]),
+            _ => wattune(&["simulate", "carbon", "--help"]),
+        };
+        command.env("WATTUNE_CARBON_FILE", &carbon).env("WATTUNE_STATE_DIR", &state).stdout(writer);
+        let output = command.output().expect("starts");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), err.contains("pipe")), (Some(0), false), "{command:?}: {err}");
+    }
+}
+
+#[test]
+fn names_that_nothing_knows_are_wrong_use() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    let arguments = ["--duration", "2h", "--within", "12h", "--format", "slurm"];
+    let zone = when_in("Nope/City", dir.path(), &carbon, &arguments);
+    assert!(zone.failed(2).contains("Nope/City") && zone.out.is_empty(), "{zone:?}");
+    let state = dir.path().join("state");
+    let mut command = wattune(&["when", "--zone", "Germny", "--duration", "2h", "--within", "12h", "--state-dir"]);
+    let grid = Ended::of(command.arg(state));
+    assert!(grid.failed(2).contains("did you mean Germany?") && grid.out.is_empty(), "{grid:?}");
+}
+
+#[test]
+fn an_earliest_start_ahead_is_not_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    let earliest = (now() + TimeDelta::hours(8)).to_rfc3339();
+    let shown =
+        when(&dir, &carbon, &["--duration", "1h", "--earliest", &earliest, "--within", "12h"]).done().to_owned();
+    assert!(shown.contains("the earliest start") && shown.contains("\nearliest "), "{shown}");
+    assert!(!shown.contains("at once"), "{shown}");
+}
+
+#[test]
+fn a_wait_beyond_the_forecast_says_how_far_it_reaches() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let carbon = file(&dir);
+    let ask = |within: &str| when(&dir, &carbon, &["--duration", "2h", "--within", within, "--format", "json"]);
+    let (near, far) = (ask("12h").json(), ask("3650d"));
+    assert_eq!(near["warnings"], json!([]), "{near:#}");
+    let until = moment(&far.json()["forecast_until"]);
+    assert!((until - now() - TimeDelta::hours(48)).abs() < TimeDelta::minutes(5), "{until}");
+    let end = until.format("%Y-%m-%d %H:%M UTC").to_string();
+    assert!(far.err.contains(&end) && far.err.contains("daily profile"), "{}", far.err);
 }
 
 async fn daemon(driver: &FakeDriver, state: &Path, carbon: &Path) -> Daemon {
@@ -210,7 +294,9 @@ async fn a_daemon_advises_and_follows_a_forecast_that_changes() {
         let arguments = ["when", "--duration", "2h", "--within", "12h", "--format", "json", "--listen", &address];
         Ended::of(&mut wattune(&arguments))
     });
-    let asked = asked.await.expect("runs").json();
+    let asked = asked.await.expect("runs");
+    assert!(asked.out.starts_with("{\n  \"start\": \""), "{}", asked.out);
+    let asked = asked.json();
     assert_eq!((&asked["asked"], &asked["reason"]), (&json!("daemon"), &json!("cleaner_later")), "{asked:#}");
 
     let metrics = daemon.get("/metrics").await.text;
@@ -229,6 +315,20 @@ async fn a_daemon_advises_and_follows_a_forecast_that_changes() {
 }
 
 #[tokio::test]
+async fn values_that_are_left_out_are_said_so() {
+    let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
+    let carbon = forecast_file(&state, 1800, 96, |slot| if slot == 9 { 50.0 } else { 400.0 });
+    let settings = format!("{}[carbon]\npoll_interval_s = 3600\n", Daemon::QUICK);
+    let mut command = Daemon::command_with(&driver, state.path(), &FakeDriver::library(), &settings);
+    command.arg("--carbon-file").arg(&carbon).args(["--zone", "DE"]);
+    let daemon = Daemon::start(command, state.path()).await;
+    daemon.carbon_where("the file", |c| c["basis"] == "source").await;
+    let advice = daemon.get("/v1/when?duration_s=1800&within_s=43200").await.expect(200);
+    assert!(advice["warnings"].to_string().contains("values quarantined: 50.0"), "{advice:#}");
+    daemon.kill();
+}
+
+#[tokio::test]
 async fn refusals_of_the_route_name_the_parameter() {
     let (driver, state) = (FakeDriver::new(&[json!({})]), tempfile::tempdir().expect("a directory"));
     let carbon = file(&state);
@@ -243,6 +343,7 @@ async fn refusals_of_the_route_name_the_parameter() {
         ("duration_s=3600&within_s=1e300", Some("within_s")),
         ("duration_s=3600&within_s=1&latest_end=2030-01-01T00:00:00Z", Some("within_s")),
         ("duration_s=3600&within_s=60&power_w=-5", Some("power_w")),
+        ("duration_s=3600&within_s=60&power_w=1e308", Some("power_w")),
         ("duration_s=3600&within_s=60&min_gain=2", Some("min_gain")),
         ("duration_s=3600&within_s=60&max_loss_probability=7", Some("max_loss_probability")),
         ("duration_s=3600&within_s=60&zone=FR", Some("zone")),

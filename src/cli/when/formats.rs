@@ -4,10 +4,21 @@ use anyhow::Context;
 use chrono::{DateTime, MappedLocalTime, TimeDelta, TimeZone, Timelike, Utc};
 use serde_json::Value;
 
-/// The time at which to start a job, and the present time.
+/// Returns why a value of the variable `TZ` names no time zone; `None` if it does. The system's own time functions take
+/// such a value for UTC without a word.
+pub(super) fn why_unknown(zone: &str) -> Option<String> {
+    let is_known = zone.is_empty() || tz::TimeZone::from_posix_tz(zone).is_ok();
+    (!is_known).then(|| {
+        let short: String = zone.chars().take(80).collect();
+        format!("TZ={short:?} is no time zone of this machine; give a name such as Europe/Berlin, or unset TZ")
+    })
+}
+
+/// The time at which to start a job, its latest start, and the present time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     start: DateTime<Utc>,
+    latest: DateTime<Utc>,
     now: DateTime<Utc>,
 }
 
@@ -17,10 +28,10 @@ impl Moment {
     /// # Errors
     /// If the advice has no start.
     pub(super) fn of(advice: &Value, now: DateTime<Utc>) -> anyhow::Result<Self> {
-        let start = advice["start"].as_str().and_then(|text| DateTime::parse_from_rfc3339(text).ok());
-        let start = start.context("the answer has no start")?.to_utc();
+        let time = |key: &str| Some(DateTime::parse_from_rfc3339(advice[key].as_str()?).ok()?.to_utc());
+        let start = time("start").context("the answer has no start")?;
         // A job that should start at its earliest start, later than now, is not due yet.
-        Ok(Self { start, now })
+        Ok(Self { start, latest: time("latest_start").unwrap_or(DateTime::<Utc>::MAX_UTC), now })
     }
 
     fn is_now(&self) -> bool {
@@ -52,14 +63,32 @@ impl Moment {
         local.format("%Y%m%d%H%M").to_string()
     }
 
-    /// Returns the full minute of the start; the next one if the start is now, because cron and at do not run what is
-    /// past.
-    fn full_minute(&self) -> DateTime<Utc> {
-        if self.is_now() {
-            let next = rounded_up(self.now, 60);
-            return if next - self.now < TimeDelta::seconds(2) { next + TimeDelta::minutes(1) } else { next };
+    /// Returns where the full minute of [`Self::cron`] and [`Self::at`] says less than the start, in one sentence each.
+    pub(super) fn doubts<Z: TimeZone>(&self, zone: &Z) -> Vec<String> {
+        let minute = self.full_minute();
+        let local = minute.with_timezone(zone).naive_local();
+        let mut doubts = Vec::new();
+        if let MappedLocalTime::Ambiguous(first, _) = zone.from_local_datetime(&local) {
+            let which = if first.to_utc() == minute { "first" } else { "second" };
+            doubts.push(format!(
+                "{} occurs twice, because clocks are put back that night, and the {which} one is meant; --format slurm tells them apart",
+                local.format("%Y-%m-%d %H:%M")
+            ));
         }
-        rounded_up(self.start, 60)
+        if minute > self.latest && !self.is_now() {
+            doubts.push("no full minute is left before the latest start, so this is the next one after it".to_owned());
+        }
+        doubts
+    }
+
+    /// Returns the full minute of the start: the next one, unless that is after the latest start. A minute that has
+    /// begun is too late, because cron and at do not run what is past.
+    fn full_minute(&self) -> DateTime<Utc> {
+        let next = rounded_up(self.now, 60);
+        let first = if next - self.now < TimeDelta::seconds(2) { next + TimeDelta::minutes(1) } else { next };
+        let minute = rounded_up(self.start, 60);
+        let minute = if minute > self.latest { minute - TimeDelta::minutes(1) } else { minute };
+        minute.max(first)
     }
 }
 
@@ -143,5 +172,33 @@ mod tests {
             assert_eq!(written, (slurm.to_owned(), cron.to_owned(), at.to_owned()), "{start} at {now}");
         }
         assert!(Moment::of(&serde_json::json!({ "start": null }), utc(now)).is_err());
+    }
+
+    #[test]
+    fn full_minutes_keep_to_the_latest_start_and_doubts_are_named() {
+        let now = "2026-10-24T22:00:00Z";
+        let table = [
+            // (start, latest start, at, doubt)
+            ("2026-10-24T23:30:10Z", "2026-10-24T23:30:10Z", "202610250130", None),
+            ("2026-10-24T23:30:10Z", "2026-10-24T23:31:00Z", "202610250131", None),
+            ("2026-10-24T22:00:30Z", "2026-10-24T22:00:40Z", "202610250001", Some("no full minute")),
+            ("2026-10-25T00:30:00Z", "2026-10-25T09:00:00Z", "202610250230", Some("the first one is meant")),
+            ("2026-10-25T01:30:00Z", "2026-10-25T09:00:00Z", "202610250230", Some("the second one is meant")),
+        ];
+        for (start, latest, at, doubt) in table {
+            let advice = serde_json::json!({ "start": start, "latest_start": latest });
+            let moment = Moment::of(&advice, utc(now)).expect("a start");
+            let doubts = moment.doubts(&Berlin).join(" ");
+            assert_eq!((moment.at(&Berlin).as_str(), doubts.is_empty()), (at, doubt.is_none()), "{start}: {doubts}");
+            assert!(doubt.is_none_or(|part| doubts.contains(part)), "{start}: {doubts}");
+        }
+    }
+
+    #[test]
+    fn unknown_time_zones_are_named() {
+        for known in ["", "UTC", "CET-1CEST,M3.5.0,M10.5.0/3", "XXX-5"] {
+            assert_eq!(why_unknown(known), None, "{known}");
+        }
+        assert!(why_unknown("Nope/City").is_some_and(|why| why.contains("Nope/City")));
     }
 }

@@ -12,6 +12,7 @@ use self::question::Asked;
 use super::output::{Exit, deliver};
 use super::settings::Overrides;
 use crate::clock::{Clock, SystemClock};
+use crate::providers;
 
 /// Finds the best start of a job that may wait: the time at which it emits least, or now if waiting is not worth its risk.
 ///
@@ -52,12 +53,23 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
         say(&why);
         return Ok(Exit::Code(2));
     }
+    let for_scheduler = matches!(args.format, Format::Slurm | Format::Cron | Format::At);
+    let zone = std::env::var("TZ").ok().filter(|_| for_scheduler);
+    if let Some(why) = zone.as_deref().and_then(formats::why_unknown) {
+        say(&why);
+        return Ok(Exit::Code(2));
+    }
     let settings = args.overrides.settings()?;
+    if let Some(why) = providers::unknown_zone(&settings.carbon).filter(|_| args.overrides.other_signal()) {
+        say(&why);
+        return Ok(Exit::Code(2));
+    }
     let direct = args.direct || args.overrides.other_signal();
-    let answer = match signal::ask(&args.asked, &settings, direct).await? {
+    let jump_factor = args.overrides.jump_factor(&settings);
+    let answer = match signal::ask(&args.asked, &settings, direct, jump_factor).await? {
         Ok(answer) => answer,
         Err(refusal) => {
-            say(&refusal);
+            say(&question::describe_refusal(&refusal));
             return Ok(Exit::Code(2));
         }
     };
@@ -75,6 +87,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
                 Format::Cron => moment.cron(&chrono::Local),
                 _ => moment.at(&chrono::Local),
             };
+            if args.format != Format::Slurm {
+                moment.doubts(&chrono::Local).iter().for_each(|doubt| say(doubt));
+            }
             text + "\n"
         }
     };

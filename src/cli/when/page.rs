@@ -31,7 +31,8 @@ pub(super) fn page(advice: &Value) -> String {
         None => "none".to_owned(),
     };
     let by = if advice["asked"] == "daemon" { "the running daemon" } else { "the sources themselves" };
-    page += &format!("\nSource: {from} ({}), asked {by}.\n", text(&advice["basis"]));
+    let until = time(&advice["forecast_until"]).map(|end| format!(", forecast until {}", local(end)));
+    page += &format!("\nSource: {from} ({}){}, asked {by}.\n", text(&advice["basis"]), until.unwrap_or_default());
     for warning in advice["warnings"].as_array().into_iter().flatten() {
         page += &format!("! {}\n", text(warning));
     }
@@ -40,6 +41,10 @@ pub(super) fn page(advice: &Value) -> String {
 
 /// Renders the two windows that the advice compares.
 fn windows(advice: &Value) -> String {
+    let first = match (time(&advice["at_once"]["start"]), time(&advice["asked_at"])) {
+        (Some(first), Some(asked)) if first > asked => "earliest",
+        _ => "at once",
+    };
     let number = |value: &Value| value.as_f64().unwrap_or_default();
     let row = |name: &str, window: &Value| {
         let start = time(&window["start"]).map_or_else(|| "–".to_owned(), local);
@@ -47,7 +52,7 @@ fn windows(advice: &Value) -> String {
         format!("{name:<10} {start:<26} {:>8.0} {carbon:>10}", number(&window["intensity_g_per_kwh"]))
     };
     let mut rows = format!("\n{:<10} {:<26} {:>8} {:>10} {:>10}\n", "start", "", "g/kWh", "gCO2e", "saving");
-    rows += &format!("{}\n", row("at once", &advice["at_once"]));
+    rows += &format!("{}\n", row(first, &advice["at_once"]));
     if advice["best"]["start"] != advice["at_once"]["start"] {
         rows += &format!(
             "{} {:>9.1}%   (80 %: {:.1} to {:.1} %; worse with a probability of {:.0} %)\n",

@@ -2,13 +2,32 @@
 
 use chrono::{DateTime, Utc};
 
-use crate::cli::values::{duration, within};
+use crate::cli::values::{duration, moment, name_flag, within};
 use crate::controller::{StartBound, WhenRequest};
 use wattune_core::domain::JobName;
 use wattune_core::units::{Seconds, Watts};
 
 /// Limits of the power of a job in W.
 const POWER_W: (f64, f64) = (1e-3, 1e9);
+
+/// Fields of the API and the flags that set them.
+const FLAGS: [(&str, &str); 10] = [
+    ("duration_s", "--duration"),
+    ("within_s", "--within"),
+    ("latest_start", "--latest-start"),
+    ("latest_end", "--latest-end"),
+    ("earliest", "--earliest"),
+    ("name", "--name"),
+    ("power_w", "--power"),
+    ("idle_power_w", "--idle-power"),
+    ("min_gain", "--min-gain"),
+    ("max_loss_probability", "--confidence"),
+];
+
+/// Describes a refusal of the API by the flag that is wrong.
+pub(super) fn describe_refusal(refusal: &str) -> String {
+    name_flag(refusal, &FLAGS)
+}
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct Asked {
@@ -19,13 +38,13 @@ pub(super) struct Asked {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     within: Option<Seconds>,
     /// The job's latest start, such as 2026-11-26T18:00:00Z, in place of --within.
-    #[arg(long, alias = "latest", value_name = "TIME", value_parser = time)]
+    #[arg(long, alias = "latest", value_name = "TIME", value_parser = moment)]
     latest_start: Option<DateTime<Utc>>,
     /// The job's latest end, in place of --within.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     latest_end: Option<DateTime<Utc>>,
     /// The job's earliest start [default: now].
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = moment)]
     earliest: Option<DateTime<Utc>>,
     /// The name of a job that ran on this machine before, whose duration and power are then known.
     #[arg(long, value_name = "NAME", value_parser = name)]
@@ -42,11 +61,6 @@ pub(super) struct Asked {
     /// The minimum probability that waiting pays, for which the job waits: from 0 to 1 [default: 0.5].
     #[arg(long, value_name = "PROBABILITY", value_parser = confidence, allow_negative_numbers = true)]
     confidence: Option<f64>,
-}
-
-fn time(text: &str) -> Result<DateTime<Utc>, String> {
-    text.parse()
-        .map_err(|_| "give a time with its zone, such as 2026-11-26T18:00:00Z or 2026-11-26T19:00:00+01:00".into())
 }
 
 fn name(text: &str) -> Result<JobName, String> {

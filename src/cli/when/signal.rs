@@ -26,13 +26,14 @@ enum DaemonAnswer {
     None(String),
 }
 
-/// Returns the advice of the daemon, or that of the sources if `direct` or if no daemon answers.
+/// Returns the advice of the daemon, or that of the sources if `direct` or if no daemon answers; values of these that
+/// lie more than `jump_factor` times outside the range of the others are left out.
 ///
 /// # Errors
 /// If the settings cannot be used.
-pub(super) async fn ask(asked: &Asked, settings: &Settings, direct: bool) -> anyhow::Result<Advice> {
+pub(super) async fn ask(asked: &Asked, settings: &Settings, direct: bool, jump_factor: f64) -> anyhow::Result<Advice> {
     if direct {
-        return ask_sources(asked, settings, None).await;
+        return ask_sources(asked, settings, jump_factor, None).await;
     }
     match ask_daemon(asked, settings).await? {
         DaemonAnswer::Advice(mut advice) => {
@@ -40,7 +41,7 @@ pub(super) async fn ask(asked: &Asked, settings: &Settings, direct: bool) -> any
             Ok(Ok(advice))
         }
         DaemonAnswer::Refused(why) => Ok(Err(why)),
-        DaemonAnswer::None(why) => ask_sources(asked, settings, Some(why)).await,
+        DaemonAnswer::None(why) => ask_sources(asked, settings, jump_factor, Some(why)).await,
     }
 }
 
@@ -73,7 +74,12 @@ async fn ask_daemon(asked: &Asked, settings: &Settings) -> anyhow::Result<Daemon
 }
 
 /// Returns the advice from the sources' own data. `no_daemon` says why no daemon was asked.
-async fn ask_sources(asked: &Asked, settings: &Settings, no_daemon: Option<String>) -> anyhow::Result<Advice> {
+async fn ask_sources(
+    asked: &Asked,
+    settings: &Settings,
+    jump_factor: f64,
+    no_daemon: Option<String>,
+) -> anyhow::Result<Advice> {
     let mut warnings: Vec<String> = no_daemon.map(|why| format!("{why}; asking the sources")).into_iter().collect();
     let known = match asked.name() {
         Some(name) => match earlier_runs(settings, name).await {
@@ -92,7 +98,7 @@ async fn ask_sources(asked: &Asked, settings: &Settings, no_daemon: Option<Strin
     };
     // These requests count towards the same quota as the daemon's own.
     let groups = providers::build(&settings.carbon, Some(&settings.state_dir()))?;
-    let options = FeedOptions { jump_factor: settings.carbon.jump_factor, ..FeedOptions::default() };
+    let options = FeedOptions { jump_factor, ..FeedOptions::default() };
     let state = Feed::start(groups, options, now).await.poll_due(now).await;
     let view = match describe_start(&state, settings.carbon.fallback_g_per_kwh, &question, power_known) {
         Ok(view) => view,

@@ -52,7 +52,10 @@ pub struct WhenView {
     pub zone: Option<String>,
     /// Source of the forecast; absent without any source.
     pub source: Option<String>,
-    /// Doubts about the advice: sources that fail, forecasts that end early.
+    /// End of the source's forecast; later values are those of the local forecaster or of a daily profile. Absent without
+    /// a forecast of a source.
+    pub forecast_until: Option<DateTime<Utc>>,
+    /// Doubts about the advice: sources that fail, forecasts that end early, a latest start that has passed.
     pub warnings: Vec<String>,
     /// Windows in order of their starts.
     pub windows: Vec<WindowView>,

@@ -15,6 +15,8 @@ use wattune_core::units::{GramsPerKwh, Seconds};
 
 /// Durations in hours for which dashboards show the best start.
 const USUAL_DURATIONS_H: [u32; 4] = [1, 4, 8, 24];
+/// Time after the end of a source's forecast for which the local forecaster is of use.
+const FORESEEABLE: TimeDelta = TimeDelta::days(2);
 /// Time for which a job of a usual duration may wait.
 const USUAL_WAIT: TimeDelta = TimeDelta::hours(24);
 
@@ -123,7 +125,8 @@ impl StartSignal<'_> {
             basis: level(basis),
             zone: self.forecast.map(|f| f.zone.to_string()),
             source: self.forecast.map(|f| f.source.clone()),
-            warnings: self.warnings(&advice, basis),
+            forecast_until: self.source_end(),
+            warnings: self.warnings(question, &advice, basis),
             windows: advice.windows.iter().map(window).collect(),
             forecast: self.ahead(forecast.horizon()),
         })
@@ -147,9 +150,18 @@ impl StartSignal<'_> {
         view.collect()
     }
 
+    /// Returns the end of the source's forecast, if it is ahead.
+    fn source_end(&self) -> Option<DateTime<Utc>> {
+        self.forecast.and_then(|f| f.expected.end()).filter(|end| self.now < *end)
+    }
+
     /// Returns the doubts about an advice whose windows have `basis` as their poorest one.
-    fn warnings(&self, advice: &StartAdvice, basis: Basis) -> Vec<String> {
+    fn warnings(&self, question: &StartQuestion, advice: &StartAdvice, basis: Basis) -> Vec<String> {
         let mut warnings = Vec::new();
+        if advice.reason == StartReason::LatestStartPassed {
+            let latest = question.latest_start().format("%Y-%m-%d %H:%M:%S UTC");
+            warnings.push(format!("the latest start, {latest}, has passed: the job starts as soon as it can"));
+        }
         let failed = self.state.source().or(self.state.sources.first());
         let error = failed.and_then(|s| Some((s.source, s.last_error.as_deref()?)));
         let at = |t: DateTime<Utc>| t.format("%Y-%m-%d %H:%M UTC");
@@ -163,7 +175,17 @@ impl StartSignal<'_> {
             (_, Some((source, error))) => warnings.push(format!("{source} does not answer: {error}")),
             _ => {}
         }
-        let end = self.forecast.and_then(|f| f.expected.end()).filter(|end| self.now < *end);
+        if let Some(source) = self.state.source()
+            && let Some(quarantined) = &source.quarantined
+        {
+            warnings.push(format!("{}: {quarantined}", source.source));
+        }
+        let end = self.source_end();
+        if question.latest_start() > end.unwrap_or(self.now) + FORESEEABLE && basis <= Basis::FilledFromNeighbours {
+            let reach = end
+                .map_or_else(|| "there is no forecast".to_owned(), |end| format!("the forecast ends at {}", at(end)));
+            warnings.push(format!("{reach}: later starts are judged by the daily profile of earlier days"));
+        }
         let from = end.map_or_else(|| "now on".to_owned(), |end| format!("{} on", at(end)));
         match basis {
             Basis::Local => warnings.push(format!("from {from}, the forecast is that of the local forecaster")),
