@@ -49,6 +49,7 @@ mod report_http;
 mod report_verify;
 mod restoring;
 mod run;
+mod run_real;
 mod run_waits;
 mod signals;
 mod simulate;

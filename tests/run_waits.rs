@@ -225,7 +225,60 @@ async fn the_latest_start_counts_whatever_the_daemon_does() {
         scene.finish();
         assert_eq!(run.code().await, Some(7), "{how}");
         assert_eq!(scene.lines(), ["start 0", "done"], "{how}: {}", run.err());
+        let text = run.err();
+        assert!(how == "forgetful" || text.contains("starts the command: its latest start has come"), "{how}: {text}");
+        assert!(how != "frozen" || text.contains("latest start has come; the daemon does not answer"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn a_latest_start_that_has_passed_is_said_so() {
+    let scene = Scene::new().await;
+    scene.finish();
+    let mut run = scene.start(&["--latest", "2021-07-01T00:00:00Z"]);
+    assert_eq!(run.code().await, Some(7));
+    let text = run.err();
+    assert!(
+        text.contains("the latest start, ") && text.contains("has passed, so the command starts at once"),
+        "{text}"
+    );
+    let mut date = scene.start(&["--latest", "2021-07-01"]);
+    assert_eq!(date.code().await, Some(2));
+    assert!(date.err().contains("give a time with its zone"), "{}", date.err());
+    let mut none = scene.start(&["--within", "0"]);
+    assert_eq!(none.code().await, Some(7));
+    assert!(!none.err().contains("has passed"), "{}", none.err());
+}
+
+#[tokio::test]
+async fn a_key_runs_once_at_a_time() {
+    let scene = Scene::new().await;
+    scene.advisor.want("hold", 3600.0);
+    let flags = ["--within", "12h", "--key", "k"];
+    let mut first = scene.start(&flags);
+    first.says("held until").await;
+    // The stand-in does not say in which namespace of processes it is: only the lease shows that the first one lives.
+    let mut second = Running::of(scene.run(&flags), scene.path("second"));
+    assert_eq!(second.code().await, Some(2), "{}", second.err());
+    assert!(second.err().contains("renews the lease, so the command does not start here"), "{}", second.err());
+    assert_eq!(scene.lines(), [""; 0]);
+    scene.finish();
+    scene.advisor.want("run", None);
+    assert_eq!(first.code().await, Some(7));
+    assert_eq!(scene.lines(), ["start 0", "done"]);
+}
+
+#[tokio::test]
+async fn a_job_that_ends_while_another_waits_for_its_key_does_not_run_twice() {
+    let scene = Scene::new().await;
+    scene.finish();
+    scene.advisor.hold_key("k", "ended by request");
+    let mut second = scene.start(&["--key", "k", "--within", "12h"]);
+    second.says("waits until that job's lease runs out").await;
+    scene.advisor.forget();
+    assert_eq!(second.code().await, Some(2), "{}", second.err());
+    assert!(second.err().contains("has ended meanwhile (ended by request)"), "{}", second.err());
+    assert_eq!(scene.lines(), [""; 0]);
 }
 
 #[tokio::test]
@@ -257,6 +310,7 @@ async fn without_a_daemon_a_command_is_not_held() {
 async fn values_that_the_daemon_refuses_are_wrong_use() {
     let table = [
         (json!({"status": 422, "field": "start.duration_s", "detail": "start.duration_s: is missing"}), Some(2)),
+        (json!({"status": 422, "field": "suspend.signal", "detail": "suspend.signal: is odd"}), Some(2)),
         (json!({"status": 422, "field": "gpus[0]", "detail": "gpus: are not known"}), Some(7)),
         (json!({"status": 409, "field": "key", "detail": "key: job x has it"}), Some(2)),
         (json!({"status": 503, "detail": "busy"}), Some(7)),
@@ -273,7 +327,8 @@ async fn values_that_the_daemon_refuses_are_wrong_use() {
             assert_eq!(run.code().await, Some(143));
         } else {
             assert_eq!(run.code().await, code, "{problem}: {}", run.err());
-            assert!(run.err().contains(problem["detail"].as_str().expect("text")), "{problem}");
+            let detail = problem["detail"].as_str().expect("text").replace("start.duration_s", "--duration");
+            assert!(run.err().contains(&detail), "{problem}: {}", run.err());
         }
         let ran = !scene.lines().is_empty();
         assert_eq!(ran, code == Some(7), "{problem}");

@@ -3,6 +3,7 @@
 mod ask;
 mod carbon;
 mod chart;
+mod daemon;
 mod demo;
 mod devices;
 mod doctor;

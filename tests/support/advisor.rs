@@ -20,6 +20,10 @@ use super::now;
 struct Known {
     /// Open job, with its phase; null without one.
     job: Value,
+    /// Time of the last renewal of the lease.
+    renewed: tokio::time::Instant,
+    /// Reason for which a job that is not open has ended.
+    end_reason: &'static str,
     /// Number of registrations so far.
     registrations: u32,
     wanted: &'static str,
@@ -42,6 +46,8 @@ impl Advisor {
     pub(crate) async fn start() -> Self {
         let known = Known {
             job: Value::Null,
+            renewed: tokio::time::Instant::now(),
+            end_reason: "lease expired",
             registrations: 0,
             wanted: "run",
             until: None,
@@ -103,6 +109,13 @@ impl Advisor {
         self.lock().refusal = Some(problem);
     }
 
+    /// Has an open job with a key, which no process of this test runs, and which will end for this reason.
+    pub(crate) fn hold_key(&self, key: &str, end_reason: &'static str) {
+        let mut known = self.lock();
+        known.job = json!({"job_id": "job-0", "lease_s": 60, "phase": "held", "key": key, "processes": null});
+        (known.renewed, known.end_reason) = (tokio::time::Instant::now(), end_reason);
+    }
+
     /// Forgets the job, whose lease has run out.
     pub(crate) fn forget(&self) {
         self.lock().job = Value::Null;
@@ -155,7 +168,15 @@ impl Known {
             return match parts.as_slice() {
                 ["status"] => (200, json!({"gpus": [{"index": 0, "uuid": "GPU-0", "model": "A"}], "simulated": true})),
                 ["jobs"] if self.job.is_null() => (200, json!([])),
-                ["jobs"] => (200, json!([self.job])),
+                ["jobs"] => {
+                    let mut job = self.job.clone();
+                    let left = job["lease_s"].as_f64().map(|lease| lease - self.renewed.elapsed().as_secs_f64());
+                    job["lease_left_s"] = json!(left);
+                    (200, json!([job]))
+                }
+                ["jobs", id] if self.job["job_id"] != **id => {
+                    (200, json!({"name": "x", "end_reason": self.end_reason}))
+                }
                 _ => (200, json!({"name": "x"})),
             };
         }
@@ -166,6 +187,7 @@ impl Known {
                 (404, json!({"detail": format!("there is no job {id}")}))
             }
             ["jobs", _, action] => {
+                self.renewed = tokio::time::Instant::now();
                 match *action {
                     "begin" => {
                         self.job["phase"] = json!("planned");
@@ -187,7 +209,12 @@ impl Known {
         if let Some(refusal) = &self.refusal {
             return (refusal["status"].as_u64().expect("a status") as u16, refusal.clone());
         }
+        if !self.job.is_null() && self.job["key"].is_string() && self.job["key"] == body["key"] {
+            let why = format!("key: job {} has it", self.job["job_id"].as_str().unwrap_or_default());
+            return (409, json!({"status": 409, "field": "key", "detail": why}));
+        }
         self.registrations += 1;
+        self.renewed = tokio::time::Instant::now();
         let phase = if body["start"].is_object() { "held" } else { "waiting" };
         self.job = json!({
             "job_id": format!("job-{}", self.registrations), "lease_s": 2, "phase": phase, "gpus": ["GPU-0"],

@@ -151,7 +151,6 @@ pub(super) fn adopt_orphans() {
 pub(super) fn children() -> Vec<i32> {
     let own = std::process::id();
     let parent = |stat: &str| stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok();
-    let is_dead = |stat: &str| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let found = processes.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
@@ -159,6 +158,15 @@ pub(super) fn children() -> Vec<i32> {
         (parent(&stat) == Some(own) && !is_dead(&stat)).then_some(pid)
     });
     found.collect()
+}
+
+/// Returns whether a process runs: one that has ended and was not collected does not.
+pub(super) fn is_running(pid: u64) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !is_dead(&stat))
+}
+
+fn is_dead(stat: &str) -> bool {
+    stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
 /// Collects children that have ended.

@@ -10,7 +10,7 @@ use super::allocation::Allocation;
 use super::child::{self, Signals, children, is_ending, of_signal};
 use super::due::{Due, Reading};
 use super::environment::say;
-use super::hold::{Announcement, Reason, describe_hold, describe_suspension, why_start};
+use super::hold::{Announcement, Reason, describe_hold, describe_start, describe_suspension, why_start};
 use super::journal::Journal;
 use super::launch::{Launcher, Started};
 use super::link::Guide;
@@ -18,9 +18,10 @@ use super::wish::{Stage, Wanted, Wish};
 
 /// Time between two looks at the clocks while the command waits.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Longest time that a start or a stop waits for the daemon to know of it.
-const TELLING: Duration = Duration::from_secs(2);
-/// Time before its latest start at which a command begins to start: a daemon that does not answer delays it by [`TELLING`].
+/// Longest time that a start or a stop waits until the daemon has acknowledged it.
+const ACKNOWLEDGING: Duration = Duration::from_secs(2);
+/// Time before its latest start at which a command begins to start: a daemon that does not answer delays it by
+/// [`ACKNOWLEDGING`].
 const STARTING: Duration = Duration::from_secs(3);
 /// Longest time without output that this process waits for the end of the output after the command's end.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
@@ -87,13 +88,20 @@ impl Course<'_> {
     /// not held.
     pub(super) async fn follow(&mut self, stage: Stage, start_now: bool) -> Ended {
         let mut reason = None;
+        let mut held = None;
         if stage == Stage::Held {
             let is_again = self.allocation.as_ref().is_some_and(|allocation| allocation.is_restarted);
             let waited = match start_now {
                 true => Waited::Start(Reason::StartNow),
                 // Slurm has kept it until the planned time.
                 false if is_again => Waited::Start(Reason::Planned),
-                false => self.wait(Stage::Held).await,
+                false => {
+                    let waited = self.wait(Stage::Held).await;
+                    if let Waited::Start(reason) = waited {
+                        held = Some(reason);
+                    }
+                    waited
+                }
             };
             reason = match waited {
                 Waited::Start(reason) => Some(reason),
@@ -106,7 +114,10 @@ impl Course<'_> {
         let before = self.guide.wish().stops["stops"].as_u64().and_then(|stops| u32::try_from(stops).ok());
         let mut resumed = before.unwrap_or(0);
         loop {
-            self.tell(Stage::Running, reason).await;
+            let is_acknowledged = self.report_stage(Stage::Running, reason).await;
+            if let Some(why) = held.take() {
+                self.say(&describe_start(why, is_acknowledged));
+            }
             let job = self.guide.wish().job;
             let started = match self.launcher.start(job.as_deref(), resumed) {
                 Ok(started) => started,
@@ -118,7 +129,7 @@ impl Course<'_> {
                 Exited::Asked(code) => code,
             };
             self.journal.stopped(code);
-            self.tell(Stage::Suspended, None).await;
+            self.report_stage(Stage::Suspended, None).await;
             reason = match self.wait(Stage::Suspended).await {
                 Waited::Start(Reason::Planned) => Some(Reason::Resumed),
                 Waited::Start(reason) => Some(reason),
@@ -131,12 +142,14 @@ impl Course<'_> {
         }
     }
 
-    /// Tells the daemon what the command does, if it answers in time.
-    async fn tell(&mut self, stage: Stage, reason: Option<Reason>) {
+    /// Reports to the daemon what the command does. Returns false if the daemon has not acknowledged it in time.
+    async fn report_stage(&mut self, stage: Stage, reason: Option<Reason>) -> bool {
         self.guide.order(stage, reason);
-        if self.guide.wish().job.is_some() && (self.latest.is_some() || self.stops.is_some()) {
-            let _ = timeout(TELLING, self.guide.told(stage)).await;
+        if self.guide.wish().job.is_none() {
+            return false;
         }
+        let has_offer = self.latest.is_some() || self.stops.is_some();
+        !has_offer || timeout(ACKNOWLEDGING, self.guide.acknowledged(stage)).await.is_ok()
     }
 
     /// Waits until the command is to start.
@@ -146,7 +159,7 @@ impl Course<'_> {
         let mut is_known = stage == Stage::Held;
         loop {
             let (wish, now) = (self.guide.wish(), Reading::now());
-            is_known |= wish.told == Some(Stage::Suspended) || wish.failures > 0;
+            is_known |= wish.acknowledged == Some(Stage::Suspended) || wish.failures > 0;
             // The earlier one counts: a job that is taken up again keeps its latest start.
             let both = self.latest.into_iter().chain(wish.latest).filter(|_| stage == Stage::Held);
             let latest = both.min_by(|a, b| a.left(&now).get().total_cmp(&b.left(&now).get()));

@@ -83,7 +83,16 @@ impl Visible {
         let indexes: Option<Vec<usize>> = entries.iter().map(|entry| entry.parse().ok()).collect();
         match indexes {
             Some(indexes) => self.by_index(&indexes, base, gpus),
-            None => entries.iter().map(|entry| by_id(entry, gpus)).collect(),
+            None => entries.iter().map(|entry| Self::by_name(entry, base, gpus)).collect(),
+        }
+    }
+
+    /// Returns the GPU that an entry names. The newer names of MIG devices, `MIG-<UUID>`, do not say which GPU contains
+    /// them: where the process reaches only one, it is that one.
+    fn by_name<'a>(entry: &str, base: &[&'a Gpu], gpus: &'a [Gpu]) -> Result<&'a Gpu, String> {
+        match (entry.starts_with("MIG-"), base) {
+            (true, [only]) => Ok(only),
+            _ => by_id(entry, gpus),
         }
     }
 
@@ -229,6 +238,10 @@ mod tests {
         };
         assert_eq!(chosen(&cuda("1", Some("PCI_BUS_ID")), &mixed), Ok(vec![1]));
         assert_eq!(chosen(&cuda("1,0", None), &mixed), Ok(vec![1, 0]), "all of them, in whatever order");
+        let slice = cuda("MIG-41b3359c-e721-56e5-8009-12e5797ed514", None);
+        assert_eq!(chosen(&slice, &gpus(&["A"])), Ok(vec![0]), "the only GPU contains it");
+        let hidden = Visible { driver: vec!["0000:1a:00.0".into()], ..slice };
+        assert_eq!(chosen(&hidden, &mixed), Ok(vec![1]), "the only GPU that the container has");
         let slurm = Visible { slurm: Some("1,2".into()), ..cuda("1", None) };
         let refused = [
             (cuda("1", None), gpus(&["A", "B"]), "CUDA_DEVICE_ORDER=PCI_BUS_ID"),
@@ -237,7 +250,7 @@ mod tests {
             (cuda("4", None), gpus(&["A", "A"]), "names GPU 4"),
             (cuda("GPU-", None), gpus(&["A", "A"]), "several"),
             (cuda("GPU-99", None), gpus(&["A"]), "does not have"),
-            (cuda("MIG-1234", None), gpus(&["A"]), "MIG device"),
+            (cuda("MIG-1234", None), gpus(&["A", "A"]), "MIG device"),
             (slurm, gpus(&["A", "A", "A"]), "SLURM_JOB_GPUS=1,2"),
             (Visible::default(), gpus(&[]), "no GPUs"),
         ];

@@ -111,6 +111,18 @@ pub(super) fn describe_hold(wish: &Wish, latest: Option<&Due>, pid: u32) -> Stri
     text + &format!("; Ctrl-C cancels, `kill -USR1 {pid}` starts now")
 }
 
+/// Describes the end of a hold.
+pub(super) fn describe_start(reason: Reason, is_acknowledged: bool) -> String {
+    let why = match reason {
+        Reason::StartNow => "as its user asked",
+        Reason::LatestStart => "its latest start has come",
+        Reason::Planned | Reason::Resumed => "its planned start has come",
+        Reason::NoDaemon => "nothing plans its start",
+    };
+    let doubt = if is_acknowledged { "" } else { "; the daemon does not answer, and is informed when it does" };
+    format!("starts the command: {why}{doubt}")
+}
+
 /// Describes a suspension, and what ends it.
 pub(super) fn describe_suspension(wish: &Wish, pid: u32) -> String {
     let until = wish.planned.map_or_else(|| "the daemon says when".into(), |planned| local(planned.wall()));
@@ -120,7 +132,7 @@ pub(super) fn describe_suspension(wish: &Wish, pid: u32) -> String {
 
 /// Returns a time as people on this machine write it, with the offset that tells the two hours of a night apart in which
 /// the clock is set back.
-fn local(at: DateTime<Utc>) -> String {
+pub(super) fn local(at: DateTime<Utc>) -> String {
     at.with_timezone(&Local).format("%a %H:%M %:z").to_string()
 }
 
@@ -188,5 +200,8 @@ mod tests {
         let silent = Wish { failures: 2, ..wish };
         assert!(describe_hold(&silent, None, 7).contains("does not answer"));
         assert!(describe_suspension(&silent, 7).contains("does not answer"));
+        let text = describe_start(Reason::LatestStart, false);
+        assert!(text.contains("latest start has come; the daemon does not answer"), "{text}");
+        assert!(!describe_start(Reason::Planned, true).contains("does not answer"));
     }
 }

@@ -34,9 +34,9 @@ impl Guide {
         self.wishes.borrow().clone()
     }
 
-    /// Waits until the daemon knows this stage.
-    pub(super) async fn told(&mut self, stage: Stage) {
-        let _ = self.wishes.wait_for(|wish| wish.told == Some(stage)).await;
+    /// Waits until the daemon has acknowledged this stage.
+    pub(super) async fn acknowledged(&mut self, stage: Stage) {
+        let _ = self.wishes.wait_for(|wish| wish.acknowledged == Some(stage)).await;
     }
 }
 
@@ -76,15 +76,17 @@ impl Link {
         }
     }
 
-    /// Returns the order that the daemon does not know yet; `None` if it knows all.
-    pub(super) fn untold(&self, job: &str) -> Option<Order> {
+    /// Returns the order that the daemon has not acknowledged yet; `None` without one.
+    pub(super) fn unacknowledged(&self, job: &str) -> Option<Order> {
         let order = self.order();
         let is_confirmed = self.confirmed.as_ref().is_some_and(|(id, turn)| id == job && *turn == order.turn);
-        let told = self.wishes.borrow().told;
+        let acknowledged = self.wishes.borrow().acknowledged;
         match (order.stage, is_confirmed) {
             // Whatever the daemon has forgotten meanwhile, the command runs.
-            (Stage::Running, _) => told.is_some_and(|told| told != Stage::Running).then_some(order),
-            (Stage::Suspended, false) => (told != Some(Stage::Suspended)).then_some(order),
+            (Stage::Running, _) => {
+                acknowledged.is_some_and(|acknowledged| acknowledged != Stage::Running).then_some(order)
+            }
+            (Stage::Suspended, false) => (acknowledged != Some(Stage::Suspended)).then_some(order),
             // Another process has sent `begin` to the daemon: the command follows.
             (Stage::Suspended, true) | (Stage::Held, _) => None,
         }
@@ -117,6 +119,11 @@ impl Link {
         self.wishes.send_modify(|wish| wish.failures = wish.failures.saturating_add(1));
     }
 
+    /// Returns true if the daemon has answered the last request.
+    pub(super) fn is_answered(&self) -> bool {
+        self.wishes.borrow().failures == 0
+    }
+
     /// Returns true if the daemon's clock is not this machine's: it simulates another time, at another speed.
     pub(super) fn has_other_clock(&self) -> bool {
         self.skew != Seconds::ZERO
@@ -124,12 +131,12 @@ impl Link {
 
     /// Returns true if the daemon takes the command for running.
     pub(super) fn is_running(&self) -> bool {
-        self.wishes.borrow().told == Some(Stage::Running)
+        self.wishes.borrow().acknowledged == Some(Stage::Running)
     }
 
-    /// Forgets the stage that the daemon knows, until its next answer.
+    /// Forgets the stage that the daemon has acknowledged, until its next answer.
     pub(super) fn doubt(&self) {
-        self.wishes.send_modify(|wish| wish.told = None);
+        self.wishes.send_modify(|wish| wish.acknowledged = None);
     }
 
     /// Passes on whether all of the job's samples are done.
@@ -137,9 +144,9 @@ impl Link {
         self.wishes.send_if_modified(|wish| std::mem::replace(&mut wish.is_complete, is_complete) != is_complete);
     }
 
-    /// Passes on that the daemon knows this stage.
-    pub(super) fn told(&self, stage: Stage) {
-        self.wishes.send_modify(|wish| wish.told = Some(stage));
+    /// Passes on that the daemon has acknowledged this stage.
+    pub(super) fn acknowledged(&self, stage: Stage) {
+        self.wishes.send_modify(|wish| wish.acknowledged = Some(stage));
     }
 
     /// Returns the last views of the job's start and of its stops.
@@ -150,6 +157,6 @@ impl Link {
 
     /// Passes on that no job is registered any more.
     pub(super) fn lost(&self) {
-        self.wishes.send_modify(|wish| (wish.job, wish.told) = (None, None));
+        self.wishes.send_modify(|wish| (wish.job, wish.acknowledged) = (None, None));
     }
 }

@@ -4,7 +4,6 @@ mod allocation;
 mod args;
 mod child;
 mod course;
-mod daemon;
 mod due;
 mod environment;
 mod folder;
@@ -36,12 +35,12 @@ use self::allocation::Allocation;
 pub(super) use self::args::Args;
 use self::child::{Child, Signals};
 use self::course::{Course, Ended, Stops};
-use self::daemon::Daemon;
 use self::due::Reading;
 pub(super) use self::environment::VARIABLES;
 use self::environment::{PROGRESS_SOCKET, say, say_lines};
 use self::folder::RunFolder;
 use self::gpus::Visible;
+use self::hold::local;
 use self::journal::Journal;
 use self::launch::{Launcher, unreceived};
 use self::lines::Latest;
@@ -49,7 +48,8 @@ use self::link::Link;
 use self::reporter::{Answer, End, Outcome, Registered, Reporter};
 use self::request::Registration;
 use self::summary::Summary;
-use self::wish::Stage;
+use self::wish::{Stage, Wish};
+use super::daemon::Daemon;
 use super::output::{Exit, check_writable, deliver};
 use crate::clock::shared_monotonic;
 
@@ -64,6 +64,8 @@ const GRACES: f64 = 3.0;
 const SHORTEST_GRACE_S: f64 = 60.0;
 /// Time in seconds that a command takes to save, if it does not say.
 const CHECKPOINT_S: f64 = 120.0;
+/// Lease of a job of which the daemon does not say how long it is.
+const USUAL_LEASE: Duration = Duration::from_secs(60);
 /// Number of progress messages that wait to be read.
 const MESSAGES: usize = 1024;
 /// Exit code for wrong use.
@@ -121,7 +123,12 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
         tracing::debug!("{why}");
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);
-        return Ok(Exit::Code(attend(command, &mut signals).await));
+        let exit_code = attend(command, &mut signals).await;
+        let outcome = Outcome { problem: Some(format!("not registered: {why}")), ..Outcome::default() };
+        let wall_s = (shared_monotonic() - begun).get();
+        let journal = Journal::new(false);
+        write_json(args, &Summary { command: &args.command, exit_code, wall_s, outcome: &outcome, journal: &journal });
+        return Ok(Exit::Code(exit_code));
     }
     let now = Reading::now();
     if registration.deadline().is_some_and(|deadline| deadline < now.wall) && !args.quiet {
@@ -129,6 +136,9 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     }
     let stage = if registration.is_held() { Stage::Held } else { Stage::Running };
     let latest = registration.latest(&now);
+    if let Some(latest) = latest.filter(|latest| latest.left(&now).get() < 0.0 && !args.quiet) {
+        say(&format!("the latest start, {}, has passed, so the command starts at once", local(latest.wall())));
+    }
     let stops = registration.suspend().map(|(signal, checkpoint_s)| {
         let grace = (checkpoint_s.unwrap_or(CHECKPOINT_S) * GRACES).max(SHORTEST_GRACE_S);
         Stops { signal: offers::number_of(signal).unwrap_or(15), grace: Duration::from_secs_f64(grace) }
@@ -179,11 +189,16 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
         ignored: 0,
     };
     let ended = course.follow(stage, args.start.start_now || !is_registered).await;
-    let journal = course.journal;
+    let (journal, last_wish) = (course.journal, course.guide.wish());
     let _ = end.send(if ended == Ended::Requeued { End::Left } else { End::Over });
+    let unanswered = || {
+        let Wish { job, advice: start, stops: suspend, .. } = last_wish.clone();
+        let problem = Some("the daemon does not answer; the job ends with its lease".to_owned());
+        Outcome { jobs: job.into_iter().collect(), start, suspend, problem, ..Outcome::default() }
+    };
     let outcome = tokio::select! {
-        outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok).unwrap_or_default(),
-        _ = signals.ending() => Outcome::default(),
+        outcome = timeout(ENDING, reporting) => outcome.ok().and_then(Result::ok).unwrap_or_else(unanswered),
+        _ = signals.ending() => unanswered(),
     };
     if let Some(posts) = launcher.finish() {
         posts.finish(ENDING).await;
@@ -197,13 +212,17 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
     if let Some(text) = summary.text().filter(|_| !args.quiet && matches!(ended, Ended::Done(_))) {
         let _ = writeln!(std::io::stderr(), "wattune: {text}");
     }
-    if let Some(path) = &args.json {
-        let text = format!("{:#}\n", summary.json());
-        if let Err(error) = deliver(text.as_bytes(), Some(path)) {
-            say(&format!("--json: {error:#}"));
-        }
-    }
+    write_json(args, &summary);
     Ok(Exit::Code(exit_code))
+}
+
+/// Writes the summary to the file that `--json` names.
+fn write_json(args: &Args, summary: &Summary<'_>) {
+    let Some(path) = &args.json else { return };
+    let text = format!("{:#}\n", summary.json());
+    if let Err(error) = deliver(text.as_bytes(), Some(path)) {
+        say(&format!("--json: {error:#}"));
+    }
 }
 
 /// Registers the job. Returns `None` if the command runs without a job, at least at first.
@@ -212,23 +231,46 @@ async fn run_as_job(args: &Args) -> anyhow::Result<Exit> {
 /// The reason why the command is not to run: a value that the user gave is wrong, or another process runs the job.
 async fn register(reporter: &mut Reporter, stage: Stage, is_quiet: bool) -> Result<Option<Registered>, String> {
     let begun = Instant::now();
-    let mut until = None;
+    // Job that has the key, and the end of its lease.
+    let mut taken: Option<(Option<String>, Instant)> = None;
     loop {
         match timeout(REGISTRATION, reporter.register()).await {
             Ok(Answer::Registered(registered)) => return Ok(Some(registered)),
             Ok(Answer::Wrong(why)) => return Err(why),
-            Ok(Answer::Taken(why, lease)) => {
+            Ok(Answer::Taken(why, holder)) => {
+                let not_here = |how: &str| Err(format!("{why}; {how}, so the command does not start here"));
+                if holder.is_alive {
+                    return not_here("its process runs on this machine");
+                }
                 // The process that had the job may have been killed where this one does not see it.
-                let last = *until.get_or_insert_with(|| {
-                    if !is_quiet {
-                        say(&format!("{why}; waits until that job's lease runs out, at most {} s", lease.as_secs()));
+                let left = holder.lease_left.unwrap_or(USUAL_LEASE);
+                match &taken {
+                    Some((_, until)) if Instant::now() >= *until + 2 * KEY_EVERY => {
+                        return not_here("another process runs it");
                     }
-                    Instant::now() + lease + 2 * KEY_EVERY
-                });
-                if Instant::now() >= last {
-                    return Err(format!("{why}; another process runs it, so the command does not start here"));
+                    Some((_, until))
+                        if holder.lease_left.is_some() && Instant::now() + left > *until + KEY_EVERY / 2 =>
+                    {
+                        return not_here("its process renews the lease");
+                    }
+                    Some(_) => {}
+                    None => {
+                        if !is_quiet {
+                            let left = left.as_secs();
+                            say(&format!("{why}; waits until that job's lease runs out, at most {left} s"));
+                        }
+                        taken = Some((holder.job, Instant::now() + left));
+                    }
                 }
                 sleep(KEY_EVERY).await;
+                if let Some((Some(job), _)) = &taken
+                    && let Some(why) = reporter.why_ended(job).await
+                {
+                    return Err(format!(
+                        "job {job} with the same key has ended meanwhile ({why}), so the command does not start here; start it \
+                         again if it is to run once more"
+                    ));
+                }
             }
             // A command that may wait also waits for a daemon that is being restarted.
             Ok(Answer::Alone) if stage == Stage::Held && begun.elapsed() < REGISTRATION => sleep(KEY_EVERY / 2).await,

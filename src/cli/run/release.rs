@@ -6,8 +6,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::child;
-use super::daemon::{Daemon, Failure};
 use super::environment::pid_namespace;
+use crate::cli::daemon::{Daemon, Failure};
 use signal_hook::consts::SIGUSR1;
 
 /// Time-out of one request.

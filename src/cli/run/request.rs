@@ -14,6 +14,7 @@ use super::args::Args;
 use super::due::{Due, Reading, time_of};
 use super::wish::Stage;
 use crate::cli::slurm::facts::LABELS;
+use crate::cli::values::name_flag;
 use wattune_core::units::Seconds;
 
 /// Keys of a job file, which are those of `POST /v1/jobs`.
@@ -30,6 +31,26 @@ const KEYS: [&str; 12] = [
     "key",
     "start",
     "suspend",
+];
+
+/// Fields of a registration and the flags that set them.
+const FLAGS: [(&str, &str); 16] = [
+    ("name", "--name"),
+    ("gpus", "--gpus"),
+    ("batch_size", "--batch-size"),
+    ("work", "--total-samples"),
+    ("work.total_samples", "--total-samples"),
+    ("objective.max_slowdown", "--max-slowdown"),
+    ("objective.deadline", "--deadline"),
+    ("lease_s", "--lease-s"),
+    ("priority", "--priority"),
+    ("tags", "--tag"),
+    ("key", "--key"),
+    ("start.within_s", "--within"),
+    ("start.latest", "--latest"),
+    ("start.duration_s", "--duration"),
+    ("start.power_w", "--power"),
+    ("suspend", "--suspend"),
 ];
 
 /// Largest size of a job file in bytes.
@@ -52,6 +73,8 @@ pub(super) struct Registration {
     pub(super) batch_size: Option<u64>,
     /// True if the user named the GPUs.
     gives_gpus: bool,
+    /// True if values may come from a job file.
+    has_file: bool,
 }
 
 impl Registration {
@@ -96,7 +119,7 @@ impl Registration {
         }
         let batch_size = body.get("batch_size").and_then(Value::as_u64);
         let gives_gpus = body.contains_key("gpus");
-        Ok(Self { body, batch_size, gives_gpus })
+        Ok(Self { body, batch_size, gives_gpus, has_file: args.config.is_some() })
     }
 
     /// Returns true if the command may wait for its start, or be stopped meanwhile.
@@ -140,6 +163,17 @@ impl Registration {
             (400 | 422, _) => true,
             (404, None) => self.gives_gpus,
             _ => false,
+        }
+    }
+
+    /// Describes a refusal by the flag that is wrong, or that gives what the daemon misses. With a job file, the name of
+    /// the field stays.
+    pub(super) fn describe_refusal(&self, detail: &str, field: Option<&str>) -> String {
+        let named = if self.has_file { detail.to_owned() } else { name_flag(detail, &FLAGS) };
+        match field {
+            Some("start.duration_s") => format!("{named}, such as --duration 8h"),
+            Some("start.power_w") => format!("{named}, such as --power 250"),
+            _ => named,
         }
     }
 

@@ -49,8 +49,8 @@ pub(super) struct Wish {
     pub(super) latest: Option<Due>,
     /// Id of the job; `None` if none is registered.
     pub(super) job: Option<String>,
-    /// The stage that the daemon knows; `None` without a job.
-    pub(super) told: Option<Stage>,
+    /// The stage that the daemon has acknowledged; `None` without a job.
+    pub(super) acknowledged: Option<Stage>,
     /// True if all of the job's samples are done.
     pub(super) is_complete: bool,
     /// Number of requests without an answer since the last answer.
@@ -68,7 +68,7 @@ impl Default for Wish {
             planned: None,
             latest: None,
             job: None,
-            told: None,
+            acknowledged: None,
             is_complete: false,
             failures: 0,
             advice: Value::Null,
@@ -83,7 +83,7 @@ impl Wish {
     pub(super) fn apply(&mut self, answer: &Value, now: &Reading, skew: Seconds) {
         self.failures = 0;
         if answer["phase"].is_string() {
-            self.told = Some(Stage::of_phase(&answer["phase"]));
+            self.acknowledged = Some(Stage::of_phase(&answer["phase"]));
         }
         for (kept, key) in [(&mut self.advice, "start"), (&mut self.stops, "suspend")] {
             if answer[key].is_object() {
@@ -95,10 +95,10 @@ impl Wish {
             Some("suspend") => Wanted::Suspend,
             Some(_) => Wanted::Run,
             // A view says it by the job's phase.
-            None if matches!(self.told, Some(Stage::Held | Stage::Suspended)) => Wanted::Hold,
+            None if matches!(self.acknowledged, Some(Stage::Held | Stage::Suspended)) => Wanted::Hold,
             None => Wanted::Run,
         };
-        let until = time_of(&answer["until"]).or_else(|| match self.told? {
+        let until = time_of(&answer["until"]).or_else(|| match self.acknowledged? {
             Stage::Held => time_of(&answer["start"]["start_at"]),
             Stage::Suspended => time_of(&answer["suspend"]["resume_at"]),
             Stage::Running => None,

@@ -79,12 +79,14 @@ pub(super) fn run(args: Args) -> Exit {
         Command::TaskProlog(address) => ("task-prolog", TASK_PATIENCE, address),
     };
     let until = Arc::new(Deadline::within(patience));
-    let api = Api::new(address.socket.clone(), address.listen, until.clone());
-    let theirs = until.clone();
-    let work = move || match &args.command {
-        Command::Prolog(prolog) => steps::prolog(&api, prolog.lease, !prolog.observe, &theirs),
-        Command::Epilog(_) => steps::epilog(&api),
-        Command::TaskProlog(_) => steps::task_prolog(&api),
+    let (socket, listen, theirs) = (address.socket.clone(), address.listen, until.clone());
+    let work = move || {
+        let api = Api::new(socket, listen, theirs.clone())?;
+        match &args.command {
+            Command::Prolog(prolog) => steps::prolog(&api, prolog.lease, !prolog.observe, &theirs),
+            Command::Epilog(_) => steps::epilog(&api),
+            Command::TaskProlog(_) => steps::task_prolog(&api),
+        }
     };
     // On a thread of its own, so that neither a hanging file system nor a panic holds the job up.
     let (sender, receiver) = std::sync::mpsc::channel();

@@ -20,7 +20,7 @@ pub(super) fn problem(what: &str, text: &str) {
 }
 
 fn say(priority: u8, what: &str, text: &str) {
-    // If neither place can be written, nobody is told; the job must not suffer.
+    // If neither place can be written, the failure stays unknown; the job must not suffer.
     let _ = writeln!(std::io::stderr(), "wattune slurm {what}: {text}");
     let line = format!("<{priority}>wattune[{}]: slurm {what}: {text}", std::process::id());
     let _ = UnixDatagram::unbound().and_then(|socket| {

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::api::{Answer, Api};
+use super::api::Api;
 use super::deadline::Deadline;
 use super::facts::Facts;
 use super::gpus::{self, DRIVER_LIST, Given};
 use crate::cli::ask::DaemonAddress;
+use crate::cli::daemon::Failure;
+use crate::cli::output::print;
 
 /// The lock that Prologs take while they choose GPUs that Slurm does not name.
 const LOCK: &str = "/run/lock/wattune-slurm.lock";
@@ -38,7 +39,7 @@ pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: &Deadline) -
         done.push(format!("{error:#}; the job goes by its number"));
     }
     for id in of_slurm_job(api, facts.number)? {
-        api.delete(&format!("/v1/jobs/{id}"))?.ok()?;
+        api.delete(&format!("/v1/jobs/{id}"))?;
         done.push(format!("job {id} of an earlier run of Slurm job {} ended", facts.number));
     }
     let mut tags = facts.tags();
@@ -47,7 +48,7 @@ pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: &Deadline) -
         Given::Count(count) => {
             // A guess must not be silent, and must not set limits.
             let lock = lock();
-            let chosen = gpus::choose(count, &api.get("/v1/gpus")?.ok()?, &api.get("/v1/jobs")?.ok()?)?;
+            let chosen = gpus::choose(count, &api.get("/v1/gpus")?, &api.get("/v1/jobs")?)?;
             tags.insert("gpus_from".to_owned(), "count".to_owned());
             done.push(format!(
                 "Slurm does not say which {count} GPU(s) job {} has; took {}",
@@ -58,14 +59,13 @@ pub(super) fn prolog(api: &Api, lease_s: f64, control: bool, until: &Deadline) -
         }
         Given::None => return Ok(Vec::new()),
     };
-    let answer = register(api, &facts, &gpus, &tags, lease_s, control)?;
-    let refused = answer.status == 409 && control;
-    let answer = match refused {
+    let (job, refused) = match register(api, &facts, &gpus, &tags, lease_s, control) {
         // Another job controls a GPU, as where Slurm lets jobs share one: the energy is recorded all the same.
-        true => register(api, &facts, &gpus, &tags, lease_s, false)?,
-        false => answer,
+        Err(Failure::Refused { status: 409, .. }) if control => {
+            (register(api, &facts, &gpus, &tags, lease_s, false)?, true)
+        }
+        registered => (registered?, false),
     };
-    let job = answer.ok()?;
     let (id, slurm) = (job["job_id"].as_str().unwrap_or_default().to_owned(), facts.number);
     let how = if refused { ", recorded only: another job controls its GPUs" } else { "" };
     done.push(format!("Slurm job {slurm} is job {id} on {} GPU(s){how}", gpus.len()));
@@ -79,7 +79,7 @@ fn register(
     tags: &BTreeMap<String, String>,
     lease_s: f64,
     control: bool,
-) -> anyhow::Result<Answer> {
+) -> Result<Value, Failure> {
     let job = json!({
         "name": facts.name(), "gpus": gpus, "control": control, "lease_s": lease_s,
         "slurm_job_id": facts.number, "tags": tags,
@@ -105,7 +105,7 @@ pub(super) fn epilog(api: &Api) -> Done {
     let facts = Facts::of_environment(variable)?;
     let mut done = Vec::new();
     for id in of_slurm_job(api, facts.number)? {
-        let account = api.delete(&format!("/v1/jobs/{id}"))?.ok()?;
+        let account = api.delete(&format!("/v1/jobs/{id}"))?;
         let energy =
             account["energy_j"].as_f64().map_or("unknown energy".to_owned(), |joules| format!("{joules:.0} J"));
         done.push(format!("Slurm job {}, job {id}, ended with {energy}", facts.number));
@@ -124,13 +124,13 @@ pub(super) fn task_prolog(api: &Api) -> Done {
         Some(DaemonAddress::Tcp(address)) => lines += &format!("export WATTUNE_LISTEN={address}\n"),
         None => {}
     }
-    std::io::stdout().write_all(lines.as_bytes())?;
+    print(lines.as_bytes())?;
     Ok(Vec::new())
 }
 
 /// Returns the ids of the open jobs that were registered for a Slurm job.
 fn of_slurm_job(api: &Api, number: u32) -> anyhow::Result<Vec<String>> {
-    let jobs = api.get("/v1/jobs")?.ok()?;
+    let jobs = api.get("/v1/jobs")?;
     let of_it = jobs.as_array().into_iter().flatten().filter(|job| job["processes"]["slurm_job_id"] == json!(number));
     Ok(of_it.filter_map(|job| job["job_id"].as_str().map(str::to_owned)).collect())
 }

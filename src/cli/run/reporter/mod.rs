@@ -14,7 +14,6 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::daemon::{Daemon, Failure};
 use super::environment::say;
 use super::gpus::Visible;
 use super::lines::Latest;
@@ -23,6 +22,7 @@ use super::progress::{Follower, Message};
 use super::request::Registration;
 use super::wish::Stage;
 use crate::cli::ask::DaemonAddress;
+use crate::cli::daemon::{Daemon, Failure};
 use wattune_core::domain::{JobId, ProgressSource};
 
 /// Time-out of one request while the command runs.
@@ -114,10 +114,21 @@ pub(super) enum Answer {
     Registered(Registered),
     /// The daemon refuses what the user gave; the reason.
     Wrong(String),
-    /// A job with the same key is open; the reason, and the rest of its lease.
-    Taken(String, Duration),
+    /// A job with the same key is open; the reason, and what is known of that job.
+    Taken(String, Holder),
     /// The daemon does not answer, or cannot register the job.
     Alone,
+}
+
+/// Open job that has this job's key.
+#[derive(Clone, Debug)]
+pub(super) struct Holder {
+    /// Id of the job; `None` if the daemon does not list it.
+    pub(super) job: Option<String>,
+    /// Rest of its lease, unless it is renewed; `None` if unknown.
+    pub(super) lease_left: Option<Duration>,
+    /// True if the process that registered it is seen to run.
+    pub(super) is_alive: bool,
 }
 
 /// What the command needs to know about its registration.
@@ -165,10 +176,16 @@ impl Reporter {
 
     /// Passes progress on until `end` is signalled; then ends or leaves the job, and returns the outcome.
     pub(super) async fn run(mut self, mut messages: Receiver<Message>, mut end: oneshot::Receiver<End>) -> Outcome {
-        let mut ticks = interval(REPORT_EVERY);
+        // A short lease must not run out between two reports.
+        let lease = self.registration.body.get("lease_s").and_then(Value::as_f64);
+        let lease = lease.map(|lease| Duration::from_secs_f64(lease.clamp(1.0, 86_400.0)));
+        let mut ticks = interval(lease.map_or(REPORT_EVERY, |lease| REPORT_EVERY.min(lease.mul_f64(2.0 * LEASE_PART))));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let ended = loop {
             tokio::select! {
+                // The end comes first: each other branch may wait for a daemon that does not answer.
+                biased;
+                ended = &mut end => break ended.unwrap_or(End::Over),
                 Some(message) = messages.recv() => self.observe(&message),
                 () = self.link.changed() => {
                     if self.link.order().stage == Stage::Running {
@@ -178,14 +195,14 @@ impl Reporter {
                 }
                 _ = ticks.tick() => {
                     if self.job.is_some() {
-                        self.pass_order().await;
-                        self.report().await;
+                        if self.pass_order().await {
+                            self.report().await;
+                        }
                     } else if !self.gave_up && self.attempted.elapsed() >= REGISTER_EVERY {
                         self.register().await;
                         self.pass_order().await;
                     }
                 }
-                ended = &mut end => break ended.unwrap_or(End::Over),
             }
         };
         while let Ok(message) = messages.try_recv() {
@@ -194,10 +211,11 @@ impl Reporter {
         self.finish(ended).await
     }
 
-    /// Tells the daemon what the command does, if it does not know yet.
-    async fn pass_order(&mut self) {
-        let Some(job) = self.job.clone().filter(|_| self.registration.has_offer()) else { return };
-        let Some(order) = self.link.untold(&job.id) else { return };
+    /// Reports to the daemon what the command does, if it has not acknowledged that yet. Returns false if the daemon does not
+    /// answer.
+    async fn pass_order(&mut self) -> bool {
+        let Some(job) = self.job.clone().filter(|_| self.registration.has_offer()) else { return true };
+        let Some(order) = self.link.unacknowledged(&job.id) else { return true };
         let (path, body) = match (order.stage, order.reason) {
             (Stage::Running, Some(reason)) if reason.is_known_to_daemon() => {
                 ("begin", json!({ "reason": reason.name() }))
@@ -208,24 +226,28 @@ impl Reporter {
                 self.report().await;
                 ("suspended", json!({}))
             }
-            (Stage::Held, _) => return,
+            (Stage::Held, _) => return true,
         };
         let path = format!("/v1/jobs/{}/{path}", job.id);
         match self.daemon.call(Method::POST, &path, Some(&body), REQUEST).await {
             Ok((answer, _)) => {
                 self.contact = Some(Instant::now());
                 self.link.confirm(&job.id, order);
-                self.link.told(order.stage);
+                self.link.acknowledged(order.stage);
                 self.link.answered(&answer);
             }
-            Err(Failure::NoAnswer(_)) => self.link.failed(),
+            Err(Failure::NoAnswer(_)) => {
+                self.link.failed();
+                return false;
+            }
             Err(failure @ Failure::Refused { status: 404, .. }) => self.lose(&job, &failure),
             Err(failure) => {
                 self.link.confirm(&job.id, order);
-                self.link.told(order.stage);
+                self.link.acknowledged(order.stage);
                 self.problem = Some(failure.to_string());
             }
         }
+        true
     }
 
     /// Lets go of a job that the daemon has ended; the next attempt registers another one.
@@ -358,8 +380,11 @@ impl Reporter {
 
     /// Reports the last progress, and ends the job unless another process takes it up again.
     async fn finish(mut self, end: End) -> Outcome {
-        self.pass_order().await;
-        self.report().await;
+        // Where the daemon does not answer, the little time is for the job's end alone: a frozen daemon finds that request in
+        // its socket when it goes on.
+        if self.link.is_answered() && self.pass_order().await {
+            self.report().await;
+        }
         let source = self.follower.source();
         let (start, suspend) = self.link.views();
         let Some(job) = self.job.take() else {

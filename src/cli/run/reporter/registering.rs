@@ -1,17 +1,20 @@
 //! Registers the command's job, again after each loss, and takes up a job that another process has left.
 
-use std::path::Path;
 use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::super::daemon::Failure;
+use super::super::child::is_running;
 use super::super::environment::{JOB_ID, pid_namespace};
 use super::super::gpus::Gpu;
-use super::{Answer, Job, REQUEST, Registered, Reporter, write_whole};
+use super::{Answer, Holder, Job, REQUEST, Registered, Reporter, write_whole};
 use crate::cli::ask::DaemonAddress;
+use crate::cli::daemon::Failure;
+
+/// Reason for the end of a job whose starter has fallen silent.
+const LEFT_BEHIND: &str = "lease expired";
 
 impl Reporter {
     /// Registers the job.
@@ -27,7 +30,7 @@ impl Reporter {
         if let Failure::Refused { detail, .. } = &failure
             && is_about_key(&failure)
         {
-            return Answer::Taken(detail.clone(), self.lease_of_key().await);
+            return Answer::Taken(detail.clone(), self.holder_of_key().await);
         }
         if let Failure::Refused { status, field, detail } = &failure
             && self.registration.is_own_value(*status, field.as_deref())
@@ -37,7 +40,7 @@ impl Reporter {
             if std::mem::replace(&mut self.has_complained, true) {
                 self.say(&format!("{detail}; the command is not registered"));
             }
-            return Answer::Wrong(with_flag(detail, field.as_deref()));
+            return Answer::Wrong(self.registration.describe_refusal(detail, field.as_deref()));
         }
         let refused = matches!(failure, Failure::Refused { .. });
         self.gave_up |= refused;
@@ -49,11 +52,32 @@ impl Reporter {
         Answer::Alone
     }
 
-    /// Returns what is left of the lease of the open job with this job's key.
-    async fn lease_of_key(&self) -> Duration {
-        let found = self.find_by_key().await;
-        let left = found.and_then(|(job, _)| job["lease_left_s"].as_f64().or(job["lease_s"].as_f64()));
-        Duration::from_secs_f64(left.unwrap_or(60.0).clamp(0.0, 86_400.0))
+    /// Returns what is known of the open job with this job's key.
+    async fn holder_of_key(&self) -> Holder {
+        let job = self.find_by_key().await.map(|(job, _)| job).unwrap_or_default();
+        let left = job["lease_left_s"].as_f64();
+        Holder {
+            job: job["job_id"].as_str().map(str::to_owned),
+            lease_left: left.map(|left| Duration::from_secs_f64(left.clamp(0.0, 86_400.0))),
+            is_alive: self.is_alive(&job).await == Some(true),
+        }
+    }
+
+    /// Returns whether a process of a job runs; `None` if this process cannot see the job's processes.
+    async fn is_alive(&self, job: &Value) -> Option<bool> {
+        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
+        if status["pid_namespace"].as_u64() != pid_namespace() {
+            return None;
+        }
+        let pids: Vec<u64> = job["processes"]["pids"].as_array()?.iter().filter_map(Value::as_u64).collect();
+        (!pids.is_empty()).then(|| pids.into_iter().any(is_running))
+    }
+
+    /// Returns why a job has ended; `None` if it is open, unknown, or was left behind by its starter.
+    pub(in crate::cli::run) async fn why_ended(&self, job: &str) -> Option<String> {
+        let (job, _) = self.daemon.call(Method::GET, &format!("/v1/jobs/{job}"), None, REQUEST).await.ok()?;
+        let why = job["end_reason"].as_str().filter(|why| *why != LEFT_BEHIND)?;
+        Some(why.to_owned())
     }
 
     /// Returns the open job with this job's key.
@@ -68,17 +92,11 @@ impl Reporter {
     /// gone, such as those of a wrapper that was killed.
     async fn adopt(&self) -> Option<Result<(Value, &DaemonAddress), String>> {
         let (job, address) = self.find_by_key().await?;
-        let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await.ok()?;
-        if status["pid_namespace"].as_u64() != pid_namespace() {
-            return None;
-        }
-        let pids: Vec<u64> = job["processes"]["pids"].as_array()?.iter().filter_map(Value::as_u64).collect();
-        let is_alive = |pid: &u64| Path::new(&format!("/proc/{pid}")).exists();
-        if pids == [u64::from(std::process::id())] {
+        let is_alive = self.is_alive(&job).await?;
+        if job["processes"]["pids"] == json!([std::process::id()]) {
             return Some(Ok((job, address)));
         }
-        let is_gone = !pids.is_empty() && !pids.iter().any(is_alive);
-        is_gone.then(|| Err(job["job_id"].as_str().unwrap_or_default().to_owned()))
+        (!is_alive).then(|| Err(job["job_id"].as_str().unwrap_or_default().to_owned()))
     }
 
     async fn try_register(&mut self) -> Result<Registered, Failure> {
@@ -228,13 +246,4 @@ impl Reporter {
 fn is_about_key(failure: &Failure) -> bool {
     matches!(failure, Failure::Refused { status: 409, field, detail }
         if field.as_deref() == Some("key") || detail.starts_with("key "))
-}
-
-/// Adds the flag that gives what the daemon misses.
-fn with_flag(detail: &str, field: Option<&str>) -> String {
-    match field {
-        Some("start.duration_s") => format!("{detail}, such as --duration 8h"),
-        Some("start.power_w") => format!("{detail}, such as --power 250"),
-        _ => detail.to_owned(),
-    }
 }

@@ -1,4 +1,5 @@
-//! The daemon as a wrapper of a command sees it: at one of several addresses, and possibly absent, frozen or restarted.
+//! The daemon as a wrapper of a command and Slurm's scripts see it: at one of several addresses, and possibly absent,
+//! frozen or restarted.
 
 use std::time::Duration;
 
@@ -22,11 +23,13 @@ struct Door {
 }
 
 /// Failure of a request to the daemon.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// The daemon did not answer; the reason in one sentence.
+    #[error("{0}")]
     NoAnswer(String),
     /// The daemon refused the request.
+    #[error("{detail}")]
     Refused {
         /// HTTP status.
         status: u16,
@@ -41,15 +44,6 @@ impl Failure {
     /// Returns true if the daemon does not know the job, or the job has ended.
     pub(super) fn is_end_of_job(&self) -> bool {
         matches!(self, Self::Refused { status: 404 | 409, .. })
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::NoAnswer(why) => f.write_str(why),
-            Self::Refused { detail, .. } => f.write_str(detail),
-        }
     }
 }
 
