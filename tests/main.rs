@@ -2,6 +2,7 @@
 
 mod api;
 mod architecture;
+mod audit;
 mod bad_input;
 mod bandit;
 mod book;

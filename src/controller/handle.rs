@@ -1,9 +1,12 @@
 //! Queue of requests to the controller, which handles them one at a time, between ticks.
 
+use std::sync::{Arc, OnceLock};
+
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Controller;
+use crate::store::{AuditLog, AuditRecord};
 
 /// Maximum number of waiting requests; further ones are refused.
 pub(super) const QUEUE: usize = 128;
@@ -19,18 +22,29 @@ pub struct Busy;
 #[derive(Clone)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
+    audit: Arc<OnceLock<AuditLog>>,
 }
 
 /// Receiving end of the queue of requests, which the control loop owns.
 pub struct Requests {
     requests: mpsc::Receiver<Request>,
+    audit: Arc<OnceLock<AuditLog>>,
 }
 
 impl Handle {
     /// Returns both ends of a new queue.
     pub fn queue() -> (Self, Requests) {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        (Self { requests: sender }, Requests { requests: receiver })
+        let audit = Arc::<OnceLock<AuditLog>>::default();
+        (Self { requests: sender, audit: audit.clone() }, Requests { requests: receiver, audit })
+    }
+
+    /// Adds a record to the audit log, without the controller. Before the controller runs, nothing can be controlled,
+    /// and the record is dropped.
+    pub fn audit(&self, record: AuditRecord) {
+        if let Some(log) = self.audit.get() {
+            log.record(record);
+        }
     }
 
     /// Queues `request` for the controller and returns its result.
@@ -55,6 +69,11 @@ impl Handle {
 }
 
 impl Requests {
+    /// Opens the audit log for all handles.
+    pub(super) fn open_audit_log(&self, log: &AuditLog) {
+        self.audit.get_or_init(|| log.clone());
+    }
+
     /// Waits for the next request and returns it; `None` once every [`Handle`] is dropped.
     pub async fn next(&mut self) -> Option<PendingRequest> {
         self.requests.recv().await.map(PendingRequest)

@@ -75,7 +75,7 @@ use snapshot::Snapshot;
 
 use crate::clock::Clock;
 use crate::providers::FeedState;
-use crate::store::{Store, StoreError, StoredJob};
+use crate::store::{AuditAction, AuditRecord, AuditState, Store, StoreError, StoredJob};
 use wattune_core::domain::{DeviceId, GpuId, JobId};
 use wattune_core::ledger::entry::Entry;
 use wattune_core::profile::Settings as ProfileSettings;
@@ -119,6 +119,8 @@ impl Controller {
         self.plan().await;
         let targets = self.act();
         self.gpus.remember(&targets, self.now());
+        self.record_cap();
+        self.store.audit().begin_write();
     }
 
     /// Returns the daemon's present time.
@@ -211,12 +213,7 @@ impl Controller {
         for job in self.jobs.iter_mut() {
             job.observe(&self.gpus, now);
         }
-        for (id, w) in self.gpus.take_finished_writes() {
-            let what = if w.failed { "power limit refused" } else { "power limit" };
-            let (before, enforced) = (w.before, w.shown);
-            let change = Change { what, external: false, before, requested: Some(w.requested), enforced };
-            self.accounting.record_control(&mut node!(self), &id, change);
-        }
+        self.record_writes();
         self.gpus.expire_overrides(now);
     }
 
@@ -455,6 +452,11 @@ impl Controller {
                     let (what, enforced) = ("external power limit", Some(external.limit));
                     let change = Change { what, external: true, before: None, requested: None, enforced };
                     self.accounting.record_control(&mut node!(self), &id, change);
+                    self.audit(AuditRecord {
+                        gpu: Some(id.to_string()),
+                        after: Some(AuditState::power_limit(external.limit)),
+                        ..self.new_record("external writer", AuditAction::LeaveExternalLimit)
+                    });
                     self.jobs.replan_all(ReplanReason::GpuTakenOver);
                 }
                 Act::Nothing | Act::Restored(_) => {}

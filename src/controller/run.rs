@@ -5,10 +5,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::cap::restore_within;
 use super::handle::QUEUE;
+use super::requests::of_restored;
 use super::{Controller, Requests};
 use crate::gpu::journal::{Journal, JournalError, boot_id};
 use crate::gpu::restore::Restored;
-use crate::store::StoreError;
+use crate::store::{AuditAction, AuditRecord, DAEMON, StoreError};
 use wattune_core::domain::GpuId;
 
 /// Runs the control loop until `cancel` is triggered or every request handle is dropped, then shuts down. Returns the
@@ -18,6 +19,7 @@ pub async fn run(
     mut requests: Requests,
     cancel: CancellationToken,
 ) -> Vec<(GpuId, Restored)> {
+    requests.open_audit_log(controller.store.audit());
     let mut timer = tokio::time::interval(controller.tick_period().to_std());
     // If a tick takes longer than the period, the ticks missed meanwhile are not made up for.
     timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,6 +76,7 @@ pub async fn supervise(
     let (handles, timeout) = (controller.gpus.handles(), controller.settings.restore_timeout());
     let (cap, keeps) = (controller.cap.last(), controller.cap.keeps_on_exit());
     let state_dir = controller.gpus.state_dir().to_path_buf();
+    let (store, clock) = (controller.store(), controller.clock.clone());
     let died = match tokio::spawn(run(controller, requests, cancel)).await {
         Ok(restored) => return Ok(Ended { restored, died: None }),
         Err(died) => died.to_string(),
@@ -87,6 +90,13 @@ pub async fn supervise(
         tracing::error!("panic while restoring the original limits ({error}); run `wattune restore`");
         Vec::new()
     });
+    for (id, outcome) in &restored {
+        let record = AuditRecord::new(clock.utc(), DAEMON, AuditAction::RestorePowerLimit);
+        store.audit().record(of_restored(record, id, outcome, None));
+    }
+    if let Err(error) = store.audit().flush().await {
+        tracing::error!("the audit log lacks the restored limits: {error}");
+    }
     Ok(Ended { restored, died: Some(died) })
 }
 
@@ -96,8 +106,11 @@ impl Controller {
     pub async fn shut_down(mut self) -> Vec<(GpuId, Restored)> {
         // The restored limits have to fit under the node's cap, unless the settings say otherwise.
         let (timeout, cap) = (self.settings.restore_timeout(), self.cap.at_exit(&self.snapshot().demand()));
+        self.record_writes();
+        let before = self.limits_in_force();
         let (gpus, restored) = self.gpus.restore(timeout, cap).await;
         self.gpus = gpus;
+        self.record_restored(&restored, &before);
         self.accounting.refresh_cpu(&mut node!(self)).await;
         self.accounting.close_all_intervals(&mut node!(self));
         self.write_backlog().await;

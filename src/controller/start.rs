@@ -136,18 +136,20 @@ impl Controller {
         // cannot be restored now, and every tick tries again.
         let capped =
             !settings.observe && caps.as_ref().is_ok_and(|(_, caps)| !caps.schedule(Watts::ZERO, now).is_empty());
-        let journal = tokio::task::spawn_blocking(move || {
-            if !capped {
-                restore_all(&mut journal, &restoring, settings.restore_timeout());
-            }
+        let left: Vec<_> = journal.entries().map(|(id, entry)| (id.clone(), entry.written.last().copied())).collect();
+        let restored = tokio::task::spawn_blocking(move || {
+            let restored = match capped {
+                true => Vec::new(),
+                false => restore_all(&mut journal, &restoring, settings.restore_timeout()),
+            };
             await_answers(&restoring, settings.call_timeout_s);
-            journal
+            (journal, restored)
         })
         .await;
         // If the closure panicked, the journal file still records what is to be restored.
-        let journal = match journal {
-            Ok(journal) => journal,
-            Err(_) => Journal::open(parts.state_dir, journal::boot_id())?,
+        let (journal, restored) = match restored {
+            Ok(done) => done,
+            Err(_) => (Journal::open(parts.state_dir, journal::boot_id())?, Vec::new()),
         };
         let (store, cap) = caps?;
         let (open_jobs, unreadable) = store.open_jobs().await?;
@@ -187,6 +189,7 @@ impl Controller {
             planner: Planner::new(parts.planning),
             signal,
         };
+        controller.record_restored(&restored, &left);
         controller.accounting.open_ledger(&controller.store, now).await?;
         for stored in ended_lately(&controller.store, now).await? {
             if let Some(outcome) = controller.snapshot().outcome(&stored.id).await? {

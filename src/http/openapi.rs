@@ -6,6 +6,7 @@ use utoipa::{OpenApi, ToResponse};
 
 use super::carbon_aware;
 use super::error::{PROBLEM_JSON, Problem};
+use super::v1::audit::AuditFormat;
 use super::v1::jobs::JobState;
 use super::v1::ledger::ReportFormat;
 use super::v1::recurring::trials::TrialOrder;
@@ -29,9 +30,10 @@ use super::v1::recurring::trials::TrialOrder;
         (name = "jobs", description = "Training runs"),
         (name = "ledger", description = "Energy and emissions: reports and the ledger"),
         (name = "recurring jobs", description = "The choice of a job's batch size from run to run"),
+        (name = "audit", description = "The log of all control actions"),
         (name = "health", description = "Health, metrics and description"),
     ),
-    components(schemas(Problem, JobState, ReportFormat, TrialOrder), responses(Problem))
+    components(schemas(Problem, AuditFormat, JobState, ReportFormat, TrialOrder), responses(Problem))
 )]
 pub(super) struct Api;
 
@@ -191,6 +193,7 @@ mod tests {
         GET /metrics
         GET /openapi.json
         GET /readyz
+        GET /v1/audit
         GET /v1/carbon
         GET /v1/carbon/forecast
         GET /v1/carbon/history
@@ -241,6 +244,13 @@ mod tests {
         AccountView
         ActualView
         ArmView
+        AuditAction
+        AuditEntry
+        AuditFormat
+        AuditOutcome
+        AuditPageView
+        AuditRecord
+        AuditState
         BasisLevel
         BatchEffectView
         BatchFigures

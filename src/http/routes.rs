@@ -19,7 +19,7 @@ use super::guard::{self, Guard};
 use super::seat::Seat;
 use super::shared::Shared;
 use super::v1::recurring::trials;
-use super::v1::{carbon, demand_response, gpus, jobs, ledger, recurring, status, when};
+use super::v1::{audit, carbon, demand_response, gpus, jobs, ledger, recurring, status, when};
 use super::{bso, carbon_aware, health, metrics, openapi, page, zeusd};
 
 /// Returns all routes with their OpenAPI descriptions.
@@ -44,6 +44,7 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(carbon_aware::average))
         .routes(routes!(carbon_aware::averages))
         .routes(routes!(carbon_aware::locations))
+        .routes(routes!(audit::audit))
         .routes(routes!(demand_response::list, demand_response::announce))
         .routes(routes!(demand_response::withdraw))
         .routes(routes!(jobs::register, jobs::list))

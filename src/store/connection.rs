@@ -176,6 +176,16 @@ impl ConnectionPool {
         }
     }
 
+    /// Queues `work` and does not wait for it; it gets a connection, or the reason why there is none. After
+    /// [`Self::close`] the work is dropped.
+    pub(super) fn submit(&self, work: impl FnOnce(Result<&mut Connection, StoreError>) + Send + 'static) {
+        // A panic must not end the connection's thread.
+        let request = move |connection: &mut LazyConnection| {
+            drop(catch_unwind(AssertUnwindSafe(|| work(connection.get()))));
+        };
+        drop(self.requests.send(Request::Work(Box::new(request))));
+    }
+
     /// Waits for all pending work, and closes the connections.
     pub(super) async fn close(&self) {
         let closing: Vec<_> = (0..self.threads)

@@ -1,5 +1,6 @@
 //! Connections to the embedded database.
 
+use super::audit::AuditLog;
 use super::connection::ConnectionPool;
 use super::recurring::RecurringConnection;
 
@@ -16,11 +17,18 @@ pub struct Store {
     /// Connection for long reads; reports queue for it.
     pub(super) reports: ConnectionPool,
     pub(super) recurring: RecurringConnection,
+    pub(super) audit: AuditLog,
 }
 
 impl Store {
+    /// Returns the audit log.
+    pub fn audit(&self) -> &AuditLog {
+        &self.audit
+    }
+
     /// Waits for all pending work to be written, and closes the file.
     pub async fn close(&self) {
+        self.audit.close().await;
         // The connection that closes last copies the write-ahead log into the database, so it must be one that can
         // write.
         self.reports.close().await;

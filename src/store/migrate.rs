@@ -48,6 +48,7 @@ const MIGRATIONS: &[Migration] = migrations![
     13 "0013_estimated.sql",
     14 "0014_open_block.sql",
     15 "0015_presence.sql",
+    16 "0016_audit.sql",
 ];
 
 pub(super) const fn latest() -> i64 {

@@ -12,6 +12,7 @@
 //! recurring jobs (jobs that run again and again with varying batch sizes) use connections of their own and run on the
 //! calling thread (`recurring/connection.rs`).
 
+mod audit;
 mod connection;
 mod database;
 mod error;
@@ -27,6 +28,7 @@ mod recurring;
 mod rows;
 mod signals;
 
+pub use audit::{AuditAction, AuditLog, AuditOutcome, AuditPage, AuditQuery, AuditRecord, AuditState, DAEMON};
 pub use database::{FILE_NAME, Store};
 pub use error::StoreError;
 pub use jobs::{LastReport, ReportSummary, StoredJob, StoredProgress};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use super::audit::{self, AuditLog};
 use super::connection::{ConnectionPool, Wait, open_immutable, open_to_read, open_to_write};
 use super::error::unopened;
 use super::recurring::RecurringConnection;
@@ -50,11 +51,14 @@ impl Store {
         write.run(migrate::migrate).await?;
         // Adds the ledger entries of jobs that an earlier version of wattune stored without such entries.
         write.run(jobs::append_old_jobs).await?;
+        write.run(audit::expire).await?;
         let file = path.clone();
         let to_read = move || open_to_read(&file, READ_BUSY).map_err(|error| unopened(&file, error));
         let short_reads = ConnectionPool::start("store-read", READERS, to_read.clone()).map_err(no_thread)?;
         let reports = ConnectionPool::start("store-report", 1, to_read).map_err(no_thread)?;
-        Ok(Self { write, short_reads, reports, recurring: RecurringConnection::open(&path)? })
+        let recurring = RecurringConnection::open(&path)?;
+        let audit = AuditLog::new(write.clone(), short_reads.clone());
+        Ok(Self { write, short_reads, reports, recurring, audit })
     }
 
     /// Opens the database in `state_dir` for reading.
@@ -82,7 +86,8 @@ impl Store {
         };
         connections.run(move |db| check_version(db, path)).await?;
         let [write, short_reads, reports] = std::array::from_fn(|_| connections.clone());
-        Ok(Self { write, short_reads, reports, recurring: RecurringConnection::absent() })
+        let audit = AuditLog::new(write.clone(), short_reads.clone());
+        Ok(Self { write, short_reads, reports, recurring: RecurringConnection::absent(), audit })
     }
 }
 

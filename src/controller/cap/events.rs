@@ -81,6 +81,11 @@ impl Cap {
         all
     }
 
+    /// Returns an announced event; `None` if there is none with this id.
+    pub(crate) fn announced(&self, id: &EventId) -> Option<&DemandResponse> {
+        self.events.get(id)
+    }
+
     /// Adds an event, or replaces the one with the same id, and stores it.
     pub(crate) async fn announce(
         &mut self,

@@ -35,6 +35,14 @@ pub(super) struct Cap {
     /// Demand-response events announced over the API.
     events: BTreeMap<EventId, DemandResponse>,
     last: LastCap,
+    /// Cap in watts that was recorded last, and the rule that sets it; `None` without a cap.
+    recorded: Option<(f64, String)>,
+}
+
+/// Change of the rule that sets the node's cap: the cap in watts and its rule before and after.
+pub(super) struct CapChange {
+    pub(super) before: Option<(f64, String)>,
+    pub(super) after: Option<(f64, String)>,
 }
 
 /// Cap that was binding when limits were last written, shared with the supervisor, which restores limits without the
@@ -62,13 +70,26 @@ impl Cap {
         let events = announced.into_iter().map(|e| (e.id.clone(), e)).collect();
         let last = LastCap::default();
         last.set(None);
-        Ok(Self { settings, configured, fixed, events, last })
+        Ok(Self { settings, configured, fixed, events, last, recorded: None })
     }
 
     /// Returns the cap over time as known now; `baseline` is the sum of the GPUs' largest limits.
     pub(super) fn schedule(&self, baseline: Watts, now: DateTime<Utc>) -> CapSchedule {
         let events: Vec<DemandResponse> = self.fixed.iter().chain(self.events.values()).cloned().collect();
         CapSchedule::new(&self.configured, &events, baseline, now)
+    }
+
+    /// Returns the change of the rule that sets the cap since the last call; `None` if it is the same rule. A ramp of an
+    /// event is one rule.
+    pub(super) fn change(&mut self, baseline: Watts, now: DateTime<Utc>) -> Option<CapChange> {
+        let schedule = self.schedule(baseline, now);
+        let after = schedule.binding_at(now).map(|(cap, source)| (cap.get(), source.to_string()));
+        let rule = |cap: &Option<(f64, String)>| cap.as_ref().map(|(_, source)| source.clone());
+        if rule(&after) == rule(&self.recorded) {
+            return None;
+        }
+        let before = std::mem::replace(&mut self.recorded, after.clone());
+        Some(CapChange { before, after })
     }
 
     /// Returns whether original limits that do not fit under the cap stay lowered when the daemon ends.

@@ -130,7 +130,7 @@ impl Gpu {
         if self.has_restarted() && self.range().is_some_and(|r| r.default.same_as(current)) {
             return None;
         }
-        self.end_override();
+        self.end_override("an external writer set another limit");
         self.remark = Some(format!("an external writer set {current} over wattune's {}", written.requested));
         Some(self.yield_to(current, now))
     }
@@ -197,7 +197,7 @@ impl Gpu {
         }
         journal.record_write(&self.id().clone(), current, limit, self.observed.counter, now.utc)?;
         self.writes.is_restoring = false;
-        self.request_write(Write::PowerLimit(limit), now);
+        self.request_write_for_caller(Write::PowerLimit(limit), now);
         Ok(Act::Requested { from: current, to: limit })
     }
 

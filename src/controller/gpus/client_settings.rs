@@ -56,7 +56,7 @@ impl Gpu {
             }
             _ => {}
         }
-        self.request_write(write, now);
+        self.request_write_for_caller(write, now);
         Ok(())
     }
 

@@ -55,6 +55,18 @@ pub enum OverrideEnd {
     Kept,
 }
 
+impl OverrideEnd {
+    /// Returns the reason why an override with this end has ended.
+    pub(super) const fn describe(&self) -> &'static str {
+        match self {
+            Self::At { .. } => "its time is over",
+            Self::WithProcess => "its client's process has ended",
+            Self::Unused { .. } => "no process has used the GPU for the time given in zeus.unused_s",
+            Self::Kept => "another write has replaced it",
+        }
+    }
+}
+
 impl Override {
     /// Returns the expiry on the wall clock; `None` if the override has none.
     pub(crate) fn until_utc(&self) -> Option<DateTime<Utc>> {
@@ -104,13 +116,35 @@ pub(super) struct WrittenLimit {
     pub(super) shown: Option<PowerLimit>,
 }
 
-/// Finished write of a limit, for the ledger.
-#[derive(Clone, Copy, Debug)]
+/// Finished write to a GPU, for the ledger and the audit log.
+#[derive(Clone, Debug)]
 pub(crate) struct FinishedWrite {
-    pub(crate) before: Option<PowerLimit>,
-    pub(crate) requested: PowerLimit,
+    pub(crate) at: DateTime<Utc>,
+    pub(crate) write: Write,
+    pub(crate) before: Before,
+    /// Power limit reported after the write.
     pub(crate) shown: Option<PowerLimit>,
-    pub(crate) failed: bool,
+    pub(crate) error: Option<GpuError>,
+    /// Caller whose request led to the write; `None` if the daemon wrote of its own accord.
+    pub(crate) by: Option<Caller>,
+    /// True if the write was to restore the original limit.
+    pub(crate) is_restoring: bool,
+}
+
+/// Settings of a GPU right before a write, as far as they are known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Before {
+    pub(crate) limit: Option<PowerLimit>,
+    pub(crate) persistence: Option<bool>,
+    /// Clock to which wattune has locked the GPU's clocks.
+    pub(crate) clock: Option<ClockLimit>,
+}
+
+/// Manual override that ended without a request for that, and the reason.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndedOverride {
+    pub(crate) manual: Override,
+    pub(crate) why: &'static str,
 }
 
 /// Writes to a GPU and their results.
@@ -118,9 +152,17 @@ pub(crate) struct FinishedWrite {
 pub(super) struct Writes {
     pub(super) limit: Option<WrittenLimit>,
     pub(super) in_flight: Option<(Write, Monotonic)>,
-    pub(super) finished: Option<FinishedWrite>,
-    /// Limit in force before the last write of a limit.
-    pub(super) before: Option<PowerLimit>,
+    pub(super) finished: Vec<FinishedWrite>,
+    /// Caller whose request the next write of a limit or of another setting carries out.
+    pub(super) requester: Option<Caller>,
+    /// Caller whose request the last write carries out; `None` if the daemon writes of its own accord.
+    pub(super) by: Option<Caller>,
+    /// Settings before the last write.
+    pub(super) before: Before,
+    /// Overrides that ended and are not in the audit log yet.
+    pub(super) ended: Vec<EndedOverride>,
+    /// Failure of a write that the audit log has last; `None` once a write succeeds.
+    pub(super) recorded_failure: Option<(Write, String)>,
     pub(super) last_request: Option<Monotonic>,
     /// Limit requested last, whether or not it was written.
     pub(super) last_limit: Option<PowerLimit>,

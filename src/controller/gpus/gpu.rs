@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::control_state::{Clocks, FinishedWrite, LimitDeviation, Override, Writes};
+use super::control_state::{Clocks, EndedOverride, FinishedWrite, LimitDeviation, Override, Writes};
 use super::limit_history::LimitHistory;
 use super::sharing::Sharing;
+use crate::controller::requests::Caller;
 use crate::gpu::journal::{ExternalLimit, Journal};
 use crate::gpu::thread::GpuHandle;
 use crate::gpu::{GpuError, Observation, Write, WriteOutcome};
@@ -127,10 +128,15 @@ impl Gpu {
             self.remark = Some(error.to_string());
             return;
         }
-        if let Write::PowerLimit(requested) = write {
-            let (before, shown, failed) = (self.writes.before, outcome.shown, outcome.result.is_err());
-            self.writes.finished = Some(FinishedWrite { before, requested, shown, failed });
-        }
+        self.writes.finished.push(FinishedWrite {
+            at: outcome.at.utc,
+            write,
+            before: self.writes.before,
+            shown: outcome.shown,
+            error: outcome.result.as_ref().err().cloned(),
+            by: self.writes.by,
+            is_restoring: self.writes.is_restoring,
+        });
         match (&outcome.result, write) {
             (result, Write::LockClocks(_) | Write::ResetClocks) => self.apply_clock_outcome(write, result),
             (Ok(()), Write::LockClockRange { .. }) => self.replace_clock_lock(),
@@ -153,11 +159,38 @@ impl Gpu {
             }
         }
     }
-    /// Ends the manual override, if there is one. What its client has set is then undone step by step.
-    pub(crate) fn end_override(&mut self) {
-        if self.manual.take().is_some_and(|manual| manual.locks_clocks) {
+    /// Ends the manual override, if there is one, and returns it. What its client has set is then undone step by step.
+    pub(crate) fn release_override(&mut self) -> Option<Override> {
+        let manual = self.manual.take()?;
+        if manual.locks_clocks {
             self.reset_clock_state();
         }
+        Some(manual)
+    }
+
+    /// Ends the manual override, if there is one, without a request for that.
+    pub(crate) fn end_override(&mut self, why: &'static str) {
+        if let Some(manual) = self.release_override() {
+            self.writes.ended.push(EndedOverride { manual, why });
+        }
+    }
+
+    /// States who requests the next write to the GPU.
+    pub(crate) fn write_for(&mut self, by: Caller) {
+        self.writes.requester = Some(by);
+    }
+
+    /// Returns whether the request of [`Self::write_for`] led to a write. Later writes are not for that caller.
+    pub(crate) fn has_written_for(&mut self) -> bool {
+        self.writes.requester.take().is_none()
+    }
+
+    /// Returns whether the audit log has the failure of a write already, because it is tried again and again.
+    pub(crate) fn is_known_failure(&mut self, write: &FinishedWrite) -> bool {
+        let failure = write.error.as_ref().map(|error| (write.write, error.to_string()));
+        let is_known = failure.is_some() && failure == self.writes.recorded_failure;
+        self.writes.recorded_failure = failure;
+        is_known && write.by.is_none()
     }
 
     pub(crate) fn is_writing(&self) -> bool {

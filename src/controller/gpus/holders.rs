@@ -33,7 +33,7 @@ impl Gpu {
             return;
         }
         if self.manual.is_some_and(|manual| manual.yields_to_jobs) {
-            self.end_override();
+            self.end_override("a job controls the GPU");
         }
         // A limit set before the new owner counts as the original one, and denied writes may be permitted now.
         self.external = None;

@@ -20,8 +20,9 @@ use std::time::Duration;
 
 pub(super) use concerns::concerns;
 pub use control_state::OverrideEnd;
-pub(super) use control_state::{Act, FinishedWrite, Override};
+pub(super) use control_state::{Act, EndedOverride, FinishedWrite, Override};
 pub(super) use gpu::Gpu;
+pub(super) use steering::is_rounded;
 
 use tokio::sync::mpsc::Receiver;
 
@@ -228,17 +229,29 @@ impl Gpus {
         }
     }
 
-    /// Returns the writes that finished since the last call.
-    pub(super) fn take_finished_writes(&mut self) -> Vec<(GpuId, FinishedWrite)> {
-        self.iter_mut().filter_map(|gpu| Some((gpu.id().clone(), gpu.writes.finished.take()?))).collect()
+    /// Returns the writes that finished since the last call, of each GPU the oldest first.
+    pub(super) fn take_finished_writes(&mut self) -> Vec<(GpuId, Vec<FinishedWrite>)> {
+        let taken = self.iter_mut().map(|gpu| (gpu.id().clone(), std::mem::take(&mut gpu.writes.finished)));
+        taken.filter(|(_, writes)| !writes.is_empty()).collect()
+    }
+
+    /// Returns the overrides that ended without a request for that since the last call.
+    pub(super) fn take_ended_overrides(&mut self) -> Vec<(GpuId, EndedOverride)> {
+        let ended = self.iter_mut().flat_map(|gpu| {
+            let ended = std::mem::take(&mut gpu.writes.ended);
+            ended.into_iter().map(|ended| (gpu.id().clone(), ended))
+        });
+        ended.collect()
     }
 
     /// Ends the manual overrides that have expired.
     pub(super) fn expire_overrides(&mut self, now: Now) {
         for gpu in self.iter_mut() {
             let processes = gpu.observed.reading.processes;
-            if gpu.manual.as_mut().is_some_and(|manual| manual.is_over(processes, now.monotonic)) {
-                gpu.end_override();
+            let Some(manual) = &mut gpu.manual else { continue };
+            if manual.is_over(processes, now.monotonic) {
+                let why = manual.end.describe();
+                gpu.end_override(why);
             }
         }
     }

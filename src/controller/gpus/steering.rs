@@ -1,10 +1,11 @@
 //! Results of writes: a limit that is not as wanted, not permitted or not restored is shown as a problem, and the write
 //! is tried again.
 
-use super::control_state::{LimitDeviation, WrittenLimit};
+use super::control_state::{Before, LimitDeviation, WrittenLimit};
 use super::gpu::Gpu;
 use super::limit_history::LimitState;
-use crate::gpu::Write;
+use crate::controller::requests::Caller;
+use crate::gpu::{Reading, Write};
 use wattune_core::domain::PowerLimit;
 use wattune_core::time::{Monotonic, Now};
 use wattune_core::units::{Seconds, Watts};
@@ -25,7 +26,7 @@ const DENIED_SHORTEST: Seconds = Seconds::new(10.0);
 const DENIED_LONGEST: Seconds = Seconds::new(300.0);
 
 /// Returns whether the reported limit is `wanted`, up to a driver's rounding.
-fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
+pub(crate) fn is_rounded(wanted: PowerLimit, shown: PowerLimit) -> bool {
     let (wanted, shown) = (wanted.watts(), shown.watts());
     (wanted - shown).abs() <= ROUNDED.max(wanted * ROUNDED_PART)
 }
@@ -168,16 +169,30 @@ impl Gpu {
         self.writes.last_request.is_some_and(|at| now.monotonic.since(at) < span)
     }
 
-    /// Requests a write; its result appears in a later observation.
+    /// Requests a write of the daemon's own accord; its result appears in a later observation.
     pub(super) fn request_write(&mut self, write: Write, now: Now) {
+        self.send_write(write, None, now);
+    }
+
+    /// Requests a write for the caller who has requested one, if there is such a caller.
+    pub(super) fn request_write_for_caller(&mut self, write: Write, now: Now) {
+        let by = self.writes.requester;
+        if self.send_write(write, by, now) {
+            self.writes.requester = None;
+        }
+    }
+
+    /// Sends a write to the GPU's thread. Returns whether the thread accepted it.
+    fn send_write(&mut self, write: Write, by: Option<Caller>, now: Now) -> bool {
         self.writes.last_request = Some(now.monotonic);
         if !self.handle.request(write, self.observed.reading.requested) {
-            return;
+            return false;
         }
         self.writes.in_flight = Some((write, now.monotonic));
+        let Reading { requested: limit, persistence, .. } = self.observed.reading;
+        (self.writes.by, self.writes.before) = (by, Before { limit, persistence, clock: self.clock_lock() });
         if let Write::PowerLimit(limit) = write {
             self.writes.last_limit = Some(limit);
-            self.writes.before = self.observed.reading.requested;
             self.remark = Some(format!("set to {limit} at {}", now.utc.format("%FT%TZ")));
         }
         // A handle without a thread of its own has completed the write already.
@@ -185,6 +200,7 @@ impl Gpu {
         if observed.last_write.is_some() && observed.last_write != self.observed.last_write {
             self.observed = observed;
         }
+        true
     }
 
     /// Records the reported limit, the wanted limit and the energy in the GPU's limit history.

@@ -1,8 +1,10 @@
 //! Requests that begin a held or suspended job, and that suspend a job.
 
 use crate::controller::jobs::BeginReason;
+use crate::controller::requests::Caller;
 use crate::controller::view::ProgressView;
 use crate::controller::{ControlError, Controller};
+use crate::store::AuditAction;
 use wattune_core::domain::JobId;
 use wattune_core::ledger::entry::Entry;
 use wattune_core::ledger::presence_entries::{PresenceChange, PresenceKind};
@@ -31,6 +33,7 @@ impl Controller {
             job.unsaved |= saved.is_err();
             let why = reason.unwrap_or(if is_first { BeginReason::Planned } else { BeginReason::Resumed });
             tracing::info!(job.id = %id, "job {id} ({}) begins ({why})", job.spec.name);
+            self.audit_job(Some(Caller::Local), AuditAction::BeginJob, id, &why.to_string());
             self.admit(job).await;
             self.record_presence(
                 id,
@@ -71,6 +74,7 @@ impl Controller {
                 job.suspend(now);
                 tracing::info!(job.id = %id, "job {id} ({}) is suspended", job.spec.name);
             }
+            self.audit_job(Some(Caller::Local), AuditAction::SuspendJob, id, "");
             self.act();
             self.write_backlog().await;
             self.store_progress(id).await;

@@ -9,8 +9,10 @@ use crate::controller::Controller;
 use crate::controller::gpus::{Gpu, Override, OverrideEnd};
 use crate::controller::planning::ReplanReason;
 use crate::controller::requests::Caller;
+use crate::controller::requests::audit::action_of;
 use crate::cpu;
 use crate::gpu::{GpuError, Write};
+use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
 use wattune_core::domain::{GpuId, PowerLimit, Process};
 
 /// Number of times that a write is tried again because an external writer changed the limit at the same time.
@@ -64,6 +66,8 @@ pub struct ClientWrite {
     claim: Claim,
     stage: Stage,
     tries: u32,
+    /// True if the setting was written to the GPU; the write then has a record of its own in the audit log.
+    is_written: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,10 +77,30 @@ enum Stage {
     Sent(Option<Override>),
 }
 
+impl Setting {
+    /// Returns the action that sets it, and the state that is requested.
+    fn describe(self) -> (AuditAction, Option<AuditState>) {
+        match self {
+            Self::PowerLimit(limit) => (AuditAction::SetPowerLimit, Some(AuditState::power_limit(limit))),
+            Self::Other(write) => action_of(write),
+        }
+    }
+}
+
+impl WriteRefused {
+    /// Returns the outcome of the write for the audit log.
+    const fn outcome(&self) -> AuditOutcome {
+        match self {
+            Self::Owned(_) | Self::OutOfRange | Self::Impossible(_) => AuditOutcome::Refused,
+            Self::Device(_) | Self::Journal(_) => AuditOutcome::Failed,
+        }
+    }
+}
+
 impl ClientWrite {
     /// Returns a write that has not begun.
     pub fn new(gpu: GpuId, setting: Setting, claim: Claim) -> Self {
-        Self { gpu, setting, claim, stage: Stage::New, tries: 0 }
+        Self { gpu, setting, claim, stage: Stage::New, tries: 0, is_written: false }
     }
 }
 
@@ -119,12 +143,39 @@ impl Controller {
         if gpu.is_writing() {
             return None;
         }
+        let before = gpu.observed.reading.requested;
         let outcome = match (write.stage, write.setting) {
             (Stage::New, _) => self.begin_write(write).await,
             (Stage::Sent(before), Setting::PowerLimit(_)) => self.finish_limit(write, before),
             (Stage::Sent(before), Setting::Other(setting)) => self.finish_setting(write, setting, before),
         };
-        outcome.transpose()
+        let outcome = outcome.transpose()?;
+        if !write.is_written {
+            self.audit_client_write(&write.gpu, write.setting, &write.claim, before, &outcome);
+        }
+        Some(outcome)
+    }
+
+    /// Records a client's write that was refused, or that changed nothing.
+    pub fn audit_client_write(
+        &self,
+        gpu: &GpuId,
+        setting: Setting,
+        claim: &Claim,
+        before: Option<PowerLimit>,
+        outcome: &Result<(), WriteRefused>,
+    ) {
+        let (action, after) = setting.describe();
+        let record = AuditRecord {
+            gpu: Some(gpu.to_string()),
+            before: before.filter(|_| action == AuditAction::SetPowerLimit).map(AuditState::power_limit),
+            after,
+            ..self.new_record(claim.by, action)
+        };
+        self.audit(match outcome {
+            Ok(()) => record,
+            Err(refused) => record.with_outcome(refused.outcome(), refused.to_string()),
+        });
     }
 
     /// Ends the overrides of a client whose process has ended.
@@ -138,7 +189,7 @@ impl Controller {
         let mut ended = false;
         for gpu in self.gpus.iter_mut().filter(|gpu| is_theirs(gpu)) {
             tracing::info!(gpu.uuid = %gpu.id(), "GPU {}: process {} has ended, and its override with it", gpu.id(), process.pid);
-            gpu.end_override();
+            gpu.end_override("its client's process has ended");
             ended = true;
         }
         if ended {
@@ -180,6 +231,9 @@ impl Controller {
             self.replan(ReplanReason::SetByHand).await;
         }
         write.stage = Stage::Sent(before);
+        if let Some(gpu) = self.gpus.get_mut(&write.gpu) {
+            gpu.write_for(write.claim.by);
+        }
         let unsent = match write.setting {
             Setting::PowerLimit(_) if current.same_as(limit) && !is_new => return Ok(Some(())),
             Setting::PowerLimit(_) => {
@@ -189,6 +243,7 @@ impl Controller {
             Setting::Other(setting) => self.gpus.send_setting(&write.gpu, setting, current, now).err(),
         };
         let Some(gpu) = self.gpus.get_mut(&write.gpu) else { return Ok(None) };
+        write.is_written = gpu.has_written_for();
         if let Some(why) = unsent {
             (gpu.manual, gpu.external) = (before, external);
             return Err(WriteRefused::Journal(why));
@@ -247,6 +302,7 @@ impl Controller {
 /// Begins a write again, unless that was done too often.
 fn try_again(write: &mut ClientWrite) -> Option<()> {
     write.tries += 1;
+    write.is_written = false;
     write.stage = Stage::New;
     (write.tries > TRIES).then_some(())
 }

@@ -1,8 +1,10 @@
 //! Requests to end a job, and the end of jobs that no longer report.
 
+use crate::controller::requests::Caller;
 use crate::controller::view::AccountView;
 use crate::controller::{ControlError, Controller};
-use wattune_core::domain::JobId;
+use crate::store::AuditAction;
+use wattune_core::domain::{JobId, Processes};
 
 /// Reason for the end of a job whose lease expired.
 pub(super) const LAPSED: &str = "lease expired";
@@ -14,7 +16,7 @@ impl Controller {
         if !self.jobs.contains(id) {
             return Err(self.snapshot().no_such_job(id).await);
         }
-        self.end_job(id, "ended by its owner").await;
+        self.end_job(id, "ended by its owner", Some(Caller::Local)).await;
         self.act();
         self.account_of(id).await
     }
@@ -23,11 +25,12 @@ impl Controller {
     pub(crate) async fn end_silent_jobs(&mut self) {
         for id in self.jobs.silent(self.now(), self.tick_period()) {
             tracing::warn!(job.id = %id, "lease of job {id} expired without a report; ending the job and restoring its GPUs' original limits");
-            self.end_job(&id, LAPSED).await;
+            self.end_job(&id, LAPSED, None).await;
         }
     }
 
-    pub(super) async fn end_job(&mut self, id: &JobId, reason: &str) {
+    /// Ends a job by request of `by`, or of the daemon's own accord.
+    pub(super) async fn end_job(&mut self, id: &JobId, reason: &str, by: Option<Caller>) {
         let Some(job) = self.jobs.get(id) else { return };
         if job.is_held() || !job.is_absent() {
             self.planner.rethink_starts();
@@ -39,6 +42,10 @@ impl Controller {
         self.write_backlog().await;
         // The estimate of savings below includes the energy written now, so that no second estimate is due.
         self.accounting.forget_late(id);
+        // A found job controls nothing, so its end is no control action.
+        if !matches!(job.spec.processes, Some(Processes::Found(_))) {
+            self.audit_job(by, AuditAction::EndJob, id, reason);
+        }
         let how = reason.strip_prefix("ended").map_or_else(|| format!(": {reason}"), str::to_owned);
         tracing::info!(job.id = %id, "job {id} ({}) ended{how}", job.spec.name);
         if let Err(error) = self.store.save_job(&ended).await {

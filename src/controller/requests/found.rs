@@ -27,7 +27,7 @@ impl Controller {
         self.jobs.renew_found(&alive, now.monotonic);
         for step in steps {
             match step {
-                Step::End { job, why } => self.end_job(&job, &why).await,
+                Step::End { job, why } => self.end_job(&job, &why, None).await,
                 Step::Extend { job, processes } => self.accounting.extend(&mut node!(self), &job, processes).await,
                 Step::Begin { labels, gpus, processes, continues } => {
                     self.record_found(labels, gpus, processes, continues).await;

@@ -5,13 +5,18 @@ use std::time::Duration;
 use crate::controller::gpus::{Gpu, GpuRef, Override, OverrideEnd};
 use crate::controller::planning::ReplanReason;
 use crate::controller::requests::Caller;
+use crate::controller::requests::audit::with_error;
 use crate::controller::view::GpuView;
 use crate::controller::{ControlError, Controller};
+use crate::store::{AuditAction, AuditOutcome, AuditRecord, AuditState};
 use wattune_core::domain::{GpuId, InvalidJob, PowerLimit};
 use wattune_core::units::{Seconds, Short, Watts};
 
 /// Valid durations of overrides, in seconds: up to a week.
 const OVERRIDE_RANGE_S: std::ops::RangeInclusive<f64> = 1.0..=7.0 * 86_400.0;
+
+/// Reason why the limit of an accepted override is not written yet.
+const WAITS: &str = "the limit is written as soon as the GPU answers and the node's cap permits it";
 
 impl Controller {
     /// Overrides a GPU's limit for the duration `ttl`. The override takes precedence over the plan of the job on the
@@ -29,6 +34,36 @@ impl Controller {
         by: Caller,
     ) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
+        let before = self.gpus.get(&id).and_then(|gpu| gpu.observed.reading.requested);
+        let (mut is_written, requested) = (false, PowerLimit::from_watts(limit));
+        let done = self.try_override(which, &id, limit, ttl, by, &mut is_written).await;
+        // A write has a record of its own, as soon as its result is known.
+        if !is_written {
+            let record = AuditRecord {
+                gpu: Some(id.to_string()),
+                before: before.map(AuditState::power_limit),
+                after: Some(AuditState::power_limit(requested)),
+                ..self.new_record(by, AuditAction::SetPowerLimit)
+            };
+            let record = match before.filter(|before| done.is_err() || before.same_as(requested)) {
+                Some(_) => record,
+                None => record.with_outcome(AuditOutcome::NotEnforced, WAITS),
+            };
+            self.audit(with_error(record, done.as_ref().map(drop)));
+        }
+        done
+    }
+
+    /// Does the work of [`Self::set_override`]. Sets `is_written` if the limit was written to the GPU.
+    async fn try_override(
+        &mut self,
+        which: &GpuRef,
+        id: &GpuId,
+        limit: Watts,
+        ttl: Seconds,
+        by: Caller,
+        is_written: &mut bool,
+    ) -> Result<GpuView, ControlError> {
         let now = self.now();
         if self.settings.observe {
             let why = "this daemon observes only (observe = true, or --observe); it sets no limit".to_owned();
@@ -38,8 +73,8 @@ impl Controller {
             let why = format!("is {}; it must be within 1 to 604800 seconds", Short(ttl.get()));
             return Err(ControlError::Invalid(InvalidJob { field: "ttl_s", why }));
         }
-        let ceiling = self.gpus.ceiling(&id);
-        let Some(gpu) = self.gpus.get_mut(&id) else {
+        let ceiling = self.gpus.ceiling(id);
+        let Some(gpu) = self.gpus.get_mut(id) else {
             return Err(ControlError::not_found("GPU", which, String::new()));
         };
         gpu.denied = None;
@@ -60,16 +95,20 @@ impl Controller {
         self.jobs.replan_all(ReplanReason::SetByHand);
         self.plan().await;
         // While an earlier write is in flight, the result of the override's write would be unknown.
-        self.await_write(&id).await;
-        self.act();
-        if let Some(gpu) = self.gpus.get_mut(&id)
-            && let Some(why) = gpu.unjournalled.take()
-        {
-            (gpu.manual, gpu.external) = (before, external);
-            return Err(ControlError::Journal(why));
+        self.await_write(id).await;
+        if let Some(gpu) = self.gpus.get_mut(id) {
+            gpu.write_for(by);
         }
-        self.await_write(&id).await;
-        let refused = self.gpus.get_mut(&id).and_then(|gpu| {
+        self.act();
+        if let Some(gpu) = self.gpus.get_mut(id) {
+            *is_written = gpu.has_written_for();
+            if let Some(why) = gpu.unjournalled.take() {
+                (gpu.manual, gpu.external) = (before, external);
+                return Err(ControlError::Journal(why));
+            }
+        }
+        self.await_write(id).await;
+        let refused = self.gpus.get_mut(id).and_then(|gpu| {
             let why = gpu.denied.as_ref()?.to_string();
             (gpu.manual, gpu.external) = (before, external);
             Some(why)
@@ -87,11 +126,17 @@ impl Controller {
     pub async fn release_override(&mut self, which: &GpuRef, by: Caller) -> Result<GpuView, ControlError> {
         let id = self.gpus.resolve(which)?;
         tracing::info!(gpu.uuid = %id, caller = %by, "GPU {id}: manual override released");
-        if let Some(gpu) = self.gpus.get_mut(&id) {
-            gpu.end_override();
+        let released = self.gpus.get_mut(&id).and_then(|gpu| {
             gpu.external = None;
             gpu.denied = None;
-        }
+            gpu.release_override()
+        });
+        self.audit(AuditRecord {
+            gpu: Some(id.to_string()),
+            before: released.map(|manual| AuditState::power_limit(manual.limit)),
+            reason: released.map(|manual| format!("override of {}", manual.by)),
+            ..self.new_record(by, AuditAction::ReleasePowerLimit)
+        });
         self.jobs.replan_all(ReplanReason::OverrideEnded);
         self.plan().await;
         self.act();

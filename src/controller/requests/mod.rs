@@ -1,6 +1,7 @@
 //! Requests to the controller, one file for each kind of request, and the caller of a request.
 
 mod account;
+mod audit;
 mod begin;
 mod client_write;
 mod demand_response;
@@ -12,6 +13,7 @@ mod read;
 mod register;
 mod when;
 
+pub(super) use audit::of_restored;
 pub use client_write::{Claim, ClientWrite, Setting, WriteRefused};
 pub use register::{NewJob, NewOffers, NewStart, StartBy};
 pub use when::{StartBound, WhenRequest};

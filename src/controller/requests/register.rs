@@ -7,9 +7,10 @@ use chrono::{DateTime, Utc};
 use super::end::LAPSED;
 use crate::controller::gpus::GpuRef;
 use crate::controller::jobs::Job;
+use crate::controller::requests::Caller;
 use crate::controller::view::JobView;
 use crate::controller::{ControlError, Controller};
-use crate::store::{Absence, Presence, StoredJob, StoredProgress};
+use crate::store::{Absence, AuditAction, Presence, StoredJob, StoredProgress};
 use wattune_core::domain::{
     Continuation, Forecast, GpuId, InvalidJob, JobId, JobKey, JobName, JobSpec, Objective, Offers, ProcessSelector,
     StartOffer, SuspendOffer, Work,
@@ -174,9 +175,10 @@ impl Controller {
         refuse_unknown_run(&job)?;
         self.store.save_job(&stored).await?;
         if let Some(other) = &new.replaces {
-            self.end_job(other, &format!("replaced by job {id}")).await;
+            self.end_job(other, &format!("replaced by job {id}"), Some(Caller::Local)).await;
         }
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
+        self.audit_job(Some(Caller::Local), AuditAction::RegisterJob, &id, job.spec.name.as_str());
         self.record_request(&job).await;
         match is_held {
             true => {

@@ -98,6 +98,9 @@ pub struct StorageView {
     pub journal_fault: Option<String>,
     /// Number of closed intervals (rows of the ledger) that are not written to the database yet.
     pub unwritten_intervals: usize,
+    /// Number of records of the audit log that were lost since the daemon's start, because they came faster than they
+    /// could be stored.
+    pub audit_records_lost: u64,
 }
 
 /// Carbon budget of the node: limit on the emissions of all jobs' GPUs within a budget period, such as a month.

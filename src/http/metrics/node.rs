@@ -25,6 +25,9 @@ pub(super) fn daemon(status: &StatusView, families: &mut Families) {
     gauge("store_unwritten_intervals", "", help, storage.unwritten_intervals as f64);
     let help = "1 while the journal of original limits cannot be written; no limit is set meanwhile";
     gauge("journal_fault", "", help, flag(storage.journal_fault.is_some()));
+    let help =
+        "Records of the audit log lost since the daemon's start, because they came faster than they could be stored";
+    families.counter("audit_records_lost", "", help).add([], storage.audit_records_lost as f64);
 }
 
 /// Adds the metrics of the cap on the node's power and of planning.

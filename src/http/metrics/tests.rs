@@ -344,7 +344,12 @@ fn status() -> StatusView {
             lead_s: 5.0,
         }),
         planning: PlanningView { last_search_s: Some(0.004), late_s: None },
-        storage: StorageView { fault: None, journal_fault: Some("the disk is full".into()), unwritten_intervals: 3 },
+        storage: StorageView {
+            fault: None,
+            journal_fault: Some("the disk is full".into()),
+            unwritten_intervals: 3,
+            audit_records_lost: 2,
+        },
         gpus: vec![gpu(), mute()],
         jobs: vec![job()],
         jobs_left_out: 0,

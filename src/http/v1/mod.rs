@@ -1,5 +1,6 @@
 //! The routes of the daemon's own API, by resource.
 
+pub(super) mod audit;
 pub(super) mod carbon;
 pub(super) mod demand_response;
 pub(super) mod gpus;

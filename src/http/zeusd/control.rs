@@ -51,7 +51,7 @@ impl Control {
         claim: Claim,
         block: bool,
     ) -> Result<(), Refusal> {
-        let mut failed = if block { BTreeMap::new() } else { self.forbidden(&gpus, claim).await };
+        let mut failed = if block { BTreeMap::new() } else { self.forbidden(&gpus, settings, claim).await };
         let mut awaited = Vec::new();
         for gpu in gpus {
             let (index, id) = (gpu.identity().index, &gpu.identity().id);
@@ -78,11 +78,23 @@ impl Control {
     }
 
     /// Returns the GPUs that the client may not change now, because another owner controls them.
-    async fn forbidden(&self, gpus: &[GpuHandle], claim: Claim) -> BTreeMap<u32, (axum::http::StatusCode, String)> {
+    async fn forbidden(
+        &self,
+        gpus: &[GpuHandle],
+        settings: &[Setting],
+        claim: Claim,
+    ) -> BTreeMap<u32, (axum::http::StatusCode, String)> {
         let ids: Vec<_> = gpus.iter().map(|gpu| (gpu.identity().index, gpu.identity().id.clone())).collect();
+        let settings = settings.to_vec();
         let asked = self.handle.ask(move |controller| {
             Box::pin(async move {
-                let refusal = |(index, id): (u32, GpuId)| Some((index, controller.check_claim(&id, &claim).err()?));
+                let refusal = |(index, id): (u32, GpuId)| {
+                    let refused = controller.check_claim(&id, &claim).err()?;
+                    for setting in &settings {
+                        controller.audit_client_write(&id, *setting, &claim, None, &Err(refused.clone()));
+                    }
+                    Some((index, refused))
+                };
                 ids.into_iter().filter_map(refusal).collect::<Vec<_>>()
             })
         });

@@ -40,6 +40,7 @@ impl Snapshot<'_> {
                 fault: self.accounting.store_fault().cloned(),
                 journal_fault: self.gpus.journal_fault().cloned(),
                 unwritten_intervals: self.accounting.unwritten().len(),
+                audit_records_lost: self.store.audit().lost(),
             },
             problems: self.problems(),
             gpus,
@@ -56,6 +57,7 @@ impl Snapshot<'_> {
         let mut problems = self.gpus.problems().to_vec();
         problems.extend(self.accounting.store_fault().iter().map(|f| format!("ledger: {f}")));
         problems.extend(self.gpus.journal_fault().iter().map(|f| format!("power limits cannot be changed: {f}")));
+        problems.extend(self.store.audit().fault().map(|fault| format!("audit log: {fault}")));
         problems.extend(self.cap.problems(&self.demand()));
         problems.extend(self.accounting.cpu_problems());
         problems.extend(self.planner.problems(self.now));

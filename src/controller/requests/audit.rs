@@ -1,0 +1,226 @@
+//! Records of control actions in the audit log: of requests, of writes to GPUs, and of what the daemon does by itself.
+
+use crate::controller::Controller;
+use crate::controller::accounting::Change;
+use crate::controller::cap::CapChange;
+use crate::controller::error::ControlError;
+use crate::controller::gpus::{EndedOverride, FinishedWrite, Gpu, is_rounded};
+use crate::controller::requests::Caller;
+use crate::gpu::Write;
+use crate::gpu::restore::Restored;
+use crate::store::{AuditAction, AuditLog, AuditOutcome, AuditRecord, AuditState, DAEMON};
+use wattune_core::domain::{DemandResponse, GpuId, JobId, Level, PowerLimit};
+
+impl Controller {
+    /// Returns the audit log, with all actions up to now.
+    pub fn audit_log(&mut self) -> AuditLog {
+        self.record_writes();
+        self.store.audit().clone()
+    }
+
+    /// Adds a record to the audit log.
+    pub(in crate::controller) fn audit(&self, record: AuditRecord) {
+        self.store.audit().record(record);
+    }
+
+    /// Returns a record of the present time.
+    pub(in crate::controller) fn new_record(&self, who: impl ToString, action: AuditAction) -> AuditRecord {
+        AuditRecord::new(self.now().utc, who.to_string(), action)
+    }
+
+    /// Records an action on a job.
+    pub(in crate::controller) fn audit_job(&self, by: Option<Caller>, action: AuditAction, id: &JobId, why: &str) {
+        let who = by.map_or_else(|| DAEMON.to_owned(), |by| by.to_string());
+        let reason = Some(why.to_owned()).filter(|why| !why.is_empty());
+        self.audit(AuditRecord { job_id: Some(id.to_string()), reason, ..self.new_record(who, action) });
+    }
+
+    /// Records an action on a demand-response event, or the reason why it was refused.
+    pub(super) fn audit_event(
+        &self,
+        record: AuditRecord,
+        before: Option<&DemandResponse>,
+        after: Option<&DemandResponse>,
+        done: Result<(), &ControlError>,
+    ) {
+        let record = AuditRecord { before: before.map(terms), after: after.map(terms), ..record };
+        self.audit(with_error(record, done));
+    }
+
+    /// Records the writes to GPUs that finished since the last call, in the audit log and the last of each GPU in the
+    /// ledger, and the overrides that ended.
+    pub(in crate::controller) fn record_writes(&mut self) {
+        for (id, writes) in self.gpus.take_finished_writes() {
+            let limit = writes.iter().rev().find_map(|w| match w.write {
+                Write::PowerLimit(limit) => Some((w, limit)),
+                _ => None,
+            });
+            if let Some((w, requested)) = limit {
+                let what = if w.error.is_some() { "power limit refused" } else { "power limit" };
+                let (before, enforced) = (w.before.limit, w.shown);
+                let change = Change { what, external: false, before, requested: Some(requested), enforced };
+                self.accounting.record_control(&mut node!(self), &id, change);
+            }
+            let Some(gpu) = self.gpus.get_mut(&id) else { continue };
+            for write in &writes {
+                if !gpu.is_known_failure(write) {
+                    self.store.audit().record(of_write(gpu, write));
+                }
+            }
+        }
+        for (id, EndedOverride { manual, why }) in self.gpus.take_ended_overrides() {
+            self.audit(AuditRecord {
+                gpu: Some(id.to_string()),
+                before: Some(AuditState::power_limit(manual.limit)),
+                reason: Some(format!("override of {}: {why}", manual.by)),
+                ..self.new_record(DAEMON, AuditAction::EndOverride)
+            });
+        }
+    }
+
+    /// Records the rule that sets the node's cap, if it is another one than before.
+    pub(in crate::controller) fn record_cap(&mut self) {
+        let (baseline, now) = (self.gpus.largest_limits(), self.now().utc);
+        if self.settings.observe {
+            return;
+        }
+        let Some(CapChange { before, after }) = self.cap.change(baseline, now) else { return };
+        let state = |(cap_w, source): (f64, String)| AuditState {
+            cap_w: Some(cap_w),
+            cap_source: Some(source),
+            ..AuditState::default()
+        };
+        let (before, after) = (before.map(state), after.map(state));
+        self.audit(AuditRecord { before, after, ..self.new_record(DAEMON, AuditAction::ChangeCap) });
+    }
+
+    /// Returns the limits in force, for the records of restoring the GPUs.
+    pub(in crate::controller) fn limits_in_force(&self) -> Vec<(GpuId, Option<PowerLimit>)> {
+        self.gpus.iter().map(|gpu| (gpu.id().clone(), gpu.observed.reading.requested)).collect()
+    }
+
+    /// Records the restoring of GPUs, which had the limits `before`.
+    pub(in crate::controller) fn record_restored(
+        &self,
+        restored: &[(GpuId, Restored)],
+        before: &[(GpuId, Option<PowerLimit>)],
+    ) {
+        for (id, outcome) in restored {
+            let before = before.iter().find(|(gpu, _)| gpu == id).and_then(|(_, limit)| *limit);
+            let record = self.new_record(DAEMON, AuditAction::RestorePowerLimit);
+            self.audit(of_restored(record, id, outcome, before));
+        }
+    }
+}
+
+/// Returns a record with the error of a request as its outcome, if the request has failed.
+pub(super) fn with_error(record: AuditRecord, done: Result<(), &ControlError>) -> AuditRecord {
+    let Err(error) = done else { return record };
+    let outcome = match error {
+        ControlError::Journal(_) | ControlError::Store(_) => AuditOutcome::Failed,
+        _ => AuditOutcome::Refused,
+    };
+    record.with_outcome(outcome, error.to_string())
+}
+
+/// Returns the record of a restored GPU, or of one that could not be restored.
+pub(in crate::controller) fn of_restored(
+    record: AuditRecord,
+    id: &GpuId,
+    outcome: &Restored,
+    before: Option<PowerLimit>,
+) -> AuditRecord {
+    let (after, result) = match outcome {
+        Restored::AlreadyRestored(limit, _) | Restored::Written(limit, _) => (*limit, AuditOutcome::Enforced),
+        Restored::LeftExternal(limit, _) | Restored::HeldByCap { limit, .. } => (*limit, AuditOutcome::NotEnforced),
+        Restored::Failed { original, shown, .. } => (shown.unwrap_or(*original), AuditOutcome::Failed),
+    };
+    AuditRecord {
+        gpu: Some(id.to_string()),
+        before: before.map(AuditState::power_limit),
+        after: Some(AuditState::power_limit(after)),
+        ..record.with_outcome(result, outcome.to_string())
+    }
+}
+
+fn clocks(min: Option<u32>, max: Option<u32>) -> AuditState {
+    AuditState { clock_min_mhz: min, clock_max_mhz: max, ..AuditState::default() }
+}
+
+fn persistence(on: bool) -> AuditState {
+    AuditState { persistence_mode: Some(on), ..AuditState::default() }
+}
+
+/// Returns the action that a write does, and the state that it requests; `None` for one that removes a lock.
+pub(super) fn action_of(write: Write) -> (AuditAction, Option<AuditState>) {
+    match write {
+        Write::PowerLimit(limit) => (AuditAction::SetPowerLimit, Some(AuditState::power_limit(limit))),
+        Write::Persistence(on) => (AuditAction::SetPersistenceMode, Some(persistence(on))),
+        Write::LockClocks(clock) => (AuditAction::LockGpuClocks, Some(clocks(None, Some(clock.megahertz())))),
+        Write::LockClockRange { min_mhz, max_mhz } => {
+            (AuditAction::LockGpuClocks, Some(clocks(Some(min_mhz), Some(max_mhz))))
+        }
+        Write::LockMemoryClocks { min_mhz, max_mhz } => {
+            (AuditAction::LockMemoryClocks, Some(clocks(Some(min_mhz), Some(max_mhz))))
+        }
+        Write::ResetClocks => (AuditAction::UnlockGpuClocks, None),
+        Write::ResetMemoryClocks => (AuditAction::UnlockMemoryClocks, None),
+    }
+}
+
+/// Returns the record of a finished write to a GPU.
+fn of_write(gpu: &Gpu, w: &FinishedWrite) -> AuditRecord {
+    let (action, requested) = action_of(w.write);
+    let action =
+        if w.is_restoring && action == AuditAction::SetPowerLimit { AuditAction::RestorePowerLimit } else { action };
+    let locked = w.before.clock.map(|clock| clocks(None, Some(clock.megahertz())));
+    let before = match w.write {
+        Write::PowerLimit(_) => w.before.limit.map(AuditState::power_limit),
+        Write::Persistence(_) => w.before.persistence.map(persistence),
+        Write::LockClocks(_) | Write::LockClockRange { .. } | Write::ResetClocks => locked,
+        Write::LockMemoryClocks { .. } | Write::ResetMemoryClocks => None,
+    };
+    let after = match (w.write, w.shown.filter(|_| w.error.is_none())) {
+        (Write::PowerLimit(_), Some(shown)) => Some(AuditState::power_limit(shown)),
+        _ => requested,
+    };
+    let who = w.by.map_or_else(|| DAEMON.to_owned(), |by| by.to_string());
+    let owner = gpu.owner.as_ref().filter(|_| w.by.is_none() && !w.is_restoring);
+    let reason = match (w.by, gpu.manual, owner) {
+        (Some(_), ..) => None,
+        _ if w.is_restoring => None,
+        (None, Some(manual), _) => Some(format!("for the override of {}", manual.by)),
+        (None, None, Some(_)) => Some("for the job's plan".to_owned()),
+        (None, None, None) => Some("for the node's cap or the original settings".to_owned()),
+    };
+    let record = AuditRecord {
+        gpu: Some(gpu.id().to_string()),
+        job_id: owner.map(ToString::to_string),
+        before,
+        after,
+        reason,
+        ..AuditRecord::new(w.at, who, action)
+    };
+    match (&w.error, w.write, w.shown) {
+        (Some(error), ..) => record.with_outcome(AuditOutcome::Failed, error.to_string()),
+        (None, Write::PowerLimit(limit), Some(shown)) if !shown.same_as(limit) && !is_rounded(limit, shown) => {
+            let why = format!("the driver accepted {limit}, and the GPU reports {shown}");
+            record.with_outcome(AuditOutcome::NotEnforced, why)
+        }
+        (None, Write::PowerLimit(limit), None) => {
+            let why = format!("the driver accepted {limit}, and the GPU reports no limit");
+            record.with_outcome(AuditOutcome::NotEnforced, why)
+        }
+        _ => record,
+    }
+}
+
+/// Returns the terms of a demand-response event.
+fn terms(event: &DemandResponse) -> AuditState {
+    let (cap_w, cap_pct) = match event.target {
+        Level::Watts(watts) => (Some(watts.get()), None),
+        Level::Share(share) => (None, Some(share * 100.0)),
+    };
+    let (start, end) = (Some(event.slot.start()), Some(event.slot.end()));
+    AuditState { cap_w, cap_pct, start, end, ..AuditState::default() }
+}

@@ -1,0 +1,242 @@
+//! The queue of the audit log and its table.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use chrono::{DateTime, NaiveDate, Utc};
+use rusqlite::types::Value;
+use rusqlite::{Connection, params, params_from_iter};
+
+use super::record::{AuditAction, AuditRecord, DAEMON};
+use crate::store::connection::{ConnectionPool, writing};
+use crate::store::{StoreError, rows};
+
+/// Maximum number of records that wait to be stored; further ones are lost.
+const MOST_WAITING: usize = 8192;
+/// Number of waiting records from which they are stored without waiting for the next tick.
+const MANY_WAITING: usize = 1024;
+/// Number of records that one transaction stores.
+const BATCH: usize = 512;
+/// Deletes the records that are 400 days older than the newest one; the table's trigger refuses to delete others. A demo
+/// has a clock of its own, so that the machine's clock alone does not decide.
+const EXPIRE: &str = "DELETE FROM audit WHERE at_us <= MIN((SELECT MAX(at_us) FROM audit), unixepoch() * 1000000) - 400 * 86400 * 1000000";
+
+/// The audit log. Clones share it.
+#[derive(Clone, Debug)]
+pub struct AuditLog {
+    queue: Arc<Mutex<Queue>>,
+    write: ConnectionPool,
+    reads: ConnectionPool,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<AuditRecord>,
+    /// True while the writing connection has work to empty the queue.
+    is_scheduled: bool,
+    /// Number of records lost since the start.
+    lost: u64,
+    /// Number of records lost of which the log does not say so yet, and the time of the last of them.
+    unreported: Option<(u64, DateTime<Utc>)>,
+    /// Error of the last attempt to store records; `None` if it succeeded.
+    fault: Option<String>,
+    /// Day on which expired records were deleted last.
+    expired_on: Option<NaiveDate>,
+}
+
+/// Selection of records.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuditQuery {
+    /// Number of the last record before the page; `None` for the first page.
+    pub after: Option<u64>,
+    /// Maximum number of records on the page.
+    pub limit: u32,
+    /// UUID of the GPU that the records concern; `None` for all records.
+    pub gpu: Option<String>,
+    /// Id of the job that the records concern; `None` for all records.
+    pub job: Option<String>,
+    /// Earliest time of the records; `None` for all records.
+    pub since: Option<DateTime<Utc>>,
+}
+
+/// Page of the audit log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuditPage {
+    /// Records with their numbers, oldest first.
+    pub records: Vec<(u64, AuditRecord)>,
+    /// Number of the last record on this page, if more records follow.
+    pub next_after: Option<u64>,
+}
+
+impl AuditLog {
+    pub(in crate::store) fn new(write: ConnectionPool, reads: ConnectionPool) -> Self {
+        Self { queue: Arc::default(), write, reads }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+
+    /// Adds a record to the queue; it is stored within a tick. A record that only repeats the one before is counted
+    /// there. If the queue is full, the record is lost and counted.
+    pub fn record(&self, record: AuditRecord) {
+        let mut queue = self.queue();
+        if let Some(last) = queue.waiting.back_mut().filter(|last| last.is_repeated_by(&record)) {
+            last.repeats = last.repeats.saturating_add(1);
+            return;
+        }
+        if queue.waiting.len() >= MOST_WAITING {
+            if queue.unreported.is_none() {
+                tracing::error!(
+                    "audit log: {MOST_WAITING} records wait to be stored, and further ones are lost: {}",
+                    queue.fault.as_deref().unwrap_or("they come faster than they can be stored")
+                );
+            }
+            queue.lost += 1;
+            queue.unreported = Some((queue.unreported.map_or(1, |(count, _)| count + 1), record.at));
+            return;
+        }
+        queue.waiting.push_back(record);
+        let is_many = queue.waiting.len() >= MANY_WAITING;
+        drop(queue);
+        if is_many {
+            self.begin_write();
+        }
+    }
+
+    /// Returns the number of records lost since the daemon's start.
+    pub fn lost(&self) -> u64 {
+        self.queue().lost
+    }
+
+    /// Returns why the last attempt to store records failed; `None` if it succeeded.
+    pub fn fault(&self) -> Option<String> {
+        self.queue().fault.clone()
+    }
+
+    /// Has the writing connection store the waiting records, without waiting for that.
+    pub fn begin_write(&self) {
+        let mut queue = self.queue();
+        if queue.is_scheduled || queue.waiting.is_empty() {
+            return;
+        }
+        queue.is_scheduled = true;
+        drop(queue);
+        let queue = Arc::clone(&self.queue);
+        self.write.submit(move |db| {
+            lock(&queue).is_scheduled = false;
+            // The error is kept in the queue, and the next call tries again.
+            let _ = db.and_then(|db| store_waiting(db, &queue));
+        });
+    }
+
+    /// Stores the waiting records.
+    ///
+    /// # Errors
+    /// If the database cannot be written; then the records wait for the next attempt.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        if self.queue().waiting.is_empty() {
+            return Ok(());
+        }
+        let queue = Arc::clone(&self.queue);
+        self.write.run(move |db| store_waiting(db, &queue)).await
+    }
+
+    /// Stores the waiting records before the store is closed, and logs how many cannot be stored.
+    pub(in crate::store) async fn close(&self) {
+        if let Err(error) = self.flush().await {
+            let left = self.queue().waiting.len();
+            tracing::error!("audit log: {left} records are lost, since the database cannot be written: {error}");
+        }
+    }
+
+    /// Returns a page of the log, after all records so far are stored.
+    ///
+    /// # Errors
+    /// If the database cannot be written or read.
+    pub async fn page(&self, query: AuditQuery) -> Result<AuditPage, StoreError> {
+        self.flush().await?;
+        self.reads.run(move |db| page(db, &query)).await
+    }
+}
+
+fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Stores the waiting records, oldest first. Those that cannot be stored stay in the queue.
+fn store_waiting(db: &mut Connection, queue: &Mutex<Queue>) -> Result<(), StoreError> {
+    loop {
+        let batch: Vec<AuditRecord> = {
+            let mut queue = lock(queue);
+            let count = queue.waiting.len().min(BATCH);
+            queue.waiting.drain(..count).collect()
+        };
+        let Some(last) = batch.last().map(|record| record.at) else { return Ok(()) };
+        let stored = append(db, &batch);
+        let mut queue = lock(queue);
+        if let Err(error) = stored {
+            if queue.fault.is_none() {
+                tracing::error!("audit log: {} records cannot be stored now: {error}", batch.len());
+            }
+            queue.fault = Some(error.to_string());
+            batch.into_iter().rev().for_each(|record| queue.waiting.push_front(record));
+            return Err(error);
+        }
+        queue.fault = None;
+        if let Some((count, at)) = queue.unreported.take() {
+            let lost = AuditRecord {
+                reason: Some(format!("{count} records were lost: they came faster than they could be stored")),
+                ..AuditRecord::new(at, DAEMON, AuditAction::LoseRecords)
+            };
+            queue.waiting.push_back(lost);
+        }
+        let today = last.date_naive();
+        if queue.expired_on != Some(today) {
+            queue.expired_on = Some(today);
+            drop(queue);
+            expire(db)?;
+        }
+    }
+}
+
+fn append(db: &mut Connection, batch: &[AuditRecord]) -> Result<(), StoreError> {
+    let tx = writing(db)?;
+    for record in batch {
+        let sql = "INSERT INTO audit (at_us, gpu, job_id, line) VALUES (?1, ?2, ?3, ?4)";
+        let line = rows::json(record)?;
+        rows::execute(&tx, sql, params![record.at.timestamp_micros(), record.gpu, record.job_id, line])?;
+    }
+    Ok(tx.commit()?)
+}
+
+/// Deletes the records that are 400 days old.
+pub(in crate::store) fn expire(db: &mut Connection) -> Result<(), StoreError> {
+    rows::execute(db, EXPIRE, []).map(drop)
+}
+
+fn page(db: &Connection, query: &AuditQuery) -> Result<AuditPage, StoreError> {
+    let after = query.after.map_or(0, |after| i64::try_from(after).unwrap_or(i64::MAX));
+    let (mut conditions, mut values) = ("id > ?".to_owned(), vec![Value::from(after)]);
+    let mut narrow = |condition: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            conditions += condition;
+            values.push(value);
+        }
+    };
+    narrow(" AND gpu = ?", query.gpu.clone().map(Value::from));
+    narrow(" AND job_id = ?", query.job.clone().map(Value::from));
+    let since = query.since.map(|since| Value::from(since.timestamp_micros()));
+    // Skips the older records by the index of times; the clock may have been set back since.
+    narrow(" AND id >= (SELECT MIN(id) FROM audit WHERE at_us >= ?)", since.clone());
+    narrow(" AND at_us >= ?", since);
+    values.push(Value::from(i64::from(query.limit) + 1));
+    let sql = format!("SELECT id, line FROM audit WHERE {conditions} ORDER BY id LIMIT ?");
+    let mut records = rows::all(db, &sql, params_from_iter(values), |row| {
+        Ok((rows::number(row, "id")?, rows::from_json("record of the audit log", rows::text(row, "line")?)?))
+    })?;
+    let has_more = records.len() > query.limit as usize;
+    records.truncate(query.limit as usize);
+    let next_after = records.last().filter(|_| has_more).map(|(id, _)| *id);
+    Ok(AuditPage { records, next_after })
+}
