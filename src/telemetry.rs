@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 use wattune_core::domain::nearest;
@@ -113,7 +114,12 @@ impl Lines {
         let (sender, receiver) = mpsc::sync_channel(QUEUE_LEN);
         let dropped = Arc::new(AtomicU64::new(0));
         let missed = dropped.clone();
-        let body = move || write_out(out, &receiver, &missed, format);
+        let body = move || {
+            // Writing needs no rights. The daemon drops its own only after this thread has begun.
+            let none = CapabilitySet::empty();
+            let _ = set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
+            write_out(out, &receiver, &missed, format);
+        };
         drop(std::thread::Builder::new().name("log".into()).spawn(body));
         Self { sender, dropped }
     }

@@ -42,6 +42,7 @@ mod page;
 mod pasted_keys;
 mod pausing;
 mod private;
+mod privileges;
 mod recurring;
 mod recurring_faults;
 mod reference;

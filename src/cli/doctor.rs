@@ -3,19 +3,22 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use super::devices::handles;
 use super::output::Exit;
+use super::privileges::{self, NEEDS};
 use super::settings::{OddVariables, ShowFlags};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Settings, is_root};
+use crate::config::{Backend, Settings, is_root};
 use crate::controller::Locking;
 use crate::cpu::Node;
 use crate::cpu::linux::LinuxNode;
 use crate::gpu::Capabilities;
 use crate::gpu::journal::{Journal, boot_id};
 use crate::gpu::thread::GpuHandle;
+use crate::http;
 use crate::providers::{self, Provider};
 use wattune_core::domain::{CapSchedule, DemandResponse, Slot};
 use wattune_core::units::{Seconds, Watts};
@@ -55,6 +58,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<Exit> {
             let odd = OddVariables::present().describe_unknown();
             findings.extend(odd.map(|odd| finding("environment", Verdict::Limited, odd)));
             findings.extend(gpus(&settings));
+            findings.extend(rights(&settings));
             findings.extend(processors(&settings));
             findings.extend(state(&settings));
             findings.extend(signals(&settings).await);
@@ -90,12 +94,48 @@ fn gpus(settings: &Settings) -> Vec<Finding> {
     findings.extend(handles.iter().map(|handle| gpu(handle, settings)));
     findings.extend(cap(&handles, settings));
     findings.extend(carbon_budget(settings));
-    if !is_root() && !settings.control.observe {
-        let detail = "not root: limits and clocks can probably not be set (nvmlDeviceSetPowerManagementLimit needs it); run \
-                      the daemon as root, or with --observe";
-        findings.push(finding("rights", Verdict::Limited, detail));
-    }
     findings
+}
+
+/// Checks the rights of this process, which a daemon started in the same way would have.
+fn rights(settings: &Settings) -> Vec<Finding> {
+    let effective = privileges::effective();
+    let is_needed = |need: &privileges::Need| match need.capability {
+        CapabilitySet::SYS_ADMIN => !settings.control.observe && settings.gpus.backend == Backend::Nvml,
+        // Root owns the energy counters.
+        CapabilitySet::DAC_READ_SEARCH => settings.discovery.enabled || (settings.cpu.enabled && !is_root()),
+        _ => settings.discovery.enabled,
+    };
+    let missing = NEEDS.iter().filter(|need| !effective.contains(need.capability) && is_needed(need));
+    let describe = |need: &privileges::Need| {
+        let detail = format!(
+            "{} is missing: {}; run the daemon as root, in a container with --cap-add {}, or as a service with \
+             AmbientCapabilities={}",
+            need.name,
+            need.without,
+            need.name.trim_start_matches("CAP_"),
+            need.name
+        );
+        finding("rights", Verdict::Limited, detail)
+    };
+    let mut findings: Vec<Finding> = missing.map(describe).collect();
+    if findings.is_empty() {
+        let names: Vec<&str> = NEEDS.iter().filter(|n| effective.contains(n.capability)).map(|n| n.name).collect();
+        let kept = if names.is_empty() { "none is needed".to_owned() } else { names.join(", ") };
+        findings.push(finding("rights", Verdict::Good, format!("the daemon keeps of its capabilities: {kept}")));
+    }
+    findings.extend(socket_group(settings));
+    findings
+}
+
+/// Checks that the socket's group exists, and that this process may give a file to it.
+fn socket_group(settings: &Settings) -> Option<Finding> {
+    let group = settings.http.socket_group.as_deref()?;
+    let what = "socket group";
+    Some(match http::may_give_to_group(group) {
+        Ok(()) => finding(what, Verdict::Good, format!("the socket can be given to group {group}")),
+        Err(error) => finding(what, Verdict::Broken, error.to_string()),
+    })
 }
 
 fn gpu(handle: &GpuHandle, settings: &Settings) -> Finding {

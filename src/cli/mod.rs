@@ -8,6 +8,7 @@ mod demo;
 mod devices;
 mod doctor;
 mod output;
+mod privileges;
 mod report;
 mod restore;
 mod run;

@@ -8,12 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::devices::find_devices;
 use super::output::Exit;
+use super::privileges;
 use super::settings::{OddVariables, Overrides};
 use super::signals::{Hangup, stopped};
 use super::state_dir::Lock;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Settings;
-use crate::controller::{Controller, Handle, LedgerTerms, OnExit, Parts, PriceSignal, supervise};
+use crate::controller::{Controller, Handle, LedgerTerms, OnExit, Parts, PriceSignal, Requests, supervise};
 use crate::cpu;
 use crate::cpu::linux::LinuxNode;
 use crate::cpu::watch::CpuHandle;
@@ -41,18 +42,46 @@ const SHUTDOWN_LIMIT: Seconds = Seconds::new(20.0);
 /// Runs the daemon.
 pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
     let settings = args.overrides.settings()?;
+    let renounced = privileges::renounce_others();
     settings.log.init();
     if let Some(odd) = OddVariables::present().describe_unknown() {
         tracing::warn!("{odd}");
     }
-    let runtime = runtime()?;
-    let exit = runtime.block_on(serve(settings.clone()));
-    // Threads that hang in a driver call must not keep the process alive.
-    runtime.shutdown_background();
+    // The addresses belong to this runtime, which has no threads of its own, until they are moved to the daemon's.
+    let starting = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let opened = starting.block_on(open(&settings));
+    if let Err(error) = renounced.and_then(|()| privileges::drop_unneeded()) {
+        tracing::warn!("capabilities that the daemon does not need cannot be dropped: {error}");
+    }
+    let exit = opened.and_then(|opened| {
+        let runtime = runtime()?;
+        let exit = runtime.block_on(serve(settings.clone(), opened));
+        // Threads that hang in a driver call must not keep the process alive.
+        runtime.shutdown_background();
+        exit
+    });
     if exit.is_err() {
         restore_abandoned(&settings);
     }
     exit
+}
+
+/// What the daemon opens with the rights that it is started with.
+struct Opened {
+    server: http::Server,
+    requests: Requests,
+    ready: http::Ready,
+    _lock: Lock,
+}
+
+/// Opens the state directory and the addresses. The rights that only this needs are dropped afterwards, before the process
+/// starts a thread other than the log's, which drops its own.
+async fn open(settings: &Settings) -> anyhow::Result<Opened> {
+    let lock = Lock::take(&settings.state_dir())?;
+    let (handle, requests) = Handle::queue();
+    let ready = http::Ready::default();
+    let server = http::Server::bind(&settings.http, handle, ready.clone()).await?;
+    Ok(Opened { server, requests, ready, _lock: lock })
 }
 
 /// Creates the async runtime. Two threads are enough, because the daemon mostly waits.
@@ -83,11 +112,12 @@ fn ledger_terms(settings: &Settings) -> LedgerTerms {
     LedgerTerms { settings: settings.ledger.clone(), host: host.trim().to_owned(), digest }
 }
 
-async fn serve(settings: Settings) -> anyhow::Result<Exit> {
+async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
     let state_dir = settings.state_dir();
     // From here on, every signal that ends the daemon leads to an orderly shutdown.
     let stopped = stopped(Hangup::Ignored);
-    let _lock = Lock::take(&state_dir)?;
+    let Opened { server, requests, ready, _lock } = opened;
+    let server = server.into_this_runtime()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let (devices, mut problems, arrivals) = find_devices(&settings, &clock)?;
     tracing::info!(
@@ -111,9 +141,6 @@ async fn serve(settings: Settings) -> anyhow::Result<Exit> {
     };
     let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
     let price = price(&settings, &state_dir, &clock, &cancel).await?;
-    let (handle, requests) = Handle::queue();
-    let ready = http::Ready::default();
-    let server = http::Server::bind(&settings.http, handle, ready.clone()).await?;
     let ledger = ledger_terms(&settings);
     let parts = Parts {
         sampling: Sampling::Every(settings.control.sample_s),

@@ -34,7 +34,7 @@ pub use listen::BindError;
 pub use server::Server;
 pub use settings::Settings;
 pub use shared::Ready;
-pub use socket::SocketError;
+pub use socket::{SocketError, may_give_to_group};
 pub use zeusd::{ApiGroup, ZeusSettings};
 
 #[cfg(test)]

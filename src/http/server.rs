@@ -79,6 +79,20 @@ impl Server {
         Ok(Self { tcp, unix, handle, ready, timeout, body_limit: settings.body_limit_bytes })
     }
 
+    /// Moves the open addresses from the runtime in which they were opened to the present one.
+    ///
+    /// # Errors
+    /// If the system refuses to watch the addresses.
+    pub fn into_this_runtime(mut self) -> io::Result<Self> {
+        if let Some((listener, address)) = self.tcp.take() {
+            self.tcp = Some((TcpListener::from_std(listener.into_std()?)?, address));
+        }
+        if let Some(Socket { listener, file }) = self.unix.take() {
+            self.unix = Some(Socket { listener: UnixListener::from_std(listener.into_std()?)?, file });
+        }
+        Ok(self)
+    }
+
     /// Returns the TCP address, with the actual port if port 0 was configured.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(|(_, address)| *address)
@@ -113,12 +127,17 @@ impl Server {
         let on_tcp = async {
             let Some((listener, address)) = &tcp else { return pending().await };
             connections
-                .accept_all(&Tcp(listener, TcpPeers::new()), routes::service(shared.clone(), Guard::tcp(*address)))
+                .accept_all(
+                    &Tcp(listener, TcpPeers::new()),
+                    routes::service(shared.clone(), Guard::tcp(*address)),
+                )
                 .await
         };
         let on_unix = async {
             let Some(socket) = &unix else { return pending().await };
-            connections.accept_all(&socket.listener, routes::service(shared.clone(), Guard::unix(bound))).await
+            connections
+                .accept_all(&socket.listener, routes::service(shared.clone(), Guard::unix(bound)))
+                .await
         };
         tokio::select! {
             () = cancel.cancelled() => {}

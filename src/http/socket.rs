@@ -138,6 +138,23 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
     }
 }
 
+/// Checks that a group exists, and that this process may give a file to it.
+///
+/// # Errors
+/// If there is no such group, or the process lacks the right.
+pub fn may_give_to_group(group: &str) -> Result<(), SocketError> {
+    let gid = group_id(group)?;
+    let path = std::env::temp_dir().join(format!(".wattune-{}", uuid::Uuid::new_v4().simple()));
+    let io = |what| {
+        let path = path.clone();
+        move |source| SocketError::Io { path, what, source }
+    };
+    let file = fs::File::create_new(&path).map_err(io("create it"))?;
+    let given = std::os::unix::fs::fchown(&file, None, Some(gid));
+    fs::remove_file(&path).map_err(io("remove it"))?;
+    given.map_err(|_| SocketError::GroupNotPermitted(group.to_owned()))
+}
+
 /// Returns the number of a group that is given by name or number.
 fn group_id(name: &str) -> Result<u32, SocketError> {
     if let Ok(number) = name.parse() {

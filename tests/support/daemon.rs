@@ -137,6 +137,10 @@ impl Daemon {
         daemon
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn base(&self) -> &str {
         &self.base
     }
