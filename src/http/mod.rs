@@ -20,6 +20,7 @@ mod openapi;
 mod page;
 mod peer;
 mod places;
+mod rates;
 mod routes;
 mod seat;
 mod server;

@@ -16,6 +16,7 @@ use utoipa_axum::routes;
 
 use super::error::Problem;
 use super::guard::{self, Guard};
+use super::rates::{self, Rates};
 use super::seat::Seat;
 use super::shared::Shared;
 use super::v1::recurring::trials;
@@ -86,7 +87,7 @@ async fn description() -> impl IntoResponse {
 }
 
 /// Builds the service of one listener, protected by `guard`.
-pub(super) fn service(shared: Shared, guard: Guard) -> Router {
+pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
     let (router, _) = documented().split_for_parts();
     let body_limit = shared.body_limit;
     router
@@ -97,6 +98,7 @@ pub(super) fn service(shared: Shared, guard: Guard) -> Router {
         .with_state(shared)
         .layer(DefaultBodyLimit::max(body_limit))
         .layer(from_fn(mark_reporters))
+        .layer(from_fn_with_state(rates, rates::enforce))
         .layer(from_fn_with_state(guard, guard::enforce))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(add_headers))

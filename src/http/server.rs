@@ -24,6 +24,7 @@ use super::listen::{self, BindError};
 use super::live::Live;
 use super::peer::{self, TcpPeers, Visitor};
 use super::places::{Limits, Peer};
+use super::rates::Rates;
 use super::routes;
 use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::settings::Settings;
@@ -124,19 +125,21 @@ impl Server {
             abort: CancellationToken::new(),
             limits: limits(timeout),
         };
+        // One allowance for a user, whichever address it uses.
+        let rates = Rates::default();
         let on_tcp = async {
             let Some((listener, address)) = &tcp else { return pending().await };
             connections
                 .accept_all(
                     &Tcp(listener, TcpPeers::new()),
-                    routes::service(shared.clone(), Guard::tcp(*address)),
+                    routes::service(shared.clone(), Guard::tcp(*address), rates.clone()),
                 )
                 .await
         };
         let on_unix = async {
             let Some(socket) = &unix else { return pending().await };
             connections
-                .accept_all(&socket.listener, routes::service(shared.clone(), Guard::unix(bound)))
+                .accept_all(&socket.listener, routes::service(shared.clone(), Guard::unix(bound), rates.clone()))
                 .await
         };
         tokio::select! {
