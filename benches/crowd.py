@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""How long requests take while a crowd holds connections: idle ones, slow heads, slow bodies.
+"""How long requests take while a crowd holds connections (idle ones, slow heads, slow bodies) and sends heads and bodies of
+10 MB and requests for another host.
 
     cargo build --release && sudo benches/crowd.py target/release/wattune
 
@@ -7,7 +8,7 @@ Starts a daemon on simulated GPUs and a job that reports twice a second with a l
 Unix socket, by another user and by the same; as root also both at once) a crowd opens its connections, again at once when
 one is closed, while a client asks on both addresses, each time on a new connection. Beside it, another client keeps one
 connection and asks every 3 s, and one follows the events. Prints milliseconds; exits with 1 if a request fails, the 99th
-percentile is above --most, the job loses its lease, or the events end. Needs root for the crowd of another user.
+percentile is above --most, the job loses its lease, the events end, or a request for another host sets a limit. Needs root for the crowd of another user.
 """
 
 import argparse
@@ -57,12 +58,34 @@ OPENINGS = {
     "body": b"POST /v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 60000\r\n\r\n{",
 }
 
+LIMIT = b'{"power_limit_w":150,"ttl_s":600}'
+PUT = b"PUT /v1/gpus/1/power-limit HTTP/1.1\r\ncontent-type: application/json\r\n"
+# Refused at once; sent again and again.
+REFUSED = {
+    "large head": b"GET /v1/status HTTP/1.1\r\nhost: localhost\r\nx-large: " + b"x" * 10_000_000,
+    "large body": PUT + b"host: localhost\r\ncontent-length: 10000000\r\n\r\n" + b" " * 10_000_000,
+    "foreign host": PUT + b"host: evil.example\r\ncontent-length: %d\r\n\r\n" % len(LIMIT) + LIMIT,
+    "foreign origin": PUT + b"host: localhost\r\norigin: http://evil.example\r\ncontent-length: %d\r\n\r\n" % len(LIMIT) + LIMIT,
+}
+
+
+def be_refused(address, kind):
+    with connect(address) as stream:
+        try:
+            stream.sendall(REFUSED[kind])
+            stream.recv(4096)
+        except OSError:
+            pass
+
 
 def crowd(address, kinds, again):
     """Holds connections, and drips a byte into the slow ones each second, until it is killed."""
     poll, held = select.epoll(), {}
 
     def begin(kind):
+        if kind in REFUSED:
+            be_refused(address, kind)
+            return False
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         stream = socket.socket(family, socket.SOCK_STREAM)
         stream.settimeout(5)
@@ -243,6 +266,7 @@ def main():
     parser.add_argument("--idle", type=int, default=2000)
     parser.add_argument("--heads", type=int, default=500)
     parser.add_argument("--bodies", type=int, default=500)
+    parser.add_argument("--refused", type=int, default=2, help="senders of each kind of refused requests")
     parser.add_argument("--again", type=float, default=0, help="seconds between a connection's end and the next one")
     parser.add_argument("--only", help="scenes whose name contains this")
     arguments = parser.parse_args()
@@ -256,6 +280,7 @@ def main():
     except ValueError:
         before = None
     kinds = {"idle": arguments.idle, "head": arguments.heads, "body": arguments.bodies}
+    kinds |= {kind: arguments.refused for kind in REFUSED}
     good = True
     with tempfile.TemporaryDirectory() as directory:
         daemon = Daemon(arguments.binary, directory, other)
@@ -289,6 +314,9 @@ def main():
             time.sleep(1)
         for thread in (job, kept, events):
             thread.done = True
+        untouched = json.loads(ask(daemon.tcp, "GET", "/v1/gpus/1")[1])
+        good &= untouched.get("override_by") is None
+        print(f"GPU 1 has {untouched['power_limit_requested_w']} W, set by {untouched.get('override_by') or 'nobody'}")
         print(f"the job's lease {'was LOST' if job.lost else 'held'}, {job.failures} reports failed; the kept connection was "
               f"cut {max(kept.cut, 0)} times; the events {'ENDED' if events.ended else 'went on'}; at most "
               f"{daemon.memory_mib():.0f} MiB of memory")
