@@ -316,7 +316,7 @@ def main():
             thread.done = True
         untouched = json.loads(ask(daemon.tcp, "GET", "/v1/gpus/1")[1])
         good &= untouched.get("override_by") is None
-        print(f"GPU 1 has {untouched['power_limit_requested_w']} W, set by {untouched.get('override_by') or 'nobody'}")
+        print(f"GPU 1 has {untouched['power_limit_requested_w']} W, set by {untouched.get('override_by') or 'no override'}")
         print(f"the job's lease {'was LOST' if job.lost else 'held'}, {job.failures} reports failed; the kept connection was "
               f"cut {max(kept.cut, 0)} times; the events {'ENDED' if events.ended else 'went on'}; at most "
               f"{daemon.memory_mib():.0f} MiB of memory")

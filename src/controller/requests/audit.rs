@@ -18,8 +18,9 @@ impl Controller {
         self.store.audit().clone()
     }
 
-    /// Adds a record to the audit log.
-    pub(in crate::controller) fn audit(&self, record: AuditRecord) {
+    /// Adds a record to the audit log, after those of the writes that have finished.
+    pub(in crate::controller) fn audit(&mut self, record: AuditRecord) {
+        self.record_writes();
         self.store.audit().record(record);
     }
 
@@ -29,7 +30,7 @@ impl Controller {
     }
 
     /// Records an action on a job.
-    pub(in crate::controller) fn audit_job(&self, by: Option<Caller>, action: AuditAction, id: &JobId, why: &str) {
+    pub(in crate::controller) fn audit_job(&mut self, by: Option<Caller>, action: AuditAction, id: &JobId, why: &str) {
         let who = by.map_or_else(|| DAEMON.to_owned(), |by| by.to_string());
         let reason = Some(why.to_owned()).filter(|why| !why.is_empty());
         self.audit(AuditRecord { job_id: Some(id.to_string()), reason, ..self.new_record(who, action) });
@@ -37,7 +38,7 @@ impl Controller {
 
     /// Records an action on a demand-response event, or the reason why it was refused.
     pub(super) fn audit_event(
-        &self,
+        &mut self,
         record: AuditRecord,
         before: Option<&DemandResponse>,
         after: Option<&DemandResponse>,
@@ -69,7 +70,7 @@ impl Controller {
             }
         }
         for (id, EndedOverride { manual, why }) in self.gpus.take_ended_overrides() {
-            self.audit(AuditRecord {
+            self.store.audit().record(AuditRecord {
                 gpu: Some(id.to_string()),
                 before: Some(AuditState::power_limit(manual.limit)),
                 reason: Some(format!("override of {}: {why}", manual.by)),
@@ -108,7 +109,7 @@ impl Controller {
         for (id, outcome) in restored {
             let before = before.iter().find(|(gpu, _)| gpu == id).and_then(|(_, limit)| *limit);
             let record = self.new_record(DAEMON, AuditAction::RestorePowerLimit);
-            self.audit(of_restored(record, id, outcome, before));
+            self.store.audit().record(of_restored(record, id, outcome, before));
         }
     }
 }

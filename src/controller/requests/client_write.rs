@@ -158,7 +158,7 @@ impl Controller {
 
     /// Records a client's write that was refused, or that changed nothing.
     pub fn audit_client_write(
-        &self,
+        &mut self,
         gpu: &GpuId,
         setting: Setting,
         claim: &Claim,
