@@ -23,6 +23,10 @@ pub trait Clock: Send + Sync {
     fn uptime(&self) -> Option<Seconds> {
         None
     }
+    /// Returns the number of seconds that pass on this clock in one second of the machine's.
+    fn speed(&self) -> f64 {
+        1.0
+    }
 }
 
 /// The clocks of the operating system.
@@ -52,6 +56,46 @@ impl Clock for SystemClock {
     fn uptime(&self) -> Option<Seconds> {
         let text = std::fs::read_to_string("/proc/uptime").ok()?;
         text.split_whitespace().next()?.parse().ok().filter(|s: &f64| s.is_finite()).map(Seconds::new)
+    }
+}
+
+/// A clock that runs faster than the machine's, for simulated GPUs: hours of a grid pass in seconds.
+#[derive(Debug)]
+pub struct AcceleratedClock {
+    machine: SystemClock,
+    speed: f64,
+    /// Time at which this clock and the machine's show the same.
+    start: DateTime<Utc>,
+}
+
+impl AcceleratedClock {
+    /// Creates a clock on which `speed` seconds pass in one second of the machine's, and which shows the machine's time
+    /// at `start`. A clock that is created again with the same values goes on as if it had run meanwhile.
+    pub fn since(start: DateTime<Utc>, speed: u32) -> Self {
+        Self { machine: SystemClock::start(), speed: f64::from(speed), start }
+    }
+
+    fn scaled(&self, span: Seconds) -> Seconds {
+        span * self.speed
+    }
+}
+
+impl Clock for AcceleratedClock {
+    fn utc(&self) -> DateTime<Utc> {
+        let passed = self.scaled(Seconds::from_delta(self.machine.utc() - self.start));
+        self.start.checked_add_signed(passed.to_delta()).unwrap_or(self.start)
+    }
+
+    fn monotonic(&self) -> Monotonic {
+        Monotonic::default().after(self.scaled(self.machine.monotonic().since(Monotonic::default())))
+    }
+
+    fn uptime(&self) -> Option<Seconds> {
+        self.machine.uptime().map(|uptime| self.scaled(uptime))
+    }
+
+    fn speed(&self) -> f64 {
+        self.speed
     }
 }
 
@@ -119,6 +163,18 @@ impl Clock for ManualClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_accelerated_clock_goes_on_where_an_earlier_one_was() {
+        let start = SystemClock::start().utc() - TimeDelta::minutes(1);
+        let (first, again) = (AcceleratedClock::since(start, 60), AcceleratedClock::since(start, 60));
+        let (before, after) = (first.now(), again.now());
+        assert!(before.utc - start >= TimeDelta::hours(1), "{}", before.utc);
+        assert!(after.utc >= before.utc && after.utc - before.utc < TimeDelta::hours(1));
+        assert_eq!((first.speed(), SystemClock::start().speed()), (60.0, 1.0));
+        let (from, monotonic) = (SystemClock::start().monotonic(), first.monotonic());
+        assert!(monotonic >= from && first.monotonic() >= monotonic);
+    }
 
     #[test]
     fn a_jump_of_the_wall_clock_does_not_change_durations() {

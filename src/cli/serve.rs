@@ -12,7 +12,7 @@ use super::privileges;
 use super::settings::{OddVariables, Overrides};
 use super::signals::{Hangup, stopped};
 use super::state_dir::Lock;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{AcceleratedClock, Clock, SystemClock};
 use crate::config::Settings;
 use crate::controller::{Controller, Handle, LedgerTerms, OnExit, Parts, PriceSignal, Requests, supervise};
 use crate::cpu;
@@ -118,7 +118,7 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
     let stopped = stopped(Hangup::Ignored);
     let Opened { server, requests, ready, _lock } = opened;
     let server = server.into_this_runtime()?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let clock = clock(&settings);
     let (devices, mut problems, arrivals) = find_devices(&settings, &clock)?;
     tracing::info!(
         "wattune {} with {} GPU(s), state in {}",
@@ -142,10 +142,18 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
     let feed = Feed::spawn(sources, options, clock.clone(), cancel.child_token()).await;
     let price = price(&settings, &state_dir, &clock, &cancel).await?;
     let ledger = ledger_terms(&settings);
+    let speed = settings.gpus.simulated.clock_speed;
+    // On another clock than the machine's, its CPUs' power has no meaning, and simulated GPUs are read at each tick.
+    let is_real_time = speed == 1;
+    if !is_real_time {
+        problems.push(format!("the clock is simulated: it runs {speed} times as fast as the machine's"));
+    }
+    let every = |period| if is_real_time { Sampling::Every(period) } else { Sampling::OnRequest };
+    let cpu_settings = cpu::Settings { enabled: settings.cpu.enabled && is_real_time, ..settings.cpu.clone() };
     let parts = Parts {
-        sampling: Sampling::Every(settings.control.sample_s),
+        sampling: every(settings.control.sample_s),
         scout: settings.discovery.enabled.then(|| Scout::start(settings.discovery, settings.cpu.proc_root.clone())),
-        cpu: Some(cpu(&settings.cpu, &clock)),
+        cpu: Some(cpu(&cpu_settings, every(settings.cpu.sample_s), &clock)),
         settings: settings.control,
         profiling: settings.profile,
         planning: settings.plan,
@@ -206,10 +214,19 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
     }
 }
 
+/// Returns the daemon's clock: the machine's, unless simulated GPUs have a faster one.
+fn clock(settings: &Settings) -> Arc<dyn Clock> {
+    let simulated = &settings.gpus.simulated;
+    match simulated.clock_start {
+        Some(start) if simulated.clock_speed > 1 => Arc::new(AcceleratedClock::since(start, simulated.clock_speed)),
+        _ => Arc::new(SystemClock::start()),
+    }
+}
+
 /// Returns the CPUs of this machine.
-fn cpu(settings: &cpu::Settings, clock: &Arc<dyn Clock>) -> CpuHandle {
+fn cpu(settings: &cpu::Settings, sampling: Sampling, clock: &Arc<dyn Clock>) -> CpuHandle {
     let node = LinuxNode::new(settings, clock.clone());
-    CpuHandle::start(Box::new(node), clock.clone(), Sampling::Every(settings.sample_s))
+    CpuHandle::start(Box::new(node), clock.clone(), sampling)
 }
 
 /// Returns the price feed, if a price source is configured.

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
 
@@ -45,11 +46,40 @@ pub struct SimulatedSettings {
     pub seed: u64,
     /// Makes the simulated load memory-bound: power limits then have no effect on the throughput, clock locks do.
     pub memory_bound: bool,
+    /// The seconds that pass on the daemon's clock in one second of the machine's, 1 to 3600.
+    pub clock_speed: u32,
+    /// The time at which the daemon's clock and the machine's show the same; needed if `clock_speed` is above 1.
+    pub clock_start: Option<DateTime<Utc>>,
+}
+
+impl SimulatedSettings {
+    /// Checks value ranges; the error names the key.
+    fn check(&self, backend: Backend) -> Result<(), String> {
+        if !(1..=64).contains(&self.boards) {
+            return Err(format!("boards = {} must be within 1 to 64", self.boards));
+        }
+        let speed = self.clock_speed;
+        if !(1..=3600).contains(&speed) {
+            return Err(format!("clock_speed = {speed} must be within 1 to 3600"));
+        }
+        if speed > 1 && backend != Backend::Simulated {
+            return Err(format!(
+                "clock_speed = {speed} needs gpus.backend = \"simulated\": a real GPU keeps real time"
+            ));
+        }
+        if speed > 1 && self.clock_start.is_none() {
+            return Err(format!(
+                "clock_speed = {speed} needs clock_start, from which a daemon that is started again goes on, such as \
+                 \"2026-12-01T12:00:00Z\""
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl Default for SimulatedSettings {
     fn default() -> Self {
-        Self { boards: 2, seed: 1, memory_bound: false }
+        Self { boards: 2, seed: 1, memory_bound: false, clock_speed: 1, clock_start: None }
     }
 }
 
@@ -169,10 +199,7 @@ impl Settings {
         self.http.check().map_err(in_section("http"))?;
         self.zeus.check().map_err(in_section("zeus"))?;
         self.log.check().map_err(in_section("log"))?;
-        if !(1..=64).contains(&self.gpus.simulated.boards) {
-            let message = format!("boards = {} must be within 1 to 64", self.gpus.simulated.boards);
-            return Err(ConfigError::OutOfRange { section: "gpus.simulated", message });
-        }
+        self.gpus.simulated.check(self.gpus.backend).map_err(in_section("gpus.simulated"))?;
         Ok(())
     }
 
@@ -290,6 +317,10 @@ mod tests {
         );
         let clocks = error("[control]\nclocks = true\n");
         assert!(clocks.starts_with("2:10: ") && clocks.contains("expected \"auto\" or \"off\""), "{clocks}");
+        let speed = error("[gpus]\nbackend = \"simulated\"\n[gpus.simulated]\nclock_speed = 60\n");
+        assert!(speed.starts_with("4:1: clock_speed = 60 needs clock_start"), "{speed}");
+        let real = error("[gpus.simulated]\nclock_speed = 60\n");
+        assert!(real.contains("needs gpus.backend = \"simulated\""), "{real}");
         let nan = error("[profile]\nstep_w = nan\n");
         assert!(nan.starts_with("2:10: ") && nan.contains("a finite number of W"), "{nan}");
         let variant = error("[gpus]\nbackend = \"nvlm\"\n");

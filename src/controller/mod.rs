@@ -128,7 +128,7 @@ impl Controller {
         self.clock.now()
     }
 
-    /// Returns the time between two ticks.
+    /// Returns the time between two ticks by the machine's clock.
     pub fn tick_period(&self) -> Seconds {
         self.settings.tick_s
     }
@@ -156,6 +156,7 @@ impl Controller {
     fn snapshot(&self) -> Snapshot<'_> {
         Snapshot {
             now: self.now(),
+            clock_speed: self.clock.speed(),
             started_at: self.started_at,
             settings: &self.settings,
             profiling: &self.profiling,

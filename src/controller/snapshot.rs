@@ -18,6 +18,8 @@ use wattune_core::time::Now;
 #[derive(Clone, Copy)]
 pub(super) struct Snapshot<'a> {
     pub(super) now: Now,
+    /// Seconds that pass on the daemon's clock in one second of the machine's.
+    pub(super) clock_speed: f64,
     pub(super) started_at: DateTime<Utc>,
     pub(super) settings: &'a Settings,
     pub(super) profiling: &'a ProfileSettings,

@@ -67,6 +67,39 @@ impl Due {
     }
 }
 
+/// The clock of a daemon that keeps another time than this machine: a simulated one, at another speed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct OtherClock {
+    /// What this machine's clocks showed when the daemon's clock showed `theirs`.
+    here: Reading,
+    theirs: DateTime<Utc>,
+    /// Seconds that pass on the daemon's clock in one second here.
+    speed: f64,
+}
+
+/// Difference of the clocks in seconds below which the daemon's clock counts as this machine's.
+const SAME_CLOCK_S: f64 = 120.0;
+
+impl OtherClock {
+    /// Reads the daemon's clock from its status, which it gave at `here`; `None` if its clock is this machine's.
+    pub(super) fn of(status: &Value, here: Reading) -> Option<Self> {
+        let theirs = time_of(&status["now"])?;
+        let speed = status["clock_speed"].as_f64().filter(|speed| *speed > 0.0).unwrap_or(1.0);
+        let is_same = speed == 1.0 && (theirs - here.wall).as_seconds_f64().abs() < SAME_CLOCK_S;
+        (!is_same).then_some(Self { here, theirs, speed })
+    }
+
+    /// Returns the point in time here at which the daemon's clock shows `theirs`.
+    pub(super) fn here(&self, theirs: DateTime<Utc>) -> Due {
+        Due::after(&self.here, Seconds::new((theirs - self.theirs).as_seconds_f64() / self.speed))
+    }
+
+    /// Returns the span of the daemon's clock that passes in a span here.
+    pub(super) fn theirs(&self, here: Seconds) -> Seconds {
+        here * self.speed
+    }
+}
+
 /// Reads a time of the daemon's JSON; `None` if there is none.
 pub(super) fn time_of(value: &Value) -> Option<DateTime<Utc>> {
     value.as_str()?.parse().ok()
@@ -77,6 +110,21 @@ mod tests {
     use chrono::TimeDelta;
 
     use super::*;
+
+    #[test]
+    fn a_daemon_may_keep_another_time() {
+        use serde_json::json;
+
+        let here = Reading { wall: DateTime::UNIX_EPOCH, boot: Seconds::new(500.0) };
+        let clock = |now: &str, speed: f64| OtherClock::of(&json!({"now": now, "clock_speed": speed}), here);
+        assert_eq!(clock("1970-01-01T00:01:00Z", 1.0), None, "clocks differ a little");
+        assert_eq!(OtherClock::of(&json!({"gpus": []}), here), None, "an older daemon");
+        let simulated = clock("2021-07-01T00:00:00Z", 60.0).expect("another clock");
+        let theirs = "2021-07-01T02:00:00Z".parse().expect("a time");
+        assert_eq!(simulated.here(theirs).left(&here), Seconds::new(120.0));
+        assert_eq!(simulated.theirs(Seconds::new(120.0)), Seconds::new(7200.0));
+        assert!(clock("1970-01-01T00:00:00Z", 60.0).is_some(), "at another speed");
+    }
 
     #[test]
     fn a_point_passes_with_the_first_clock() {

@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 use wattune_core::units::Seconds;
 
-use super::due::{Due, Reading};
+use super::due::{Due, OtherClock, Reading};
 use super::hold::Reason;
 use super::wish::{Stage, Wish};
 
@@ -48,19 +48,16 @@ pub(super) struct Link {
     pub(super) latest: Option<Due>,
     /// Job and turn of the last order that the daemon has confirmed.
     confirmed: Option<(String, u32)>,
-    /// The daemon's time less this machine's.
-    skew: Seconds,
+    /// The daemon's clock, if that is not this machine's.
+    clock: Option<OtherClock>,
 }
-
-/// Difference of the clocks in seconds below which the daemon's clock counts as this machine's.
-const SAME_CLOCK_S: f64 = 120.0;
 
 impl Link {
     /// Connects a command at this stage with its reporter.
     pub(super) fn new(stage: Stage, latest: Option<Due>) -> (Guide, Self) {
         let (orders, received) = watch::channel(Order { stage, reason: None, turn: 0 });
         let (wishes, wished) = watch::channel(Wish::default());
-        let link = Self { orders: received, wishes, latest, confirmed: None, skew: Seconds::ZERO };
+        let link = Self { orders: received, wishes, latest, confirmed: None, clock: None };
         (Guide { orders, wishes: wished }, link)
     }
 
@@ -99,19 +96,30 @@ impl Link {
 
     /// Passes the view of a newly registered job on.
     pub(super) fn registered(&mut self, job: &str, view: &serde_json::Value) {
-        let now = Reading::now();
-        let theirs = super::due::time_of(&view["registered_at"]);
-        let skew = theirs.map_or(0.0, |theirs| (theirs - now.wall).as_seconds_f64());
-        self.skew = Seconds::new(if skew.abs() < SAME_CLOCK_S { 0.0 } else { skew });
         let job = job.to_owned();
         self.wishes.send_modify(|wish| wish.job = Some(job));
         self.answered(view);
+        if self.clock.is_some() {
+            // The hours that the user gave are those of the daemon's clock.
+            self.latest = self.wishes.borrow().latest.or(self.latest);
+        }
+    }
+
+    /// Follows the daemon's clock, as its status shows it.
+    pub(super) fn set_clock(&mut self, clock: Option<OtherClock>) {
+        self.clock = clock;
+    }
+
+    /// Returns the time by the daemon's clock until the latest start of a command that is held.
+    pub(super) fn latest_left(&self) -> Option<Seconds> {
+        let left = self.latest?.left(&Reading::now());
+        Some(self.clock.map_or(left, |clock| clock.theirs(left)))
     }
 
     /// Passes an answer of the daemon on.
     pub(super) fn answered(&self, answer: &serde_json::Value) {
-        let (now, skew) = (Reading::now(), self.skew);
-        self.wishes.send_modify(|wish| wish.apply(answer, &now, skew));
+        let (now, clock) = (Reading::now(), self.clock.as_ref());
+        self.wishes.send_modify(|wish| wish.apply(answer, &now, clock));
     }
 
     /// Counts a request without an answer.
@@ -126,7 +134,7 @@ impl Link {
 
     /// Returns true if the daemon's clock is not this machine's: it simulates another time, at another speed.
     pub(super) fn has_other_clock(&self) -> bool {
-        self.skew != Seconds::ZERO
+        self.clock.is_some()
     }
 
     /// Returns true if the daemon takes the command for running.

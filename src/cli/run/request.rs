@@ -142,15 +142,16 @@ impl Registration {
         }
     }
 
-    /// Returns the registration of the command at a stage: one that has begun asks for no start.
-    pub(super) fn at_stage(&self, stage: Stage, latest: Option<&Due>) -> Map<String, Value> {
+    /// Returns the registration of the command at a stage: one that has begun asks for no start. `left` is the time until
+    /// the latest start.
+    pub(super) fn at_stage(&self, stage: Stage, left: Option<Seconds>) -> Map<String, Value> {
         let mut body = self.body.clone();
         if stage != Stage::Held {
             body.remove("start");
-        } else if let (Some(Value::Object(start)), Some(latest)) = (body.get_mut("start"), latest)
+        } else if let (Some(Value::Object(start)), Some(left)) = (body.get_mut("start"), left)
             && start.contains_key("within_s")
         {
-            start.insert("within_s".into(), latest.left(&Reading::now()).get().ceil().max(0.0).into());
+            start.insert("within_s".into(), left.get().ceil().max(0.0).into());
         }
         body
     }

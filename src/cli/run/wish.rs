@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::due::{Due, Reading, time_of};
-use wattune_core::units::Seconds;
+use super::due::{Due, OtherClock, Reading, time_of};
 
 /// What the command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +77,9 @@ impl Default for Wish {
 }
 
 impl Wish {
-    /// Takes an answer of the daemon into account: a job's view, or the answer to a report. `skew` is the daemon's time
-    /// less this machine's, other than zero where the daemon moves its own clock.
-    pub(super) fn apply(&mut self, answer: &Value, now: &Reading, skew: Seconds) {
+    /// Takes an answer of the daemon into account: a job's view, or the answer to a report. `clock` is the daemon's clock
+    /// if that is not this machine's.
+    pub(super) fn apply(&mut self, answer: &Value, now: &Reading, clock: Option<&OtherClock>) {
         self.failures = 0;
         if answer["phase"].is_string() {
             self.acknowledged = Some(Stage::of_phase(&answer["phase"]));
@@ -103,7 +102,7 @@ impl Wish {
             Stage::Suspended => time_of(&answer["suspend"]["resume_at"]),
             Stage::Running => None,
         });
-        let here = |theirs| Due::at(now, theirs - skew.to_delta());
+        let here = |theirs| clock.map_or_else(|| Due::at(now, theirs), |clock| clock.here(theirs));
         self.planned = until.map(here);
         let latest = time_of(&answer["latest_start"]).or_else(|| time_of(&answer["start"]["latest_start"]));
         self.latest = latest.map(here).or(self.latest);
@@ -114,6 +113,7 @@ impl Wish {
 mod tests {
     use chrono::{DateTime, TimeDelta};
     use serde_json::json;
+    use wattune_core::units::Seconds;
 
     use super::*;
 
@@ -130,14 +130,14 @@ mod tests {
         ];
         for (answer, wanted, planned) in table {
             let mut wish = Wish { failures: 3, ..Wish::default() };
-            wish.apply(&answer, &now, Seconds::ZERO);
+            wish.apply(&answer, &now, None);
             assert_eq!((wish.wanted, wish.failures), (wanted, 0), "{answer}");
             assert_eq!(wish.planned.map(|due| due.left(&now).get()), planned, "{answer}");
         }
         // A daemon whose clock is a year ahead.
         let mut wish = Wish::default();
-        let ahead = Seconds::new(365.0 * 86_400.0);
-        wish.apply(&json!({"phase": "held", "until": "1971-01-01T00:01:00Z"}), &now, ahead);
+        let ahead = OtherClock::of(&json!({"now": "1971-01-01T00:00:00Z"}), now);
+        wish.apply(&json!({"phase": "held", "until": "1971-01-01T00:01:00Z"}), &now, ahead.as_ref());
         assert_eq!(wish.planned.map(|due| due.wall()), Some(now.wall + TimeDelta::minutes(1)));
     }
 }

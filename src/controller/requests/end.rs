@@ -23,7 +23,7 @@ impl Controller {
 
     /// Ends jobs that have been silent for longer than their leases.
     pub(crate) async fn end_silent_jobs(&mut self) {
-        for id in self.jobs.silent(self.now(), self.tick_period()) {
+        for id in self.jobs.silent(self.now(), self.tick_period() * self.clock.speed()) {
             tracing::warn!(job.id = %id, "lease of job {id} expired without a report; ending the job and restoring its GPUs' original limits");
             self.end_job(&id, LAPSED, None).await;
         }

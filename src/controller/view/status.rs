@@ -20,6 +20,9 @@ pub struct StatusView {
     pub started_at: DateTime<Utc>,
     /// Present time of the daemon; in a demo it differs from the wall clock.
     pub now: DateTime<Utc>,
+    /// Seconds that pass on the daemon's clock in one second of the machine's: 1, other than with simulated GPUs
+    /// whose settings have a faster clock.
+    pub clock_speed: f64,
     /// Carbon signal now.
     pub carbon: CarbonView,
     /// Day-ahead electricity price now, with its currency; absent without a source of prices or a price for now.

@@ -328,6 +328,7 @@ fn status() -> StatusView {
         simulated: false,
         started_at: at(1_000),
         now: at(10_000),
+        clock_speed: 1.0,
         carbon: carbon(),
         price: Some(PresentPrice { zone: "GB".into(), currency: "EUR".into(), price_per_mwh: -4.5 }),
         carbon_budget: None,

@@ -285,7 +285,7 @@ impl<V: SignalValue> Feed<V> {
                         Outcome::Actuals(actuals) => self.apply_actuals(index, *actuals, now).await,
                     }
                 },
-                () = tokio::time::sleep(nap.to_std()) => {}
+                () = tokio::time::sleep((nap / clock.speed()).to_std()) => {}
             }
         }
     }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::super::child::is_running;
+use super::super::due::{OtherClock, Reading};
 use super::super::environment::{JOB_ID, pid_namespace};
 use super::super::gpus::Gpu;
 use super::{Answer, Holder, Job, REQUEST, Registered, Reporter, write_whole};
@@ -101,7 +102,8 @@ impl Reporter {
 
     async fn try_register(&mut self) -> Result<Registered, Failure> {
         let (status, _) = self.daemon.call(Method::GET, "/v1/status", None, REQUEST).await?;
-        let mut body = self.registration.at_stage(self.link.order().stage, self.link.latest.as_ref());
+        self.link.set_clock(OtherClock::of(&status, Reading::now()));
+        let mut body = self.registration.at_stage(self.link.order().stage, self.link.latest_left());
         if !body.contains_key("gpus") {
             let gpus: Vec<Gpu> = serde_json::from_value(status["gpus"].clone())
                 .map_err(|error| Failure::NoAnswer(format!("the daemon's list of GPUs cannot be read: {error}")))?;

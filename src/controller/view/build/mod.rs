@@ -27,6 +27,7 @@ impl Snapshot<'_> {
             simulated: !gpus.is_empty() && gpus.iter().all(|g| g.simulated),
             started_at: self.started_at,
             now: self.now.utc,
+            clock_speed: self.clock_speed,
             carbon: self.carbon_now(),
             price: self.price_of_the_present(),
             cap: self.cap.view(&self.demand()),
