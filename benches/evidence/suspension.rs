@@ -111,7 +111,7 @@ impl Found {
 fn run(ground: &Ground, count: i32) -> Result<Found, Failed> {
     let first: DateTime<Utc> = "2021-07-06T00:00:00Z".parse()?;
     let starts: Vec<_> = (0..count).map(|i| first + TimeDelta::hours(169) * i).collect();
-    let costs = StopCosts::stated(Seconds::new(120.0), Seconds::new(180.0)).map_err(|e| e.why)?;
+    let costs = StopCosts::new(Seconds::new(120.0), Seconds::new(180.0)).map_err(|e| e.why)?;
     let policies = policies(&["wattune", "clairvoyant"])?;
     let study = |idle: Option<f64>| {
         let pausing: Option<Pausing> = idle.map(|idle| costs.pausing(Watts::new(idle)));

@@ -305,6 +305,7 @@ mod tests {
         NewEvent
         ObjectiveSpec
         ObjectiveView
+        PartsView
         PastForecastView
         Pausable
         PausingCosts

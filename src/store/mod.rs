@@ -37,7 +37,7 @@ pub use ledger::{
     Checkpoint, CorrectionError, CorrectionRequest, CorrectionResult, LastSeen, LedgerPage, LedgerRow,
     OpenIntervalRecord, RecoveredState, SettledTotal,
 };
-pub use presence::{Absence, ChosenStart, ExpectedSaving, LearnedTime, Presence};
+pub use presence::{Absence, ChosenStart, ExpectedSaving, Presence};
 pub use recurring::{Created, FullRuns, ListedRecurring, Page, StoredRecurring};
 pub use wattune_core::ledger::due::DueReason;
 pub use wattune_core::ledger::hour::SettlementInput;

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
+use wattune_core::domain::LearnedTime;
 use wattune_core::plan::StartReason;
 use wattune_core::units::Seconds;
 
@@ -42,6 +43,10 @@ pub struct Presence {
     /// Start that was chosen for the job, as of its first start; `None` while it is held, and where none was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<ChosenStart>,
+    /// Time of all suspensions from the request to suspend until the job had exited, and from the resumption until it
+    /// made progress again.
+    #[serde(default)]
+    pub stop_time: Seconds,
     /// True if the job did not suspend although it was asked to: it is planned without suspensions.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_deaf: bool,
@@ -79,32 +84,6 @@ pub struct ExpectedSaving {
     pub loss_probability: f64,
 }
 
-/// Mean of an observed duration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LearnedTime {
-    /// Number of observations.
-    pub count: u32,
-    /// Sum of the observed durations.
-    pub total: Seconds,
-}
-
-/// Number of observations that the declared duration counts for.
-const DECLARED_WEIGHT: f64 = 1.0;
-
-impl LearnedTime {
-    /// Adds an observation.
-    pub fn add(&mut self, observed: Seconds) {
-        self.count += 1;
-        self.total += observed.max(Seconds::ZERO);
-    }
-
-    /// Returns the expected duration: the mean of the observations and of the declared duration, which counts as one
-    /// observation.
-    pub fn expected(&self, declared: Seconds) -> Seconds {
-        (self.total + declared * DECLARED_WEIGHT) / (f64::from(self.count) + DECLARED_WEIGHT)
-    }
-}
-
 impl Presence {
     /// Returns true if the job is held or suspended, so that it holds no GPU.
     pub fn is_absent(&self) -> bool {
@@ -127,22 +106,5 @@ impl Presence {
     /// Returns true for a job that was always present and offered nothing.
     pub fn is_usual(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_observation_moves_the_expected_time() {
-        let mut learned = LearnedTime::default();
-        let declared = Seconds::new(120.0);
-        assert_eq!(learned.expected(declared), declared);
-        learned.add(Seconds::new(60.0));
-        assert_eq!(learned.expected(declared), Seconds::new(90.0));
-        learned.add(Seconds::new(60.0));
-        learned.add(Seconds::new(-5.0));
-        assert_eq!(learned.expected(declared), Seconds::new(60.0));
     }
 }

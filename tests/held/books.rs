@@ -3,7 +3,7 @@
 use wattune::controller::BeginReason;
 use wattune::controller::view::{AccountView, SavingFigures, SavingView};
 use wattune::store::Store;
-use wattune_core::domain::Work;
+use wattune_core::domain::{JobKey, Work};
 use wattune_core::ledger::entry::Entry;
 
 use super::*;
@@ -85,4 +85,71 @@ async fn the_idle_energy_of_a_reserved_gpu_is_the_jobs() {
     let sum: f64 = effects.into_iter().map(|effect| effect.expect("known").mean).sum();
     assert!((sum - reserved.carbon_reduction_pct.mean).abs() < 1e-9, "{reserved:#?}");
     world.verify().await;
+}
+
+/// Returns the hours for which a job had a GPU by the ledger's report of its day.
+async fn held_h(world: World, id: &JobId) -> f64 {
+    let day = ["--from", "2025-06-01", "--to", "2025-06-02", "--format", "json"];
+    let report = world.report_of(&day).await.json();
+    let rows = report["rows"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["job_id"] == id.as_str()).expect("its row");
+    row["held_s"].as_f64().expect("reported") / 3600.0
+}
+
+#[tokio::test]
+async fn a_job_occupies_its_gpu_while_it_holds_it_or_reserves_it() {
+    let (world, id) = held_and_trained(Watts::ZERO).await;
+    let held = held_h(world, &id).await;
+    assert!(held > 1.4 && held < 2.5, "{held} h, without the wait of six hours");
+    let (world, id) = held_and_trained(Watts::new(25.0)).await;
+    let reserved = held_h(world, &id).await;
+    assert!(reserved > held + 5.5, "{reserved} h, with the wait");
+}
+
+#[tokio::test]
+async fn the_parts_of_a_job_are_one_job() {
+    let mut world = World::start(sunny).await;
+    let keyed = || {
+        let mut new = held("parts", 12.0);
+        new.offers.key = Some(JobKey::new("parts").expect("a key"));
+        new.offers.suspend = Some(Default::default());
+        new.work = Work::TotalSamples(samples(3.0));
+        new
+    };
+    let first = world.register(keyed()).await;
+    world.controller.begin(&first, None).await.expect("begins");
+    world.train(0, true);
+    world.train_until(&first, 0, Phase::Planned).await;
+    world.controller.suspended(&first).await.expect("suspended");
+    world.train(0, false);
+    // A scheduler requeues it for longer than its lease lasts.
+    for _ in 0..100 {
+        world.pass(60.0).await;
+    }
+    assert_eq!(world.view(&first).await.end_reason.as_deref(), Some("lease expired"));
+    let second = world.register(keyed()).await;
+    world.controller.begin(&second, None).await.expect("resumes");
+    world.train(0, true);
+    for _ in 0..20 {
+        world.pass(60.0).await;
+        world.report(&second, 0).await;
+    }
+    world.train(0, false);
+    let part = world.controller.account_of(&first).await.expect("an account");
+    assert_eq!(part.with_earlier_parts, None, "it took none up");
+    let account = world.controller.end(&second).await.expect("ended");
+    let whole = account.with_earlier_parts.expect("it took one up");
+    assert_eq!(whole.job_ids, [first.to_string(), second.to_string()]);
+    assert!(part.energy_j > 0.0 && account.energy_j > 0.0);
+    assert!((whole.energy_j - part.energy_j - account.energy_j).abs() < 1e-6, "{whole:?}");
+    let sum = part.carbon_g.expect("known") + account.carbon_g.expect("known");
+    assert!((whole.carbon_g.expect("known") - sum).abs() < 1e-6 * sum, "{whole:?}");
+
+    let energy = whole.energy_j;
+    let day = ["--from", "2025-06-01", "--to", "2025-06-02", "--format", "json"];
+    let report = world.report_of(&day).await.json();
+    let rows: Vec<_> = report["rows"].as_array().expect("rows").iter().filter(|row| !row["job_id"].is_null()).collect();
+    let [row] = rows.as_slice() else { panic!("{rows:#?}") };
+    assert_eq!((&row["job_id"], &row["jobs"]), (&first.as_str().into(), &1.into()));
+    assert!((row["energy_j"].as_f64().expect("recorded") - energy).abs() < 1.0, "{row}");
 }

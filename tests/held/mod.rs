@@ -1,7 +1,8 @@
-//! Jobs that offer to be held or suspended: one job each, absent from its GPUs, on a clock and a grid that the test moves.
+//! Jobs that offer to be held, suspended or paused, on a clock and a grid that the test moves.
 
 mod books;
 mod key;
+mod pausing;
 mod start;
 mod suspend;
 
@@ -212,15 +213,18 @@ impl World {
         panic!("never {phase:?}: {:#?}", self.view(id).await)
     }
 
-    /// Checks the ledger's hash chain with everything that it holds.
+    /// Ends the daemon, and checks the ledger's hash chain with everything that it holds.
     async fn verify(self) {
+        self.report_of(&["verify"]).await.done();
+    }
+
+    /// Ends the daemon, and returns what `wattune report` prints with these arguments.
+    async fn report_of(self, arguments: &[&str]) -> support::Ended {
         let Self { controller, state, .. } = self;
         controller.shut_down().await;
-        let state = state.path().to_string_lossy().into_owned();
-        let ended = tokio::task::spawn_blocking(move || {
-            support::Ended::of(&mut support::wattune(&["report", "verify", "--state-dir", &state]))
-        });
-        ended.await.expect("ran").done();
+        let mut command = support::wattune(&[&["report"], arguments].concat());
+        command.arg("--state-dir").arg(state.path());
+        tokio::task::spawn_blocking(move || support::Ended::of(&mut command)).await.expect("ran")
     }
 }
 

@@ -77,9 +77,9 @@ impl Job {
     pub(crate) fn planned_objective(&self) -> Objective {
         let Some(offer) = self.suspend_offer() else { return self.spec.objective };
         let presence = &self.progress.presence;
-        let checkpoint = presence.checkpoints.expected(offer.checkpoint);
-        let restart = presence.restarts.expected(offer.restart);
-        let costs = StopCosts::stated(checkpoint, restart);
+        let checkpoint = presence.checkpoints.estimate(offer.checkpoint);
+        let restart = presence.restarts.estimate(offer.restart);
+        let costs = StopCosts::new(checkpoint, restart);
         let Ok(pausing) = costs.map(|costs| costs.pausing(offer.idle_power)) else { return self.spec.objective };
         let pausable = Some(pausing);
         Objective { pausable, ..self.spec.objective }
@@ -138,7 +138,7 @@ impl Job {
             (None, true) => (presence.suspend_asked_at, self.unsaved) = (Some(now.utc), true),
             (Some(_), false) => (presence.suspend_asked_at, self.unsaved) = (None, true),
             (Some(since), true) => {
-                let patience = presence.checkpoints.expected(declared) * CHECKPOINTS + PATIENCE;
+                let patience = presence.checkpoints.estimate(declared) * CHECKPOINTS + PATIENCE;
                 if Seconds::from_delta(now.utc - since) > patience {
                     (presence.suspend_asked_at, presence.is_deaf) = (None, true);
                     self.unsaved = true;
@@ -168,8 +168,9 @@ impl Job {
         if own.is_empty() {
             return Offers::default();
         }
+        let first = own.continues.as_ref().map(|before| before.first().clone());
         let continues =
-            Some(Continuation { job: self.id.clone(), asked_at: self.asked_at(), done: self.done_before() });
+            Some(Continuation { job: self.id.clone(), asked_at: self.asked_at(), done: self.done_before(), first });
         Offers { key: own.key.clone(), start: None, suspend: own.suspend.clone().filter(|_| may_suspend), continues }
     }
 
@@ -212,7 +213,9 @@ impl Job {
         self.count_absent_time(now);
         let presence = &mut self.progress.presence;
         if let Some(asked) = presence.suspend_asked_at.take() {
-            presence.checkpoints.add(Seconds::from_delta(now.utc - asked));
+            let took = Seconds::from_delta(now.utc - asked).max(Seconds::ZERO);
+            presence.checkpoints.observe(took);
+            presence.stop_time += took;
         }
         presence.absence = Some(Absence::SuspendedSince(now.utc));
         (presence.is_deaf, presence.is_guest, presence.restarted_at) = (false, false, None);
@@ -241,7 +244,9 @@ impl Job {
     pub(super) fn note_restarted(&mut self, now: Now) {
         let presence = &mut self.progress.presence;
         if let Some(since) = presence.restarted_at.take() {
-            presence.restarts.add(Seconds::from_delta(now.utc - since));
+            let took = Seconds::from_delta(now.utc - since).max(Seconds::ZERO);
+            presence.restarts.observe(took);
+            presence.stop_time += took;
             self.unsaved = true;
         }
     }

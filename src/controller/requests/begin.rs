@@ -1,5 +1,7 @@
 //! Requests that begin a held or suspended job, and that suspend a job.
 
+use chrono::{DateTime, Utc};
+
 use crate::controller::jobs::BeginReason;
 use crate::controller::requests::Caller;
 use crate::controller::view::ProgressView;
@@ -35,12 +37,8 @@ impl Controller {
             tracing::info!(job.id = %id, "job {id} ({}) begins ({why})", job.spec.name);
             self.audit_job(Some(Caller::Local), AuditAction::BeginJob, id, &why.to_string());
             self.admit(job).await;
-            self.record_presence(
-                id,
-                if is_first { PresenceKind::Begun } else { PresenceKind::Resumed },
-                &why.to_string(),
-            )
-            .await;
+            let change = if is_first { PresenceKind::Begun } else { PresenceKind::Resumed };
+            self.record_presence(id, change, self.now().utc, &why.to_string()).await;
             self.discover().await;
             self.plan_one(id).await;
             self.planner.rethink_starts();
@@ -79,7 +77,8 @@ impl Controller {
             self.write_backlog().await;
             self.store_progress(id).await;
             let why = if was_asked { "as planned" } else { "by its starter" };
-            self.record_presence(id, PresenceKind::Suspended, why).await;
+            // The time at which it left its GPUs, however long the database takes: from then on others may use them.
+            self.record_presence(id, PresenceKind::Suspended, now.utc, why).await;
             self.plan_one(id).await;
             self.planner.rethink_starts();
         }
@@ -111,8 +110,8 @@ impl Controller {
         }
     }
 
-    async fn record_presence(&mut self, id: &JobId, change: PresenceKind, why: &str) {
-        let entry = PresenceChange { at: self.now().utc, job: id.clone(), change, why: why.to_owned() };
+    async fn record_presence(&mut self, id: &JobId, change: PresenceKind, at: DateTime<Utc>, why: &str) {
+        let entry = PresenceChange { at, job: id.clone(), change, why: why.to_owned() };
         self.write_entry(Entry::Presence(entry)).await;
     }
 }

@@ -108,7 +108,8 @@ impl NewOffers {
             let done =
                 earlier.progress.last.map_or(before.map_or(Samples::ZERO, |b| b.done), |l| Samples::new(l.samples));
             let asked_at = before.map_or(earlier.registered_at, |before| before.asked_at);
-            Continuation { job: earlier.id.clone(), asked_at, done }
+            let first = before.map(|before| before.first().clone());
+            Continuation { job: earlier.id.clone(), asked_at, done, first }
         });
         Offers { key: self.key, start, suspend: self.suspend, continues }
     }

@@ -211,7 +211,7 @@ impl Estimate<'_> {
         let Some(request) = request else { return Ok(Waits::default()) };
         let presence = &self.stored.progress.presence;
         let waits = Waits::of(&request, &changes, self.stored.registered_at, span.end());
-        Ok(Waits { stop_time: presence.checkpoints.total + presence.restarts.total, ..waits })
+        Ok(Waits { stop_time: presence.stop_time, ..waits })
     }
 
     /// Returns the carbon intensities from the request on, if the job waited for its start.

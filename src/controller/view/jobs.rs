@@ -367,10 +367,26 @@ pub struct AccountView {
     pub against_max: Option<ComparisonView>,
     /// Savings compared with the original limits and with the maximum limits, with 95 % confidence intervals.
     pub savings: SavingsView,
+    /// The job with the earlier ones of the same key that it takes up, such as the parts of a job that Slurm has requeued;
+    /// absent for a job that takes none up.
+    pub with_earlier_parts: Option<PartsView>,
     /// Time of the job's end; absent while the job runs.
     pub ended_at: Option<DateTime<Utc>>,
     /// Reason for the job's end; absent while the job runs.
     pub end_reason: Option<String>,
+}
+
+/// Sums over all parts of a job, which have one key.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct PartsView {
+    /// Ids of the parts, the first one first and this job last. Reports list the sum under the first id.
+    pub job_ids: Vec<String>,
+    /// Energy of all parts.
+    pub energy_j: f64,
+    /// Emissions of the energy of all parts whose carbon intensity is known; absent if none is known.
+    pub carbon_g: Option<f64>,
+    /// Energy of all parts without a known carbon intensity.
+    pub energy_without_intensity_j: f64,
 }
 
 /// Comparison of a job with the same work at the maximum usable limit.

@@ -19,8 +19,8 @@ pub use carbon::{
 };
 pub use devices::{CpuView, CpuZoneView, GpuView, LimitSpanView};
 pub use jobs::{
-    AccountView, ComparisonView, JobView, MarginalCostsView, ObjectiveView, PausingView, PlanView, PointView,
-    ProcessesView, ProfileView, ProgressView, SegmentView, StartView, SuspendView,
+    AccountView, ComparisonView, JobView, MarginalCostsView, ObjectiveView, PartsView, PausingView, PlanView,
+    PointView, ProcessesView, ProfileView, ProgressView, SegmentView, StartView, SuspendView,
 };
 pub use savings::{BatchEffectView, BatchFigures, IntervalView, SavingFigures, SavingView, SavingsView, UnknownView};
 pub use states::{

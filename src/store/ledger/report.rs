@@ -18,11 +18,12 @@ use super::settle::{open_rows, settled_within, settlement, sources_with_earlier}
 use super::totals::days;
 use crate::store::signals;
 use crate::store::{SourceKey, Store, StoreError, StoredProgress, rows};
-use wattune_core::domain::{DeviceId, GpuId, JobId, JobName, SignalKind, Slot};
+use wattune_core::domain::{DeviceId, GpuId, JobId, JobName, Offers, SignalKind, Slot};
 use wattune_core::ledger::block;
 use wattune_core::ledger::confidence::ConfidenceInterval;
 use wattune_core::ledger::entry::{Entry, Settlement, Terms};
 use wattune_core::ledger::hour::has_begun;
+use wattune_core::ledger::presence_entries::PresenceChange;
 use wattune_core::ledger::report::span::{add_open, first_of, searched_from};
 use wattune_core::ledger::report::span::{by_boundary, edges, in_force, whole_days};
 use wattune_core::ledger::report::{
@@ -30,6 +31,7 @@ use wattune_core::ledger::report::{
     SavedEffects, Sum, Unsettled, build,
 };
 use wattune_core::ledger::sources::{NO_SOURCE, is_synthetic, keys_of, kinds_of};
+use wattune_core::ledger::waits::times_without_gpus;
 use wattune_core::ledger::{Interval, Share};
 use wattune_core::units::GramsCo2e;
 
@@ -179,6 +181,7 @@ struct JobLine {
     until: Option<i64>,
     spec: SpecPart,
     progress: StoredProgress,
+    presence: Vec<PresenceChange>,
     outcome: Option<OutcomePart>,
 }
 
@@ -230,12 +233,16 @@ struct SpecPart {
     name: JobName,
     gpus: Vec<GpuId>,
     tags: BTreeMap<String, String>,
+    #[serde(default)]
+    offers: Offers,
 }
 
 /// Beginning of a query that returns jobs, with their newest outcomes (the savings of ended jobs), as one text. The
 /// condition for the jobs follows.
 const FACTS: &str = "SELECT group_concat('{\"id\":\"' || id || '\",\"from\":' || registered_us || ',\"until\":' \
-    || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"outcome\":' \
+    || COALESCE(ended_us, 'null') || ',\"spec\":' || spec || ',\"progress\":' || progress || ',\"presence\":[' \
+    || COALESCE((SELECT group_concat(line) FROM (SELECT line FROM ledger WHERE kind IN ('start_request', 'presence') \
+    AND json_extract(line, '$.job') = jobs.id AND kind = 'presence' ORDER BY seq)), '') || '],\"outcome\":' \
     || COALESCE((SELECT '{\"entry\":' || seq || ',\"saved\":' \
     || COALESCE(json_extract(line, '$.against_original.saving'), 'null') || '}' FROM ledger \
     WHERE kind IN ('counterfactual', 'outcome') AND json_extract(line, '$.job') = jobs.id \
@@ -300,6 +307,10 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
                 .saved(corrected.get(line.id.as_str()).copied())
         });
         let saved = outcome.flatten();
+        let ended_at = line.until.map(rows::moment).transpose()?;
+        // An open job's absence lasts as long as any span that is looked at.
+        let until = ended_at.unwrap_or(DateTime::<Utc>::MAX_UTC);
+        let absences = times_without_gpus(&line.spec.offers, &line.presence, registered_at, until);
         Ok(JobFacts {
             id: line.id,
             name: line.spec.name,
@@ -307,7 +318,9 @@ fn facts(row: &Row<'_>, corrected: &BTreeMap<String, u64>) -> Result<Vec<JobFact
             gpus: line.spec.gpus,
             samples: line.progress.samples_since(registered_at),
             registered_at,
-            ended_at: line.until.map(rows::moment).transpose()?,
+            ended_at,
+            absences,
+            continues: line.spec.offers.continues,
             effects: effects.filter(|_| saved.is_some()),
             saved,
         })

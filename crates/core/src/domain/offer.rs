@@ -37,6 +37,16 @@ pub struct Continuation {
     pub asked_at: DateTime<Utc>,
     /// Samples that the earlier jobs of the key completed.
     pub done: Samples,
+    /// First job of the key that this one goes on with; absent if `job` is the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<JobId>,
+}
+
+impl Continuation {
+    /// Returns the first job of the key, of which all later ones are parts.
+    pub fn first(&self) -> &JobId {
+        self.first.as_ref().unwrap_or(&self.job)
+    }
 }
 
 /// Offer of a job to be held until a start that the daemon chooses.

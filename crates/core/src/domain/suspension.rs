@@ -12,32 +12,27 @@ const SHORTEST: Seconds = Seconds::new(1800.0);
 /// Longest time for a checkpoint or a restart.
 const LONGEST: Seconds = Seconds::new(86_400.0);
 
-/// Duration of one step of a stop: first as stated, then learned from observations.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Observed durations of one step of a stop, from which its duration is learned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LearnedTime {
-    stated: Seconds,
-    /// Observed durations, the latest last.
-    observed: Vec<Seconds>,
+    /// Latest observed durations, the newest last.
+    #[serde(default)]
+    observed: [Option<Seconds>; KEPT],
 }
 
 impl LearnedTime {
-    /// Creates an estimate from the stated duration.
-    pub fn stated(stated: Seconds) -> Self {
-        Self { stated, observed: Vec::new() }
-    }
-
     /// Adds an observed duration; one outside 0 to a day is no duration of a step and is ignored.
     pub fn observe(&mut self, took: Seconds) {
         if (0.0..=LONGEST.get()).contains(&took.get()) {
-            self.observed.push(took);
-            self.observed.drain(..self.observed.len().saturating_sub(KEPT));
+            self.observed.rotate_left(1);
+            self.observed[KEPT - 1] = Some(took);
         }
     }
 
     /// Returns the estimate: the median of the latest observations and the stated duration. So one odd observation
     /// changes little, and the stated duration counts as much as one observation.
-    pub fn estimate(&self) -> Seconds {
-        let mut known: Vec<Seconds> = self.observed.iter().copied().chain([self.stated]).collect();
+    pub fn estimate(&self, stated: Seconds) -> Seconds {
+        let mut known: Vec<Seconds> = self.observed.into_iter().flatten().chain([stated]).collect();
         known.sort_by(|a, b| a.get().total_cmp(&b.get()));
         let middle = known.len() / 2;
         if known.len() % 2 == 1 { known[middle] } else { (known[middle - 1] + known[middle]) * 0.5 }
@@ -45,38 +40,37 @@ impl LearnedTime {
 }
 
 /// Costs of one stop of a job: during both steps its GPUs draw power and do no useful work.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StopCosts {
-    /// Time from the request to stop until the process has saved a checkpoint and is gone.
-    pub checkpoint: LearnedTime,
-    /// Time from the start of the process until it does new work.
-    pub restart: LearnedTime,
+    checkpoint: Seconds,
+    restart: Seconds,
 }
 
 impl StopCosts {
-    /// Creates the costs that a job states when it offers to be stopped.
+    /// Creates the costs from the time from the request to stop until the process has saved a checkpoint and is gone, and
+    /// the time from the start of the process until it does new work.
     ///
     /// # Errors
     /// If a time is outside 0 to a day. The error names the field.
-    pub fn stated(checkpoint: Seconds, restart: Seconds) -> Result<Self, InvalidJob> {
+    pub fn new(checkpoint: Seconds, restart: Seconds) -> Result<Self, InvalidJob> {
         for (field, length) in [("suspend.checkpoint_s", checkpoint), ("suspend.restart_s", restart)] {
             if !(0.0..=LONGEST.get()).contains(&length.get()) {
                 let why = format!("is {}; it must be within 0 to {} seconds", Short(length.get()), LONGEST.get());
                 return Err(InvalidJob { field, why });
             }
         }
-        Ok(Self { checkpoint: LearnedTime::stated(checkpoint), restart: LearnedTime::stated(restart) })
+        Ok(Self { checkpoint, restart })
     }
 
     /// Returns the time that a stop costs: checkpoint and restart.
-    pub fn per_stop(&self) -> Seconds {
-        self.checkpoint.estimate() + self.restart.estimate()
+    pub fn per_stop(self) -> Seconds {
+        self.checkpoint + self.restart
     }
 
     /// Returns the rules by which the planner plans stops. While the job is stopped its GPUs draw `reserved`: 0 W if
     /// they are free for others, their idle power if they are kept for the job. A stop, and the training between two
     /// stops, last at least half an hour, and at least as long as a stop costs.
-    pub fn pausing(&self, reserved: Watts) -> Pausing {
+    pub fn pausing(self, reserved: Watts) -> Pausing {
         let cost = self.per_stop();
         let least = SHORTEST.max(cost);
         Pausing { idle_power: reserved, min_run: least, min_pause: least, checkpoint: cost }
@@ -90,30 +84,30 @@ mod tests {
     #[test]
     fn costs_are_the_stated_ones_until_observations_outnumber_them() {
         let s = Seconds::new;
-        let mut time = LearnedTime::stated(s(120.0));
-        assert_eq!(time.estimate(), s(120.0));
+        let (stated, mut time) = (s(120.0), LearnedTime::default());
+        assert_eq!(time.estimate(stated), stated);
         for (took, estimate) in [(60.0, 90.0), (40.0, 60.0), (5000.0, 90.0), (50.0, 60.0), (55.0, 57.5)] {
             time.observe(s(took));
-            assert_eq!(time.estimate(), s(estimate), "after {took} s");
+            assert_eq!(time.estimate(stated), s(estimate), "after {took} s");
         }
         for odd in [-1.0, 1e9] {
             time.observe(s(odd));
         }
-        assert_eq!(time.estimate(), s(57.5), "no durations of a step");
+        assert_eq!(time.estimate(stated), s(57.5), "no durations of a step");
         (0..20).for_each(|_| time.observe(s(300.0)));
-        assert_eq!((time.estimate(), time.observed.len()), (s(300.0), KEPT), "follows a change");
+        assert_eq!(time.estimate(stated), s(300.0), "follows a change");
     }
 
     #[test]
     fn rules_charge_checkpoint_and_restart_once_per_stop() {
-        let costs = StopCosts::stated(Seconds::new(120.0), Seconds::new(180.0)).expect("valid");
+        let costs = StopCosts::new(Seconds::new(120.0), Seconds::new(180.0)).expect("valid");
         let half_an_hour = Seconds::new(1800.0);
         let rules = costs.pausing(Watts::ZERO);
         assert_eq!((rules.checkpoint, rules.idle_power), (Seconds::new(300.0), Watts::ZERO));
         assert_eq!((rules.min_run, rules.min_pause), (half_an_hour, half_an_hour));
-        let slow = StopCosts::stated(Seconds::new(1800.0), Seconds::new(1800.0)).expect("valid").pausing(Watts::ZERO);
+        let slow = StopCosts::new(Seconds::new(1800.0), Seconds::new(1800.0)).expect("valid").pausing(Watts::ZERO);
         assert_eq!((slow.min_run, slow.min_pause), (Seconds::new(3600.0), Seconds::new(3600.0)));
-        let wrong = StopCosts::stated(Seconds::new(120.0), Seconds::new(-1.0)).expect_err("negative");
+        let wrong = StopCosts::new(Seconds::new(120.0), Seconds::new(-1.0)).expect_err("negative");
         assert_eq!(
             (wrong.field, wrong.why.as_str()),
             ("suspend.restart_s", "is -1; it must be within 0 to 86400 seconds")

@@ -5,8 +5,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::emissions::mean_intensity;
 use super::presence_entries::{PresenceChange, PresenceKind, StartRequest};
-use crate::domain::{CarbonSeries, Slot};
-use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, Seconds};
+use crate::domain::{CarbonSeries, Offers, Slot};
+use crate::units::{GramsCo2e, GramsPerKwh, Joules, Samples, Seconds, Watts};
 
 /// Waits of a job. The default is a job that started when asked and was never suspended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,23 +36,11 @@ impl Waits {
         registered_at: DateTime<Utc>,
         until: DateTime<Utc>,
     ) -> Self {
-        let begun = changes.iter().find(|change| change.change == PresenceKind::Begun).map(|change| change.at);
         let began_at = match request.latest_start {
-            Some(_) => begun.unwrap_or(until),
+            Some(_) => first_start(changes).unwrap_or(until),
             None => registered_at,
         };
-        let mut suspensions = Vec::new();
-        let mut since = None;
-        for change in changes {
-            match change.change {
-                PresenceKind::Suspended => since = Some(change.at),
-                PresenceKind::Resumed => {
-                    suspensions.extend(since.take().and_then(|from| Slot::new(from, change.at)));
-                }
-                PresenceKind::Begun => {}
-            }
-        }
-        suspensions.extend(since.and_then(|from| Slot::new(from, until)));
+        let suspensions = suspensions(changes, until);
         Self {
             before_start: Seconds::from_delta(began_at - request.asked_at).max(Seconds::ZERO),
             done_before: request.done,
@@ -96,6 +84,41 @@ impl Waits {
         }
         Some(GramsPerKwh::new(sum / time.get()))
     }
+}
+
+/// Returns the times in which a job neither held its GPUs nor had them reserved: before its start and in suspensions.
+/// `changes` are the ledger's entries about the job, oldest first; `until` is the end of the time that is looked at.
+pub fn times_without_gpus(
+    offers: &Offers,
+    changes: &[PresenceChange],
+    registered_at: DateTime<Utc>,
+    until: DateTime<Utc>,
+) -> Vec<Slot> {
+    let before = offers.start.filter(|start| start.idle_power <= Watts::ZERO).and_then(|_| {
+        let begun = first_start(changes).unwrap_or(until);
+        Slot::new(registered_at, begun)
+    });
+    let is_reserved = offers.suspend.as_ref().is_some_and(|suspend| suspend.idle_power > Watts::ZERO);
+    let suspended = if is_reserved { Vec::new() } else { suspensions(changes, until) };
+    before.into_iter().chain(suspended).collect()
+}
+
+fn first_start(changes: &[PresenceChange]) -> Option<DateTime<Utc>> {
+    changes.iter().find(|change| change.change == PresenceKind::Begun).map(|change| change.at)
+}
+
+/// Returns the suspensions that entries of the ledger record, oldest first; the last one may last until `until`.
+fn suspensions(changes: &[PresenceChange], until: DateTime<Utc>) -> Vec<Slot> {
+    let (mut found, mut since) = (Vec::new(), None);
+    for change in changes {
+        match change.change {
+            PresenceKind::Suspended => since = Some(change.at),
+            PresenceKind::Resumed => found.extend(since.take().and_then(|from| Slot::new(from, change.at))),
+            PresenceKind::Begun => {}
+        }
+    }
+    found.extend(since.and_then(|from| Slot::new(from, until)));
+    found
 }
 
 /// Returns the mean carbon intensity over a time from `from` on; `None` if an intensity is unknown.

@@ -4,10 +4,10 @@ use chrono::TimeDelta;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{Intensity, JobId, Origin, TimeSeries};
+use crate::domain::{Intensity, JobId, Origin, StartOffer, SuspendOffer, TimeSeries};
 use crate::ledger::CompletedWork;
 use crate::ledger::counterfactual::compare_with_waits;
-use crate::units::{SamplesPerSecond, Watts};
+use crate::units::SamplesPerSecond;
 
 fn minute(m: i64) -> DateTime<Utc> {
     DateTime::UNIX_EPOCH + TimeDelta::minutes(m)
@@ -127,6 +127,24 @@ fn waits_are_read_from_the_ledgers_entries() {
     assert_eq!(waits.suspensions, [slot(100, 160), slot(200, 230)]);
     assert_eq!(waits.suspended_within(&slot(150, 210)), Seconds::new(1200.0));
     assert_eq!(waits.done_before, Samples::new(7.0));
+    // Others may have the GPUs meanwhile, unless they are reserved.
+    let start = StartOffer {
+        latest: minute(600),
+        duration: None,
+        power: None,
+        min_gain: None,
+        max_loss_probability: None,
+        idle_power: Watts::ZERO,
+    };
+    let offers = |start, suspend| Offers { start: Some(start), suspend: Some(suspend), ..Offers::default() };
+    let without = |offers: &Offers| times_without_gpus(offers, &changes, minute(10), minute(230));
+    let free = offers(start, SuspendOffer::default());
+    assert_eq!(without(&free), [slot(10, 65), slot(100, 160), slot(200, 230)]);
+    assert_eq!(times_without_gpus(&free, &[], minute(10), minute(230)), [slot(10, 230)], "it never began");
+    let idle_power = Watts::new(25.0);
+    let reserved = offers(StartOffer { idle_power, ..start }, SuspendOffer { idle_power, ..SuspendOffer::default() });
+    assert_eq!(without(&reserved), []);
+    assert_eq!(without(&Offers { start: None, ..free }), [slot(100, 160), slot(200, 230)]);
     // A job that offered no later start began when it was registered.
     let at_once = StartRequest { latest_start: None, ..request };
     assert_eq!(Waits::of(&at_once, &[], minute(10), minute(230)).before_start, Seconds::new(300.0));

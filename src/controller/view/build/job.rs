@@ -10,7 +10,7 @@ use crate::controller::jobs::{Job, Phase, Wanted};
 use crate::controller::savings::Estimate;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::view::{
-    AccountView, JobView, MarginalCostsView, ObjectiveView, PausingView, PlanView, PointView, ProcessesView,
+    AccountView, JobView, MarginalCostsView, ObjectiveView, PartsView, PausingView, PlanView, PointView, ProcessesView,
     ProfileView, ProgressView, SegmentView, StartView, SuspendView, spelled,
 };
 use crate::store::StoredJob;
@@ -19,13 +19,15 @@ use wattune_core::domain::{
 };
 use wattune_core::ledger::pauses::pause_energy;
 use wattune_core::ledger::waits::Waits;
-use wattune_core::ledger::{self, CompletedWork};
+use wattune_core::ledger::{self, CompletedWork, Emissions};
 use wattune_core::profile::{Curve, Profiler};
 use wattune_core::time::Now;
 use wattune_core::units::{GramsCo2e, Millijoules, Samples};
 
 /// Maximum error of the energy in a job's own pauses, as a fraction of the job's energy, that a comparison may ignore.
 const NEGLIGIBLE: f64 = 0.002;
+/// Maximum number of parts of a job that an account adds up.
+const MOST_PARTS: usize = 100;
 
 impl Snapshot<'_> {
     /// Returns the views of the jobs that have not ended, oldest first.
@@ -238,9 +240,31 @@ impl Snapshot<'_> {
             energy_uncertainty: emissions.uncertainty(),
             against_max: against_max.map(Into::into),
             savings: savings.into(),
+            with_earlier_parts: self.parts(&stored, emissions.clone()).await?,
             ended_at: stored.ended.as_ref().map(|(at, _)| *at),
             end_reason: stored.ended.map(|(_, why)| why),
         })
+    }
+
+    /// Returns the sums over a job and the earlier ones that it takes up; `None` if it takes none up. `own` are the job's
+    /// own emissions.
+    async fn parts(&self, stored: &StoredJob, own: Emissions) -> Result<Option<PartsView>, ControlError> {
+        let (mut ids, mut sum) = (vec![stored.id.to_string()], own);
+        let mut next = stored.spec.offers.continues.as_ref().map(|before| before.job.clone());
+        while let Some(id) = next.filter(|id| ids.len() < MOST_PARTS && !ids.contains(&id.to_string())) {
+            let rows = self.accounting.rows_of(&id, self.store).await?;
+            sum.add(&self.intensities().emissions_of(&rows).await?.0);
+            let earlier = self.store.job(&id).await?;
+            ids.push(id.to_string());
+            next = earlier.and_then(|earlier| earlier.spec.offers.continues).map(|before| before.job);
+        }
+        ids.reverse();
+        Ok((ids.len() > 1).then(|| PartsView {
+            job_ids: ids,
+            energy_j: sum.energy.get(),
+            carbon_g: sum.mean_intensity().map(|_| sum.carbon.get()),
+            energy_without_intensity_j: sum.unknown.get(),
+        }))
     }
 
     /// Returns the error for a job that does not exist or has ended.
@@ -367,8 +391,8 @@ fn suspend_view(job: &Job, now: Now) -> Option<SuspendView> {
     let (wanted, until) = job.wanted_now(now);
     Some(SuspendView {
         signal: offer.signal.clone(),
-        checkpoint_s: presence.checkpoints.expected(offer.checkpoint).get(),
-        restart_s: presence.restarts.expected(offer.restart).get(),
+        checkpoint_s: presence.checkpoints.estimate(offer.checkpoint).get(),
+        restart_s: presence.restarts.estimate(offer.restart).get(),
         stops: presence.stops,
         asked: wanted == Wanted::Suspend && !job.is_absent(),
         resume_at: until.filter(|_| wanted == Wanted::Suspend),

@@ -10,7 +10,7 @@ use super::ledger_data::{LedgerData, Owner, Sum};
 use super::request::{Grouping, ReportRequest};
 use super::row::{Row, RowKey, Split};
 use super::score::{ScoreTerms, is_whole};
-use crate::domain::{DeviceId, DeviceKind, JobId, Slot};
+use crate::domain::{Continuation, DeviceId, DeviceKind, JobId, Slot};
 use crate::ledger::Total;
 use crate::ledger::apportion::day_of;
 use crate::ledger::entry::{Boundary, Embodied};
@@ -54,6 +54,8 @@ struct ReportBuilder<'a> {
     /// True if the settings declared embodied emissions at any time of the report's span.
     has_embodied: bool,
     jobs: BTreeMap<&'a JobId, &'a JobFacts>,
+    /// Jobs that a later job takes up: both are parts of one job.
+    taken_up: BTreeSet<&'a JobId>,
     rows: BTreeMap<RowKey, Draft>,
     total: Draft,
     has_marginal: bool,
@@ -74,7 +76,9 @@ struct Draft {
     jobs: u64,
     ended: u64,
     saved: Option<(Saved, u64)>,
-    /// First: effects of the savings. Second: number of jobs whose effects are included.
+    /// Number of parts of jobs whose savings are included.
+    saved_parts: u64,
+    /// First: effects of the savings. Second: number of parts of jobs whose effects are included.
     effects: (SavedEffects, u64),
     score_terms: ScoreTerms,
 }
@@ -85,7 +89,9 @@ impl<'a> ReportBuilder<'a> {
         let sums = || data.periods.iter().flat_map(|p| &p.sums);
         let has_marginal = sums().any(|s| s.marginal.energy > Millijoules::ZERO);
         let has_embodied = data.periods.iter().any(|p| p.boundary.embodied.is_some());
-        Self { request, data, has_embodied, jobs, rows: BTreeMap::new(), total: Draft::default(), has_marginal }
+        let taken_up = data.jobs.iter().filter_map(|job| Some(&job.continues.as_ref()?.job)).collect();
+        let (rows, total) = (BTreeMap::new(), Draft::default());
+        Self { request, data, has_embodied, jobs, taken_up, rows, total, has_marginal }
     }
 
     fn job_key(&self, id: &JobId) -> RowKey {
@@ -96,6 +102,9 @@ impl<'a> ReportBuilder<'a> {
             }
             (Grouping::Tag(_), None) => RowKey::Untagged,
             (_, known) => {
+                // All parts of a job have the row of the first one.
+                let id = known.and_then(|job| job.continues.as_ref()).map_or(id, Continuation::first);
+                let known = self.jobs.get(id).or(known);
                 let unnamed = || crate::domain::JobName::new(id.as_str()).expect("an id is a name");
                 RowKey::Job(known.map_or_else(unnamed, |job| job.name.clone()), id.clone())
             }
@@ -145,30 +154,32 @@ impl<'a> ReportBuilder<'a> {
             }
             _ => vec![self.job_key(&job.id)],
         };
-        self.total.count(job, span, true);
+        let is_part = self.taken_up.contains(&job.id);
+        self.total.count(job, span, true, is_part);
         // The saving of a job on several GPUs cannot be divided between them.
         let has_saving = self.request.by != Grouping::Device || job.gpus.len() == 1;
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
-                row.count(job, span, has_saving);
+                row.count(job, span, has_saving, is_part);
             }
         }
         // A job without energy has no row, and no score.
         let has_row = keys.iter().any(|key| self.rows.contains_key(key));
         let Some(unit) = self.request.unit.filter(|_| has_row && is_whole(job, self.request)) else { return };
         let has_holes = self.has_holes(job);
-        self.total.score_terms.count(job, unit, has_holes);
+        self.total.score_terms.count(job, unit, has_holes, is_part);
         for key in &keys {
             if let Some(row) = self.rows.get_mut(key) {
-                row.score_terms.count(job, unit, has_holes);
+                row.score_terms.count(job, unit, has_holes, is_part);
             }
         }
     }
 
-    /// Returns true if an unknown amount of energy was used by one of the job's GPUs while the job ran.
+    /// Returns true if an unknown amount of energy was used by one of the job's GPUs while the job held them.
     fn has_holes(&self, job: &JobFacts) -> bool {
         let occupied = Slot::new(job.registered_at, job.ended_at.unwrap_or(self.request.now));
-        occupied.is_some_and(|occupied| self.data.gaps.iter().any(|gap| gap.is_hole_of(&job.gpus, &occupied)))
+        let occupied = occupied.map(|occupied| job.present_within(&occupied)).unwrap_or_default();
+        self.data.gaps.iter().any(|gap| occupied.iter().any(|slot| gap.is_hole_of(&job.gpus, slot)))
     }
 
     fn add_holding_times(&mut self) {
@@ -236,7 +247,7 @@ impl<'a> ReportBuilder<'a> {
                 jobs: draft.jobs,
                 ended: draft.ended,
                 saved: draft.saved,
-                effects: draft.saved.filter(|(_, jobs)| *jobs == draft.effects.1).map(|_| draft.effects.0),
+                effects: draft.saved.filter(|_| draft.saved_parts == draft.effects.1).map(|_| draft.effects.0),
                 score: work,
             }
         };
@@ -277,15 +288,18 @@ impl Draft {
         }
     }
 
-    /// Counts a job, and its saving if `has_saving` and the job ended within the span.
-    fn count(&mut self, job: &JobFacts, span: &Slot, has_saving: bool) {
+    /// Counts a job, and its saving if `has_saving` and the job ended within the span. A part that a later job takes up
+    /// (`is_part`) is counted with that job.
+    fn count(&mut self, job: &JobFacts, span: &Slot, has_saving: bool, is_part: bool) {
         let has_ended = job.ended_within(span);
-        self.jobs += 1;
-        self.ended += u64::from(has_ended);
+        let one = u64::from(!is_part);
+        self.jobs += one;
+        self.ended += if has_ended { one } else { 0 };
         if let Some(saved) = job.saved.filter(|_| has_ended && has_saving) {
+            self.saved_parts += 1;
             self.saved = Some(match self.saved {
-                Some((before, jobs)) => (before + saved, jobs + 1),
-                None => (saved, 1),
+                Some((before, jobs)) => (before + saved, jobs + one),
+                None => (saved, one),
             });
             if let Some(effects) = job.effects {
                 self.effects = (self.effects.0 + effects, self.effects.1 + 1);

@@ -30,11 +30,10 @@ pub(super) fn holding_times<'a>(
 ) -> Vec<HoldingTime<'a>> {
     let mut holders: BTreeMap<&DeviceId, Vec<(Slot, &JobFacts)>> = gpus.keys().map(|b| (b, Vec::new())).collect();
     for job in jobs {
-        let held = Slot::new(job.registered_at, job.ended_at.unwrap_or(span.end())).and_then(|s| s.intersection(span));
-        let Some(held) = held else { continue };
+        let present = job.present_within(span);
         for gpu in &job.gpus {
             if let Some(of_gpu) = holders.get_mut(&DeviceId::from(gpu)) {
-                of_gpu.push((held, job));
+                of_gpu.extend(present.iter().map(|held| (*held, job)));
             }
         }
     }

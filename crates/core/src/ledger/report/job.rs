@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use crate::domain::{GpuId, JobId, JobName, Slot};
+use crate::domain::{Continuation, GpuId, JobId, JobName, Slot};
 use crate::ledger::confidence::ConfidenceInterval;
 use crate::units::{GramsCo2e, Samples};
 
@@ -26,6 +26,12 @@ pub struct JobFacts {
     pub registered_at: DateTime<Utc>,
     /// Time at which the job ended; absent while it runs.
     pub ended_at: Option<DateTime<Utc>>,
+    /// Times in which the job neither held its GPUs nor had them reserved: before its start and in suspensions, oldest
+    /// first and without overlap.
+    pub absences: Vec<Slot>,
+    /// Earlier job that this one takes up, with the first job of their key; absent if there is none. Both are parts of one
+    /// job.
+    pub continues: Option<Continuation>,
     /// Emissions that the job saved, according to the newest ledger entry about its savings; absent if unknown.
     pub saved: Option<Saved>,
     /// Effects whose sum is the saving; absent if unknown.
@@ -63,6 +69,19 @@ impl JobFacts {
     /// therefore belongs to only one of two adjacent spans.
     pub fn ended_within(&self, span: &Slot) -> bool {
         self.ended_at.is_some_and(|end| span.start() < end && end <= span.end())
+    }
+
+    /// Returns the times within a span in which the job held its GPUs, or had them reserved, oldest first.
+    pub fn present_within(&self, span: &Slot) -> Vec<Slot> {
+        let (mut from, until) =
+            (self.registered_at.max(span.start()), self.ended_at.unwrap_or(span.end()).min(span.end()));
+        let mut present = Vec::new();
+        for absence in &self.absences {
+            present.extend(Slot::new(from, absence.start().min(until)));
+            from = from.max(absence.end());
+        }
+        present.extend(Slot::new(from, until));
+        present
     }
 
     /// Returns true if the job overlaps a span.

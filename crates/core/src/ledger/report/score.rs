@@ -39,10 +39,15 @@ pub(super) fn is_whole(job: &JobFacts, request: &ReportRequest) -> bool {
 }
 
 impl ScoreTerms {
-    /// Counts a job and its functional units.
-    pub(super) fn count(&mut self, job: &JobFacts, unit: FunctionalUnit, has_holes: bool) {
-        self.jobs += 1;
+    /// Counts a job and its functional units. A part that a later job takes up (`is_part`) adds its samples to those of
+    /// that job.
+    pub(super) fn count(&mut self, job: &JobFacts, unit: FunctionalUnit, has_holes: bool, is_part: bool) {
         self.with_holes += u64::from(has_holes);
+        if is_part {
+            self.units += units(job, unit).filter(|_| unit != FunctionalUnit::Run).unwrap_or_default();
+            return;
+        }
+        self.jobs += 1;
         match units(job, unit) {
             Some(units) => self.units += units,
             None => self.without_unit += 1,

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{DeviceId, GpuId, JobId, JobName, Slot};
+use crate::domain::{Continuation, DeviceId, GpuId, JobId, JobName, Slot};
 use crate::ledger::Total;
 use crate::ledger::chain::Digest;
 use crate::ledger::confidence::ConfidenceInterval;
@@ -43,6 +43,8 @@ fn job(number: usize) -> JobFacts {
         samples: Samples::new(2e6),
         registered_at: at(number as i64),
         ended_at: Some(at(number as i64 + 2)),
+        absences: Vec::new(),
+        continues: None,
         saved: None,
         effects: None,
     }
@@ -157,6 +159,40 @@ proptest! {
 }
 
 #[test]
+fn a_job_that_goes_on_with_another_is_one_job() {
+    let used = |n| sum(n, 0, Owner::Job(id(n as usize)), total(1000, 0, 10), Total::default());
+    let goes_on = |number: usize, before: usize, first: Option<usize>| JobFacts {
+        continues: Some(Continuation { job: id(before), asked_at: at(2), done: Samples::ZERO, first: first.map(id) }),
+        saved: Some(Saved { low: GramsCo2e::ZERO, mean: GramsCo2e::new(1.0), high: GramsCo2e::new(2.0) }),
+        ..job(number)
+    };
+    let jobs = vec![job(2), goes_on(4, 2, None), goes_on(6, 4, Some(2)), job(8)];
+    let periods = vec![BoundaryPeriod {
+        span: span(0, 72),
+        boundary: Boundary::default(),
+        sums: vec![used(2), used(4), used(6), used(8)],
+    }];
+    let run = Some(FunctionalUnit::Run);
+    let report = build(ReportRequest { unit: run, ..request(Grouping::Job) }, data(periods.clone(), jobs.clone()));
+    let rows: Vec<(u64, u64, Option<u64>)> = report
+        .rows
+        .iter()
+        .filter(|row| matches!(row.key, RowKey::Job(..)))
+        .map(|row| (row.total.energy.get(), row.jobs, row.saved.map(|(_, jobs)| jobs)))
+        .collect();
+    assert_eq!(rows, [(3000, 1, Some(1)), (1000, 1, None)]);
+    assert_eq!(report.rows[0].key, RowKey::Job(job(2).name, id(2)));
+    assert_eq!((report.total.jobs, report.total.ended), (2, 2));
+    assert_eq!(report.rows[0].score.as_ref().map(|score| score.units), Ok(1.0));
+    let saved = report.rows[0].saved.map(|(saved, _)| saved.mean);
+    assert_eq!(saved, Some(GramsCo2e::new(2.0)), "the sum of the parts");
+    // The samples of all parts count.
+    let samples = Some(FunctionalUnit::MillionSamples);
+    let report = build(ReportRequest { unit: samples, ..request(Grouping::Job) }, data(periods, jobs));
+    assert_eq!(report.rows[0].score.as_ref().map(|score| score.units), Ok(6.0));
+}
+
+#[test]
 fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let embodied = Embodied { per_gpu_g: 3600.0 * 100.0, life_s: 3600.0 * 1000.0, source: "maker".into() };
     let boundary = Boundary { embodied: Some(embodied), ..Boundary::default() };
@@ -175,6 +211,20 @@ fn gpus_are_held_by_their_jobs_and_idle_otherwise() {
     let embodied: Vec<f64> = report.rows.iter().map(|row| row.embodied.expect("declared").get()).collect();
     let close = |(a, b): (&f64, f64)| (a - b).abs() < 1e-9;
     assert!(embodied.iter().zip([540.0, 540.0, 69.0 * 360.0]).all(close), "{embodied:?}");
+    // Job 2 is held for an hour, and job 3 is suspended for half an hour: others could have had the GPU.
+    let mut absent = report.data.clone();
+    absent.jobs[0].absences = vec![span(2, 3)];
+    let half = TimeDelta::minutes(30);
+    absent.jobs[1].absences = vec![Slot::new(at(4), at(4) + half).expect("half an hour")];
+    let absent = build(report.request.clone(), absent);
+    let occupied: Vec<f64> = absent.rows.iter().map(|row| row.occupied.get() / 3600.0).collect();
+    assert_eq!(occupied, [0.5, 1.0, 70.5]);
+    let embodied: Vec<f64> = absent.rows.iter().map(|row| row.embodied.expect("declared").get()).collect();
+    assert!(embodied.iter().zip([180.0, 360.0, 70.5 * 360.0]).all(close), "{embodied:?}");
+    // A job that never began held nothing.
+    let never = JobFacts { absences: vec![span(2, 100)], ..job(2) };
+    assert_eq!(never.present_within(&span(0, 72)), []);
+    assert_eq!(job(2).present_within(&span(3, 72)), [span(3, 4)]);
     // Idle time has a row even without idle energy, so that rows add up.
     let mut unused = report.data.clone();
     unused.periods[0].sums.pop();

@@ -12,7 +12,7 @@ use crate::units::{Samples, Seconds, Watts};
 const HOUR: f64 = 3600.0;
 
 fn costs() -> StopCosts {
-    StopCosts::stated(Seconds::new(120.0), Seconds::new(180.0)).expect("valid")
+    StopCosts::new(Seconds::new(120.0), Seconds::new(180.0)).expect("valid")
 }
 
 /// Returns a job of `work` hours at full speed that must end after `latest` hours.
