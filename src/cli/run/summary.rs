@@ -52,14 +52,30 @@ impl Summary<'_> {
         let mut line = |name: &str, value: String| {
             let _ = write!(text, "\n  {name:<9} {value}");
         };
-        line("energy", account["energy_j"].as_f64().map_or_else(|| "unknown".into(), energy));
-        line("carbon", account["carbon_g"].as_f64().map_or_else(|| "unknown: no carbon intensity".into(), grams));
-        line("saved", saved(&account["savings"]["against_original"]));
-        let time = &account["savings"]["against_original"]["time_increase_pct"]["mean"];
+        // Of a job that another process has begun, such as one that Slurm has requeued, the sum of all parts counts, too.
+        let whole = &account["with_earlier_parts"];
+        let with = |key: &str, shown: fn(f64) -> String| {
+            whole[key].as_f64().map(|whole| format!("; {} with earlier parts", shown(whole))).unwrap_or_default()
+        };
+        let energy_used = account["energy_j"].as_f64().map_or_else(|| "unknown".into(), energy);
+        line("energy", energy_used + &with("energy_j", energy));
+        let carbon = account["carbon_g"].as_f64().map_or_else(|| "unknown: no carbon intensity".into(), grams);
+        line("carbon", carbon + &with("carbon_g", grams));
+        let saving = &account["savings"]["against_original"];
+        line("saved", saved(saving));
+        for (name, key, what) in [
+            ("start", "start_effect_pct", "by the start after the request"),
+            ("stops", "suspension_effect_pct", "by the stops"),
+        ] {
+            if let Some(effect) = effect(&saving[key], what) {
+                line(name, effect);
+            }
+        }
+        let time = &saving["time_increase_pct"]["mean"];
         if let Some(held_s) = self.journal.held_s() {
-            let saving = self.outcome.start["expected_saving_pct"].as_f64().filter(|saving| *saving > 0.0);
-            let saving = saving.map(|saving| format!("; {saving:.0} % less carbon was expected than at once"));
-            line("held", format!("{} before the start{}", duration(held_s), saving.unwrap_or_default()));
+            let expected = self.outcome.start["expected_saving_pct"].as_f64().filter(|saving| *saving > 0.0);
+            let expected = expected.map(|saving| format!("; {saving:.0} % less carbon was expected than at once"));
+            line("held", format!("{} before the start{}", duration(held_s), expected.unwrap_or_default()));
         }
         if let (stops @ 1.., gone_s) = self.journal.gone_s() {
             let times = if stops == 1 { "once".into() } else { format!("{stops} times") };
@@ -93,15 +109,24 @@ fn saved(saving: &Value) -> String {
             let unit = if mean.abs() >= 1000.0 { (1e-3, "kgCO2e") } else { (1.0, "gCO2e") };
             let scaled = |g: f64| three_digits(g * unit.0);
             format!(
-                "{} {} ({pct:.1} %) against the original limit; 95 % confidence interval {} to {}",
+                "{} {} ({pct:.1} %) against the original limit{}; 95 % confidence interval {} to {}",
                 scaled(mean),
                 unit.1,
+                if saving["start_effect_pct"].is_object() { " and a start at once, without stops" } else { "" },
                 scaled(low),
                 scaled(high)
             )
         }
         _ => format!("unknown: {}", legible(saving["unknown"].as_str().unwrap_or("the daemon gave no estimate"))),
     }
+}
+
+/// Describes one of the effects whose sum is the saving; `None` for a job without this effect.
+fn effect(pct: &Value, what: &str) -> Option<String> {
+    let number = |key: &str| pct[key].as_f64();
+    let (mean, low, high) = (number("mean")?, number("low")?, number("high")?);
+    let (size, less) = (mean.abs(), if mean < 0.0 { "more" } else { "less" });
+    Some(format!("{size:.1} % {less} carbon {what}; 95 % confidence interval {low:.1} to {high:.1} % less"))
 }
 
 fn described(source: ProgressSource) -> &'static str {
@@ -181,7 +206,26 @@ mod tests {
         ] {
             assert!(all.contains(part), "{part}: {all}");
         }
-        assert!(!all.contains('\u{1b}'), "{all:?}");
+        assert!(!all.contains('\u{1b}') && !all.contains("carbon by"), "{all:?}");
+        // A job that waited and was stopped has two effects more.
+        let interval = |mean: f64| json!({"mean": mean, "low": mean - 1.0, "high": mean + 1.0});
+        let mut waited = account.clone();
+        waited["savings"]["against_original"]["start_effect_pct"] = interval(28.04);
+        waited["savings"]["against_original"]["suspension_effect_pct"] = interval(-0.3);
+        let waited = text(Some(waited), Some(ProgressSource::Lightning), None).expect("a summary");
+        for part in [
+            "(12.3 %) against the original limit and a start at once, without stops; 95 %",
+            "start     28.0 % less carbon by the start after the request; 95 % confidence interval 27.0 to 29.0 % less",
+            "stops     0.3 % more carbon by the stops; 95 % confidence interval -1.3 to 0.7 % less",
+        ] {
+            assert!(waited.contains(part), "{part}: {waited}");
+        }
+        let mut again = account.clone();
+        again["with_earlier_parts"] = json!({"job_ids": ["i", "j"], "energy_j": 2.5e6, "carbon_g": 200.0});
+        let again = text(Some(again), None, None).expect("a summary");
+        for part in ["0.411 kWh; 0.694 kWh with earlier parts", "123 gCO2e; 200 gCO2e with earlier parts"] {
+            assert!(again.contains(part), "{part}: {again}");
+        }
         account["savings"]["against_original"] = json!({"unknown": "too short"});
         account["carbon_g"] = Value::Null;
         let unknown = text(Some(account), None, None).expect("a summary");
