@@ -5,15 +5,19 @@ use rusqlite::{Connection, Row};
 use super::{Store, StoreError, rows};
 use wattune_core::domain::{JobName, JobSpec, OperatingPoint, Work};
 use wattune_core::profile::Record;
-use wattune_core::units::{Seconds, Watts};
+use wattune_core::units::{Samples, Seconds, Watts};
 
-/// Duration and power of a job at its fastest measured setting, as far as its earlier runs show them.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// What a job's earlier runs show of it. Duration and power are those at its fastest measured setting.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownRun {
     /// Duration; `None` if no run stated its total work, or none was measured.
     pub duration: Option<Seconds>,
     /// Mean power of all GPUs together; `None` if no run was measured.
     pub power: Option<Watts>,
+    /// Measured operating points; empty if no run was measured.
+    pub points: Vec<OperatingPoint>,
+    /// Total work; `None` if no run stated it.
+    pub work: Option<Samples>,
 }
 
 impl Store {
@@ -45,7 +49,8 @@ impl Store {
         let usable = points.iter().filter(|point| point.is_usable());
         let fastest = usable.max_by(|a, b| speed(a).total_cmp(&speed(b)));
         let duration = fastest.zip(total).map(|(point, total)| Seconds::new(total / speed(point)));
-        Ok(KnownRun { duration, power: fastest.map(|point| point.power.mean) })
+        let power = fastest.map(|point| point.power.mean);
+        Ok(KnownRun { duration, power, points, work: total.map(Samples::new) })
     }
 }
 

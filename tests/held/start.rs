@@ -1,6 +1,8 @@
 //! Held jobs: the start follows the forecast, survives restarts, and comes by the latest start.
 
-use wattune::controller::{BeginReason, ControlError, Wanted};
+use wattune::controller::view::WindowView;
+use wattune::controller::{BeginReason, ControlError, StartBound, Wanted, WhenRequest};
+use wattune_core::domain::{JobName, Work};
 
 use super::*;
 
@@ -194,4 +196,45 @@ async fn a_held_job_whose_starter_dies_ends_with_its_lease() {
     let view = world.view(&id).await;
     assert_eq!(view.end_reason.as_deref(), Some("lease expired"));
     world.verify().await;
+}
+
+#[tokio::test]
+async fn a_recurring_jobs_limits_are_chosen_together_with_its_start() {
+    let mut world = World::start(sunny).await;
+    let first =
+        world.register(NewJob { work: Work::TotalSamples(samples(2.0)), ..support::job("nightly", 0.03) }).await;
+    world.train(0, true);
+    world.train_until(&first, 0, Phase::Planned).await;
+    world.train(0, false);
+    world.controller.end(&first).await.expect("ended");
+
+    let by_name = WhenRequest {
+        name: Some(JobName::new("nightly").expect("a name")),
+        latest: Some(StartBound::Within(Seconds::new(12.0 * 3600.0))),
+        ..WhenRequest::default()
+    };
+    let planned = world.controller.when(&by_name, None).await.expect("known");
+    let power = planned.power_w.expect("measured");
+    let stated = WhenRequest { duration: Some(Seconds::new(2.0 * 3600.0)), power: Some(Watts::new(power)), ..by_name };
+    let constant = world.controller.when(&stated, None).await.expect("known");
+    // Two hours of work, with 3 % of slack, in which lower limits save energy.
+    assert!((planned.duration_s / constant.duration_s - 1.03).abs() < 0.01, "{} s", planned.duration_s);
+    let carbon = |window: &WindowView| window.carbon_g.expect("the power is known");
+    for (planned, constant) in [(&planned.at_once, &constant.at_once), (&planned.best, &constant.best)] {
+        let ratio = carbon(planned) / carbon(constant);
+        assert!(ratio > 0.7 && ratio < 0.97, "{ratio}");
+    }
+    assert!(planned.start >= hour(6) && planned.start <= hour(10), "{}", planned.start);
+
+    // A held job that states nothing but its work is planned the same way.
+    let mut open = held("nightly", 12.0);
+    open.work = Work::TotalSamples(samples(2.0));
+    if let Some(start) = &mut open.offers.start {
+        (start.duration, start.power) = (None, None);
+    }
+    let id = world.register(open).await;
+    let start = world.view(&id).await.start.expect("held");
+    let saving = start.expected_saving_pct.expect("known");
+    assert!((saving - planned.expected_saving_pct).abs() < 1.0, "{saving} and {}", planned.expected_saving_pct);
+    assert!(start.start_at.expect("chosen") >= hour(6), "{start:#?}");
 }

@@ -11,10 +11,11 @@ use crate::store::ExpectedSaving;
 use wattune_core::domain::{CarbonSeries, JobId, StartOffer, Work};
 use wattune_core::forecast::{HorizonPolicy, Model, reference_intensity};
 use wattune_core::plan::{
-    HeldStart, InvalidStart, Latest, Prices, Reservation, StartAdvice, StartForecast, StartQuestion, plan_held_starts,
+    HeldStart, InvalidStart, Latest, Prices, Reservation, StartAdvice, StartForecast, StartProfile, StartQuestion,
+    plan_held_starts,
 };
 use wattune_core::time::Now;
-use wattune_core::units::{Seconds, Watts};
+use wattune_core::units::{Samples, Seconds, Watts};
 
 /// Longest time between two choices.
 const RETHOUGHT: TimeDelta = TimeDelta::hours(1);
@@ -190,7 +191,7 @@ impl Job {
         let Some(offer) = &self.spec.offers.start else { return (None, None) };
         let ceiling = self.profile().ceiling();
         let left = match self.spec.work {
-            Work::TotalSamples(total) => Some((total - self.done_before()).max(wattune_core::units::Samples::ZERO)),
+            Work::TotalSamples(total) => Some((total - self.done_before()).max(Samples::ZERO)),
             Work::Unknown => None,
         };
         let by_profile = || Some(left? / self.reference()?);
@@ -202,12 +203,25 @@ impl Job {
         (duration, offer.power.or_else(|| ceiling.map(|point| point.power.mean)))
     }
 
+    /// Returns the profile with which a held job's limits are chosen together with its start: the stored one, unless the
+    /// offer states what the job needs.
+    fn start_profile(&self) -> Option<StartProfile> {
+        let offer = self.held_offer()?;
+        let max_slowdown = self.spec.objective.max_slowdown.filter(|_| self.spec.control)?;
+        let Work::TotalSamples(total) = self.spec.work else { return None };
+        let is_open = offer.duration.is_none() && offer.power.is_none();
+        let left = (total - self.done_before()).max(Samples::ZERO);
+        StartProfile::of(&self.profile().points, left, max_slowdown).filter(|_| is_open)
+    }
+
     fn held_start(&self, node: &Node<'_>, now: DateTime<Utc>) -> HeldStart {
         let (duration, power) = self.expected_run();
         let limits = self.spec.gpus.iter().filter_map(|gpu| node.gpus.original_limit(gpu));
         let limit: Watts = limits.map(|limit| limit.watts()).sum();
         let offer = self.held_offer();
         let latest = offer.map_or(now, |offer| offer.latest);
+        let profile = self.start_profile();
+        let duration = profile.as_ref().and_then(StartProfile::longest_duration).or(duration);
         let duration = duration.unwrap_or(Seconds::new(3600.0)).max(Seconds::new(1.0));
         let by_end = self.spec.objective.deadline.filter(|end| *end - duration.to_delta() < latest);
         let mut question = StartQuestion::new(
@@ -222,6 +236,7 @@ impl Job {
             question.idle_power = *idle_power;
         }
         question.price_weight = self.spec.objective.price_weight;
+        question.profile = profile;
         question.spread_key = Some(self.id.to_string());
         // A job that waits already goes on waiting for any gain: the minimum gain counts when it begins to wait.
         question.waiting_since = self.start.as_ref().map(|_| self.asked_at());

@@ -5,8 +5,8 @@ use chrono::{DateTime, Utc};
 use crate::controller::view::{ANY_POWER, WhenView, WindowAhead};
 use crate::controller::{ControlError, Controller};
 use crate::store::KnownRun;
-use wattune_core::domain::{InvalidJob, JobName};
-use wattune_core::plan::{InvalidStart, Latest, StartQuestion};
+use wattune_core::domain::{InvalidJob, JobName, Objective};
+use wattune_core::plan::{InvalidStart, Latest, StartProfile, StartQuestion};
 use wattune_core::units::{Seconds, Watts};
 
 /// Longest time for which a job may wait: ten years.
@@ -77,8 +77,14 @@ impl WhenRequest {
             Some(StartBound::End(at)) => Latest::End(at),
         };
         let power = self.power.or(known.power);
+        // Limits and start are chosen together where nothing but the earlier runs says what the job needs.
+        let is_open = self.duration.is_none() && self.power.is_none();
+        let most = Objective::DEFAULT.max_slowdown.unwrap_or_default();
+        let profile = known.work.filter(|_| is_open).and_then(|work| StartProfile::of(&known.points, work, most));
+        let duration = profile.as_ref().and_then(StartProfile::longest_duration).unwrap_or(duration);
         let default = StartQuestion::new(now, duration, power.unwrap_or(ANY_POWER), latest);
         let question = StartQuestion {
+            profile,
             earliest: self.earliest,
             min_gain: self.min_gain.unwrap_or(default.min_gain),
             max_loss_probability: self.max_loss_probability.unwrap_or(default.max_loss_probability),
@@ -138,6 +144,8 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use chrono::TimeDelta;
+    use wattune_core::domain::{Estimate, OperatingPoint, PowerLimit};
+    use wattune_core::units::{Samples, SamplesPerSecond};
 
     use super::*;
 
@@ -155,11 +163,29 @@ mod tests {
 
     #[test]
     fn earlier_runs_fill_in_what_is_left_open() {
-        let known = KnownRun { duration: Some(Seconds::new(600.0)), power: Some(Watts::new(250.0)) };
+        let known =
+            KnownRun { duration: Some(Seconds::new(600.0)), power: Some(Watts::new(250.0)), ..KnownRun::default() };
         let open = WhenRequest { duration: None, ..request() };
         let (question, power_known) = open.question(&known, now()).expect("a question");
         assert_eq!((question.duration, question.power, power_known), (Seconds::new(600.0), Watts::new(250.0), true));
+        assert_eq!(question.profile, None, "nothing was measured");
+        let point = |mw, rate, power| OperatingPoint {
+            setting: vec![PowerLimit::from_milliwatts(mw).into()],
+            throughput: Estimate { mean: SamplesPerSecond::new(rate), relative_error: 0.0 },
+            power: Estimate { mean: Watts::new(power), relative_error: 0.0 },
+            measured: Seconds::new(10.0),
+        };
+        let measured = KnownRun {
+            points: vec![point(200_000, 8.0, 160.0), point(300_000, 10.0, 250.0)],
+            work: Some(Samples::new(6000.0)),
+            ..known.clone()
+        };
+        let (question, _) = open.question(&measured, now()).expect("a question");
+        let profile = question.profile.expect("limits are chosen with the start");
+        assert_eq!((profile.points.len(), profile.power()), (2, Some(Watts::new(250.0))));
+        assert!((question.duration.get() - 618.0).abs() < 1e-6, "3 % more than at the fastest point");
         let stated = WhenRequest { power: Some(Watts::new(90.0)), ..request() };
+        assert_eq!(stated.question(&measured, now()).expect("a question").0.profile, None, "the caller knows better");
         let (question, _) = stated.question(&known, now()).expect("a question");
         assert_eq!((question.duration, question.power), (Seconds::new(3600.0), Watts::new(90.0)));
         assert!(!request().question(&KnownRun::default(), now()).expect("a question").1);

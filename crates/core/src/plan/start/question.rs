@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
+use crate::domain::OperatingPoint;
 use crate::plan::job::Point;
 use crate::units::{Lasting, Samples, SamplesPerSecond, Seconds, Watts};
 
@@ -31,6 +32,20 @@ pub struct StartProfile {
 }
 
 impl StartProfile {
+    /// Creates the profile of a job that has this much work left from its measured operating points; `None` if none of
+    /// them is usable, or no work is left.
+    pub fn of(measured: &[OperatingPoint], work: Samples, max_slowdown: f64) -> Option<Self> {
+        let usable = measured.iter().filter(|point| point.is_usable());
+        let points = usable.map(|p| Point { power: p.power.mean, throughput: p.throughput.mean }).collect();
+        let profile = Self { points, work, max_slowdown };
+        profile.longest_duration().map(|_| profile)
+    }
+
+    /// Returns the power at the fastest point.
+    pub fn power(&self) -> Option<Watts> {
+        Some(self.points.iter().max_by(|a, b| a.throughput.total_cmp(&b.throughput))?.power)
+    }
+
     /// Returns the longest duration that the maximum slowdown allows; `None` if no point does any work.
     pub fn longest_duration(&self) -> Option<Seconds> {
         let fastest = self.points.iter().map(|point| point.throughput).max_by(SamplesPerSecond::total_cmp)?;

@@ -11,6 +11,8 @@ use crate::units::{GramsCo2e, GramsPerKwh, Seconds, Watts};
 
 /// Maximum number of starts that are compared; more are thinned out evenly.
 const MOST_STARTS: usize = 2000;
+/// The same for jobs whose limits are planned for each start, which takes much longer.
+const MOST_PLANNED_STARTS: usize = 200;
 
 /// Integral of intensities over time, for means over any window. Beyond the last slot, and in gaps, the mean of all
 /// slots counts.
@@ -105,7 +107,8 @@ impl<'a> Windows<'a> {
         let mut starts: Vec<_> = self.knots().chain(ends).filter(within).collect();
         starts.sort_unstable();
         starts.dedup();
-        let step = starts.len().div_ceil(MOST_STARTS).max(1);
+        let most = if self.question.profile.is_some() { MOST_PLANNED_STARTS } else { MOST_STARTS };
+        let step = starts.len().div_ceil(most).max(1);
         let thinned = starts.into_iter().step_by(step);
         let last = Some(latest).filter(|latest| *latest > earliest);
         std::iter::once(earliest).chain(thinned).chain(last).collect()
@@ -137,13 +140,14 @@ impl<'a> Windows<'a> {
         let StartWindow { start, .. } = *constant;
         let latest_end = start.checked_add_signed(profile.longest_duration()?.to_delta())?;
         let price_weight = self.question.price_weight;
+        let mut cuts: Vec<DateTime<Utc>> = self.knots().filter(|at| *at > start && *at < latest_end).collect();
+        cuts.extend([start, latest_end]);
+        cuts.sort_unstable();
+        cuts.dedup();
         let mut slots = Vec::new();
-        let mut from = start;
-        while from < latest_end {
-            let next = self.knots().filter(|at| *at > from).min().map_or(latest_end, |next| next.min(latest_end));
-            let slot = Slot::new(from, next)?;
-            slots.push(PlanSlot { slot, intensity: GramsPerKwh::new(self.carbon.mean(from, next).max(0.0)) });
-            from = next;
+        for pair in cuts.windows(2) {
+            let intensity = GramsPerKwh::new(self.carbon.mean(pair[0], pair[1]).max(0.0));
+            slots.push(PlanSlot { slot: Slot::new(pair[0], pair[1])?, intensity });
         }
         let costs: Vec<GramsPerKwh> = slots
             .iter()
