@@ -17,7 +17,7 @@ use super::signals::{Hangup, stopped};
 use super::values::{slowdown, within};
 use crate::clock::{Clock, SystemClock};
 use crate::controller::Handle;
-use crate::controller::view::{IntervalView, SavingView};
+use crate::controller::view::{IntervalView, SavingFigures, SavingView};
 use crate::demo::{Outcome, Scenario, SimulatedJob, SyntheticGrid, TraceProvider, World};
 use crate::gpu::simulated::LoadCurve;
 use crate::http;
@@ -26,7 +26,7 @@ use crate::recurring::Recurring;
 use wattune_core::domain::{
     CarbonSeries, ClockLimit, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Slot, Zone,
 };
-use wattune_core::ledger;
+use wattune_core::ledger::{self, Comparison};
 use wattune_core::units::{SamplesPerSecond, Seconds, Watts};
 use wattune_lab::traces::{TraceFile, Workload, power_profile};
 
@@ -135,7 +135,8 @@ struct JobReport {
     /// For a job that waited for its start: the time that it waited, and the comparison with starting at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     start: Option<StartReport>,
-    /// The carbon reduction that the daemon reports, with its 95 % confidence interval.
+    /// The carbon reduction that the daemon reports, with its 95 % confidence interval; absent for a job that waited,
+    /// whose reference starts at once.
     reported_carbon_reduction_pct: Option<IntervalView>,
 }
 
@@ -144,7 +145,58 @@ struct StartReport {
     waited_s: f64,
     /// Emissions of the same work at the largest limit, started at once.
     carbon_at_once_g: f64,
+    /// Reduction against it, and its parts, which add up to it.
     carbon_reduction_pct: f64,
+    start_effect_pct: f64,
+    energy_effect_pct: f64,
+    timing_effect_pct: f64,
+    /// The reduction that the daemon reports, with its 95 % confidence interval, and its parts, which add up to it.
+    reported_carbon_reduction_pct: Option<IntervalView>,
+    reported_effects: Option<ReportedEffects>,
+}
+
+/// The means of the four effects that the daemon reports.
+#[derive(Debug, Serialize)]
+struct ReportedEffects {
+    start_effect_pct: f64,
+    suspension_effect_pct: f64,
+    energy_effect_pct: f64,
+    timing_effect_pct: f64,
+}
+
+impl StartReport {
+    fn of(outcome: &Outcome, against: &Comparison) -> Option<Self> {
+        let (waited, at_once) = outcome.waited.zip(outcome.against_at_once.as_ref())?;
+        // The effects after the start, in percent of the emissions of starting at once.
+        let part = against.carbon_at_reference / at_once.carbon_at_reference;
+        let reported = reported(outcome);
+        let effects = reported.and_then(|saving| {
+            Some(ReportedEffects {
+                start_effect_pct: saving.start_effect_pct?.mean,
+                suspension_effect_pct: saving.suspension_effect_pct?.mean,
+                energy_effect_pct: saving.energy_effect_pct?.mean,
+                timing_effect_pct: saving.timing_effect_pct?.mean,
+            })
+        });
+        Some(Self {
+            waited_s: waited.get(),
+            carbon_at_once_g: at_once.carbon_at_reference.get(),
+            carbon_reduction_pct: at_once.carbon_reduction_pct,
+            start_effect_pct: 100.0 * (1.0 - part),
+            energy_effect_pct: against.energy_effect_pct * part,
+            timing_effect_pct: against.timing_effect_pct * part,
+            reported_carbon_reduction_pct: reported.map(|saving| saving.carbon_reduction_pct),
+            reported_effects: effects,
+        })
+    }
+}
+
+/// Returns the daemon's own comparison of a job with the largest limit.
+fn reported(outcome: &Outcome) -> Option<&SavingFigures> {
+    match &outcome.reported.as_ref()?.against_max {
+        SavingView::Known(figures) => Some(figures),
+        SavingView::Unknown(_) => None,
+    }
 }
 
 /// Runs the demo to its end, or until it is interrupted.
@@ -365,15 +417,11 @@ fn job_report(outcome: &Outcome, actual: &CarbonSeries) -> anyhow::Result<JobRep
         time_increase_pct: against.time_increase_pct,
         energy_effect_pct: against.energy_effect_pct,
         timing_effect_pct: against.timing_effect_pct,
-        start: outcome.waited.zip(outcome.against_at_once.as_ref()).map(|(waited, at_once)| StartReport {
-            waited_s: waited.get(),
-            carbon_at_once_g: at_once.carbon_at_reference.get(),
-            carbon_reduction_pct: at_once.carbon_reduction_pct,
-        }),
-        reported_carbon_reduction_pct: outcome.reported.as_ref().and_then(|savings| match &savings.against_max {
-            SavingView::Known(estimate) => Some(estimate.carbon_reduction_pct),
-            SavingView::Unknown(_) => None,
-        }),
+        start: StartReport::of(outcome, against),
+        // The daemon compares a job that waited with starting at once.
+        reported_carbon_reduction_pct: reported(outcome)
+            .filter(|_| outcome.waited.is_none())
+            .map(|saving| saving.carbon_reduction_pct),
     })
 }
 
@@ -409,9 +457,12 @@ fn table(report: &Report) -> String {
             "",
             job.time_at_max_s / 3600.0,
         );
-        if let Some(reported) = job.reported_carbon_reduction_pct {
+        let reported = |reported: &IntervalView| {
             let (mean, low, high) = (-reported.mean, -reported.high, -reported.low);
-            text += &format!("{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})\n", "  reported", "", mean, low, high);
+            format!("{:<width$}  {:>33} {:>+7.2}%  ({:+.2} to {:+.2})", "  reported", "", mean, low, high)
+        };
+        if let Some(it) = &job.reported_carbon_reduction_pct {
+            text += &(reported(it) + "\n");
         }
         if let Some(start) = &job.start {
             text += &format!(
@@ -423,13 +474,32 @@ fn table(report: &Report) -> String {
                 -start.carbon_reduction_pct,
                 start.waited_s / 3600.0
             );
+            let effects = [start.start_effect_pct, start.energy_effect_pct, start.timing_effect_pct];
+            text += &format!("{:<width$}  {:>42}  {}\n", "", "", described(["start", "energy", "timing"], effects));
+            if let Some(it) = &start.reported_carbon_reduction_pct {
+                text += &reported(it);
+                if let Some(it) = &start.reported_effects {
+                    let names = ["start", "suspension", "energy", "timing"];
+                    let effects =
+                        [it.start_effect_pct, it.suspension_effect_pct, it.energy_effect_pct, it.timing_effect_pct];
+                    text += &format!(": {}", described(names, effects));
+                }
+                text += "\n";
+            }
         }
     }
     text += "\nEnergy effect: what the best constant mix of limits with the same time would change; timing effect: what \
              following\nthe grid adds, less what profiling costs. Both in percent of the carbon at the largest limit.\n\
              Reported: the daemon's own estimate, with a 95 % confidence interval.\n\
-             At once: the same job at the largest limit, started when it was asked for instead of in the clean window.\n";
+             At once: the same job at the largest limit, started when it was asked for instead of in the clean window; the\n\
+             effects beside it add up to the change, as do those that the daemon reports.\n";
     text
+}
+
+/// Describes effects, as changes of the emissions in percent.
+fn described<const N: usize>(names: [&str; N], effects: [f64; N]) -> String {
+    let each: Vec<String> = names.into_iter().zip(effects).map(|(name, pct)| format!("{name} {:+.2}%", -pct)).collect();
+    each.join(", ")
 }
 
 /// A temporary directory, removed when dropped.

@@ -366,8 +366,8 @@ impl ReportRow {
         (start != 0.0 || suspension != 0.0).then(|| {
             format!(
                 "{} by later starts, {} by suspensions, {} by lower limits, {} by the timing of limits; the saving is that \
-                 of the jobs: on a shared machine other jobs may use the GPUs meanwhile, so that the machine's emissions \
-                 fall by less",
+                 of the jobs, not of the machine or the cluster: other jobs may use the GPUs meanwhile, so that its \
+                 emissions fall by less",
                 grams(start),
                 grams(suspension),
                 grams(energy),

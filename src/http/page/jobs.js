@@ -27,9 +27,12 @@ const intervalOf = (figure) => {
   return { low: figure.low, mean: figure.mean ?? (figure.low + figure.high) / 2, high: figure.high };
 };
 
+/** The four effects whose sum is the saving of a job that waited or was stopped. */
+const EFFECTS = [["start", "start_effect_pct"], ["stops", "suspension_effect_pct"], ["energy", "energy_effect_pct"], ["timing", "timing_effect_pct"]];
+
 /**
- * Returns the saving in a job's account: `{pct, g, reference, at}` with `pct` and `g` from `intervalOf`, or `{why}` where there
- * is no honest estimate.
+ * Returns the saving in a job's account: `{pct, g, reference, at, parts}` with `pct` and `g` from `intervalOf`, and with `parts`,
+ * the name and percentage of each effect, if the job waited or was stopped; or `{why}` where there is no honest estimate.
  */
 const savingOf = (account) => {
   if (!account) return { why: "its account is not loaded yet" };
@@ -40,7 +43,10 @@ const savingOf = (account) => {
   const reference = estimate.carbon_at_reference_g ?? estimate.carbon_at_max_g;
   const share = (percent) => (percent / 100) * reference;
   const g = intervalOf(estimate.carbon_reduction_g) ?? { low: share(pct.low), mean: share(pct.mean), high: share(pct.high) };
-  return { pct, g, reference, at: account.savings ? "the original limit" : "the largest limit" };
+  const parts = EFFECTS.map(([name, key]) => [name, intervalOf(estimate[key])?.mean]);
+  const waited = parts.every(([, mean]) => isNumber(mean));
+  const limit = account.savings ? "the original limit" : "the largest limit";
+  return { pct, g, reference, at: waited ? `${limit}, started at once` : limit, parts: waited ? parts : null };
 };
 
 const signed = (text) => text.replace("-", "−");
@@ -49,10 +55,12 @@ const signed = (text) => text.replace("-", "−");
 const bounds = ({ low, high }, text) => (text(low) === text(high) ? null : ` (${signed(text(low))} to ${signed(text(high))})`);
 
 const savingShown = (account) => {
-  const { pct, reference, at, why } = savingOf(account);
+  const { pct, reference, at, parts, why } = savingOf(account);
   if (!pct) return [absent(), h("span", { class: "muted" }, ` (${why})`)];
   return h("span", {}, h("data", { value: pct.mean }, `${signed(number(pct.mean, 1))} %`), bounds(pct, (value) => number(value, 1)),
-    isNumber(reference) && h("span", { class: "muted" }, ` of ${gramsText(reference)} at ${at}`));
+    isNumber(reference) && h("span", { class: "muted" }, ` of ${gramsText(reference)} at ${at}`),
+    parts && h("span", { class: "muted", title: "These four effects add up to the saving." },
+      `: ${parts.map(([name, mean]) => `${name} ${signed(number(mean, 1))}`).join(", ")}`));
 };
 
 const fact = (name, ...value) => h("div", { class: "fact" }, h("dt", {}, name), h("dd", {}, value));
