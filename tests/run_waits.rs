@@ -477,3 +477,47 @@ async fn the_daemon_is_killed_frozen_and_restarted_at_every_stage() {
         assert_eq!(scene.lines(), ["start 0", "saved", "start 1", "done"], "{how}: {}", run.err());
     }
 }
+
+/// A stand-in for `kubectl`, which writes down what it is asked. Its Job prints lines while it is resumed, until the file
+/// `finish` exists.
+const KUBECTL: &str = r#"#!/bin/sh
+[ "$1 $2" = "-n research" ] || { echo "not with its options: $*" >&2; exit 1; }
+shift 2
+case "$*" in
+    *'"suspend":false'*) echo resumed >> "$FOLDER/lines"; touch "$FOLDER/pods" ;;
+    *'"suspend":true'*) echo suspended >> "$FOLDER/lines"; rm -f "$FOLDER/pods" ;;
+    wait*) [ -e "$FOLDER/pods" ] && exit 1; echo gone >> "$FOLDER/lines" ;;
+    logs*) while [ -e "$FOLDER/pods" ] && ! [ -e "$FOLDER/finish" ]; do echo "step 1/9"; sleep 0.1; done ;;
+    get*) [ -e "$FOLDER/finish" ] && printf Complete ;;
+    *) echo "an unknown request: $*" >> "$FOLDER/lines"; exit 1 ;;
+esac
+exit 0
+"#;
+
+#[tokio::test]
+async fn a_kubernetes_job_is_resumed_and_suspended_by_its_script() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let scene = Scene::new().await;
+    let bin = scene.path("bin");
+    std::fs::create_dir(&bin).expect("made");
+    std::fs::write(bin.join("kubectl"), KUBECTL).expect("written");
+    std::fs::set_permissions(bin.join("kubectl"), std::fs::Permissions::from_mode(0o755)).expect("set");
+    let follow = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubernetes/follow-job.sh");
+    let script = format!("PATH=\"$FOLDER/bin:$PATH\" exec {follow} train -n research");
+    scene.advisor.want("hold", 3600.0);
+    let flags = ["--within", "12h", "--suspend=SIGTERM,1,1", "--log-progress"];
+    let mut run = Running::of(scene.run_script(&flags, &script), scene.path("err"));
+    run.says("held until").await;
+    assert_eq!(scene.lines(), [""; 0], "the Job stays suspended");
+    scene.advisor.want("run", None);
+    eventually("progress", LONG, async || (!scene.advisor.requests("/progress").is_empty()).then_some(())).await;
+    scene.advisor.want("suspend", None);
+    scene.phase("suspended").await;
+    assert_eq!(scene.lines(), ["resumed", "suspended", "gone"]);
+    scene.advisor.want("run", None);
+    scene.line(4).await;
+    scene.finish();
+    assert_eq!(run.code().await, Some(0), "{}", run.err());
+    assert_eq!(scene.lines(), ["resumed", "suspended", "gone", "resumed"]);
+}
