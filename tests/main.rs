@@ -40,7 +40,6 @@ mod metrics;
 mod nvml;
 mod page;
 mod pasted_keys;
-mod pausing;
 mod private;
 mod privileges;
 mod recurring;

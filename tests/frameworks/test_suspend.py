@@ -13,8 +13,13 @@ from listener import SCRIPTS, environment
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from advisor import Advisor  # noqa: E402
 
-# The Trainer reports every 5 s, so it needs more of them. The part of them that is reported: its last post has no count.
-STEPS = {"plain": (300, 0.9), "hf": (900, 0.5), "lightning": (300, 0.9)}
+# Script, steps, and the part of them that is reported. The Trainer reports every 5 s, so it needs more of them, and its
+# last post has no count.
+CASES = {
+    "plain": ("plain_resume.py", 300, 0.9),
+    "hf": ("hf_trainer.py", 900, 0.5),
+    "lightning": ("lightning_resume.py", 300, 0.9),
+}
 
 
 def wait_for(what, condition, seconds=240):
@@ -30,10 +35,10 @@ def weights(printed):
     return [line for line in printed.splitlines() if line.startswith("weights")][-1]
 
 
-@pytest.mark.parametrize("name", ["plain", "hf", "lightning"])
+@pytest.mark.parametrize("name", CASES)
 def test_result_is_the_same(tmp_path, name):
-    steps, reported = STEPS[name]
-    script = [sys.executable, str(SCRIPTS / f"{name}_resume.py"), str(steps)]
+    script, steps, reported = CASES[name]
+    script = [sys.executable, str(SCRIPTS / script), str(steps)]
     for folder in ("whole", "parts"):
         (tmp_path / folder).mkdir()
     whole = subprocess.run([*script, str(tmp_path / "whole")], capture_output=True, text=True, env=environment())

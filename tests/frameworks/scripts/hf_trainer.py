@@ -1,11 +1,17 @@
-"""A Hugging Face Trainer with a tiny model of random weights: hf_trainer.py STEPS"""
+"""A Hugging Face Trainer with a tiny model of random weights: hf_trainer.py STEPS [FOLDER]
 
+With FOLDER it saves there on SIGTERM, goes on from there, and takes its time, so that there is something to stop.
+"""
+
+import os
 import sys
 import tempfile
+import time
 
 import torch
 from digest import digest
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
 
 set_seed(1)
 config = BertConfig(
@@ -14,7 +20,16 @@ config = BertConfig(
 model = BertForSequenceClassification(config)
 tokens = torch.randint(0, 64, (512, 8))
 data = [{"input_ids": row, "labels": row.sum() % 2} for row in tokens]
-with tempfile.TemporaryDirectory() as folder:
+
+
+class Slow(TrainerCallback):
+    def on_step_end(self, *_, **__):
+        time.sleep(0.02)
+
+
+may_stop = len(sys.argv) > 2
+with tempfile.TemporaryDirectory() as scratch:
+    folder = sys.argv[2] if may_stop else scratch
     arguments = TrainingArguments(
         folder,
         use_cpu=True,
@@ -24,6 +39,11 @@ with tempfile.TemporaryDirectory() as folder:
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
+        **({"enable_jit_checkpoint": True} if may_stop else {}),
     )
-    Trainer(model, arguments, train_dataset=data).train()
+    last = get_last_checkpoint(folder) if may_stop and os.path.isdir(folder) else None
+    if may_stop:
+        print("resumes", last is not None, flush=True)
+    trainer = Trainer(model, arguments, train_dataset=data, callbacks=[Slow()] if may_stop else [])
+    trainer.train(resume_from_checkpoint=last)
 print("weights", digest(p.detach().numpy() for p in model.parameters()))
