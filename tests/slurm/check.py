@@ -23,6 +23,7 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import simulated  # noqa: E402
 from advisor import Advisor  # noqa: E402
 
 USER, OTHER = "nobody", "daemon"
@@ -349,6 +350,7 @@ def scenario(site):
     check(site.run("sinfo", "-h", "-o", "%t") in ("idle", "mix", "alloc", "comp"), "the node is not drained")
 
     starts_and_stops(site, header)
+    parts_of_one_job(site, header)
 
     header("the report")
     wait_for("no open job", lambda: not site.ask("/v1/jobs"))
@@ -432,6 +434,61 @@ def starts_and_stops(site, header):
     pathlib.Path(f"{state}.finish").touch()
     wait_for("the end", lambda: "done" in text.read_text(), 60)
     advisor.end()
+
+
+# Seconds of a simulated daemon's clock in a real one: a wait of three hours is long enough for Slurm to use it.
+SPEED = 120
+
+
+def parts_of_one_job(site, header):
+    """A real daemon holds, stops and resumes a batch job, which Slurm requeues meanwhile: its parts are one job."""
+    header("a real daemon on simulated GPUs and a fast clock decides, Slurm requeues, and the parts are one job")
+    out, folder, steps = site.folder / "out", site.folder / "simulated", simulated.steps(SPEED)
+    folder.mkdir(mode=0o755)
+    for script in ("held/once.py", "frameworks/scripts/plain_resume.py"):
+        shutil.copy(ROOT / "tests" / script, out)
+    for name in ("whole", "parts"):
+        (out / name).mkdir()
+        (out / name).chmod(0o777)
+    train = f"python3 {out}/once.py {out}/{{0}}.log {out}/plain_resume.py {steps} {out}/{{0}}"
+    whole = subprocess.Popen(train.format("whole").split(), stdout=subprocess.PIPE, text=True)
+    daemon = simulated.Simulated(site.wattune, folder, SPEED)
+    daemon.start()
+    try:
+        wait_for("the daemon", lambda: daemon.ask("/v1/status"))
+        daemon.socket.chmod(0o666)
+        flags = " ".join(simulated.FLAGS)
+        script = (
+            f"WATTUNE_JOB_ID= {site.wattune} run --socket {daemon.socket} {flags} --deadline {daemon.deadline()} "
+            f"--total-samples {steps} --key parts-$SLURM_JOB_ID --json {out}/parts.json -- {train.format('parts')}"
+        )
+        text = out / "parts.txt"
+        slurm = site.submit(USER, "vision", "parts", script, "--requeue", "--open-mode=append", "-o", text)
+        wait_for("the end", lambda: text.exists() and "weights" in text.read_text(), 600)
+        wait_for("the summary", lambda: (out / "parts.json").exists() and json.loads((out / "parts.json").read_text())["account"])
+        printed = text.read_text()
+        restarts = printed.count("starts again in")
+        check(restarts >= 2, f"Slurm has requeued it {restarts} times: for its start, and for its stop")
+        starts = [line.split() for line in (out / "parts.log").read_text().splitlines()]
+        check(len(starts) == 2 and all(line[0] == "start" for line in starts), "the command has run twice, one after the other")
+        first = daemon.hours(float(starts[0][1]))
+        check(1 <= first <= 3.5, f"it starts after {first:.2f} h, in the clean window")
+        result = [line for line in printed.splitlines() if line.startswith("weights")]
+        check(result == whole.communicate()[0].splitlines()[-1:], "its result is that of a training that was left alone")
+        account = json.loads((out / "parts.json").read_text())["account"]
+        parts = account["with_earlier_parts"]
+        energies = [daemon.ask(f"/v1/jobs/{job}/emissions")["energy_j"] for job in parts["job_ids"]]
+        check(len([energy for energy in energies if energy > 0]) >= 2, f"its parts have {' and '.join(f'{e:.0f}' for e in energies)} J")
+        check(abs(parts["energy_j"] - sum(energies)) < 1, f"its account has the sum, {parts['energy_j']:.0f} J")
+        rows = daemon.ask("/v1/report?by=job")["rows"]
+        rows = [row for row in rows if row["job_id"]]
+        check(len(rows) == 1 and rows[0]["jobs"] == 1, "the report has one job")
+        check(abs(rows[0]["energy_j"] - parts["energy_j"]) < 1, "with the energy of all parts")
+    finally:
+        whole.kill()
+        daemon.end()
+        if not (out / "parts.json").exists():
+            print(daemon.log.read_text(errors="replace")[-3000:])
 
 
 def main():
