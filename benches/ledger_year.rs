@@ -239,7 +239,7 @@ fn job(gpu_index: usize, number: i64, at: DateTime<Utc>) -> StoredJob {
     };
     let progress = StoredProgress { account, started_at: Some(at), ..StoredProgress::default() };
     let ended = Some((at + TimeDelta::minutes(JOB), "ended by its owner".into()));
-    StoredJob { id: job_id(gpu_index, number), spec, progress, registered_at: at, ended }
+    StoredJob { id: job_id(gpu_index, number), spec, progress, registered_at: at, ended, owners: Default::default() }
 }
 
 /// Answers with the longest report's milliseconds.

@@ -118,7 +118,7 @@ fn serve_says_why_it_cannot_start() {
     let wrong: [(&[&str], &str); 5] = [
         (&["--nvml-library", text(&no_library)], text(&no_library)),
         (&["--nvml-library", text(&lib), "--listen", &busy.0], "is in use, perhaps by another wattune"),
-        (&["--nvml-library", text(&lib), "--listen", "0.0.0.0:0"], "there is no authentication on TCP"),
+        (&["--nvml-library", text(&lib), "--listen", "0.0.0.0:0"], "which need tokens: set token_keys"),
         (&["--nvml-library", text(&lib), "--listen", "127.0.0.1:0", "--socket", text(&nowhere)], "no directory"),
         (&["--nvml-library", text(&lib), "--state-dir", "/proc/wattune"], "cannot make the state directory"),
     ];
@@ -337,7 +337,7 @@ fn the_demo_plays_traces_and_says_what_is_wrong_with_them() {
         assert_eq!(ended.out, "", "{flags:?}");
     }
     let outside = demo(&["--listen", "0.0.0.0:0"]);
-    assert!(outside.failed(1).contains("there is no authentication on TCP"), "{}", outside.err);
+    assert!(outside.failed(1).contains("which need tokens: set token_keys"), "{}", outside.err);
 }
 
 #[tokio::test]

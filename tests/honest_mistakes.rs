@@ -12,7 +12,8 @@ use crate::support::{Daemon, Ended, FakeDriver, LONG, Training, eventually, watt
 /// A daemon over four simulated GPUs.
 async fn simulated(state: &Path) -> Daemon {
     let config = state.join("test.toml");
-    let settings = "[control]\ntick_s = 0.1\ninterval_s = 1\n[gpus.simulated]\nboards = 8\n";
+    let settings =
+        "[control]\ntick_s = 0.1\ninterval_s = 1\n[gpus.simulated]\nboards = 8\n[http]\nloopback_control = true\n";
     std::fs::write(&config, settings).expect("written");
     let mut command = wattune(&["serve", "--gpus", "simulated", "--listen", "127.0.0.1:0"]);
     command.arg("--config").arg(config).arg("--state-dir").arg(state);

@@ -25,7 +25,8 @@ use rand::{RngExt as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use wattune::clock::{Clock as _, ManualClock};
 use wattune::controller::{
-    BudgetSettings, CapSettings, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Settings, SharedRanks,
+    BudgetSettings, Caller, CapSettings, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Settings,
+    SharedRanks,
 };
 use wattune::demo::{SyntheticGrid, TraceProvider};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
@@ -344,6 +345,8 @@ async fn once(
         processes: None,
         replaces: None,
         offers: Default::default(),
+        by: Caller::Local,
+        user: None,
         gpus: vec![GpuRef::Index(0)],
         batch_size: None,
         work: Work::TotalSamples(job.total() + before),

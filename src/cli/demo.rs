@@ -208,7 +208,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let state = StateDir::make().context("cannot make a temporary directory for the demo's state")?;
     let (handle, requests) = Handle::queue();
     let cancel = CancellationToken::new();
-    let settings = http::Settings { listen: Some(args.listen), ..http::Settings::default() };
+    // On simulated GPUs, everything may be tried out.
+    let settings = http::Settings { listen: Some(args.listen), loopback_control: true, ..http::Settings::default() };
     let ready = http::Ready::default();
     let server = http::Server::bind(&settings, handle, ready.clone()).await?;
     let address = server.tcp_address();

@@ -175,6 +175,14 @@ async fn serve(settings: Settings, opened: Opened) -> anyhow::Result<Exit> {
     }
     if let Some(address) = server.tcp_address() {
         tracing::info!("listening on http://{address}");
+        match (address.ip().is_loopback(), server.has_tls()) {
+            (false, false) => tracing::warn!(
+                "{address} can be reached from other machines without TLS: they can only read, and their tokens can be \
+                 overheard; set http.tls_cert and http.tls_key"
+            ),
+            (_, true) => tracing::info!("TLS on https://{address}"),
+            (true, false) => {}
+        }
     }
     if let Some(path) = server.socket_path() {
         tracing::info!("listening on {}", path.display());

@@ -15,7 +15,7 @@ use super::training::{Training, Truth};
 use crate::clock::{Clock, ManualClock};
 use crate::controller::view::SavingsView;
 use crate::controller::{
-    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, NewOffers, NewStart, Parts, Phase,
+    BudgetSettings, Caller, CapSettings, ControlError, Controller, GpuRef, NewJob, NewOffers, NewStart, Parts, Phase,
     ProgressReport, Requests, Settings, SharedRanks, StartBy, StartError, Wanted,
 };
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
@@ -208,6 +208,8 @@ impl World {
                 priority: 0,
                 tags: BTreeMap::new(),
                 offers: offers(&job),
+                by: Caller::Local,
+                user: None,
             };
             let registered = controller.register(new).await.map_err(refused)?;
             training.id = JobId::new(registered.job_id).ok();

@@ -73,13 +73,18 @@ pub fn user() -> u32 {
 /// namespace, also returns true for the overflow user id, because files of the host's root appear there with that user
 /// id.
 pub fn trusts(owner: u32) -> bool {
+    owner == 0 || owner == user() || unmapped_user() == Some(owner)
+}
+
+/// Returns the number that stands for all users whom this process's user namespace does not know; `None` outside of one.
+pub fn unmapped_user() -> Option<u32> {
     const EVERYBODY: &str = "0 0 4294967295";
     let number = |path| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
     let is_inside = || {
         let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         !map.is_empty() && map.split_whitespace().collect::<Vec<_>>().join(" ") != EVERYBODY
     };
-    owner == 0 || owner == user() || (is_inside() && number("/proc/sys/kernel/overflowuid") == Some(owner))
+    if is_inside() { number("/proc/sys/kernel/overflowuid") } else { None }
 }
 
 /// Returns true if this process belongs to `group`.

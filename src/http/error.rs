@@ -15,6 +15,9 @@ use wattune_core::domain::InvalidJob;
 /// The media type of a [`Problem`].
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 
+/// The value of `WWW-Authenticate` in refusals of requests without a valid token.
+pub(super) const CHALLENGE: &str = "Bearer realm=\"wattune\"";
+
 /// The result of a handler: a JSON body, or a problem.
 pub(super) type Answer<T> = Result<Json<T>, Problem>;
 
@@ -88,6 +91,9 @@ impl IntoResponse for Problem {
         let mut response = (status, Json(self)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+        }
         if status == StatusCode::SERVICE_UNAVAILABLE {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -138,6 +144,7 @@ impl From<RecurringError> for Problem {
             RecurringError::Conflict(why) => Self::new(StatusCode::CONFLICT, why),
             RecurringError::Invalid(invalid) => invalid.into(),
             RecurringError::Refused(refused) => refused.into(),
+            RecurringError::Forbidden(why) => Self::new(StatusCode::FORBIDDEN, why),
             RecurringError::Store(cause) => cause.into(),
         }
     }

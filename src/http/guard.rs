@@ -14,6 +14,8 @@ use axum::response::Response;
 
 use super::bso;
 use super::error::Problem;
+use super::peer::Way;
+use super::seat::Seat;
 
 /// The rules for requests to one listener.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,12 @@ impl Guard {
     /// may use this socket, too.
     pub(super) const fn unix(tcp: Option<SocketAddr>) -> Self {
         Self { check_host: false, tcp }
+    }
+
+    /// Returns the guard of a connection from another machine, which may know the daemon by any host name. Every request of
+    /// such a connection needs a token, which no other web page has.
+    const fn remote(self) -> Self {
+        Self { check_host: false, ..self }
     }
 
     /// Checks a request. The error is the first reason to refuse it.
@@ -133,6 +141,8 @@ impl Guard {
 
 /// Applies the guard as a middleware.
 pub(super) async fn enforce(State(guard): State<Guard>, request: Request, next: Next) -> Result<Response, Problem> {
+    let is_remote = request.extensions().get::<Seat>().is_some_and(|seat| matches!(seat.way(), Way::Remote { .. }));
+    let guard = if is_remote { guard.remote() } else { guard };
     guard.check(request.method(), request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpSocket};
 
+use super::access::KeyError;
 use super::socket::SocketError;
+use super::tls::TlsError;
 
 /// The reason why an address of the API cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,12 @@ pub enum BindError {
     /// The Unix socket cannot be opened.
     #[error("http.socket: {0}")]
     Socket(#[from] SocketError),
+    /// A key of tokens cannot be used.
+    #[error("http.token_keys: {0}")]
+    Key(#[from] KeyError),
+    /// The certificate cannot be used.
+    #[error("http.{0}")]
+    Tls(#[from] TlsError),
 }
 
 /// The number of connections that may wait to be accepted; further clients retry after a second.

@@ -3,10 +3,11 @@
 //! [`Server::bind`] opens the addresses, [`Server::serve`] answers requests until it is stopped. Handlers hold no
 //! state: each sends the controller one query through its [`crate::controller::Handle`], or asks
 //! [`crate::recurring::Recurring`], and renders the answer; all event streams share one query. `guard`
-//! refuses requests from other web pages. Each refusal of a request is an `error::Problem`.
+//! refuses requests from other web pages, `access` those without the right that their route needs. Each refusal of a request is an `error::Problem`.
 //!
 //! `zeusd` answers the protocol of Zeus's daemon. It also reads devices itself, since each answer is a new reading.
 
+mod access;
 mod bso;
 mod carbon_aware;
 mod error;
@@ -27,15 +28,18 @@ mod server;
 mod settings;
 mod shared;
 mod socket;
+mod tls;
 mod v1;
 mod zeusd;
 
+pub use access::{Claims, Examined, KeyError, Scope, TokenError, TokenKeys, UnknownScope};
 pub use health::HealthView;
 pub use listen::BindError;
 pub use server::Server;
-pub use settings::Settings;
+pub use settings::{Settings, SocketMode};
 pub use shared::Ready;
 pub use socket::{SocketError, may_give_to_group};
+pub use tls::TlsError;
 pub use zeusd::{ApiGroup, ZeusSettings};
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use tokio::net::UnixStream;
 
 use super::places::Peer;
-use crate::cpu;
+use crate::{cpu, files};
 use wattune_core::domain::Process;
 
 /// `SOCK_DIAG_BY_FAMILY`, the message type of requests and answers.
@@ -28,9 +28,35 @@ const STATE: usize = HEADER + 1;
 const OWNER: usize = HEADER + 64;
 const ANSWER: usize = HEADER + 72;
 
+/// The way by which a client is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Over the Unix socket.
+    Unix,
+    /// Over a loopback address.
+    Loopback,
+    /// Over another address, possibly from another machine.
+    Remote {
+        /// True if the connection is encrypted.
+        is_encrypted: bool,
+    },
+}
+
+impl Way {
+    /// Returns the way of a TCP connection between these addresses, before any encryption.
+    pub(super) fn of_tcp(client: SocketAddr, server: SocketAddr) -> Self {
+        let is_loopback = |address: SocketAddr| address.ip().to_canonical().is_loopback();
+        match is_loopback(client) && is_loopback(server) {
+            true => Self::Loopback,
+            false => Self::Remote { is_encrypted: false },
+        }
+    }
+}
+
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Visitor {
+    pub(super) way: Way,
     pub(super) peer: Peer,
     /// The process that connected; `None` over TCP, and for processes of other namespaces.
     pub(super) process: Option<Process>,
@@ -38,11 +64,12 @@ pub(super) struct Visitor {
 
 /// Returns the user and the process that are connected to a Unix socket.
 pub(super) fn of_unix(stream: &UnixStream) -> Visitor {
-    let Ok(credentials) = stream.peer_cred() else { return Visitor { peer: Peer::Unknown, process: None } };
+    let way = Way::Unix;
+    let Ok(credentials) = stream.peer_cred() else { return Visitor { way, peer: Peer::Unknown, process: None } };
     // The start time tells the process from a later one of the same number.
     let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
     let process = pid.and_then(|pid| cpu::process_and_parent(Path::new("/proc"), pid)).map(|(process, _)| process);
-    Visitor { peer: Peer::User(credentials.uid()), process }
+    Visitor { way, peer: Peer::User(credentials.uid()), process }
 }
 
 /// A connection to the kernel that looks up the owners of TCP sockets.
@@ -50,6 +77,8 @@ pub(super) fn of_unix(stream: &UnixStream) -> Visitor {
 pub(super) struct TcpPeers {
     /// `None` if the kernel offers no such connection.
     socket: Option<OwnedFd>,
+    /// Number that stands for several users, so that it identifies none of them.
+    unmapped: Option<u32>,
 }
 
 impl TcpPeers {
@@ -59,12 +88,13 @@ impl TcpPeers {
         if let Err(error) = &socket {
             tracing::debug!("connections cannot be attributed to users: {error}");
         }
-        Self { socket: socket.ok() }
+        Self { socket: socket.ok(), unmapped: files::unmapped_user() }
     }
 
     /// Returns the user whose socket at `client` is connected to `server`, both on this machine.
     pub(super) fn user(&self, client: SocketAddr, server: SocketAddr) -> Peer {
-        self.ask(client, server).map_or(Peer::Unknown, Peer::User)
+        let user = self.ask(client, server).filter(|user| Some(*user) != self.unmapped);
+        user.map_or(Peer::Unknown, Peer::User)
     }
 
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<u32> {
@@ -134,6 +164,23 @@ mod tests {
             let _ = listener.accept().expect("accepted");
             drop(client);
             assert_eq!(peers.user(from, server), Peer::Unknown, "it is closed");
+        }
+    }
+
+    #[test]
+    fn only_connections_between_loopback_addresses_are_local() {
+        let table = [
+            ("127.0.0.1:5", "127.0.0.1:4938", true),
+            ("[::1]:5", "[::1]:4938", true),
+            ("[::ffff:127.0.0.1]:5", "[::ffff:127.0.0.1]:4938", true),
+            ("10.0.0.7:5", "10.0.0.7:4938", false),
+            ("127.0.0.1:5", "10.0.0.7:4938", false),
+            ("10.0.0.7:5", "127.0.0.1:4938", false),
+            ("[::ffff:10.0.0.7]:5", "[::ffff:10.0.0.8]:4938", false),
+        ];
+        for (client, server, is_local) in table {
+            let way = Way::of_tcp(client.parse().expect("an address"), server.parse().expect("an address"));
+            assert_eq!(way == Way::Loopback, is_local, "{client} to {server}");
         }
     }
 

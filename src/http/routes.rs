@@ -4,9 +4,9 @@ use std::any::Any;
 use std::sync::LazyLock;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, MatchedPath, Request};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::trace::{DefaultOnResponse, TraceLayer};
@@ -14,6 +14,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
+use super::access::{Access, need_of};
 use super::error::Problem;
 use super::guard::{self, Guard};
 use super::rates::{self, Rates};
@@ -75,6 +76,17 @@ pub(super) fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(page::page))
 }
 
+/// Returns all routes as method and path; the method is `*` where the route accepts any.
+#[cfg(test)]
+pub(super) fn all() -> std::collections::BTreeSet<(String, String)> {
+    let description = serde_json::to_value(documented().into_openapi()).expect("JSON");
+    let paths = description["paths"].as_object().expect("paths").iter();
+    let methods = |item: &serde_json::Value| item.as_object().expect("methods").keys().cloned().collect::<Vec<_>>();
+    let documented = paths.flat_map(|(path, item)| methods(item).into_iter().map(|m| (m.to_uppercase(), path.clone())));
+    let others = bso::paths().into_iter().chain(zeusd::PATHS.map(|path| ("*".to_owned(), path.to_owned())));
+    documented.chain(others).collect()
+}
+
 pub(super) static DOCUMENT: LazyLock<String> = LazyLock::new(|| openapi::document(documented().into_openapi()));
 
 /// Returns this OpenAPI description.
@@ -89,7 +101,7 @@ async fn description() -> impl IntoResponse {
 /// Builds the service of one listener, protected by `guard`.
 pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
     let (router, _) = documented().split_for_parts();
-    let body_limit = shared.body_limit;
+    let (body_limit, access) = (shared.body_limit, shared.access.clone());
     router
         .merge(bso::router())
         .merge(zeusd::routes())
@@ -98,6 +110,7 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
         .with_state(shared)
         .layer(DefaultBodyLimit::max(body_limit))
         .layer(from_fn(mark_reporters))
+        .layer(from_fn_with_state(access, check_access))
         .layer(from_fn_with_state(rates, rates::enforce))
         .layer(from_fn_with_state(guard, guard::enforce))
         .layer(CatchPanicLayer::custom(panicked))
@@ -111,6 +124,21 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
                 .on_eos(())
                 .on_failure(()),
         )
+}
+
+/// Refuses a request without the right that its route needs, and passes the sender on to the handlers.
+async fn check_access(State(access): State<Access>, mut request: Request, next: Next) -> Response {
+    let Some(seat) = request.extensions().get::<Seat>() else {
+        return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the connection of the request is unknown")
+            .into_response();
+    };
+    let asker = access.identify(seat, request.headers());
+    let need = request.extensions().get::<MatchedPath>().map(|route| need_of(request.method(), route.as_str()));
+    if let Err(problem) = need.map_or(Ok(()), |need| access.check(need, &asker)) {
+        return if bso::owns(request.uri().path()) { bso::refuse(problem) } else { problem.into_response() };
+    }
+    request.extensions_mut().insert(asker);
+    next.run(request).await
 }
 
 async fn unknown(uri: Uri) -> Response {
@@ -137,7 +165,7 @@ fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
 
 /// Marks connections through which jobs or trials report. They are closed last, so that no job counts as dead because
 /// its report was lost.
-async fn mark_reporters(request: Request, next: axum::middleware::Next) -> Response {
+async fn mark_reporters(request: Request, next: Next) -> Response {
     const REPORTS: [&str; 3] = ["/v1/jobs/{id}/progress", "/v1/recurring/{name}/trials/{number}/progress", "/report"];
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let reports = route.is_some_and(|route| REPORTS.contains(&route));
@@ -149,7 +177,7 @@ async fn mark_reporters(request: Request, next: axum::middleware::Next) -> Respo
     response
 }
 
-async fn add_headers(request: Request, next: axum::middleware::Next) -> Response {
+async fn add_headers(request: Request, next: Next) -> Response {
     let is_zeus_stream = ["/gpu/stream_power", "/cpu/stream_power"].contains(&request.uri().path());
     let mut response = next.run(request).await;
     let headers = response.headers_mut();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::peer::Visitor;
+use super::peer::{Visitor, Way};
 use super::places::{Id, Limits, Peer, Places};
 use wattune_core::domain::Process;
 
@@ -60,7 +61,7 @@ impl Seats {
             taken.end(other);
         }
         drop(taken);
-        Seat(Arc::new(Inner { seats: self.clone(), id, visitor, evicted }))
+        Seat(Arc::new(Inner { seats: self.clone(), id, visitor, is_encrypted: AtomicBool::new(false), evicted }))
     }
 
     /// Closes one connection, because the system allows no more open files.
@@ -89,6 +90,7 @@ struct Inner {
     seats: Seats,
     id: Id,
     visitor: Visitor,
+    is_encrypted: AtomicBool,
     evicted: CancellationToken,
 }
 
@@ -104,6 +106,27 @@ impl Seat {
     /// Returns the user at the other end of the connection.
     pub(super) fn peer(&self) -> Peer {
         self.0.visitor.peer
+    }
+
+    /// Returns the number of the user at the other end; `None` if the kernel does not report the user.
+    pub(super) fn user(&self) -> Option<u32> {
+        match self.0.visitor.peer {
+            Peer::User(user) => Some(user),
+            Peer::Unknown => None,
+        }
+    }
+
+    /// Returns the way by which the client is connected.
+    pub(super) fn way(&self) -> Way {
+        match self.0.visitor.way {
+            Way::Remote { .. } => Way::Remote { is_encrypted: self.0.is_encrypted.load(Ordering::Relaxed) },
+            local => local,
+        }
+    }
+
+    /// Records that the connection is encrypted.
+    pub(super) fn encrypt(&self) {
+        self.0.is_encrypted.store(true, Ordering::Relaxed);
     }
 
     /// Returns the process at the other end of the connection; `None` over TCP, and for processes of other namespaces.
@@ -307,7 +330,8 @@ mod tests {
         let (ours, mut theirs) = tokio::io::duplex(16);
         let minute = Duration::from_secs(60);
         let seats = Seats::new(Limits { all: 1, each: 1, request: minute, idle: minute });
-        let mut ours = Seated::new(ours, seats.admit(Visitor { peer: Peer::Unknown, process: None }), LIMIT);
+        let mut ours =
+            Seated::new(ours, seats.admit(Visitor { way: Way::Loopback, peer: Peer::Unknown, process: None }), LIMIT);
         let sent: Vec<u8> = (0..200).collect();
         let mut got = vec![0; sent.len()];
         let (written, read) = tokio::join!(ours.write_all(&sent), theirs.read_exact(&mut got));

@@ -16,20 +16,23 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::MissedTickBehavior;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::access::Access;
 use super::guard::Guard;
 use super::listen::{self, BindError};
 use super::live::Live;
-use super::peer::{self, TcpPeers, Visitor};
+use super::peer::{self, TcpPeers, Visitor, Way};
 use super::places::{Limits, Peer};
 use super::rates::Rates;
 use super::routes;
 use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::settings::Settings;
 use super::shared::{Ready, Shared};
-use super::socket::{self, Socket};
+use super::socket::{self, Socket, SocketRights};
+use super::tls::{self, MaybeTls};
 use super::zeusd::{ZeusSettings, Zeusd};
 use crate::controller::{Devices, Handle};
 use crate::recurring::Recurring;
@@ -54,7 +57,9 @@ const BUFFER: usize = 16 << 10;
 /// The API server with its open addresses, before it answers requests.
 pub struct Server {
     tcp: Option<(TcpListener, SocketAddr)>,
+    tls: Option<TlsAcceptor>,
     unix: Option<Socket>,
+    access: Access,
     handle: Handle,
     ready: Ready,
     timeout: Duration,
@@ -68,16 +73,21 @@ impl Server {
     /// If the settings contradict each other or an address is not available; the message says what to do.
     pub async fn bind(settings: &Settings, handle: Handle, ready: Ready) -> Result<Self, BindError> {
         settings.check().map_err(BindError::Settings)?;
+        let access = Access::new(settings)?;
+        let tls = match (&settings.tls_cert, &settings.tls_key) {
+            (Some(cert), Some(key)) => Some(tls::load(cert, key)?),
+            _ => None,
+        };
         let tcp = match settings.listen {
             Some(address) => Some(listen::tcp(address)?),
             None => None,
         };
         let unix = match &settings.socket {
-            Some(path) => Some(socket::bind(path, settings.socket_group.as_deref()).await?),
+            Some(path) => Some(socket::bind(path, &SocketRights::of(settings)).await?),
             None => None,
         };
         let timeout = settings.request_timeout_s.to_std();
-        Ok(Self { tcp, unix, handle, ready, timeout, body_limit: settings.body_limit_bytes })
+        Ok(Self { tcp, tls, unix, access, handle, ready, timeout, body_limit: settings.body_limit_bytes })
     }
 
     /// Moves the open addresses from the runtime in which they were opened to the present one.
@@ -99,6 +109,11 @@ impl Server {
         self.tcp.as_ref().map(|(_, address)| *address)
     }
 
+    /// Returns true if the TCP address also speaks TLS.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Returns the path of the Unix socket, if one is configured.
     pub fn socket_path(&self) -> Option<&Path> {
         self.unix.as_ref().map(|unix| unix.file.path.as_path())
@@ -111,10 +126,10 @@ impl Server {
         let bound = self.tcp_address();
         recurring.renew().await;
         tokio::spawn(recurring.clone().watch(cancel.clone()));
-        let Self { tcp, unix, handle, ready, timeout, body_limit } = self;
+        let Self { tcp, tls, unix, access, handle, ready, timeout, body_limit } = self;
         let zeusd = Zeusd::new(zeus, devices, handle.clone(), timeout, cancel.clone());
         let live = Live::until(cancel.clone());
-        let shared = Shared { handle, recurring, ready, live, zeusd, timeout, body_limit };
+        let shared = Shared { handle, recurring, ready, live, zeusd, access, timeout, body_limit };
         let status = || {
             let shared = shared.clone();
             async move { shared.status().await }
@@ -131,7 +146,7 @@ impl Server {
             let Some((listener, address)) = &tcp else { return pending().await };
             connections
                 .accept_all(
-                    &Tcp(listener, TcpPeers::new()),
+                    &Tcp { listener, peers: TcpPeers::new(), tls, handshake: timeout },
                     routes::service(shared.clone(), Guard::tcp(*address), rates.clone()),
                 )
                 .await
@@ -176,35 +191,74 @@ trait Listener: Sync {
 }
 
 /// A connection to a client.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+trait Stream: Send + 'static {
+    type Open: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
     /// Waits until the client has sent something.
     fn wait(&self) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Returns the stream of the client's requests, after the client's first bytes.
+    fn open(self, seat: &Seat) -> impl Future<Output = io::Result<Self::Open>> + Send;
 }
 
-impl Stream for TcpStream {
+/// A TCP connection, which may begin with a TLS handshake.
+struct TcpConnection {
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    handshake: Duration,
+}
+
+impl Stream for TcpConnection {
+    type Open = MaybeTls<TcpStream>;
+
     async fn wait(&self) -> io::Result<()> {
-        self.readable().await
+        self.stream.readable().await
+    }
+
+    async fn open(self, seat: &Seat) -> io::Result<Self::Open> {
+        let stream = tls::accept(self.stream, self.tls.as_ref(), self.handshake).await?;
+        if matches!(stream, MaybeTls::Encrypted(_)) {
+            seat.encrypt();
+        }
+        Ok(stream)
     }
 }
 
 impl Stream for UnixStream {
+    type Open = Self;
+
     async fn wait(&self) -> io::Result<()> {
         self.readable().await
     }
+
+    async fn open(self, _: &Seat) -> io::Result<Self> {
+        Ok(self)
+    }
 }
 
-/// A TCP listener, with the lookup of its clients' users.
-struct Tcp<'a>(&'a TcpListener, TcpPeers);
+/// A TCP listener, with the lookup of its clients' users, and with TLS if there is a certificate.
+struct Tcp<'a> {
+    listener: &'a TcpListener,
+    peers: TcpPeers,
+    tls: Option<TlsAcceptor>,
+    /// The time limit of a TLS handshake.
+    handshake: Duration,
+}
 
 impl Listener for Tcp<'_> {
-    type Stream = TcpStream;
+    type Stream = TcpConnection;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Visitor)> {
-        let (stream, client) = self.0.accept().await?;
+    async fn accept(&self) -> io::Result<(TcpConnection, Visitor)> {
+        let (stream, client) = self.listener.accept().await?;
         // Answers are small, and waiting to fill a packet would only delay them.
         let _ = stream.set_nodelay(true);
-        let peer = stream.local_addr().map_or(Peer::Unknown, |server| self.1.user(client, server));
-        Ok((stream, Visitor { peer, process: None }))
+        let visitor = match stream.local_addr() {
+            Ok(server) => {
+                Visitor { way: Way::of_tcp(client, server), peer: self.peers.user(client, server), process: None }
+            }
+            Err(_) => Visitor { way: Way::Remote { is_encrypted: false }, peer: Peer::Unknown, process: None },
+        };
+        Ok((TcpConnection { stream, tls: self.tls.clone(), handshake: self.handshake }, visitor))
     }
 }
 
@@ -269,7 +323,15 @@ impl Connections {
             if first.is_err() {
                 return;
             }
-            let stream = Seated::new(stream, seat.clone(), WRITE_TIMEOUT);
+            let opened = tokio::select! {
+                opened = stream.open(&seat) => opened,
+                () = seat.evicted() => return,
+                () = stop.cancelled() => return,
+            };
+            let stream = match opened {
+                Ok(stream) => Seated::new(stream, seat.clone(), WRITE_TIMEOUT),
+                Err(error) => return tracing::debug!("a TLS handshake failed: {error}"),
+            };
             let service = SeatedService { service: TowerToHyperService::new(service), seat: seat.clone() };
             let mut connection = pin!(protocol.serve_connection(TokioIo::new(stream), service));
             let mut stopping = false;

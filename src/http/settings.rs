@@ -11,13 +11,29 @@ use wattune_core::units::Seconds;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// TCP address of the API, loopback only; `"off"` for none. Port 0 takes any free port.
+    /// TCP address of the API; `"off"` for none. Port 0 takes any free port. An address that other machines can reach needs
+    /// `token_keys`, and without `tls_cert` they can only read.
     #[serde(with = "listen")]
     pub listen: Option<SocketAddr>,
-    /// Path of the API's Unix socket, which only its owner and `socket_group` can use.
+    /// Path of the API's Unix socket. Who can connect to it may do everything but read the audit log, which is for root and
+    /// the daemon's user.
     pub socket: Option<PathBuf>,
-    /// The group that may use the socket, by name or number; by default the daemon's own group.
+    /// The permissions of the socket, in octal digits.
+    pub socket_mode: SocketMode,
+    /// The owner of the socket, by name or number; by default the daemon's own user.
+    pub socket_owner: Option<String>,
+    /// The group of the socket, by name or number; by default the group `wattune` if it exists and the daemon may give the
+    /// socket to it, otherwise the daemon's own group.
     pub socket_group: Option<String>,
+    /// True to let every program on this machine set limits and change the jobs of others over TCP without a token.
+    pub loopback_control: bool,
+    /// Files with the keys of access tokens: the first one signs, all of them verify. A key is all bytes of its file, at
+    /// least 32. A changed file is read again at once.
+    pub token_keys: Vec<PathBuf>,
+    /// File with the TLS certificate of the TCP address and its chain, in PEM.
+    pub tls_cert: Option<PathBuf>,
+    /// File with the key of the TLS certificate, in PEM.
+    pub tls_key: Option<PathBuf>,
     /// The maximum size of a request body in bytes.
     pub body_limit_bytes: usize,
     /// The time limit for receiving a request, and likewise for answering it.
@@ -29,7 +45,13 @@ impl Default for Settings {
         Self {
             listen: Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4938)),
             socket: None,
+            socket_mode: SocketMode::default(),
+            socket_owner: None,
             socket_group: None,
+            loopback_control: false,
+            token_keys: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
             body_limit_bytes: 65_536,
             request_timeout_s: Seconds::new(10.0),
         }
@@ -44,11 +66,12 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         if let Some(address) = self.listen
             && !address.ip().is_loopback()
+            && self.token_keys.is_empty()
         {
             return Err(format!(
-                "listen = \"{address}\" can be reached from other machines, and there is no authentication on TCP yet: \
-                 anyone could control these GPUs; use a loopback address such as 127.0.0.1:{port} or [::1]:{port}, and \
-                 from elsewhere an SSH tunnel (ssh -L {port}:127.0.0.1:{port} HOST) or the Unix socket",
+                "listen = \"{address}\" can be reached from other machines, which need tokens: set token_keys (and tls_cert and \
+                 tls_key, without which they can only read), or use a loopback address such as 127.0.0.1:{port} or \
+                 [::1]:{port}, and from elsewhere an SSH tunnel (ssh -L {port}:127.0.0.1:{port} HOST)",
                 port = address.port()
             ));
         }
@@ -62,8 +85,20 @@ impl Settings {
                 "socket = {socket:?} must be an absolute path of a file, such as /run/wattune/wattune.sock"
             ));
         }
-        if self.socket_group.is_some() && self.socket.is_none() {
-            return Err("socket_group is given without a socket; give both or none".into());
+        for (key, given) in [("socket_group", &self.socket_group), ("socket_owner", &self.socket_owner)] {
+            if given.is_some() && self.socket.is_none() {
+                return Err(format!("{key} is given without a socket; give both or none"));
+            }
+        }
+        let files = self.token_keys.iter().map(|path| ("token_keys", path));
+        let files = files.chain(self.tls_cert.iter().map(|path| ("tls_cert", path)));
+        for (key, path) in files.chain(self.tls_key.iter().map(|path| ("tls_key", path))) {
+            if !path.is_absolute() {
+                return Err(format!("{key}: {path:?} must be an absolute path of a file"));
+            }
+        }
+        if self.tls_cert.is_some() != self.tls_key.is_some() {
+            return Err("tls_cert and tls_key belong together; give both or none".into());
         }
         if !(1024..=16 << 20).contains(&self.body_limit_bytes) {
             return Err(format!("body_limit_bytes = {} must be within 1024 to 16777216", self.body_limit_bytes));
@@ -75,6 +110,46 @@ impl Settings {
             ));
         }
         Ok(())
+    }
+}
+
+/// The permissions of the Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SocketMode(u32);
+
+impl SocketMode {
+    /// Returns the permission bits.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for SocketMode {
+    fn default() -> Self {
+        Self(0o660)
+    }
+}
+
+impl TryFrom<String> for SocketMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|digit| (b'0'..=b'7').contains(&digit));
+        let mode =
+            u32::from_str_radix(&text, 8).ok().filter(|mode| is_octal && *mode <= 0o777 && mode & 0o600 == 0o600);
+        mode.map(Self).ok_or_else(|| {
+            format!(
+                "{text:?} is not the mode of a socket; give octal digits such as \"0660\" (owner and group), \"0600\" (owner) or \
+                 \"0666\" (everyone on this machine), always with 6 or 7 for the owner"
+            )
+        })
+    }
+}
+
+impl From<SocketMode> for String {
+    fn from(mode: SocketMode) -> Self {
+        format!("{:04o}", mode.0)
     }
 }
 
@@ -116,12 +191,18 @@ mod tests {
     #[test]
     fn invalid_settings_are_refused_with_a_hint() {
         let refused = [
-            ("listen = \"0.0.0.0:4938\"", "no authentication on TCP yet"),
+            ("listen = \"0.0.0.0:4938\"", "which need tokens: set token_keys"),
             ("listen = \"[::]:4938\"", "ssh -L 4938:127.0.0.1:4938"),
             ("listen = \"localhost:4938\"", "give IP and port, such as \"127.0.0.1:4938\""),
             ("listen = \"off\"", "no way to reach the daemon"),
             ("socket = \"wattune.sock\"", "absolute path"),
             ("socket_group = \"gpu\"", "without a socket"),
+            ("socket_owner = \"gpu\"", "socket_owner is given without a socket"),
+            ("socket_mode = \"rw\"", "give octal digits such as \"0660\""),
+            ("socket_mode = \"0060\"", "for the owner"),
+            ("socket_mode = \"1660\"", "octal digits"),
+            ("token_keys = [\"key\"]", "absolute path"),
+            ("tls_cert = \"/etc/wattune/cert.pem\"", "give both or none"),
             ("body_limit_bytes = 10", "within 1024 to 16777216"),
             ("request_timeout_s = 0", "within 0.1 to 300"),
             ("tcp = 1", "unknown field `tcp`"),
@@ -134,9 +215,12 @@ mod tests {
 
     #[test]
     fn settings_survive_a_round_trip() {
-        for text in
-            ["", "listen = \"off\"\nsocket = \"/run/wattune.sock\"\nsocket_group = \"gpu\"", "listen = \"[::1]:0\""]
-        {
+        for text in [
+            "",
+            "listen = \"off\"\nsocket = \"/run/wattune.sock\"\nsocket_group = \"gpu\"\nsocket_mode = \"0666\"",
+            "listen = \"[::1]:0\"",
+            "listen = \"0.0.0.0:4938\"\ntoken_keys = [\"/etc/wattune/key\"]",
+        ] {
             let settings = read(text).expect(text);
             let written = toml::to_string(&settings).expect("TOML");
             assert_eq!(read(&written), Ok(settings), "{written}");

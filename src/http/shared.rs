@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::access::Access;
 use super::error::Problem;
 use super::live::Live;
 use super::zeusd::Zeusd;
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     pub(super) ready: Ready,
     pub(super) live: Live,
     pub(super) zeusd: Zeusd,
+    pub(super) access: Access,
     pub(super) timeout: Duration,
     pub(super) body_limit: usize,
 }

@@ -1,4 +1,4 @@
-//! The Unix socket of the API, accessible only to its owner and one group from the moment it exists.
+//! The Unix socket of the API, with its mode, owner and group from the moment it exists.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 
+use super::settings::{Settings, SocketMode};
 use crate::files::{self, Distrust};
 
-const MODE: u32 = 0o660;
+/// The group that gets the socket by default, if it exists.
+const USUAL_GROUP: &str = "wattune";
 
 /// The reason why the Unix socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +35,12 @@ pub enum SocketError {
     /// The group is unknown.
     #[error("socket_group: there is no group {0:?} in /etc/group; create it, or give a number")]
     NoGroup(String),
+    /// The owner is unknown.
+    #[error("socket_owner: there is no user {0:?} in /etc/passwd; create it, or give a number")]
+    NoOwner(String),
+    /// Only root may give a file to another user.
+    #[error("socket_owner: this process may not give the socket to user {0:?}; run it as root")]
+    OwnerNotPermitted(String),
     /// Only root may give a file to a group that the process is not a member of.
     #[error("socket_group: this process may not give the socket to group {0:?}; run it as root or as a member of it")]
     GroupNotPermitted(String),
@@ -78,9 +86,52 @@ impl Drop for PrivateDirectory {
     }
 }
 
-/// Listens at `path`. The file appears there with its final mode and group, because it is created in a private
+/// Mode, owner and group of the socket.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SocketRights {
+    mode: SocketMode,
+    owner: Option<String>,
+    group: Option<String>,
+}
+
+impl SocketRights {
+    /// Returns those that the settings say.
+    pub(super) fn of(settings: &Settings) -> Self {
+        let (owner, group) = (settings.socket_owner.clone(), settings.socket_group.clone());
+        Self { mode: settings.socket_mode, owner, group }
+    }
+
+    /// Gives the file at `draft` to its owner and group. `path` is the place where it is used.
+    fn apply(&self, draft: &Path, path: &Path) -> Result<(), SocketError> {
+        let give = |user, group, denied: SocketError, what| {
+            chown(draft, user, group).map_err(|source| match source.kind() {
+                io::ErrorKind::PermissionDenied => denied,
+                _ => SocketError::Io { path: path.to_owned(), what, source },
+            })
+        };
+        match &self.group {
+            Some(name) => {
+                let denied = SocketError::GroupNotPermitted(name.clone());
+                give(None, Some(number(GROUPS, name)?), denied, "give it to its group")?;
+            }
+            None => {
+                let usual = number(GROUPS, USUAL_GROUP).ok();
+                if let Some(error) = usual.and_then(|group| chown(draft, None, Some(group)).err()) {
+                    tracing::debug!("the socket keeps the daemon's group, not {USUAL_GROUP}: {error}");
+                }
+            }
+        }
+        if let Some(name) = &self.owner {
+            let denied = SocketError::OwnerNotPermitted(name.clone());
+            give(Some(number(USERS, name)?), None, denied, "give it to its owner")?;
+        }
+        Ok(())
+    }
+}
+
+/// Listens at `path`. The file appears there with its final mode, owner and group, because it is created in a private
 /// directory and then moved. The socket of a daemon that no longer runs is replaced.
-pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, SocketError> {
+pub(super) async fn bind(path: &Path, rights: &SocketRights) -> Result<Socket, SocketError> {
     let io = |what| move |source| SocketError::Io { path: path.to_owned(), what, source };
     let parent = path.parent().filter(|p| p.is_dir());
     let Some(parent) = parent else {
@@ -92,20 +143,15 @@ pub(super) async fn bind(path: &Path, group: Option<&str>) -> Result<Socket, Soc
     // The directories on the path decide who can replace the socket.
     files::check_path(path).map_err(SocketError::Unsafe)?;
     refuse_others(path).await?;
-    let group = group.map(|name| Ok((name, group_id(name)?))).transpose()?;
 
     let id = uuid::Uuid::new_v4().simple().to_string();
     let private = PrivateDirectory(parent.join(format!(".{}", &id[..8])));
     DirBuilder::new().mode(0o700).create(&private.0).map_err(io("create a directory beside it"))?;
     let draft = private.0.join("s");
     let listener = UnixListener::bind(&draft).map_err(io("create it"))?;
-    if let Some((name, gid)) = group {
-        chown(&draft, None, Some(gid)).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => SocketError::GroupNotPermitted(name.to_owned()),
-            _ => SocketError::Io { path: path.to_owned(), what: "give it to its group", source },
-        })?;
-    }
-    fs::set_permissions(&draft, Permissions::from_mode(MODE)).map_err(io("set its permissions"))?;
+    let mode = Permissions::from_mode(rights.mode.bits());
+    fs::set_permissions(&draft, mode).map_err(io("set its permissions"))?;
+    rights.apply(&draft, path)?;
     let made = fs::symlink_metadata(&draft).map_err(io("inspect it"))?;
     fs::rename(&draft, path).map_err(io("move it into place"))?;
     Ok(Socket { listener, file: SocketFile { path: path.to_owned(), inode: (made.dev(), made.ino()) } })
@@ -143,7 +189,7 @@ async fn refuse_others(path: &Path) -> Result<(), SocketError> {
 /// # Errors
 /// If there is no such group, or the process lacks the right.
 pub fn may_give_to_group(group: &str) -> Result<(), SocketError> {
-    let gid = group_id(group)?;
+    let gid = number(GROUPS, group)?;
     let path = std::env::temp_dir().join(format!(".wattune-{}", uuid::Uuid::new_v4().simple()));
     let io = |what| {
         let path = path.clone();
@@ -155,19 +201,29 @@ pub fn may_give_to_group(group: &str) -> Result<(), SocketError> {
     given.map_err(|_| SocketError::GroupNotPermitted(group.to_owned()))
 }
 
-/// Returns the number of a group that is given by name or number.
-fn group_id(name: &str) -> Result<u32, SocketError> {
+/// A file of names and numbers, with the error for a name that it does not have.
+#[derive(Clone, Copy)]
+struct Names {
+    file: &'static str,
+    unknown: fn(String) -> SocketError,
+}
+
+const GROUPS: Names = Names { file: "/etc/group", unknown: SocketError::NoGroup };
+const USERS: Names = Names { file: "/etc/passwd", unknown: SocketError::NoOwner };
+
+/// Returns the number of a user or a group that is given by name or number.
+fn number(names: Names, name: &str) -> Result<u32, SocketError> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
-    let file = Path::new("/etc/group");
+    let file = Path::new(names.file);
     let io = |source| SocketError::Io { path: file.to_owned(), what: "read it", source };
     let text = fs::read(file).map_err(io)?;
-    find_group(&String::from_utf8_lossy(&text), name).ok_or_else(|| SocketError::NoGroup(name.to_owned()))
+    find(&String::from_utf8_lossy(&text), name).ok_or_else(|| (names.unknown)(name.to_owned()))
 }
 
-/// Finds a group's number in the text of `group(5)`: lines of name, password, number and members, separated by colons.
-fn find_group(text: &str, name: &str) -> Option<u32> {
+/// Finds a number in the text of `group(5)` or `passwd(5)`: lines of name, password, number and more, separated by colons.
+fn find(text: &str, name: &str) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut parts = line.split(':');
         (parts.next()? == name).then(|| parts.nth(1)?.parse().ok()).flatten()
@@ -181,12 +237,15 @@ mod tests {
     #[test]
     fn groups_are_found_by_name_and_number() {
         let text = "root:x:0:\ngpu-users:x:4711:ada,bob\nbroken\nworse:x:many:\n";
-        assert_eq!(find_group(text, "gpu-users"), Some(4711));
-        assert_eq!(find_group(text, "gpu"), None);
-        assert_eq!(find_group(text, "worse"), None);
-        assert_eq!(group_id("4711").ok(), Some(4711));
-        let error = group_id("no such group").expect_err("unknown").to_string();
-        assert!(error.contains("create it, or give a number"), "{error}");
+        assert_eq!(find(text, "gpu-users"), Some(4711));
+        assert_eq!(find(text, "gpu"), None);
+        assert_eq!(find(text, "worse"), None);
+        assert_eq!(number(GROUPS, "4711").ok(), Some(4711));
+        let error = number(GROUPS, "no such group").expect_err("unknown").to_string();
+        assert!(error.contains("no group") && error.contains("create it, or give a number"), "{error}");
+        assert_eq!(number(USERS, "root").ok(), Some(0));
+        let error = number(USERS, "no such user").expect_err("unknown").to_string();
+        assert!(error.contains("no user") && error.contains("create it, or give a number"), "{error}");
     }
 
     #[tokio::test]
@@ -194,14 +253,17 @@ mod tests {
         let directory = tempfile::tempdir().expect("directory");
         let path = directory.path().join("wattune.sock");
         let own = fs::metadata(directory.path()).expect("metadata").gid();
-        let socket = bind(&path, Some(&own.to_string())).await.map_err(|e| e.to_string()).map(Some);
+        let socket = bind(&path, &SocketRights { group: Some(own.to_string()), ..SocketRights::default() })
+            .await
+            .map_err(|e| e.to_string())
+            .map(Some);
         let socket = socket.expect("bound").expect("socket");
         let made = fs::symlink_metadata(&path).expect("socket");
-        assert_eq!((made.permissions().mode() & 0o7777, made.gid()), (MODE, own));
+        assert_eq!((made.permissions().mode() & 0o7777, made.gid()), (0o660, own));
         assert_eq!(fs::read_dir(directory.path()).expect("directory").count(), 1, "nothing but the socket");
         assert!(UnixStream::connect(&path).await.is_ok());
 
-        let refused = bind(&path, None).await.map(|_| ()).expect_err("a live daemon").to_string();
+        let refused = bind(&path, &SocketRights::default()).await.map(|_| ()).expect_err("a live daemon").to_string();
         assert!(refused.contains("another daemon answers"), "{refused}");
         drop(socket);
         assert!(!path.exists(), "the file goes with the socket");
@@ -213,20 +275,21 @@ mod tests {
         let path = directory.path().join("wattune.sock");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         assert!(path.exists());
-        let socket = bind(&path, None).await.map_err(|e| e.to_string()).map(Some).expect("replaced");
+        let socket =
+            bind(&path, &SocketRights::default()).await.map_err(|e| e.to_string()).map(Some).expect("replaced");
         // The socket must not remove a file that has replaced its own.
         fs::remove_file(&path).expect("removed");
         fs::write(&path, "notes").expect("written");
         drop(socket);
         assert_eq!(fs::read_to_string(&path).expect("still there"), "notes");
 
-        let refused = bind(&path, None).await.map(|_| ()).expect_err("a file").to_string();
+        let refused = bind(&path, &SocketRights::default()).await.map(|_| ()).expect_err("a file").to_string();
         assert!(refused.contains("is not a socket"), "{refused}");
         let nowhere = directory.path().join("missing/wattune.sock");
-        let refused = bind(&nowhere, None).await.map(|_| ()).expect_err("no directory").to_string();
+        let refused = bind(&nowhere, &SocketRights::default()).await.map(|_| ()).expect_err("no directory").to_string();
         assert!(refused.contains("there is no directory"), "{refused}");
         let long = directory.path().join("x".repeat(90));
-        let refused = bind(&long, None).await.map(|_| ()).expect_err("too long").to_string();
+        let refused = bind(&long, &SocketRights::default()).await.map(|_| ()).expect_err("too long").to_string();
         assert!(refused.contains("at most 90 bytes"), "{refused}");
         assert_eq!(fs::read_dir(directory.path()).expect("directory").count(), 1, "no private directory is left");
     }

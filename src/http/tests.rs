@@ -59,8 +59,12 @@ impl Daemon {
     /// Starts a daemon that continues with the directory of an earlier daemon.
     async fn over(directory: tempfile::TempDir, settings: Settings) -> Self {
         let socket = directory.path().join("wattune.sock");
-        let settings =
-            Settings { listen: Some("127.0.0.1:0".parse().expect("address")), socket: Some(socket), ..settings };
+        let settings = Settings {
+            listen: Some("127.0.0.1:0".parse().expect("address")),
+            socket: Some(socket),
+            loopback_control: true,
+            ..settings
+        };
         let (handle, requests) = Handle::queue();
         let ready = Ready::default();
         let server = Server::bind(&settings, handle, ready.clone()).await.expect("bound");
@@ -337,7 +341,7 @@ async fn running_trials_get_new_leases_before_the_first_answer() {
     let recurring = Recurring::new(store.clone(), clock);
     let name = wattune_core::domain::JobName::new("nightly").expect("a name");
     let spec = r#"{"batch_sizes":[8],"default_batch_size":8,"max_epochs":9,"target_metric":0.6,"max_power_w":300}"#;
-    recurring.put(name.clone(), serde_json::from_str(spec).expect("valid")).await.expect("made");
+    recurring.put(name.clone(), serde_json::from_str(spec).expect("valid"), Default::default()).await.expect("made");
     recurring.begin(&name, None).await.expect("begun");
     let silent = move |job: &mut wattune_core::bandit::Job| job.runs[0].lease_until = ago;
     store.change_recurring(&name, Default::default(), silent).await.expect("written");

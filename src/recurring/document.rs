@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::RecurringSpec;
 use crate::store::StoredRecurring;
 use wattune_core::bandit::{Cost, Generator, InvalidSpec, Job, Kind, Outcome, Run, State, Terms, Trial};
-use wattune_core::domain::{JobId, JobName};
+use wattune_core::domain::{JobId, JobName, Owners};
 use wattune_core::units::{Joules, Seconds};
 
 /// Highest number that an imported trial may have; the numbers of later trials continue from the last imported number.
@@ -243,7 +243,13 @@ impl RecurringDocument {
             runs.push(run);
         }
         let job = Job { terms, generator: self.generator, earlier: 0, past_trials: Vec::new(), runs };
-        Ok(StoredRecurring { name, created_at: self.created_at, job })
+        Ok(StoredRecurring {
+            name,
+            created_at: self.created_at,
+            job,
+            owners: Owners::default(),
+            members: Owners::default(),
+        })
     }
 }
 

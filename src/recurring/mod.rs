@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::store::{Created, FullRuns, Page, Store, StoreError, StoredRecurring};
 use wattune_core::bandit::{self, Ending, GpuSet, InvalidSpec, Job, Knob, Refused, Report, Run, Terms};
-use wattune_core::domain::{JobId, JobName, ProfileKey};
+use wattune_core::domain::{JobId, JobName, Owners, ProfileKey};
 
 pub use document::{LONGEST_KEY, RecurringDocument, TrialDocument, TrialKind, TrialState};
 pub use settings::Settings;
@@ -47,6 +47,9 @@ pub enum RecurringError {
     /// The trial is in a state that does not permit the request.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// The recurring job belongs to other users.
+    #[error("{0}")]
+    Forbidden(String),
     /// The database failed; nothing was changed.
     #[error("the database cannot be read or written now: {0}")]
     Store(#[from] StoreError),
@@ -107,13 +110,46 @@ impl Recurring {
         Ok(())
     }
 
-    /// Creates a recurring job, or finds the existing one with this name and specification. The second returned value
-    /// is true if the job is new.
-    pub async fn put(&self, name: JobName, spec: RecurringSpec) -> Result<(RecurringView, bool), RecurringError> {
+    /// Checks that a caller with these identities may change a recurring job. A job that does not exist passes.
+    ///
+    /// # Errors
+    /// If the caller is neither an owner nor, unless `as_owner`, a member of the job.
+    pub async fn check_users(&self, name: &JobName, by: &Owners, as_owner: bool) -> Result<(), RecurringError> {
+        let Some((owners, members)) = self.store.users_of_recurring(name).await? else { return Ok(()) };
+        if owners.overlap(by) || (!as_owner && members.overlap(by)) {
+            return Ok(());
+        }
+        let what = if as_owner { "deletes it" } else { "has trials of it" };
+        Err(RecurringError::Forbidden(format!(
+            "recurring job {:?} belongs to {owners}, and this request comes from {by}: only an owner {what}{}",
+            name.as_str(),
+            if as_owner { "" } else { ", or a user who has registered it with the same specification" }
+        )))
+    }
+
+    /// Makes the caller a member of an existing recurring job that the caller has registered again.
+    async fn join(&self, stored: &StoredRecurring, by: &Owners) -> Result<(), StoreError> {
+        let mut members = stored.members.clone();
+        if stored.owners.overlap(by) || !members.join(by) {
+            return Ok(());
+        }
+        tracing::info!(name = %stored.name, "recurring job shared with {by}");
+        self.store.set_recurring_members(&stored.name, &members).await
+    }
+
+    /// Creates a recurring job that belongs to `by`, or finds the existing one with this name and specification, of
+    /// which `by` becomes a member. The second returned value is true if the job is new.
+    pub async fn put(
+        &self,
+        name: JobName,
+        spec: RecurringSpec,
+        by: Owners,
+    ) -> Result<(RecurringView, bool), RecurringError> {
         let terms = Terms::try_from(spec)?;
         let wanted = RecurringSpec::from(&terms);
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
-        let new = StoredRecurring { name, created_at: self.now(), job: Job::new(terms, seed) };
+        let job = Job::new(terms, seed);
+        let new = StoredRecurring { name, created_at: self.now(), job, owners: by, members: Owners::default() };
         if self.create(&new).await? {
             tracing::info!(name = %new.name, "recurring job created");
             return Ok(((&new).into(), true));
@@ -121,7 +157,10 @@ impl Recurring {
         let known = self.outline(&new.name, FullRuns::default()).await?;
         let has = RecurringSpec::from(&known.job.terms);
         match wanted.differs_in(&has) {
-            None => Ok(((&known).into(), false)),
+            None => {
+                self.join(&known, &new.owners).await?;
+                Ok(((&known).into(), false))
+            }
             Some(field) => Err(RecurringError::Conflict(format!(
                 "there is a recurring job {:?} with a different {field}; GET it to see which, or use another name",
                 known.name.as_str()
@@ -230,9 +269,14 @@ impl Recurring {
         Ok((&self.existing(name).await?).into())
     }
 
-    /// Creates a recurring job from an exported document.
-    pub async fn import(&self, name: JobName, document: RecurringDocument) -> Result<RecurringView, RecurringError> {
-        let mut stored = document.read(name)?;
+    /// Creates a recurring job that belongs to `by` from an exported document.
+    pub async fn import(
+        &self,
+        name: JobName,
+        document: RecurringDocument,
+        by: Owners,
+    ) -> Result<RecurringView, RecurringError> {
+        let mut stored = StoredRecurring { owners: by, ..document.read(name)? };
         // Leases are shortened to that of a trial that begins now: the document may hold longer ones.
         let latest = self.now() + stored.job.terms.lease.to_delta();
         let running = stored.job.runs.iter_mut().filter(|run| run.trial.is_running());

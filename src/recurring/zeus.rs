@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use super::{FullRuns, Recurring, RecurringError, one};
 use crate::store::{StoreError, StoredRecurring};
 use wattune_core::bandit::{Job, ZeusRefused, ZeusReport, ZeusSpec, ZeusVerdict};
-use wattune_core::domain::JobName;
+use wattune_core::domain::{JobName, Owners};
 
 /// Result of a registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,19 +39,29 @@ impl From<StoreError> for ZeusError {
 }
 
 impl Recurring {
-    /// Registers a job.
-    pub async fn register_for_zeus(&self, spec: ZeusSpec) -> Result<ZeusRegistration, ZeusError> {
+    /// Registers a job that belongs to `by`. A job that exists with the same specification is shared with `by`.
+    pub async fn register_for_zeus(&self, spec: ZeusSpec, by: Owners) -> Result<ZeusRegistration, ZeusError> {
         let name = name_of(&spec.job_id);
         let terms = spec.clone().terms(self.settings.zeus_lease_s).map_err(RecurringError::from)?;
         let (seed, _) = uuid::Uuid::new_v4().as_u64_pair();
-        let new = StoredRecurring { name, created_at: self.now(), job: Job::new(terms, seed) };
+        let job = Job::new(terms, seed);
+        let new = StoredRecurring { name, created_at: self.now(), job, owners: by, members: Owners::default() };
         if self.create(&new).await? {
             tracing::info!(name = %new.name, "recurring job created by a Zeus client");
             return Ok(ZeusRegistration::New);
         }
         let known = self.outline(&new.name, FullRuns::default()).await?;
-        let is_same = known.job.terms.spec.zeus.is_some_and(|known| *known == spec);
-        Ok(if is_same { ZeusRegistration::Same } else { ZeusRegistration::Other })
+        let is_same = known.job.terms.spec.zeus.as_deref().is_some_and(|known| *known == spec);
+        if !is_same {
+            return Ok(ZeusRegistration::Other);
+        }
+        self.join(&known, &new.owners).await?;
+        Ok(ZeusRegistration::Same)
+    }
+
+    /// Checks that a caller with these identities may change the job of a Zeus client, as [`Self::check_users`].
+    pub async fn check_users_for_zeus(&self, job_id: &str, by: &Owners, as_owner: bool) -> Result<(), ZeusError> {
+        Ok(self.check_users(&name_of(job_id), by, as_owner).await?)
     }
 
     /// Returns true if a Zeus client has registered the job.

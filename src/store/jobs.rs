@@ -7,7 +7,7 @@ use super::connection::writing;
 use super::ledger::append_entry;
 use super::presence::Presence;
 use super::{Store, StoreError, rows};
-use wattune_core::domain::{Activity, JobId, JobKey, JobSpec, ProgressSource, Work};
+use wattune_core::domain::{Activity, JobId, JobKey, JobSpec, Owners, ProgressSource, Work};
 use wattune_core::ledger::chain::Digest;
 use wattune_core::ledger::entry::{Entry, JobFacts};
 use wattune_core::profile::ProgressAccount;
@@ -26,6 +26,8 @@ pub struct StoredJob {
     pub registered_at: DateTime<Utc>,
     /// Time and reason of the job's end, if it has ended.
     pub ended: Option<(DateTime<Utc>, String)>,
+    /// Owners of the job, who may report for it and end it. Not part of the ledger.
+    pub owners: Owners,
 }
 
 /// Persistent part of a job's progress.
@@ -179,11 +181,11 @@ fn write(tx: &Connection, job: &StoredJob) -> Result<(), StoreError> {
     }
     let is_known: bool = rows::one(tx, "SELECT EXISTS (SELECT 1 FROM jobs WHERE id = ?1)", [id], rows::first)?;
     let (ended, reason) = job.ended.as_ref().map(|(at, why)| (at.timestamp_micros(), why.as_str())).unzip();
-    let sql = "INSERT INTO jobs (id, spec, progress, registered_us, ended_us, end_reason) \
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+    let sql = "INSERT INTO jobs (id, spec, progress, registered_us, ended_us, end_reason, owners) \
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) \
                ON CONFLICT (id) DO UPDATE SET progress = ?3, ended_us = ?5, end_reason = ?6";
-    let (spec, progress) = (rows::json(&job.spec)?, rows::json(&job.progress)?);
-    rows::execute(tx, sql, params![id, spec, progress, job.registered_at.timestamp_micros(), ended, reason])?;
+    let (spec, progress, owners) = (rows::json(&job.spec)?, rows::json(&job.progress)?, rows::json(&job.owners)?);
+    rows::execute(tx, sql, params![id, spec, progress, job.registered_at.timestamp_micros(), ended, reason, owners])?;
     append_entries(tx, &job.id, !is_known)
 }
 
@@ -249,5 +251,6 @@ fn job(row: &Row<'_>) -> Result<StoredJob, StoreError> {
         progress: rows::from_json("job", rows::text(row, "progress")?)?,
         registered_at: rows::moment(row.get("registered_us")?)?,
         ended: ended.map(|us| Ok::<_, StoreError>((rows::moment(us)?, reason.unwrap_or_default()))).transpose()?,
+        owners: rows::from_json("job", rows::text(row, "owners")?)?,
     })
 }

@@ -49,6 +49,7 @@ const MIGRATIONS: &[Migration] = migrations![
     14 "0014_open_block.sql",
     15 "0015_presence.sql",
     16 "0016_audit.sql",
+    17 "0017_owners.sql",
 ];
 
 pub(super) const fn latest() -> i64 {

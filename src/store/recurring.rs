@@ -18,7 +18,7 @@ use self::trials::{all_runs, load, name, outline, save_run};
 use super::connection::writing;
 use super::{Store, StoreError, rows};
 use wattune_core::bandit::Job;
-use wattune_core::domain::{JobId, JobName};
+use wattune_core::domain::{JobId, JobName, Owners};
 
 /// Result of the creation of a recurring job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +138,27 @@ impl Store {
         self.recurring.write(delete).await
     }
 
+    /// Returns the owners of the recurring job of this name, with its members; `None` if there is no such job.
+    pub async fn users_of_recurring(&self, name: &JobName) -> Result<Option<(Owners, Owners)>, StoreError> {
+        let name = name.clone();
+        let sql = "SELECT owners, members FROM recurring_jobs WHERE name = ?1";
+        let read = move |db: &mut Connection| {
+            let mut statement = db.prepare_cached(sql)?;
+            let mut found = statement.query([name.as_str()])?;
+            let Some(row) = found.next()? else { return Ok(None) };
+            let users = |column| rows::from_json("recurring job", rows::text(row, column)?);
+            Ok(Some((users(0)?, users(1)?)))
+        };
+        self.recurring.read(read).await
+    }
+
+    /// Replaces the members of the recurring job of this name.
+    pub async fn set_recurring_members(&self, name: &JobName, members: &Owners) -> Result<(), StoreError> {
+        let (name, members) = (name.clone(), rows::json(members)?);
+        let sql = "UPDATE recurring_jobs SET members = ?2 WHERE name = ?1";
+        self.recurring.write(move |db| Ok(db.execute(sql, [name.as_str(), &members])?)).await.map(drop)
+    }
+
     /// Returns up to `limit` recurring jobs, ordered by name, from the first name that follows `after`. A trial whose
     /// lease expired before `now` does not count as running, even if the database does not show that yet.
     pub async fn list_recurring(
@@ -212,10 +233,11 @@ impl Store {
 fn create(db: &mut Connection, new: &StoredRecurring, most: u32) -> Result<Created, StoreError> {
     let tx = writing(db)?;
     let count: u32 = tx.query_row("SELECT COUNT(*) FROM recurring_jobs", [], |row| row.get(0))?;
-    let sql = "INSERT INTO recurring_jobs (name, terms, generator, created_us) VALUES (?1, ?2, ?3, ?4) \
+    let sql = "INSERT INTO recurring_jobs (name, terms, generator, created_us, owners) VALUES (?1, ?2, ?3, ?4, ?5) \
                ON CONFLICT (name) DO NOTHING RETURNING id";
     let (terms, generator) = (rows::json(&new.job.terms)?, rows::json(&new.job.generator)?);
-    let columns = params![new.name.as_str(), terms, generator, new.created_at.timestamp_micros()];
+    let owners = rows::json(&new.owners)?;
+    let columns = params![new.name.as_str(), terms, generator, new.created_at.timestamp_micros(), owners];
     let Some(id) = tx.query_row(sql, columns, |row| row.get(0)).optional()? else { return Ok(Created::Exists) };
     if count >= most {
         // Returning without a commit rolls back the insertion.

@@ -48,7 +48,7 @@ fn job() -> StoredJob {
     };
     let last = LastReport { samples: 0.1 + 0.2, at_s: Some(12.5), received: at(7) };
     let progress = StoredProgress { last: Some(last), started_at: Some(at(3)), ..StoredProgress::default() };
-    StoredJob { id: job_id(), spec, progress, registered_at: at(1), ended: None }
+    StoredJob { id: job_id(), spec, progress, registered_at: at(1), ended: None, owners: Default::default() }
 }
 
 async fn store() -> (tempfile::TempDir, Store) {
@@ -335,7 +335,13 @@ fn recurring() -> StoredRecurring {
             reason: format!("trial {number}"),
         });
     }
-    StoredRecurring { name: wattune_core::domain::JobName::new("nightly").expect("a name"), created_at: at(0), job }
+    StoredRecurring {
+        name: wattune_core::domain::JobName::new("nightly").expect("a name"),
+        created_at: at(0),
+        job,
+        owners: Default::default(),
+        members: Default::default(),
+    }
 }
 
 #[tokio::test]

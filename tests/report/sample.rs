@@ -83,7 +83,7 @@ pub(super) fn stored(id: &str, name: &str, team: Option<&str>, from: f64, to: Op
     let progress = StoredProgress { account, ..StoredProgress::default() };
     let ended = to.map(|to| (at(to), "ended by its owner".to_owned()));
     let id = JobId::new(id).expect("an id");
-    StoredJob { id, spec, progress, registered_at: at(from), ended }
+    StoredJob { id, spec, progress, registered_at: at(from), ended, owners: Default::default() }
 }
 
 struct Keeper {

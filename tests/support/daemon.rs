@@ -83,12 +83,22 @@ impl Daemon {
     pub(crate) fn command_with(driver: &FakeDriver, state: &Path, library: &Path, settings: &str) -> Command {
         std::fs::create_dir_all(state).expect("a directory");
         let config = state.join("test.toml");
-        std::fs::write(&config, settings).expect("written");
+        std::fs::write(&config, Self::with_loopback_control(settings)).expect("written");
         let mut command = Command::new(env!("CARGO_BIN_EXE_wattune"));
         command.arg("serve").arg("--config").arg(config).args(["--gpus", "nvml", "--listen", "127.0.0.1:0"]);
         command.arg("--nvml-library").arg(library).arg("--state-dir").arg(state);
         command.env("FAKE_NVML_DIR", driver.dir());
         command
+    }
+
+    /// The settings, with which everything may be done over TCP unless they say something else about it.
+    fn with_loopback_control(settings: &str) -> String {
+        const CONTROL: &str = "[http]\nloopback_control = true\n";
+        match settings.contains("loopback_control") {
+            true => settings.to_owned(),
+            false if settings.contains("[http]\n") => settings.replacen("[http]\n", CONTROL, 1),
+            false => format!("{settings}\n{CONTROL}"),
+        }
     }
 
     /// Starts it and waits until it is ready.

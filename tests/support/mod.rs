@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use wattune::controller::{GpuRef, NewJob};
+use wattune::controller::{Caller, GpuRef, NewJob};
 use wattune_core::domain::{JobName, Objective, Work};
 use wattune_core::units::Seconds;
 
@@ -89,5 +89,7 @@ pub(crate) fn job(name: &str, max_slowdown: f64) -> NewJob {
         processes: None,
         replaces: None,
         offers: Default::default(),
+        by: Caller::Local,
+        user: None,
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Facts {
     /// The number of the job (`SLURM_JOB_ID`).
     pub(super) number: u32,
     name: Option<String>,
+    /// The number of the job's user (`SLURM_JOB_UID`), to whom the job belongs.
+    pub(super) uid: Option<u32>,
     labels: BTreeMap<&'static str, String>,
 }
 
@@ -57,7 +59,8 @@ impl Facts {
         let number = number.parse().ok().filter(|number| *number > 0);
         let number = number.context("SLURM_JOB_ID is not the number of a job")?;
         let label = |(label, keys): (&'static str, &[&str])| Some((label, keys.iter().find_map(|key| get(key))?));
-        Ok(Self { number, name: get("SLURM_JOB_NAME"), labels: LABELS.into_iter().filter_map(label).collect() })
+        let uid = get("SLURM_JOB_UID").and_then(|uid| uid.parse().ok());
+        Ok(Self { number, name: get("SLURM_JOB_NAME"), uid, labels: LABELS.into_iter().filter_map(label).collect() })
     }
 
     /// Adds what only the queue has. Before version 23.02 or so, Slurm tells its Prolog neither the job's name nor its
@@ -128,7 +131,7 @@ fn in_queue(answer: &str, number: u32) -> Option<Facts> {
     let is_given = |value: &str| !value.is_empty() && !["N/A", "(null)"].contains(&value);
     let labels = labels.into_iter().filter(|(_, value, is_so)| *is_so && is_given(value));
     let labels = labels.map(|(label, value, _)| (label, value)).collect();
-    Some(Facts { number, name: Some(name).filter(|name| is_given(name)), labels })
+    Some(Facts { number, name: Some(name).filter(|name| is_given(name)), uid: None, labels })
 }
 
 /// Runs a command of Slurm and returns its output.

@@ -82,7 +82,7 @@ fn register(
 ) -> Result<Value, Failure> {
     let job = json!({
         "name": facts.name(), "gpus": gpus, "control": control, "lease_s": lease_s,
-        "slurm_job_id": facts.number, "tags": tags,
+        "slurm_job_id": facts.number, "tags": tags, "uid": facts.uid,
     });
     api.post("/v1/jobs", &job)
 }

@@ -288,6 +288,7 @@ impl LockedClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::Client;
 
     #[test]
     fn an_override_over_tcp_ends_after_a_time_without_processes() {
@@ -295,7 +296,7 @@ mod tests {
         let mut manual = Override {
             limit: PowerLimit::from_milliwatts(200_000),
             end: OverrideEnd::Unused { after: Seconds::new(600.0), since: None },
-            by: Caller::Zeus { process: None, user: Some(1000) },
+            by: Caller::Zeus(Client { user: Some(1000), ..Client::default() }),
             yields_to_jobs: true,
             locks_clocks: false,
             locks_memory: false,

@@ -16,8 +16,10 @@ impl Snapshot<'_> {
             Some((groups, known)) => (groups, Some((self.profiling.clone(), known))),
             None => (Vec::new(), None),
         };
-        let StoredJob { id, spec, progress, registered_at, .. } = stored.clone();
-        Ok(Job::new(id, spec, groups, profiling, progress, registered_at, self.now))
+        let StoredJob { id, spec, progress, registered_at, owners, .. } = stored.clone();
+        let mut job = Job::new(id, spec, groups, profiling, progress, registered_at, self.now);
+        job.owners = owners;
+        Ok(job)
     }
 
     /// Returns a job's GPUs in groups of one model each, and the profile known from earlier runs; `None` while one of

@@ -12,7 +12,9 @@ use super::setback::Setback;
 use crate::controller::accounting::HourlyEmissions;
 use crate::controller::planning::ReplanReason;
 use crate::store::{StoredJob, StoredProgress};
-use wattune_core::domain::{DeviceKind, GpuId, JobId, JobSpec, PowerLimit, Profile, ProfileKey, SetPoint, Work};
+use wattune_core::domain::{
+    DeviceKind, GpuId, JobId, JobSpec, Owners, PowerLimit, Profile, ProfileKey, SetPoint, Work,
+};
 use wattune_core::ledger::report::Saved;
 use wattune_core::plan::{AppliedSetPoint, Plan};
 use wattune_core::profile::steps::{GroupRange, Setting};
@@ -134,6 +136,8 @@ pub(crate) struct Job {
     /// Key under which the job's profile is stored.
     pub(crate) key: ProfileKey,
     pub(crate) registered_at: DateTime<Utc>,
+    /// Owners of the job, who may report for it and end it.
+    pub(crate) owners: Owners,
     /// Progress that survives a restart of the daemon.
     pub(crate) progress: StoredProgress,
     /// Just-in-time profiler; `None` while a GPU reports no limits.
@@ -208,6 +212,7 @@ impl Job {
             full_ceilings: Vec::new(),
             sweep_ceiling: SweepCeiling::Full,
             registered_at,
+            owners: Owners::default(),
             progress: stored,
             profiler: None,
             plan: None,
@@ -392,6 +397,7 @@ impl Job {
             progress: StoredProgress { reports, ..self.progress },
             registered_at: self.registered_at,
             ended,
+            owners: self.owners.clone(),
         }
     }
 }

@@ -125,7 +125,7 @@ impl Controller {
             )));
         }
         match gpu.manual {
-            Some(manual) if manual.by == Caller::Local => Err(WriteRefused::Owned(format!(
+            Some(manual) if !manual.by.is_zeus() => Err(WriteRefused::Owned(format!(
                 "GPU {index} has a manual override of {}; Zeus clients may change it once the override has ended (DELETE \
                  /v1/gpus/{index}/power-limit), or at any time if zeus.over_jobs = true",
                 manual.limit
@@ -182,8 +182,7 @@ impl Controller {
     pub async fn end_client(&mut self, process: Process) {
         let is_theirs = |gpu: &Gpu| {
             gpu.manual.is_some_and(|manual| {
-                matches!(manual.by, Caller::Zeus { process: Some(by), .. } if by == process)
-                    && manual.end == OverrideEnd::WithProcess
+                manual.by.zeus_process() == Some(process) && manual.end == OverrideEnd::WithProcess
             })
         };
         let mut ended = false;
@@ -209,7 +208,7 @@ impl Controller {
         let can = gpu.handle.capabilities();
         let current = gpu.observed.reading.requested.ok_or_else(|| unreported(&can.limit))?;
         let before = gpu.manual;
-        let held = before.filter(|manual| manual.by != Caller::Local);
+        let held = before.filter(|manual| manual.by.is_zeus());
         let limit = match write.setting {
             Setting::PowerLimit(limit) => limit.min(allowed(gpu, limit)?).min(ceiling.unwrap_or(limit)),
             Setting::Other(_) => held.map_or(current, |manual| manual.limit),
@@ -309,10 +308,8 @@ fn try_again(write: &mut ClientWrite) -> Option<()> {
 
 /// Refuses the write of a process that has ended: its override would end at once.
 fn refuse_ended_client(claim: &Claim) -> Result<(), WriteRefused> {
-    match (claim.end, claim.by) {
-        (OverrideEnd::WithProcess, Caller::Zeus { process: Some(process), .. })
-            if !cpu::is_running(Path::new("/proc"), process) =>
-        {
+    match (claim.end, claim.by.zeus_process()) {
+        (OverrideEnd::WithProcess, Some(process)) if !cpu::is_running(Path::new("/proc"), process) => {
             Err(WriteRefused::Owned(format!("the client, process {}, has ended", process.pid)))
         }
         _ => Ok(()),

@@ -3,8 +3,8 @@
 use crate::controller::Controller;
 use crate::controller::jobs::found::{Scene, Step, owner};
 use crate::store::{StoredJob, StoredProgress};
-use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Offers, Process, Processes, Work};
-use wattune_core::identity::Labels;
+use wattune_core::domain::{GpuId, JobId, JobSpec, Objective, Offers, Owner, Process, Processes, Work};
+use wattune_core::identity::{Kind, Labels};
 use wattune_core::units::Seconds;
 
 /// Lease of a found job. The daemon renews it itself while it sees the job's processes; after a fault of the GPU's driver
@@ -49,7 +49,9 @@ impl Controller {
         processes: Vec<Process>,
         continues: Option<JobId>,
     ) {
-        let Labels { name, mut tags, .. } = labels;
+        let Labels { name, mut tags, key, .. } = labels;
+        let user = (key.kind == Kind::User).then(|| key.id.parse().ok()).flatten();
+        let owners = user.map(Owner::User).into_iter().collect();
         tags.extend(continues.map(|id| ("continues".to_owned(), id.to_string())));
         let spec = JobSpec {
             name,
@@ -70,7 +72,7 @@ impl Controller {
         }
         let id = JobId::new(uuid::Uuid::new_v4().to_string()).expect("a UUID is letters, digits and dashes");
         let (progress, registered_at) = (StoredProgress::default(), self.now().utc);
-        let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None };
+        let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None, owners };
         let Ok(job) = self.snapshot().make_job(&stored).await else { return };
         // If the database cannot be written, the next tick finds the processes again.
         if let Err(error) = self.store.save_job(&stored).await {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
+use super::caller::Caller;
 use super::end::LAPSED;
+use super::owners::owners_of;
 use crate::controller::gpus::GpuRef;
 use crate::controller::jobs::Job;
 use crate::controller::requests::Caller;
@@ -48,6 +50,10 @@ pub struct NewJob {
     pub replaces: Option<JobId>,
     /// Freedom that the job offers.
     pub offers: NewOffers,
+    /// Caller, to whom the job belongs.
+    pub by: Caller,
+    /// Number of the user for whom the caller registers the job, and to whom it then belongs, too.
+    pub user: Option<u32>,
 }
 
 /// Freedom that a job offers at its registration.
@@ -121,14 +127,25 @@ impl Controller {
     /// # Errors
     /// If a GPU does not exist, if another job controls one of the GPUs that this job is to control, if
     /// [`JobSpec::check`] refuses the job, if the job's processes are not found or its price weight has no source of
-    /// prices, or if as many jobs are registered as the settings allow, or if there is no open job to replace. Then nothing changes.
+    /// prices, or if as many jobs are registered as the settings allow, or if there is no open job to replace, or the
+    /// caller may not replace it or register a job for another user. Then nothing changes.
     pub async fn register(&mut self, new: NewJob) -> Result<JobView, ControlError> {
-        if let Some(other) = new.replaces.as_ref().filter(|other| !self.jobs.contains(other)) {
-            return Err(self.snapshot().no_such_job(other).await);
+        let mut owners = owners_of(&new.by, new.user)?;
+        if let Some(other) = new.replaces.as_ref() {
+            if !self.jobs.contains(other) {
+                return Err(self.snapshot().no_such_job(other).await);
+            }
+            self.check_owner(other, &new.by).await?;
         }
         let gpus: Vec<GpuId> = new.gpus.iter().map(|g| self.gpus.resolve(g)).collect::<Result<_, _>>()?;
         let earlier = self.earlier_of(new.offers.key.as_ref(), new.replaces.as_ref()).await?;
+        // A job of others with the same key is not taken up.
+        let earlier = earlier.filter(|earlier| new.by.may_change(&earlier.owners));
         let replaced = new.replaces.as_ref().and_then(|id| self.jobs.get(id));
+        let before = replaced.map(|job| &job.owners).into_iter().chain(earlier.as_ref().map(|job| &job.owners));
+        for others in before {
+            owners.join(others);
+        }
         let replaced = replaced.filter(|job| new.offers == NewOffers::default() && !job.is_absent());
         let inherited = replaced.map(|job| job.inherited_offers(new.control && new.objective.bounds_time()));
         let spec = JobSpec {
@@ -171,7 +188,7 @@ impl Controller {
         let absence = is_held.then_some(Absence::HeldSince(registered_at));
         let progress =
             StoredProgress { presence: Presence { absence, ..Presence::default() }, ..StoredProgress::default() };
-        let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None };
+        let stored = StoredJob { id: id.clone(), spec, progress, registered_at, ended: None, owners };
         let job = self.snapshot().make_job(&stored).await?;
         refuse_unknown_run(&job)?;
         self.store.save_job(&stored).await?;

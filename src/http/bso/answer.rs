@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::fields::Mistake;
 use crate::http::error::Problem;
-use crate::recurring::ZeusError;
+use crate::recurring::{RecurringError, ZeusError};
 use wattune_core::bandit::ZeusRefused;
 
 /// The refusal of a request.
@@ -95,8 +95,9 @@ impl Refusal {
             }
             ZeusError::UnknownJob => Self::message(StatusCode::BAD_REQUEST, error.to_string()),
             ZeusError::Failed(cause) => {
-                let problem = Problem::from(cause);
-                Self::message(StatusCode::INTERNAL_SERVER_ERROR, problem.detail)
+                let is_forbidden = matches!(cause, RecurringError::Forbidden(_));
+                let status = if is_forbidden { StatusCode::FORBIDDEN } else { StatusCode::INTERNAL_SERVER_ERROR };
+                Self::message(status, Problem::from(cause).detail)
             }
         }
     }

@@ -17,7 +17,7 @@ use std::convert::Infallible;
 use axum::Json;
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, patch, post};
 use serde::Serialize;
@@ -25,7 +25,10 @@ use serde::Serialize;
 use self::answer::Refusal;
 use self::models::{JobSpec, TrainingResult, TrialId, validation};
 use self::request::{Body, JobParam};
+use super::access::By;
+use super::error::{CHALLENGE, Problem};
 use super::shared::Shared;
+use crate::controller::Caller;
 use crate::recurring::{ZeusError, ZeusRegistration};
 use wattune_core::bandit::{ZeusRefused, ZeusVerdict};
 
@@ -48,12 +51,32 @@ pub(super) fn router() -> Router<Shared> {
     router
 }
 
+/// Returns all routes as method and path; the method is `*` where the route accepts any.
+#[cfg(test)]
+pub(super) fn paths() -> Vec<(String, String)> {
+    let of = |(path, methods): (&str, &str)| {
+        let with_methods = methods.split(", ").map(|method| (method.to_owned(), path.to_owned()));
+        with_methods.chain([("*".to_owned(), format!("{path}/"))]).collect::<Vec<_>>()
+    };
+    PATHS.into_iter().flat_map(of).collect()
+}
+
 /// Returns true if the path is one of the protocol, or below one.
 pub(super) fn owns(path: &str) -> bool {
     let path = path.trim_start_matches('/');
     ["jobs", "report", "trials"]
         .iter()
         .any(|name| path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+}
+
+/// Renders the refusal of a request that has no right to its route.
+pub(super) fn refuse(problem: Problem) -> Response {
+    let challenge = (problem.status == StatusCode::UNAUTHORIZED.as_u16()).then_some(CHALLENGE);
+    let mut response = Refusal::from(problem).into_response();
+    if let Some(challenge) = challenge {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    }
+    response
 }
 
 /// Answers a request for an unknown path that [`owns`] accepts.
@@ -70,7 +93,7 @@ async fn without_slash(uri: Uri, headers: HeaderMap) -> Response {
     (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, location)]).into_response()
 }
 
-async fn register(State(shared): State<Shared>, Body(spec): Body<JobSpec>) -> Result<Response, Refusal> {
+async fn register(State(shared): State<Shared>, By(by): By, Body(spec): Body<JobSpec>) -> Result<Response, Refusal> {
     let other = || {
         let why = "JobSpec doesn't match with existing jobSpec. Use a new job_id for different configuration";
         Refusal::message(StatusCode::CONFLICT, why)
@@ -93,7 +116,7 @@ async fn register(State(shared): State<Shared>, Body(spec): Body<JobSpec>) -> Re
         });
         let internal = |message| Refusal::message(StatusCode::INTERNAL_SERVER_ERROR, message);
         let registration = spec.registration(&id).map_err(internal)?;
-        let registered = within(&shared, shared.recurring.register_for_zeus(registration)).await?;
+        let registered = within(&shared, shared.recurring.register_for_zeus(registration, by.owners())).await?;
         let status = match registered {
             ZeusRegistration::New => StatusCode::CREATED,
             // An identifier that was just drawn must be unused.
@@ -105,18 +128,33 @@ async fn register(State(shared): State<Shared>, Body(spec): Body<JobSpec>) -> Re
     }
 }
 
-async fn delete(State(shared): State<Shared>, JobParam(id): JobParam) -> Result<Json<()>, Refusal> {
+/// Checks that the caller may change a job: as an owner, or at least as a user who has registered it.
+async fn check_users(shared: &Shared, id: &str, by: &Caller, as_owner: bool) -> Result<(), Refusal> {
+    if by.has_control() {
+        return Ok(());
+    }
+    within(shared, shared.recurring.check_users_for_zeus(id, &by.owners(), as_owner)).await
+}
+
+async fn delete(State(shared): State<Shared>, By(by): By, JobParam(id): JobParam) -> Result<Json<()>, Refusal> {
+    check_users(&shared, &id, &by, true).await?;
     match within(&shared, shared.recurring.delete_for_zeus(&id)).await? {
         true => Ok(Json(())),
         false => Err(Refusal::message(StatusCode::NOT_FOUND, "No job was deleted.")),
     }
 }
 
-async fn next(method: Method, State(shared): State<Shared>, JobParam(id): JobParam) -> Result<Response, Refusal> {
+async fn next(
+    method: Method,
+    State(shared): State<Shared>,
+    By(by): By,
+    JobParam(id): JobParam,
+) -> Result<Response, Refusal> {
     if method == Method::HEAD {
         // It would begin a trial of which the client does not learn.
         return Ok(Refusal::wrong_method("GET"));
     }
+    check_users(&shared, &id, &by, false).await?;
     let text = |refused| match refused {
         ZeusRefused::Impossible(_) => {
             let limit = "ensure this value is greater than 0 (type=value_error.number.not_gt; limit_value=0)";
@@ -148,9 +186,11 @@ struct ReportAnswer {
 
 async fn report(
     State(shared): State<Shared>,
+    By(by): By,
     Body(result): Body<TrainingResult>,
 ) -> Result<Json<ReportAnswer>, Refusal> {
     let id = result.trial.job_id.as_str();
+    check_users(&shared, id, &by, false).await?;
     let numbers = result.trial.numbers();
     let bad = |message: String| Refusal::message(StatusCode::BAD_REQUEST, message);
     let unknown_trial = || bad(format!("Unknown trial {result}"));
@@ -207,7 +247,8 @@ async fn report(
     Ok(Json(ReportAnswer { stop_train, converged, message }))
 }
 
-async fn end(State(shared): State<Shared>, Body(trial): Body<TrialId>) -> Result<Json<()>, Refusal> {
+async fn end(State(shared): State<Shared>, By(by): By, Body(trial): Body<TrialId>) -> Result<Json<()>, Refusal> {
+    check_users(&shared, &trial.job_id, &by, false).await?;
     let unknown = || Refusal::message(StatusCode::NOT_FOUND, format!("Could not find the trial: {trial}"));
     let internal = |message| Refusal::message(StatusCode::INTERNAL_SERVER_ERROR, message);
     let (number, batch_size) = trial.numbers().map_err(internal)?.ok_or_else(unknown)?;

@@ -7,7 +7,8 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use crate::controller::{Caller, EventView, NewEvent};
+use crate::controller::{EventView, NewEvent};
+use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{FromPath, Named, Payload, Wire};
 use crate::http::shared::Shared;
@@ -67,13 +68,13 @@ pub(in crate::http) async fn list(State(shared): State<Shared>) -> Answer<Vec<Ev
 )]
 pub(in crate::http) async fn announce(
     State(shared): State<Shared>,
+    By(by): By,
     Payload(body): Payload<NewEvent>,
 ) -> Result<impl IntoResponse, Problem> {
     let event = DemandResponse::try_from(body)?;
     let location = format!("/v1/demand-response/{}", event.id);
-    let announced = shared
-        .ask(move |controller| Box::pin(async move { controller.announce(event, Caller::Local).await }))
-        .await??;
+    let announced =
+        shared.ask(move |controller| Box::pin(async move { controller.announce(event, by).await })).await??;
     let status = if announced.is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, [(header::LOCATION, location)], Json(announced.view)))
 }
@@ -88,7 +89,11 @@ pub(in crate::http) async fn announce(
         (status = CONFLICT, description = "The event is part of the configuration")
     )
 )]
-pub(in crate::http) async fn withdraw(State(shared): State<Shared>, Named(id): Named<EventId>) -> Answer<EventView> {
-    let answer = shared.ask(move |controller| Box::pin(async move { controller.withdraw(&id, Caller::Local).await }));
+pub(in crate::http) async fn withdraw(
+    State(shared): State<Shared>,
+    By(by): By,
+    Named(id): Named<EventId>,
+) -> Answer<EventView> {
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.withdraw(&id, by).await }));
     Ok(Json(answer.await??))
 }

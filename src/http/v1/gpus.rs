@@ -5,8 +5,9 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use crate::controller::GpuRef;
 use crate::controller::view::{GpuView, LimitSpanView};
-use crate::controller::{Caller, GpuRef};
+use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{FromPath, Named, Payload, Wire, finite, invalid};
 use crate::http::shared::Shared;
@@ -109,13 +110,13 @@ pub(in crate::http) async fn history(
 )]
 pub(in crate::http) async fn set_power_limit(
     State(shared): State<Shared>,
+    By(by): By,
     Named(which): Named<GpuRef>,
     Payload(body): Payload<SetPowerLimit>,
 ) -> Answer<GpuView> {
     let (limit, ttl) = body.checked()?;
-    let answer = shared.ask(move |controller| {
-        Box::pin(async move { controller.set_override(&which, limit, ttl, Caller::Local).await })
-    });
+    let answer =
+        shared.ask(move |controller| Box::pin(async move { controller.set_override(&which, limit, ttl, by).await }));
     Ok(Json(answer.await??))
 }
 
@@ -126,10 +127,10 @@ pub(in crate::http) async fn set_power_limit(
 )]
 pub(in crate::http) async fn release_power_limit(
     State(shared): State<Shared>,
+    By(by): By,
     Named(which): Named<GpuRef>,
 ) -> Answer<GpuView> {
-    let answer =
-        shared.ask(move |controller| Box::pin(async move { controller.release_override(&which, Caller::Local).await }));
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.release_override(&which, by).await }));
     Ok(Json(answer.await??))
 }
 

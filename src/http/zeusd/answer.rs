@@ -22,6 +22,10 @@ pub(super) enum Refusal {
     Disabled(String),
     /// Devices failed: the largest status among them, with `errors`.
     Devices(BTreeMap<u32, (StatusCode, String)>),
+    /// The request has no valid token: 401 with `error` and a challenge.
+    Unauthorized(String),
+    /// The token or the connection lacks the right: 403 with `error`.
+    Forbidden(String),
     /// There is no such route: 404 without a body.
     NoRoute,
 }
@@ -45,6 +49,11 @@ impl IntoResponse for Refusal {
             Self::NoSuchGpu(index) => text(format!("GPU index {index} does not exist.")),
             Self::Error(error) => (StatusCode::BAD_REQUEST, axum::Json(ErrorBody { error })).into_response(),
             Self::Disabled(error) => (StatusCode::NOT_FOUND, axum::Json(ErrorBody { error })).into_response(),
+            Self::Unauthorized(error) => {
+                let challenge = [(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"zeusd\""))];
+                (StatusCode::UNAUTHORIZED, challenge, axum::Json(ErrorBody { error })).into_response()
+            }
+            Self::Forbidden(error) => (StatusCode::FORBIDDEN, axum::Json(ErrorBody { error })).into_response(),
             Self::Devices(failed) => {
                 let status =
                     failed.values().map(|(status, _)| *status).max().unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

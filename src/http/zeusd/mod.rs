@@ -10,6 +10,7 @@ mod control;
 mod cpus;
 mod gpus;
 mod query;
+mod rights;
 mod settings;
 mod state;
 mod streams;
@@ -27,24 +28,27 @@ use serde::Serialize;
 use self::answer::Refusal;
 use self::gpus::PowerAnswer;
 use self::query::{Parameter, Query};
+use super::access::{Access, Asker, Claims};
 use super::guard::check_listener;
-use super::seat::Seat;
 use super::shared::Shared;
 use crate::controller::{Claim, Setting};
 use crate::gpu::Write;
 use crate::gpu::thread::GpuHandle;
 use wattune_core::domain::PowerLimit;
 
+/// The paths of the protocol.
+pub(super) const PATHS: [&str; 8] =
+    ["/discover", "/time", "/gpu/", "/gpu/{*rest}", "/cpu/", "/cpu/{*rest}", "/auth/", "/auth/{*rest}"];
+
 /// Returns the routes. Each accepts any method, since a wrong one has the same answer as an unknown path.
 pub(super) fn routes() -> Router<Shared> {
-    let paths = ["/discover", "/time", "/gpu/", "/gpu/{*rest}", "/cpu/", "/cpu/{*rest}", "/auth/", "/auth/{*rest}"];
-    paths.into_iter().fold(Router::new(), |router, path| router.route(path, any(answer)))
+    PATHS.into_iter().fold(Router::new(), |router, path| router.route(path, any(answer)))
 }
 
 /// Answers a request, with the checks in the order of Zeus's daemon.
 async fn answer(
     State(shared): State<Shared>,
-    Extension(seat): Extension<Seat>,
+    Extension(asker): Extension<Asker>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -54,8 +58,12 @@ async fn answer(
         let name = group.as_str();
         return Err(Refusal::Disabled(format!("API group '{name}' is not enabled on this server.")));
     }
+    let is_open = ["/discover", "/time"].contains(&path);
     if path.starts_with("/auth/") {
-        return Err(Refusal::Disabled("Authentication is not enabled on this server.".into()));
+        return whoami(&shared, &asker, &method, path);
+    }
+    if !is_open {
+        rights::check(&shared.access, &asker, ApiGroup::of(path))?;
     }
     if path.ends_with("/stream_power")
         && let Err(refusal) = check_listener(&headers)
@@ -63,8 +71,22 @@ async fn answer(
         return Ok(super::error::Problem::from(refusal).into_response());
     }
     match method {
+        Method::GET if path == "/discover" => Ok(Json(zeusd.discover(&shared.access, &asker).await).into_response()),
         Method::GET => zeusd.read(path, query).await,
-        Method::POST => zeusd.write(path, query, &seat).await.map(|()| StatusCode::OK.into_response()),
+        Method::POST => zeusd.write(path, query, &asker).await.map(|()| StatusCode::OK.into_response()),
+        _ => Err(Refusal::NoRoute),
+    }
+}
+
+/// Answers a request about the client's token.
+fn whoami(shared: &Shared, asker: &Asker, method: &Method, path: &str) -> Result<Response, Refusal> {
+    if !asker.takes_tokens {
+        return Err(Refusal::Disabled("Authentication is not enabled on this server.".into()));
+    }
+    rights::check(&shared.access, asker, None)?;
+    let claims: &Claims = rights::claims(asker)?;
+    match (method, path) {
+        (&Method::GET, "/auth/whoami") => Ok(Json(claims).into_response()),
         _ => Err(Refusal::NoRoute),
     }
 }
@@ -108,7 +130,6 @@ const CPU_IDS: Parameter = Parameter::text("cpu_ids").optional();
 impl Zeusd {
     async fn read(&self, path: &str, query: &str) -> Result<Response, Refusal> {
         Ok(match path {
-            "/discover" => Json(self.discover().await).into_response(),
             "/time" => Json(TimeAnswer { timestamp_ms: self.now_ms() }).into_response(),
             "/gpu/get_power" => {
                 let power_mw = gpus::power(&self.asked_gpus(query)?).await?;
@@ -155,43 +176,43 @@ impl Zeusd {
         })
     }
 
-    async fn write(&self, path: &str, query: &str, seat: &Seat) -> Result<(), Refusal> {
+    async fn write(&self, path: &str, query: &str, asker: &Asker) -> Result<(), Refusal> {
         match path {
             "/gpu/set_power_limit" => {
                 let query = Query::parse(query, &LIMIT)?;
                 let limit = PowerLimit::from_milliwatts(query.number("power_limit_mw"));
-                self.set(&query, &[Setting::PowerLimit(limit)], seat).await
+                self.set(&query, &[Setting::PowerLimit(limit)], asker).await
             }
             "/gpu/set_persistence_mode" => {
                 let query = Query::parse(query, &PERSISTENCE)?;
-                self.set(&query, &[Setting::Other(Write::Persistence(query.flag("enabled")))], seat).await
+                self.set(&query, &[Setting::Other(Write::Persistence(query.flag("enabled")))], asker).await
             }
             "/gpu/set_gpu_locked_clocks" => {
                 let query = Query::parse(query, &CLOCKS)?;
                 let (min_mhz, max_mhz) = (query.number("min_clock_mhz"), query.number("max_clock_mhz"));
-                self.set(&query, &[Setting::Other(Write::LockClockRange { min_mhz, max_mhz })], seat).await
+                self.set(&query, &[Setting::Other(Write::LockClockRange { min_mhz, max_mhz })], asker).await
             }
             "/gpu/set_mem_locked_clocks" => {
                 let query = Query::parse(query, &CLOCKS)?;
                 let (min_mhz, max_mhz) = (query.number("min_clock_mhz"), query.number("max_clock_mhz"));
-                self.set(&query, &[Setting::Other(Write::LockMemoryClocks { min_mhz, max_mhz })], seat).await
+                self.set(&query, &[Setting::Other(Write::LockMemoryClocks { min_mhz, max_mhz })], asker).await
             }
-            "/gpu/reset_gpu_locked_clocks" => self.reset(query, &[Write::ResetClocks], seat).await,
-            "/gpu/reset_mem_locked_clocks" => self.reset(query, &[Write::ResetMemoryClocks], seat).await,
+            "/gpu/reset_gpu_locked_clocks" => self.reset(query, &[Write::ResetClocks], asker).await,
+            "/gpu/reset_mem_locked_clocks" => self.reset(query, &[Write::ResetMemoryClocks], asker).await,
             "/gpu/reset_locked_clocks" => {
-                self.reset(query, &[Write::ResetClocks, Write::ResetMemoryClocks], seat).await
+                self.reset(query, &[Write::ResetClocks, Write::ResetMemoryClocks], asker).await
             }
             _ => Err(Refusal::NoRoute),
         }
     }
 
-    async fn reset(&self, query: &str, writes: &[Write], seat: &Seat) -> Result<(), Refusal> {
+    async fn reset(&self, query: &str, writes: &[Write], asker: &Asker) -> Result<(), Refusal> {
         let query = Query::parse(query, &[GPU_IDS, BLOCK])?;
         let settings: Vec<Setting> = writes.iter().map(|write| Setting::Other(*write)).collect();
-        self.set(&query, &settings, seat).await
+        self.set(&query, &settings, asker).await
     }
 
-    async fn set(&self, query: &Query<'_>, settings: &[Setting], seat: &Seat) -> Result<(), Refusal> {
+    async fn set(&self, query: &Query<'_>, settings: &[Setting], asker: &Asker) -> Result<(), Refusal> {
         let asked = query.indices("gpu_ids", "GPU")?.unwrap_or_default();
         let gpus = self.devices.gpus();
         let is_known = |index: &&u64| gpus.iter().any(|gpu| u64::from(gpu.identity().index) == **index);
@@ -199,7 +220,7 @@ impl Zeusd {
             return Err(Refusal::NoSuchGpu(*unknown));
         }
         let gpus = gpus.into_iter().filter(|gpu| is_asked(gpu, Some(&asked))).collect();
-        let claim: Claim = self.claim(seat);
+        let claim: Claim = self.claim(asker);
         self.control.write(gpus, settings, claim, query.flag("block")).await
     }
 
@@ -214,8 +235,10 @@ impl Zeusd {
         Ok(gpus.into_iter().filter(|gpu| is_asked(gpu, asked.as_deref())).collect())
     }
 
-    async fn discover(&self) -> Discovered {
-        let enabled = &self.settings.enable;
+    /// Returns what this client may use.
+    async fn discover(&self, access: &Access, asker: &Asker) -> Discovered {
+        let may = |group: &&ApiGroup| rights::check(access, asker, Some(**group)).is_ok();
+        let enabled: Vec<ApiGroup> = self.settings.enable.iter().filter(may).copied().collect();
         let reads_gpus = enabled.contains(&ApiGroup::GpuControl) || enabled.contains(&ApiGroup::GpuRead);
         let gpus = if reads_gpus { self.devices.gpus() } else { Vec::new() };
         let gpu = |gpu: GpuHandle| DiscoveredGpu {
@@ -233,7 +256,7 @@ impl Zeusd {
             gpus: gpus.into_iter().map(gpu).collect(),
             cpus: cpus::packages(&observed).into_iter().map(cpu).collect(),
             enabled_api_groups: enabled.iter().map(|group| group.as_str()).collect(),
-            auth_required: false,
+            auth_required: rights::requires_token(asker),
         }
     }
 

@@ -9,8 +9,7 @@ use super::control::Control;
 use super::settings::ZeusSettings;
 use super::streams::Streams;
 use crate::controller::{Caller, Claim, Devices, Handle, OverrideEnd};
-use crate::http::places::Peer;
-use crate::http::seat::Seat;
+use crate::http::access::Asker;
 
 /// State of Zeus's protocol. Clones share it.
 #[derive(Clone)]
@@ -38,14 +37,10 @@ impl Zeusd {
         Self { settings, devices, control, streams: Streams::default(), stop, handle, watched: Watched::default() }
     }
 
-    /// Returns the claim of the client at the other end of a connection, and begins to watch the client's process, with
+    /// Returns the claim of a client, and begins to watch the client's process, with
     /// which its override ends.
-    pub(super) fn claim(&self, seat: &Seat) -> Claim {
-        let user = match seat.peer() {
-            Peer::User(user) => Some(user),
-            Peer::Unknown => None,
-        };
-        let end = match seat.process() {
+    pub(super) fn claim(&self, asker: &Asker) -> Claim {
+        let end = match asker.process {
             Some(_) if self.settings.keep_after_exit => OverrideEnd::Kept,
             Some(process) => {
                 self.watched.watch(process, &self.handle);
@@ -53,8 +48,7 @@ impl Zeusd {
             }
             None => OverrideEnd::Unused { after: self.settings.unused_s, since: None },
         };
-        let by = Caller::Zeus { process: seat.process(), user };
-        Claim { by, end, over_jobs: self.settings.over_jobs }
+        Claim { by: Caller::Zeus(asker.client()), end, over_jobs: self.settings.over_jobs }
     }
 
     /// Returns the period of a number of readings per second.

@@ -5,7 +5,7 @@ use rusqlite::{Connection, Row, ToSql, named_params, params};
 
 use crate::store::{StoreError, rows};
 use wattune_core::bandit::{Cost, Job, Kind, Outcome, Run, State, Trial};
-use wattune_core::domain::{JobId, JobName};
+use wattune_core::domain::{JobId, JobName, Owners};
 use wattune_core::units::{Joules, Seconds};
 
 /// A recurring job as stored.
@@ -17,6 +17,10 @@ pub struct StoredRecurring {
     pub created_at: DateTime<Utc>,
     /// Settings, random generator and trials.
     pub job: Job,
+    /// Owners, who may also delete the job.
+    pub owners: Owners,
+    /// Members, who may begin, report and end trials as the owners may.
+    pub members: Owners,
 }
 
 /// Selection of the trials that a request reads completely, in addition to the running ones.
@@ -71,7 +75,7 @@ pub(super) fn load(
     trials: impl FnOnce(&Connection, i64) -> Result<(Vec<Trial>, Vec<Run>), StoreError>,
 ) -> Result<Option<(i64, StoredRecurring)>, StoreError> {
     let sql = "SELECT id, terms, generator, created_us, \
-               COALESCE((SELECT last FROM recurring_deleted d WHERE d.name = j.name), 0) \
+               COALESCE((SELECT last FROM recurring_deleted d WHERE d.name = j.name), 0), owners, members \
                FROM recurring_jobs j WHERE name = ?1";
     let mut jobs = db.prepare_cached(sql)?;
     let mut found = jobs.query([name.as_str()])?;
@@ -81,9 +85,11 @@ pub(super) fn load(
     let generator = rows::from_json("recurring job", rows::text(row, 2)?)?;
     let created_at = rows::moment(row.get(3)?)?;
     let earlier = row.get(4)?;
+    let owners = rows::from_json("recurring job", rows::text(row, 5)?)?;
+    let members = rows::from_json("recurring job", rows::text(row, 6)?)?;
     let (past_trials, runs) = trials(db, id)?;
     let job = Job { terms, generator, earlier, past_trials, runs };
-    Ok(Some((id, StoredRecurring { name, created_at, job })))
+    Ok(Some((id, StoredRecurring { name, created_at, job, owners, members })))
 }
 
 pub(super) fn all_runs(db: &Connection, job: i64) -> Result<(Vec<Trial>, Vec<Run>), StoreError> {

@@ -7,6 +7,7 @@ mod input;
 mod job;
 mod objective;
 mod offer;
+mod owner;
 mod processes;
 mod profile;
 mod progress;
@@ -26,6 +27,7 @@ pub use input::{
 pub use job::{JobSpec, MOST_SAMPLES, Work};
 pub use objective::{Activity, Objective, Pausing};
 pub use offer::{Continuation, Offers, StartOffer, SuspendOffer};
+pub use owner::{Owner, Owners};
 pub use processes::{CgroupPath, Process, ProcessSelector, Processes};
 pub use profile::{Estimate, OperatingPoint, Profile, ProfileKey};
 pub use progress::ProgressSource;

@@ -177,8 +177,8 @@ impl Reporter {
                         }
                     }
                 }
-                // Another task of the same Slurm job has replaced that registration.
-                Failure::Refused { status: 404 | 409, .. } if body.contains_key("replaces") => {
+                // Another task of the same Slurm job has replaced that registration, or it belongs to another user.
+                Failure::Refused { status: 403 | 404 | 409, .. } if body.contains_key("replaces") => {
                     body.remove("replaces");
                 }
                 Failure::Refused { status: 409, detail, .. } if body.get("control") != Some(&Value::Bool(false)) => {

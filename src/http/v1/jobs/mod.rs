@@ -13,7 +13,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use self::register::{RegisterJob, null_as_default};
 use crate::controller::view::{AccountView, JobView, PlanView, ProfileView, ProgressOrigin, ProgressView};
-use crate::controller::{BeginReason, NewJob, ProgressReport};
+use crate::controller::{BeginReason, ProgressReport};
+use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
     FromPath, Named, Params, Payload, Wire, finite, invalid, optional_whole_number, page_length,
@@ -151,6 +152,7 @@ pub(in crate::http) enum JobState {
     post, path = "/v1/jobs", operation_id = "register_job", tag = "jobs", request_body = RegisterJob,
     responses(
         (status = CREATED, body = JobView, headers(("location" = String, description = "The job's address"))),
+        (status = FORBIDDEN, description = "The job to replace belongs to others, or `uid` names another user"),
         (status = NOT_FOUND, description = "There is no such GPU"),
         (status = CONFLICT, description = "Another job controls one of the GPUs, or an open job has the same key"),
         (status = TOO_MANY_REQUESTS, description = "The configured maximum of open jobs is reached, in total or on one of the GPUs")
@@ -158,9 +160,10 @@ pub(in crate::http) enum JobState {
 )]
 pub(in crate::http) async fn register(
     State(shared): State<Shared>,
+    By(by): By,
     Payload(body): Payload<RegisterJob>,
 ) -> Result<impl IntoResponse, Problem> {
-    let new = NewJob::try_from(body)?;
+    let new = body.asked_by(by)?;
     let job = shared.ask(move |controller| Box::pin(async move { controller.register(new).await })).await??;
     let location = format!("/v1/jobs/{}", job.job_id);
     Ok((StatusCode::CREATED, [(header::LOCATION, location)], Json(job)))
@@ -204,12 +207,23 @@ pub(in crate::http) async fn show(State(shared): State<Shared>, Named(id): Named
     delete, path = "/v1/jobs/{id}", operation_id = "end_job", tag = "jobs", params(JobPath),
     responses(
         (status = OK, body = AccountView, description = "The final account"),
+        (status = FORBIDDEN, description = "The job belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The job has ended already")
     )
 )]
-pub(in crate::http) async fn end(State(shared): State<Shared>, Named(id): Named<JobId>) -> Answer<AccountView> {
-    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.end(&id).await })).await??))
+pub(in crate::http) async fn end(
+    State(shared): State<Shared>,
+    By(by): By,
+    Named(id): Named<JobId>,
+) -> Answer<AccountView> {
+    let answer = shared.ask(move |controller| {
+        Box::pin(async move {
+            controller.check_owner(&id, &by).await?;
+            controller.end(&id).await
+        })
+    });
+    Ok(Json(answer.await??))
 }
 
 /// Reports a job's progress and renews the job's lease, the longest silence before a job counts as dead.
@@ -218,6 +232,7 @@ pub(in crate::http) async fn end(State(shared): State<Shared>, Named(id): Named<
     request_body = ReportProgress,
     responses(
         (status = OK, body = ProgressView),
+        (status = FORBIDDEN, description = "The job belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The job has ended, is held or is suspended"),
         (status = UNPROCESSABLE_ENTITY, description = "The report contradicts the previous one")
@@ -225,11 +240,17 @@ pub(in crate::http) async fn end(State(shared): State<Shared>, Named(id): Named<
 )]
 pub(in crate::http) async fn progress(
     State(shared): State<Shared>,
+    By(by): By,
     Named(id): Named<JobId>,
     Payload(body): Payload<ReportProgress>,
 ) -> Answer<ProgressView> {
     let report = ProgressReport::try_from(body)?;
-    let answer = shared.ask(move |controller| Box::pin(async move { controller.progress(&id, report).await }));
+    let answer = shared.ask(move |controller| {
+        Box::pin(async move {
+            controller.check_owner(&id, &by).await?;
+            controller.progress(&id, report).await
+        })
+    });
     Ok(Json(answer.await??))
 }
 
@@ -240,16 +261,27 @@ pub(in crate::http) async fn progress(
     request_body = RenewLease,
     responses(
         (status = OK, body = ProgressView),
+        (status = FORBIDDEN, description = "The job belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The job has ended")
     )
 )]
 pub(in crate::http) async fn renew_lease(
     State(shared): State<Shared>,
+    By(by): By,
     Named(id): Named<JobId>,
     Payload(RenewLease {}): Payload<RenewLease>,
 ) -> Answer<ProgressView> {
-    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.renew_lease(&id).await })).await??))
+    Ok(Json(
+        shared
+            .ask(move |controller| {
+                Box::pin(async move {
+                    controller.check_owner(&id, &by).await?;
+                    controller.renew_lease(&id).await
+                })
+            })
+            .await??,
+    ))
 }
 
 /// Says that a held or suspended job begins now: the job takes its GPUs, and controls them unless another job does.
@@ -259,16 +291,23 @@ pub(in crate::http) async fn renew_lease(
     request_body = BeginJob,
     responses(
         (status = OK, body = ProgressView),
+        (status = FORBIDDEN, description = "The job belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The job has ended")
     )
 )]
 pub(in crate::http) async fn begin(
     State(shared): State<Shared>,
+    By(by): By,
     Named(id): Named<JobId>,
     Payload(BeginJob { reason }): Payload<BeginJob>,
 ) -> Answer<ProgressView> {
-    let answer = shared.ask(move |controller| Box::pin(async move { controller.begin(&id, reason).await }));
+    let answer = shared.ask(move |controller| {
+        Box::pin(async move {
+            controller.check_owner(&id, &by).await?;
+            controller.begin(&id, reason).await
+        })
+    });
     Ok(Json(answer.await??))
 }
 
@@ -279,16 +318,27 @@ pub(in crate::http) async fn begin(
     request_body = JobSuspended,
     responses(
         (status = OK, body = ProgressView),
+        (status = FORBIDDEN, description = "The job belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The job has ended, has not begun, or does not offer to be suspended")
     )
 )]
 pub(in crate::http) async fn suspended(
     State(shared): State<Shared>,
+    By(by): By,
     Named(id): Named<JobId>,
     Payload(JobSuspended {}): Payload<JobSuspended>,
 ) -> Answer<ProgressView> {
-    Ok(Json(shared.ask(move |controller| Box::pin(async move { controller.suspended(&id).await })).await??))
+    Ok(Json(
+        shared
+            .ask(move |controller| {
+                Box::pin(async move {
+                    controller.check_owner(&id, &by).await?;
+                    controller.suspended(&id).await
+                })
+            })
+            .await??,
+    ))
 }
 
 /// Returns a job's planned power limits over time with their reasons.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::offers::{StartSpec, SuspendSpec};
 use super::time::time;
-use crate::controller::{GpuRef, NewJob, NewOffers, NewStart};
+use crate::controller::{Caller, GpuRef, NewJob, NewOffers, NewStart};
 use crate::http::extract::{Wire, finite, invalid, optional_object};
 use wattune_core::domain::{
     InvalidJob, JobId, JobKey, JobName, Objective, Pausing, ProcessSelector, SuspendOffer, Work,
@@ -82,6 +82,9 @@ pub(in crate::http) struct RegisterJob {
     /// The offer to be suspended; absent if the job must not be suspended.
     #[serde(default, deserialize_with = "optional_object")]
     suspend: Option<SuspendSpec>,
+    /// The number of the user to whom the job belongs, besides the user who registers it: for a scheduler that registers
+    /// the jobs of its users. Only root and those who may control GPUs can name another user.
+    uid: Option<u32>,
 }
 
 /// Reads the id of a job.
@@ -329,10 +332,10 @@ impl Wire for RegisterJob {
     ];
 }
 
-impl TryFrom<RegisterJob> for NewJob {
-    type Error = InvalidJob;
-
-    fn try_from(wire: RegisterJob) -> Result<Self, InvalidJob> {
+impl RegisterJob {
+    /// Returns the request of this caller.
+    pub(super) fn asked_by(self, by: Caller) -> Result<NewJob, InvalidJob> {
+        let wire = self;
         let name =
             JobName::new(wire.name).and_then(JobName::require_visible).map_err(|e| invalid("name", e.to_string()))?;
         let work = match wire.work {
@@ -342,7 +345,7 @@ impl TryFrom<RegisterJob> for NewJob {
         let wishes = wire.objective.unwrap_or_default();
         let processes = ProcessSelector::new(wire.pids, wire.cgroup, wire.slurm_job_id)?;
         let lease = wire.lease_s.map(|s| finite("lease_s", Seconds::try_new(s))).transpose()?;
-        Ok(Self {
+        Ok(NewJob {
             name,
             objective: wishes.on(wire.gpus.len())?,
             gpus: wire.gpus.into_iter().map(GpuRef::from).collect(),
@@ -359,6 +362,8 @@ impl TryFrom<RegisterJob> for NewJob {
                 start: wire.start.map(NewStart::try_from).transpose()?,
                 suspend: wire.suspend.map(SuspendOffer::try_from).transpose()?,
             },
+            by,
+            user: wire.uid,
         })
     }
 }

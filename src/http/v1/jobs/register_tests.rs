@@ -1,11 +1,14 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::controller::Client;
 use crate::http::error::Problem;
 use crate::http::extract::{assert_refused, read};
 
+const CALLER: Caller = Caller::Client(Client { user: Some(1000), process: None, subject: None, has_control: false });
+
 fn register(text: &str) -> Result<NewJob, Problem> {
-    Ok(NewJob::try_from(read::<RegisterJob>(text.as_bytes())?)?)
+    Ok(read::<RegisterJob>(text.as_bytes())?.asked_by(CALLER)?)
 }
 
 #[test]
@@ -31,6 +34,8 @@ fn the_documented_request_is_accepted() {
         processes: None,
         replaces: None,
         offers: Default::default(),
+        by: CALLER,
+        user: None,
     };
     assert_eq!(job, expected);
 }

@@ -9,6 +9,8 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use crate::controller::Caller;
+use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
     FromPath, Named, Params, Payload, Wire, default_number, invalid, page_length, whole_number,
@@ -114,7 +116,8 @@ pub(in crate::http) async fn list(
     shared.within(shared.recurring.list(&query.after, limit)).await.map(Json)
 }
 
-/// Creates a recurring job. Repeating the request with the same specification changes nothing.
+/// Creates a recurring job, which belongs to the user who sends the request. Another user who repeats the request with the
+/// same specification shares the job: both may begin, report and end its trials, and only the first may delete it.
 #[utoipa::path(
     put, path = "/v1/recurring/{name}", operation_id = "put_recurring", tag = "recurring jobs",
     params(RecurringPath), request_body = RecurringSpec,
@@ -126,10 +129,11 @@ pub(in crate::http) async fn list(
 )]
 pub(in crate::http) async fn put(
     State(shared): State<Shared>,
+    By(by): By,
     Named(NewName(name)): Named<NewName>,
     Payload(spec): Payload<RecurringSpec>,
 ) -> Result<impl IntoResponse, Problem> {
-    let (view, is_new) = shared.within(shared.recurring.put(name, spec)).await?;
+    let (view, is_new) = shared.within(shared.recurring.put(name, spec, by.owners())).await?;
     Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Json(view)))
 }
 
@@ -150,13 +154,16 @@ pub(in crate::http) async fn show(State(shared): State<Shared>, Named(name): Nam
     params(RecurringPath),
     responses(
         (status = OK, body = RecurringView, description = "The deleted job"),
+        (status = FORBIDDEN, description = "The job belongs to others"),
         (status = NOT_FOUND, response = Problem)
     )
 )]
 pub(in crate::http) async fn delete(
     State(shared): State<Shared>,
+    By(by): By,
     Named(name): Named<JobName>,
 ) -> Answer<RecurringView> {
+    check_users(&shared, &name, &by, true).await?;
     shared.within(shared.recurring.delete(&name)).await.map(Json)
 }
 
@@ -181,10 +188,19 @@ pub(in crate::http) async fn export(
 )]
 pub(in crate::http) async fn import(
     State(shared): State<Shared>,
+    By(by): By,
     Named(NewName(name)): Named<NewName>,
     Payload(document): Payload<RecurringDocument>,
 ) -> Result<impl IntoResponse, Problem> {
-    Ok((StatusCode::CREATED, Json(shared.within(shared.recurring.import(name, document)).await?)))
+    Ok((StatusCode::CREATED, Json(shared.within(shared.recurring.import(name, document, by.owners())).await?)))
+}
+
+/// Checks that the caller may change a recurring job: as an owner, or at least as a member.
+pub(super) async fn check_users(shared: &Shared, name: &JobName, by: &Caller, as_owner: bool) -> Result<(), Problem> {
+    if by.has_control() {
+        return Ok(());
+    }
+    shared.within(shared.recurring.check_users(name, &by.owners(), as_owner)).await
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::RecurringPath;
+use super::{RecurringPath, check_users};
+use crate::http::access::By;
 use crate::http::error::{Answer, Problem};
 use crate::http::extract::{
     FromPath, Named, Params, Payload, Wire, default_number, finite, invalid, optional_object, optional_whole_number,
@@ -214,6 +215,7 @@ pub(in crate::http) struct TrialsQuery {
     responses(
         (status = CREATED, body = TrialView, headers(("location" = String, description = "The trial's address"))),
         (status = OK, body = TrialView, description = "The trial that began with this key"),
+        (status = FORBIDDEN, description = "The recurring job belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "No batch size has reached the target, or too many trials are running"),
         (status = GONE, description = "The trial that began with this key lost its lease or was withdrawn")
@@ -221,9 +223,11 @@ pub(in crate::http) struct TrialsQuery {
 )]
 pub(in crate::http) async fn begin(
     State(shared): State<Shared>,
+    By(by): By,
     Named(job): Named<JobName>,
     Payload(BeginTrial { key }): Payload<BeginTrial>,
 ) -> Result<impl IntoResponse, Problem> {
+    check_users(&shared, &job, &by, false).await?;
     let length = key.as_ref().map(|key| key.chars().count());
     if let Some(length) = length.filter(|length| !(1..=LONGEST_KEY).contains(length)) {
         return Err(invalid("key", format!("has {length} characters; give from 1 to {LONGEST_KEY}")).into());
@@ -271,6 +275,7 @@ pub(in crate::http) async fn show(
     tag = "recurring jobs", params(TrialPath), request_body = ReportTrial,
     responses(
         (status = OK, body = VerdictView),
+        (status = FORBIDDEN, description = "The recurring job belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The training run belongs to another trial, or the trial has ended and the report contradicts its last one"),
         (status = GONE, description = "The trial is over: its lease expired, or it was withdrawn"),
@@ -279,9 +284,11 @@ pub(in crate::http) async fn show(
 )]
 pub(in crate::http) async fn progress(
     State(shared): State<Shared>,
+    By(by): By,
     Named((name, number)): Named<(JobName, u32)>,
     Payload(body): Payload<ReportTrial>,
 ) -> Answer<VerdictView> {
+    check_users(&shared, &name, &by, false).await?;
     let message = metered(&shared, &name, number, body.checked()?).await?;
     shared.within(shared.recurring.report(&name, number, message)).await.map(Json)
 }
@@ -292,6 +299,7 @@ pub(in crate::http) async fn progress(
     params(TrialPath), request_body = EndTrial,
     responses(
         (status = OK, body = TrialView),
+        (status = FORBIDDEN, description = "The recurring job belongs to others"),
         (status = NOT_FOUND, response = Problem),
         (status = CONFLICT, description = "The training run belongs to another trial, or the trial has ended and the report contradicts its last one"),
         (status = GONE, description = "The trial is over: its lease expired, or it was withdrawn"),
@@ -300,9 +308,11 @@ pub(in crate::http) async fn progress(
 )]
 pub(in crate::http) async fn end(
     State(shared): State<Shared>,
+    By(by): By,
     Named((name, number)): Named<(JobName, u32)>,
     Payload(body): Payload<EndTrial>,
 ) -> Answer<TrialView> {
+    check_users(&shared, &name, &by, false).await?;
     let last = match body.report {
         Some(report) => Some(metered(&shared, &name, number, report.checked()?).await?),
         None => None,

@@ -1,0 +1,158 @@
+//! Caller of a request: who asks, as far as it is known, and whether the jobs of others are open to it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use wattune_core::domain::{Owner, Owners, Process};
+
+/// Caller of a request, as the ledger and the log state it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// The daemon itself, or the program that contains it.
+    Local,
+    /// A client of the daemon's own API.
+    Client(Client),
+    /// A client of Zeus's protocols.
+    Zeus(Client),
+}
+
+/// Client of the daemon, as far as the connection and the token of its request identify it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Client {
+    /// Number of the client's user; `None` if the kernel does not report the user.
+    pub user: Option<u32>,
+    /// Process of the client; `None` over TCP, where it is unknown.
+    pub process: Option<Process>,
+    /// Subject of the client's access token; `None` without a token.
+    pub subject: Option<Subject>,
+    /// True if the client may also change jobs that belong to others.
+    pub has_control: bool,
+}
+
+/// Subject of an access token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject(&'static str);
+
+/// All subjects so far. There are only as many as an operator has issued tokens for, since subjects of invalid tokens do
+/// not become values of this type.
+static SUBJECTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+
+impl Subject {
+    /// Returns the subject of a valid token.
+    pub fn of_token(subject: &str) -> Self {
+        let mut all = SUBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(subject) {
+            return Self(known);
+        }
+        let new: &'static str = Box::leak(subject.to_owned().into_boxed_str());
+        all.insert(new);
+        Self(new)
+    }
+
+    /// Returns the text of the subject.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl Client {
+    /// Returns the owners of the jobs that the client registers.
+    pub fn owners(&self) -> Owners {
+        let user = self.user.map(Owner::User);
+        let token = self.subject.map(|subject| Owner::Token(subject.as_str().to_owned()));
+        user.into_iter().chain(token).collect()
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        parts.extend(self.subject.map(|subject| format!("token of {:?}", subject.as_str())));
+        parts.extend(self.user.map(|user| format!("user {user}")));
+        parts.extend(self.process.map(|process| format!("process {}", process.pid)));
+        f.write_str(&if parts.is_empty() { "an unknown user".to_owned() } else { parts.join(", ") })
+    }
+}
+
+impl Caller {
+    /// Returns true for clients of Zeus's protocols.
+    pub const fn is_zeus(&self) -> bool {
+        matches!(self, Self::Zeus(_))
+    }
+
+    /// Returns the process of a client of Zeus's protocols, if it is known.
+    pub fn zeus_process(&self) -> Option<Process> {
+        match self {
+            Self::Zeus(client) => client.process,
+            Self::Local | Self::Client(_) => None,
+        }
+    }
+
+    /// Returns the owners of the jobs that the caller registers.
+    pub fn owners(&self) -> Owners {
+        match self {
+            Self::Local => Owners::default(),
+            Self::Client(client) | Self::Zeus(client) => client.owners(),
+        }
+    }
+
+    /// Returns true if the jobs of others are open to the caller.
+    pub fn has_control(&self) -> bool {
+        match self {
+            Self::Local => true,
+            Self::Client(client) | Self::Zeus(client) => client.has_control,
+        }
+    }
+
+    /// Returns true if the caller may change a job of these owners.
+    pub fn may_change(&self, owners: &Owners) -> bool {
+        self.has_control() || self.owners().overlap(owners)
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Client(client) => client.fmt(f),
+            Self::Zeus(Client { process: Some(process), .. }) => write!(f, "Zeus client, process {}", process.pid),
+            Self::Zeus(Client { subject: None, user: None, .. }) => f.write_str("Zeus client over TCP"),
+            Self::Zeus(client) => write!(f, "Zeus client over TCP, {client}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_changed_by_their_owners_and_by_those_with_control() {
+        let client = |user, subject: Option<&str>, has_control| {
+            let subject = subject.map(Subject::of_token);
+            Caller::Client(Client { user, subject, process: None, has_control })
+        };
+        let ada = client(Some(1000), None, false);
+        let jobs = [ada.owners(), client(None, Some("ada"), false).owners(), Owners::default()];
+        let table = [
+            (ada, [true, false, false]),
+            (client(Some(1001), None, false), [false, false, false]),
+            (client(None, None, false), [false, false, false]),
+            (client(None, Some("ada"), false), [false, true, false]),
+            (client(Some(1000), Some("ada"), false), [true, true, false]),
+            (client(Some(1000), Some("bob"), false), [true, false, false]),
+            (client(None, None, true), [true, true, true]),
+            (Caller::Local, [true, true, true]),
+        ];
+        for (caller, may) in table {
+            assert_eq!(jobs.each_ref().map(|owners| caller.may_change(owners)), may, "{caller}");
+        }
+    }
+
+    #[test]
+    fn subjects_are_the_same_if_their_texts_are() {
+        assert_eq!(Subject::of_token("ada"), Subject::of_token("ada"));
+        assert_ne!(Subject::of_token("ada"), Subject::of_token("bob"));
+    }
+}

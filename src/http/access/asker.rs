@@ -1,0 +1,101 @@
+//! Who asks: the other end of the connection, the token of the request, and the rights of both together.
+
+use super::needs::Need;
+use super::token::{Claims, Scope, TokenError};
+use crate::controller::{Client, Subject};
+use crate::files;
+use crate::http::peer::Way;
+use wattune_core::domain::Process;
+
+/// Token of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::http) enum Token {
+    /// The request has none, or this daemon accepts none.
+    Absent,
+    /// The token is not valid.
+    Invalid(TokenError),
+    /// The token is valid.
+    Valid(Claims),
+}
+
+/// Sender of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::http) struct Asker {
+    pub(in crate::http) way: Way,
+    /// Number of the user; `None` if the kernel does not report the user.
+    pub(in crate::http) user: Option<u32>,
+    /// Process at the other end; `None` over TCP, where it is unknown.
+    pub(in crate::http) process: Option<Process>,
+    pub(in crate::http) token: Token,
+    pub(in crate::http) rights: Rights,
+    /// True if this daemon has keys of tokens.
+    pub(in crate::http) takes_tokens: bool,
+}
+
+impl Asker {
+    /// Returns the sender as the controller knows it.
+    pub(in crate::http) fn client(&self) -> Client {
+        let subject = match &self.token {
+            Token::Valid(claims) => Some(Subject::of_token(&claims.sub)),
+            Token::Absent | Token::Invalid(_) => None,
+        };
+        Client { user: self.user, process: self.process, subject, has_control: self.rights.control }
+    }
+}
+
+/// Rights of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::http) struct Rights {
+    /// Reading everything but the audit log.
+    pub(in crate::http) read: bool,
+    /// Registering, reporting and ending own jobs and trials.
+    pub(in crate::http) jobs: bool,
+    /// Limits, clocks, caps, and the jobs of others.
+    pub(in crate::http) control: bool,
+    /// The audit log.
+    pub(in crate::http) admin: bool,
+}
+
+impl Rights {
+    /// Returns the rights of a connection.
+    pub(super) fn of(way: Way, user: Option<u32>, loopback_control: bool) -> Self {
+        match way {
+            // The mode and the group of the socket decide who can connect at all.
+            Way::Unix => {
+                let admin = user.is_some_and(|user| user == 0 || user == files::user());
+                Self { read: true, jobs: true, control: true, admin }
+            }
+            Way::Loopback => {
+                Self { read: true, jobs: loopback_control || user.is_some(), control: loopback_control, admin: false }
+            }
+            Way::Remote { .. } => Self::default(),
+        }
+    }
+
+    /// Returns these rights with those of the token. Without encryption, a token from another machine only reads.
+    pub(super) fn with(self, token: &Token, way: Way) -> Self {
+        let Token::Valid(claims) = token else { return self };
+        let has = |scope| claims.scopes.contains(&scope);
+        let is_safe = way != Way::Remote { is_encrypted: false };
+        let admin = has(Scope::Admin);
+        let control = admin || has(Scope::GpuControl);
+        let jobs = control || has(Scope::Jobs);
+        Self {
+            read: self.read || jobs || has(Scope::GpuRead),
+            jobs: self.jobs || is_safe && jobs,
+            control: self.control || is_safe && control,
+            admin: self.admin || is_safe && admin,
+        }
+    }
+
+    /// Returns true if the rights include the need.
+    pub(super) const fn allow(self, need: Need) -> bool {
+        match need {
+            Need::Open | Need::Zeus => true,
+            Need::Read => self.read,
+            Need::Jobs => self.jobs,
+            Need::Control => self.control,
+            Need::Admin => self.admin,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Access to the API: who asks, what each route needs, and whether the request may have it.
+//!
+//! A request has the rights of its connection: over the Unix socket everything, over loopback TCP reading and its user's
+//! own jobs, from other machines nothing. A valid token adds those of its scopes. An invalid token is refused on every
+//! connection.
+
+mod asker;
+mod keys;
+mod needs;
+mod refusal;
+mod token;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+
+pub(super) use asker::{Asker, Token};
+pub use keys::{KeyError, TokenKeys};
+pub(super) use needs::Need;
+pub use token::{Claims, Examined, Scope, TokenError, UnknownScope};
+
+use self::asker::Rights;
+use super::error::Problem;
+use super::peer::Way;
+use super::seat::Seat;
+use super::settings::Settings;
+use crate::controller::Caller;
+
+/// Rules of access, from the settings. Clones share the keys.
+#[derive(Clone, Debug)]
+pub(super) struct Access(Arc<Rules>);
+
+#[derive(Debug)]
+struct Rules {
+    keys: Option<TokenKeys>,
+    loopback_control: bool,
+    has_tls: bool,
+    socket: Option<PathBuf>,
+}
+
+impl Access {
+    /// Reads the keys of tokens.
+    ///
+    /// # Errors
+    /// If a key cannot be used; the message says what would be right.
+    pub(super) fn new(settings: &Settings) -> Result<Self, KeyError> {
+        let keys = match settings.token_keys.as_slice() {
+            [] => None,
+            paths => Some(TokenKeys::load(paths)?),
+        };
+        Ok(Self(Arc::new(Rules {
+            keys,
+            loopback_control: settings.loopback_control,
+            has_tls: settings.tls_cert.is_some(),
+            socket: settings.socket.clone(),
+        })))
+    }
+
+    /// Returns who sends a request with these headers over the connection of `seat`.
+    pub(super) fn identify(&self, seat: &Seat, headers: &HeaderMap) -> Asker {
+        let token = match (&self.0.keys, bearer(headers)) {
+            (None, _) | (_, None) => Token::Absent,
+            (Some(keys), Some(text)) => match keys.verify(text) {
+                Ok(claims) => Token::Valid(claims),
+                Err(error) => Token::Invalid(error),
+            },
+        };
+        let (way, user, process) = (seat.way(), seat.user(), seat.process());
+        let rights = Rights::of(way, user, self.0.loopback_control).with(&token, way);
+        Asker { way, user, process, token, rights, takes_tokens: self.0.keys.is_some() }
+    }
+
+    /// Checks that a request may have what its route needs.
+    ///
+    /// # Errors
+    /// 401 if a token is needed or the given one is invalid, 403 if the request has no right to it.
+    pub(super) fn check(&self, need: Need, asker: &Asker) -> Result<(), Problem> {
+        match need {
+            // Zeus's routes have checks of their own.
+            Need::Open | Need::Zeus => return Ok(()),
+            Need::Read | Need::Jobs | Need::Control | Need::Admin => {}
+        }
+        if let Token::Invalid(error) = &asker.token {
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, refusal::of_token(error)));
+        }
+        if asker.rights.allow(need) && !self.lacks_tls(asker) {
+            return Ok(());
+        }
+        let status = match asker.token {
+            Token::Absent if asker.takes_tokens && !self.lacks_tls(asker) => StatusCode::UNAUTHORIZED,
+            _ => StatusCode::FORBIDDEN,
+        };
+        Err(Problem::new(status, self.explain(need, asker)))
+    }
+
+    /// Returns why a request is refused what it needs, and how to get it.
+    pub(super) fn explain(&self, need: Need, asker: &Asker) -> String {
+        if self.lacks_tls(asker) {
+            return "from other machines, this address answers only over TLS: use https://".into();
+        }
+        refusal::explain(self.0.socket.as_deref(), need, asker)
+    }
+
+    /// Returns true if the request comes from another machine without encryption although this daemon has a certificate.
+    pub(super) fn lacks_tls(&self, asker: &Asker) -> bool {
+        self.0.has_tls && asker.way == Way::Remote { is_encrypted: false }
+    }
+}
+
+/// Returns the token of a request: what follows `Bearer `, exactly so, in a header of ASCII.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+/// Returns what a route needs. A HEAD request needs what GET does.
+pub(super) fn need_of(method: &Method, route: &str) -> Need {
+    needs::of(if method == Method::HEAD { "GET" } else { method.as_str() }, route)
+}
+
+/// Caller of the request, for the controller.
+pub(super) struct By(pub Caller);
+
+impl<S: Send + Sync> FromRequestParts<S> for By {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        match parts.extensions.get::<Asker>() {
+            Some(asker) => Ok(Self(Caller::Client(asker.client()))),
+            None => Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the sender of the request is unknown")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
