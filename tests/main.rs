@@ -1,5 +1,6 @@
 //! Integration tests: the real daemon as a process, and the rules that the sources keep.
 
+mod access;
 mod api;
 mod architecture;
 mod audit;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 
 use crate::config::Settings;
 
@@ -13,6 +14,24 @@ pub(super) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Ad
 
 /// The Unix socket of a daemon that the packaged service starts.
 pub(super) const USUAL_SOCKET: &str = "/run/wattune/wattune.sock";
+
+/// The variables with the access token that is sent to the daemon, and with the path of a file that has it.
+pub(super) const TOKEN: &str = "WATTUNE_TOKEN";
+pub(super) const TOKEN_FILE: &str = "WATTUNE_TOKEN_FILE";
+
+/// Returns the access token of the environment; `None` if there is none.
+///
+/// # Errors
+/// If the file that should have it cannot be read.
+pub(super) fn token() -> anyhow::Result<Option<String>> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if let Some(token) = variable(TOKEN) {
+        return Ok(Some(token.trim().to_owned()));
+    }
+    let Some(path) = variable(TOKEN_FILE) else { return Ok(None) };
+    let text = std::fs::read_to_string(&path).with_context(|| format!("{TOKEN_FILE}: cannot read {path}"))?;
+    Ok(Some(text.trim().to_owned()))
+}
 
 /// The address at which a daemon's API is reached.
 #[derive(Clone, Debug)]
@@ -45,6 +64,15 @@ impl DaemonAddress {
         // The client needs a TLS library even for plain HTTP; installing one fails only if one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().timeout(timeout).no_proxy().tls_certs_only([]);
+        let client = match token()? {
+            Some(token) => {
+                let mut value =
+                    HeaderValue::from_str(&format!("Bearer {token}")).context("WATTUNE_TOKEN is no token")?;
+                value.set_sensitive(true);
+                client.default_headers(HeaderMap::from_iter([(AUTHORIZATION, value)]))
+            }
+            None => client,
+        };
         let (client, base) = match self {
             Self::Socket(socket) => (client.unix_socket(socket.clone()), "http://localhost".to_owned()),
             Self::Tcp(address) => (client, format!("http://{address}")),

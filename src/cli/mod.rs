@@ -19,6 +19,7 @@ mod simulate;
 mod slurm;
 mod state_dir;
 mod status;
+mod token;
 mod values;
 mod when;
 
@@ -51,6 +52,7 @@ enum Command {
     Doctor(doctor::Args),
     Restore(restore::Args),
     Slurm(slurm::Args),
+    Token(Box<token::Args>),
 }
 
 impl Cli {
@@ -71,6 +73,7 @@ impl Cli {
             Command::Doctor(args) => block_on(doctor::run(args)),
             Command::Restore(args) => restore::run(args),
             Command::Slurm(args) => Ok(slurm::run(args)),
+            Command::Token(args) => token::run(*args),
         }
     }
 }

@@ -230,7 +230,8 @@ impl OddVariables {
 fn known_variables() -> BTreeSet<String> {
     let flags = Overrides::augment_args(clap::Command::new(""));
     let of_flags = flags.get_arguments().filter_map(|flag| Some(flag.get_env()?.to_str()?.to_owned()));
-    of_flags.chain(super::run::VARIABLES.map(str::to_owned)).collect()
+    let others = super::run::VARIABLES.into_iter().chain([super::ask::TOKEN, super::ask::TOKEN_FILE]);
+    of_flags.chain(others.map(str::to_owned)).collect()
 }
 
 #[cfg(test)]
@@ -275,6 +276,7 @@ mod tests {
         let mut all = BTreeSet::new();
         collect(&crate::cli::Cli::command(), &mut all);
         all.extend(crate::cli::run::VARIABLES.map(str::to_owned));
+        all.extend([crate::cli::ask::TOKEN, crate::cli::ask::TOKEN_FILE].map(str::to_owned));
         assert_eq!(all, known, "variables of all commands");
         let among = |names: &[&str]| OddVariables::among(names.iter().map(|n| (*n).to_owned()), &known);
         for (name, meant) in [

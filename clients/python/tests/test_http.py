@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from wattune._http import BadAnswer, Connection, TcpAddress, UnixAddress, Unreachable, addresses, parse_listen
+from wattune._http import BadAnswer, Connection, TcpAddress, UnixAddress, Unreachable, addresses, parse_listen, token
 
 
 @contextmanager
@@ -122,3 +122,38 @@ def test_the_order_of_addresses() -> None:
     assert addresses(environ={"WATTUNE_LISTEN": "off"}) == default[:1]
     assert addresses(environ={"WATTUNE_LISTEN": "nonsense"}) == default[:1]
     assert addresses("/y", "127.0.0.1:7", {"WATTUNE_SOCKET": "/x"}) == [UnixAddress("/y"), TcpAddress("127.0.0.1", 7)]
+
+
+def test_the_token_comes_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = folder / "token"
+    file.write_text("from-a-file\n")
+    assert token({}) is None
+    assert token({"WATTUNE_TOKEN": "", "WATTUNE_TOKEN_FILE": str(file)}) == "from-a-file"
+    assert token({"WATTUNE_TOKEN": " given ", "WATTUNE_TOKEN_FILE": str(file)}) == "given"
+    assert token({"WATTUNE_TOKEN_FILE": str(folder / "missing")}) is None
+    assert token({"WATTUNE_TOKEN": "a\r\nb: c"}) is None, "no second header"
+
+    path = str(folder / "t.sock")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    requests: list[bytes] = []
+
+    def serve() -> None:
+        for _ in range(2):
+            client, _ = listener.accept()
+            with client:
+                requests.append(client.recv(65536))
+                client.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    connection = Connection(UnixAddress(path))
+    monkeypatch.delenv("WATTUNE_TOKEN", raising=False)
+    connection.request("GET", "/")
+    monkeypatch.setenv("WATTUNE_TOKEN", "secret")
+    connection.request("GET", "/")
+    server.join()
+    listener.close()
+    assert b"authorization" not in requests[0]
+    assert b"\r\nauthorization: Bearer secret\r\n" in requests[1]

@@ -130,6 +130,27 @@ def addresses(
     return found
 
 
+def token(environ: Mapping[str, str] | None = None) -> str | None:
+    """Returns the access token that is sent to the daemon: `WATTUNE_TOKEN`, else the content of `WATTUNE_TOKEN_FILE`.
+
+    The file is read for each request, because tokens are renewed in it while a training runs. None without a token.
+    """
+    env = os.environ if environ is None else environ
+    text = env.get("WATTUNE_TOKEN", "")
+    path = env.get("WATTUNE_TOKEN_FILE", "")
+    if not text and path:
+        try:
+            with open(path, encoding="ascii") as file:
+                text = file.read(65536)
+        except (OSError, ValueError) as error:
+            _log.warning("WATTUNE_TOKEN_FILE is ignored: %s", error)
+    text = text.strip()
+    if not text.isascii() or any(char.isspace() or not char.isprintable() for char in text):
+        _log.warning("WATTUNE_TOKEN is ignored: it is no token")
+        return None
+    return text or None
+
+
 class Connection:
     """A connection to one address, kept open between requests. Not for use by several threads at once."""
 
@@ -158,6 +179,9 @@ class Connection:
         deadline = time.monotonic() + timeout_s
         payload = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nuser-agent: wattune-python\r\n"
+        held = token()
+        if held is not None:
+            head += f"authorization: Bearer {held}\r\n"
         if body is not None:
             head += f"content-type: application/json\r\ncontent-length: {len(payload)}\r\n"
         message = head.encode("ascii") + b"\r\n" + payload

@@ -1,0 +1,161 @@
+//! `wattune token`: issues and inspects access tokens.
+
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use chrono::DateTime;
+use clap::Subcommand;
+
+use super::ask;
+use super::output::{Exit, deliver};
+use super::settings::Overrides;
+use super::values;
+use crate::clock::{Clock as _, SystemClock};
+use crate::http::{Claims, Scope, TokenError, TokenKeys};
+use wattune_core::units::Seconds;
+
+/// Issues and inspects access tokens, which programs send to the daemon over TCP.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Issues a token, and prints it.
+    Issue(IssueArgs),
+    /// Shows what a token grants and whether the daemon accepts it. The exit code is 1 if it does not.
+    Inspect(InspectArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct IssueArgs {
+    /// The user or program that gets the token. Jobs that are registered with a token belong to this name.
+    #[arg(long, value_name = "NAME")]
+    user: String,
+    /// What the token grants, separated by commas: gpu-read, gpu-control, cpu-read, jobs, admin.
+    #[arg(long, value_name = "SCOPES", value_delimiter = ',')]
+    scope: Vec<Scope>,
+    /// The time after which the token expires, such as 8h or 30d; `never` for a token that does not expire.
+    #[arg(long, value_name = "DURATION", value_parser = expiry)]
+    expires: Expiry,
+    #[command(flatten)]
+    keys: KeyArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct InspectArgs {
+    /// The token; `-` reads it from standard input [default: WATTUNE_TOKEN, else the file WATTUNE_TOKEN_FILE].
+    token: Option<String>,
+    #[command(flatten)]
+    keys: KeyArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct KeyArgs {
+    /// The file with the key [default: those of http.token_keys; the first one signs].
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+impl KeyArgs {
+    fn load(&self) -> anyhow::Result<TokenKeys> {
+        let paths = match &self.key {
+            Some(path) => vec![std::path::absolute(path)?],
+            None => self.overrides.settings()?.http.token_keys,
+        };
+        if paths.is_empty() {
+            bail!(
+                "there is no key: set http.token_keys, or give a file with --key (`openssl rand -base64 48 > FILE` makes one)"
+            );
+        }
+        Ok(TokenKeys::load(&paths)?)
+    }
+}
+
+/// The life of a token; `None` if it does not expire.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Expiry(Option<Seconds>);
+
+fn expiry(text: &str) -> Result<Expiry, String> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "never" | "0" => Ok(Expiry(None)),
+        text => match values::duration(text) {
+            Ok(life) if life >= Seconds::new(1.0) => Ok(Expiry(Some(life))),
+            _ => Err("give a duration like 8h, 30d or 1d12h, or `never`".into()),
+        },
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(args: Args) -> anyhow::Result<Exit> {
+    match args.command {
+        Command::Issue(args) => issue(args),
+        Command::Inspect(args) => inspect(args),
+    }
+}
+
+fn issue(args: IssueArgs) -> anyhow::Result<Exit> {
+    let now = SystemClock::start().utc();
+    let exp = args.expires.0.map(|life| u64::try_from((now + life.to_delta()).timestamp())).transpose()?;
+    let keys = args.keys.load()?;
+    let token = keys.issue(&Claims { sub: args.user, scopes: args.scope, exp })?;
+    deliver(format!("{token}\n").as_bytes(), None)?;
+    Ok(Exit::Done)
+}
+
+fn inspect(args: InspectArgs) -> anyhow::Result<Exit> {
+    let keys = args.keys.load()?;
+    let token = match args.token.as_deref() {
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().take(64 << 10).read_to_string(&mut text).context("cannot read standard input")?;
+            text
+        }
+        Some(token) => token.to_owned(),
+        None => ask::token()?.context("give a token, `-`, or WATTUNE_TOKEN")?,
+    };
+    let (text, exit) = match keys.examine(token.trim()) {
+        Ok(found) => {
+            let Claims { sub, scopes, exp } = found.claims;
+            let scopes: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
+            let expires = exp.map(|at| {
+                let at = i64::try_from(at).ok().and_then(|at| DateTime::from_timestamp(at, 0));
+                at.map_or("after the year 9999".into(), |at| at.format("%FT%TZ").to_string())
+            });
+            let state = if found.has_expired { "expired" } else { "valid" };
+            let text = format!(
+                "user     {sub}\nscopes   {}\nexpires  {}\nkey      {}\nstate    {state}\n",
+                scopes.join(", "),
+                expires.unwrap_or_else(|| "never".into()),
+                found.key.display()
+            );
+            (text, if found.has_expired { Exit::Failed } else { Exit::Done })
+        }
+        Err(TokenError::Invalid(why)) => (format!("state    invalid: {why}\n"), Exit::Failed),
+        Err(TokenError::Expired) => ("state    expired\n".to_owned(), Exit::Failed),
+    };
+    deliver(text.as_bytes(), None)?;
+    Ok(exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expiries_are_durations_or_never() {
+        for (text, life) in
+            [("never", None), (" Never ", None), ("0", None), ("30d", Some(2_592_000.0)), ("1h", Some(3600.0))]
+        {
+            assert_eq!(expiry(text), Ok(Expiry(life.map(Seconds::new))), "{text}");
+        }
+        for wrong in ["", "soon", "0s", "-1h", "0.5"] {
+            assert!(expiry(wrong).is_err_and(|why| why.contains("`never`")), "{wrong}");
+        }
+    }
+}
