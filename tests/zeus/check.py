@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Zeus's own clients, unchanged, against wattune: over the Unix socket and over TCP, on the fake NVML library.
+"""Zeus's own clients, unchanged, against wattune: over the Unix socket and over TCP, with and without tokens, on the
+fake NVML library.
 
     tests/zeus/check.py WATTUNE LIBRARY
 
@@ -37,7 +38,7 @@ def prepare():
 class World:
     """A daemon over two fake GPUs and one made-up CPU package, and what its clients need to find both."""
 
-    def __init__(self, wattune, library, folder, transport):
+    def __init__(self, wattune, library, folder, transport, with_token):
         self.folder, self.transport = folder, transport
         self.driver = folder / "driver"
         self.driver.mkdir()
@@ -50,9 +51,14 @@ class World:
             path.mkdir(parents=True)
             for file, value in (("name", name), ("max_energy_range_uj", 262_143_328_850), ("energy_uj", energy)):
                 (path / file).write_text(f"{value}\n")
+        key = folder / "token.key"
+        key.write_text("a key of at least thirty-two bytes, and a newline\n")
+        key.chmod(0o600)
+        # Over TCP, a client needs a token or a daemon that lets all programs on the machine control.
+        access = f'token_keys = ["{key}"]\n' if with_token else "loopback_control = true\n"
         config = folder / "wattune.toml"
         config.write_text(
-            f'[cpu]\npowercap_root = "{folder}/powercap"\n[discovery]\nenabled = false\n[zeus]\nunused_s = 2\n'
+            f'[cpu]\npowercap_root = "{folder}/powercap"\n[discovery]\nenabled = false\n[zeus]\nunused_s = 2\n[http]\n{access}'
         )
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("WATTUNE_", "ZEUSD_"))}
         environment["FAKE_NVML_DIR"] = str(self.driver)
@@ -64,6 +70,10 @@ class World:
             self.daemon = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         address = self.wait("the daemon", lambda: self.logged("listening on http://"))
         environment |= {"LD_LIBRARY_PATH": str(links), "PYTHONPATH": str(HERE / "stub")}
+        if with_token:
+            issue = [wattune, "token", "issue", "--key", key, "--user", "zeus", "--expires", "1h", "--scope",
+                     "gpu-read,gpu-control,cpu-read"]
+            environment["ZEUSD_TOKEN"] = subprocess.run(issue, check=True, capture_output=True, text=True).stdout.strip()
         environment |= {"ZEUSD_SOCK_PATH": str(socket)} if transport == "uds" else {"ZEUSD_HOST_PORT": address}
         self.environment = environment
         self.wait("the GPUs", lambda: all(self.state(gpu) for gpu in (0, 1)))
@@ -127,9 +137,10 @@ class World:
         return written
 
 
-def check(wattune, library, transport):
+def check(wattune, library, transport, with_token):
+    print(f"=== {transport}, {'with' if with_token else 'without'} a token", flush=True)
     with tempfile.TemporaryDirectory(prefix="wattune-zeus-") as folder:
-        world = World(wattune, library, pathlib.Path(folder), transport)
+        world = World(wattune, library, pathlib.Path(folder), transport, with_token)
         try:
             shown = world.run("-m", "zeus.show_env")
             for part in ("can_read_gpu: True", "can_control_gpu: True", "can_read_cpu: True", "GPU 1 -> GPU 1", "Endpoint: "):
@@ -147,7 +158,7 @@ def check(wattune, library, transport):
                 written = [limit for which, limit in world.limits()[before:] if which == gpu]
                 if written[:4] != [250.0, 200.0, 150.0, 100.0] or written[-1] != 280.0 or len(written) > 6:
                     sys.exit(f"GPU {gpu} was set to {written}")
-            if transport == "uds":
+            if transport == "uds" and not with_token:
                 holder = subprocess.Popen(**world.command("scenes.py", "hold"), stdout=subprocess.PIPE, text=True)
                 holder.stdout.readline()
                 # Not waited for: its parent may be busy, and it stays as a zombie.
@@ -168,8 +179,8 @@ def main():
     if len(sys.argv) != 3 or not os.access(sys.argv[1], os.X_OK) or not os.path.exists(sys.argv[2]):
         sys.exit(__doc__)
     prepare()
-    for transport in ("uds", "tcp"):
-        check(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve(), transport)
+    for transport, with_token in (("uds", False), ("tcp", False), ("uds", True), ("tcp", True)):
+        check(pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve(), transport, with_token)
     print("Zeus's clients work unchanged")
 
 
