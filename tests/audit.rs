@@ -13,6 +13,11 @@ use crate::support::{Curve, Daemon, FakeDriver, LONG, Training, eventually};
 /// Samples per second of a job by the limit of its GPU.
 const CURVE: Curve = &[(100.0, 60.0), (300.0, 100.0)];
 
+/// The tests as the log names them for their requests over TCP.
+fn us() -> String {
+    format!("user {}", wattune::files::user())
+}
+
 /// A daemon with a socket, and the directories of both.
 struct Node {
     daemon: Daemon,
@@ -103,7 +108,8 @@ async fn every_change_of_a_limit_has_its_author_and_agrees_with_the_drivers_log(
         assert_eq!(changes.last().map(|(who, _, after)| (who.as_str(), *after)), Some(("wattune", 300.0)));
     }
     let by_hand = node.changes(0).await;
-    let expected = [("local", 225.0), ("wattune", 300.0), ("local", 250.0), ("wattune", 300.0)];
+    let us = us();
+    let expected = [(us.as_str(), 225.0), ("wattune", 300.0), (us.as_str(), 250.0), ("wattune", 300.0)];
     let found: Vec<(&str, f64)> = by_hand.iter().map(|(who, _, after)| (who.as_str(), *after)).collect();
     assert_eq!(found, expected);
     let of_zeus = node.records("?gpu=1").await;
@@ -116,7 +122,7 @@ async fn every_change_of_a_limit_has_its_author_and_agrees_with_the_drivers_log(
     assert_eq!(of_zeus[2]["after"]["power_limit_w"], 7.0, "{}", of_zeus[2]);
     assert!(of_zeus[2]["reason"].as_str().is_some_and(|why| why.contains("outside")), "{}", of_zeus[2]);
     let of_job = node.records(&format!("?job={id}")).await;
-    assert_eq!((&of_job[0]["action"], &of_job[0]["who"]), (&json!("register_job"), &json!("local")));
+    assert_eq!((&of_job[0]["action"], &of_job[0]["who"]), (&json!("register_job"), &json!(us)));
     assert_eq!((&of_job[1]["action"], &of_job[1]["who"]), (&json!("set_power_limit"), &json!("wattune")));
 }
 
@@ -152,12 +158,13 @@ async fn demand_response_jobs_and_overrides_are_recorded_with_their_end() {
     assert_eq!((&announced["event"], &announced["after"]["cap_w"]), (&json!("dr-1"), &json!(500.0)));
     assert_eq!(one("withdraw_demand_response", "enforced")["before"]["cap_w"], 500.0);
     assert_eq!(one("withdraw_demand_response", "refused")["event"], "dr-1");
-    let denied = records.iter().find(|r| r["outcome"] == "failed" && r["who"] == "local").expect("a record");
+    let denied = records.iter().find(|r| r["outcome"] == "failed" && r["who"] == us()).expect("a record");
     assert_eq!((&denied["before"]["power_limit_w"], &denied["after"]["power_limit_w"]), (&json!(300.0), &json!(200.0)));
     assert!(denied["reason"].as_str().is_some_and(|why| why.contains("nvmlDeviceSetPowerManagementLimit")), "{denied}");
     assert!(one("set_power_limit", "refused")["reason"].as_str().is_some_and(|why| why.contains("accepts")));
     assert!(one("end_override", "enforced")["reason"].as_str().is_some_and(|why| why.contains("its time is over")));
     assert_eq!(one("register_job", "enforced")["job_id"], json!(id));
+    assert_eq!(one("end_job", "enforced")["who"], us());
     assert_eq!(one("end_job", "enforced")["reason"], "ended by its owner");
     let numbers: Vec<u64> = records.iter().map(|r| r["number"].as_u64().expect("a number")).collect();
     assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
@@ -179,7 +186,7 @@ async fn demand_response_jobs_and_overrides_are_recorded_with_their_end() {
         assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{query}: {head}");
     }
     let refused = daemon.get("/v1/audit").await.problem(403);
-    assert!(refused["detail"].as_str().is_some_and(|text| text.contains("over the Unix socket")), "{refused}");
+    assert!(refused["detail"].as_str().is_some_and(|text| text.contains("use the Unix socket")), "{refused}");
 }
 
 #[tokio::test]
@@ -194,7 +201,7 @@ async fn a_killed_daemons_stored_records_stay_and_the_next_one_records_what_it_r
     .await;
     node.daemon.kill();
     let node = Node::start_in(&driver, node.state).await;
-    assert_eq!(node.changes(0).await, [("local".to_owned(), 300.0, 225.0), ("wattune".to_owned(), 225.0, 300.0)]);
+    assert_eq!(node.changes(0).await, [(us(), 300.0, 225.0), ("wattune".to_owned(), 225.0, 300.0)]);
     let restored = node.records("").await;
     let restored = restored.iter().find(|r| r["action"] == "restore_power_limit").expect("a record");
     assert!(restored["reason"].as_str().is_some_and(|why| why.contains("original limit")), "{restored}");

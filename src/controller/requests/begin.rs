@@ -18,6 +18,20 @@ impl Controller {
     /// # Errors
     /// If there is no such job, it has ended, or the database cannot be written.
     pub async fn begin(&mut self, id: &JobId, reason: Option<BeginReason>) -> Result<ProgressView, ControlError> {
+        self.begin_for(id, reason, Caller::Local).await
+    }
+
+    /// Begins a held or suspended job by request of `by`, as [`Self::begin`].
+    ///
+    /// # Errors
+    /// As those of [`Self::begin`], or if the job belongs to others.
+    pub async fn begin_for(
+        &mut self,
+        id: &JobId,
+        reason: Option<BeginReason>,
+        by: Caller,
+    ) -> Result<ProgressView, ControlError> {
+        self.check_owner(id, &by).await?;
         let Some(job) = self.jobs.get(id) else { return Err(self.snapshot().no_such_job(id).await) };
         if job.is_absent() {
             let is_first = job.is_held();
@@ -35,7 +49,7 @@ impl Controller {
             job.unsaved |= saved.is_err();
             let why = reason.unwrap_or(if is_first { BeginReason::Planned } else { BeginReason::Resumed });
             tracing::info!(job.id = %id, "job {id} ({}) begins ({why})", job.spec.name);
-            self.audit_job(Some(Caller::Local), AuditAction::BeginJob, id, &why.to_string());
+            self.audit_job(Some(by), AuditAction::BeginJob, id, &why.to_string());
             self.admit(job).await;
             let change = if is_first { PresenceKind::Begun } else { PresenceKind::Resumed };
             self.record_presence(id, change, self.now().utc, &why.to_string()).await;
@@ -53,6 +67,15 @@ impl Controller {
     /// If there is no such job, it has ended, it has not begun or does not offer to be suspended, or the database
     /// cannot be written.
     pub async fn suspended(&mut self, id: &JobId) -> Result<ProgressView, ControlError> {
+        self.suspended_for(id, Caller::Local).await
+    }
+
+    /// Suspends a job by request of `by`, as [`Self::suspended`].
+    ///
+    /// # Errors
+    /// As those of [`Self::suspended`], or if the job belongs to others.
+    pub async fn suspended_for(&mut self, id: &JobId, by: Caller) -> Result<ProgressView, ControlError> {
+        self.check_owner(id, &by).await?;
         let Some(job) = self.jobs.get(id) else { return Err(self.snapshot().no_such_job(id).await) };
         if job.is_held() {
             return Err(ControlError::Conflict(format!(
@@ -72,7 +95,7 @@ impl Controller {
                 job.suspend(now);
                 tracing::info!(job.id = %id, "job {id} ({}) is suspended", job.spec.name);
             }
-            self.audit_job(Some(Caller::Local), AuditAction::SuspendJob, id, "");
+            self.audit_job(Some(by), AuditAction::SuspendJob, id, "");
             self.act();
             self.write_backlog().await;
             self.store_progress(id).await;

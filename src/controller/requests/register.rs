@@ -9,7 +9,6 @@ use super::end::LAPSED;
 use super::owners::owners_of;
 use crate::controller::gpus::GpuRef;
 use crate::controller::jobs::Job;
-use crate::controller::requests::Caller;
 use crate::controller::view::JobView;
 use crate::controller::{ControlError, Controller};
 use crate::store::{Absence, AuditAction, Presence, StoredJob, StoredProgress};
@@ -193,10 +192,10 @@ impl Controller {
         refuse_unknown_run(&job)?;
         self.store.save_job(&stored).await?;
         if let Some(other) = &new.replaces {
-            self.end_job(other, &format!("replaced by job {id}"), Some(Caller::Local)).await;
+            self.end_job(other, &format!("replaced by job {id}"), Some(new.by)).await;
         }
         tracing::info!(job.id = %id, "job {id} ({}) registered on {} GPU(s)", job.spec.name, job.spec.gpus.len());
-        self.audit_job(Some(Caller::Local), AuditAction::RegisterJob, &id, job.spec.name.as_str());
+        self.audit_job(Some(new.by), AuditAction::RegisterJob, &id, job.spec.name.as_str());
         self.record_request(&job).await;
         match is_held {
             true => {

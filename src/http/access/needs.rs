@@ -41,6 +41,7 @@ pub(super) const TABLE: &[(&str, &str, Need)] = &[
     ("GET",    "/v1/carbon/history",                           Need::Read),
     ("GET",    "/v1/price",                                    Need::Read),
     ("GET",    "/v1/when",                                     Need::Read),
+    ("GET",    "/v1/audit",                                    Need::Admin),
     ("GET",    "/v1/demand-response",                          Need::Read),
     ("POST",   "/v1/demand-response",                          Need::Control),
     ("DELETE", "/v1/demand-response/{id}",                     Need::Control),

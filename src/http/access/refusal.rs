@@ -26,7 +26,8 @@ pub(super) fn explain(socket: Option<&Path>, need: Need, asker: &Asker) -> Strin
     };
     let mut ways = Vec::new();
     if let (Some(socket), Way::Loopback) = (socket, asker.way) {
-        ways.push(format!("use the Unix socket {}", socket.display()));
+        let as_whom = if need == Need::Admin { " as root or as the daemon's user" } else { "" };
+        ways.push(format!("use the Unix socket {}{as_whom}", socket.display()));
     } else if asker.way == Way::Loopback {
         ways.push("set http.socket and use the Unix socket".into());
     }

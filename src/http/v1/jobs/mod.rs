@@ -217,12 +217,7 @@ pub(in crate::http) async fn end(
     By(by): By,
     Named(id): Named<JobId>,
 ) -> Answer<AccountView> {
-    let answer = shared.ask(move |controller| {
-        Box::pin(async move {
-            controller.check_owner(&id, &by).await?;
-            controller.end(&id).await
-        })
-    });
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.end_for(&id, by).await }));
     Ok(Json(answer.await??))
 }
 
@@ -302,12 +297,7 @@ pub(in crate::http) async fn begin(
     Named(id): Named<JobId>,
     Payload(BeginJob { reason }): Payload<BeginJob>,
 ) -> Answer<ProgressView> {
-    let answer = shared.ask(move |controller| {
-        Box::pin(async move {
-            controller.check_owner(&id, &by).await?;
-            controller.begin(&id, reason).await
-        })
-    });
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.begin_for(&id, reason, by).await }));
     Ok(Json(answer.await??))
 }
 
@@ -329,16 +319,8 @@ pub(in crate::http) async fn suspended(
     Named(id): Named<JobId>,
     Payload(JobSuspended {}): Payload<JobSuspended>,
 ) -> Answer<ProgressView> {
-    Ok(Json(
-        shared
-            .ask(move |controller| {
-                Box::pin(async move {
-                    controller.check_owner(&id, &by).await?;
-                    controller.suspended(&id).await
-                })
-            })
-            .await??,
-    ))
+    let answer = shared.ask(move |controller| Box::pin(async move { controller.suspended_for(&id, by).await }));
+    Ok(Json(answer.await??))
 }
 
 /// Returns a job's planned power limits over time with their reasons.
