@@ -53,7 +53,7 @@ def client():
     require_capabilities(client, read_gpu=True, control_gpu=True, read_cpu=True, gpu_ids=[0, 1], cpu_ids=[0])
     assert client.gpu_ids == [0, 1] and client.cpu_ids == [0] and client.dram_available == [True], client.cpus
     assert [gpu.name for gpu in client.gpus] == ["NVIDIA Fake A40"] * GPUS
-    assert not client.auth_required and client.auth_error is None
+    assert client.auth_required == ("ZEUSD_TOKEN" in os.environ) and client.auth_error is None
     assert client.can_read_gpu and client.can_control_gpu and client.can_read_cpu
     assert set(client.get_gpu_energy([1])) == {1}
     power = client.get_gpu_power()
