@@ -14,7 +14,7 @@ use axum::Router;
 use axum::body::Bytes;
 use futures_util::future::BoxFuture;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
@@ -251,9 +251,23 @@ impl hyper::service::Service<Request<Incoming>> for SeatedService {
         request.extensions_mut().insert(seat.clone());
         let received = seat.clone();
         let request = request.map(|body| SeatedBody { body, end: Some(End { seat: received, is_answer: false }) });
+        let is_end = request.method() == Method::DELETE;
         let answer = hyper::service::Service::call(&self.service, request);
+        // A client that waits no longer, such as `wattune run` at its end, may have sent its request while this process was
+        // stopped. What ends something counts all the same, although the connection is closed as soon as that is seen.
+        let answer = if is_end { Ok(tokio::spawn(answer)) } else { Err(answer) };
         Box::pin(async move {
-            let answer = answer.await?;
+            let answer = match answer {
+                Err(answer) => answer.await?,
+                Ok(task) => match task.await {
+                    Ok(answer) => answer?,
+                    Err(died) => match died.try_into_panic() {
+                        Ok(panic) => std::panic::resume_unwind(panic),
+                        // The runtime is stopping.
+                        Err(_) => std::future::pending().await,
+                    },
+                },
+            };
             // The answer is ready, so the rest of the request's body is not needed.
             seat.report(Places::arrived);
             Ok(answer.map(|body| SeatedBody { body, end: Some(End { seat, is_answer: true }) }))

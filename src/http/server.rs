@@ -310,9 +310,6 @@ impl Connections {
         let mut protocol = http1::Builder::new();
         // The table of places, not the HTTP library, limits the time within which a request's head must arrive.
         protocol.timer(TokioTimer::new()).header_read_timeout(None).max_headers(64).max_buf_size(BUFFER);
-        // A client that waits no longer, such as `wattune run` at its end, may have sent its request while this process was
-        // stopped. The request counts all the same.
-        protocol.half_close(true);
         self.tracker.spawn(async move {
             // Before the client's first byte, a connection needs no buffers.
             let first = tokio::select! {
