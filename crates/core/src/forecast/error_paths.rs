@@ -47,6 +47,11 @@ impl ErrorPaths {
         Self::new(&days.map(|day| day.into_iter().map(Some).collect()).collect(), anchor)
     }
 
+    /// Returns true if no errors are known.
+    pub fn is_empty(&self) -> bool {
+        self.sums.is_empty()
+    }
+
     /// Returns the mean errors in slots from the paths that reach the end of the last slot; if no path does, from the
     /// longest paths, extended with the mean of their last day. `None` if there are too few such paths.
     pub fn over(&self, slots: &[Slot]) -> Option<SlotErrors> {

@@ -8,9 +8,9 @@
 //!    gain.** Such slowness costs energy besides time and pays only if the work is done at a cleaner time later. The
 //!    present slot is that slow only if the emissions saved by the plan, compared with the most efficient point, exceed
 //!    [`WORTH`] standard errors; a pause begins only if those saved compared with no pause at all exceed
-//!    [`WORTH_STOPPING`] standard errors. A job stays paused only if those saved compared with resuming at once, for
-//!    good, exceed [`WORTH_STAYING`] standard errors: less than a new pause needs, so that small changes of the
-//!    forecast do not stop and start the job.
+//!    [`WORTH_STOPPING`] standard errors, or [`WORTH_HOLDING`] if the job holds its GPUs at idle power meanwhile. A job
+//!    stays paused only if those saved compared with resuming at once, for good, exceed [`WORTH_STAYING`] standard
+//!    errors: less than a new pause needs, so that small changes of the forecast do not stop and start the job.
 //! 2. **A plan may be only little worse than the best constant mix.** The job is compared with its *baseline*: the best
 //!    constant mix of two points (the same shares of time throughout) from the job's start on. The present slot stays
 //!    as planned if there is a slot such that, with the plan up to that slot and a constant mix from there on, the
@@ -27,15 +27,18 @@ use super::dual::{Hulls, solve};
 use super::planner::{DueWork, Planner};
 use super::problem::{Problem, Solution};
 use crate::domain::{Slot, Work};
-use crate::forecast::SlotErrors;
+use crate::forecast::{ErrorPaths, SlotErrors};
 use crate::plan::request::{PastEmissions, Weighing};
-use crate::units::{GramsCo2e, JOULES_PER_KWH, Samples, SamplesPerSecond, Seconds};
+use crate::units::{GramsCo2e, JOULES_PER_KWH, Samples, SamplesPerSecond, Seconds, Watts};
 
 /// Minimum emissions saved by slowing down below the most efficient point, in standard errors of the emissions saved.
 const WORTH: f64 = 0.15;
-/// Minimum emissions saved by pausing, in standard errors of the emissions saved. Pauses move far more energy than
-/// limits, and the plan that seems to save most is the one whose forecast is most likely too good.
-const WORTH_STOPPING: f64 = 0.5;
+/// Minimum emissions saved by pausing at 0 W, in standard errors of the emissions saved. Pauses move far more energy
+/// than limits, and the plan that seems to save most is the one whose forecast is most likely too good.
+const WORTH_STOPPING: f64 = 1.0;
+/// Minimum emissions saved by pausing at idle power, in standard errors of the emissions saved. The idle energy is spent
+/// for certain, and most of the gross gain pays for it; what is left is a small difference of large numbers.
+const WORTH_HOLDING: f64 = 3.0;
 /// Minimum emissions saved by staying paused, in standard errors of the emissions saved.
 const WORTH_STAYING: f64 = 0.2;
 /// Maximum excess over the emissions of the baseline (best constant mix), relative to the job's emissions at the
@@ -80,25 +83,38 @@ impl Planner<'_> {
     }
 
     /// Returns whether a plan with pauses emits significantly less than one without. True if the two rules do not
-    /// apply.
+    /// apply, but false for pauses at idle power as long as the errors of only a few days are known.
     pub(super) fn pausing_pays(&self, without: (&Problem, &Solution), with: (&Problem, &Solution)) -> bool {
-        self.saves(WORTH_STOPPING, without, with)
+        let holds = self.request.objective.pausable.is_some_and(|pausing| pausing.idle_power > Watts::ZERO);
+        if holds {
+            self.saves(WORTH_HOLDING, false, without, with)
+        } else {
+            self.saves(WORTH_STOPPING, true, without, with)
+        }
     }
 
     /// Returns whether a plan that stays paused emits significantly less than one that resumes. True if the two rules
     /// do not apply.
     pub(super) fn staying_paused_pays(&self, resumed: (&Problem, &Solution), with: (&Problem, &Solution)) -> bool {
-        self.saves(WORTH_STAYING, resumed, with)
+        self.saves(WORTH_STAYING, true, resumed, with)
     }
 
     /// Returns whether one plan emits less than another by `deviations` standard errors. True if the two rules do not
-    /// apply.
-    fn saves(&self, deviations: f64, without: (&Problem, &Solution), with: (&Problem, &Solution)) -> bool {
+    /// apply, `too_few` if the errors of too few days are known.
+    fn saves(
+        &self,
+        deviations: f64,
+        too_few: bool,
+        without: (&Problem, &Solution),
+        with: (&Problem, &Solution),
+    ) -> bool {
+        let applies = |errors: &&ErrorPaths| self.weighs_carbon_alone() && !errors.is_empty();
+        let Some(errors) = self.request.errors.filter(applies) else { return true };
         let (a, b) = (parts(without.0, without.1), parts(with.0, with.1));
         let slots: Vec<Slot> = a.iter().chain(&b).map(|(slot, _)| *slot).collect();
         let weights: Energies = a.iter().map(|(_, e)| *e).chain(b.iter().map(|(_, e)| -e)).collect();
-        let known = self.request.errors.filter(|_| self.weighs_carbon_alone()).and_then(|errors| errors.over(&slots));
-        known.is_none_or(|errors| (without.1.carbon - with.1.carbon).get() >= deviations * errors.of(&weights))
+        let saved = (without.1.carbon - with.1.carbon).get();
+        errors.over(&slots).map_or(too_few, |errors| saved >= deviations * errors.of(&weights))
     }
 
     fn weighs_carbon_alone(&self) -> bool {

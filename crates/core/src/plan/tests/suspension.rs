@@ -72,6 +72,25 @@ fn a_job_stops_for_the_dirty_hours_only_if_the_forecast_is_sure_enough() {
 }
 
 #[test]
+fn a_pause_at_idle_power_needs_a_surer_forecast_than_a_stop() {
+    let at_idle = |idle: f64, errors: &ErrorPaths| {
+        let mut job = job(&sunny(), 16.0, 48.0);
+        job.objective.pausable = Some(costs().pausing(Watts::new(idle)));
+        time(&planned(&job, errors), JobActivity::Paused)
+    };
+    // The noons differ from the other hours by 200 g/kWh; the forecast of the later hours errs by this much.
+    let unsure: Vec<_> = (0..48).map(|lead| if lead < 6 { 0.0 } else { 60.0 }).collect();
+    assert!(at_idle(0.0, &errors(&unsure)) > 0.0);
+    assert_eq!(at_idle(10.0, &errors(&unsure)), 0.0);
+    assert!(at_idle(10.0, &errors(&[0.0; 48])) > 0.0);
+    // The errors of three days say too little for a pause that costs energy for certain.
+    let days = |count: usize| ErrorPaths::of(at(0.0), (0..count).map(|_| vec![0.0; 48]));
+    assert!(at_idle(0.0, &days(3)) > 0.0);
+    assert_eq!(at_idle(10.0, &days(3)), 0.0);
+    assert!(at_idle(10.0, &days(0)) > 0.0, "a forecast without known errors is taken as it is");
+}
+
+#[test]
 fn a_stopped_job_stays_planned_and_a_newer_forecast_moves_its_restart() {
     let mut job = job(&sunny(), 16.0, 48.0);
     (job.now, job.activity) = (at(2.0 * HOUR), Some(Activity::PausedSince(at(0.0))));
