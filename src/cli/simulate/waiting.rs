@@ -185,13 +185,20 @@ fn table(means: &[WaitingMean], calibration: &[CalibrationBin]) -> String {
         );
     }
     if calibration.iter().any(|bin| bin.submissions > 0) {
-        let _ = writeln!(text, "\nProbability that waiting loses, stated when the job began to wait and observed.");
-        let _ = writeln!(text, "{:>11} {:>11} {:>9} {:>9}", "bin %", "submissions", "stated %", "observed %");
+        let _ = writeln!(
+            text,
+            "\nProbability that waiting for the best window loses, as stated at each submission and as observed; and how many \
+             of the jobs that waited, and decided again, lost."
+        );
+        let columns = ["submissions", "stated %", "observed %", "waited", "lost %"];
+        let _ = writeln!(text, "{:>11} {}", "bin %", columns.map(|name| format!("{name:>11}")).join(" "));
         for bin in calibration {
             let percent = |part: Option<f64>| part.map_or_else(|| "-".into(), |part| format!("{:.1}", 100.0 * part));
             let bounds = format!("{:.0} to {:.0}", 100.0 * bin.from, 100.0 * bin.to);
-            let (stated, observed) = (percent(bin.stated), percent(bin.observed));
-            let _ = writeln!(text, "{bounds:>11} {:>11} {stated:>9} {observed:>9}", bin.submissions);
+            let (stated, observed, lost) = (percent(bin.stated), percent(bin.observed), percent(bin.lost_waiting));
+            let (submissions, waited) = (bin.submissions, bin.waited);
+            let _ =
+                writeln!(text, "{bounds:>11} {submissions:>11} {stated:>11} {observed:>11} {waited:>11} {lost:>11}");
         }
     }
     text

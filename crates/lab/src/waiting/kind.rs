@@ -40,15 +40,23 @@ impl Submission {
 pub struct ChosenStart {
     /// Start of the job, from the submission to the latest start.
     pub start: DateTime<Utc>,
-    /// Probability, as stated at the submission, that waiting emits more than starting at once; `None` if the policy
-    /// states none or does not wait.
-    pub loss_probability: Option<f64>,
+    /// Risk of waiting as stated at the submission, also if the job starts at once; `None` if the policy states none.
+    pub stated: Option<StatedRisk>,
+}
+
+/// Risk of waiting for a window, as stated at the submission.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StatedRisk {
+    /// Start of the window.
+    pub start: DateTime<Utc>,
+    /// Probability that starting then emits more than starting at once.
+    pub loss_probability: f64,
 }
 
 impl ChosenStart {
-    /// Creates a start for which the policy states no probability.
+    /// Creates a start for which the policy states no risk.
     pub(super) fn at(start: DateTime<Utc>) -> Self {
-        Self { start, loss_probability: None }
+        Self { start, stated: None }
     }
 }
 

@@ -12,7 +12,7 @@ mod run;
 mod tests;
 
 pub use calibration::{CalibrationBin, calibration};
-pub use kind::{ChosenStart, StartPolicy, Submission};
+pub use kind::{ChosenStart, StartPolicy, StatedRisk, Submission};
 pub use means::{WaitingMean, waiting_means};
 pub use policy::{START_POLICIES, start_policy};
 pub use row::WaitingRow;

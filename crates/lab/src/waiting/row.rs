@@ -28,9 +28,11 @@ pub struct WaitingRow {
     pub carbon_reduction_pct: f64,
     /// Reduction of emissions of the policy clairvoyant, in percent.
     pub best_reduction_pct: f64,
-    /// Probability, as stated at the submission, that waiting emits more than starting at once; `None` if the policy
-    /// states none or does not wait.
+    /// Probability, as stated at the submission, that waiting for the window that looks best then emits more than
+    /// starting at once, also if the job starts at once; `None` if the policy states none.
     pub loss_probability: Option<f64>,
+    /// Reduction of emissions in the window for which `loss_probability` is stated, in percent; below zero is a loss.
+    pub stated_window_reduction_pct: Option<f64>,
 }
 
 fn rfc3339<S: Serializer>(t: &DateTime<Utc>, serializer: S) -> Result<S::Ok, S::Error> {

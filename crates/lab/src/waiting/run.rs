@@ -61,7 +61,7 @@ impl WaitingStudy<'_> {
         let best_reduction_pct = reduction(best_start.start)?;
         let row = |policy: &StartPolicy| {
             let chosen = if policy.name == best.name { best_start } else { (policy.choose)(job, self.grid) };
-            let ChosenStart { start, loss_probability } = chosen;
+            let ChosenStart { start, stated } = chosen;
             let hours = |seconds: Seconds| seconds.get() / 3600.0;
             Some(WaitingRow {
                 policy: policy.name,
@@ -74,7 +74,8 @@ impl WaitingStudy<'_> {
                 at_once_g_per_kwh: at_once,
                 carbon_reduction_pct: reduction(start)?,
                 best_reduction_pct,
-                loss_probability,
+                loss_probability: stated.map(|stated| stated.loss_probability),
+                stated_window_reduction_pct: stated.map_or(Some(None), |stated| reduction(stated.start).map(Some))?,
             })
         };
         self.policies.iter().map(row).collect()

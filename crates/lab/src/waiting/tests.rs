@@ -81,8 +81,12 @@ fn nobody_beats_clairvoyant_or_starts_out_of_bounds() {
     for row in &rows {
         assert!(row.carbon_reduction_pct <= row.best_reduction_pct + 1e-9, "{row:?}");
         assert!((0.0..=row.within_h).contains(&row.waited_h), "{row:?}");
-        assert_eq!(row.loss_probability.is_some(), row.policy == "when" && row.waited_h > 0.0, "{row:?}");
+        assert_eq!(row.loss_probability.is_some(), row.policy == "when", "{row:?}");
+        assert_eq!(row.loss_probability.is_some(), row.stated_window_reduction_pct.is_some(), "{row:?}");
     }
+    // Also jobs that start at once have a stated risk: that of the window for which they did not wait.
+    let at_once = |r: &&WaitingRow| r.policy == "when" && r.waited_h == 0.0;
+    assert!(rows.iter().filter(at_once).any(|r| r.loss_probability.is_some_and(|p| p > 0.5)));
     let mean = |name| {
         let own: Vec<f64> = rows.iter().filter(|r| r.policy == name).map(|r| r.carbon_reduction_pct).collect();
         own.iter().sum::<f64>() / own.len() as f64
@@ -128,6 +132,7 @@ fn row(reduction: f64, stated: Option<f64>) -> WaitingRow {
         carbon_reduction_pct: reduction,
         best_reduction_pct: 10.0,
         loss_probability: stated,
+        stated_window_reduction_pct: stated.map(|_| reduction - 1.0),
     }
 }
 
@@ -141,5 +146,10 @@ fn means_and_bins_count_losses() {
     let bins = calibration(&rows);
     assert_eq!(bins.iter().map(|bin| bin.submissions).collect::<Vec<_>>(), [2, 1, 0, 0, 0]);
     assert_eq!((bins[0].stated, bins[0].observed), (Some(0.1), Some(0.5)));
-    assert_eq!(bins[4].observed, None);
+    assert_eq!((bins[4].observed, bins[4].lost_waiting), (None, None));
+    // A job that starts at once loses nothing itself; the window for which it did not wait may.
+    let at_once = WaitingRow { waited_h: 0.0, start: at(0), ..row(0.0, Some(0.7)) };
+    let bins = calibration(&[at_once, row(0.5, Some(0.7))]);
+    assert_eq!((bins[3].submissions, bins[3].observed), (2, Some(1.0)));
+    assert_eq!((bins[3].waited, bins[3].lost_waiting), (1, Some(0.0)));
 }

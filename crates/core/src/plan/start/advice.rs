@@ -96,8 +96,8 @@ pub struct StartAdvice {
     pub best: StartWindow,
     /// Expected saving of waiting for `best`, also where the job starts at once.
     pub saving: WaitingSaving,
-    /// Probability that waiting emits more than starting as early as possible, from 0 to 1, also where the job starts
-    /// at once.
+    /// Probability that waiting for `best`, and starting then whatever newer forecasts say, emits more than starting as
+    /// early as possible, from 0 to 1, also where the job starts at once. Deciding again avoids a part of these losses.
     pub loss_probability: f64,
     /// Time at which to ask again while the job waits, unless a new forecast arrives earlier. Never after `start`.
     pub decide_at: DateTime<Utc>,

@@ -13,10 +13,6 @@ use crate::domain::Slot;
 const DECIDE_AGAIN: TimeDelta = TimeDelta::hours(1);
 /// Assumed relative standard error of the difference of two window means without data about past errors.
 const ASSUMED_ERROR: f64 = 0.08;
-/// Part of the losses that remains where waiting jobs decide again, against choosing a window once and for all. On CISO,
-/// DE, PJM and SE in the second half of 2021 the probability of the window chosen first, times this factor, lay within
-/// three points of the observed one.
-const AFTER_DECIDING_AGAIN: f64 = 0.83;
 /// 90 % quantile of the standard normal distribution.
 const NORMAL: f64 = 1.2816;
 
@@ -73,7 +69,7 @@ pub fn advise_start(question: &StartQuestion, forecast: &StartForecast) -> Resul
     })
 }
 
-/// Returns the saving of waiting for a window, and the probability that waiting loses.
+/// Returns the saving of waiting for a window, and the probability that waiting for it and starting then loses.
 fn judge(
     question: &StartQuestion,
     now: &StartWindow,
@@ -91,8 +87,8 @@ fn judge(
     let level = now.intensity.get().max(f64::MIN_POSITIVE);
     let error = in_cost * standard_error(now, best, forecast).map_or(ASSUMED_ERROR, |error| error / level);
     let saving = WaitingSaving { expected, low: expected - NORMAL * error, high: expected + NORMAL * error };
-    let once = if error > 0.0 { normal_cdf(-expected / error) } else { f64::from(u8::from(expected <= 0.0)) };
-    (saving, AFTER_DECIDING_AGAIN * once)
+    let loses = if error > 0.0 { normal_cdf(-expected / error) } else { f64::from(u8::from(expected <= 0.0)) };
+    (saving, loses)
 }
 
 /// Returns the standard error of the difference of two windows' mean intensities, from past errors.

@@ -2,7 +2,7 @@
 //! each hour until the job starts.
 
 use crate::grid::VisibleGrid;
-use crate::waiting::kind::{ChosenStart, StartPolicy, Submission};
+use crate::waiting::kind::{ChosenStart, StartPolicy, StatedRisk, Submission};
 use wattune_core::plan::{Latest, StartQuestion, advise_start};
 use wattune_core::units::Watts;
 
@@ -22,11 +22,11 @@ fn choose(job: &Submission, grid: &VisibleGrid<'_>) -> ChosenStart {
         let Ok(advice) = advise_start(&question, &grid.start_forecast(question.now)) else {
             return ChosenStart::at(job.at);
         };
-        if question.waiting_since.is_none() && !advice.starts_at_once() {
-            stated = Some(advice.loss_probability);
+        if question.waiting_since.is_none() && advice.best.start > advice.now.start {
+            stated = Some(StatedRisk { start: advice.best.start, loss_probability: advice.loss_probability });
         }
         if advice.starts_at_once() || advice.decide_at <= question.now {
-            return ChosenStart { start: advice.start, loss_probability: stated };
+            return ChosenStart { start: advice.start, stated };
         }
         question.waiting_since = Some(job.at);
         question.now = advice.decide_at;
