@@ -50,6 +50,11 @@ async fn every_address_answers_in_its_documented_shape() {
     let mut read = 0;
     for address in shapes.readable() {
         let Some(schema) = shapes.of("get", &address, "200") else { continue };
+        // The audit log is refused over TCP without a token.
+        if address == "/v1/audit" {
+            daemon.get(&address).await.problem(403);
+            continue;
+        }
         let ids: Vec<&str> = match address.split('/').nth(2) {
             Some("gpus") => vec!["0", "1"],
             // There is a plan only while a job runs.
