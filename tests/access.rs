@@ -143,6 +143,19 @@ async fn bad_tokens_set_nothing() {
     eventually("the limit", LONG, async || (driver.limit_w(0) == Some(150.0)).then_some(())).await;
     let gpu = daemon.gpu(0).await;
     assert!(gpu["override_by"].as_str().is_some_and(|by| by.starts_with("token of \"ada\"")), "{}", gpu["override_by"]);
+    // Each refusal is in the audit log, which takes another scope.
+    let admin = bearer(token(&new, &[Scope::Admin], None));
+    let (status, log) = send(&daemon, "GET", "/v1/audit", None, &admin).await;
+    let log: Value = serde_json::from_str(&log).expect("JSON");
+    let records = log["records"].as_array().expect("records");
+    let refused = |reason: &str| {
+        let of = records.iter().filter(|r| r["action"] == "refuse_access" && r["outcome"] == "refused");
+        let times = |r: &Value| r["repeats"].as_u64().unwrap_or_default() + 1;
+        of.filter(|r| r["reason"] == reason).map(times).sum::<u64>()
+    };
+    for reason in ["PUT /v1/gpus/0/power-limit", "DELETE /v1/demand-response/e", "POST /gpu/set_power_limit"] {
+        assert_eq!((status, refused(reason)), (200, table.len() as u64), "{reason}: {log}");
+    }
 }
 
 #[tokio::test]

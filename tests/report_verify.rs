@@ -239,7 +239,9 @@ async fn what_figures_depend_on_beside_the_ledger_is_as_it_was_written() {
         (&["UPDATE jobs SET end_reason = 'lease expired' WHERE id = 'a'"], "jobs"),
         (&["UPDATE jobs SET progress = replace(progress, '2000000.0', '9000000.0') WHERE id = 'a'"], "jobs"),
         (
-            &["INSERT INTO jobs SELECT 'z', spec, progress, registered_us, ended_us, end_reason FROM jobs LIMIT 1"],
+            &[
+                "INSERT INTO jobs SELECT 'z', spec, progress, registered_us, ended_us, end_reason, owners FROM jobs LIMIT 1",
+            ],
             "jobs",
         ),
         (&["DROP INDEX intervals_by_job"], "sqlite_schema, row of name intervals_by_job"),
@@ -298,6 +300,10 @@ async fn ledger_of_an_earlier_version_are_covered_from_their_next_start_on() {
         SHORTENED,
         "UPDATE checkpoints SET hash = NULL",
         "DROP TABLE open_block",
+        "DROP TABLE audit",
+        "ALTER TABLE jobs DROP COLUMN owners",
+        "ALTER TABLE recurring_jobs DROP COLUMN owners",
+        "ALTER TABLE recurring_jobs DROP COLUMN members",
         "PRAGMA user_version = 13",
     ];
     let dir = doctored(ledger.path(), &earlier);

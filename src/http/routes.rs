@@ -14,7 +14,7 @@ use utoipa::OpenApi;
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouterExt};
 use utoipa_axum::routes;
 
-use super::access::{Access, need_of};
+use super::access::{Need, need_of};
 use super::error::Problem;
 use super::guard::{self, Guard};
 use super::rates::{self, Rates};
@@ -101,7 +101,7 @@ async fn description() -> impl IntoResponse {
 /// Builds the service of one listener, protected by `guard`.
 pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
     let (router, _) = documented().split_for_parts();
-    let (body_limit, access) = (shared.body_limit, shared.access.clone());
+    let (body_limit, asked) = (shared.body_limit, shared.clone());
     router
         .merge(bso::router())
         .merge(zeusd::routes())
@@ -110,7 +110,7 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
         .with_state(shared)
         .layer(DefaultBodyLimit::max(body_limit))
         .layer(from_fn(mark_reporters))
-        .layer(from_fn_with_state(access, check_access))
+        .layer(from_fn_with_state(asked, check_access))
         .layer(from_fn_with_state(rates, rates::enforce))
         .layer(from_fn_with_state(guard, guard::enforce))
         .layer(CatchPanicLayer::custom(panicked))
@@ -127,14 +127,17 @@ pub(super) fn service(shared: Shared, guard: Guard, rates: Rates) -> Router {
 }
 
 /// Refuses a request without the right that its route needs, and passes the sender on to the handlers.
-async fn check_access(State(access): State<Access>, mut request: Request, next: Next) -> Response {
+async fn check_access(State(shared): State<Shared>, mut request: Request, next: Next) -> Response {
     let Some(seat) = request.extensions().get::<Seat>() else {
         return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the connection of the request is unknown")
             .into_response();
     };
-    let asker = access.identify(seat, request.headers());
+    let asker = shared.access.identify(seat, request.headers());
     let need = request.extensions().get::<MatchedPath>().map(|route| need_of(request.method(), route.as_str()));
-    if let Err(problem) = need.map_or(Ok(()), |need| access.check(need, &asker)) {
+    if let Err(problem) = need.map_or(Ok(()), |need| shared.access.check(need, &asker)) {
+        if need > Some(Need::Read) {
+            shared.audit_refusal(&asker, request.method(), request.uri().path());
+        }
         return if bso::owns(request.uri().path()) { bso::refuse(problem) } else { problem.into_response() };
     }
     request.extensions_mut().insert(asker);

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use axum::http::Method;
 use futures_util::future::BoxFuture;
 
-use super::access::Access;
+use super::access::{Access, Asker};
 use super::error::Problem;
 use super::live::Live;
 use super::zeusd::Zeusd;
 use crate::controller::view::StatusView;
-use crate::controller::{Controller, Handle};
+use crate::controller::{Caller, Controller, Handle};
 use crate::recurring::Recurring;
+use crate::store::{AuditAction, AuditOutcome, AuditRecord};
 
 /// The readiness flag: set when the daemon is ready to serve, cleared when it stops. Clones share one flag.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +46,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// Records in the audit log that a request, which would change something, was refused for want of rights.
+    pub(super) fn audit_refusal(&self, asker: &Asker, method: &Method, path: &str) {
+        let path: String = path.chars().take(200).collect();
+        let who = Caller::Client(asker.client()).to_string();
+        let record = AuditRecord::new(self.zeusd.now(), who, AuditAction::RefuseAccess);
+        self.handle.audit(record.with_outcome(AuditOutcome::Refused, format!("{method} {path}")));
+    }
+
     /// Sends the controller a query and returns its answer, or a problem if the time limit is exceeded.
     pub(super) async fn ask<T, F>(&self, question: F) -> Result<T, Problem>
     where

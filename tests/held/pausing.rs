@@ -29,7 +29,9 @@ impl Waiting {
             ..Objective::UNBOUND
         };
         let work = Work::TotalSamples(samples(5.5));
-        let job = world.register(NewJob { work, objective, ..support::job("patient", 0.0) }).await;
+        let job = world
+            .register(NewJob { work, objective, lease: Some(Seconds::new(600.0)), ..support::job("patient", 0.0) })
+            .await;
         Self { world, job }
     }
 

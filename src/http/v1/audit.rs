@@ -136,7 +136,7 @@ impl From<AuditEntry> for AuditLine {
 }
 
 /// Returns the audit log page by page, oldest first: who changed what on which GPU, job or cap, the state before and
-/// after, and the outcome. Attempts that the control loop refused are included. Records are kept for 400 days. Only root
+/// after, and the outcome. Refused attempts are included. Records are kept for 400 days. Only root
 /// and the daemon's own user can read the log, over the Unix socket, and holders of a token with the scope `admin`.
 #[utoipa::path(
     get, path = "/v1/audit", operation_id = "get_audit", tag = "audit", params(AuditParams),

@@ -63,7 +63,13 @@ async fn answer(
         return whoami(&shared, &asker, &method, path);
     }
     if !is_open {
-        rights::check(&shared.access, &asker, ApiGroup::of(path))?;
+        let group = ApiGroup::of(path);
+        if let Err(refusal) = rights::check(&shared.access, &asker, group) {
+            if group == Some(ApiGroup::GpuControl) {
+                shared.audit_refusal(&asker, &method, path);
+            }
+            return Err(refusal);
+        }
     }
     if path.ends_with("/stream_power")
         && let Err(refusal) = check_listener(&headers)
@@ -261,7 +267,7 @@ impl Zeusd {
     }
 
     fn now_ms(&self) -> i64 {
-        self.devices.clock().utc().timestamp_millis()
+        self.now().timestamp_millis()
     }
 }
 

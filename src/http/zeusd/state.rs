@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use tokio_util::sync::CancellationToken;
 
 use super::clients::Watched;
@@ -35,6 +36,11 @@ impl Zeusd {
     ) -> Self {
         let control = Control::new(handle.clone(), timeout);
         Self { settings, devices, control, streams: Streams::default(), stop, handle, watched: Watched::default() }
+    }
+
+    /// Returns the daemon's present time.
+    pub(in crate::http) fn now(&self) -> DateTime<Utc> {
+        self.devices.clock().utc()
     }
 
     /// Returns the claim of a client, and begins to watch the client's process, with

@@ -32,6 +32,8 @@ pub struct AuditLog {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<AuditRecord>,
+    /// Number of records that are taken from the queue and not stored yet.
+    in_progress: usize,
     /// True while the writing connection has work to empty the queue.
     is_scheduled: bool,
     /// Number of records lost since the start.
@@ -85,7 +87,7 @@ impl AuditLog {
             last.repeats = last.repeats.saturating_add(1);
             return;
         }
-        if queue.waiting.len() >= MOST_WAITING {
+        if queue.waiting.len() + queue.in_progress >= MOST_WAITING {
             if queue.unreported.is_none() {
                 tracing::error!(
                     "audit log: {MOST_WAITING} records wait to be stored, and further ones are lost: {}",
@@ -170,11 +172,13 @@ fn store_waiting(db: &mut Connection, queue: &Mutex<Queue>) -> Result<(), StoreE
         let batch: Vec<AuditRecord> = {
             let mut queue = lock(queue);
             let count = queue.waiting.len().min(BATCH);
+            queue.in_progress = count;
             queue.waiting.drain(..count).collect()
         };
         let Some(last) = batch.last().map(|record| record.at) else { return Ok(()) };
         let stored = append(db, &batch);
         let mut queue = lock(queue);
+        queue.in_progress = 0;
         if let Err(error) = stored {
             if queue.fault.is_none() {
                 tracing::error!("audit log: {} records cannot be stored now: {error}", batch.len());
