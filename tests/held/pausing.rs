@@ -82,7 +82,7 @@ async fn it_waits_for_noon_and_over_a_restart() {
         assert_eq!((reported.phase, reported.resume_at), (Phase::Paused, Some(ten)));
     }
     let after = waiting.view().await;
-    assert_eq!(after.stalled_s, before.stalled_s, "waiting as told is no stall");
+    assert_eq!(after.stalled_s, before.stalled_s, "waiting as asked is no stall");
     assert!((after.active_s - before.active_s - 3600.0).abs() < 1.0, "{} to {}", before.active_s, after.active_s);
     assert!(after.slowdown > before.slowdown, "it counts");
     let again = waiting.world.controller.profile_of(&waiting.job).await.expect("a profile");
