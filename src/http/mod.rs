@@ -22,6 +22,7 @@ mod page;
 mod peer;
 mod places;
 mod rates;
+mod refusals;
 mod routes;
 mod seat;
 mod server;

@@ -27,6 +27,7 @@ use super::live::Live;
 use super::peer::{self, TcpPeers, Visitor, Way};
 use super::places::{Limits, Peer};
 use super::rates::Rates;
+use super::refusals::Refusals;
 use super::routes;
 use super::seat::{Seat, Seated, SeatedService, Seats};
 use super::settings::Settings;
@@ -129,7 +130,17 @@ impl Server {
         let Self { tcp, tls, unix, access, handle, ready, timeout, body_limit } = self;
         let zeusd = Zeusd::new(zeus, devices, handle.clone(), timeout, cancel.clone());
         let live = Live::until(cancel.clone());
-        let shared = Shared { handle, recurring, ready, live, zeusd, access, timeout, body_limit };
+        let shared = Shared {
+            handle,
+            recurring,
+            ready,
+            live,
+            zeusd,
+            access,
+            refusals: Refusals::default(),
+            timeout,
+            body_limit,
+        };
         let status = || {
             let shared = shared.clone();
             async move { shared.status().await }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use axum::http::Method;
 use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 
 use super::access::{Access, Asker};
 use super::error::Problem;
 use super::live::Live;
+use super::refusals::Refusals;
 use super::zeusd::Zeusd;
 use crate::controller::view::StatusView;
 use crate::controller::{Caller, Controller, Handle};
@@ -41,17 +43,24 @@ pub(super) struct Shared {
     pub(super) live: Live,
     pub(super) zeusd: Zeusd,
     pub(super) access: Access,
+    pub(super) refusals: Refusals,
     pub(super) timeout: Duration,
     pub(super) body_limit: usize,
 }
 
 impl Shared {
-    /// Records in the audit log that a request, which would change something, was refused for want of rights.
+    /// Records in the audit log that a request, which would change something, was refused for want of rights. Of a flood of
+    /// them, only the number is recorded.
     pub(super) fn audit_refusal(&self, asker: &Asker, method: &Method, path: &str) {
+        let Some(skipped) = self.refusals.count(asker.user, Instant::now()) else { return };
         let path: String = path.chars().take(200).collect();
+        let mut reason = format!("{method} {path}");
+        if skipped > 0 {
+            reason += &format!("; {skipped} further requests have been refused since the last record");
+        }
         let who = Caller::Client(asker.client()).to_string();
         let record = AuditRecord::new(self.zeusd.now(), who, AuditAction::RefuseAccess);
-        self.handle.audit(record.with_outcome(AuditOutcome::Refused, format!("{method} {path}")));
+        self.handle.audit(record.with_outcome(AuditOutcome::Refused, reason));
     }
 
     /// Sends the controller a query and returns its answer, or a problem if the time limit is exceeded.
