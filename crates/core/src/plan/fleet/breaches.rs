@@ -8,7 +8,7 @@ use crate::units::{GramsCo2e, Samples, Seconds, Watts};
 
 /// Delay after the latest end that counts as rounding; [`NO_POWER`] is the excess over a cap that does.
 const NO_TIME: TimeDelta = TimeDelta::milliseconds(1);
-const NO_POWER: Watts = Watts::new(1e-3);
+pub(super) const NO_POWER: Watts = Watts::new(1e-3);
 
 /// Returns the constraints that the schedules violate.
 pub(super) fn breaches(problem: &FleetProblem, schedules: &[FleetSchedule]) -> Vec<Breach> {

@@ -44,7 +44,8 @@ pub(super) fn solve_by(problem: &FleetProblem, relaxer: Relaxer, go_on: &dyn Fn(
         return FleetSolution { schedules, cost, relaxed, bound, breaches, finished, cap_prices, budget_prices };
     }
     let model = Model::new(problem);
-    let found = Search { problem, model: &model, relaxer, go_on, rounds: 0, bound: f64::NEG_INFINITY }.run();
+    let bound = f64::NEG_INFINITY;
+    let found = Search { problem, model: &model, relaxer, go_on, rounds: 0, bound, late_bound: bound }.run();
     let schedules = schedules_of(problem, &model, &found.arrangement);
     let breaches = breaches(problem, &schedules);
     let cost: GramsCo2e = schedules.iter().map(|s| s.cost).sum();
@@ -84,6 +85,26 @@ impl SearchResult {
     }
 }
 
+/// Slots between which a job can end: in a slot up to `too_early` some of its work is missing, from `too_late` on even
+/// its slowest points do too much. `None` if no slot is known to be too early or too late.
+#[derive(Clone, Copy, Default)]
+struct Bracket {
+    too_early: Option<usize>,
+    too_late: Option<usize>,
+}
+
+impl Bracket {
+    /// Returns the proposed slot if it lies between the two, else a slot in the middle between them; the proposed slot
+    /// if one of the two is unknown, `None` if no slot is left between them.
+    fn within(&self, proposed: usize) -> Option<usize> {
+        let (Some(early), Some(late)) = (self.too_early, self.too_late) else { return Some(proposed) };
+        if early < proposed && proposed < late {
+            return Some(proposed);
+        }
+        (early + 1 < late).then(|| early.midpoint(late))
+    }
+}
+
 struct Search<'a> {
     problem: &'a FleetProblem,
     model: &'a Model,
@@ -91,7 +112,10 @@ struct Search<'a> {
     go_on: &'a dyn Fn() -> bool,
     /// Number of relaxations solved so far.
     rounds: usize,
+    /// Greatest lower bound of the cost from relaxations in which all jobs end in time, gCO2e; `late_bound` is that from
+    /// relaxations in which some job ends late.
     bound: f64,
+    late_bound: f64,
 }
 
 impl Search<'_> {
@@ -104,7 +128,8 @@ impl Search<'_> {
             let interior = self.relax(&mut ends);
             let solved = interior.solved;
             let priced = price(self.model, &interior.prices, &ends);
-            self.bound = self.bound.max(priced.bound);
+            let bound = if ends.iter().any(|end| end.late) { &mut self.late_bound } else { &mut self.bound };
+            *bound = bound.max(priced.bound);
             tried.push(ends.clone());
             let found = self.arranged(ends, interior, priced.bound_here);
             ends = self.made_longer(&found.ends, &found.arrangement).unwrap_or(priced.ends);
@@ -127,13 +152,20 @@ impl Search<'_> {
             }
         }
         let mut best = best.expect("judged at least once");
-        best.bound = self.bound.min(best.relaxed);
+        // A relaxation with late ends bounds only late plans, but its arrangement may still end in time.
+        if best.score.1 == 0.0 && best.ends.iter().any(|end| end.late) {
+            best.relaxed = best.relaxed.min(best.score.2);
+            best.bound = self.bound.min(best.relaxed);
+        } else {
+            best.bound = self.bound.max(self.late_bound).min(best.relaxed);
+        }
         best
     }
 
     /// Solves the relaxation. Moves the jobs' ends if their work does not fit before these ends.
     fn relax(&mut self, ends: &mut Vec<End>) -> Interior {
         let (mut work, mut budget, mut ranked) = (FIRST_FACTOR, FIRST_FACTOR, false);
+        let mut brackets = vec![Bracket::default(); ends.len()];
         loop {
             self.rounds += 1;
             let aim = Aim::Cost { work, budget, ranked };
@@ -141,7 +173,7 @@ impl Search<'_> {
             if !interior.solved || self.rounds >= MOST_ROUNDS {
                 return interior;
             }
-            if let Some(other) = self.within_promises(ends, &interior) {
+            if let Some(other) = self.within_promises(ends, &interior, &mut brackets) {
                 *ends = other;
                 continue;
             }
@@ -189,20 +221,28 @@ impl Search<'_> {
     }
 
     /// Returns ends that fit the work better without being late: later ends for jobs with missing work, earlier ends
-    /// for jobs that do too much even at their slowest points. `None` if the ends fit.
-    fn within_promises(&self, ends: &[End], interior: &Interior) -> Option<Vec<End>> {
+    /// for jobs that do too much even at their slowest points. `None` if the ends fit. `brackets` keeps what the ends
+    /// tried so far have shown, so that no job alternates between an end that is too early and one that is too late.
+    fn within_promises(&self, ends: &[End], interior: &Interior, brackets: &mut [Bracket]) -> Option<Vec<End>> {
         let mut moved = ends.to_vec();
         for (j, end) in moved.iter_mut().enumerate() {
-            let job = &self.model.jobs[j];
-            if interior.missing[j] > MISSED && !end.late {
-                *end = self.model.latest(j);
-            } else if interior.surplus[j] > MISSED && end.slot > 0 {
+            let (job, bracket) = (&self.model.jobs[j], &mut brackets[j]);
+            let slot = if interior.missing[j] > MISSED && !end.late {
+                bracket.too_early = bracket.too_early.max(Some(end.slot));
+                self.model.latest(j).slot
+            } else if interior.surplus[j] > MISSED {
+                bracket.too_late = Some(bracket.too_late.map_or(end.slot, |slot| slot.min(end.slot)));
                 let mut too_much = interior.surplus[j] * job.work;
                 let mut slot = end.slot;
                 while too_much > 0.0 && slot > 0 {
                     slot -= 1;
                     too_much -= self.model.span(j, slot) * job.slowest(slot);
                 }
+                slot
+            } else {
+                continue;
+            };
+            if let Some(slot) = bracket.within(slot) {
                 *end = self.model.end_in(j, slot);
             }
         }

@@ -5,14 +5,15 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use super::instances::{fleet, job, problem};
-use super::oracles::{all_ends, instantaneous, relaxed};
+use super::oracles::{Ends, Unsolved, all_ends, instantaneous, relaxed};
+use crate::plan::fleet::breaches::NO_POWER;
 use crate::plan::fleet::ends::price;
 use crate::plan::fleet::interior::MOST_ITERATIONS;
 use crate::plan::fleet::iterate::{Aim, Method};
 use crate::plan::fleet::model::{End, Model};
 use crate::plan::fleet::prune::undominated;
 use crate::plan::fleet::{FleetProblem, FleetSolution, Solver, solve_fleet};
-use crate::units::Watts;
+use crate::units::{GramsCo2e, Watts};
 
 fn solved(problem: &FleetProblem) -> FleetSolution {
     solve_fleet(problem, Solver::default(), &|| true)
@@ -28,18 +29,27 @@ fn pruned(problem: &FleetProblem) -> FleetProblem {
     pruned
 }
 
+/// Returns the same problem with caps that are higher by the excess that a plan need not report as a breach.
+fn loosened(problem: &FleetProblem) -> FleetProblem {
+    let mut loosened = problem.clone();
+    loosened.caps.iter_mut().flatten().for_each(|cap| *cap += NO_POWER);
+    loosened
+}
+
 /// Returns the maximum possible cost, which scales the tolerance for rounding where the optimal cost is zero.
 fn highest_cost(model: &Model) -> f64 {
     let slots = 0..model.seconds.len();
     model.jobs.iter().flat_map(|j| slots.clone().map(|t| j.max_second_cost(t) * model.seconds[t])).sum()
 }
 
-/// Returns the optimal cost if caps hold at every instant. `None` if no plan is feasible, or if the oracle fails for
-/// some choice of ends, since that choice might be the best one.
-fn exact(problem: &FleetProblem) -> Option<f64> {
-    let all: Result<Vec<_>, _> = all_ends(problem).iter().map(|ends| instantaneous(problem, ends)).collect();
-    all.ok()?.into_iter().flatten().reduce(f64::min)
+/// Returns the least cost that an oracle finds with any ends; `None` if no plan is feasible. Fails if the oracle fails
+/// for some choice of ends, since that choice might be the best one.
+fn optimum(problem: &FleetProblem, oracle: Oracle) -> Result<Option<f64>, Unsolved> {
+    let all: Result<Vec<_>, _> = all_ends(problem).iter().map(|ends| oracle(problem, ends)).collect();
+    Ok(all?.into_iter().flatten().reduce(f64::min))
 }
+
+type Oracle = fn(&FleetProblem, Ends<'_>) -> Result<Option<f64>, Unsolved>;
 
 /// Maximum number of unsolved relaxations among the 256 of a test: rounding keeps the interior-point method from
 /// solving about one in 18,000.
@@ -57,7 +67,7 @@ fn a_general_solver_agrees_with_the_relaxation() {
         let interior = Method::new(&model, &ends, aim).run(MOST_ITERATIONS, &|| true);
         let missed = interior.missing.iter().chain(&interior.surplus).chain(&interior.over_budget).any(|m| *m > 1e-7);
         let below = (0..model.seconds.len()).any(|t| model.caps[t] < model.cap(t, &ends));
-        let oracle = relaxed(&problem, &as_given);
+        let Ok(oracle) = relaxed(&problem, &as_given) else { return Ok(()) };
         // A negative price of work means that doing more than the work would cost less, which the oracle allows and the
         // relaxation does not.
         let wasted = interior.prices.work.iter().any(|price| *price < 0.0);
@@ -84,16 +94,19 @@ proptest! {
         let solution = solved(&problem);
         let model = Model::new(&problem);
         let close = |x: f64| 1e-6 * x.abs() + 1e-8 * highest_cost(&model) + 1e-9;
-        let best = all_ends(&problem).iter().filter_map(|ends| relaxed(&problem, ends)).reduce(f64::min);
-        let exact = exact(&problem);
+        let Ok(best) = optimum(&problem, relaxed) else { return Ok(()) };
         if !solution.breaches.is_empty() {
             return Ok(());
         }
         let (cost, bound) = (solution.cost.get(), solution.bound.get());
-        let best = best.expect("a plan without breaches is feasible");
+        let Some(best) = best else {
+            let infeasible = optimum(&loosened(&problem), relaxed).is_ok_and(|cost| cost.is_none());
+            prop_assert!(!infeasible, "a plan without breaches is infeasible by more than rounding");
+            return Ok(());
+        };
         prop_assert!(bound <= best + close(best), "the bound {bound} is above the optimum {best}");
         prop_assert!(bound <= cost + close(cost), "the bound {bound} is above the cost {cost}");
-        if let Some(exact) = exact {
+        if let Ok(Some(exact)) = optimum(&problem, instantaneous) {
             // The tolerance covers rounding of times: parts of a slot that are shorter than a second are lengthened to
             // a second.
             prop_assert!(cost >= exact * (1.0 - 1e-3) - close(exact), "{cost} is cheaper than the optimum {exact}");
@@ -103,9 +116,8 @@ proptest! {
     #[test]
     fn points_that_are_pruned_change_nothing(problem in fleet(2, 3, 8)) {
         let pruned = pruned(&problem);
-        let best = |of: &FleetProblem| all_ends(of).iter().filter_map(|ends| relaxed(of, ends)).reduce(f64::min);
-        if let Some(all) = best(&problem) {
-            let few = best(&pruned).expect("pruning keeps what is feasible");
+        if let (Ok(Some(all)), Ok(few)) = (optimum(&problem, relaxed), optimum(&pruned, relaxed)) {
+            let few = few.expect("pruning keeps what is feasible");
             let close = 1e-6 * all.abs() + 1e-8 * highest_cost(&Model::new(&problem));
             prop_assert!((all - few).abs() <= close, "{few} is not {all}");
         }
@@ -120,6 +132,21 @@ proptest! {
             let (high, low) = (high.bound.get(), low.cost.get());
             prop_assert!(high <= low + 1e-6 * low.abs() + 1e-9, "{low} under the lower cap, at least {high} under the higher");
         }
+    }
+}
+
+/// The first slot is too short for both jobs; a full second slot would do more than their work at the mean of the points
+/// that its higher cap allows, but not under the cap. The jobs must end there, not late.
+#[test]
+fn an_end_between_one_too_early_and_one_too_late_is_found() {
+    let mut capped = job(&[(50.0, 310.0, 725.0), (150.0, 90.0, 100.0)], 1.41e6, Some(5462.0));
+    capped.carbon_budget = Some(GramsCo2e::ZERO);
+    let mut problem = problem(&[(1800.0, 0.0); 4], Some(120.0), vec![capped.clone(), capped]);
+    (problem.caps[1], problem.caps[3]) = (Some(Watts::new(156.0)), None);
+    for solver in [Solver::Structured, Solver::Lp] {
+        let solution = solve_fleet(&problem, solver, &|| true);
+        assert_eq!((solution.breaches.len(), solution.cost), (0, GramsCo2e::ZERO));
+        assert!(solution.bound.get().abs() < 1e-6, "nothing is emitted, so the bound {:?} is too high", solution.bound);
     }
 }
 
@@ -145,8 +172,8 @@ fn instants_cost_little_on_average() {
     let (mut sum, mut count, mut kept, mut could) = (0.0, 0, 0, 0);
     for _ in 0..300 {
         let problem = fleet(2, 4, 4).new_tree(&mut runner).expect("a fleet").current();
-        let exact = exact(&problem);
-        let Some(exact) = exact.filter(|e| *e > 1.0) else { continue };
+        let exact = optimum(&problem, instantaneous);
+        let Some(exact) = exact.ok().flatten().filter(|e| *e > 1.0) else { continue };
         let solution = solved(&problem);
         could += 1;
         if solution.breaches.is_empty() {

@@ -5,6 +5,7 @@ use clarabel::algebra::CscMatrix;
 use clarabel::solver::{DefaultSettingsBuilder, DefaultSolver, IPSolver, NonnegativeConeT, SolverStatus, ZeroConeT};
 
 use crate::plan::fleet::FleetProblem;
+use crate::units::Watts;
 
 /// A linear programme `min c·x`, `x ≥ 0`, with rows that are equal to or at most their right sides.
 #[derive(Default)]
@@ -50,6 +51,9 @@ impl Programme {
             .tol_gap_abs(1e-10)
             .tol_gap_rel(1e-10)
             .tol_feas(1e-10)
+            .reduced_tol_gap_abs(1e-8)
+            .reduced_tol_gap_rel(1e-8)
+            .reduced_tol_feas(1e-8)
             .build()
             .expect("valid");
         let mut solver =
@@ -57,7 +61,7 @@ impl Programme {
         solver.solve();
         match solver.solution.status {
             SolverStatus::Solved | SolverStatus::AlmostSolved => Ok(Some(solver.solution.obj_val * scale)),
-            SolverStatus::PrimalInfeasible | SolverStatus::AlmostPrimalInfeasible => Ok(None),
+            SolverStatus::PrimalInfeasible => Ok(None),
             _ => Err(Unsolved),
         }
     }
@@ -85,7 +89,7 @@ fn grams(problem: &FleetProblem, job: usize, t: usize, point: usize) -> f64 {
 
 /// Returns the least cost with given ends if caps hold on average over a slot and at least the work is done; `None` if
 /// that is infeasible. Variables are the seconds of each slot at each point.
-pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
+pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Result<Option<f64>, Unsolved> {
     let mut programme = Programme::default();
     let mut caps = vec![Vec::new(); problem.slots.len()];
     let mut resting = vec![0.0; problem.slots.len()];
@@ -124,11 +128,13 @@ pub(super) fn relaxed(problem: &FleetProblem, ends: Ends<'_>) -> Option<f64> {
     }
     for (t, row) in caps.into_iter().enumerate() {
         let seconds = problem.slots[t].slot.duration().get();
-        programme.at_most.extend(problem.caps[t].map(|cap| (row, cap.get() * seconds - resting[t])));
+        // The solver takes a cap that equals the sum of the limits for infeasible if rounding has made it any less.
+        let cap = |cap: Watts| cap.get() * (1.0 + 1e-10) * seconds - resting[t];
+        programme.at_most.extend(problem.caps[t].map(|of| (row, cap(of))));
     }
     let budgets = problem.carbon_budgets.points().iter().map(|(_, grams)| grams.get());
     programme.at_most.extend(shared.into_iter().zip(budgets));
-    programme.solve().ok().flatten()
+    programme.solve()
 }
 
 /// Returns the least cost with given ends if caps hold at every instant and at least the work is done; `None` if that

@@ -94,7 +94,7 @@ fn the_programme_finds_the_oracles_optimum() {
             continue;
         }
         let as_given: Vec<(usize, f64)> = ends.iter().map(|end| (end.slot, end.seconds)).collect();
-        let oracle = relaxed(&problem, &as_given).expect("what misses nothing is feasible");
+        let oracle = relaxed(&problem, &as_given).expect("solved").expect("what misses nothing is feasible");
         let bound = price(&model, &interior.prices, &ends).bound_here;
         assert!((bound - oracle).abs() <= 1e-6 * oracle.abs() + 1e-6, "seed {seed}: {bound} is not {oracle}");
         compared += 1;
@@ -113,7 +113,7 @@ fn a_plan_needs_no_structured_method() {
     let here =
         |ends: &&Vec<(usize, f64)>| ends.iter().zip(&solution.schedules).all(|(end, s)| end.0 + 1 == s.parts.len());
     let ends = all_ends(&problem);
-    let oracle = relaxed(&problem, ends.iter().find(here).expect("in time")).expect("feasible");
+    let oracle = relaxed(&problem, ends.iter().find(here).expect("in time")).expect("solved").expect("feasible");
     let relaxed = solution.relaxed.get();
     assert!((relaxed - oracle).abs() <= 1e-6 * oracle, "{relaxed} is not {oracle}");
     let usual = solve_fleet(&problem, Solver::Structured, &|| true).relaxed.get();
