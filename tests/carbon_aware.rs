@@ -194,7 +194,31 @@ async fn clients_of_the_sdk_are_answered_in_its_shapes() {
     }
     let unknown = daemon.get("/emissions/forecasts/current?location=FR").await.expect(400);
     assert!(unknown["detail"].as_str().is_some_and(|d| d.contains("Unknown Location: 'FR' not found")), "{unknown}");
-    let past = daemon.post("/emissions/forecasts/batch", &json!([])).await.expect(501);
-    assert_eq!(past["title"], "NotImplementedException");
+    check_past_forecasts(&daemon).await;
     daemon.kill();
+}
+
+async fn check_past_forecasts(daemon: &Daemon) {
+    const PATH: &str = "/emissions/forecasts/batch";
+    let current = daemon.get("/emissions/forecasts/current?location=DE").await.expect(200)[0].clone();
+    let asked = &current["requestedAt"];
+    let answers = daemon.post(PATH, &json!([{"requestedAt": asked, "location": "DE"}])).await.expect(200);
+    assert_eq!((&answers[0]["forecastData"], &answers[0]["requestedAt"]), (&current["forecastData"], asked));
+    let window = json!([{"requestedAt": asked, "location": "de", "dataStartAt": null, "windowSize": 120}]);
+    assert_eq!(daemon.post(PATH, &window).await.expect(200)[0]["windowSize"], 120);
+    assert_eq!(daemon.post(PATH, &json!([])).await.expect(200), json!([]));
+    for (body, field) in [
+        (json!([{"requestedAt": "2001-01-01", "location": "DE"}]), "requestedAt"),
+        (json!([{"requestedAt": "2101-01-01", "location": "DE"}]), "requestedAt"),
+        (json!([{"requestedAt": "soon", "location": "DE"}]), "requestedAt"),
+        (json!([{"requestedAt": asked, "location": "FR"}]), "location"),
+        (json!([{"requestedAt": asked, "location": "DE", "windowSize": -1}]), "windowSize"),
+        (json!([{"requestedAt": asked, "location": "DE", "dataEndAt": "2001-01-01"}]), "dataEndAt"),
+        (json!([{"location": "DE"}]), "body"),
+        (json!({}), "body"),
+        (json!(vec![json!({"requestedAt": asked, "location": "DE"}); 101]), "body"),
+    ] {
+        let problem = daemon.post(PATH, &body).await.expect(400);
+        assert!(problem["errors"][field].is_array(), "{body}: {problem}");
+    }
 }

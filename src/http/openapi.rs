@@ -348,6 +348,7 @@ mod tests {
         ScoreView
         SdkEmissions
         SdkForecast
+        SdkForecastRequest
         SdkMean
         SdkMeanRequest
         SdkPlace

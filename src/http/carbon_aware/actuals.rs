@@ -18,8 +18,6 @@ use wattune_core::domain::{Slot, TimeSeries};
 const LONGEST: TimeDelta = TimeDelta::days(31);
 /// Time before now in which the newest value is looked for if the request names no time.
 const RECENT: TimeDelta = TimeDelta::days(1);
-/// Maximum number of times in one request for means.
-const MOST_MEANS: usize = 100;
 
 /// Returns the actual carbon intensities at a location, in the shape of the Carbon Aware SDK.
 #[utoipa::path(
@@ -115,20 +113,12 @@ pub(in crate::http) async fn averages(
     State(shared): State<Shared>,
     body: axum::body::Bytes,
 ) -> Result<Response, SdkProblem> {
-    let asked: Vec<SdkMeanRequest> =
-        serde_json::from_slice(&body).map_err(|error| SdkProblem::argument("body", error.to_string()))?;
-    if asked.len() > MOST_MEANS {
-        let why = format!("{} times; give at most {MOST_MEANS}", asked.len());
-        return Err(SdkProblem::argument("body", why));
-    }
+    let asked: Vec<SdkMeanRequest> = query::batch(&body)?;
     let signal = signal(&shared).await?;
     let mut means = Vec::new();
     for SdkMeanRequest { location, start_time, end_time } in &asked {
         check_location(location, &signal)?;
-        let read = |name, text: &str| {
-            query::time(text).ok_or_else(|| SdkProblem::argument(name, format!("{text:?} is not a time")))
-        };
-        let span = checked(read("startTime", start_time)?, read("endTime", end_time)?, "startTime")?;
+        let span = checked(query::field("startTime", start_time)?, query::field("endTime", end_time)?, "startTime")?;
         means.extend(mean(&shared, location, span).await?);
     }
     Ok(if means.is_empty() { StatusCode::NO_CONTENT.into_response() } else { Json(means).into_response() })

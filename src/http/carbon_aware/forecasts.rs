@@ -1,13 +1,13 @@
-//! Routes of forecasts: the current one, and those of the past, which are not offered.
+//! Routes of forecasts: the current one, and that at a requested time.
 
 use axum::Json;
 use axum::extract::State;
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, SubsecRound, TimeDelta, Utc};
 
 use super::places::{check_location, signal};
-use super::query::Asked;
+use super::query::{self, Asked};
 use super::refusal::SdkProblem;
-use super::wire::{Minutes, SdkForecast, SdkPoint, Stamp};
+use super::wire::{Minutes, SdkForecast, SdkForecastRequest, SdkPoint, Stamp};
 use crate::controller::view::{CarbonSlot, SlotsAhead};
 use crate::http::shared::Shared;
 use wattune_core::domain::{Slot, TimeSeries};
@@ -41,13 +41,47 @@ pub(in crate::http) async fn current(
     asked.locations()?.iter().map(forecast).collect::<Result<_, _>>().map(Json)
 }
 
-/// Refuses requests for past forecasts, which the daemon does not offer.
+/// Returns the forecasts that were current at the requested times, in the shape of the Carbon Aware SDK. The daemon keeps
+/// the current forecast only: a time before it was generated is refused, as the SDK refuses a time for which its source
+/// has none.
 #[utoipa::path(
     post, path = "/emissions/forecasts/batch", operation_id = "sdk_past_forecasts", tag = super::TAG,
-    responses((status = NOT_IMPLEMENTED, body = SdkProblem, content_type = "application/problem+json"))
+    request_body = Vec<SdkForecastRequest>,
+    responses(
+        (status = OK, body = Vec<SdkForecast>),
+        (status = BAD_REQUEST, body = SdkProblem, content_type = "application/problem+json"),
+        (status = SERVICE_UNAVAILABLE, body = SdkProblem, content_type = "application/problem+json"),
+    )
 )]
-pub(in crate::http) async fn past() -> SdkProblem {
-    SdkProblem::not_implemented("past forecasts are not offered; GET /v1/carbon scores them")
+pub(in crate::http) async fn past(
+    State(shared): State<Shared>,
+    body: axum::body::Bytes,
+) -> Result<Json<Vec<SdkForecast>>, SdkProblem> {
+    let asked: Vec<SdkForecastRequest> = query::batch(&body)?;
+    let signal = signal(&shared).await?;
+    asked.iter().map(|asked| at_time(asked, &signal)).collect::<Result<_, _>>().map(Json)
+}
+
+fn at_time(asked: &SdkForecastRequest, signal: &SlotsAhead) -> Result<SdkForecast, SdkProblem> {
+    check_location(&asked.location, signal)?;
+    let requested_at = query::field("requestedAt", &asked.requested_at)?;
+    // Answers have whole seconds.
+    let from = signal.generated_at.trunc_subsecs(0);
+    if !(from..=signal.now).contains(&requested_at) {
+        let (from, to) = (from.to_rfc3339(), signal.now.to_rfc3339());
+        let why = format!(
+            "no forecast is kept for {}: the daemon has the one that was current from {from} to {to}",
+            requested_at.to_rfc3339()
+        );
+        return Err(SdkProblem::argument("requestedAt", why));
+    }
+    let time = |name, text: &Option<String>| text.as_ref().map(|text| query::field(name, text)).transpose();
+    let span = (time("dataStartAt", &asked.data_start_at)?, time("dataEndAt", &asked.data_end_at)?);
+    let minutes = asked.window_size.unwrap_or(0);
+    let window = query::window(u32::try_from(minutes).ok(), &minutes.to_string())?;
+    let mut forecast = forecast(&asked.location, signal, span, window)?;
+    forecast.requested_at = Stamp(requested_at);
+    Ok(forecast)
 }
 
 fn forecast(

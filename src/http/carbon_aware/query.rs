@@ -3,11 +3,14 @@
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
+use serde::de::DeserializeOwned;
 
 use super::refusal::SdkProblem;
 
 /// Maximum number of locations in one request.
 const MOST_LOCATIONS: usize = 64;
+/// Maximum number of entries in the body of one request.
+const LARGEST_BATCH: usize = 100;
 
 /// The parameters of a request, in order.
 #[derive(Clone, Debug, Default)]
@@ -71,14 +74,37 @@ impl Asked {
     /// Returns the window in minutes; `None` without one, which 0 also means.
     pub(super) fn window_min(&self) -> Result<Option<u32>, SdkProblem> {
         let Some(text) = self.all("windowSize").next() else { return Ok(None) };
-        let minutes: Option<u32> = text.parse().ok().filter(|minutes| *minutes <= 14 * 1440);
-        let minutes = minutes.ok_or_else(|| {
-            let short: String = text.chars().take(80).collect();
-            let why = format!("The value '{short}' is not valid for windowSize; give minutes from 1 to 20160");
-            SdkProblem::argument("windowSize", why)
-        })?;
-        Ok(Some(minutes).filter(|minutes| *minutes > 0))
+        window(text.parse().ok(), text)
     }
+}
+
+/// Checks a window in minutes, of which `text` is what the client wrote; `None` for 0, which means no window.
+pub(super) fn window(minutes: Option<u32>, text: &str) -> Result<Option<u32>, SdkProblem> {
+    let minutes = minutes.filter(|minutes| *minutes <= 14 * 1440).ok_or_else(|| {
+        let short: String = text.chars().take(80).collect();
+        let why = format!("The value '{short}' is not valid for windowSize; give minutes from 1 to 20160");
+        SdkProblem::argument("windowSize", why)
+    })?;
+    Ok(Some(minutes).filter(|minutes| *minutes > 0))
+}
+
+/// Reads the body of a request for several answers, a JSON array.
+pub(super) fn batch<T: DeserializeOwned>(body: &[u8]) -> Result<Vec<T>, SdkProblem> {
+    let asked: Vec<T> =
+        serde_json::from_slice(body).map_err(|error| SdkProblem::argument("body", error.to_string()))?;
+    if asked.len() > LARGEST_BATCH {
+        let why = format!("{} entries; give at most {LARGEST_BATCH}", asked.len());
+        return Err(SdkProblem::argument("body", why));
+    }
+    Ok(asked)
+}
+
+/// Reads a time in a body.
+pub(super) fn field(name: &str, text: &str) -> Result<DateTime<Utc>, SdkProblem> {
+    time(text).ok_or_else(|| {
+        let short: String = text.chars().take(80).collect();
+        SdkProblem::argument(name, format!("{short:?} is not a time; give one such as 2026-11-25T18:00:00Z"))
+    })
 }
 
 /// Reads a time as ASP.NET does: without a zone it is UTC, and month, day and hour may lack their zero. A `+` that the

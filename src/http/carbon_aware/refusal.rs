@@ -15,8 +15,7 @@ use crate::http::error::{PROBLEM_JSON, Problem};
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::http) struct SdkProblem {
-    /// The kind of fault: `ArgumentException`, `NotImplementedException` or, if the daemon is at fault, the HTTP status
-    /// in words.
+    /// The kind of fault: `ArgumentException` or, if the daemon is at fault, the HTTP status in words.
     title: String,
     /// The HTTP status code.
     #[schema(example = 400)]
@@ -60,11 +59,6 @@ impl SdkProblem {
             |zone| format!("this daemon has the location '{zone}' only"),
         );
         Self::argument("location", format!("Unknown Location: '{short}' not found; {known}"))
-    }
-
-    /// Creates the problem of a request for what the daemon does not offer.
-    pub(super) fn not_implemented(detail: &str) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, "NotImplementedException", detail)
     }
 
     /// Creates the problem of a forecast that the daemon does not have now.

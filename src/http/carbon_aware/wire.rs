@@ -100,6 +100,22 @@ pub(in crate::http) struct SdkMeanRequest {
     pub(super) end_time: String,
 }
 
+/// Request for the forecast that was current at a time.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::http) struct SdkForecastRequest {
+    /// Time at which the forecast was current.
+    pub(super) requested_at: String,
+    /// Location: the daemon's zone.
+    pub(super) location: String,
+    /// Start of the time; by default that of the first point.
+    pub(super) data_start_at: Option<String>,
+    /// End of the time; by default that of the last point.
+    pub(super) data_end_at: Option<String>,
+    /// Length in minutes of the work to be done; null or 0 for the points themselves.
+    pub(super) window_size: Option<i64>,
+}
+
 /// Place of a location.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(in crate::http) struct SdkPlace {
