@@ -8,14 +8,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use wattune::clock::{Clock, ManualClock};
-use wattune::controller::{
-    BudgetSettings, Caller, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, Settings,
-    SharedRanks,
-};
+use wattune::controller::{Caller, CapSettings, Controller, GpuRef, NewEvent, NewJob, Parts, ProgressReport, Settings};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::gpu::{Capabilities, Depth, GpuDevice, GpuError, Reading};
-use wattune::providers::{CarbonSettings, FeedState};
+use wattune::providers::FeedState;
 use wattune_core::domain::{ClockLimit, DemandResponse, EventId, GpuIdentity, JobId, LimitRange, PowerLimit, Work};
 use wattune_core::time::Monotonic;
 use wattune_core::units::{Samples, SamplesPerSecond, Seconds, Watts};
@@ -171,20 +168,8 @@ impl Node {
                 dwell_s: Seconds::ZERO,
                 ..wattune_core::plan::Settings::default()
             },
-            carbon: CarbonSettings::default(),
-            carbon_budget: BudgetSettings::default(),
-            ledger: Default::default(),
             cap: CapSettings { limit_w: constant_w, ..CapSettings::default() },
-            state_dir: state.path(),
-            clock: clock.clone(),
-            devices,
-            sampling: Sampling::OnRequest,
-            scout: None,
-            cpu: None,
-            signal,
-            ranks: SharedRanks::default(),
-            price: None,
-            problems: Vec::new(),
+            ..Parts::new(state.path(), clock.clone(), devices, Sampling::OnRequest, signal)
         };
         let controller = Controller::start(parts).await.expect("starts");
         Self { clock, controller, gpus, log, jobs: Vec::new(), _feed: feed, _state: state }

@@ -7,7 +7,7 @@ use chrono::{DateTime, DurationRound, TimeDelta, Timelike, Utc};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock};
-use wattune::controller::{Controller, Parts, Phase, ProgressReport, Settings as ControlSettings, SharedRanks};
+use wattune::controller::{Controller, Parts, Phase, ProgressReport, Settings as ControlSettings};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
 use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, FileProvider, Provider, ProviderError};
@@ -108,22 +108,13 @@ impl Outage {
         let state = tempfile::tempdir().expect("a directory");
         let parts = Parts {
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
-            profiling: wattune_core::profile::Settings::default(),
-            planning: wattune_core::plan::Settings::default(),
-            carbon: CarbonSettings::default(),
-            cap: wattune::controller::CapSettings::default(),
-            carbon_budget: wattune::controller::BudgetSettings::default(),
-            ledger: Default::default(),
-            state_dir: state.path(),
-            clock: clock.clone(),
-            devices: vec![Box::new(gpu.device(0, "Long"))],
-            sampling: Sampling::OnRequest,
-            scout: None,
-            cpu: None,
-            signal: feed.subscribe(),
-            ranks: SharedRanks::default(),
-            price: None,
-            problems: Vec::new(),
+            ..Parts::new(
+                state.path(),
+                clock.clone(),
+                vec![Box::new(gpu.device(0, "Long"))],
+                Sampling::OnRequest,
+                feed.subscribe(),
+            )
         };
         let mut controller = Controller::start(parts).await.expect("starts");
         controller.tick().await;

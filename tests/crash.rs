@@ -298,22 +298,13 @@ async fn a_bug_in_the_loop_gives_the_limits_back() {
     let (_feed, signal) = tokio::sync::watch::channel(feed);
     let parts = Parts {
         settings: controller::Settings { tick_s: Seconds::new(0.1), ..controller::Settings::default() },
-        profiling: wattune_core::profile::Settings::default(),
-        planning: wattune_core::plan::Settings::default(),
-        carbon: wattune::providers::CarbonSettings::default(),
-        cap: controller::CapSettings::default(),
-        carbon_budget: controller::BudgetSettings::default(),
-        ledger: Default::default(),
-        state_dir: state.path(),
-        clock: clock.clone(),
-        devices: vec![Box::new(hardware.device(0, "Fragile"))],
-        sampling: Sampling::Every(Seconds::new(0.05)),
-        scout: None,
-        cpu: None,
-        signal,
-        ranks: controller::SharedRanks::default(),
-        price: None,
-        problems: Vec::new(),
+        ..Parts::new(
+            state.path(),
+            clock.clone(),
+            vec![Box::new(hardware.device(0, "Fragile"))],
+            Sampling::Every(Seconds::new(0.05)),
+            signal,
+        )
     };
     let controller = Controller::start(parts).await.expect("starts");
     let (handle, requests) = Handle::queue();

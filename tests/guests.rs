@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use wattune::clock::{Clock as _, ManualClock};
-use wattune::controller::{
-    BudgetSettings, CapSettings, ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, Settings, SharedRanks,
-};
+use wattune::controller::{ControlError, Controller, GpuRef, NewJob, Parts, ProgressReport, Settings};
 use wattune::gpu::GpuDevice;
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
-use wattune::providers::{CarbonSettings, FeedState};
+use wattune::providers::FeedState;
 use wattune::store::Store;
 use wattune_core::domain::{JobId, JobName, LimitRange, PowerLimit, ProfileKey, Slot};
 use wattune_core::ledger::Share;
@@ -58,22 +56,13 @@ impl Node {
     ) -> Controller {
         let parts = Parts {
             settings,
-            profiling: wattune_core::profile::Settings::default(),
-            planning: wattune_core::plan::Settings::default(),
-            carbon: CarbonSettings::default(),
-            carbon_budget: BudgetSettings::default(),
-            ledger: Default::default(),
-            cap: CapSettings::default(),
-            state_dir: state.path(),
-            clock: clock.clone(),
-            devices: vec![Box::new(gpu.device(0, "Guests")) as Box<dyn GpuDevice>],
-            sampling: Sampling::OnRequest,
-            scout: None,
-            cpu: None,
-            signal: feed.subscribe(),
-            ranks: SharedRanks::default(),
-            price: None,
-            problems: Vec::new(),
+            ..Parts::new(
+                state.path(),
+                clock.clone(),
+                vec![Box::new(gpu.device(0, "Guests")) as Box<dyn GpuDevice>],
+                Sampling::OnRequest,
+                feed.subscribe(),
+            )
         };
         Controller::start(parts).await.expect("starts")
     }

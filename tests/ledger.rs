@@ -11,10 +11,10 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::{Clock, ManualClock};
-use wattune::controller::{Controller, Parts, Settings as ControlSettings, SharedRanks};
+use wattune::controller::{Controller, Parts, Settings as ControlSettings};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
-use wattune::providers::{Answer, CarbonSettings, FeedState, Provider, ProviderError, Ranks, SourceState};
+use wattune::providers::{Answer, FeedState, Provider, ProviderError, Ranks, SourceState};
 use wattune::store::{DueReason, Store, StoreError};
 use wattune_core::domain::{
     CarbonSeries, Forecast, Intensity, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,
@@ -138,23 +138,14 @@ impl Node {
 
     pub(crate) async fn controller(&self) -> Controller {
         let parts = Parts {
-            scout: None,
-            cpu: None,
             settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
-            profiling: Default::default(),
-            planning: Default::default(),
-            carbon: CarbonSettings::default(),
-            cap: Default::default(),
-            carbon_budget: Default::default(),
-            ledger: Default::default(),
-            state_dir: self.state.path(),
-            clock: self.clock.clone(),
-            devices: vec![Box::new(self.gpu.device(0, "Ledger"))],
-            sampling: Sampling::OnRequest,
-            signal: self.feed.subscribe(),
-            ranks: SharedRanks::default(),
-            price: None,
-            problems: Vec::new(),
+            ..Parts::new(
+                self.state.path(),
+                self.clock.clone(),
+                vec![Box::new(self.gpu.device(0, "Ledger"))],
+                Sampling::OnRequest,
+                self.feed.subscribe(),
+            )
         };
         Controller::start(parts).await.expect("starts")
     }

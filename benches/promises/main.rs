@@ -24,16 +24,13 @@ use job::{Job, Pauses};
 use rand::{RngExt as _, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use wattune::clock::{Clock as _, ManualClock};
-use wattune::controller::{
-    BudgetSettings, Caller, CapSettings, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Settings,
-    SharedRanks,
-};
+use wattune::controller::{Caller, Controller, GpuRef, NewJob, Parts, Phase, ProgressReport, Settings};
 use wattune::demo::{SyntheticGrid, TraceProvider};
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
-use wattune::providers::{CarbonSettings, Feed, FeedOptions};
+use wattune::providers::{Feed, FeedOptions};
 use wattune_core::domain::{JobId, JobName, LimitRange, Objective, PowerLimit, SignalKind, SignalScope, Work, Zone};
-use wattune_core::profile::{Curve, Settings as ProfileSettings};
+use wattune_core::profile::Curve;
 use wattune_core::units::{Samples, Seconds, Watts};
 use wattune_lab::traces::{TraceFile, power_profile};
 
@@ -280,22 +277,13 @@ async fn play(traces: &Path, case: &Case) -> anyhow::Result<Vec<Outcome>> {
     let patient = Seconds::new(86_400.0);
     let parts = Parts {
         settings: Settings { solve_limit_s: patient, ..Settings::default() },
-        profiling: ProfileSettings::default(),
-        planning: wattune_core::plan::Settings::default(),
-        carbon: CarbonSettings::default(),
-        cap: CapSettings::default(),
-        carbon_budget: BudgetSettings::default(),
-        ledger: Default::default(),
-        state_dir: state.path(),
-        clock: clock.clone(),
-        devices: vec![Box::new(simulated.device(0, "GPU"))],
-        sampling: Sampling::OnRequest,
-        scout: None,
-        cpu: None,
-        signal: feed.subscribe(),
-        ranks: SharedRanks::default(),
-        price: None,
-        problems: Vec::new(),
+        ..Parts::new(
+            state.path(),
+            clock.clone(),
+            vec![Box::new(simulated.device(0, "GPU"))],
+            Sampling::OnRequest,
+            feed.subscribe(),
+        )
     };
     let mut controller = Controller::start(parts).await?;
     controller.tick().await;

@@ -67,6 +67,37 @@ pub struct Parts<'a> {
     pub problems: Vec<String>,
 }
 
+impl<'a> Parts<'a> {
+    /// Returns these parts with default settings and without CPUs, search for processes, price and known problems.
+    pub fn new(
+        state_dir: &'a Path,
+        clock: Arc<dyn Clock>,
+        devices: Vec<Box<dyn GpuDevice>>,
+        sampling: Sampling,
+        signal: watch::Receiver<FeedState>,
+    ) -> Self {
+        Self {
+            settings: Settings::default(),
+            profiling: ProfileSettings::default(),
+            planning: PlanSettings::default(),
+            carbon: CarbonSettings::default(),
+            state_dir,
+            clock,
+            cap: CapSettings::default(),
+            carbon_budget: BudgetSettings::default(),
+            ledger: LedgerTerms::default(),
+            devices,
+            sampling,
+            cpu: None,
+            scout: None,
+            signal,
+            ranks: SharedRanks::default(),
+            price: None,
+            problems: Vec::new(),
+        }
+    }
+}
+
 /// Starts a handle for each device, through which the daemon reads and writes the GPU. In observe mode the daemon
 /// writes only to restore what an earlier daemon left changed.
 pub fn open_handles(

@@ -15,18 +15,17 @@ use super::training::{Training, Truth};
 use crate::clock::{Clock, ManualClock};
 use crate::controller::view::SavingsView;
 use crate::controller::{
-    BudgetSettings, Caller, CapSettings, ControlError, Controller, GpuRef, NewJob, NewOffers, NewStart, Parts, Phase,
-    ProgressReport, Requests, Settings, SharedRanks, StartBy, StartError, Wanted,
+    Caller, ControlError, Controller, GpuRef, NewJob, NewOffers, NewStart, Parts, Phase, ProgressReport, Requests,
+    Settings, StartBy, StartError, Wanted,
 };
 use crate::cpu::simulated::{FIRST_PID, SimulatedNode};
 use crate::cpu::watch::CpuHandle;
 use crate::gpu::GpuDevice;
 use crate::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use crate::gpu::thread::Sampling;
-use crate::providers::{CarbonSettings, Feed, FeedOptions, Provider};
+use crate::providers::{Feed, FeedOptions, Provider};
 use wattune_core::domain::{CarbonSeries, JobId, JobName, LimitRange, Objective, PowerLimit, ProcessSelector, Work};
 use wattune_core::ledger::Comparison;
-use wattune_core::profile::Settings as ProfileSettings;
 use wattune_core::units::{Seconds, Watts};
 
 /// The longest step, after which each job reports, while a job is profiled (measured at several power limits).
@@ -172,22 +171,9 @@ impl World {
         let node = SimulatedNode::new(every_gpu, clock.clone());
         let parts = Parts {
             settings,
-            profiling: ProfileSettings::default(),
-            planning: wattune_core::plan::Settings::default(),
-            carbon: CarbonSettings::default(),
-            cap: CapSettings::default(),
-            carbon_budget: BudgetSettings::default(),
-            ledger: Default::default(),
-            state_dir,
-            clock: clock.clone(),
-            devices,
-            sampling: Sampling::OnRequest,
-            scout: None,
             cpu: Some(CpuHandle::start(Box::new(node), clock.clone(), Sampling::OnRequest)),
-            signal: feed.subscribe(),
-            ranks: SharedRanks::default(),
-            price: None,
             problems: vec!["this is a simulation: no hardware is measured or set".into()],
+            ..Parts::new(state_dir, clock.clone(), devices, Sampling::OnRequest, feed.subscribe())
         };
         let mut controller = Controller::start(parts).await?;
         controller.tick().await;

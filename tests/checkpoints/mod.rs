@@ -13,10 +13,10 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wattune::clock::ManualClock;
-use wattune::controller::{Controller, NewJob, Parts, ProgressReport, Settings as ControlSettings, SharedRanks};
+use wattune::controller::{Controller, NewJob, Parts, ProgressReport, Settings as ControlSettings};
 use wattune::gpu::nvml::{Settings as NvmlSettings, open_all};
 use wattune::gpu::thread::Sampling;
-use wattune::providers::{CarbonSettings, FeedState};
+use wattune::providers::FeedState;
 use wattune::store::{Store, StoreError};
 use wattune_core::domain::JobId;
 use wattune_core::ledger::entry::{Entry, Lost};
@@ -80,23 +80,14 @@ impl World {
     async fn daemon(&self) -> Controller {
         let gpus = open_all(&NvmlSettings { library: Some(self.library.clone()) }).expect("opens");
         let parts = Parts {
-            scout: None,
-            cpu: None,
             settings: ControlSettings { tick_s: TICK, observe: true, ..ControlSettings::default() },
-            profiling: Default::default(),
-            planning: Default::default(),
-            carbon: CarbonSettings::default(),
-            cap: Default::default(),
-            carbon_budget: Default::default(),
-            ledger: Default::default(),
-            state_dir: self.state.path(),
-            clock: self.clock.clone(),
-            devices: gpus.devices,
-            sampling: Sampling::OnRequest,
-            signal: self.feed.subscribe(),
-            ranks: SharedRanks::default(),
-            price: None,
-            problems: Vec::new(),
+            ..Parts::new(
+                self.state.path(),
+                self.clock.clone(),
+                gpus.devices,
+                Sampling::OnRequest,
+                self.feed.subscribe(),
+            )
         };
         let mut controller = Controller::start(parts).await.expect("starts");
         controller.tick().await;

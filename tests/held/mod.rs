@@ -15,12 +15,11 @@ use futures_util::future::BoxFuture;
 use wattune::clock::{Clock, ManualClock};
 use wattune::controller::view::{JobView, ProgressView};
 use wattune::controller::{
-    BudgetSettings, CapSettings, Controller, NewJob, NewOffers, NewStart, Parts, Phase, ProgressReport,
-    Settings as ControlSettings, SharedRanks, StartBy,
+    Controller, NewJob, NewOffers, NewStart, Parts, Phase, ProgressReport, Settings as ControlSettings, StartBy,
 };
 use wattune::gpu::simulated::{LoadCurve, Physics, SimulatedGpu};
 use wattune::gpu::thread::Sampling;
-use wattune::providers::{Answer, CarbonSettings, Feed, FeedOptions, Provider, ProviderError};
+use wattune::providers::{Answer, Feed, FeedOptions, Provider, ProviderError};
 use wattune_core::domain::{
     CarbonSeries, Forecast, Intensity, JobId, LimitRange, Origin, PowerLimit, SignalKind, SignalScope, Slot, Zone,
 };
@@ -110,22 +109,13 @@ struct World {
 async fn controller(clock: &Arc<ManualClock>, feed: &Feed, gpus: &[SimulatedGpu], state: &Path) -> Controller {
     let parts = Parts {
         settings: ControlSettings { tick_s: Seconds::new(10.0), ..ControlSettings::default() },
-        profiling: wattune_core::profile::Settings::default(),
-        planning: wattune_core::plan::Settings::default(),
-        carbon: CarbonSettings::default(),
-        cap: CapSettings::default(),
-        carbon_budget: BudgetSettings::default(),
-        ledger: Default::default(),
-        state_dir: state,
-        clock: clock.clone(),
-        devices: (0..).zip(gpus).map(|(index, gpu)| Box::new(gpu.device(index, "Long")) as _).collect(),
-        sampling: Sampling::OnRequest,
-        scout: None,
-        cpu: None,
-        signal: feed.subscribe(),
-        ranks: SharedRanks::default(),
-        price: None,
-        problems: Vec::new(),
+        ..Parts::new(
+            state,
+            clock.clone(),
+            (0..).zip(gpus).map(|(index, gpu)| Box::new(gpu.device(index, "Long")) as _).collect(),
+            Sampling::OnRequest,
+            feed.subscribe(),
+        )
     };
     let mut controller = Controller::start(parts).await.expect("starts");
     controller.tick().await;
